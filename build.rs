@@ -1,0 +1,62 @@
+//! Compiles `proto/` with protox, so that nobody needs protoc.
+//!
+//! Two things come out: the descriptor set as published (for reflection and JSON), and Rust types. For the Rust types
+//! every field of type `Envelope` is declared as `bytes`: on the wire both are the same length-delimited field, and so
+//! the broker holds, stores and forwards an envelope byte for byte as it was received, without a copy.
+
+use std::{env, fs, path::PathBuf};
+
+use prost_types::{DescriptorProto, field_descriptor_proto::Type};
+use protox::prost::Message as _;
+
+const SOURCES: &[&str] = &[
+    "baton/v1/agent.proto",
+    "baton/v1/agent_service.proto",
+    "baton/v1/broker_service.proto",
+    "baton/v1/context.proto",
+    "baton/v1/envelope.proto",
+    "baton/v1/error.proto",
+    "baton/v1/handoff.proto",
+    "baton/v1/handoff_service.proto",
+    "baton/v1/negotiation.proto",
+    "baton/v1/task.proto",
+    "baton/v1/task_service.proto",
+    // Not used by ours: so that a tool that works by reflection can show error details and write any payload.
+    "google/protobuf/empty.proto",
+    "google/protobuf/wrappers.proto",
+    "google/rpc/error_details.proto",
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let out_dir = PathBuf::from(env::var("OUT_DIR")?);
+
+    let published = protox::compile(SOURCES, ["proto"])?;
+    fs::write(out_dir.join("baton.bin"), published.encode_to_vec())?;
+
+    let mut generated = published;
+    for file in &mut generated.file {
+        file.message_type.iter_mut().for_each(keep_envelopes_as_bytes);
+    }
+    tonic_prost_build::configure()
+        // The generated `connect` constructor would collide with our method of that name.
+        .build_transport(false)
+        .bytes(".")
+        .extern_path(".google.protobuf.Any", "crate::proto::Any")
+        .extern_path(".google.rpc", "::tonic_types::pb")
+        .compile_fds(generated)?;
+
+    let storage = protox::compile(["baton/storage/v1/storage.proto"], ["proto"])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(storage)?;
+    Ok(())
+}
+
+fn keep_envelopes_as_bytes(message: &mut DescriptorProto) {
+    for field in &mut message.field {
+        if field.type_name() == ".baton.v1.Envelope" {
+            field.set_type(Type::Bytes);
+            field.type_name = None;
+        }
+    }
+    message.nested_type.iter_mut().for_each(keep_envelopes_as_bytes);
+}

@@ -1,0 +1,29 @@
+//! The generated types of `proto/`. Owns nothing but the inclusion; knows no rule of the protocol.
+//!
+//! Fields of type `Envelope` are `Bytes` here: see `build.rs`.
+
+use bytes::Bytes;
+
+/// `google.protobuf.Any` over [`Bytes`], so that a payload is not copied when its envelope is parsed.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct Any {
+    /// Which message it is: everything after the last `/` is its full name.
+    #[prost(string, tag = "1")]
+    pub type_url: String,
+    /// The message, encoded.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
+/// The wire contract, package `baton.v1`.
+pub mod v1 {
+    tonic::include_proto!("baton.v1");
+}
+
+/// The disk contract, package `baton.storage.v1`.
+pub mod storage {
+    tonic::include_proto!("baton.storage.v1");
+}
+
+/// The published descriptors of everything in `proto/`, encoded as a `FileDescriptorSet`.
+pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("baton");

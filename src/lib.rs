@@ -1,1 +1,8 @@
+//! baton: a gRPC handoff broker. See ARCHITECTURE.md for the map of the rooms.
+
+pub mod codes;
+pub mod domain;
+pub mod envelope;
+pub mod ids;
 pub mod proto;
+pub mod time;

@@ -1,0 +1,158 @@
+//! The stable error codes of SPEC 11. Owns their names, numbers and categories; must not know gRPC or any rule that
+//! leads to one. `proto/baton/v1/error.proto` has the same list, and a test holds the two together.
+
+use std::{fmt, time::Duration};
+
+/// What a refusal is, by what the caller can do about it. Named after the gRPC codes that it becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Category {
+    /// The request can never work.
+    InvalidArgument,
+    /// It is not known who asks.
+    Unauthenticated,
+    /// The one who asks may not.
+    PermissionDenied,
+    /// It is not there.
+    NotFound,
+    /// It is there already.
+    AlreadyExists,
+    /// Not in this state.
+    FailedPrecondition,
+    /// Someone else was first.
+    Aborted,
+    /// Too much at once.
+    ResourceExhausted,
+    /// Not now; retry.
+    Unavailable,
+    /// Not in this version.
+    Unimplemented,
+    /// The broker's own fault.
+    Internal,
+    /// Never an answer to a call: only ever told to agents in an `ErrorNotification`.
+    NotificationOnly,
+}
+
+macro_rules! codes {
+    ($($variant:ident = $number:literal $name:literal $category:ident,)*) => {
+        /// A stable code. What each means stands in `proto/baton/v1/error.proto`, what to do in `docs/errors.md`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[expect(missing_docs, reason = "described in the schema and in docs/errors.md")]
+        pub enum ErrorCode { $($variant = $number,)* }
+
+        impl ErrorCode {
+            /// All of them.
+            pub const ALL: &[ErrorCode] = &[$(ErrorCode::$variant,)*];
+
+            /// The stable name: the reason in `google.rpc.ErrorInfo`.
+            pub const fn name(self) -> &'static str {
+                match self { $(ErrorCode::$variant => $name,)* }
+            }
+
+            /// What the caller can do about it.
+            pub const fn category(self) -> Category {
+                match self { $(ErrorCode::$variant => Category::$category,)* }
+            }
+
+            /// Its number in the schema.
+            pub const fn number(self) -> i32 {
+                self as i32
+            }
+
+            /// The code with this number in the schema.
+            pub fn from_number(number: i32) -> Option<Self> {
+                Self::ALL.iter().copied().find(|code| code.number() == number)
+            }
+        }
+    };
+}
+
+codes! {
+    FieldInvalid = 1 "FIELD_INVALID" InvalidArgument,
+    PayloadTypeMismatch = 2 "PAYLOAD_TYPE_MISMATCH" InvalidArgument,
+    Malformed = 3 "MALFORMED" InvalidArgument,
+    PayloadTooLarge = 4 "PAYLOAD_TOO_LARGE" InvalidArgument,
+    TimestampOutsideWindow = 5 "TIMESTAMP_OUTSIDE_WINDOW" InvalidArgument,
+    ReceiverInvalid = 6 "RECEIVER_INVALID" InvalidArgument,
+    SignatureVersionUnknown = 7 "SIGNATURE_VERSION_UNKNOWN" InvalidArgument,
+    ContextDigestMismatch = 8 "CONTEXT_DIGEST_MISMATCH" InvalidArgument,
+    KeyWeak = 9 "KEY_WEAK" InvalidArgument,
+    PageTokenInvalid = 10 "PAGE_TOKEN_INVALID" InvalidArgument,
+    SignatureMissing = 20 "SIGNATURE_MISSING" Unauthenticated,
+    SignatureInvalid = 21 "SIGNATURE_INVALID" Unauthenticated,
+    KeyUnknown = 22 "KEY_UNKNOWN" Unauthenticated,
+    KeyNotValid = 23 "KEY_NOT_VALID" Unauthenticated,
+    IdentityMissing = 24 "IDENTITY_MISSING" Unauthenticated,
+    TokenInvalid = 25 "TOKEN_INVALID" Unauthenticated,
+    ChallengeFailed = 26 "CHALLENGE_FAILED" Unauthenticated,
+    TlsRequired = 27 "TLS_REQUIRED" Unauthenticated,
+    SenderMismatch = 40 "SENDER_MISMATCH" PermissionDenied,
+    NotOwner = 41 "NOT_OWNER" PermissionDenied,
+    NotCandidate = 42 "NOT_CANDIDATE" PermissionDenied,
+    PermissionDenied = 43 "PERMISSION_DENIED" PermissionDenied,
+    ReceiverUnknown = 60 "RECEIVER_UNKNOWN" NotFound,
+    AgentUnknown = 61 "AGENT_UNKNOWN" NotFound,
+    TaskUnknown = 62 "TASK_UNKNOWN" NotFound,
+    HandoffUnknown = 63 "HANDOFF_UNKNOWN" NotFound,
+    DeliveryUnknown = 64 "DELIVERY_UNKNOWN" NotFound,
+    MessageIdReused = 80 "MESSAGE_ID_REUSED" AlreadyExists,
+    AgentExists = 81 "AGENT_EXISTS" AlreadyExists,
+    HandoffOpen = 100 "HANDOFF_OPEN" FailedPrecondition,
+    HandoffState = 101 "HANDOFF_STATE" FailedPrecondition,
+    HandoffFinal = 102 "HANDOFF_FINAL" FailedPrecondition,
+    HandoffExpired = 103 "HANDOFF_EXPIRED" FailedPrecondition,
+    StaleEpoch = 104 "STALE_EPOCH" FailedPrecondition,
+    EpochAhead = 105 "EPOCH_AHEAD" FailedPrecondition,
+    LoopLimit = 106 "LOOP_LIMIT" FailedPrecondition,
+    TaskFinal = 107 "TASK_FINAL" FailedPrecondition,
+    MessageExpired = 108 "MESSAGE_EXPIRED" FailedPrecondition,
+    Conflict = 120 "CONFLICT" Aborted,
+    LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
+    ShuttingDown = 140 "SHUTTING_DOWN" Unavailable,
+    StoreUnavailable = 141 "STORE_UNAVAILABLE" Unavailable,
+    NotSupported = 150 "NOT_SUPPORTED" Unimplemented,
+    Internal = 151 "INTERNAL" Internal,
+    AcceptTimeout = 160 "ACCEPT_TIMEOUT" NotificationOnly,
+    ContextTimeout = 161 "CONTEXT_TIMEOUT" NotificationOnly,
+    CompleteTimeout = 162 "COMPLETE_TIMEOUT" NotificationOnly,
+    WholeTimeout = 163 "WHOLE_TIMEOUT" NotificationOnly,
+    NoCandidate = 164 "NO_CANDIDATE" NotificationOnly,
+    TakeoverFailed = 165 "TAKEOVER_FAILED" NotificationOnly,
+    HandoffCancelled = 166 "HANDOFF_CANCELLED" NotificationOnly,
+    AgentError = 167 "AGENT_ERROR" NotificationOnly,
+}
+
+/// A field that is not as it must be, by its path in the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldViolation {
+    /// For example `envelope.task_id`.
+    pub path: String,
+    /// What is wrong, for example "must not be empty".
+    pub problem: String,
+}
+
+impl fmt::Display for FieldViolation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} {}", self.path, self.problem)
+    }
+}
+
+/// An error that a caller is told of. `Display` is what the caller may know.
+pub trait Refusal: fmt::Display + fmt::Debug {
+    /// The stable code.
+    fn code(&self) -> ErrorCode;
+
+    /// What else there is to know, for programs.
+    fn metadata(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    /// The fields that are wrong, if the code is about fields.
+    fn violations(&self) -> &[FieldViolation] {
+        &[]
+    }
+
+    /// When trying again can help.
+    fn retry_after(&self) -> Option<Duration> {
+        None
+    }
+}

@@ -1,0 +1,14 @@
+//! A task and the handoffs that move it: one state machine, total over every state and input.
+//!
+//! Owns who may say what when, deadlines, candidates, ownership and epochs, and the loop guard. Must not know how an
+//! envelope looks, where state is kept, or how a delivery gets to an agent.
+
+mod rejection;
+mod state;
+mod step;
+mod views;
+
+pub use rejection::Rejection;
+pub use state::*;
+pub use step::{Acked, Effect, Input, Mail, Message, Notice, Outcome, Request, Situation, Transition, step};
+pub use views::{ReceiverView, SenderView};

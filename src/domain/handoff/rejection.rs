@@ -1,0 +1,159 @@
+//! Why an input is not taken.
+
+use super::state::{Hop, State, TaskStatus};
+use crate::{
+    codes::{ErrorCode, Refusal},
+    ids::{AgentId, MessageId},
+};
+
+/// A typed refusal of the state machine. Nothing changes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The task is not known.
+    #[error("the task is not known; a HandoffRequest makes it")]
+    TaskUnknown,
+    /// The handoff is not known, or is another task's.
+    #[error("the handoff that correlation_id names is not known for this task")]
+    HandoffUnknown,
+    /// A handoff of this id is known already.
+    #[error("a handoff of this id is known already")]
+    HandoffExists,
+    /// The sender is not the owner.
+    #[error("only the task's owner may send this, which is {owner}")]
+    NotOwner {
+        /// Who is.
+        owner: AgentId,
+    },
+    /// The sender is not the present candidate.
+    #[error("only the handoff's present candidate may send this")]
+    NotCandidate,
+    /// The epoch is over.
+    #[error("the ownership has moved: the message is of epoch {claimed}, the task is at {current}")]
+    StaleEpoch {
+        /// What the message says.
+        claimed: u64,
+        /// What is.
+        current: u64,
+    },
+    /// The epoch has not begun.
+    #[error("the message is of epoch {claimed}, the task is only at {current}")]
+    EpochAhead {
+        /// What the message says.
+        claimed: u64,
+        /// What is.
+        current: u64,
+    },
+    /// Another handoff of the task is open.
+    #[error("the task has an open handoff, {handoff}; cancel it or wait for its end")]
+    HandoffOpen {
+        /// Which one.
+        handoff: MessageId,
+    },
+    /// Not in this state.
+    #[error("the handoff is in state {}, where this message has no place", state.name())]
+    WrongState {
+        /// The state.
+        state: State,
+    },
+    /// The handoff has had its last word.
+    #[error("the handoff has ended in state {}, and its last word stands", state.name())]
+    Final {
+        /// The state.
+        state: State,
+    },
+    /// Too late.
+    #[error("the time for this step of the handoff is over")]
+    Expired {
+        /// The state.
+        state: State,
+    },
+    /// The task goes in circles.
+    #[error("the loop guard stops the task: {limit} is {value}, after {}", chain(hops))]
+    LoopLimit {
+        /// Which limit.
+        limit: &'static str,
+        /// Its value.
+        value: u32,
+        /// The handoffs so far.
+        hops: Vec<Hop>,
+    },
+    /// The task has ended.
+    #[error("the task has ended, and a final status never changes")]
+    TaskFinal {
+        /// How.
+        status: TaskStatus,
+    },
+    /// The context is not the one that was handed over.
+    #[error("context_digest is not that of the context that was handed over, {}", hex::encode(expected))]
+    DigestMismatch {
+        /// The digest that is right.
+        expected: [u8; 32],
+    },
+    /// Nobody can be asked.
+    #[error("nobody can be asked: no other agent is registered under this id or type")]
+    NoCandidate,
+}
+
+impl Rejection {
+    /// Whether the custody log keeps the refusal: SPEC 3 asks it of what came too late.
+    pub const fn is_recorded(&self) -> bool {
+        matches!(self, Self::StaleEpoch { .. } | Self::Expired { .. })
+    }
+}
+
+impl Refusal for Rejection {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::TaskUnknown => ErrorCode::TaskUnknown,
+            Self::HandoffUnknown => ErrorCode::HandoffUnknown,
+            Self::HandoffExists => ErrorCode::MessageIdReused,
+            Self::NotOwner { .. } => ErrorCode::NotOwner,
+            Self::NotCandidate => ErrorCode::NotCandidate,
+            Self::StaleEpoch { .. } => ErrorCode::StaleEpoch,
+            Self::EpochAhead { .. } => ErrorCode::EpochAhead,
+            Self::HandoffOpen { .. } => ErrorCode::HandoffOpen,
+            Self::WrongState { .. } => ErrorCode::HandoffState,
+            Self::Final { .. } => ErrorCode::HandoffFinal,
+            Self::Expired { .. } => ErrorCode::HandoffExpired,
+            Self::LoopLimit { .. } => ErrorCode::LoopLimit,
+            Self::TaskFinal { .. } => ErrorCode::TaskFinal,
+            Self::DigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
+            Self::NoCandidate => ErrorCode::ReceiverUnknown,
+        }
+    }
+
+    fn metadata(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::NotOwner { owner } => vec![("owner_id", owner.to_string())],
+            Self::StaleEpoch { claimed, current } | Self::EpochAhead { claimed, current } => {
+                vec![("claimed_epoch", claimed.to_string()), ("current_epoch", current.to_string())]
+            }
+            Self::HandoffOpen { handoff } => vec![("handoff_id", handoff.to_string())],
+            Self::WrongState { state } | Self::Final { state } | Self::Expired { state } => {
+                vec![("state", state.name().to_owned())]
+            }
+            Self::LoopLimit { limit, value, hops } => {
+                vec![("limit", (*limit).to_owned()), ("value", value.to_string()), ("chain", chain(hops))]
+            }
+            Self::TaskFinal { status } => vec![("status", format!("{status:?}"))],
+            Self::DigestMismatch { expected } => vec![("expected_digest", hex::encode(expected))],
+            Self::TaskUnknown
+            | Self::HandoffUnknown
+            | Self::HandoffExists
+            | Self::NotCandidate
+            | Self::NoCandidate => Vec::new(),
+        }
+    }
+}
+
+fn chain(hops: &[Hop]) -> String {
+    let mut text = String::new();
+    for hop in hops {
+        if text.is_empty() {
+            text.push_str(hop.sender.as_str());
+        }
+        text.push_str(" → ");
+        text.push_str(hop.receiver.as_str());
+    }
+    text
+}

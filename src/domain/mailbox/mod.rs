@@ -1,0 +1,360 @@
+//! An agent's mailbox: what is handed out next, to whom, and until when (SPEC 4).
+//!
+//! Owns the order of deliveries, the leases on them, backoff and the point at which a message is given up. Holds only
+//! what is known of each message, never the message itself. Must not know sessions' sockets or how mail is stored.
+//!
+//! Order: messages of one task form a line, and only the first of a line can be handed out; the next one waits until it
+//! is acked (or given up), so that no redelivery can overtake. Among the firsts of all lines the higher priority goes
+//! first, then the older; every [`AGE_TURN`]th hand-out goes to the oldest whatever its priority, so that nothing starves.
+
+mod backoff;
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
+
+pub use backoff::{ATTEMPTS_MAX, backoff};
+
+use super::handoff::{Acked, Priority};
+use crate::{
+    ids::{MessageId, TaskId},
+    time::Timestamp,
+};
+
+/// Every how-manieth hand-out is by age alone.
+pub const AGE_TURN: u64 = 8;
+
+/// What a mailbox knows of one message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Letter {
+    /// The message's place in the order of everything the broker stored. Unique in a mailbox.
+    pub sequence: u64,
+    /// The message.
+    pub message: MessageId,
+    /// The task whose line it stands in. Mail without a task is a line of its own.
+    pub task: Option<TaskId>,
+    /// Its priority.
+    pub priority: Priority,
+    /// After this time it is not delivered any more.
+    pub expires_at: Timestamp,
+    /// How often it was handed out, as far as is known: counted in memory, stored with each failure.
+    pub handouts: u32,
+    /// How often that failed: no ack in time, or a nack as FAILURE.
+    pub failures: u32,
+    /// Not to be handed out before this time.
+    pub not_before: Timestamp,
+    /// The handoff that wants to know of its ack, and as what.
+    pub handoff: Option<(MessageId, Acked)>,
+}
+
+/// Who holds a lease: one session, or one call of `Receive`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HolderId(pub u64);
+
+/// One handing-out of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// Which message.
+    pub sequence: u64,
+    /// The how-manieth hand-out of it.
+    pub attempt: u32,
+    /// Who holds it.
+    pub holder: HolderId,
+    /// When it is over.
+    pub deadline: Timestamp,
+}
+
+/// The delivery is not handed out, or not any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no such delivery is handed out to this agent: it was acknowledged, or its time was over")]
+pub struct NotLeased;
+
+#[derive(Debug)]
+struct Entry {
+    letter: Letter,
+    lease: Option<Lease>,
+}
+
+/// A mailbox in memory. See the module.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    entries: BTreeMap<u64, Entry>,
+    lines: HashMap<TaskId, BTreeSet<u64>>,
+    /// First of their line, not leased, not delayed.
+    ready: BTreeSet<(Reverse<Priority>, u64)>,
+    ready_by_age: BTreeSet<u64>,
+    /// First of their line, not leased, delayed until then.
+    delayed: BTreeSet<(Timestamp, u64)>,
+    lease_ends: BTreeSet<(Timestamp, u64)>,
+    turn: u64,
+}
+
+impl Mailbox {
+    /// Takes a message in.
+    pub fn add(&mut self, letter: Letter) {
+        let sequence = letter.sequence;
+        let task = letter.task.clone();
+        let former = self.entries.insert(sequence, Entry { letter, lease: None });
+        assert!(former.is_none(), "a sequence is given once");
+        if let Some(task) = task {
+            let line = self.lines.entry(task).or_default();
+            line.insert(sequence);
+            // Sequences only grow, but a reload after the first hand-outs may add an older one: the first may change.
+            let second = line.iter().nth(1).copied();
+            if line.first() == Some(&sequence)
+                && let Some(second) = second
+            {
+                self.withdraw(second);
+            }
+        }
+        self.offer(sequence);
+    }
+
+    /// How many messages are in it.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether any is handed out.
+    pub fn has_leases(&self) -> bool {
+        !self.lease_ends.is_empty()
+    }
+
+    /// Hands out the next message, if one can be.
+    pub fn hand_out(&mut self, holder: HolderId, now: Timestamp, ack_wait: Duration) -> Option<Lease> {
+        self.wake(now);
+        let by_age = self.turn % AGE_TURN == AGE_TURN - 1;
+        let sequence = match by_age {
+            true => *self.ready_by_age.first()?,
+            false => self.ready.first()?.1,
+        };
+        self.turn += 1;
+        self.withdraw(sequence);
+        let entry = self.entries.get_mut(&sequence).expect("what is ready is there");
+        entry.letter.handouts = entry.letter.handouts.saturating_add(1);
+        let lease = Lease { sequence, attempt: entry.letter.handouts, holder, deadline: now.plus(ack_wait) };
+        entry.lease = Some(lease);
+        self.lease_ends.insert((lease.deadline, sequence));
+        Some(lease)
+    }
+
+    /// The message that is handed out under this name.
+    pub fn leased(&self, sequence: u64, attempt: u32) -> Result<(&Letter, Lease), NotLeased> {
+        let entry = self.entries.get(&sequence).ok_or(NotLeased)?;
+        let lease = entry.lease.filter(|lease| lease.attempt == attempt).ok_or(NotLeased)?;
+        Ok((&entry.letter, lease))
+    }
+
+    /// Whether the message is in the mailbox, handed out or not.
+    pub fn letter(&self, sequence: u64) -> Option<&Letter> {
+        self.entries.get(&sequence).map(|entry| &entry.letter)
+    }
+
+    /// Takes a message out for good: it was acked or given up. The next of its line can be handed out.
+    pub fn remove(&mut self, sequence: u64) {
+        self.withdraw(sequence);
+        self.end_lease(sequence);
+        let Some(entry) = self.entries.remove(&sequence) else { return };
+        let Some(task) = entry.letter.task else { return };
+        let line = self.lines.get_mut(&task).expect("mail of a task stands in its line");
+        line.remove(&sequence);
+        match line.first().copied() {
+            Some(next) => self.offer(next),
+            None => {
+                self.lines.remove(&task);
+            }
+        }
+    }
+
+    /// Ends the lease; the message can be handed out again, with these counts and not before its time.
+    pub fn put_back(&mut self, letter: Letter) {
+        let sequence = letter.sequence;
+        self.end_lease(sequence);
+        self.withdraw(sequence);
+        if let Some(entry) = self.entries.get_mut(&sequence) {
+            entry.letter = letter;
+            self.offer(sequence);
+        }
+    }
+
+    /// Gives a lease more time. The deadline is never brought forward.
+    pub fn extend(&mut self, sequence: u64, deadline: Timestamp) {
+        let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.as_mut()) else { return };
+        if deadline > lease.deadline {
+            self.lease_ends.remove(&(lease.deadline, sequence));
+            lease.deadline = deadline;
+            self.lease_ends.insert((deadline, sequence));
+        }
+    }
+
+    /// Ends every lease of this holder: its session is over, and that is nobody's failure. Returns how many there were.
+    pub fn end_holder(&mut self, holder: HolderId) -> usize {
+        let held = |entry: &Entry| entry.lease.filter(|lease| lease.holder == holder).map(|lease| lease.sequence);
+        let sequences: Vec<u64> = self.entries.values().filter_map(held).collect();
+        for &sequence in &sequences {
+            self.end_lease(sequence);
+            self.offer(sequence);
+        }
+        sequences.len()
+    }
+
+    /// Leases that are over, and messages that have expired and are not handed out.
+    pub fn overdue(&self, now: Timestamp) -> Vec<u64> {
+        self.lease_ends.iter().take_while(|(end, _)| *end <= now).map(|(_, sequence)| *sequence).collect()
+    }
+
+    /// When a lease ends or a delay is over next.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        let lease = self.lease_ends.first().map(|(end, _)| *end);
+        let delay = self.delayed.first().map(|(end, _)| *end);
+        lease.into_iter().chain(delay).min()
+    }
+
+    fn end_lease(&mut self, sequence: u64) {
+        if let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.take()) {
+            self.lease_ends.remove(&(lease.deadline, sequence));
+        }
+    }
+
+    /// Makes a message available, if it is the first of its line.
+    fn offer(&mut self, sequence: u64) {
+        let entry = &self.entries[&sequence];
+        if entry.lease.is_some() || !self.is_first(&entry.letter) {
+            return;
+        }
+        self.delayed.insert((entry.letter.not_before, sequence));
+    }
+
+    fn withdraw(&mut self, sequence: u64) {
+        let Some(entry) = self.entries.get(&sequence) else { return };
+        self.delayed.remove(&(entry.letter.not_before, sequence));
+        self.ready.remove(&(Reverse(entry.letter.priority), sequence));
+        self.ready_by_age.remove(&sequence);
+    }
+
+    fn is_first(&self, letter: &Letter) -> bool {
+        let Some(task) = &letter.task else { return true };
+        self.lines.get(task).and_then(BTreeSet::first) == Some(&letter.sequence)
+    }
+
+    /// Makes ready whatever has waited long enough.
+    fn wake(&mut self, now: Timestamp) {
+        while let Some(&(not_before, sequence)) = self.delayed.first()
+            && not_before <= now
+        {
+            self.delayed.pop_first();
+            let priority = self.entries[&sequence].letter.priority;
+            self.ready.insert((Reverse(priority), sequence));
+            self.ready_by_age.insert(sequence);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ACK_WAIT: Duration = Duration::from_secs(30);
+    const HOLDER: HolderId = HolderId(1);
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_parts(seconds, 0).unwrap()
+    }
+
+    fn letter(sequence: u64, task: &str, priority: Priority) -> Letter {
+        Letter {
+            sequence,
+            message: MessageId::from_bytes([u8::try_from(sequence).unwrap(); 16]),
+            task: TaskId::parse(task).ok(),
+            priority,
+            expires_at: at(1_000_000),
+            handouts: 0,
+            failures: 0,
+            not_before: at(0),
+            handoff: None,
+        }
+    }
+
+    fn mailbox(letters: &[(u64, &str, Priority)]) -> Mailbox {
+        let mut mailbox = Mailbox::default();
+        for (sequence, task, priority) in letters {
+            mailbox.add(letter(*sequence, task, *priority));
+        }
+        mailbox
+    }
+
+    fn hand_out_all(mailbox: &mut Mailbox, now: i64) -> Vec<u64> {
+        std::iter::from_fn(|| mailbox.hand_out(HOLDER, at(now), ACK_WAIT).map(|lease| lease.sequence)).collect()
+    }
+
+    #[test]
+    fn a_task_s_next_message_waits_for_the_ack_of_the_one_before() {
+        let mut mailbox = mailbox(&[(1, "t", Priority::Medium), (2, "t", Priority::Critical), (3, "u", Priority::Low)]);
+        assert_eq!(hand_out_all(&mut mailbox, 1), [1, 3]);
+        mailbox.remove(1);
+        assert_eq!(hand_out_all(&mut mailbox, 1), [2]);
+    }
+
+    #[test]
+    fn a_redelivery_is_not_overtaken_by_its_task() {
+        let mut mailbox = mailbox(&[(1, "t", Priority::Medium), (2, "t", Priority::Medium)]);
+        assert_eq!(hand_out_all(&mut mailbox, 1), [1]);
+        let mut returned = mailbox.letter(1).unwrap().clone();
+        returned.not_before = at(10);
+        mailbox.put_back(returned);
+        assert_eq!(hand_out_all(&mut mailbox, 9), [0; 0]);
+        assert_eq!(mailbox.next_deadline(), Some(at(10)));
+        assert_eq!(hand_out_all(&mut mailbox, 10), [1]);
+    }
+
+    #[test]
+    fn higher_priority_first_then_older() {
+        let mut mailbox = mailbox(&[
+            (1, "", Priority::Low),
+            (2, "", Priority::Medium),
+            (3, "", Priority::Critical),
+            (4, "", Priority::Medium),
+        ]);
+        assert_eq!(hand_out_all(&mut mailbox, 1), [3, 2, 4, 1]);
+    }
+
+    #[test]
+    fn low_priority_does_not_starve() {
+        let mut mailbox = mailbox(&[(1, "", Priority::Low)]);
+        for sequence in 2..40 {
+            mailbox.add(letter(sequence, "", Priority::Critical));
+        }
+        let order = hand_out_all(&mut mailbox, 1);
+        assert_eq!(order.iter().position(|&sequence| sequence == 1), Some(7));
+    }
+
+    #[test]
+    fn the_end_of_a_session_gives_its_leases_back_and_only_those() {
+        let mut mailbox = mailbox(&[(1, "", Priority::Medium), (2, "", Priority::Medium)]);
+        mailbox.hand_out(HolderId(1), at(1), ACK_WAIT);
+        mailbox.hand_out(HolderId(2), at(1), ACK_WAIT);
+        assert_eq!(mailbox.end_holder(HolderId(1)), 1);
+        let lease = mailbox.hand_out(HolderId(3), at(2), ACK_WAIT).unwrap();
+        assert_eq!((lease.sequence, lease.attempt), (1, 2));
+        assert_eq!(mailbox.leased(1, 1), Err(NotLeased), "the first lease is over");
+        assert!(mailbox.leased(2, 1).is_ok());
+    }
+
+    #[test]
+    fn a_lease_that_is_over_is_reported_and_an_extended_one_is_not() {
+        let mut mailbox = mailbox(&[(1, "", Priority::Medium), (2, "", Priority::Medium)]);
+        hand_out_all(&mut mailbox, 0);
+        mailbox.extend(2, at(50));
+        mailbox.extend(2, at(40));
+        assert_eq!(mailbox.overdue(at(29)), [0; 0]);
+        assert_eq!(mailbox.overdue(at(30)), [1]);
+        assert_eq!(mailbox.overdue(at(50)), [1, 2]);
+    }
+}

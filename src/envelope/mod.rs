@@ -1,0 +1,3 @@
+//! The envelope.
+pub mod keys;
+pub mod signing;

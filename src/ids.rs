@@ -1,0 +1,197 @@
+//! Identifiers: newtypes that can only hold what SPEC 1 permits. Owns their grammar and the one source of random ids.
+//! Must not know what the ids are of.
+
+use std::{fmt, sync::Arc};
+
+use uuid::Uuid;
+
+/// Longest name, in characters.
+pub const NAME_LENGTH_MAX: usize = 128;
+
+/// Why a text is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// There is nothing.
+    #[error("must not be empty")]
+    Empty,
+    /// A name with more than [`NAME_LENGTH_MAX`] characters.
+    #[error("must have at most {NAME_LENGTH_MAX} characters")]
+    TooLong,
+    /// A name with a character outside the grammar.
+    #[error("must be of A-Z a-z 0-9 . _ - and begin with a letter or a digit")]
+    Grammar,
+    /// Not a UUID in its usual form.
+    #[error("must be a UUID such as 0198c0de-0000-7000-8000-000000000001")]
+    NotUuid,
+}
+
+/// Checks the grammar that agents, tasks, types, keys and sections have in common.
+pub fn check_name(text: &str) -> Result<(), IdError> {
+    let first = text.bytes().next().ok_or(IdError::Empty)?;
+    if text.len() > NAME_LENGTH_MAX {
+        return Err(IdError::TooLong);
+    }
+    let permitted = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if !first.is_ascii_alphanumeric() || !text.bytes().all(permitted) {
+        return Err(IdError::Grammar);
+    }
+    Ok(())
+}
+
+macro_rules! name_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Parses the text, which must follow the grammar of names.
+            pub fn parse(text: &str) -> Result<Self, IdError> {
+                check_name(text)?;
+                Ok(Self(text.into()))
+            }
+
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, "{:?}", &*self.0)
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                Self::parse(text)
+            }
+        }
+    };
+}
+
+name_type!(
+    /// An agent: a program, or a person behind one.
+    AgentId
+);
+name_type!(
+    /// A type of agents, the NAME in `type:NAME` and `all:NAME`.
+    AgentType
+);
+name_type!(
+    /// A unit of work, with one owner at every moment.
+    TaskId
+);
+name_type!(
+    /// One key among an agent's keys.
+    KeyId
+);
+
+impl AgentId {
+    /// The broker itself, the sender of its own messages. Nobody else can register under this id.
+    pub fn broker() -> Self {
+        Self("baton".into())
+    }
+}
+
+/// A message's id, its idempotency key. The id of a `HandoffRequest` is also the id of its handoff.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(Uuid);
+
+impl MessageId {
+    /// Parses a UUID in its hyphenated form, 36 characters, of any version.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        if text.is_empty() {
+            return Err(IdError::Empty);
+        }
+        if text.len() != 36 {
+            return Err(IdError::NotUuid);
+        }
+        Uuid::try_parse(text).map(Self).map_err(|_| IdError::NotUuid)
+    }
+
+    /// The id with these 16 bytes.
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// Its 16 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_hyphenated().fmt(formatter)
+    }
+}
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Where random ids come from; injected, so that a seed replays a run.
+pub trait IdSource: Send + Sync {
+    /// 16 bytes that nobody can guess.
+    fn random(&self) -> [u8; 16];
+
+    /// A new message id, a UUID version 7 of this time.
+    fn message_id(&self, now: crate::time::Timestamp) -> MessageId {
+        let milliseconds = u64::try_from(now.unix_milliseconds()).unwrap_or(0);
+        let random = self.random();
+        let mut tail = [0; 10];
+        tail.copy_from_slice(&random[..10]);
+        MessageId(uuid::Builder::from_unix_timestamp_millis(milliseconds, &tail).into_uuid())
+    }
+}
+
+/// The operating system's random numbers.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemIds;
+
+impl IdSource for SystemIds {
+    #[expect(clippy::disallowed_methods, reason = "this is the one id source")]
+    fn random(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the operating system has random numbers");
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_to_the_grammar() {
+        for good in ["a", "0", "Agent_A.b-c", &"x".repeat(128)] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        assert_eq!(check_name(""), Err(IdError::Empty));
+        assert_eq!(check_name(&"x".repeat(129)), Err(IdError::TooLong));
+        for bad in ["-a", ".a", "_a", "a b", "a:b", "客服", "a/b", "a\n"] {
+            assert_eq!(check_name(bad), Err(IdError::Grammar), "{bad}");
+        }
+    }
+
+    #[test]
+    fn message_ids_are_hyphenated_uuids() {
+        let text = "0198c0de-0000-7000-8000-000000000001";
+        assert_eq!(MessageId::parse(text).unwrap().to_string(), text);
+        assert_eq!(MessageId::parse(""), Err(IdError::Empty));
+        for bad in ["0198c0de000070008000000000000001", "nonsense", "0198c0de-0000-7000-8000-00000000000g"] {
+            assert_eq!(MessageId::parse(bad), Err(IdError::NotUuid), "{bad}");
+        }
+    }
+}

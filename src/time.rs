@@ -1,0 +1,105 @@
+//! Time: one wall-clock type and the one clock. Owns how time is read and written; must not know what it is for.
+
+use std::{fmt, time::Duration};
+
+/// A moment, UTC, in nanoseconds since 1970. From 1970 to 2262.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(i64);
+
+const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+impl Timestamp {
+    /// From nanoseconds since 1970.
+    pub const fn from_unix_nanoseconds(nanoseconds: i64) -> Self {
+        Self(nanoseconds)
+    }
+
+    /// From whole seconds since 1970 and 0 to 999,999,999 nanoseconds. `None` before 1970, after 2262, or where the
+    /// nanoseconds are out of bounds.
+    pub fn from_parts(seconds: i64, nanoseconds: i32) -> Option<Self> {
+        let nanoseconds = i64::from(nanoseconds);
+        if seconds < 0 || !(0..NANOS_PER_SECOND).contains(&nanoseconds) {
+            return None;
+        }
+        seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(nanoseconds).map(Self)
+    }
+
+    /// Whole seconds since 1970, and the nanoseconds beyond them.
+    pub fn to_parts(self) -> (i64, i32) {
+        let nanoseconds = self.0.rem_euclid(NANOS_PER_SECOND);
+        (self.0.div_euclid(NANOS_PER_SECOND), i32::try_from(nanoseconds).expect("under a second"))
+    }
+
+    /// Nanoseconds since 1970.
+    pub const fn unix_nanoseconds(self) -> i64 {
+        self.0
+    }
+
+    /// Whole milliseconds since 1970.
+    pub const fn unix_milliseconds(self) -> i64 {
+        self.0.div_euclid(1_000_000)
+    }
+
+    /// The moment that much later; the last one there is, if it would lie beyond.
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
+    /// How much later this is than the other moment; zero if it is earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+        let text = OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.0))
+            .ok()
+            .and_then(|moment| moment.format(&Rfc3339).ok());
+        formatter.write_str(text.as_deref().unwrap_or("out of range"))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Where the time comes from; injected, so that tests and the simulator run on time of their own.
+pub trait Clock: Send + Sync {
+    /// The present moment.
+    fn now(&self) -> Timestamp;
+}
+
+/// The machine's clock.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+    fn now(&self) -> Timestamp {
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Timestamp::default().plus(since_1970)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back() {
+        let moment = Timestamp::from_parts(1_700_000_000, 123_456_789).unwrap();
+        assert_eq!(moment.to_parts(), (1_700_000_000, 123_456_789));
+        assert_eq!(moment.to_string(), "2023-11-14T22:13:20.123456789Z");
+    }
+
+    #[test]
+    fn parts_out_of_bounds_are_no_moment() {
+        for (seconds, nanoseconds) in [(-1, 0), (0, -1), (0, 1_000_000_000), (i64::MAX, 0), (9_300_000_000, 0)] {
+            assert_eq!(Timestamp::from_parts(seconds, nanoseconds), None);
+        }
+    }
+}

@@ -38,13 +38,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for file in &mut generated.file {
         file.message_type.iter_mut().for_each(keep_envelopes_as_bytes);
     }
+    let mut config = prost_build::Config::new();
+    config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
     tonic_prost_build::configure()
         // The generated `connect` constructor would collide with our method of that name.
         .build_transport(false)
         .bytes(".")
         .extern_path(".google.protobuf.Any", "crate::proto::Any")
         .extern_path(".google.rpc", "::tonic_types::pb")
-        .compile_fds(generated)?;
+        .compile_fds_with_config(generated, config)?;
 
     let storage = protox::compile(["baton/storage/v1/storage.proto"], ["proto"])?;
     tonic_prost_build::configure().bytes(".").compile_fds(storage)?;

@@ -1,0 +1,97 @@
+//! Collecting everything that is wrong with the fields of a request, so that a caller hears of all of it at once.
+
+use std::time::Duration;
+
+use super::EnvelopeError;
+use crate::{codes::FieldViolation, ids::IdError, time::Timestamp};
+
+/// Field checks under a common path. Values that do not parse become `None` and are remembered as violations.
+#[derive(Debug, Default)]
+pub struct Checks {
+    violations: Vec<FieldViolation>,
+}
+
+impl Checks {
+    /// Remembers that a field is wrong.
+    pub fn wrong(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        self.violations.push(FieldViolation { path: path.into(), problem: problem.into() });
+    }
+
+    /// Parses an id.
+    pub fn id<T>(&mut self, path: &str, text: &str, parse: fn(&str) -> Result<T, IdError>) -> Option<T> {
+        parse(text).map_err(|error| self.wrong(path, error.to_string())).ok()
+    }
+
+    /// Parses an id that may be absent.
+    pub fn optional_id<T>(&mut self, path: &str, text: &str, parse: fn(&str) -> Result<T, IdError>) -> Option<T> {
+        if text.is_empty() { None } else { self.id(path, text, parse) }
+    }
+
+    /// Parses a list of ids of bounded length.
+    pub fn ids<T>(
+        &mut self,
+        path: &str,
+        texts: &[String],
+        most: usize,
+        parse: fn(&str) -> Result<T, IdError>,
+    ) -> Vec<T> {
+        self.at_most(path, texts.len(), most, "entries");
+        let parse_one = |(index, text): (usize, &String)| self.id(&format!("{path}[{index}]"), text, parse);
+        texts.iter().take(most).enumerate().filter_map(parse_one).collect()
+    }
+
+    /// Bounds a text, in bytes.
+    pub fn text(&mut self, path: &str, text: &str, most: usize) {
+        self.at_most(path, text.len(), most, "bytes");
+    }
+
+    /// Bounds a count.
+    pub fn at_most(&mut self, path: &str, count: usize, most: usize, unit: &str) {
+        if count > most {
+            self.wrong(path, format!("has {count} {unit}, over the limit of {most}"));
+        }
+    }
+
+    /// Parses a moment that may be absent.
+    pub fn time(&mut self, path: &str, time: Option<&prost_types::Timestamp>) -> Option<Timestamp> {
+        let time = time?;
+        let parsed = Timestamp::from_parts(time.seconds, time.nanos);
+        if parsed.is_none() {
+            self.wrong(path, "must be a time from 1970 to 2262 with 0 to 999999999 nanos");
+        }
+        parsed
+    }
+
+    /// Parses a span that may be absent.
+    pub fn span(&mut self, path: &str, span: Option<&prost_types::Duration>) -> Option<Duration> {
+        let span = span?;
+        let parsed = Duration::try_from(*span).ok();
+        if parsed.is_none() {
+            self.wrong(path, "must not be negative");
+        }
+        parsed
+    }
+
+    /// Parses a digest.
+    pub fn digest(&mut self, path: &str, bytes: &[u8]) -> Option<[u8; 32]> {
+        let parsed = bytes.try_into().ok();
+        if parsed.is_none() {
+            self.wrong(path, format!("must be a SHA-256 digest of 32 bytes, not {}", bytes.len()));
+        }
+        parsed
+    }
+
+    /// Checks that an enum's number is one that is known, and not the unspecified one.
+    pub fn known<E: TryFrom<i32>>(&mut self, path: &str, number: i32) -> Option<E> {
+        let parsed = if number == 0 { None } else { E::try_from(number).ok() };
+        if parsed.is_none() {
+            self.wrong(path, format!("must be set to a known value, not {number}"));
+        }
+        parsed
+    }
+
+    /// The violations so far, if there are any.
+    pub fn finish(self) -> Result<(), EnvelopeError> {
+        if self.violations.is_empty() { Ok(()) } else { Err(EnvelopeError::Fields { violations: self.violations }) }
+    }
+}

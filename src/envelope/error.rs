@@ -1,0 +1,106 @@
+//! Why bytes are not an envelope that is taken.
+
+use crate::{
+    codes::{ErrorCode, FieldViolation, Refusal},
+    ids::{AgentId, KeyId},
+};
+
+/// A refusal before any state is looked at.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EnvelopeError {
+    /// The bytes do not parse.
+    #[error("the {part} does not parse: {problem}")]
+    Malformed {
+        /// What.
+        part: &'static str,
+        /// Why.
+        problem: String,
+    },
+    /// Fields are missing, malformed or out of bounds.
+    #[error("{}", list(violations))]
+    Fields {
+        /// Which; never empty.
+        violations: Vec<FieldViolation>,
+    },
+    /// message_type and payload do not agree.
+    #[error("the payload is {found:?}, but message_type asks for {expected}")]
+    PayloadTypeMismatch {
+        /// What it must be.
+        expected: &'static str,
+        /// What its type_url says.
+        found: String,
+    },
+    /// The payload is too large.
+    #[error("the payload has {bytes} bytes, over the limit of {}", super::PAYLOAD_BYTES_MAX)]
+    PayloadTooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// The context's digest is not that of its sections.
+    #[error("context_digest is not that of these sections, {}", hex::encode(expected))]
+    ContextDigestMismatch {
+        /// What it must be.
+        expected: [u8; 32],
+    },
+    /// A later signing layout.
+    #[error("signature_version {version} is not known, this broker knows {}", super::signing::SIGNATURE_VERSION)]
+    SignatureVersionUnknown {
+        /// The version.
+        version: u32,
+    },
+    /// Not signed.
+    #[error("the envelope is not signed")]
+    SignatureMissing,
+    /// Wrongly signed.
+    #[error("the signature is not that of key {key_id} of {sender} over this envelope")]
+    SignatureInvalid {
+        /// Whose key.
+        sender: AgentId,
+        /// Which key.
+        key_id: KeyId,
+    },
+    /// No such key.
+    #[error("no key {key_id} of an agent {sender} is registered")]
+    KeyUnknown {
+        /// Whose key.
+        sender: AgentId,
+        /// Which key.
+        key_id: KeyId,
+    },
+    /// The key is revoked, expired, or not valid yet.
+    #[error("key {key_id} of {sender} is revoked or not valid at this time")]
+    KeyNotValid {
+        /// Whose key.
+        sender: AgentId,
+        /// Which key.
+        key_id: KeyId,
+    },
+}
+
+impl Refusal for EnvelopeError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Malformed { .. } => ErrorCode::Malformed,
+            Self::Fields { .. } => ErrorCode::FieldInvalid,
+            Self::PayloadTypeMismatch { .. } => ErrorCode::PayloadTypeMismatch,
+            Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
+            Self::ContextDigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
+            Self::SignatureVersionUnknown { .. } => ErrorCode::SignatureVersionUnknown,
+            Self::SignatureMissing => ErrorCode::SignatureMissing,
+            Self::SignatureInvalid { .. } => ErrorCode::SignatureInvalid,
+            Self::KeyUnknown { .. } => ErrorCode::KeyUnknown,
+            Self::KeyNotValid { .. } => ErrorCode::KeyNotValid,
+        }
+    }
+
+    fn violations(&self) -> &[FieldViolation] {
+        match self {
+            Self::Fields { violations } => violations,
+            _ => &[],
+        }
+    }
+}
+
+fn list(violations: &[FieldViolation]) -> String {
+    violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}

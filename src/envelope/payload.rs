@@ -1,0 +1,348 @@
+//! The payloads: which belongs to which message type, and their bounds.
+
+use std::time::Duration;
+
+use prost::{Message, Name};
+
+use super::{Checks, EnvelopeError, signing};
+use crate::{
+    domain::handoff::{self, Mode, Priority, TaskStatus},
+    ids::{AgentId, check_name},
+    proto::{Any, v1},
+};
+
+const TEXT_BYTES_MAX: usize = 4096;
+const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+const INFO_BYTES_MAX: usize = 64 * 1024;
+const SECTIONS_MAX: usize = 64;
+const AGENTS_MAX: usize = 16;
+const SKILLS_MAX: usize = 32;
+const MAP_ENTRIES_MAX: usize = 32;
+
+/// A payload that has been checked.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Body {
+    /// Somebody wants to hand a task over.
+    Request(Box<RequestBody>),
+    /// What an agent says about an open handoff. A reject's suggestions are as it made them, registered or not.
+    Handoff(handoff::Message),
+    /// How a task is doing.
+    Status {
+        /// The new status.
+        status: TaskStatus,
+        /// From 0 to 1, if known.
+        progress: Option<f64>,
+        /// In words.
+        details: String,
+    },
+    /// Still there. Not stored.
+    Heartbeat(v1::Heartbeat),
+    /// Mail between agents, which the broker only carries.
+    Mail,
+}
+
+/// A handoff request as it came.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestBody {
+    /// The kind of work.
+    pub task_type: String,
+    /// Why, as its number.
+    pub reason: i32,
+    /// Given away or lent.
+    pub mode: Mode,
+    /// Its priority.
+    pub priority: Priority,
+    /// What it asks for; the operator's bounds are applied later.
+    pub timeouts: RequestedTimeouts,
+    /// Most handoffs of the task, and most along one pair; 0 means the broker's.
+    pub loop_limits: (u32, u32),
+    /// Agents to ask after the receiver.
+    pub fallback_candidates: Vec<AgentId>,
+}
+
+/// The timeouts that a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "as in domain::handoff::Timeouts")]
+pub struct RequestedTimeouts {
+    pub accept: Option<Duration>,
+    pub context: Option<Duration>,
+    pub complete: Option<Duration>,
+    pub whole: Option<Duration>,
+}
+
+/// Checks that the payload is what the type says, within its bounds.
+pub(super) fn parse(kind: v1::MessageType, payload: &Any) -> Result<Body, EnvelopeError> {
+    use v1::MessageType as T;
+    match kind {
+        T::HandoffRequest => checked(payload, request),
+        T::HandoffAccept => checked(payload, accept),
+        T::HandoffReject => checked(payload, reject),
+        T::HandoffCancel => checked(payload, cancel),
+        T::TaskContextTransfer => context(payload),
+        T::HandoffComplete => checked(payload, complete),
+        T::TaskStatusUpdate => checked(payload, status),
+        T::ErrorNotification => checked(payload, error_notification),
+        T::Heartbeat => checked(payload, |body: v1::Heartbeat, checks| {
+            check_heartbeat(&body, "envelope.payload", checks);
+            Body::Heartbeat(body)
+        }),
+        T::TaskRequest => checked(payload, task_request),
+        T::TaskOffer => checked(payload, task_offer),
+        T::TaskAccept => checked(payload, task_accept),
+        T::Delegation => checked(payload, delegation),
+        T::Info => checked(payload, info),
+        T::Unspecified => unreachable!("an unspecified type is refused before its payload is read"),
+    }
+}
+
+/// Checks a heartbeat, of an envelope or of a frame.
+pub fn check_heartbeat(heartbeat: &v1::Heartbeat, path: &str, checks: &mut Checks) {
+    checks.text(&format!("{path}.status"), &heartbeat.status, 256);
+    checks.at_most(&format!("{path}.metrics"), heartbeat.metrics.len(), MAP_ENTRIES_MAX, "entries");
+    for (name, value) in &heartbeat.metrics {
+        checks.text(&format!("{path}.metrics.key"), name, 64);
+        if !value.is_finite() {
+            checks.wrong(format!("{path}.metrics[{name}]"), "must be a finite number");
+        }
+    }
+}
+
+fn checked<M: Message + Default + Name>(
+    payload: &Any,
+    check: impl FnOnce(M, &mut Checks) -> Body,
+) -> Result<Body, EnvelopeError> {
+    let message = decode::<M>(payload)?;
+    let mut checks = Checks::default();
+    let body = check(message, &mut checks);
+    checks.finish()?;
+    Ok(body)
+}
+
+fn decode<M: Message + Default + Name>(payload: &Any) -> Result<M, EnvelopeError> {
+    let found = payload.type_url.rsplit_once('/').map(|(_, name)| name);
+    let expected = M::full_name();
+    if found != Some(&expected) {
+        return Err(EnvelopeError::PayloadTypeMismatch { expected: M::NAME, found: payload.type_url.clone() });
+    }
+    M::decode(payload.value.clone())
+        .map_err(|error| EnvelopeError::Malformed { part: "payload", problem: error.to_string() })
+}
+
+fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
+    if let Err(error) = check_name(&body.task_type) {
+        checks.wrong("envelope.payload.task_type", error.to_string());
+    }
+    checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
+    if !body.desired_agent_type.is_empty()
+        && let Err(error) = check_name(&body.desired_agent_type)
+    {
+        checks.wrong("envelope.payload.desired_agent_type", error.to_string());
+    }
+    checks.text("envelope.payload.initial_context_summary", &body.initial_context_summary, SUMMARY_BYTES_MAX);
+    checks.ids("envelope.payload.required_skills", &body.required_skills, SKILLS_MAX, check_name);
+    let path = "envelope.payload.fallback_candidates";
+    let fallback_candidates = checks.ids(path, &body.fallback_candidates, AGENTS_MAX, AgentId::parse);
+    let limits = body.loop_limits.unwrap_or_default();
+    Body::Request(Box::new(RequestBody {
+        reason: body.reason,
+        mode: match unset_or_known(checks, "envelope.payload.mode", body.mode) {
+            v1::HandoffMode::Unspecified | v1::HandoffMode::Transfer => Mode::Transfer,
+            v1::HandoffMode::Delegate => Mode::Delegate,
+        },
+        priority: match unset_or_known(checks, "envelope.payload.priority", body.priority) {
+            v1::Priority::Low => Priority::Low,
+            v1::Priority::Unspecified | v1::Priority::Medium => Priority::Medium,
+            v1::Priority::High => Priority::High,
+            v1::Priority::Critical => Priority::Critical,
+        },
+        timeouts: requested_timeouts(body.timeouts.as_ref(), checks),
+        loop_limits: (limits.max_handoffs, limits.max_handoffs_per_pair),
+        fallback_candidates,
+        task_type: body.task_type,
+    }))
+}
+
+fn requested_timeouts(timeouts: Option<&v1::HandoffTimeouts>, checks: &mut Checks) -> RequestedTimeouts {
+    let Some(timeouts) = timeouts else { return RequestedTimeouts::default() };
+    let mut span = |name: &str, span: Option<&prost_types::Duration>| {
+        checks.span(&format!("envelope.payload.timeouts.{name}"), span)
+    };
+    RequestedTimeouts {
+        accept: span("accept", timeouts.accept.as_ref()),
+        context: span("context", timeouts.context.as_ref()),
+        complete: span("complete", timeouts.complete.as_ref()),
+        whole: span("whole", timeouts.whole.as_ref()),
+    }
+}
+
+/// An enum that may be left unset; a number that is not known is a violation.
+fn unset_or_known<E: TryFrom<i32> + Default>(checks: &mut Checks, path: &str, number: i32) -> E {
+    E::try_from(number).unwrap_or_else(|_| {
+        checks.wrong(path, format!("must be a known value, not {number}"));
+        E::default()
+    })
+}
+
+fn accept(body: v1::HandoffAccept, checks: &mut Checks) -> Body {
+    checks.span("envelope.payload.estimated_handoff_time", body.estimated_handoff_time.as_ref());
+    checks.ids("envelope.payload.wanted_sections", &body.wanted_sections, SECTIONS_MAX, check_name);
+    Body::Handoff(handoff::Message::Accept { wanted_sections: body.wanted_sections })
+}
+
+fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
+    checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
+    checks.span("envelope.payload.retry_after", body.retry_after.as_ref());
+    unset_or_known::<v1::RejectReason>(checks, "envelope.payload.reason", body.reason);
+    let path = "envelope.payload.alternative_agent_suggestions";
+    let suggestions = checks.ids(path, &body.alternative_agent_suggestions, AGENTS_MAX, AgentId::parse);
+    Body::Handoff(handoff::Message::Reject { reason: body.reason, text: body.reason_text, suggestions })
+}
+
+fn cancel(body: v1::HandoffCancel, checks: &mut Checks) -> Body {
+    checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
+    Body::Handoff(handoff::Message::Cancel)
+}
+
+fn context(payload: &Any) -> Result<Body, EnvelopeError> {
+    let body = decode::<v1::TaskContextTransfer>(payload)?;
+    let mut checks = Checks::default();
+    let claimed = checks.digest("envelope.payload.context_digest", &body.context_digest);
+    checks.at_most("envelope.payload.sections", body.sections.len(), SECTIONS_MAX, "entries");
+    let mut names = std::collections::HashSet::new();
+    let mut digests = Vec::with_capacity(body.sections.len());
+    for (index, section) in body.sections.iter().enumerate() {
+        let path = format!("envelope.payload.sections[{index}]");
+        if let Err(error) = check_name(&section.name) {
+            checks.wrong(format!("{path}.name"), error.to_string());
+        } else if !names.insert(&section.name) {
+            checks.wrong(format!("{path}.name"), "is the name of an earlier section");
+        }
+        let digest = section_digest(section, &path, &mut checks);
+        digests.extend(digest.map(|digest| (section.name.as_str(), digest)));
+    }
+    checks.finish()?;
+    let expected = signing::context_digest(digests);
+    if claimed != Some(expected) {
+        return Err(EnvelopeError::ContextDigestMismatch { expected });
+    }
+    Ok(Body::Handoff(handoff::Message::Context { digest: expected }))
+}
+
+fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks) -> Option<[u8; 32]> {
+    use v1::context_section::Content;
+    checks.text(&format!("{path}.schema_id"), &section.schema_id, 128);
+    checks.text(&format!("{path}.schema_version"), &section.schema_version, 128);
+    match &section.content {
+        None => {
+            checks.wrong(format!("{path}.content"), "must be set");
+            None
+        }
+        Some(Content::Json(json)) => {
+            if !is_json_object_or_list(json) {
+                checks.wrong(format!("{path}.json"), "must be a JSON object or list");
+            }
+            Some(signing::sha256(&[json.as_bytes()]))
+        }
+        Some(Content::Bytes(bytes)) => {
+            checks.text(&format!("{path}.bytes.media_type"), &bytes.media_type, 255);
+            Some(signing::sha256(&[&bytes.data]))
+        }
+        Some(Content::Reference(reference)) => {
+            checks.text(&format!("{path}.reference.uri"), &reference.uri, TEXT_BYTES_MAX);
+            checks.text(&format!("{path}.reference.media_type"), &reference.media_type, 255);
+            if reference.uri.is_empty() {
+                checks.wrong(format!("{path}.reference.uri"), "must not be empty");
+            }
+            checks.digest(&format!("{path}.reference.sha256"), &reference.sha256)
+        }
+        Some(Content::Delta(_)) => {
+            checks.wrong(format!("{path}.delta"), "is not supported by this broker version; send the whole section");
+            None
+        }
+    }
+}
+
+fn is_json_object_or_list(text: &str) -> bool {
+    text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+fn complete(body: v1::HandoffComplete, checks: &mut Checks) -> Body {
+    let outcome = checks.known("envelope.payload.outcome", body.outcome);
+    let success = outcome == Some(v1::HandoffOutcome::Success);
+    checks.text("envelope.payload.details", &body.details, TEXT_BYTES_MAX);
+    let digest = if success || !body.context_digest.is_empty() {
+        checks.digest("envelope.payload.context_digest", &body.context_digest)
+    } else {
+        None
+    };
+    Body::Handoff(handoff::Message::Complete { success, digest, details: body.details })
+}
+
+fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
+    use v1::TaskStatus as S;
+    let status = match checks.known("envelope.payload.status", body.status) {
+        Some(S::Created) => {
+            checks.wrong("envelope.payload.status", "is set by the broker alone");
+            TaskStatus::Created
+        }
+        None | Some(S::Unspecified) => TaskStatus::Created,
+        Some(S::InProgress) => TaskStatus::InProgress,
+        Some(S::WaitingForInput) => TaskStatus::WaitingForInput,
+        Some(S::Completed) => TaskStatus::Completed,
+        Some(S::Failed) => TaskStatus::Failed,
+        Some(S::Canceled) => TaskStatus::Canceled,
+    };
+    if body.progress.is_some_and(|progress| !(0.0..=1.0).contains(&progress)) {
+        checks.wrong("envelope.payload.progress", "must be from 0 to 1");
+    }
+    checks.text("envelope.payload.details", &body.details, SUMMARY_BYTES_MAX);
+    Body::Status { status, progress: body.progress, details: body.details }
+}
+
+fn error_notification(body: v1::ErrorNotification, checks: &mut Checks) -> Body {
+    checks.known::<v1::ErrorCode>("envelope.payload.error_code", body.error_code);
+    checks.text("envelope.payload.error_message", &body.error_message, TEXT_BYTES_MAX);
+    checks.text("envelope.payload.next_step_text", &body.next_step_text, TEXT_BYTES_MAX);
+    checks.optional_id("envelope.payload.origin_agent_id", &body.origin_agent_id, AgentId::parse);
+    Body::Mail
+}
+
+fn task_request(body: v1::TaskRequest, checks: &mut Checks) -> Body {
+    checks.text("envelope.payload.description", &body.description, SUMMARY_BYTES_MAX);
+    checks.ids("envelope.payload.required_skills", &body.required_skills, SKILLS_MAX, check_name);
+    checks.time("envelope.payload.needed_by_time", body.needed_by_time.as_ref());
+    checks.time("envelope.payload.offers_deadline", body.offers_deadline.as_ref());
+    Body::Mail
+}
+
+fn task_offer(body: v1::TaskOffer, checks: &mut Checks) -> Body {
+    if !(0.0..=1.0).contains(&body.confidence) {
+        checks.wrong("envelope.payload.confidence", "must be from 0 to 1");
+    }
+    if !body.cost.is_finite() {
+        checks.wrong("envelope.payload.cost", "must be a finite number");
+    }
+    if body.round > 3 {
+        checks.wrong("envelope.payload.round", "must be from 0 to 3");
+    }
+    checks.span("envelope.payload.estimated_duration", body.estimated_duration.as_ref());
+    checks.text("envelope.payload.conditions", &body.conditions, TEXT_BYTES_MAX);
+    Body::Mail
+}
+
+fn task_accept(body: v1::TaskAccept, checks: &mut Checks) -> Body {
+    checks.id("envelope.payload.offer_id", &body.offer_id, crate::ids::MessageId::parse);
+    checks.text("envelope.payload.details", &body.details, TEXT_BYTES_MAX);
+    Body::Mail
+}
+
+fn delegation(body: v1::Delegation, checks: &mut Checks) -> Body {
+    checks.text("envelope.payload.description", &body.description, SUMMARY_BYTES_MAX);
+    Body::Mail
+}
+
+fn info(body: v1::Info, checks: &mut Checks) -> Body {
+    checks.text("envelope.payload.topic", &body.topic, 256);
+    checks.text("envelope.payload.text", &body.text, INFO_BYTES_MAX);
+    Body::Mail
+}

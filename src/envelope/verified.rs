@@ -1,0 +1,273 @@
+//! The way from bytes to a verified envelope.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{
+    Checks, EnvelopeError, PAYLOAD_BYTES_MAX,
+    keys::PublicKey,
+    payload::{self, Body},
+    signing::{self, Digest32},
+};
+use crate::{
+    ids::{AgentId, AgentType, IdError, KeyId, MessageId, TaskId},
+    proto::v1::{self, MessageType},
+    time::Timestamp,
+};
+
+/// What an envelope says beside its payload, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Header {
+    /// The idempotency key.
+    pub message_id: MessageId,
+    /// Who sent it.
+    pub sender: AgentId,
+    /// To whom.
+    pub receiver: Receiver,
+    /// When it was made, says its sender.
+    pub timestamp: Timestamp,
+    /// What it carries.
+    pub message_type: MessageType,
+    /// The handoff it belongs to, or the message it answers.
+    pub correlation: Option<MessageId>,
+    /// The task it is about.
+    pub task: Option<TaskId>,
+    /// The task's epoch, believes its sender; 0 only without a task.
+    pub epoch: u64,
+    /// Not to be delivered after this.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// To whom an envelope goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Receiver {
+    /// Nobody in particular; only for status updates and heartbeats.
+    Nobody,
+    /// One agent.
+    Agent(AgentId),
+    /// Any one agent of this type.
+    AnyOf(AgentType),
+    /// Every agent of this type.
+    AllOf(AgentType),
+}
+
+impl Receiver {
+    /// Parses a receiver_id.
+    pub fn parse(text: &str) -> Result<Self, IdError> {
+        if text.is_empty() {
+            return Ok(Self::Nobody);
+        }
+        match text.split_once(':') {
+            Some(("type", name)) => AgentType::parse(name).map(Self::AnyOf),
+            Some(("all", name)) => AgentType::parse(name).map(Self::AllOf),
+            Some(_) | None => AgentId::parse(text).map(Self::Agent),
+        }
+    }
+}
+
+/// An envelope whose fields and payload are in order, but of which nobody knows yet who sent it.
+#[derive(Debug, Clone)]
+pub struct UnverifiedEnvelope {
+    raw: Bytes,
+    wire: v1::Envelope,
+    header: Header,
+    body: Body,
+}
+
+/// An envelope that its sender signed. There is no other way to make one than [`UnverifiedEnvelope::verify`].
+#[derive(Debug, Clone)]
+pub struct VerifiedEnvelope {
+    raw: Bytes,
+    header: Header,
+    body: Body,
+    content_digest: Digest32,
+}
+
+/// Where the public keys of agents are looked up.
+pub trait KeyRing {
+    /// The agent's key of that id, if it is valid at this time.
+    fn key(&self, agent: &AgentId, key_id: &KeyId, now: Timestamp) -> Result<PublicKey, KeyRingError>;
+}
+
+/// Why there is no key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyRingError {
+    /// Not registered.
+    Unknown,
+    /// Revoked, expired, or not valid yet.
+    NotValid,
+}
+
+impl UnverifiedEnvelope {
+    /// Parses the bytes of an envelope and checks every field and the payload.
+    pub fn parse(raw: Bytes) -> Result<Self, EnvelopeError> {
+        let wire = v1::Envelope::decode(raw.clone())
+            .map_err(|error| EnvelopeError::Malformed { part: "envelope", problem: error.to_string() })?;
+        let header = header(&wire)?;
+        let payload = wire.payload.as_ref().expect("the header's check asks for it");
+        if payload.value.len() > PAYLOAD_BYTES_MAX {
+            return Err(EnvelopeError::PayloadTooLarge { bytes: payload.value.len() });
+        }
+        let body = payload::parse(header.message_type, payload)?;
+        Ok(Self { raw, wire, header, body })
+    }
+
+    /// What it claims of itself.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Checks the signature by the sender's key. An unsigned envelope passes only if `unsigned_allowed`.
+    pub fn verify(
+        self,
+        keys: &impl KeyRing,
+        now: Timestamp,
+        unsigned_allowed: bool,
+    ) -> Result<VerifiedEnvelope, EnvelopeError> {
+        let input = signing::envelope_input(&self.wire);
+        let unsigned = self.wire.signature.is_empty();
+        if unsigned && !unsigned_allowed {
+            return Err(EnvelopeError::SignatureMissing);
+        }
+        if !unsigned {
+            self.verify_signature(keys, now, &input)?;
+        }
+        let content_digest = signing::sha256(&[&input]);
+        Ok(VerifiedEnvelope { raw: self.raw, header: self.header, body: self.body, content_digest })
+    }
+
+    fn verify_signature(&self, keys: &impl KeyRing, now: Timestamp, input: &[u8]) -> Result<(), EnvelopeError> {
+        if self.wire.signature_version != signing::SIGNATURE_VERSION {
+            return Err(EnvelopeError::SignatureVersionUnknown { version: self.wire.signature_version });
+        }
+        let mut checks = Checks::default();
+        let key_id = checks.id("envelope.key_id", &self.wire.key_id, KeyId::parse);
+        checks.finish()?;
+        let key_id = key_id.expect("checked above");
+        let sender = self.header.sender.clone();
+        match keys.key(&sender, &key_id, now) {
+            Err(KeyRingError::Unknown) => Err(EnvelopeError::KeyUnknown { sender, key_id }),
+            Err(KeyRingError::NotValid) => Err(EnvelopeError::KeyNotValid { sender, key_id }),
+            Ok(key) if key.verifies(input, &self.wire.signature) => Ok(()),
+            Ok(_) => Err(EnvelopeError::SignatureInvalid { sender, key_id }),
+        }
+    }
+}
+
+impl VerifiedEnvelope {
+    /// The bytes as they were received.
+    pub fn raw(&self) -> &Bytes {
+        &self.raw
+    }
+
+    /// What it says beside its payload.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Its payload.
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
+    /// SHA-256 of everything that is signed: two envelopes with the same digest say the same.
+    pub fn content_digest(&self) -> &Digest32 {
+        &self.content_digest
+    }
+}
+
+fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
+    let mut checks = Checks::default();
+    let message_id = checks.id("envelope.message_id", &wire.message_id, MessageId::parse);
+    let sender = checks.id("envelope.sender_id", &wire.sender_id, AgentId::parse);
+    let receiver = checks.id("envelope.receiver_id", &wire.receiver_id, Receiver::parse);
+    let correlation = checks.optional_id("envelope.correlation_id", &wire.correlation_id, MessageId::parse);
+    let task = checks.optional_id("envelope.task_id", &wire.task_id, TaskId::parse);
+    let timestamp = checks.time("envelope.timestamp", wire.timestamp.as_ref());
+    if wire.timestamp.is_none() {
+        checks.wrong("envelope.timestamp", "must be set");
+    }
+    let expires_at = checks.time("envelope.expires_at", wire.expires_at.as_ref());
+    let message_type = checks.known("envelope.message_type", wire.message_type);
+    if wire.payload.is_none() {
+        checks.wrong("envelope.payload", "must be set");
+    }
+    if let Some(trace) = &wire.trace_context {
+        checks.text("envelope.trace_context.traceparent", &trace.traceparent, 55);
+        checks.text("envelope.trace_context.tracestate", &trace.tracestate, 512);
+    }
+    if let Some(message_type) = message_type {
+        require(&mut checks, wire, message_type);
+        if let Some(receiver) = &receiver {
+            check_receiver(&mut checks, receiver, message_type);
+        }
+    }
+    checks.finish()?;
+    Ok(Header {
+        message_id: message_id.expect("checked above"),
+        sender: sender.expect("checked above"),
+        receiver: receiver.expect("checked above"),
+        timestamp: timestamp.expect("checked above"),
+        message_type: message_type.expect("checked above"),
+        correlation,
+        task,
+        epoch: wire.epoch,
+        expires_at,
+    })
+}
+
+/// What each type must say of its task and its handoff.
+fn require(checks: &mut Checks, wire: &v1::Envelope, message_type: MessageType) {
+    use MessageType as T;
+    let (of_task, of_handoff) = match message_type {
+        T::HandoffRequest | T::TaskStatusUpdate => (true, false),
+        T::HandoffAccept | T::HandoffReject | T::HandoffCancel | T::TaskContextTransfer | T::HandoffComplete => {
+            (true, true)
+        }
+        T::Unspecified
+        | T::ErrorNotification
+        | T::Heartbeat
+        | T::TaskRequest
+        | T::TaskOffer
+        | T::TaskAccept
+        | T::Delegation
+        | T::Info => (false, false),
+    };
+    if of_task && wire.task_id.is_empty() {
+        checks.wrong("envelope.task_id", "must not be empty");
+    }
+    if of_task && wire.epoch == 0 {
+        checks.wrong("envelope.epoch", "must be at least 1");
+    }
+    if of_handoff && wire.correlation_id.is_empty() {
+        checks.wrong("envelope.correlation_id", "must be the id of the handoff");
+    }
+}
+
+fn check_receiver(checks: &mut Checks, receiver: &Receiver, message_type: MessageType) {
+    use MessageType as T;
+    let problem = match (message_type, receiver) {
+        (T::TaskStatusUpdate | T::Heartbeat, Receiver::Nobody) => return,
+        (_, Receiver::Nobody) => "must not be empty",
+        (_, Receiver::Agent(_)) => return,
+        (T::HandoffRequest, Receiver::AllOf(_)) => "must be an agent or type:NAME; a task has one owner",
+        (T::HandoffRequest, Receiver::AnyOf(_)) => return,
+        (
+            T::HandoffAccept | T::HandoffReject | T::HandoffCancel | T::TaskContextTransfer | T::HandoffComplete,
+            Receiver::AnyOf(_) | Receiver::AllOf(_),
+        ) => "must be an agent",
+        (
+            T::TaskStatusUpdate
+            | T::ErrorNotification
+            | T::Heartbeat
+            | T::TaskRequest
+            | T::TaskOffer
+            | T::TaskAccept
+            | T::Delegation
+            | T::Info
+            | T::Unspecified,
+            Receiver::AnyOf(_) | Receiver::AllOf(_),
+        ) => return,
+    };
+    checks.wrong("envelope.receiver_id", problem);
+}

@@ -5,4 +5,6 @@ pub mod domain;
 pub mod envelope;
 pub mod ids;
 pub mod proto;
+pub mod records;
+pub mod store;
 pub mod time;

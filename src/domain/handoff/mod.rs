@@ -3,6 +3,7 @@
 //! Owns who may say what when, deadlines, candidates, ownership and epochs, and the loop guard. Must not know how an
 //! envelope looks, where state is kept, or how a delivery gets to an agent.
 
+mod numbers;
 mod rejection;
 mod state;
 mod step;

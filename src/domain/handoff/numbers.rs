@@ -1,0 +1,43 @@
+//! The number of each enum value, the same on the wire and on disk. A test in `wire` holds them against the schema.
+
+use super::{Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus};
+
+macro_rules! numbered {
+    ($($type:ident { $($variant:ident = $number:literal,)* })*) => {$(
+        impl $type {
+            /// Its number on the wire and on disk; never 0.
+            pub const fn number(self) -> i32 {
+                match self { $(Self::$variant => $number,)* }
+            }
+
+            /// The value of this number.
+            pub const fn from_number(number: i32) -> Option<Self> {
+                match number { $($number => Some(Self::$variant),)* _ => None }
+            }
+        }
+    )*};
+}
+
+numbered! {
+    State {
+        Requested = 1, Deciding = 2, Accepted = 3, ContextSent = 4, Completed = 5, Rejected = 6, Failed = 7, Cancelled = 8,
+    }
+    TaskStatus { Created = 1, InProgress = 2, WaitingForInput = 3, Completed = 4, Failed = 5, Canceled = 6, }
+    Mode { Transfer = 1, Delegate = 2, }
+    Priority { Low = 1, Medium = 2, High = 3, Critical = 4, }
+    OfferOutcome { Pending = 1, Accepted = 2, Rejected = 3, TimedOut = 4, Withdrawn = 5, Undeliverable = 6, }
+    SenderView {
+        Idle = 1, AwaitingHandoffAccept = 3, ContextPreparing = 4, AwaitingContextAck = 5, HandoffCompleted = 6,
+        TaskFinished = 7, HandoffRejected = 8, HandoffFailed = 9,
+    }
+    ReceiverView {
+        Idle = 1, HandoffRequested = 2, AwaitingDecision = 3, AwaitingContextTransfer = 4, ContextTransferred = 5,
+        HandoffCompleted = 6, Active = 7, HandoffRejected = 8, HandoffFailed = 9,
+    }
+    Cause {
+        Requested = 1, Delivered = 2, Accepted = 3, Rejected = 4, AcceptTimeout = 5, ContextStored = 6,
+        ContextTimeout = 7, Completed = 8, CompletedFailure = 9, CompleteTimeout = 10, WholeTimeout = 11,
+        Cancelled = 12, OwnershipMoved = 13, Extended = 14, Undeliverable = 15,
+    }
+    Acked { Request = 1, Context = 2, Completion = 3, }
+}

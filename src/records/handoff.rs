@@ -1,0 +1,165 @@
+//! Table handoffs, and their place in lists (table handoffs_by_sequence).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{DecodeError, Reader, by_number, id_bytes, moment, texts};
+use crate::{
+    codes::ErrorCode,
+    domain::handoff::{
+        Cause, Failure, Handoff, Mode, Offer, OfferOutcome, Priority, ReceiverView, SenderView, State, Step, Timeouts,
+    },
+    ids::MessageId,
+    proto::storage,
+    store::{Key, Table},
+};
+
+/// A handoff as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandoffRecord {
+    /// What the protocol knows.
+    pub handoff: Handoff,
+    /// The sequence of its request.
+    pub sequence: u64,
+}
+
+impl HandoffRecord {
+    /// Where it lies.
+    pub fn key(handoff: MessageId) -> Key {
+        Key { table: Table::Handoffs, key: id_bytes(handoff) }
+    }
+
+    /// Where its place in lists lies; the value is its id.
+    pub fn index_key(sequence: u64) -> Key {
+        by_number(Table::HandoffsBySequence, sequence)
+    }
+
+    /// Its stored form.
+    pub fn encode(&self) -> Bytes {
+        let handoff = &self.handoff;
+        let timeouts = handoff.timeouts;
+        let spans = [timeouts.accept, timeouts.context, timeouts.complete, timeouts.whole];
+        storage::HandoffRecord {
+            handoff_id: id_bytes(handoff.id),
+            task_id: handoff.task.to_string(),
+            epoch: handoff.epoch,
+            sender_id: handoff.sender.to_string(),
+            receiver_id: handoff.receiver.clone(),
+            candidate_id: handoff.candidate.to_string(),
+            next_candidate_ids: texts(&handoff.next_candidates),
+            offers: handoff.offers.iter().map(offer_to_storage).collect(),
+            state: handoff.state.number(),
+            mode: handoff.mode.number(),
+            priority: handoff.priority.number(),
+            task_type: handoff.task_type.clone(),
+            reason: handoff.reason,
+            timeouts: spans.map(|span| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)).to_vec(),
+            step_deadline: handoff.step_deadline.map(|at| at.unix_nanoseconds()),
+            whole_deadline: handoff.whole_deadline.unix_nanoseconds(),
+            wanted_sections: handoff.wanted_sections.clone(),
+            context_digest: handoff.context_digest.map(|digest| digest.to_vec().into()).unwrap_or_default(),
+            context_delivered: handoff.context_delivered,
+            let_go: handoff.let_go,
+            failure_code: handoff.failure.as_ref().map_or(0, |failure| failure.code.number()),
+            failure_message: handoff.failure.as_ref().map(|failure| failure.message.clone()).unwrap_or_default(),
+            steps: handoff.steps.iter().map(step_to_storage).collect(),
+            created_at: handoff.created_at.unix_nanoseconds(),
+            updated_at: handoff.updated_at.unix_nanoseconds(),
+            sequence: self.sequence,
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// From its stored form.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader("handoffs");
+        let stored: storage::HandoffRecord = reader.message(value)?;
+        let failure = match stored.failure_code {
+            0 => None,
+            number => Some(Failure {
+                code: reader.some(ErrorCode::from_number(number), "failure_code")?,
+                message: stored.failure_message,
+            }),
+        };
+        let context_digest =
+            if stored.context_digest.is_empty() { None } else { Some(reader.digest(&stored.context_digest)?) };
+        let handoff = Handoff {
+            id: reader.message_id(&stored.handoff_id)?,
+            task: reader.task(&stored.task_id)?,
+            epoch: stored.epoch,
+            sender: reader.agent(&stored.sender_id)?,
+            receiver: stored.receiver_id,
+            candidate: reader.agent(&stored.candidate_id)?,
+            next_candidates: reader.agents(&stored.next_candidate_ids)?,
+            offers: stored.offers.iter().map(|offer| offer_from_storage(&reader, offer)).collect::<Result<_, _>>()?,
+            state: reader.some(State::from_number(stored.state), "state")?,
+            mode: reader.some(Mode::from_number(stored.mode), "mode")?,
+            priority: reader.some(Priority::from_number(stored.priority), "priority")?,
+            task_type: stored.task_type,
+            reason: stored.reason,
+            timeouts: timeouts_from_storage(&reader, &stored.timeouts)?,
+            step_deadline: stored.step_deadline.map(moment),
+            whole_deadline: moment(stored.whole_deadline),
+            wanted_sections: stored.wanted_sections,
+            context_digest,
+            context_delivered: stored.context_delivered,
+            let_go: stored.let_go,
+            failure,
+            steps: stored.steps.iter().map(|step| step_from_storage(&reader, step)).collect::<Result<_, _>>()?,
+            created_at: moment(stored.created_at),
+            updated_at: moment(stored.updated_at),
+        };
+        Ok(Self { handoff, sequence: stored.sequence })
+    }
+}
+
+fn timeouts_from_storage(reader: &Reader, spans: &[u64]) -> Result<Timeouts, DecodeError> {
+    let [accept, context, complete, whole] = spans else { return Err(reader.error("timeouts are not four")) };
+    let span = |nanoseconds: &u64| Duration::from_nanos(*nanoseconds);
+    Ok(Timeouts { accept: span(accept), context: span(context), complete: span(complete), whole: span(whole) })
+}
+
+fn offer_to_storage(offer: &Offer) -> storage::OfferRecord {
+    storage::OfferRecord {
+        candidate_id: offer.candidate.to_string(),
+        offered_at: offer.offered_at.unix_nanoseconds(),
+        outcome: offer.outcome.number(),
+        reject_reason: offer.reject_reason,
+        reason_text: offer.reason_text.clone(),
+    }
+}
+
+fn offer_from_storage(reader: &Reader, stored: &storage::OfferRecord) -> Result<Offer, DecodeError> {
+    Ok(Offer {
+        candidate: reader.agent(&stored.candidate_id)?,
+        offered_at: moment(stored.offered_at),
+        outcome: reader.some(OfferOutcome::from_number(stored.outcome), "outcome")?,
+        reject_reason: stored.reject_reason,
+        reason_text: stored.reason_text.clone(),
+    })
+}
+
+fn step_to_storage(step: &Step) -> storage::StepRecord {
+    storage::StepRecord {
+        at: step.at.unix_nanoseconds(),
+        cause: step.cause.number(),
+        state: step.state.number(),
+        sender_view: step.sender_view.number(),
+        receiver_view: step.receiver_view.number(),
+        candidate_id: step.candidate.to_string(),
+    }
+}
+
+fn step_from_storage(reader: &Reader, stored: &storage::StepRecord) -> Result<Step, DecodeError> {
+    Ok(Step {
+        at: moment(stored.at),
+        cause: reader.some(Cause::from_number(stored.cause), "cause")?,
+        state: reader.some(State::from_number(stored.state), "state")?,
+        sender_view: reader.some(SenderView::from_number(stored.sender_view), "sender_view")?,
+        receiver_view: reader.some(ReceiverView::from_number(stored.receiver_view), "receiver_view")?,
+        candidate: reader.agent(&stored.candidate_id)?,
+    })
+}

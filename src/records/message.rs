@@ -1,0 +1,56 @@
+//! Table messages: what was accepted under a message id. Table envelopes: the bytes, by sequence.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{DecodeError, Reader, by_number};
+use crate::{
+    ids::MessageId,
+    proto::{storage, v1},
+    store::{Key, Table},
+};
+
+/// What was accepted under a message id: enough to recognise a repeat and to answer it with the first receipt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MessageRecord {
+    /// Its place in the order of everything.
+    pub sequence: u64,
+    /// SHA-256 of all that was signed.
+    pub content_digest: [u8; 32],
+    /// The receipt, not signed: signing again gives the same signature.
+    pub receipt: v1::Receipt,
+}
+
+impl MessageRecord {
+    /// Where it lies.
+    pub fn key(message: MessageId) -> Key {
+        Key { table: Table::Messages, key: super::id_bytes(message) }
+    }
+
+    /// Where the envelope with this sequence lies.
+    pub fn envelope_key(sequence: u64) -> Key {
+        by_number(Table::Envelopes, sequence)
+    }
+
+    /// Its stored form.
+    pub fn encode(&self) -> Bytes {
+        storage::MessageRecord {
+            sequence: self.sequence,
+            content_digest: Bytes::copy_from_slice(&self.content_digest),
+            receipt: self.receipt.encode_to_vec().into(),
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// From its stored form.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader("messages");
+        let stored: storage::MessageRecord = reader.message(value)?;
+        Ok(Self {
+            sequence: stored.sequence,
+            content_digest: reader.digest(&stored.content_digest)?,
+            receipt: reader.message(&stored.receipt)?,
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! The persisted form of everything the broker stores: the keys, and values to and from `baton.storage.v1`.
+//!
+//! Owns where a thing lies on disk and how it is encoded; one file a kind of record. Must not know what happens to it.
+//! A value that does not decode is reported as damaged, never guessed at.
+
+mod agent;
+mod custody;
+mod handoff;
+mod letter;
+mod message;
+mod task;
+
+use bytes::Bytes;
+
+pub use agent::AgentRecord;
+pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
+pub use handoff::HandoffRecord;
+pub use letter::{DeadLetterRecord, LetterRecord, ParkReason};
+pub use message::MessageRecord;
+pub use task::TaskRecord;
+
+use crate::{
+    ids::{AgentId, MessageId, TaskId},
+    store::{Key, Table},
+    time::Timestamp,
+};
+
+/// A stored value that does not say what its table promises.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a record of table {table} does not decode: {problem}")]
+pub struct DecodeError {
+    /// The table.
+    pub table: &'static str,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// Decoding of one table's values: turns absent or unknown parts into errors that name the table.
+struct Reader(&'static str);
+
+impl Reader {
+    fn message<M: prost::Message + Default>(&self, value: &Bytes) -> Result<M, DecodeError> {
+        M::decode(value.clone()).map_err(|error| self.error(error.to_string()))
+    }
+
+    fn error(&self, problem: impl Into<String>) -> DecodeError {
+        DecodeError { table: self.0, problem: problem.into() }
+    }
+
+    fn some<T>(&self, value: Option<T>, what: &str) -> Result<T, DecodeError> {
+        value.ok_or_else(|| self.error(format!("{what} is not known")))
+    }
+
+    fn agent(&self, text: &str) -> Result<AgentId, DecodeError> {
+        AgentId::parse(text).map_err(|error| self.error(format!("agent id {text:?} {error}")))
+    }
+
+    fn agents(&self, texts: &[String]) -> Result<Vec<AgentId>, DecodeError> {
+        texts.iter().map(|text| self.agent(text)).collect()
+    }
+
+    fn task(&self, text: &str) -> Result<TaskId, DecodeError> {
+        TaskId::parse(text).map_err(|error| self.error(format!("task id {text:?} {error}")))
+    }
+
+    fn message_id(&self, bytes: &[u8]) -> Result<MessageId, DecodeError> {
+        let bytes = bytes.try_into().map_err(|_| self.error("a message id has not 16 bytes"))?;
+        Ok(MessageId::from_bytes(bytes))
+    }
+
+    fn optional_message_id(&self, bytes: &[u8]) -> Result<Option<MessageId>, DecodeError> {
+        if bytes.is_empty() { Ok(None) } else { self.message_id(bytes).map(Some) }
+    }
+
+    fn digest(&self, bytes: &[u8]) -> Result<[u8; 32], DecodeError> {
+        bytes.try_into().map_err(|_| self.error("a digest has not 32 bytes"))
+    }
+}
+
+fn id_bytes(id: MessageId) -> Bytes {
+    Bytes::copy_from_slice(id.as_bytes())
+}
+
+fn texts(ids: &[AgentId]) -> Vec<String> {
+    ids.iter().map(ToString::to_string).collect()
+}
+
+fn moment(nanoseconds: i64) -> Timestamp {
+    Timestamp::from_unix_nanoseconds(nanoseconds)
+}
+
+/// The key of a name in a table.
+fn by_name(table: Table, name: &str) -> Key {
+    Key { table, key: Bytes::copy_from_slice(name.as_bytes()) }
+}
+
+/// The key of a number in a table: big-endian, so that keys sort as numbers do.
+pub fn by_number(table: Table, number: u64) -> Key {
+    Key { table, key: Bytes::copy_from_slice(&number.to_be_bytes()) }
+}
+
+/// The key of a number under a name. Names have no zero byte, so that no name's keys lie among another's.
+fn by_name_and_number(table: Table, name: &str, number: u64) -> Key {
+    let mut key = Vec::with_capacity(name.len() + 9);
+    key.extend_from_slice(name.as_bytes());
+    key.push(0);
+    key.extend_from_slice(&number.to_be_bytes());
+    Key { table, key: key.into() }
+}
+
+/// The range of all numbers under a name.
+fn range_of_name(name: &str) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>) {
+    let bound = |end: u8| {
+        let mut key = name.as_bytes().to_vec();
+        key.push(end);
+        Bytes::from(key)
+    };
+    (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
+}
+
+/// The key of a handoff's timer: first by time.
+pub fn timer_key(at: Timestamp, handoff: MessageId) -> Key {
+    let mut key = Vec::with_capacity(24);
+    key.extend_from_slice(&at.unix_nanoseconds().cast_unsigned().to_be_bytes());
+    key.extend_from_slice(handoff.as_bytes());
+    Key { table: Table::Timers, key: key.into() }
+}
+
+/// The time and the handoff in a timer's key.
+pub fn parse_timer_key(key: &[u8]) -> Result<(Timestamp, MessageId), DecodeError> {
+    let reader = Reader("timers");
+    let (at, handoff) = key.split_at_checked(8).ok_or_else(|| reader.error("a key is too short"))?;
+    let at = u64::from_be_bytes(at.try_into().expect("split at 8")).cast_signed();
+    Ok((moment(at), reader.message_id(handoff)?))
+}

@@ -1,0 +1,111 @@
+//! Table tasks, and their place in lists (table tasks_by_sequence).
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{CustodyLink, DecodeError, Reader, by_name, by_number, id_bytes, moment, texts};
+use crate::{
+    domain::handoff::{Hop, LoopLimits, Task, TaskStatus},
+    ids::TaskId,
+    proto::storage,
+    store::{Key, Table},
+};
+
+/// A task as it is stored: what the protocol knows of it, and the head of its custody log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskRecord {
+    /// What the protocol knows.
+    pub task: Task,
+    /// The head of its custody log.
+    pub custody: CustodyLink,
+    /// How many refusals the log has; bounded, since a former owner could go on for ever.
+    pub refusals_recorded: u32,
+    /// The sequence of the request that made it.
+    pub sequence: u64,
+}
+
+impl TaskRecord {
+    /// Where it lies.
+    pub fn key(task: &TaskId) -> Key {
+        by_name(Table::Tasks, task.as_str())
+    }
+
+    /// Where its place in lists lies; the value is its id.
+    pub fn index_key(sequence: u64) -> Key {
+        by_number(Table::TasksBySequence, sequence)
+    }
+
+    /// Its stored form.
+    pub fn encode(&self) -> Bytes {
+        let task = &self.task;
+        storage::TaskRecord {
+            task_id: task.id.to_string(),
+            task_type: task.task_type.clone(),
+            owner_id: task.owner.to_string(),
+            epoch: task.epoch,
+            status: task.status.number(),
+            progress: task.progress,
+            details: task.details.clone(),
+            open_handoff_id: task.open_handoff.map(id_bytes).unwrap_or_default(),
+            hops: task.hops.iter().map(hop_to_storage).collect(),
+            delegator_ids: texts(&task.delegators),
+            handoffs_max: task.loop_limits.handoffs_max,
+            handoffs_per_pair_max: task.loop_limits.handoffs_per_pair_max,
+            created_at: task.created_at.unix_nanoseconds(),
+            updated_at: task.updated_at.unix_nanoseconds(),
+            custody_length: self.custody.length,
+            custody_hash: Bytes::copy_from_slice(&self.custody.hash),
+            refusals_recorded: self.refusals_recorded,
+            sequence: self.sequence,
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// From its stored form.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader("tasks");
+        let stored: storage::TaskRecord = reader.message(value)?;
+        Ok(Self {
+            custody: CustodyLink { length: stored.custody_length, hash: reader.digest(&stored.custody_hash)? },
+            refusals_recorded: stored.refusals_recorded,
+            sequence: stored.sequence,
+            task: Task {
+                id: reader.task(&stored.task_id)?,
+                task_type: stored.task_type,
+                owner: reader.agent(&stored.owner_id)?,
+                epoch: stored.epoch,
+                status: reader.some(TaskStatus::from_number(stored.status), "status")?,
+                progress: stored.progress,
+                details: stored.details,
+                open_handoff: reader.optional_message_id(&stored.open_handoff_id)?,
+                hops: stored.hops.iter().map(|hop| hop_from_storage(&reader, hop)).collect::<Result<_, _>>()?,
+                delegators: reader.agents(&stored.delegator_ids)?,
+                loop_limits: LoopLimits {
+                    handoffs_max: stored.handoffs_max,
+                    handoffs_per_pair_max: stored.handoffs_per_pair_max,
+                },
+                created_at: moment(stored.created_at),
+                updated_at: moment(stored.updated_at),
+            },
+        })
+    }
+}
+
+fn hop_to_storage(hop: &Hop) -> storage::HopRecord {
+    storage::HopRecord {
+        handoff_id: id_bytes(hop.handoff),
+        sender_id: hop.sender.to_string(),
+        receiver_id: hop.receiver.to_string(),
+        epoch: hop.epoch,
+    }
+}
+
+fn hop_from_storage(reader: &Reader, stored: &storage::HopRecord) -> Result<Hop, DecodeError> {
+    Ok(Hop {
+        handoff: reader.message_id(&stored.handoff_id)?,
+        sender: reader.agent(&stored.sender_id)?,
+        receiver: reader.agent(&stored.receiver_id)?,
+        epoch: stored.epoch,
+    })
+}

@@ -1,0 +1,57 @@
+//! A store in memory: for tests and for simulated time. Its commits last as long as it does.
+
+use std::{collections::BTreeMap, sync::RwLock};
+
+use bytes::Bytes;
+
+use super::{Change, CommitError, Conflict, Key, KeyRange, Order, ReadError, Record, Store, Table, decide};
+
+/// A store in memory.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    records: RwLock<BTreeMap<Key, Record>>,
+}
+
+impl Store for MemoryStore {
+    fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
+        Ok(self.records.read().expect("no reader panics").get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        table: Table,
+        (start, end): KeyRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Record)>, ReadError> {
+        let of_table = |key: Bytes| Key { table, key };
+        let start = start.map(of_table);
+        let end = end.map(of_table);
+        let records = self.records.read().expect("no reader panics");
+        let in_table = records.iter().filter(|(key, _)| key.table == table);
+        let in_range = in_table.filter(|(key, _)| std::ops::RangeBounds::contains(&(start.clone(), end.clone()), *key));
+        let found = in_range.map(|(key, record)| (key.key.clone(), record.clone()));
+        Ok(match order {
+            Order::Ascending => found.take(limit).collect(),
+            Order::Descending => {
+                let mut all: Vec<_> = found.collect();
+                all.reverse();
+                all.truncate(limit);
+                all
+            }
+        })
+    }
+
+    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
+        let mut records = self.records.write().expect("no writer panics");
+        let revision_of = |key: &Key| Ok::<_, CommitError>(records.get(key).map(|record| record.revision));
+        let (outcomes, writes) = decide(group, revision_of)?;
+        for write in writes {
+            match &write.record {
+                Some(record) => records.insert(write.key.clone(), record.clone()),
+                None => records.remove(&write.key),
+            };
+        }
+        Ok(outcomes)
+    }
+}

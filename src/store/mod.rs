@@ -1,0 +1,240 @@
+//! The store: tables of records with revisions, changed by compare-and-set commits.
+//!
+//! Owns durability, atomicity and the format on disk. Must not know what a task or a handoff is: it sees keys and bytes.
+//!
+//! One condition makes a broker correct, and several brokers over one engine by the same argument: a change names the
+//! revisions that it was computed from, and is applied only if they still hold. Changes are committed in groups, with
+//! one sync for the group.
+
+pub mod conformance;
+mod embedded;
+mod memory;
+
+use std::{ops::Bound, path::PathBuf};
+
+use bytes::Bytes;
+
+pub use embedded::{EmbeddedStore, OpenError};
+pub use memory::MemoryStore;
+
+/// A table. Each has a name on disk that never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "what lies in each is said in proto/baton/storage/v1 and in `records`")]
+pub enum Table {
+    Meta,
+    Agents,
+    Tasks,
+    TasksBySequence,
+    Handoffs,
+    HandoffsBySequence,
+    Messages,
+    Envelopes,
+    Mailbox,
+    DeadLetters,
+    Custody,
+    Timers,
+}
+
+impl Table {
+    /// All of them.
+    pub const ALL: [Table; 12] = [
+        Table::Meta,
+        Table::Agents,
+        Table::Tasks,
+        Table::TasksBySequence,
+        Table::Handoffs,
+        Table::HandoffsBySequence,
+        Table::Messages,
+        Table::Envelopes,
+        Table::Mailbox,
+        Table::DeadLetters,
+        Table::Custody,
+        Table::Timers,
+    ];
+
+    /// Its name on disk.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Table::Meta => "meta",
+            Table::Agents => "agents",
+            Table::Tasks => "tasks",
+            Table::TasksBySequence => "tasks_by_sequence",
+            Table::Handoffs => "handoffs",
+            Table::HandoffsBySequence => "handoffs_by_sequence",
+            Table::Messages => "messages",
+            Table::Envelopes => "envelopes",
+            Table::Mailbox => "mailbox",
+            Table::DeadLetters => "dead_letters",
+            Table::Custody => "custody",
+            Table::Timers => "timers",
+        }
+    }
+}
+
+/// Where a record lies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The table.
+    pub table: Table,
+    /// The key in it, at most 64 KiB.
+    pub key: Bytes,
+}
+
+/// A stored value and how often it was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// At least 1. A writer gives each version of a value a revision one higher than the one before.
+    pub revision: u64,
+    /// The value.
+    pub value: Bytes,
+}
+
+/// What must hold for a change to be applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expectation {
+    /// The record.
+    pub key: Key,
+    /// Its revision; `None`: there is none.
+    pub revision: Option<u64>,
+}
+
+/// What a change writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The record.
+    pub key: Key,
+    /// What it becomes; `None`: it is deleted.
+    pub record: Option<Record>,
+}
+
+/// Writes that are applied wholly or not at all.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Change {
+    /// What must hold.
+    pub expectations: Vec<Expectation>,
+    /// What is written, in this order.
+    pub writes: Vec<Write>,
+}
+
+/// A change was not applied: somebody else was first.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the record {:?} of table {} has revision {found:?}, not {expected:?}", key.key, key.table.name())]
+pub struct Conflict {
+    /// The record.
+    pub key: Key,
+    /// What the change was computed from.
+    pub expected: Option<u64>,
+    /// What is there.
+    pub found: Option<u64>,
+}
+
+/// In which order a scan goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Smallest key first.
+    Ascending,
+    /// Largest key first.
+    Descending,
+}
+
+/// A range of keys of one table.
+pub type KeyRange = (Bound<Bytes>, Bound<Bytes>);
+
+/// Failed to read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// A record is not what was written.
+    #[error(
+        "failed to read a record of table {table}, key {key}, in {}: {problem}; stop the broker and restore the \
+         folder from a backup",
+        path.display()
+    )]
+    Damaged {
+        /// The table.
+        table: &'static str,
+        /// The key, in hex.
+        key: String,
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// The engine cannot read.
+    #[error("failed to read from the store in {}: {source}", path.display())]
+    Engine {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// Failed to commit. Nobody knows what of the group is on disk; the store takes no more commits until it is reopened.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// What the group is computed from cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The group could not be written or synced.
+    #[error(
+        "failed to write to the store in {}: {source}; make sure that the disk has space and is healthy, then restart",
+        path.display()
+    )]
+    Engine {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// An earlier commit failed.
+    #[error("failed to write to the store in {}: an earlier write failed; restart the broker", path.display())]
+    Poisoned {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// A durable map of tables.
+pub trait Store: Send + Sync + 'static {
+    /// One record. Never one that is not yet synced.
+    fn get(&self, key: &Key) -> Result<Option<Record>, ReadError>;
+
+    /// The records of a range, at most `limit`, as they were at one moment. Never one that is not yet synced.
+    fn scan(&self, table: Table, range: KeyRange, order: Order, limit: usize) -> Result<Vec<(Bytes, Record)>, ReadError>;
+
+    /// Applies the changes in order, each wholly or not at all: a change is applied if every expectation holds at its
+    /// place in the order, so that later changes see earlier ones. The answer has one entry a change. When it is `Ok`,
+    /// everything applied is durable; there is one sync for the whole group.
+    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError>;
+}
+
+/// Decides which changes of a group apply, over what is stored. Both engines use it, so that they cannot differ.
+fn decide<'a, E>(
+    group: &'a [Change],
+    revision_of: impl Fn(&Key) -> Result<Option<u64>, E>,
+) -> Result<(Vec<Result<(), Conflict>>, Vec<&'a Write>), E> {
+    let mut written = std::collections::HashMap::<&Key, Option<u64>>::new();
+    let mut outcomes = Vec::with_capacity(group.len());
+    let mut writes = Vec::new();
+    for change in group {
+        let mut outcome = Ok(());
+        for Expectation { key, revision } in &change.expectations {
+            let found = match written.get(key) {
+                Some(found) => *found,
+                None => revision_of(key)?,
+            };
+            if found != *revision {
+                outcome = Err(Conflict { key: key.clone(), expected: *revision, found });
+                break;
+            }
+        }
+        if outcome.is_ok() {
+            for write in &change.writes {
+                written.insert(&write.key, write.record.as_ref().map(|record| record.revision));
+                writes.push(write);
+            }
+        }
+        outcomes.push(outcome);
+    }
+    Ok((outcomes, writes))
+}

@@ -1,5 +1,6 @@
 //! baton: a gRPC handoff broker. See ARCHITECTURE.md for the map of the rooms.
 
+pub mod broker;
 pub mod codes;
 pub mod domain;
 pub mod envelope;
@@ -8,3 +9,4 @@ pub mod proto;
 pub mod records;
 pub mod store;
 pub mod time;
+pub mod wire;

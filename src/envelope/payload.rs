@@ -56,6 +56,8 @@ pub struct RequestBody {
     pub timeouts: RequestedTimeouts,
     /// Most handoffs of the task, and most along one pair; 0 means the broker's.
     pub loop_limits: (u32, u32),
+    /// Skills that a candidate of a type must have.
+    pub required_skills: Vec<String>,
     /// Agents to ask after the receiver.
     pub fallback_candidates: Vec<AgentId>,
 }
@@ -157,6 +159,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         },
         timeouts: requested_timeouts(body.timeouts.as_ref(), checks),
         loop_limits: (limits.max_handoffs, limits.max_handoffs_per_pair),
+        required_skills: body.required_skills,
         fallback_candidates,
         task_type: body.task_type,
     }))

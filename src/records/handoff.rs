@@ -14,6 +14,7 @@ use crate::{
     ids::MessageId,
     proto::storage,
     store::{Key, Table},
+    time::Timestamp,
 };
 
 /// A handoff as it is stored.
@@ -23,6 +24,8 @@ pub struct HandoffRecord {
     pub handoff: Handoff,
     /// The sequence of its request.
     pub sequence: u64,
+    /// The request's expires_at.
+    pub expires_at: Option<Timestamp>,
 }
 
 impl HandoffRecord {
@@ -68,6 +71,7 @@ impl HandoffRecord {
             created_at: handoff.created_at.unix_nanoseconds(),
             updated_at: handoff.updated_at.unix_nanoseconds(),
             sequence: self.sequence,
+            expires_at: self.expires_at.map(Timestamp::unix_nanoseconds),
         }
         .encode_to_vec()
         .into()
@@ -112,7 +116,7 @@ impl HandoffRecord {
             created_at: moment(stored.created_at),
             updated_at: moment(stored.updated_at),
         };
-        Ok(Self { handoff, sequence: stored.sequence })
+        Ok(Self { handoff, sequence: stored.sequence, expires_at: stored.expires_at.map(moment) })
     }
 }
 

@@ -11,79 +11,65 @@ use crate::{
     },
     ids::AgentId,
     proto::storage,
-    store::{Key, Table},
+    store::{Key, KeyRange, Table},
     time::Timestamp,
 };
 
-/// A message in a mailbox. Its place there is [`Letter::sequence`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LetterRecord {
-    /// What the mailbox knows of it.
-    pub letter: Letter,
-    /// Where its envelope lies.
-    pub envelope_sequence: u64,
+/// Where a message of an agent's mailbox lies.
+pub fn letter_key(agent: &AgentId, place: u64) -> Key {
+    by_name_and_number(Table::Mailbox, agent.as_str(), place)
 }
 
-impl LetterRecord {
-    /// Where it lies.
-    pub fn key(agent: &AgentId, place: u64) -> Key {
-        by_name_and_number(Table::Mailbox, agent.as_str(), place)
-    }
+/// Where all mail of an agent lies.
+pub fn mailbox_range(agent: &AgentId) -> KeyRange {
+    range_of_name(agent.as_str())
+}
 
-    /// Where all mail of an agent lies.
-    pub fn range(agent: &AgentId) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>) {
-        range_of_name(agent.as_str())
-    }
+/// The stored form of a letter.
+pub fn encode_letter(letter: &Letter) -> Bytes {
+    to_storage(letter).encode_to_vec().into()
+}
 
-    /// Its stored form.
-    pub fn encode(&self) -> Bytes {
-        self.to_storage().encode_to_vec().into()
-    }
+/// A letter from its stored form; its place is in the last 8 bytes of its key.
+pub fn decode_letter(key: &[u8], value: &Bytes) -> Result<Letter, DecodeError> {
+    let reader = Reader("mailbox");
+    let place = key.last_chunk().ok_or_else(|| reader.error("a key is too short"))?;
+    from_storage(&reader, u64::from_be_bytes(*place), reader.message(value)?)
+}
 
-    fn to_storage(&self) -> storage::LetterRecord {
-        let letter = &self.letter;
-        storage::LetterRecord {
-            message_id: id_bytes(letter.message),
-            envelope_sequence: self.envelope_sequence,
-            task_id: letter.task.as_ref().map(ToString::to_string).unwrap_or_default(),
-            priority: letter.priority.number(),
-            expires_at: letter.expires_at.unix_nanoseconds(),
-            handouts: letter.handouts,
-            failures: letter.failures,
-            not_before: letter.not_before.unix_nanoseconds(),
-            handoff_id: letter.handoff.map(|(handoff, _)| id_bytes(handoff)).unwrap_or_default(),
-            handoff_mail: letter.handoff.map_or(0, |(_, mail)| mail.number()),
-        }
+fn to_storage(letter: &Letter) -> storage::LetterRecord {
+    storage::LetterRecord {
+        message_id: id_bytes(letter.message),
+        message_sequence: letter.message_sequence,
+        task_id: letter.task.as_ref().map(ToString::to_string).unwrap_or_default(),
+        priority: letter.priority.number(),
+        expires_at: letter.expires_at.unix_nanoseconds(),
+        handouts: letter.handouts,
+        failures: letter.failures,
+        not_before: letter.not_before.unix_nanoseconds(),
+        handoff_id: letter.handoff.map(|(handoff, _)| id_bytes(handoff)).unwrap_or_default(),
+        handoff_mail: letter.handoff.map_or(0, |(_, mail)| mail.number()),
     }
+}
 
-    /// From its stored form and the last 8 bytes of its key.
-    pub fn decode(key: &[u8], value: &Bytes) -> Result<Self, DecodeError> {
-        let reader = Reader("mailbox");
-        let place = key.last_chunk().ok_or_else(|| reader.error("a key is too short"))?;
-        Self::from_storage(&reader, u64::from_be_bytes(*place), reader.message(value)?)
-    }
-
-    fn from_storage(reader: &Reader, place: u64, stored: storage::LetterRecord) -> Result<Self, DecodeError> {
-        let task = if stored.task_id.is_empty() { None } else { Some(reader.task(&stored.task_id)?) };
-        let handoff = match reader.optional_message_id(&stored.handoff_id)? {
-            Some(handoff) => Some((handoff, reader.some(Acked::from_number(stored.handoff_mail), "handoff_mail")?)),
-            None => None,
-        };
-        Ok(Self {
-            letter: Letter {
-                sequence: place,
-                message: reader.message_id(&stored.message_id)?,
-                task,
-                priority: reader.some(Priority::from_number(stored.priority), "priority")?,
-                expires_at: moment(stored.expires_at),
-                handouts: stored.handouts,
-                failures: stored.failures,
-                not_before: moment(stored.not_before),
-                handoff,
-            },
-            envelope_sequence: stored.envelope_sequence,
-        })
-    }
+fn from_storage(reader: &Reader, place: u64, stored: storage::LetterRecord) -> Result<Letter, DecodeError> {
+    let task = if stored.task_id.is_empty() { None } else { Some(reader.task(&stored.task_id)?) };
+    let handoff = match reader.optional_message_id(&stored.handoff_id)? {
+        Some(handoff) => Some((handoff, reader.some(Acked::from_number(stored.handoff_mail), "handoff_mail")?)),
+        None => None,
+    };
+    Ok(Letter {
+        sequence: place,
+        message_sequence: stored.message_sequence,
+        message: reader.message_id(&stored.message_id)?,
+        task,
+        priority: reader.some(Priority::from_number(stored.priority), "priority")?,
+        expires_at: moment(stored.expires_at),
+        handouts: stored.handouts,
+        failures: stored.failures,
+        not_before: moment(stored.not_before),
+        handoff,
+    })
 }
 
 /// Why a message was given up.
@@ -103,7 +89,7 @@ pub struct DeadLetterRecord {
     /// The mailbox it was in.
     pub agent: AgentId,
     /// The letter as it was.
-    pub letter: LetterRecord,
+    pub letter: Letter,
     /// Why.
     pub reason: ParkReason,
     /// When.
@@ -115,7 +101,7 @@ pub struct DeadLetterRecord {
 impl DeadLetterRecord {
     /// Where it lies: oldest first.
     pub fn key(&self) -> Key {
-        let mut key = self.letter.letter.sequence.to_be_bytes().to_vec();
+        let mut key = self.letter.sequence.to_be_bytes().to_vec();
         key.extend_from_slice(self.agent.as_str().as_bytes());
         Key { table: Table::DeadLetters, key: key.into() }
     }
@@ -124,7 +110,7 @@ impl DeadLetterRecord {
     pub fn encode(&self) -> Bytes {
         storage::DeadLetterRecord {
             agent_id: self.agent.to_string(),
-            letter: Some(self.letter.to_storage()),
+            letter: Some(to_storage(&self.letter)),
             reason: self.reason as i32,
             parked_at: self.parked_at.unix_nanoseconds(),
             reason_text: self.reason_text.clone(),
@@ -141,7 +127,7 @@ impl DeadLetterRecord {
         let letter = stored.letter.ok_or_else(|| reader.error("the letter is missing"))?;
         Ok(Self {
             agent: reader.agent(&stored.agent_id)?,
-            letter: LetterRecord::from_storage(&reader, u64::from_be_bytes(*place), letter)?,
+            letter: from_storage(&reader, u64::from_be_bytes(*place), letter)?,
             reason: match stored.reason {
                 1 => ParkReason::DeliveryAttemptsExhausted,
                 2 => ParkReason::Poison,

@@ -15,7 +15,7 @@ use bytes::Bytes;
 pub use agent::AgentRecord;
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
 pub use handoff::HandoffRecord;
-pub use letter::{DeadLetterRecord, LetterRecord, ParkReason};
+pub use letter::{DeadLetterRecord, ParkReason, decode_letter, encode_letter, letter_key, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
 

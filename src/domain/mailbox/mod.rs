@@ -29,8 +29,10 @@ pub const AGE_TURN: u64 = 8;
 /// What a mailbox knows of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
-    /// The message's place in the order of everything the broker stored. Unique in a mailbox.
+    /// Its place in the order of everything the broker stored. Unique in a mailbox.
     pub sequence: u64,
+    /// The place of the message itself, which is older where a handoff is offered to a further candidate.
+    pub message_sequence: u64,
     /// The message.
     pub message: MessageId,
     /// The task whose line it stands in. Mail without a task is a line of its own.
@@ -157,41 +159,51 @@ impl Mailbox {
         self.entries.get(&sequence).map(|entry| &entry.letter)
     }
 
-    /// Takes a message out for good: it was acked or given up. The next of its line can be handed out.
-    pub fn remove(&mut self, sequence: u64) {
+    /// Takes a message out for good: it was acked or given up. The next of its line can be handed out. Returns the lease
+    /// that ended with it.
+    pub fn remove(&mut self, sequence: u64) -> Option<Lease> {
         self.withdraw(sequence);
-        self.end_lease(sequence);
-        let Some(entry) = self.entries.remove(&sequence) else { return };
-        let Some(task) = entry.letter.task else { return };
-        let line = self.lines.get_mut(&task).expect("mail of a task stands in its line");
+        let lease = self.end_lease(sequence);
+        if let Some(task) = self.entries.remove(&sequence).and_then(|entry| entry.letter.task) {
+            self.leave_line(&task, sequence);
+        }
+        lease
+    }
+
+    fn leave_line(&mut self, task: &TaskId, sequence: u64) {
+        let line = self.lines.get_mut(task).expect("mail of a task stands in its line");
         line.remove(&sequence);
         match line.first().copied() {
             Some(next) => self.offer(next),
             None => {
-                self.lines.remove(&task);
+                self.lines.remove(task);
             }
         }
     }
 
-    /// Ends the lease; the message can be handed out again, with these counts and not before its time.
-    pub fn put_back(&mut self, letter: Letter) {
+    /// Ends the lease; the message can be handed out again, with these counts and not before its time. Returns the lease.
+    pub fn put_back(&mut self, letter: Letter) -> Option<Lease> {
         let sequence = letter.sequence;
-        self.end_lease(sequence);
+        let lease = self.end_lease(sequence);
         self.withdraw(sequence);
         if let Some(entry) = self.entries.get_mut(&sequence) {
             entry.letter = letter;
             self.offer(sequence);
         }
+        lease
     }
 
-    /// Gives a lease more time. The deadline is never brought forward.
-    pub fn extend(&mut self, sequence: u64, deadline: Timestamp) {
-        let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.as_mut()) else { return };
+    /// Gives a lease more time. The deadline is never brought forward. Returns the one that now holds.
+    pub fn extend(&mut self, sequence: u64, deadline: Timestamp) -> Timestamp {
+        let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.as_mut()) else {
+            return deadline;
+        };
         if deadline > lease.deadline {
             self.lease_ends.remove(&(lease.deadline, sequence));
             lease.deadline = deadline;
             self.lease_ends.insert((deadline, sequence));
         }
+        lease.deadline
     }
 
     /// Ends every lease of this holder: its session is over, and that is nobody's failure. Returns how many there were.
@@ -205,22 +217,28 @@ impl Mailbox {
         sequences.len()
     }
 
-    /// Leases that are over, and messages that have expired and are not handed out.
+    /// The messages whose leases are over.
     pub fn overdue(&self, now: Timestamp) -> Vec<u64> {
         self.lease_ends.iter().take_while(|(end, _)| *end <= now).map(|(_, sequence)| *sequence).collect()
     }
 
-    /// When a lease ends or a delay is over next.
-    pub fn next_deadline(&self) -> Option<Timestamp> {
-        let lease = self.lease_ends.first().map(|(end, _)| *end);
+    /// When a lease ends next.
+    pub fn next_lease_end(&self) -> Option<Timestamp> {
+        self.lease_ends.first().map(|(end, _)| *end)
+    }
+
+    /// When a lease ends or a delay is over next, after now.
+    pub fn next_deadline(&mut self, now: Timestamp) -> Option<Timestamp> {
+        self.wake(now);
+        let lease = self.next_lease_end();
         let delay = self.delayed.first().map(|(end, _)| *end);
         lease.into_iter().chain(delay).min()
     }
 
-    fn end_lease(&mut self, sequence: u64) {
-        if let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.take()) {
-            self.lease_ends.remove(&(lease.deadline, sequence));
-        }
+    fn end_lease(&mut self, sequence: u64) -> Option<Lease> {
+        let lease = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.take())?;
+        self.lease_ends.remove(&(lease.deadline, sequence));
+        Some(lease)
     }
 
     /// Makes a message available, if it is the first of its line.
@@ -271,6 +289,7 @@ mod tests {
     fn letter(sequence: u64, task: &str, priority: Priority) -> Letter {
         Letter {
             sequence,
+            message_sequence: sequence,
             message: MessageId::from_bytes([u8::try_from(sequence).unwrap(); 16]),
             task: TaskId::parse(task).ok(),
             priority,
@@ -310,7 +329,7 @@ mod tests {
         returned.not_before = at(10);
         mailbox.put_back(returned);
         assert_eq!(hand_out_all(&mut mailbox, 9), [0; 0]);
-        assert_eq!(mailbox.next_deadline(), Some(at(10)));
+        assert_eq!(mailbox.next_deadline(at(9)), Some(at(10)));
         assert_eq!(hand_out_all(&mut mailbox, 10), [1]);
     }
 

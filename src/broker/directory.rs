@@ -1,0 +1,243 @@
+//! Who is registered and who is there: in memory, for everybody to look up.
+//!
+//! Only the engine changes it, after the change is durable.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, RwLock},
+};
+
+use super::{BrokerError, BrokerIdentity};
+use crate::{
+    envelope::{
+        Checks, EnvelopeError, KeyRing, KeyRingError,
+        keys::{PublicKey, PublicKeyError},
+    },
+    ids::{AgentId, AgentType, KeyId, check_name},
+    proto::v1,
+    records::AgentRecord,
+    time::Timestamp,
+};
+
+/// An agent, with its keys parsed.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// As it is stored.
+    pub record: AgentRecord,
+    /// Its types.
+    pub types: Vec<AgentType>,
+    keys: HashMap<KeyId, ValidKey>,
+}
+
+#[derive(Debug, Clone)]
+struct ValidKey {
+    key: PublicKey,
+    not_before: Option<Timestamp>,
+    not_after: Option<Timestamp>,
+    revoked: bool,
+}
+
+/// Whether an agent is there.
+#[derive(Debug, Clone, Default)]
+pub struct Presence {
+    /// Sessions that are open now.
+    pub sessions: u32,
+    /// Its latest heartbeat, and when it came.
+    pub heartbeat: Option<(v1::Heartbeat, Timestamp)>,
+}
+
+/// The directory. See the module.
+#[derive(Debug)]
+pub struct Directory {
+    broker: Arc<Entry>,
+    agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
+    presence: RwLock<HashMap<AgentId, Presence>>,
+}
+
+impl Directory {
+    /// A directory of these agents, and of the broker itself.
+    pub fn new(identity: &BrokerIdentity, agents: impl IntoIterator<Item = Entry>) -> Self {
+        let by_id = |entry: Entry| (entry.id(), Arc::new(entry));
+        Self {
+            broker: Arc::new(broker_entry(identity)),
+            agents: RwLock::new(agents.into_iter().map(by_id).collect()),
+            presence: RwLock::default(),
+        }
+    }
+
+    /// The agent, or the broker itself.
+    pub fn get(&self, agent: &AgentId) -> Option<Arc<Entry>> {
+        if *agent == AgentId::broker() {
+            return Some(self.broker.clone());
+        }
+        self.agents.read().expect("no writer panics").get(agent).cloned()
+    }
+
+    /// Whether the agent can receive mail: it is registered, and not the broker.
+    pub fn is_registered(&self, agent: &AgentId) -> bool {
+        self.agents.read().expect("no writer panics").contains_key(agent)
+    }
+
+    /// Agents after this id, in the order of their ids, at most `limit`, of this type if one is given.
+    pub fn list(&self, after: Option<&AgentId>, limit: usize, agent_type: Option<&AgentType>) -> Vec<Arc<Entry>> {
+        use std::ops::Bound;
+        let agents = self.agents.read().expect("no writer panics");
+        let start = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.clone()));
+        let wanted = |entry: &&Arc<Entry>| agent_type.is_none_or(|wanted| entry.types.contains(wanted));
+        agents.range((start, Bound::Unbounded)).map(|(_, entry)| entry).filter(wanted).take(limit).cloned().collect()
+    }
+
+    /// Agents of a type that have all these skills, best first: with a session before without, less loaded before more,
+    /// then by id.
+    pub fn able(&self, agent_type: &AgentType, skills: &[String]) -> Vec<AgentId> {
+        let mut able = self.list(None, usize::MAX, Some(agent_type));
+        able.retain(|entry| entry.has_skills(skills));
+        let presence = self.presence.read().expect("no writer panics");
+        let absent = Presence::default();
+        let rank = |entry: &Arc<Entry>| {
+            let present = presence.get(&entry.id()).unwrap_or(&absent);
+            (present.sessions == 0, present.load_permille())
+        };
+        able.sort_by_cached_key(rank); // stable: the list comes in the order of ids
+        able.iter().map(|entry| entry.id()).collect()
+    }
+
+    /// Whether the agent is there.
+    pub fn presence(&self, agent: &AgentId) -> Presence {
+        self.presence.read().expect("no writer panics").get(agent).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn put(&self, entry: Entry) {
+        self.agents.write().expect("no writer panics").insert(entry.id(), Arc::new(entry));
+    }
+
+    pub(super) fn change_presence(&self, agent: &AgentId, change: impl FnOnce(&mut Presence)) {
+        let mut presence = self.presence.write().expect("no writer panics");
+        change(presence.entry(agent.clone()).or_default());
+    }
+}
+
+impl KeyRing for Directory {
+    fn key(&self, agent: &AgentId, key_id: &KeyId, now: Timestamp) -> Result<PublicKey, KeyRingError> {
+        let entry = self.get(agent).ok_or(KeyRingError::Unknown)?;
+        let key = entry.keys.get(key_id).ok_or(KeyRingError::Unknown)?;
+        let begun = key.not_before.is_none_or(|start| start <= now);
+        let over = key.not_after.is_some_and(|end| end <= now);
+        if key.revoked || over || !begun { Err(KeyRingError::NotValid) } else { Ok(key.key.clone()) }
+    }
+}
+
+impl Presence {
+    /// How loaded it says it is: 1000 is full.
+    fn load_permille(&self) -> u32 {
+        match &self.heartbeat {
+            Some((beat, _)) if beat.capacity > 0 => {
+                let busy = u64::from(beat.active_tasks) + u64::from(beat.queue_length);
+                u32::try_from(busy * 1000 / u64::from(beat.capacity)).unwrap_or(u32::MAX)
+            }
+            Some(_) | None => 0,
+        }
+    }
+}
+
+impl Entry {
+    /// Checks a card: every field and every key.
+    pub fn parse(record: AgentRecord) -> Result<Self, BrokerError> {
+        let card = &record.card;
+        let mut checks = Checks::default();
+        check_card(card, &mut checks);
+        let types = checks.ids("card.agent_types", &card.agent_types, 16, AgentType::parse);
+        checks.at_most("card.keys", card.keys.len(), 16, "entries");
+        if card.keys.is_empty() {
+            checks.wrong("card.keys", "must not be empty");
+        }
+        let mut keys = HashMap::new();
+        for (index, key) in card.keys.iter().enumerate().take(16) {
+            if let Some((id, key)) = parse_key(key, &format!("card.keys[{index}]"), &mut checks)?
+                && keys.insert(id, key).is_some()
+            {
+                checks.wrong(format!("card.keys[{index}].key_id"), "is that of an earlier key");
+            }
+        }
+        checks.finish().map_err(fields)?;
+        Ok(Self { types, keys, record })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> AgentId {
+        AgentId::parse(&self.record.card.agent_id).expect("checked when the entry was made")
+    }
+
+    fn has_skills(&self, skills: &[String]) -> bool {
+        skills.iter().all(|wanted| self.record.card.skills.iter().any(|skill| skill.name == *wanted))
+    }
+}
+
+fn fields(error: EnvelopeError) -> BrokerError {
+    match error {
+        EnvelopeError::Fields { violations } => BrokerError::Fields { violations },
+        other => unreachable!("checks only find fields, not {other}"),
+    }
+}
+
+fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
+    if let Some(id) = checks.id("card.agent_id", &card.agent_id, AgentId::parse)
+        && id == AgentId::broker()
+    {
+        checks.wrong("card.agent_id", "is the broker's own");
+    }
+    checks.text("card.description", &card.description, 4096);
+    checks.at_most("card.skills", card.skills.len(), 64, "entries");
+    for (index, skill) in card.skills.iter().enumerate().take(64) {
+        checks.id(&format!("card.skills[{index}].name"), &skill.name, check_name);
+        for (name, list) in [("tags", &skill.tags), ("languages", &skill.languages), ("task_types", &skill.task_types)] {
+            let path = format!("card.skills[{index}].{name}");
+            checks.at_most(&path, list.len(), 16, "entries");
+            list.iter().for_each(|entry| checks.text(&path, entry, 128));
+        }
+    }
+    checks.at_most("card.metadata", card.metadata.len(), 32, "entries");
+    for (name, value) in &card.metadata {
+        checks.text("card.metadata.key", name, 64);
+        checks.text(&format!("card.metadata[{name}]"), value, 1024);
+    }
+}
+
+fn parse_key(key: &v1::AgentKey, path: &str, checks: &mut Checks) -> Result<Option<(KeyId, ValidKey)>, BrokerError> {
+    let key_id = checks.id(&format!("{path}.key_id"), &key.key_id, KeyId::parse);
+    let not_before = checks.time(&format!("{path}.not_before_time"), key.not_before_time.as_ref());
+    let not_after = checks.time(&format!("{path}.not_after_time"), key.not_after_time.as_ref());
+    match PublicKey::parse(&key.public_key) {
+        Ok(public) => {
+            let valid = ValidKey { key: public, not_before, not_after, revoked: key.revoke_time.is_some() };
+            Ok(key_id.map(|key_id| (key_id, valid)))
+        }
+        Err(error @ PublicKeyError::Weak) => {
+            Err(BrokerError::KeyWeak { key_id: key.key_id.clone(), problem: error.to_string() })
+        }
+        Err(error @ PublicKeyError::NotAKey) => {
+            checks.wrong(format!("{path}.public_key"), error.to_string());
+            Ok(None)
+        }
+    }
+}
+
+fn broker_entry(identity: &BrokerIdentity) -> Entry {
+    let key = v1::AgentKey {
+        key_id: identity.key_id.to_string(),
+        public_key: identity.public().as_bytes().to_vec().into(),
+        ..Default::default()
+    };
+    let valid = ValidKey { key: identity.public(), not_before: None, not_after: None, revoked: false };
+    let card = v1::AgentCard {
+        agent_id: AgentId::broker().to_string(),
+        description: "The broker itself.".to_owned(),
+        keys: vec![key],
+        ..Default::default()
+    };
+    Entry {
+        record: AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() },
+        types: Vec::new(),
+        keys: HashMap::from([(identity.key_id.clone(), valid)]),
+    }
+}

@@ -1,0 +1,268 @@
+//! The broker as the rest of the program sees it: the engine on its thread, and the way to it.
+
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Answer, BrokerError, BrokerIdentity, Outcome, Refused, Reply, Settings,
+    access::{Access, Caller},
+    directory::Directory,
+    engine::{Command, Engine},
+    identity::Identities,
+    queries::View,
+};
+use crate::{
+    domain::mailbox::HolderId,
+    envelope::{UnverifiedEnvelope, VerifiedEnvelope, signing},
+    ids::{AgentId, IdSource},
+    proto::v1,
+    store::Store,
+    time::{Clock, Timestamp},
+};
+
+/// Commands that wait for the engine. A full queue makes senders wait: back-pressure from the disk to the sockets.
+const QUEUE_MAX: usize = 4096;
+/// Most commands of one group.
+const GROUP_MAX: usize = 1024;
+/// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// Failed to start a broker.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// What is stored cannot be read.
+    #[error("failed to read the store: {0}")]
+    Store(#[from] BrokerError),
+    /// There is no thread for it.
+    #[error("failed to start the engine's thread: {0}")]
+    Thread(io::Error),
+}
+
+/// A running broker. Clones are handles of the same one.
+#[derive(Clone)]
+pub struct Broker {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    commands: mpsc::Sender<Command>,
+    store: Arc<dyn Store>,
+    directory: Arc<Directory>,
+    identities: Identities,
+    identity: BrokerIdentity,
+    settings: Arc<Settings>,
+    ids: Arc<dyn IdSource>,
+    clock: Arc<dyn Clock>,
+    next_holder: AtomicU64,
+    open_handoffs_at_start: usize,
+    draining: CancellationToken,
+    stopping: CancellationToken,
+    ended: CancellationToken,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Broker {
+    /// Starts a broker over what is stored.
+    pub fn start(
+        store: Arc<dyn Store>,
+        identity: BrokerIdentity,
+        settings: Settings,
+        operator_token: &str,
+        ids: Arc<dyn IdSource>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StartError> {
+        let settings = Arc::new(settings);
+        let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone())?;
+        let (commands, queue) = mpsc::channel(QUEUE_MAX);
+        let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
+        let directory = engine.directory().clone();
+        let open_handoffs_at_start = engine.open_handoffs();
+        let thread = {
+            let (clock, stopping, ended) = (clock.clone(), stopping.clone(), ended.clone());
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let runtime = runtime.map_err(StartError::Thread)?;
+            let run = move || {
+                // Also when the engine panics: whoever waits must hear of it.
+                let _ended = ended.drop_guard();
+                runtime.block_on(run(engine, queue, &*clock, &stopping));
+            };
+            std::thread::Builder::new().name("baton-engine".to_owned()).spawn(run).map_err(StartError::Thread)?
+        };
+        let shared = Shared {
+            commands,
+            store,
+            directory,
+            identities: Identities::new(operator_token),
+            identity,
+            settings,
+            ids,
+            clock,
+            next_holder: AtomicU64::new(1),
+            open_handoffs_at_start,
+            draining: CancellationToken::new(),
+            stopping,
+            ended,
+            thread: Mutex::new(Some(thread)),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The present time.
+    pub fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    /// What the operator decided.
+    pub fn settings(&self) -> &Settings {
+        &self.shared.settings
+    }
+
+    /// The broker's key.
+    pub fn identity(&self) -> &BrokerIdentity {
+        &self.shared.identity
+    }
+
+    /// Who is registered and who is there.
+    pub fn directory(&self) -> &Directory {
+        &self.shared.directory
+    }
+
+    /// How many open handoffs were found in the store at the start.
+    pub fn open_handoffs_at_start(&self) -> usize {
+        self.shared.open_handoffs_at_start
+    }
+
+    /// Challenges and tokens.
+    pub fn identities(&self) -> &Identities {
+        &self.shared.identities
+    }
+
+    /// Random ids.
+    pub fn ids(&self) -> &dyn IdSource {
+        &*self.shared.ids
+    }
+
+    /// The rules of who may do what.
+    pub fn access(&self) -> Access {
+        Access(self.shared.settings.enrollment)
+    }
+
+    /// What is stored, as this caller may see it.
+    pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
+        View { store: &*self.shared.store, access: self.access(), caller }
+    }
+
+    /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender.
+    pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
+        let parsed = UnverifiedEnvelope::parse(raw).map_err(refused)?;
+        let sender = &parsed.header().sender;
+        if let Some(agent) = session.filter(|agent| *agent != sender) {
+            return Err(refused(BrokerError::SenderMismatch { sender: sender.clone(), agent: agent.clone() }));
+        }
+        let unsigned_allowed = self.shared.settings.unsigned_allowed;
+        let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)?;
+        Ok(Box::new(verified))
+    }
+
+    /// A new id for a holder.
+    pub fn new_holder(&self) -> HolderId {
+        HolderId(self.shared.next_holder.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Hands a command to the engine. Waits while its queue is full.
+    pub async fn send(&self, command: Command) -> Result<(), Refused> {
+        self.shared.commands.send(command).await.map_err(|_| refused(BrokerError::ShuttingDown))
+    }
+
+    /// Hands a command to the engine when there is nothing to wait on: in a destructor.
+    pub fn send_from_destructor(&self, command: Command) {
+        if let Err(mpsc::error::TrySendError::Full(command)) = self.shared.commands.try_send(command)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let broker = self.clone();
+            runtime.spawn(async move { drop(broker.send(command).await) });
+        }
+    }
+
+    /// Hands a command to the engine and waits for its answer.
+    pub async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Outcome {
+        let (sender, receiver) = oneshot::channel();
+        self.send(command(Reply::Once(sender))).await?;
+        receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
+    }
+
+    /// Takes an envelope and returns its signed receipt.
+    pub async fn submit(&self, envelope: Box<VerifiedEnvelope>) -> Result<v1::Receipt, Refused> {
+        match self.ask(|reply| Command::Submit { envelope, reply }).await? {
+            Answer::Receipt(receipt) => Ok(self.sign_receipt(*receipt)),
+            other => unreachable!("an envelope is answered by a receipt, not {other:?}"),
+        }
+    }
+
+    /// The receipt with the broker's signature. The same receipt always gets the same.
+    pub fn sign_receipt(&self, mut receipt: v1::Receipt) -> v1::Receipt {
+        let identity = &self.shared.identity;
+        receipt.key_id = identity.key_id.to_string();
+        receipt.signature = identity.key.sign(&signing::receipt_input(&receipt)).to_vec().into();
+        receipt
+    }
+
+    /// Ends when the engine has ended, whether it was asked to or failed.
+    pub async fn ended(&self) {
+        self.shared.ended.cancelled().await;
+    }
+
+    /// Tells every session that the broker is about to stop, and ends it.
+    pub async fn drain(&self) {
+        drop(self.send(Command::GoAway).await);
+        self.shared.draining.cancel();
+    }
+
+    /// Ends when sessions are to end.
+    pub async fn draining(&self) {
+        self.shared.draining.cancelled().await;
+    }
+
+    /// Stops the engine: what is in its queue is still taken and committed, what comes later is refused. Returns whether
+    /// it ended in order.
+    pub async fn stop(&self) -> bool {
+        self.shared.stopping.cancel();
+        self.ended().await;
+        let thread = self.shared.thread.lock().expect("no holder panics").take();
+        thread.is_none_or(|thread| thread.join().is_ok())
+    }
+}
+
+fn refused(error: impl crate::codes::Refusal + Send + Sync + 'static) -> Refused {
+    Arc::new(error)
+}
+
+async fn run(mut engine: Engine, mut queue: mpsc::Receiver<Command>, clock: &dyn Clock, stopping: &CancellationToken) {
+    let mut commands = Vec::with_capacity(GROUP_MAX);
+    loop {
+        let until_due = engine.next_deadline().map_or(SLEEP_MAX, |at| at.since(clock.now()).min(SLEEP_MAX));
+        tokio::select! {
+            biased;
+            () = stopping.cancelled(), if !queue.is_closed() => queue.close(),
+            received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return },
+            () = tokio::time::sleep(until_due) => {}
+        }
+        let now = clock.now();
+        for command in commands.drain(..) {
+            engine.take(command, now);
+        }
+        engine.tick(now);
+        engine.finish(now);
+    }
+}

@@ -1,0 +1,164 @@
+//! Changes in the making: what a command has read and wants to write, and the group it becomes part of.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::{Engine, refused};
+use crate::{
+    broker::{BrokerError, Outcome, Refused, Reply, directory::Entry},
+    domain::{handoff::Handoff, mailbox::Letter},
+    ids::{AgentId, MessageId},
+    store::{Change, Expectation, Key, Record, Write},
+    time::Timestamp,
+};
+
+/// What is to be done in memory once a change is durable.
+#[derive(Debug)]
+pub(super) enum Act {
+    LetterStored { agent: AgentId, letter: Letter },
+    LetterRemoved { agent: AgentId, place: u64 },
+    LetterPutBack { agent: AgentId, letter: Letter },
+    Timer { handoff: MessageId, before: Option<Timestamp>, after: Option<Timestamp> },
+    HandoffMoved(Arc<Handoff>),
+    AgentStored(Box<Entry>),
+}
+
+/// One command's change in the making.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    change: Change,
+    pub(super) acts: Vec<Act>,
+}
+
+impl Draft {
+    /// Writes a new version of a record that was read for this draft.
+    pub(super) fn put(&mut self, key: Key, value: Bytes, before: Option<&Record>) {
+        let revision = before.map_or(0, |record| record.revision) + 1;
+        self.write(key, Some(Record { revision, value }));
+    }
+
+    /// Writes a record under a key that nobody else uses.
+    pub(super) fn put_new(&mut self, key: Key, value: Bytes) {
+        self.write(key, Some(Record { revision: 1, value }));
+    }
+
+    pub(super) fn delete(&mut self, key: Key) {
+        self.write(key, None);
+    }
+
+    fn write(&mut self, key: Key, record: Option<Record>) {
+        self.change.writes.push(Write { key, record });
+    }
+}
+
+/// What becomes of a part of the group once it is committed.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    /// Its changes among the group's.
+    pub(super) changes: Range<usize>,
+    pub(super) acts: Vec<Act>,
+    pub(super) answer: Option<(Reply, Outcome)>,
+}
+
+impl Ticket {
+    pub(super) fn refuse(self, error: BrokerError) {
+        if let Some((reply, _)) = self.answer {
+            reply.send(Err(refused(error)));
+        }
+    }
+}
+
+/// Where a watcher's updates go.
+pub(super) type Updates = mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>;
+
+/// Commands whose changes are committed with one sync.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) changes: Vec<Change>,
+    pub(super) tickets: Vec<Ticket>,
+    pub(super) touched: BTreeSet<AgentId>,
+    pub(super) watches: Vec<(MessageId, Updates)>,
+    /// What the group has written so far: later commands of the group see it.
+    written: HashMap<Key, Option<Record>>,
+    /// Changes from here on belong to the command in hand.
+    open_from: usize,
+    open_acts: Vec<Act>,
+}
+
+impl Group {
+    /// Ends the command in hand: its answer is sent after the commit of all it changed.
+    pub(super) fn answer(&mut self, reply: Reply, outcome: Outcome) {
+        self.close(Some((reply, outcome)));
+    }
+
+    fn close(&mut self, answer: Option<(Reply, Outcome)>) {
+        let changes = self.open_from..self.changes.len();
+        self.open_from = self.changes.len();
+        let acts = std::mem::take(&mut self.open_acts);
+        self.tickets.push(Ticket { changes, acts, answer });
+    }
+
+    pub(super) fn put_unconditionally(&mut self, key: Key, value: Bytes) {
+        self.close(None);
+        let write = Write { key, record: Some(Record { revision: 1, value }) };
+        self.changes.push(Change { expectations: Vec::new(), writes: vec![write] });
+        self.close(None);
+    }
+
+    pub(super) fn refuse_all(self, error: BrokerError) {
+        for ticket in self.tickets {
+            ticket.refuse(error.clone());
+        }
+        let error = refused(error);
+        for (_, updates) in self.watches {
+            drop(updates.send(Err(error.clone())));
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn draft(&self) -> Draft {
+        Draft::default()
+    }
+
+    /// Reads a record for a change: the change is applied only if the record is still the same then.
+    pub(super) fn read(&self, draft: &mut Draft, key: &Key) -> Result<Option<Record>, BrokerError> {
+        let found = match self.group.written.get(key) {
+            Some(written) => written.clone(),
+            None => self.store.get(key)?,
+        };
+        let revision = found.as_ref().map(|record| record.revision);
+        let expectations = &mut draft.change.expectations;
+        if !expectations.iter().any(|known| known.key == *key) {
+            expectations.push(Expectation { key: key.clone(), revision });
+        }
+        Ok(found)
+    }
+
+    /// Whether a letter is still in a mailbox, as far as this group goes.
+    pub(super) fn is_deleted_in_group(&self, key: &Key) -> bool {
+        matches!(self.group.written.get(key), Some(None))
+    }
+
+    /// Adds the draft to the group, as part of the command in hand.
+    pub(super) fn seal(&mut self, draft: Draft) {
+        for write in &draft.change.writes {
+            self.group.written.insert(write.key.clone(), write.record.clone());
+        }
+        if !draft.change.writes.is_empty() {
+            self.group.changes.push(draft.change);
+        }
+        self.group.open_acts.extend(draft.acts);
+    }
+
+    /// Ends a command in hand that nobody waits for.
+    pub(super) fn end_unanswered(&mut self) {
+        self.group.close(None);
+    }
+}

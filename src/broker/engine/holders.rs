@@ -1,0 +1,191 @@
+//! Who takes deliveries: sessions and calls of `Receive`, their credits, and handing out.
+
+use tokio::sync::mpsc;
+
+use super::{Engine, HolderKind};
+use crate::{
+    broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply},
+    domain::mailbox::{HolderId, Lease, Mailbox},
+    ids::AgentId,
+    records::{self, MessageRecord},
+    store::{Order, Table},
+    time::Timestamp,
+};
+
+/// One who takes deliveries.
+#[derive(Debug)]
+pub(super) struct Holder {
+    agent: AgentId,
+    kind: HolderKind,
+    events: mpsc::UnboundedSender<Event>,
+    outstanding_max: u32,
+    outstanding: u32,
+    handed_out: u32,
+}
+
+impl Holder {
+    fn has_room(&self) -> bool {
+        self.outstanding < self.outstanding_max && !self.is_done()
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.kind, HolderKind::Receive { deliveries_max: Some(most) } if self.handed_out >= most)
+    }
+}
+
+impl Engine {
+    pub(super) fn open_holder(
+        &mut self,
+        id: HolderId,
+        agent: &AgentId,
+        kind: HolderKind,
+        events: mpsc::UnboundedSender<Event>,
+    ) {
+        if !self.mailboxes.contains_key(agent) {
+            match self.load_mailbox(agent) {
+                Ok(mailbox) => drop(self.mailboxes.insert(agent.clone(), mailbox)),
+                // The stream of events ends without a word; the cause is in the log.
+                Err(error) => return tracing::error!(%agent, %error, "failed to load a mailbox"),
+            }
+        }
+        let holder =
+            Holder { agent: agent.clone(), kind, events, outstanding_max: 0, outstanding: 0, handed_out: 0 };
+        let former = self.holders.insert(id, holder);
+        assert!(former.is_none(), "a holder's id is used once");
+        self.holders_of.entry(agent.clone()).or_default().push(id);
+        if kind == HolderKind::Session {
+            self.directory.change_presence(agent, |presence| presence.sessions += 1);
+        }
+    }
+
+    fn load_mailbox(&self, agent: &AgentId) -> Result<Mailbox, BrokerError> {
+        let mut mailbox = Mailbox::default();
+        let range = records::mailbox_range(agent);
+        for (key, record) in self.store.scan(Table::Mailbox, range, Order::Ascending, usize::MAX)? {
+            mailbox.add(records::decode_letter(&key, &record.value)?);
+        }
+        Ok(mailbox)
+    }
+
+    pub(super) fn credit(&mut self, id: HolderId, outstanding_max: u32) {
+        if let Some(holder) = self.holders.get_mut(&id) {
+            holder.outstanding_max = outstanding_max;
+            self.group.touched.insert(holder.agent.clone());
+        }
+    }
+
+    pub(super) fn answer_credit(&mut self, id: HolderId, reply: Option<Reply>) {
+        let outstanding_max = self.holders.get(&id).map_or(0, |holder| holder.outstanding_max);
+        if let Some(reply) = reply {
+            self.group.answer(reply, Ok(Answer::Credited { outstanding_max }));
+        }
+    }
+
+    pub(super) fn close_holder(&mut self, id: HolderId) {
+        let Some(holder) = self.holders.remove(&id) else { return };
+        if let Some(others) = self.holders_of.get_mut(&holder.agent) {
+            others.retain(|other| *other != id);
+            if others.is_empty() {
+                self.holders_of.remove(&holder.agent);
+            }
+        }
+        if holder.kind == HolderKind::Session {
+            self.directory.change_presence(&holder.agent, |presence| presence.sessions -= 1);
+            if let Some(mailbox) = self.mailboxes.get_mut(&holder.agent) {
+                mailbox.end_holder(id);
+            }
+        }
+        self.group.touched.insert(holder.agent);
+    }
+
+    pub(super) fn lease_ended(&mut self, lease: Option<Lease>) {
+        if let Some(holder) = lease.and_then(|lease| self.holders.get_mut(&lease.holder)) {
+            holder.outstanding -= 1;
+        }
+    }
+
+    /// Hands out all that can be, each in turn to the holders that have room.
+    pub(super) fn hand_out(&mut self, agent: &AgentId, now: Timestamp) {
+        let holders = self.holders_of.get(agent).cloned().unwrap_or_default();
+        let mut more = !self.failed;
+        while more {
+            more = false;
+            for &id in &holders {
+                more |= self.hand_out_one(agent, id, now);
+            }
+        }
+        self.set_alarm(agent, now);
+        self.forget_if_idle(agent);
+    }
+
+    fn hand_out_one(&mut self, agent: &AgentId, id: HolderId, now: Timestamp) -> bool {
+        let Some(mailbox) = self.mailboxes.get_mut(agent) else { return false };
+        let Some(holder) = self.holders.get_mut(&id).filter(|holder| holder.has_room()) else { return false };
+        let Some(lease) = mailbox.hand_out(id, now, self.settings.ack_wait) else { return false };
+        holder.outstanding += 1;
+        let letter = mailbox.letter(lease.sequence).expect("it was just handed out");
+        if letter.expires_at <= now {
+            self.expired.push((agent.clone(), lease.sequence));
+            return true;
+        }
+        let envelope = match self.store.get(&MessageRecord::envelope_key(letter.message_sequence)) {
+            Ok(Some(record)) => record.value,
+            Ok(None) => {
+                tracing::error!(%agent, sequence = letter.message_sequence, "a letter's envelope is not in the store");
+                return true;
+            }
+            Err(error) => {
+                tracing::error!(%agent, %error, "failed to read an envelope");
+                return true;
+            }
+        };
+        let delivery = OutgoingDelivery {
+            delivery_id: super::acks::delivery_id(&lease),
+            envelope,
+            attempt: lease.attempt,
+            sequence: letter.message_sequence,
+            ack_deadline: lease.deadline,
+        };
+        holder.handed_out = holder.handed_out.saturating_add(1);
+        // One who has gone away is about to be closed; the lease ends then.
+        drop(holder.events.send(Event::Delivery(delivery)));
+        if holder.is_done() {
+            self.close_holder(id);
+        }
+        true
+    }
+
+    /// Sees to it that `tick` looks at the mailbox when a lease or a delay of it ends.
+    fn set_alarm(&mut self, agent: &AgentId, now: Timestamp) {
+        if let Some(before) = self.alarm_of.remove(agent) {
+            self.mailbox_alarms.remove(&(before, agent.clone()));
+        }
+        let has_holder = self.holders_of.contains_key(agent);
+        let wanted = |mailbox: &mut Mailbox| {
+            if has_holder { mailbox.next_deadline(now) } else { mailbox.next_lease_end() }
+        };
+        if let Some(at) = self.mailboxes.get_mut(agent).and_then(wanted) {
+            self.alarm_of.insert(agent.clone(), at);
+            self.mailbox_alarms.insert((at, agent.clone()));
+        }
+    }
+
+    /// Mail of an agent that is away is only in the store.
+    fn forget_if_idle(&mut self, agent: &AgentId) {
+        let idle = self.mailboxes.get(agent).is_some_and(|mailbox| !mailbox.has_leases());
+        if idle && !self.holders_of.contains_key(agent) {
+            self.mailboxes.remove(agent);
+        }
+    }
+
+    pub(super) fn send_everybody_away(&mut self) {
+        let mut receives = Vec::new();
+        for (id, holder) in &self.holders {
+            drop(holder.events.send(Event::GoAway));
+            if holder.kind != HolderKind::Session {
+                receives.push(*id); // a session ends from the wire's side; a Receive has nobody else to end it
+            }
+        }
+        receives.into_iter().for_each(|id| self.close_holder(id));
+    }
+}

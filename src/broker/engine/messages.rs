@@ -1,0 +1,408 @@
+//! Taking envelopes: repeats, time, whom they go to, and what they do.
+
+use std::{borrow::Cow, time::Duration};
+
+use prost_types::Timestamp as WireTime;
+
+use super::{
+    Engine,
+    drafts::Draft,
+    refused,
+    steps::{Known, StepError, Stepped, ThisMessage},
+};
+use crate::{
+    broker::{Answer, BrokerError, Outcome, Refused},
+    codes::{FieldViolation, Refusal},
+    domain::handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
+    envelope::{Body, Header, Receiver, RequestBody, RequestedTimeouts, VerifiedEnvelope},
+    ids::{AgentId, MessageId},
+    proto::v1,
+    records::{CustodyEvent, EnvelopeFacts, HandoffRecord, MessageRecord, TaskRecord},
+    time::Timestamp,
+};
+
+impl Engine {
+    pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Outcome {
+        if self.failed {
+            return Err(refused(BrokerError::StoreUnavailable));
+        }
+        let mut draft = self.draft();
+        let key = MessageRecord::key(envelope.header().message_id);
+        if let Some(known) = self.read(&mut draft, &key).map_err(refused)? {
+            return repeat(envelope, &known.value);
+        }
+        self.check_time(envelope.header(), now).map_err(refused)?;
+        if let Body::Heartbeat(heartbeat) = envelope.body() {
+            return Ok(self.take_heartbeat(envelope.header(), heartbeat, now));
+        }
+        self.settle_overdue(envelope.header(), now).map_err(refused)?;
+        let receipt = match envelope.body() {
+            Body::Heartbeat(_) => unreachable!("taken above"),
+            Body::Mail => self.take_mail(draft, envelope, now),
+            Body::Request(request) => self.take_request(draft, envelope, request, now),
+            Body::Handoff(message) => self.take_handoff_message(draft, envelope, message, now),
+            Body::Status { status, progress, details } => {
+                let receivers = self.receivers(envelope.header()).map_err(refused)?;
+                let message = Message::Status {
+                    status: *status,
+                    progress: *progress,
+                    details: details.clone(),
+                    receivers: receivers.clone(),
+                };
+                self.take_message(draft, envelope, message, &receivers, now)
+            }
+        }?;
+        Ok(Answer::Receipt(Box::new(receipt)))
+    }
+
+    /// A repeat may be older than the window, and so this comes after the repeats.
+    fn check_time(&self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
+        let off_by = header.timestamp.since(now).max(now.since(header.timestamp));
+        let window = self.settings.clock_window;
+        if off_by > window {
+            return Err(BrokerError::TimestampOutsideWindow { off_by, window });
+        }
+        match header.expires_at {
+            Some(expired_at) if expired_at <= now => Err(BrokerError::MessageExpired { expired_at }),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// What is overdue happens before the message, so that a late one finds the state that time has made.
+    fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
+        let Some(task) = &header.task else { return Ok(()) };
+        let mut probe = self.draft();
+        let Some(stored) = self.read(&mut probe, &TaskRecord::key(task))? else { return Ok(()) };
+        let Some(open) = TaskRecord::decode(&stored.value)?.task.open_handoff else { return Ok(()) };
+        let Some(stored) = self.read(&mut probe, &HandoffRecord::key(open))? else { return Ok(()) };
+        let due = HandoffRecord::decode(&stored.value)?.handoff.next_deadline();
+        if due.is_some_and(|due| due <= now) {
+            self.pass_time(open, now)?;
+        }
+        Ok(())
+    }
+
+    fn take_heartbeat(&mut self, header: &Header, heartbeat: &v1::Heartbeat, now: Timestamp) -> Answer {
+        self.directory.change_presence(&header.sender, |presence| presence.heartbeat = Some((heartbeat.clone(), now)));
+        Answer::Receipt(Box::new(v1::Receipt {
+            message_id: header.message_id.to_string(),
+            accept_time: Some(wire_time(now)),
+            ..Default::default()
+        }))
+    }
+
+    fn take_request(
+        &mut self,
+        draft: Draft,
+        envelope: &VerifiedEnvelope,
+        request: &RequestBody,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let header = envelope.header();
+        let candidates = self.candidates(header, request).map_err(refused)?;
+        let timeouts = self.timeouts(&request.timeouts).map_err(refused)?;
+        let input = Input::Request(handoff::Request {
+            id: header.message_id,
+            task: header.task.clone().expect("a request has a task"),
+            from: header.sender.clone(),
+            epoch: header.epoch,
+            receiver: receiver_text(&header.receiver),
+            candidates: candidates.clone(),
+            task_type: request.task_type.clone(),
+            reason: request.reason,
+            mode: request.mode,
+            priority: request.priority,
+            timeouts,
+            loop_limits: self.loop_limits(request.loop_limits),
+        });
+        self.make_step(draft, envelope, Some(header.message_id), &input, &candidates, now)
+    }
+
+    /// The receiver, or the able agents of its type, then the fallbacks; each once, never the sender.
+    fn candidates(&self, header: &Header, request: &RequestBody) -> Result<Vec<AgentId>, BrokerError> {
+        let mut candidates = match &header.receiver {
+            Receiver::Agent(agent) => vec![self.registered(agent)?],
+            Receiver::AnyOf(agent_type) => self.directory.able(agent_type, &request.required_skills),
+            Receiver::Nobody | Receiver::AllOf(_) => unreachable!("refused when the envelope was parsed"),
+        };
+        if header.receiver == Receiver::Agent(header.sender.clone()) {
+            let problem = "an agent cannot hand a task to itself".to_owned();
+            return Err(BrokerError::ReceiverInvalid { receiver: header.sender.to_string(), problem });
+        }
+        for fallback in &request.fallback_candidates {
+            candidates.push(self.registered(fallback)?);
+        }
+        let mut seen = std::collections::HashSet::new();
+        candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
+        candidates.truncate(handoff::OFFERS_MAX);
+        if candidates.is_empty() {
+            return Err(BrokerError::ReceiverUnknown { receiver: receiver_text(&header.receiver) });
+        }
+        Ok(candidates)
+    }
+
+    fn registered(&self, agent: &AgentId) -> Result<AgentId, BrokerError> {
+        if *agent == AgentId::broker() {
+            let problem = "it is the broker itself".to_owned();
+            return Err(BrokerError::ReceiverInvalid { receiver: agent.to_string(), problem });
+        }
+        match self.directory.is_registered(agent) {
+            true => Ok(agent.clone()),
+            false => Err(BrokerError::ReceiverUnknown { receiver: agent.to_string() }),
+        }
+    }
+
+    fn timeouts(&self, wanted: &RequestedTimeouts) -> Result<Timeouts, BrokerError> {
+        let bounds = self.settings.timeout_bounds;
+        let mut violations = Vec::new();
+        let mut choose = |name: &str, wanted: Option<Duration>, otherwise: Duration| {
+            let span = wanted.unwrap_or(otherwise);
+            if span < bounds.shortest || span > bounds.longest {
+                let problem = format!("must be from {:?} to {:?}, not {span:?}", bounds.shortest, bounds.longest);
+                violations.push(FieldViolation { path: format!("envelope.payload.timeouts.{name}"), problem });
+            }
+            span
+        };
+        let defaults = self.settings.timeouts;
+        let timeouts = Timeouts {
+            accept: choose("accept", wanted.accept, defaults.accept),
+            context: choose("context", wanted.context, defaults.context),
+            complete: choose("complete", wanted.complete, defaults.complete),
+            whole: choose("whole", wanted.whole, defaults.whole),
+        };
+        if violations.is_empty() { Ok(timeouts) } else { Err(BrokerError::Fields { violations }) }
+    }
+
+    fn loop_limits(&self, (handoffs, per_pair): (u32, u32)) -> LoopLimits {
+        let most = self.settings.loop_limits;
+        let lower = |wanted: u32, most: u32| if wanted == 0 { most } else { wanted.min(most) };
+        LoopLimits {
+            handoffs_max: lower(handoffs, most.handoffs_max),
+            handoffs_per_pair_max: lower(per_pair, most.handoffs_per_pair_max),
+        }
+    }
+
+    fn take_handoff_message(
+        &mut self,
+        draft: Draft,
+        envelope: &VerifiedEnvelope,
+        message: &Message,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let mut message = Cow::Borrowed(message);
+        let mut resolved = Vec::new();
+        if let Message::Reject { suggestions, .. } = &*message {
+            resolved = suggestions.iter().filter(|agent| self.directory.is_registered(agent)).cloned().collect();
+            if let Message::Reject { suggestions, .. } = message.to_mut() {
+                suggestions.clone_from(&resolved);
+            }
+        }
+        self.take_message(draft, envelope, message.into_owned(), &resolved, now)
+    }
+
+    fn take_message(
+        &mut self,
+        draft: Draft,
+        envelope: &VerifiedEnvelope,
+        message: Message,
+        resolved: &[AgentId],
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let header = envelope.header();
+        let input = Input::Message { from: header.sender.clone(), epoch: header.epoch, message };
+        self.make_step(draft, envelope, header.correlation, &input, resolved, now)
+    }
+
+    /// One step for a message: all of it in the draft, or a refusal, which the custody log may have to keep.
+    fn make_step(
+        &mut self,
+        mut draft: Draft,
+        envelope: &VerifiedEnvelope,
+        handoff: Option<MessageId>,
+        input: &Input,
+        resolved: &[AgentId],
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let header = envelope.header();
+        let task = header.task.as_ref().expect("checked when the envelope was parsed");
+        let mut known = self.known(&mut draft, task, handoff).map_err(refused)?;
+        check_handoff(header, &mut known)?;
+        let sequence = self.next_sequence;
+        let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
+        // Taken at once: a step may need further sequences for what it sends.
+        let this = ThisMessage { envelope, sequence: self.new_sequence() };
+        match self.step(&mut draft, &known, input, &event, Some(this), now) {
+            Ok(Some(stepped)) => Ok(self.accept(draft, this, Some(&stepped), now)),
+            Ok(None) => unreachable!("a message is taken or rejected"),
+            Err(StepError::Broker(error)) => Err(refused(error)),
+            Err(StepError::Rejected(rejection)) => {
+                self.next_sequence = sequence;
+                if rejection.is_recorded() {
+                    self.keep_refusal(envelope, &known, &rejection, now);
+                }
+                Err(refused(rejection))
+            }
+        }
+    }
+
+    /// Keeps a refusal in the task's custody log, as SPEC 3 asks for what came too late.
+    fn keep_refusal(&mut self, envelope: &VerifiedEnvelope, known: &Known, rejection: &Rejection, now: Timestamp) {
+        let Some(stored) = &known.task else { return };
+        let mut record = stored.value.clone();
+        if record.refusals_recorded >= self.settings.refusals_recorded_max {
+            return;
+        }
+        record.refusals_recorded += 1;
+        let mut draft = self.draft();
+        if self.read(&mut draft, &TaskRecord::key(&record.task.id)).is_err() {
+            return; // logged where it was read
+        }
+        let facts = EnvelopeFacts { envelope, sequence: 0, resolved: &[] };
+        let event = CustodyEvent::Refused(facts, rejection.code());
+        let handoff = known.handoff.as_ref().map(|stored| &stored.value.handoff);
+        self.write_task(&mut draft, known, record, &event, handoff, now);
+        self.seal(draft);
+    }
+
+    /// Mail that the broker only carries. About a task that it knows it is fenced and on record like everything else.
+    fn take_mail(
+        &mut self,
+        mut draft: Draft,
+        envelope: &VerifiedEnvelope,
+        now: Timestamp,
+    ) -> Result<v1::Receipt, Refused> {
+        let header = envelope.header();
+        let receivers = self.receivers(header).map_err(refused)?;
+        let known = match &header.task {
+            Some(task) => self.known(&mut draft, task, None).map_err(refused)?,
+            None => Known::default(),
+        };
+        let task = known.task.as_ref().map(|stored| stored.value.clone());
+        if let Some(current) = task.as_ref().map(|record| record.task.epoch)
+            && header.epoch != 0
+            && header.epoch < current
+        {
+            let rejection = Rejection::StaleEpoch { claimed: header.epoch, current };
+            self.keep_refusal(envelope, &known, &rejection, now);
+            return Err(refused(rejection));
+        }
+        let this = ThisMessage { envelope, sequence: self.new_sequence() };
+        for to in &receivers {
+            self.deliver_this(&mut draft, to, this, Priority::default(), None, now);
+        }
+        let stepped = task.map(|record| {
+            let facts = EnvelopeFacts { envelope, sequence: this.sequence, resolved: &receivers };
+            let task = self.write_task(&mut draft, &known, record, &CustodyEvent::Accepted(facts), None, now);
+            Stepped { task, handoff: None }
+        });
+        Ok(self.accept(draft, this, stepped.as_ref(), now))
+    }
+
+    /// The registered agents that the receiver_id stands for, never the sender of an `all:`.
+    fn receivers(&self, header: &Header) -> Result<Vec<AgentId>, BrokerError> {
+        let unknown = || BrokerError::ReceiverUnknown { receiver: receiver_text(&header.receiver) };
+        match &header.receiver {
+            Receiver::Nobody => Ok(Vec::new()),
+            Receiver::Agent(agent) => Ok(vec![self.registered(agent)?]),
+            Receiver::AnyOf(agent_type) => {
+                let mut able = self.directory.able(agent_type, &[]);
+                able.retain(|agent| *agent != header.sender);
+                able.truncate(1);
+                if able.is_empty() { Err(unknown()) } else { Ok(able) }
+            }
+            Receiver::AllOf(agent_type) => {
+                let everybody = self.directory.list(None, usize::MAX, Some(agent_type));
+                let mut everybody: Vec<_> = everybody.iter().map(|entry| entry.id()).collect();
+                everybody.retain(|agent| *agent != header.sender);
+                if everybody.is_empty() { Err(unknown()) } else { Ok(everybody) }
+            }
+        }
+    }
+
+    /// Stores the envelope and its receipt with everything that it changes.
+    fn accept(
+        &mut self,
+        mut draft: Draft,
+        this: ThisMessage<'_>,
+        stepped: Option<&Stepped>,
+        now: Timestamp,
+    ) -> v1::Receipt {
+        let header = this.envelope.header();
+        let receipt = receipt(header, this.sequence, stepped, now);
+        let record = MessageRecord {
+            sequence: this.sequence,
+            content_digest: *this.envelope.content_digest(),
+            receipt: receipt.clone(),
+        };
+        draft.put_new(MessageRecord::envelope_key(this.sequence), this.envelope.raw().clone());
+        draft.put_new(MessageRecord::key(header.message_id), record.encode());
+        self.seal(draft);
+        receipt
+    }
+}
+
+fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Outcome {
+    let known = MessageRecord::decode(stored).map_err(|error| refused(BrokerError::from(error)))?;
+    if known.content_digest == *envelope.content_digest() {
+        Ok(Answer::Receipt(Box::new(known.receipt)))
+    } else {
+        Err(refused(BrokerError::MessageIdReused { message_id: envelope.header().message_id }))
+    }
+}
+
+/// The handoff must be the task's, and the receiver the other side of it.
+fn check_handoff(header: &Header, known: &mut Known) -> Result<(), Refused> {
+    use v1::MessageType as T;
+    let Some(stored) = &known.handoff else {
+        let named = header.correlation.is_some() && header.message_type == T::TaskStatusUpdate;
+        return if named { Err(refused(Rejection::HandoffUnknown)) } else { Ok(()) };
+    };
+    let handoff = &stored.value.handoff;
+    if header.task.as_ref() != Some(&handoff.task) {
+        return Err(refused(Rejection::HandoffUnknown));
+    }
+    let other_side = match header.message_type {
+        T::HandoffAccept | T::HandoffReject | T::HandoffComplete => &handoff.sender,
+        T::TaskContextTransfer => &handoff.candidate,
+        // The candidate may change while a cancel is under way: it goes to whoever is asked when it arrives.
+        _ => return Ok(()),
+    };
+    if header.receiver == Receiver::Agent(other_side.clone()) {
+        return Ok(());
+    }
+    let problem = format!("the other side of the handoff is {other_side}");
+    Err(refused(BrokerError::ReceiverInvalid { receiver: receiver_text(&header.receiver), problem }))
+}
+
+fn receiver_text(receiver: &Receiver) -> String {
+    match receiver {
+        Receiver::Nobody => String::new(),
+        Receiver::Agent(agent) => agent.to_string(),
+        Receiver::AnyOf(agent_type) => format!("type:{agent_type}"),
+        Receiver::AllOf(agent_type) => format!("all:{agent_type}"),
+    }
+}
+
+fn receipt(header: &Header, sequence: u64, stepped: Option<&Stepped>, now: Timestamp) -> v1::Receipt {
+    let task = stepped.map(|stepped| &stepped.task);
+    let handoff = stepped.and_then(|stepped| stepped.handoff.as_ref());
+    v1::Receipt {
+        message_id: header.message_id.to_string(),
+        sequence,
+        accept_time: Some(wire_time(now)),
+        task_id: header.task.as_ref().map(ToString::to_string).unwrap_or_default(),
+        task_status: task.map_or(0, |record| record.task.status.number()),
+        owner_id: task.map(|record| record.task.owner.to_string()).unwrap_or_default(),
+        epoch: task.map_or(0, |record| record.task.epoch),
+        handoff_id: handoff.map(|handoff| handoff.id.to_string()).unwrap_or_default(),
+        handoff_state: handoff.map_or(0, |handoff| handoff.state.number()),
+        custody_hash: task.map(|record| record.custody.hash.to_vec().into()).unwrap_or_default(),
+        key_id: String::new(),
+        signature: bytes::Bytes::new(),
+    }
+}
+
+fn wire_time(time: Timestamp) -> WireTime {
+    let (seconds, nanos) = time.to_parts();
+    WireTime { seconds, nanos }
+}

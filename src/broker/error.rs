@@ -1,0 +1,219 @@
+//! Why a command is refused, where it is not the envelope or the state machine that refuses it.
+
+use std::time::Duration;
+
+use crate::{
+    codes::{ErrorCode, FieldViolation, Refusal},
+    ids::{AgentId, MessageId},
+    store::{CommitError, ReadError},
+    time::Timestamp,
+};
+
+/// A refusal of the pipeline.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BrokerError {
+    /// Fields that are wrong in view of what the broker knows.
+    #[error("{}", violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Fields {
+        /// Which; never empty.
+        violations: Vec<FieldViolation>,
+    },
+    /// The timestamp is too far off.
+    #[error("the envelope's timestamp is {off_by:?} off the broker's clock, over the window of {window:?}")]
+    TimestampOutsideWindow {
+        /// How far.
+        off_by: Duration,
+        /// How far it may be.
+        window: Duration,
+    },
+    /// The message is over its expires_at.
+    #[error("the message expired at {expired_at}")]
+    MessageExpired {
+        /// When.
+        expired_at: Timestamp,
+    },
+    /// Another message came before.
+    #[error("another message was accepted before under message_id {message_id}; make a new id for a new message")]
+    MessageIdReused {
+        /// The id.
+        message_id: MessageId,
+    },
+    /// Nobody of that name.
+    #[error("no agent is registered under {receiver}")]
+    ReceiverUnknown {
+        /// The receiver as it was named.
+        receiver: String,
+    },
+    /// Not one who can receive this.
+    #[error("{receiver} cannot be the receiver of this message: {problem}")]
+    ReceiverInvalid {
+        /// The receiver as it was named.
+        receiver: String,
+        /// Why not.
+        problem: String,
+    },
+    /// Not the session's agent.
+    #[error("the envelope's sender is {sender}, but the session is of {agent}")]
+    SenderMismatch {
+        /// The sender.
+        sender: AgentId,
+        /// The session's agent.
+        agent: AgentId,
+    },
+    /// No such agent.
+    #[error("no agent {agent} is registered")]
+    AgentUnknown {
+        /// The id.
+        agent: String,
+    },
+    /// The id is taken.
+    #[error("an agent {agent} is registered already, with another card; only it or an operator may change that")]
+    AgentExists {
+        /// The id.
+        agent: AgentId,
+    },
+    /// A weak key.
+    #[error("key {key_id} {problem}")]
+    KeyWeak {
+        /// Which key.
+        key_id: String,
+        /// Why it is refused.
+        problem: String,
+    },
+    /// No such task, or not one the caller may see.
+    #[error("no task {task} is known")]
+    TaskUnknown {
+        /// The id.
+        task: String,
+    },
+    /// No such handoff, or not one the caller may see.
+    #[error("no handoff {handoff} is known")]
+    HandoffUnknown {
+        /// The id.
+        handoff: String,
+    },
+    /// No such delivery.
+    #[error("no delivery {delivery:?} is handed out to this agent: it was acknowledged, or its time was over")]
+    DeliveryUnknown {
+        /// The id.
+        delivery: String,
+    },
+    /// An identity is needed.
+    #[error("the call needs an identity: send a token as \"authorization: Bearer TOKEN\"")]
+    IdentityMissing,
+    /// A token that is not known.
+    #[error("the token is not known, or its time is over; prove who you are again")]
+    TokenInvalid,
+    /// A challenge that was not met.
+    #[error("the challenge is not known, used or over, or the signature is not that of a valid key of the agent")]
+    ChallengeFailed,
+    /// Not permitted.
+    #[error("{caller} may not {action}")]
+    PermissionDenied {
+        /// Who.
+        caller: String,
+        /// What.
+        action: String,
+    },
+    /// A page token of something else.
+    #[error("the page token is not of this list with these filters")]
+    PageTokenInvalid,
+    /// Somebody else was first.
+    #[error("something else changed the same thing first; try again")]
+    Conflict,
+    /// The plaintext connection.
+    #[error("this port takes only encrypted connections; connect by TLS")]
+    TlsRequired,
+    /// Too much at once.
+    #[error("{what}; try again later")]
+    LimitExceeded {
+        /// What is too much.
+        what: &'static str,
+        /// When to try again.
+        retry_after: Duration,
+    },
+    /// About to stop.
+    #[error("the broker is stopping; connect again in a moment")]
+    ShuttingDown,
+    /// The disk.
+    #[error("the broker cannot write to its store at present; nothing was changed")]
+    StoreUnavailable,
+    /// Not in this version.
+    #[error("{what} is not supported by this broker version")]
+    NotSupported {
+        /// What.
+        what: &'static str,
+    },
+    /// A fault of the broker. What it was is in its log.
+    #[error("a fault of the broker; its log says more")]
+    Internal,
+}
+
+impl Refusal for BrokerError {
+    fn code(&self) -> ErrorCode {
+        match self {
+            Self::Fields { .. } => ErrorCode::FieldInvalid,
+            Self::TimestampOutsideWindow { .. } => ErrorCode::TimestampOutsideWindow,
+            Self::MessageExpired { .. } => ErrorCode::MessageExpired,
+            Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
+            Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
+            Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
+            Self::SenderMismatch { .. } => ErrorCode::SenderMismatch,
+            Self::AgentUnknown { .. } => ErrorCode::AgentUnknown,
+            Self::AgentExists { .. } => ErrorCode::AgentExists,
+            Self::KeyWeak { .. } => ErrorCode::KeyWeak,
+            Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
+            Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
+            Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,
+            Self::IdentityMissing => ErrorCode::IdentityMissing,
+            Self::TokenInvalid => ErrorCode::TokenInvalid,
+            Self::ChallengeFailed => ErrorCode::ChallengeFailed,
+            Self::PermissionDenied { .. } => ErrorCode::PermissionDenied,
+            Self::PageTokenInvalid => ErrorCode::PageTokenInvalid,
+            Self::Conflict => ErrorCode::Conflict,
+            Self::TlsRequired => ErrorCode::TlsRequired,
+            Self::LimitExceeded { .. } => ErrorCode::LimitExceeded,
+            Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::StoreUnavailable => ErrorCode::StoreUnavailable,
+            Self::NotSupported { .. } => ErrorCode::NotSupported,
+            Self::Internal => ErrorCode::Internal,
+        }
+    }
+
+    fn violations(&self) -> &[FieldViolation] {
+        match self {
+            Self::Fields { violations } => violations,
+            _ => &[],
+        }
+    }
+
+    fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::LimitExceeded { retry_after, .. } => Some(*retry_after),
+            Self::ShuttingDown | Self::StoreUnavailable | Self::Conflict => Some(Duration::from_secs(1)),
+            _ => None,
+        }
+    }
+}
+
+/// A damaged or unreadable store is the broker's own fault to a caller; the log has the cause.
+impl From<ReadError> for BrokerError {
+    fn from(error: ReadError) -> Self {
+        tracing::error!(%error, "failed to read from the store");
+        Self::Internal
+    }
+}
+
+impl From<crate::records::DecodeError> for BrokerError {
+    fn from(error: crate::records::DecodeError) -> Self {
+        tracing::error!(%error, "failed to decode a record");
+        Self::Internal
+    }
+}
+
+impl From<CommitError> for BrokerError {
+    fn from(error: CommitError) -> Self {
+        tracing::error!(%error, "failed to commit");
+        Self::StoreUnavailable
+    }
+}

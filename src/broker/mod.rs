@@ -1,0 +1,23 @@
+//! The broker: one pipeline for everything that changes state.
+//!
+//! Owns the order in which commands are applied, what is committed together, sessions and mailboxes in memory, the
+//! directory, identities and access. Must not know gRPC, protobuf services or the command line.
+//!
+//! A command goes to the [`engine::Engine`], which computes a change and what is to be done once the change is durable;
+//! changes are committed in groups, and only then are receipts answered and deliveries handed out. The engine has no
+//! clock, no thread and no socket of its own; the [`driver`] runs it on a thread.
+
+pub mod access;
+mod answer;
+pub mod directory;
+mod driver;
+pub mod engine;
+mod error;
+pub mod identity;
+pub mod queries;
+mod settings;
+
+pub use answer::{Answer, Event, OutgoingDelivery, Outcome, Refused, Reply};
+pub use driver::{Broker, StartError};
+pub use error::BrokerError;
+pub use settings::{BrokerIdentity, Enrollment, Settings, TimeoutBounds};

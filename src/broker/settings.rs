@@ -1,0 +1,92 @@
+//! What the operator decides about the protocol. Read once, at the start.
+
+use std::time::Duration;
+
+use crate::{
+    domain::handoff::{LoopLimits, Timeouts},
+    envelope::keys::{PrivateKey, PublicKey},
+    ids::KeyId,
+};
+
+/// The limits and spans of SPEC 2, 3 and 4.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How far an envelope's timestamp may be from the broker's clock, either way.
+    pub clock_window: Duration,
+    /// How long mail waits for its receiver before it expires.
+    pub mail_lifetime: Duration,
+    /// How long an agent has for an ack.
+    pub ack_wait: Duration,
+    /// The longest extension of a delivery.
+    pub extension_max: Duration,
+    /// How often agents are asked for a heartbeat.
+    pub heartbeat_interval: Duration,
+    /// Timeouts of a handoff whose request names none.
+    pub timeouts: Timeouts,
+    /// What a request may name.
+    pub timeout_bounds: TimeoutBounds,
+    /// The loop guard.
+    pub loop_limits: LoopLimits,
+    /// Most refusals that one task's custody log keeps.
+    pub refusals_recorded_max: u32,
+    /// Whether unsigned envelopes are taken. Only for development, only on loopback.
+    pub unsigned_allowed: bool,
+    /// Who may register a new agent.
+    pub enrollment: Enrollment,
+}
+
+/// The shortest and the longest timeout that a request may name, for each of its four.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeoutBounds {
+    /// The shortest.
+    pub shortest: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+/// Who may register a new agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enrollment {
+    /// An operator.
+    Operator,
+    /// Anybody; agents and tasks can be looked at by anybody too. Only for development.
+    Open,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            clock_window: Duration::from_secs(5 * 60),
+            mail_lifetime: Duration::from_secs(48 * 60 * 60),
+            ack_wait: Duration::from_secs(30),
+            extension_max: Duration::from_secs(10 * 60),
+            heartbeat_interval: Duration::from_secs(10),
+            timeouts: Timeouts::default(),
+            timeout_bounds: TimeoutBounds {
+                shortest: Duration::from_millis(100),
+                longest: Duration::from_secs(7 * 24 * 60 * 60),
+            },
+            loop_limits: LoopLimits::default(),
+            refusals_recorded_max: 256,
+            unsigned_allowed: false,
+            enrollment: Enrollment::Operator,
+        }
+    }
+}
+
+/// The broker's own key, which signs receipts and its own messages.
+#[derive(Debug, Clone)]
+pub struct BrokerIdentity {
+    /// Its name.
+    pub key_id: KeyId,
+    /// The key.
+    pub key: PrivateKey,
+}
+
+impl BrokerIdentity {
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        self.key.public()
+    }
+}

@@ -1,0 +1,103 @@
+//! `HandoffService`.
+
+use std::pin::Pin;
+
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, StreamExt, wrappers::UnboundedReceiverStream};
+use tonic::{Request, Response, Status};
+
+use super::{auth, checked, page_size, refuse, refuse_shared};
+use crate::{
+    broker::{Broker, access::Caller, engine::Command, queries::HandoffFilter},
+    domain::handoff::State,
+    envelope::Checks,
+    ids::{AgentId, MessageId, TaskId},
+    proto::v1::{self, handoff_service_server::HandoffService},
+    wire::to_proto,
+};
+
+pub(super) struct Handoffs {
+    broker: Broker,
+}
+
+impl Handoffs {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+}
+
+#[tonic::async_trait]
+impl HandoffService for Handoffs {
+    async fn get_handoff(
+        &self,
+        request: Request<v1::GetHandoffRequest>,
+    ) -> Result<Response<v1::GetHandoffResponse>, Status> {
+        let caller = auth::caller(&self.broker, request.metadata())?;
+        let id = handoff_id(&request.get_ref().handoff_id)?;
+        let handoff = self.broker.view(&caller).handoff(id).map_err(refuse)?;
+        Ok(Response::new(v1::GetHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
+    }
+
+    async fn list_handoffs(
+        &self,
+        request: Request<v1::ListHandoffsRequest>,
+    ) -> Result<Response<v1::ListHandoffsResponse>, Status> {
+        let caller = auth::caller(&self.broker, request.metadata())?;
+        let broker = self.broker.clone();
+        // A long list reads much: not on a thread that others wait for.
+        let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.get_ref()));
+        listed.await.map_err(|_| refuse(crate::broker::BrokerError::Internal))?.map(Response::new)
+    }
+
+    type WatchHandoffStream = Pin<Box<dyn Stream<Item = Result<v1::WatchHandoffResponse, Status>> + Send>>;
+
+    async fn watch_handoff(
+        &self,
+        request: Request<v1::WatchHandoffRequest>,
+    ) -> Result<Response<Self::WatchHandoffStream>, Status> {
+        let caller = auth::caller(&self.broker, request.metadata())?;
+        let handoff = handoff_id(&request.get_ref().handoff_id)?;
+        self.broker.view(&caller).handoff(handoff).map_err(refuse)?;
+        // Not bounded by itself: the steps of a handoff are.
+        let (updates, receiver) = mpsc::unbounded_channel();
+        self.broker.send(Command::Watch { handoff, updates }).await.map_err(refuse_shared)?;
+        let responses = UnboundedReceiverStream::new(receiver).map(|update| match update {
+            Ok(handoff) => Ok(v1::WatchHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }),
+            Err(error) => Err(refuse_shared(error)),
+        });
+        Ok(Response::new(Box::pin(responses)))
+    }
+}
+
+fn handoff_id(text: &str) -> Result<MessageId, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("handoff_id", text, MessageId::parse);
+    checked(checks)?;
+    Ok(id.expect("checked above"))
+}
+
+fn list(
+    broker: &Broker,
+    caller: &Caller,
+    request: &v1::ListHandoffsRequest,
+) -> Result<v1::ListHandoffsResponse, Status> {
+    let size = page_size(request.page_size)?;
+    let mut checks = Checks::default();
+    let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+    let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
+    checks.at_most("states", request.states.len(), State::ALL.len(), "entries");
+    let states = request.states.iter().filter_map(|number| {
+        let state = State::from_number(*number);
+        if state.is_none() {
+            checks.wrong("states", format!("must be known states, not {number}"));
+        }
+        state
+    });
+    let filter = HandoffFilter { task, agent, states: states.collect() };
+    checked(checks)?;
+    let page = broker.view(caller).handoffs(&filter, size, &request.page_token).map_err(refuse)?;
+    Ok(v1::ListHandoffsResponse {
+        handoffs: page.entries.iter().map(to_proto::handoff).collect(),
+        next_page_token: page.next_token,
+    })
+}

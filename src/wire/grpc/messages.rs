@@ -1,0 +1,136 @@
+//! `BrokerService`: sending, receiving, acknowledging.
+
+use std::pin::Pin;
+
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, StreamExt, wrappers::UnboundedReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{auth, field, refuse, refuse_shared, session};
+use crate::{
+    broker::{
+        Answer, Broker, BrokerError, Event,
+        engine::{Command, Fate, HolderKind},
+    },
+    envelope::{Checks, EnvelopeError},
+    proto::v1::{self, acknowledgement, broker_service_server::BrokerService},
+    wire::to_proto,
+};
+
+/// The most deliveries that an agent may have at a time.
+const OUTSTANDING_MAX: u32 = 4096;
+const OUTSTANDING_DEFAULT: u32 = 16;
+
+pub(super) struct Messages {
+    broker: Broker,
+}
+
+impl Messages {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+}
+
+type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl BrokerService for Messages {
+    type ConnectStream = Responses<v1::ConnectResponse>;
+
+    async fn connect(
+        &self,
+        request: Request<Streaming<v1::ConnectRequest>>,
+    ) -> Result<Response<Self::ConnectStream>, Status> {
+        let agent = auth::agent(&self.broker, request.metadata())?;
+        let responses = session::open(self.broker.clone(), agent, request.into_inner()).await?;
+        Ok(Response::new(Box::pin(responses)))
+    }
+
+    async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
+        // The signature proves the sender; a token, if there is one, must be the sender's. An operator's is no agent's.
+        let caller = auth::caller(&self.broker, request.metadata())?;
+        let session = caller.agent().ok().cloned();
+        let envelope = request.into_inner().envelope;
+        let verified = self.broker.verify(envelope, session.as_ref()).map_err(refuse_shared)?;
+        let receipt = self.broker.submit(verified).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::SendResponse { receipt: Some(receipt) }))
+    }
+
+    type ReceiveStream = Responses<v1::ReceiveResponse>;
+
+    async fn receive(&self, request: Request<v1::ReceiveRequest>) -> Result<Response<Self::ReceiveStream>, Status> {
+        let agent = auth::agent(&self.broker, request.metadata())?;
+        let request = request.into_inner();
+        let outstanding_max = match request.max_outstanding {
+            0 => OUTSTANDING_DEFAULT,
+            wanted => check_outstanding("max_outstanding", wanted).map_err(refuse)?,
+        };
+        let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
+        let holder = session::HolderGuard::new(&self.broker);
+        let (events, receiver) = mpsc::unbounded_channel(); // bounded by the credit
+        let open = Command::Open { holder: holder.id(), agent, kind: HolderKind::Receive { deliveries_max }, events };
+        self.broker.send(open).await.map_err(refuse_shared)?;
+        let credit = Command::Credit { holder: holder.id(), outstanding_max, reply: None };
+        self.broker.send(credit).await.map_err(refuse_shared)?;
+        let responses = UnboundedReceiverStream::new(receiver).filter_map(move |event| {
+            let _open_until_the_stream_ends = &holder;
+            match event {
+                Event::Delivery(delivery) => {
+                    Some(Ok(v1::ReceiveResponse { delivery: Some(session::delivery(delivery)) }))
+                }
+                Event::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),
+                Event::Answer { .. } => None,
+            }
+        });
+        Ok(Response::new(Box::pin(responses)))
+    }
+
+    async fn ack(&self, request: Request<v1::AckRequest>) -> Result<Response<v1::AckResponse>, Status> {
+        let agent = auth::agent(&self.broker, request.metadata())?;
+        let acknowledgement =
+            request.into_inner().acknowledgement.ok_or_else(|| refuse(field("acknowledgement", "must be set")))?;
+        let (delivery_id, fate) = fate(acknowledgement).map_err(refuse)?;
+        let command = |reply| Command::Acknowledge { agent, delivery_id, fate, reply };
+        let acknowledged = match self.broker.ask(command).await.map_err(refuse_shared)? {
+            Answer::Acknowledged { delivery_id, ack_deadline } => {
+                v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) }
+            }
+            other => unreachable!("an acknowledgement is answered by one, not {other:?}"),
+        };
+        Ok(Response::new(v1::AckResponse { acknowledged: Some(acknowledged) }))
+    }
+}
+
+pub(super) fn check_outstanding(path: &str, wanted: u32) -> Result<u32, BrokerError> {
+    if wanted <= OUTSTANDING_MAX { Ok(wanted) } else { Err(field(path, "must be at most 4096")) }
+}
+
+/// What an acknowledgement says.
+pub(super) fn fate(acknowledgement: v1::Acknowledgement) -> Result<(String, Fate), EnvelopeError> {
+    let mut checks = Checks::default();
+    let fate = match acknowledgement.outcome {
+        None => {
+            checks.wrong("acknowledgement.outcome", "must be ack, nack or extend");
+            None
+        }
+        Some(acknowledgement::Outcome::Ack(v1::Ack {})) => Some(Fate::Acked),
+        Some(acknowledgement::Outcome::Nack(nack)) => nack_fate(&mut checks, nack),
+        Some(acknowledgement::Outcome::Extend(extend)) => {
+            let extension = checks.span("acknowledgement.extend.extension", extend.extension.as_ref());
+            Some(Fate::Extend { extension })
+        }
+    };
+    checks.finish()?;
+    Ok((acknowledgement.delivery_id, fate.expect("checked above")))
+}
+
+fn nack_fate(checks: &mut Checks, nack: v1::Nack) -> Option<Fate> {
+    checks.text("acknowledgement.nack.reason_text", &nack.reason_text, 4096);
+    let retry_after = checks.span("acknowledgement.nack.retry_after", nack.retry_after.as_ref());
+    match checks.known("acknowledgement.nack.cause", nack.cause)? {
+        v1::NackCause::Poison => Some(Fate::Poison { text: nack.reason_text }),
+        v1::NackCause::Failure => Some(Fate::Failed { retry_after }),
+        v1::NackCause::Shutdown => Some(Fate::Shutdown { retry_after }),
+        v1::NackCause::Unspecified => None,
+    }
+}

@@ -1,0 +1,205 @@
+//! One session of an agent: the `Connect` stream.
+//!
+//! Frames in are taken in order. Each that wants an answer holds one of the session's permits until the answer is on its
+//! way out; when all are held, no further frame is read. So a session that does not read its answers stops being read
+//! from, and holds a bounded amount of memory.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio_stream::{Stream, StreamExt, wrappers::UnboundedReceiverStream};
+use tonic::{Status, Streaming};
+
+use super::{messages, refuse_shared};
+use crate::{
+    broker::{
+        Answer, Broker, Event, OutgoingDelivery, Outcome, Refused, Reply,
+        engine::{Command, HolderKind},
+    },
+    codes::Refusal,
+    domain::mailbox::HolderId,
+    envelope::{Checks, check_heartbeat},
+    ids::AgentId,
+    proto::v1::{self, connect_request, connect_response},
+    wire::{status, to_proto},
+};
+
+/// Requests of one session that are under way.
+const UNDER_WAY_MAX: usize = 1024;
+
+/// A holder that is closed when this is dropped: when the stream has ended for whatever reason.
+pub(super) struct HolderGuard {
+    broker: Broker,
+    id: HolderId,
+}
+
+impl HolderGuard {
+    pub(super) fn new(broker: &Broker) -> Self {
+        Self { broker: broker.clone(), id: broker.new_holder() }
+    }
+
+    pub(super) fn id(&self) -> HolderId {
+        self.id
+    }
+}
+
+impl Drop for HolderGuard {
+    fn drop(&mut self) {
+        self.broker.send_from_destructor(Command::Close { holder: self.id });
+    }
+}
+
+/// Opens a session. What it returns ends when the agent's side has ended, or the broker goes away.
+pub(super) async fn open(
+    broker: Broker,
+    agent: AgentId,
+    frames: Streaming<v1::ConnectRequest>,
+) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
+    let holder = HolderGuard::new(&broker);
+    let (events, receiver) = mpsc::unbounded_channel(); // bounded by permits and credit
+    let kind = HolderKind::Session;
+    let open = Command::Open { holder: holder.id, agent: agent.clone(), kind, events: events.clone() };
+    broker.send(open).await.map_err(refuse_shared)?;
+    let welcome = welcome(&broker, &agent, holder.id);
+    let span = tracing::info_span!("session", %agent, session = holder.id.0);
+    let session = Session { broker: broker.clone(), agent, holder, events };
+    tokio::spawn(tracing::Instrument::instrument(session.run(frames), span));
+    let responses = UnboundedReceiverStream::new(receiver).map(move |event| Ok(response(&broker, event)));
+    Ok(tokio_stream::once(Ok(welcome)).chain(responses))
+}
+
+struct Session {
+    broker: Broker,
+    agent: AgentId,
+    holder: HolderGuard,
+    events: mpsc::UnboundedSender<Event>,
+}
+
+impl Session {
+    async fn run(self, mut frames: Streaming<v1::ConnectRequest>) {
+        tracing::debug!("session opened");
+        let permits = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+        loop {
+            let permit = permits.clone().acquire_owned().await.expect("never closed");
+            let frame = tokio::select! {
+                frame = frames.next() => frame,
+                () = self.events.closed() => break,
+                () = self.broker.draining() => break,
+            };
+            match frame {
+                Some(Ok(frame)) => {
+                    let reply =
+                        Reply::Session { events: self.events.clone(), request_id: frame.request_id, permit };
+                    self.take(frame.request, reply).await;
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "session broken off");
+                    break;
+                }
+                None => break,
+            }
+        }
+        tracing::debug!("session ended");
+        // Dropping the guard closes the holder, and with it the last sender of the responses.
+    }
+
+    async fn take(&self, request: Option<connect_request::Request>, reply: Reply) {
+        match self.command(request) {
+            Ok(command) => {
+                // Only a broker that stops takes no command, and then every session is told to go away.
+                drop(self.broker.send(command(reply)).await);
+            }
+            Err(error) => reply.send(Err(error)),
+        }
+    }
+
+    fn command(
+        &self,
+        request: Option<connect_request::Request>,
+    ) -> Result<Box<dyn FnOnce(Reply) -> Command + Send>, Refused> {
+        use connect_request::Request as R;
+        let (agent, holder) = (self.agent.clone(), self.holder.id);
+        match request {
+            Some(R::Envelope(raw)) => {
+                let envelope = self.broker.verify(raw, Some(&self.agent))?;
+                Ok(Box::new(|reply| Command::Submit { envelope, reply }))
+            }
+            Some(R::Acknowledgement(acknowledgement)) => {
+                let (delivery_id, fate) = messages::fate(acknowledgement).map_err(refused)?;
+                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply }))
+            }
+            Some(R::Credit(credit)) => {
+                let path = "credit.max_outstanding";
+                let outstanding_max = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
+                Ok(Box::new(move |reply| Command::Credit { holder, outstanding_max, reply: Some(reply) }))
+            }
+            Some(R::Heartbeat(heartbeat)) => {
+                let mut checks = Checks::default();
+                check_heartbeat(&heartbeat, "heartbeat", &mut checks);
+                checks.finish().map_err(refused)?;
+                Ok(Box::new(move |reply| Command::Heartbeat { holder, agent, heartbeat, reply: Some(reply) }))
+            }
+            None => Err(refused(super::field("request", "must be set to something that is known"))),
+        }
+    }
+}
+
+fn refused(error: impl Refusal + Send + Sync + 'static) -> Refused {
+    Arc::new(error)
+}
+
+fn welcome(broker: &Broker, agent: &AgentId, holder: HolderId) -> v1::ConnectResponse {
+    let identity = broker.identity();
+    let welcome = v1::Welcome {
+        session_id: holder.0.to_string(),
+        agent_id: agent.to_string(),
+        broker_id: AgentId::broker().to_string(),
+        broker_key: Some(v1::AgentKey {
+            key_id: identity.key_id.to_string(),
+            public_key: identity.public().as_bytes().to_vec().into(),
+            ..Default::default()
+        }),
+        ack_wait: Some(to_proto::span(broker.settings().ack_wait)),
+        heartbeat_interval: Some(to_proto::span(broker.settings().heartbeat_interval)),
+    };
+    v1::ConnectResponse { request_id: 0, response: Some(connect_response::Response::Welcome(welcome)) }
+}
+
+fn response(broker: &Broker, event: Event) -> v1::ConnectResponse {
+    use connect_response::Response as R;
+    let (request_id, response) = match event {
+        Event::Answer { request_id, outcome, permit } => {
+            drop(permit);
+            (request_id, answer(broker, outcome))
+        }
+        Event::Delivery(outgoing) => (0, R::Delivery(delivery(outgoing))),
+        Event::GoAway => {
+            let reconnect_after = Some(to_proto::span(status::RECONNECT_AFTER));
+            (0, R::GoAway(v1::GoAway { reconnect_after, reason_text: "the broker is stopping".to_owned() }))
+        }
+    };
+    v1::ConnectResponse { request_id, response: Some(response) }
+}
+
+fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
+    use connect_response::Response as R;
+    match outcome {
+        Ok(Answer::Receipt(receipt)) => R::Receipt(broker.sign_receipt(*receipt)),
+        Ok(Answer::Acknowledged { delivery_id, ack_deadline }) => {
+            R::Acknowledged(v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) })
+        }
+        Ok(Answer::Credited { outstanding_max }) => R::Credited(v1::Credited { max_outstanding: outstanding_max }),
+        Ok(Answer::Registered) => unreachable!("nobody registers on a session"),
+        Err(error) => R::Error(status::message_of(&*error)),
+    }
+}
+
+pub(super) fn delivery(outgoing: OutgoingDelivery) -> v1::Delivery {
+    v1::Delivery {
+        delivery_id: outgoing.delivery_id,
+        envelope: outgoing.envelope,
+        attempt: outgoing.attempt,
+        sequence: outgoing.sequence,
+        ack_deadline: Some(to_proto::time(outgoing.ack_deadline)),
+    }
+}

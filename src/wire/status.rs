@@ -1,0 +1,102 @@
+//! The one map from errors to gRPC status (SPEC 11). Nothing else builds a [`Status`].
+
+use std::{collections::HashMap, time::Duration};
+
+use prost::Message as _;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::codes::{Category, ErrorCode, Refusal};
+
+/// The domain of every `google.rpc.ErrorInfo` of ours.
+pub const DOMAIN: &str = "baton";
+
+/// The status of a refusal: code, message, ErrorInfo, and BadRequest and RetryInfo where they say something.
+pub fn of(refusal: &dyn Refusal) -> Status {
+    let code = refusal.code();
+    let metadata: HashMap<String, String> =
+        refusal.metadata().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let mut details = ErrorDetails::with_error_info(code.name(), DOMAIN, metadata);
+    for violation in refusal.violations() {
+        details.add_bad_request_violation(&violation.path, &violation.problem);
+    }
+    if let Some(retry_after) = refusal.retry_after() {
+        details.set_retry_info(Some(retry_after));
+    }
+    Status::with_error_details(grpc_code(code), refusal.to_string(), details)
+}
+
+/// The same as a message, for answers on a session.
+pub fn message_of(refusal: &dyn Refusal) -> tonic_types::pb::Status {
+    let status = of(refusal);
+    // The details of a status are just this message, encoded.
+    tonic_types::pb::Status::decode(status.details()).unwrap_or_else(|_| tonic_types::pb::Status {
+        code: status.code() as i32,
+        message: status.message().to_owned(),
+        details: Vec::new(),
+    })
+}
+
+/// The deadline of the call is over.
+pub fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("the deadline of the call is over; what it asked for may still happen")
+}
+
+/// How long a client is told to wait before it connects again after a stop.
+pub const RECONNECT_AFTER: Duration = Duration::from_secs(1);
+
+fn grpc_code(code: ErrorCode) -> Code {
+    match code.category() {
+        Category::InvalidArgument => Code::InvalidArgument,
+        Category::Unauthenticated => Code::Unauthenticated,
+        Category::PermissionDenied => Code::PermissionDenied,
+        Category::NotFound => Code::NotFound,
+        Category::AlreadyExists => Code::AlreadyExists,
+        Category::FailedPrecondition => Code::FailedPrecondition,
+        Category::Aborted => Code::Aborted,
+        Category::ResourceExhausted => Code::ResourceExhausted,
+        Category::Unavailable => Code::Unavailable,
+        Category::Unimplemented => Code::Unimplemented,
+        Category::Internal | Category::NotificationOnly => Code::Internal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{broker::BrokerError, codes::FieldViolation, proto::v1};
+
+    #[test]
+    fn the_codes_are_those_of_the_schema() {
+        for code in ErrorCode::ALL {
+            let of_schema = v1::ErrorCode::try_from(code.number()).expect("the schema has the number");
+            assert_eq!(of_schema.as_str_name(), format!("ERROR_CODE_{}", code.name()));
+        }
+        let numbers = (0..1000).filter(|number| v1::ErrorCode::try_from(*number).is_ok()).count();
+        assert_eq!(numbers, ErrorCode::ALL.len() + 1, "the schema has no other code than ours and the unspecified one");
+    }
+
+    #[test]
+    fn every_code_has_a_section_in_the_docs() {
+        let docs = include_str!("../../docs/errors.md");
+        for code in ErrorCode::ALL {
+            assert!(docs.contains(&format!("\n## {}\n", code.name())), "docs/errors.md lacks {}", code.name());
+        }
+    }
+
+    #[test]
+    fn a_status_says_reason_fields_and_when_to_retry() {
+        let violations = vec![FieldViolation { path: "envelope.task_id".into(), problem: "must not be empty".into() }];
+        let status = of(&BrokerError::Fields { violations });
+        assert_eq!((status.code(), status.message()), (Code::InvalidArgument, "envelope.task_id must not be empty"));
+        let details = status.get_error_details();
+        assert_eq!(details.error_info().unwrap().reason, "FIELD_INVALID");
+        assert_eq!(details.error_info().unwrap().domain, "baton");
+        assert_eq!(details.bad_request().unwrap().field_violations[0].field, "envelope.task_id");
+        let status = of(&BrokerError::ShuttingDown);
+        assert_eq!(status.code(), Code::Unavailable);
+        assert!(status.get_error_details().retry_info().is_some());
+        assert_eq!(message_of(&BrokerError::ShuttingDown).code, Code::Unavailable as i32);
+        assert_eq!(message_of(&BrokerError::ShuttingDown).details.len(), 2);
+    }
+}

@@ -1,0 +1,147 @@
+//! The broker's types as `baton.v1` messages.
+
+use crate::{
+    broker::directory::{Entry, Presence},
+    domain::handoff::{Handoff, Hop, Offer, Step},
+    proto::v1,
+    records::TaskRecord,
+    time::Timestamp,
+};
+
+pub(super) fn time(time: Timestamp) -> prost_types::Timestamp {
+    let (seconds, nanos) = time.to_parts();
+    prost_types::Timestamp { seconds, nanos }
+}
+
+pub(super) fn span(span: std::time::Duration) -> prost_types::Duration {
+    prost_types::Duration::try_from(span).unwrap_or_default()
+}
+
+pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
+    let failure = handoff.failure.as_ref();
+    let open = !handoff.state.is_final();
+    v1::Handoff {
+        handoff_id: handoff.id.to_string(),
+        task_id: handoff.task.to_string(),
+        epoch: handoff.epoch,
+        sender_id: handoff.sender.to_string(),
+        receiver_id: handoff.receiver.clone(),
+        candidate_id: handoff.candidate.to_string(),
+        state: handoff.state.number(),
+        sender_view: handoff.sender_view().number(),
+        receiver_view: handoff.receiver_view().number(),
+        mode: handoff.mode.number(),
+        priority: handoff.priority.number(),
+        task_type: handoff.task_type.clone(),
+        reason: handoff.reason,
+        deadline: handoff.step_deadline.filter(|_| open).map(time),
+        whole_deadline: Some(time(handoff.whole_deadline)),
+        create_time: Some(time(handoff.created_at)),
+        update_time: Some(time(handoff.updated_at)),
+        offers: handoff.offers.iter().map(offer).collect(),
+        next_candidates: handoff.next_candidates.iter().map(ToString::to_string).collect(),
+        transitions: handoff.steps.iter().map(transition).collect(),
+        wanted_sections: handoff.wanted_sections.clone(),
+        context_digest: handoff.context_digest.map(|digest| digest.to_vec().into()).unwrap_or_default(),
+        error_code: failure.map_or(0, |failure| failure.code.number()),
+        error_message: failure.map(|failure| failure.message.clone()).unwrap_or_default(),
+    }
+}
+
+fn offer(offer: &Offer) -> v1::HandoffOffer {
+    v1::HandoffOffer {
+        candidate_id: offer.candidate.to_string(),
+        offer_time: Some(time(offer.offered_at)),
+        outcome: offer.outcome.number(),
+        reject_reason: offer.reject_reason,
+        reason_text: offer.reason_text.clone(),
+    }
+}
+
+fn transition(step: &Step) -> v1::HandoffTransition {
+    v1::HandoffTransition {
+        transition_time: Some(time(step.at)),
+        cause: step.cause.number(),
+        state: step.state.number(),
+        sender_view: step.sender_view.number(),
+        receiver_view: step.receiver_view.number(),
+        candidate_id: step.candidate.to_string(),
+    }
+}
+
+pub(super) fn task(record: &TaskRecord) -> v1::Task {
+    let task = &record.task;
+    v1::Task {
+        task_id: task.id.to_string(),
+        task_type: task.task_type.clone(),
+        owner_id: task.owner.to_string(),
+        epoch: task.epoch,
+        status: task.status.number(),
+        progress: task.progress,
+        details: task.details.clone(),
+        open_handoff_id: task.open_handoff.map(|id| id.to_string()).unwrap_or_default(),
+        hops: task.hops.iter().map(hop).collect(),
+        delegator_ids: task.delegators.iter().map(ToString::to_string).collect(),
+        custody_length: record.custody.length,
+        custody_hash: record.custody.hash.to_vec().into(),
+        create_time: Some(time(task.created_at)),
+        update_time: Some(time(task.updated_at)),
+    }
+}
+
+fn hop(hop: &Hop) -> v1::TaskHop {
+    v1::TaskHop {
+        handoff_id: hop.handoff.to_string(),
+        sender_id: hop.sender.to_string(),
+        receiver_id: hop.receiver.to_string(),
+        epoch: hop.epoch,
+    }
+}
+
+pub(super) fn agent(entry: &Entry, presence: &Presence) -> v1::Agent {
+    let is_there = if presence.sessions > 0 { v1::Presence::Alive } else { v1::Presence::Gone };
+    v1::Agent {
+        card: Some(entry.record.card.clone()),
+        presence: is_there.into(),
+        session_count: presence.sessions,
+        last_heartbeat: presence.heartbeat.as_ref().map(|(heartbeat, _)| heartbeat.clone()),
+        last_heartbeat_time: presence.heartbeat.as_ref().map(|(_, at)| time(*at)),
+        create_time: Some(time(entry.record.created_at)),
+        update_time: Some(time(entry.record.updated_at)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        domain::handoff::{
+            Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
+        },
+        proto::v1,
+    };
+
+    /// `FromDomain` for each enum: every number of the schema is one of ours, under the same name.
+    macro_rules! assert_same_numbers {
+        ($domain:ident, $schema:ident, $prefix:literal, except: [$($except:ident),*]) => {
+            for number in 1..100 {
+                let of_schema = v1::$schema::try_from(number).ok();
+                if [$(Some(v1::$schema::$except)),*].contains(&of_schema) { continue; }
+                let ours = $domain::from_number(number).map(|value| format!("{value:?}").to_uppercase());
+                let theirs = of_schema.map(|value| value.as_str_name().replace($prefix, "").replace('_', ""));
+                assert_eq!(ours, theirs, "{} {number}", $prefix);
+            }
+        };
+    }
+
+    #[test]
+    fn the_numbers_of_enums_are_those_of_the_schema() {
+        assert_same_numbers!(State, HandoffState, "HANDOFF_STATE_", except: []);
+        assert_same_numbers!(DomainStatus, TaskStatus, "TASK_STATUS_", except: []);
+        assert_same_numbers!(Mode, HandoffMode, "HANDOFF_MODE_", except: []);
+        assert_same_numbers!(Priority, Priority, "PRIORITY_", except: []);
+        assert_same_numbers!(OfferOutcome, OfferOutcome, "OFFER_OUTCOME_", except: []);
+        assert_same_numbers!(SenderView, SenderView, "SENDER_VIEW_", except: [HandoffInitiated]);
+        assert_same_numbers!(ReceiverView, ReceiverView, "RECEIVER_VIEW_", except: []);
+        assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: []);
+    }
+}

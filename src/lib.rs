@@ -1,12 +1,15 @@
 //! baton: a gRPC handoff broker. See ARCHITECTURE.md for the map of the rooms.
 
 pub mod broker;
+pub mod cli;
 pub mod codes;
+pub mod config;
 pub mod domain;
 pub mod envelope;
 pub mod ids;
 pub mod proto;
 pub mod records;
+pub mod server;
 pub mod store;
 pub mod time;
 pub mod wire;

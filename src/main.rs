@@ -1,1 +1,8 @@
-fn main() {}
+//! The `baton` command: everything is in the library.
+
+use std::process::ExitCode;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    ExitCode::from(baton::cli::run().await)
+}

@@ -2,8 +2,12 @@
 
 mod agents;
 mod auth;
+mod connection;
+pub mod deadline;
 mod handoffs;
+pub mod listener;
 mod messages;
+pub mod require_tls;
 mod session;
 mod tasks;
 

@@ -1,0 +1,33 @@
+# What is done every day. `just` lists it.
+
+_list:
+    @just --list --unsorted
+
+# Builds the broker and its command line.
+build:
+    cargo build --release
+
+# Runs the tests; arguments are names to choose by.
+test *names:
+    cargo test {{ names }}
+
+# Formats, and checks what a review should not have to.
+lint:
+    cargo fmt
+    cargo clippy --all-targets -- -D warnings
+
+# Everything that must hold before a change is merged.
+ci:
+    .ci/run
+
+# Starts a broker for development; arguments go to it.
+dev *arguments:
+    cargo run -- dev {{ arguments }}
+
+# Two agents hand a task over, on a broker of their own.
+demo *arguments:
+    cargo run -- demo {{ arguments }}
+
+# Talks to a freshly built broker in other languages.
+interop: build
+    BATON_BIN="${CARGO_TARGET_DIR:-target}/release/baton" tests/interop/run.sh

@@ -1,0 +1,79 @@
+//! `baton serve`: a broker with a configuration file; and running any broker until a signal.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use super::exit;
+use crate::{
+    config::Config,
+    server::{self, Ready},
+};
+
+/// Start a broker with a configuration file.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton serve --config /etc/baton/baton.toml
+  baton serve --config baton.toml --check     only read it and say what it means
+
+docs/configuration.md has every key.")]
+pub struct ServeArgs {
+    /// The configuration, a TOML file.
+    #[arg(long, env = "BATON_CONFIG", value_name = "FILE")]
+    config: PathBuf,
+    /// Only read the configuration and print what it comes to.
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the broker until a signal.
+pub async fn run(args: ServeArgs) -> u8 {
+    let config = match Config::read(&args.config) {
+        Ok(config) => config,
+        Err(error) => {
+            eprintln!("baton: {error}");
+            return exit::of_config(&error);
+        }
+    };
+    if args.check {
+        println!("{config:#?}");
+        return exit::OK;
+    }
+    run_until_signal(config, |ready| println!("baton is ready on {} (TLS)", ready.address)).await
+}
+
+/// Runs a broker until SIGINT or SIGTERM. A second signal ends the process at once; nothing that was answered is lost.
+pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> u8 {
+    let stop = CancellationToken::new();
+    let (mut interrupt, mut terminate) = match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
+        (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
+        (Err(error), _) | (_, Err(error)) => {
+            eprintln!("baton: failed to listen for signals: {error}");
+            return exit::FAILED;
+        }
+    };
+    let stop_on_signal = stop.clone();
+    tokio::spawn(async move {
+        for first in [true, false] {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if first {
+                tracing::info!("stopping; once more to stop at once");
+                stop_on_signal.cancel();
+            } else {
+                std::process::exit(i32::from(exit::FAILED));
+            }
+        }
+    });
+    match server::run(config, stop, ready).await {
+        Ok(()) => exit::OK,
+        Err(error) => {
+            eprintln!("baton: {error}");
+            exit::of_server(&error)
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The operator's configuration: a TOML file for `baton serve`, read once.
+//!
+//! Owns names, defaults and bounds of what can be configured; every key has its unit in its name. An unknown key is an
+//! error. Must not know how any of it is used.
+
+use std::{
+    fmt, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use serde::Deserialize;
+
+use crate::{
+    broker::{Enrollment, Settings, TimeoutBounds},
+    domain::handoff::{LoopLimits, Timeouts},
+};
+
+/// Where a broker listens unless it is told otherwise. Below 32768, where client ports begin; the word baton on a phone.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
+/// Where a broker keeps its data unless it is told otherwise.
+pub const DEFAULT_DATA: &str = "baton-data";
+
+/// What a broker is started with.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Where to listen; port 0 for any that is free.
+    pub listen: SocketAddr,
+    /// The folder of all its data.
+    pub data: PathBuf,
+    /// Where the certificate comes from.
+    pub tls: TlsSource,
+    /// The rules of the protocol.
+    pub settings: Settings,
+}
+
+/// Where the server's certificate comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TlsSource {
+    /// A CA of the broker's own, made in its data folder.
+    Development,
+    /// PEM files.
+    Files {
+        /// The certificate, then those that lead to a CA.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("failed to read the configuration {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The file is not what it should be.
+    #[error("failed to read the configuration {}: {source}", path.display())]
+    Parse {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        source: Box<toml::de::Error>,
+    },
+    /// A combination that is refused.
+    #[error("failed to use the configuration: {0}")]
+    Refused(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default = "default_listen")]
+    listen: SocketAddr,
+    #[serde(default = "default_data")]
+    data: PathBuf,
+    #[serde(default = "default_enrollment")]
+    enrollment: Enrollment,
+    #[serde(default)]
+    allow_unsigned: bool,
+    tls: TlsSection,
+    #[serde(default)]
+    handoff: HandoffSection,
+    #[serde(default)]
+    delivery: DeliverySection,
+    #[serde(default)]
+    session: SessionSection,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TlsSection {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HandoffSection {
+    accept_timeout_ms: Option<u64>,
+    context_timeout_ms: Option<u64>,
+    complete_timeout_ms: Option<u64>,
+    whole_timeout_ms: Option<u64>,
+    timeout_min_ms: Option<u64>,
+    timeout_max_ms: Option<u64>,
+    handoffs_max: Option<u32>,
+    handoffs_per_pair_max: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeliverySection {
+    ack_wait_ms: Option<u64>,
+    extension_max_ms: Option<u64>,
+    mail_lifetime_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SessionSection {
+    clock_window_ms: Option<u64>,
+    heartbeat_interval_ms: Option<u64>,
+}
+
+fn default_listen() -> SocketAddr {
+    DEFAULT_LISTEN.parse().expect("the default is an address")
+}
+
+fn default_data() -> PathBuf {
+    DEFAULT_DATA.into()
+}
+
+fn default_enrollment() -> Enrollment {
+    Enrollment::Operator
+}
+
+impl Config {
+    /// What `baton dev` starts with: open enrollment, a CA of its own.
+    pub fn development(listen: SocketAddr, data: PathBuf, unsigned_allowed: bool) -> Result<Self, ConfigError> {
+        let settings = Settings { enrollment: Enrollment::Open, unsigned_allowed, ..Settings::default() };
+        Self { listen, data, tls: TlsSource::Development, settings }.checked()
+    }
+
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let file: File = toml::from_str(&text)
+            .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
+        let settings = file.settings();
+        let tls = TlsSource::Files { certificate: file.tls.certificate, key: file.tls.key };
+        Self { listen: file.listen, data: file.data, tls, settings }.checked()
+    }
+
+    /// What is only for development is only on loopback.
+    fn checked(self) -> Result<Self, ConfigError> {
+        let local = self.listen.ip().is_loopback();
+        let refuse = |what: &str| {
+            let problem = format!("{what} is only for development: listen on a loopback address, not {}", self.listen);
+            Err(ConfigError::Refused(problem))
+        };
+        if self.settings.unsigned_allowed && !local {
+            return refuse("allow_unsigned");
+        }
+        if self.settings.enrollment == Enrollment::Open && !local {
+            return refuse("open enrollment");
+        }
+        self.check_timeouts()?;
+        Ok(self)
+    }
+
+    fn check_timeouts(&self) -> Result<(), ConfigError> {
+        let TimeoutBounds { shortest, longest } = self.settings.timeout_bounds;
+        let timeouts = self.settings.timeouts;
+        for (name, span) in [
+            ("accept_timeout_ms", timeouts.accept),
+            ("context_timeout_ms", timeouts.context),
+            ("complete_timeout_ms", timeouts.complete),
+            ("whole_timeout_ms", timeouts.whole),
+        ] {
+            if span < shortest || span > longest {
+                let problem = format!("handoff.{name} is {span:?}, outside of {shortest:?} to {longest:?}");
+                return Err(ConfigError::Refused(problem));
+            }
+        }
+        let limits = self.settings.loop_limits;
+        if limits.handoffs_max == 0 || limits.handoffs_max > 16 || limits.handoffs_per_pair_max == 0 {
+            let problem = "handoff.handoffs_max must be from 1 to 16, and handoffs_per_pair_max at least 1".to_owned();
+            return Err(ConfigError::Refused(problem));
+        }
+        if self.settings.ack_wait.is_zero() || self.settings.heartbeat_interval.is_zero() {
+            let problem = "delivery.ack_wait_ms and session.heartbeat_interval_ms must not be 0".to_owned();
+            return Err(ConfigError::Refused(problem));
+        }
+        Ok(())
+    }
+}
+
+impl File {
+    fn settings(&self) -> Settings {
+        let defaults = Settings::default();
+        let or = |milliseconds: Option<u64>, otherwise| milliseconds.map_or(otherwise, Duration::from_millis);
+        Settings {
+            clock_window: or(self.session.clock_window_ms, defaults.clock_window),
+            heartbeat_interval: or(self.session.heartbeat_interval_ms, defaults.heartbeat_interval),
+            mail_lifetime: or(self.delivery.mail_lifetime_ms, defaults.mail_lifetime),
+            ack_wait: or(self.delivery.ack_wait_ms, defaults.ack_wait),
+            extension_max: or(self.delivery.extension_max_ms, defaults.extension_max),
+            timeouts: Timeouts {
+                accept: or(self.handoff.accept_timeout_ms, defaults.timeouts.accept),
+                context: or(self.handoff.context_timeout_ms, defaults.timeouts.context),
+                complete: or(self.handoff.complete_timeout_ms, defaults.timeouts.complete),
+                whole: or(self.handoff.whole_timeout_ms, defaults.timeouts.whole),
+            },
+            timeout_bounds: TimeoutBounds {
+                shortest: or(self.handoff.timeout_min_ms, defaults.timeout_bounds.shortest),
+                longest: or(self.handoff.timeout_max_ms, defaults.timeout_bounds.longest),
+            },
+            loop_limits: LoopLimits {
+                handoffs_max: self.handoff.handoffs_max.unwrap_or(defaults.loop_limits.handoffs_max),
+                handoffs_per_pair_max: self
+                    .handoff
+                    .handoffs_per_pair_max
+                    .unwrap_or(defaults.loop_limits.handoffs_per_pair_max),
+            },
+            refusals_recorded_max: defaults.refusals_recorded_max,
+            unsigned_allowed: self.allow_unsigned,
+            enrollment: self.enrollment,
+        }
+    }
+}
+
+impl fmt::Display for TlsSource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Development => formatter.write_str("development CA"),
+            Self::Files { certificate, .. } => write!(formatter, "{}", certificate.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TLS: &str = "[tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n";
+
+    fn read(text: &str) -> Result<Config, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("baton.toml");
+        std::fs::write(&path, text).unwrap();
+        Config::read(&path).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_file_with_only_tls_has_the_defaults() {
+        let config = read(TLS).unwrap();
+        assert_eq!(config.listen.to_string(), DEFAULT_LISTEN);
+        assert_eq!(config.settings.timeouts, Timeouts::default());
+        assert_eq!(config.settings.enrollment, Enrollment::Operator);
+    }
+
+    #[test]
+    fn what_is_set_is_used() {
+        let text = format!("listen = \"[::1]:1\"\n{TLS}[handoff]\naccept_timeout_ms = 1500\n[delivery]\nack_wait_ms = 7\n");
+        let config = read(&text).unwrap();
+        assert_eq!(config.settings.timeouts.accept, Duration::from_millis(1500));
+        assert_eq!(config.settings.ack_wait, Duration::from_millis(7));
+    }
+
+    #[test]
+    fn a_broken_file_is_refused_with_file_and_line() {
+        for (text, part) in [
+            (format!("listn = \"\"\n{TLS}"), "listn"),
+            (format!("listen = \"nowhere\"\n{TLS}"), "line 1"),
+            (String::new(), "tls"),
+            (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout_ms"),
+            (format!("{TLS}[handoff]\nhandoffs_max = 17\n"), "handoffs_max"),
+            (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
+            (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert!(error.contains(part), "{text:?} gives {error:?}");
+        }
+        let missing = Config::read(Path::new("/no/such/baton.toml")).unwrap_err().to_string();
+        assert!(missing.contains("/no/such/baton.toml"), "{missing}");
+    }
+}

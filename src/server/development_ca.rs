@@ -1,0 +1,566 @@
+//! A certificate authority for development: made at the first start, kept, and asked for a server certificate whenever
+//! there is none that will do. Owns the files in its folder; must not know what is served, and is not for production.
+//!
+//! ```text
+//! ca.pem      what clients trust; made once
+//! ca.key      signs server certificates, and nothing else
+//! server.pem  what the broker shows, for 397 days; signed anew when it must be
+//! server.key  its key, new with every server.pem
+//! ```
+//!
+//! Each file appears whole or not at all, the key always before its certificate. So what a crash leaves behind is a key
+//! without its certificate, or beside an older one: both are seen at the next start, and made anew.
+
+use std::{
+    fs, io,
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use ::time::OffsetDateTime;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use rustls::{
+    RootCertStore,
+    client::{WebPkiServerVerifier, danger::ServerCertVerifier as _},
+    pki_types::{CertificateDer, ServerName, UnixTime},
+};
+
+use super::tls::{self, TlsError, TlsFiles};
+use crate::time::Timestamp;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const CA_VALIDITY: Duration = DAY.saturating_mul(3652);
+/// Some clients take no server certificate that is valid for more than 398 days.
+const SERVER_VALIDITY: Duration = DAY.saturating_mul(397);
+/// A server certificate with less time left than this is made anew.
+const SERVER_RENEWAL: Duration = DAY.saturating_mul(30);
+/// Certificates are valid from a little before they are made, for clients whose clocks are behind.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(60 * 60);
+
+/// The CA's name. Also in `ca.pem`: a changed name is a CA that does not match its certificate any more.
+const CA_NAME: &str = "baton development CA";
+/// What every server certificate is for.
+const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Why there is no development certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum DevelopmentCaError {
+    /// The folder or a file in it cannot be made or read.
+    #[error("failed to {action} {}: {problem}", path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        problem: io::Error,
+    },
+    /// What is there does not serve.
+    #[error("{problem}; {remedy}")]
+    Spoilt {
+        /// What is wrong with which file.
+        problem: TlsError,
+        /// What to do.
+        remedy: Remedy,
+    },
+    /// The key of the CA is unusable.
+    #[error("{} is not the key of a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
+    CaKey {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        problem: rcgen::Error,
+    },
+    /// The CA's certificate is not usable, or not of this key.
+    #[error("{} and ca.key beside it are not a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
+    Ca {
+        /// Where the certificate is.
+        path: PathBuf,
+        /// Why not.
+        problem: rustls::Error,
+    },
+    /// A name that no certificate can be for.
+    #[error("{name:?} is neither a host name nor an IP address, and so no certificate can be for it")]
+    Name {
+        /// As it was given.
+        name: String,
+    },
+    /// A certificate cannot be made.
+    #[error("failed to make a certificate: {problem}")]
+    Making {
+        /// Why not.
+        problem: rcgen::Error,
+    },
+}
+
+/// What to do about files that do not serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// For the CA: clients must trust the new one.
+    NewCa,
+    /// For the server's certificate: clients notice nothing.
+    NewServerCertificate,
+}
+
+impl std::fmt::Display for Remedy {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::NewCa => {
+                "put it right, or remove ca.pem and ca.key to have a new CA made, which clients must then trust"
+            }
+            Self::NewServerCertificate => "remove server.pem and server.key to have new ones made",
+        })
+    }
+}
+
+/// A development CA and the server certificate it has signed, as files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DevelopmentCa {
+    /// The CA's certificate, for clients to trust.
+    pub ca_certificate: PathBuf,
+    /// What the server shows.
+    pub server: TlsFiles,
+}
+
+impl DevelopmentCa {
+    /// Makes the CA in this folder if it is not there, and the server's certificate if there is none that is good: of
+    /// this CA, for at least 30 more days, for localhost and for all of these names (host names or IP addresses).
+    ///
+    /// Blocks on the disk. Two processes must not do this in one folder at a time.
+    pub fn load_or_create(folder: &Path, now: Timestamp, names: &[String]) -> Result<Self, DevelopmentCaError> {
+        let names = wanted_names(names)?;
+        make_private_folder(folder)?;
+        let files = Files { folder };
+        if !files.has("ca.pem")? {
+            files.make_ca(now)?;
+        }
+        if !files.has_good_server_certificate(now, &names)? {
+            files.make_server_certificate(now, &names)?;
+        }
+        Ok(Self {
+            ca_certificate: files.path("ca.pem"),
+            server: files.server(),
+        })
+    }
+}
+
+/// The names that every certificate is for, and these, each once.
+fn wanted_names(more: &[String]) -> Result<Vec<String>, DevelopmentCaError> {
+    let mut names: Vec<String> = NAMES.map(str::to_owned).into();
+    for name in more {
+        if ServerName::try_from(name.as_str()).is_err() {
+            return Err(DevelopmentCaError::Name { name: name.clone() });
+        }
+        if !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    Ok(names)
+}
+
+struct Files<'a> {
+    folder: &'a Path,
+}
+
+impl Files<'_> {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn server(&self) -> TlsFiles {
+        TlsFiles {
+            certificate: self.path("server.pem"),
+            key: self.path("server.key"),
+        }
+    }
+
+    fn has(&self, name: &str) -> Result<bool, DevelopmentCaError> {
+        let path = self.path(name);
+        path.try_exists().map_err(|problem| DevelopmentCaError::File {
+            action: "look for",
+            path,
+            problem,
+        })
+    }
+
+    /// A key without its certificate is from a start that was cut off: nobody has trusted that CA yet.
+    fn make_ca(&self, now: Timestamp) -> Result<(), DevelopmentCaError> {
+        let key = new_key()?;
+        let certificate = ca_parameters(now).self_signed(&key).map_err(making)?;
+        self.write("ca.key", &key.serialize_pem(), Readers::OwnerOnly)?;
+        self.write("ca.pem", &certificate.pem(), Readers::Anybody)?;
+        tracing::info!(path = %self.path("ca.pem").display(), "made a CA for development; clients must trust it");
+        Ok(())
+    }
+
+    /// Whether a client that trusts the CA will take the server's certificate, under every name, for long enough. This
+    /// asks what such a client would ask, by the same code, rather than reading the certificate.
+    fn has_good_server_certificate(&self, now: Timestamp, names: &[String]) -> Result<bool, DevelopmentCaError> {
+        if !(self.has("server.pem")? && self.has("server.key")?) {
+            return Ok(false);
+        }
+        let spoilt = |problem| DevelopmentCaError::Spoilt {
+            problem,
+            remedy: Remedy::NewServerCertificate,
+        };
+        match self.server().load() {
+            Ok(_) => {}
+            Err(TlsError::KeyMismatch { .. }) => return Ok(false),
+            Err(problem) => return Err(spoilt(problem)),
+        }
+        let certificates = tls::read_certificates(&self.server().certificate).map_err(spoilt)?;
+        self.check(&certificates[0], now.plus(SERVER_RENEWAL), names)
+    }
+
+    /// Whether the certificate is good at that time, under every name.
+    fn check(
+        &self,
+        certificate: &CertificateDer<'_>,
+        at: Timestamp,
+        names: &[String],
+    ) -> Result<bool, DevelopmentCaError> {
+        let verifier = self.verifier()?;
+        let at = UnixTime::since_unix_epoch(at.since(Timestamp::default()));
+        Ok(names.iter().all(|name| {
+            let name = ServerName::try_from(name.as_str()).expect("checked by wanted_names");
+            verifier.verify_server_cert(certificate, &[], &name, &[], at).is_ok()
+        }))
+    }
+
+    /// What a client does that trusts this CA, and no other.
+    fn verifier(&self) -> Result<Arc<WebPkiServerVerifier>, DevelopmentCaError> {
+        let path = self.path("ca.pem");
+        let spoilt = |problem| DevelopmentCaError::Spoilt {
+            problem,
+            remedy: Remedy::NewCa,
+        };
+        let mut roots = RootCertStore::empty();
+        for certificate in tls::read_certificates(&path).map_err(spoilt)? {
+            roots.add(certificate).map_err(|problem| DevelopmentCaError::Ca {
+                path: path.clone(),
+                problem,
+            })?;
+        }
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider());
+        Ok(verifier.build().expect("there is a root, and no revocation list"))
+    }
+
+    fn make_server_certificate(&self, now: Timestamp, names: &[String]) -> Result<(), DevelopmentCaError> {
+        let issuer = Issuer::new(ca_parameters(now), self.read_ca_key()?);
+        let key = new_key()?;
+        let certificate = server_parameters(now, names)?
+            .signed_by(&key, &issuer)
+            .map_err(making)?;
+        if !self.check(certificate.der(), now, names)? {
+            let problem = rustls::CertificateError::UnknownIssuer.into();
+            return Err(DevelopmentCaError::Ca {
+                path: self.path("ca.pem"),
+                problem,
+            });
+        }
+        self.write("server.key", &key.serialize_pem(), Readers::OwnerOnly)?;
+        self.write("server.pem", &certificate.pem(), Readers::Anybody)?;
+        tracing::info!(?names, "signed a server certificate for development");
+        Ok(())
+    }
+
+    fn read_ca_key(&self) -> Result<KeyPair, DevelopmentCaError> {
+        let path = self.path("ca.key");
+        let spoilt = |problem| DevelopmentCaError::Spoilt {
+            problem,
+            remedy: Remedy::NewCa,
+        };
+        let key = tls::read_key(&path).map_err(spoilt)?;
+        KeyPair::try_from(&key).map_err(|problem| DevelopmentCaError::CaKey { path, problem })
+    }
+
+    /// Writes a file that is there whole or not at all, also after a crash of the machine.
+    fn write(&self, name: &str, content: &str, readers: Readers) -> Result<(), DevelopmentCaError> {
+        let path = self.path(name);
+        write_whole(self.folder, name, content, readers).map_err(|problem| DevelopmentCaError::File {
+            action: "write",
+            path,
+            problem,
+        })
+    }
+}
+
+fn new_key() -> Result<KeyPair, DevelopmentCaError> {
+    KeyPair::generate().map_err(making)
+}
+
+fn making(problem: rcgen::Error) -> DevelopmentCaError {
+    DevelopmentCaError::Making { problem }
+}
+
+fn ca_parameters(now: Timestamp) -> CertificateParams {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name.push(DnType::CommonName, CA_NAME);
+    parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    set_validity(&mut parameters, now, CA_VALIDITY);
+    parameters
+}
+
+fn server_parameters(now: Timestamp, names: &[String]) -> Result<CertificateParams, DevelopmentCaError> {
+    let mut parameters = CertificateParams::new(names).map_err(making)?;
+    parameters.distinguished_name.push(DnType::CommonName, "baton");
+    parameters.use_authority_key_identifier_extension = true;
+    parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    set_validity(&mut parameters, now, SERVER_VALIDITY);
+    Ok(parameters)
+}
+
+fn set_validity(parameters: &mut CertificateParams, now: Timestamp, validity: Duration) {
+    let now = OffsetDateTime::from_unix_timestamp(now.to_parts().0).expect("a Timestamp is before the year 2263");
+    parameters.not_before = now - CLOCK_TOLERANCE;
+    parameters.not_after = now + validity;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    OwnerOnly,
+    Anybody,
+}
+
+fn make_private_folder(folder: &Path) -> Result<(), DevelopmentCaError> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(folder).map_err(|problem| DevelopmentCaError::File {
+        action: "make the folder",
+        path: folder.into(),
+        problem,
+    })
+}
+
+fn write_whole(folder: &Path, name: &str, content: &str, readers: Readers) -> io::Result<()> {
+    let unfinished = folder.join(format!("{name}.unfinished"));
+    // One that a crash has left could have other permissions.
+    match fs::remove_file(&unfinished) {
+        Err(problem) if problem.kind() != io::ErrorKind::NotFound => return Err(problem),
+        _ => {}
+    }
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, if readers == Readers::OwnerOnly { 0o600 } else { 0o644 });
+    let mut file = options.open(&unfinished)?;
+    file.write_all(content.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&unfinished, folder.join(name))?;
+    // So that the new name outlives a crash. Folders cannot be opened everywhere.
+    #[cfg(unix)]
+    fs::File::open(folder)?.sync_all()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_unix_nanoseconds(1_800_000_000_000_000_000);
+
+    /// A folder, and the development CA in it.
+    struct Fixture {
+        parent: tempfile::TempDir,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Self {
+                parent: tempfile::tempdir().unwrap(),
+            }
+        }
+
+        fn folder(&self) -> PathBuf {
+            self.parent.path().join("data/tls")
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.folder().join(name)
+        }
+
+        fn start(&self, now: Timestamp, names: &[&str]) -> Result<DevelopmentCa, DevelopmentCaError> {
+            let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+            DevelopmentCa::load_or_create(&self.folder(), now, &names)
+        }
+
+        /// Starts, and says which of the four files changed.
+        fn changed_by_start(&self, now: Timestamp, names: &[&str]) -> Vec<&'static str> {
+            let names_of_files = ["ca.pem", "ca.key", "server.pem", "server.key"];
+            let before = names_of_files.map(|name| fs::read(self.path(name)).ok());
+            let files = self.start(now, names).unwrap();
+            files.server.load().unwrap();
+            let changed = |(name, before): (&'static str, Option<Vec<u8>>)| {
+                (fs::read(self.path(name)).ok() != before).then_some(name)
+            };
+            names_of_files.into_iter().zip(before).filter_map(changed).collect()
+        }
+
+        fn is_good_at(&self, at: Timestamp, name: &str) -> bool {
+            let certificate = tls::read_certificates(&self.path("server.pem")).unwrap().remove(0);
+            Files { folder: &self.folder() }
+                .check(&certificate, at, &[name.to_owned()])
+                .unwrap()
+        }
+    }
+
+    fn in_days(days: u32) -> Timestamp {
+        NOW.plus(DAY * days)
+    }
+
+    #[test]
+    fn the_first_start_makes_everything() {
+        let fixture = Fixture::new();
+        let made = fixture.start(NOW, &[]).unwrap();
+        assert_eq!(made.ca_certificate, fixture.path("ca.pem"));
+        made.server.load().unwrap();
+        for name in ["localhost", "127.0.0.1", "::1"] {
+            assert!(fixture.is_good_at(NOW, name), "{name}");
+            assert!(fixture.is_good_at(in_days(396), name), "{name}");
+        }
+        assert!(!fixture.is_good_at(in_days(398), "localhost"));
+        assert!(!fixture.is_good_at(NOW, "example.org"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nobody_else_can_read_the_keys() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let fixture = Fixture::new();
+        fixture.start(NOW, &[]).unwrap();
+        let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(fixture.folder()), 0o700);
+        assert_eq!(mode(fixture.path("ca.key")), 0o600);
+        assert_eq!(mode(fixture.path("server.key")), 0o600);
+    }
+
+    #[test]
+    fn later_starts_change_nothing() {
+        let fixture = Fixture::new();
+        fixture.start(NOW, &["broker.test"]).unwrap();
+        assert!(fixture.changed_by_start(in_days(1), &["broker.test"]).is_empty());
+        assert!(fixture.changed_by_start(in_days(366), &["localhost"]).is_empty());
+    }
+
+    #[test]
+    fn a_certificate_that_is_about_to_expire_is_made_anew_by_the_same_ca() {
+        let fixture = Fixture::new();
+        fixture.start(NOW, &[]).unwrap();
+        assert_eq!(
+            fixture.changed_by_start(in_days(368), &[]),
+            ["server.pem", "server.key"]
+        );
+        assert!(fixture.is_good_at(in_days(368 + 396), "localhost"));
+    }
+
+    #[test]
+    fn a_certificate_that_lacks_a_name_is_made_anew() {
+        let fixture = Fixture::new();
+        fixture.start(NOW, &[]).unwrap();
+        for name in ["broker.test", "10.1.2.3", "fd00::1", "snake_case"] {
+            assert_eq!(
+                fixture.changed_by_start(NOW, &[name]),
+                ["server.pem", "server.key"],
+                "{name}"
+            );
+            assert!(
+                fixture.is_good_at(NOW, name) && fixture.is_good_at(NOW, "localhost"),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_start_that_was_cut_off_leaves_is_made_anew() {
+        let fixture = Fixture::new();
+        fixture.start(NOW, &[]).unwrap();
+        let old_key = fs::read(fixture.path("server.key")).unwrap();
+        fs::remove_file(fixture.path("server.pem")).unwrap();
+        assert_eq!(fixture.changed_by_start(NOW, &[]), ["server.pem", "server.key"]);
+        fs::write(fixture.path("server.key"), old_key).unwrap();
+        fs::write(fixture.path("server.key.unfinished"), "half").unwrap();
+        assert_eq!(fixture.changed_by_start(NOW, &[]), ["server.pem", "server.key"]);
+        fs::remove_file(fixture.path("ca.pem")).unwrap();
+        assert_eq!(fixture.changed_by_start(NOW, &[]).len(), 4);
+        assert_eq!(fs::read_dir(fixture.folder()).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn without_the_ca_key_a_good_certificate_still_serves() {
+        let fixture = Fixture::new();
+        fixture.start(NOW, &[]).unwrap();
+        fs::remove_file(fixture.path("ca.key")).unwrap();
+        assert!(fixture.changed_by_start(NOW, &[]).is_empty());
+        let problem = fixture.start(NOW, &["broker.test"]).unwrap_err();
+        assert!(
+            matches!(
+                problem,
+                DevelopmentCaError::Spoilt {
+                    remedy: Remedy::NewCa,
+                    ..
+                }
+            ),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn spoilt_files_are_named_and_kept() {
+        for (name, garbage, remedy) in [
+            ("ca.pem", "garbage", Remedy::NewCa),
+            (
+                "server.pem",
+                "-----BEGIN CERTIFICATE-----\n???\n",
+                Remedy::NewServerCertificate,
+            ),
+            ("server.key", "garbage", Remedy::NewServerCertificate),
+        ] {
+            let fixture = Fixture::new();
+            fixture.start(NOW, &[]).unwrap();
+            fs::write(fixture.path(name), garbage).unwrap();
+            let problem = fixture.start(NOW, &[]).unwrap_err();
+            assert!(problem.to_string().contains(name), "{problem}");
+            assert!(
+                matches!(problem, DevelopmentCaError::Spoilt { remedy: found, .. } if found == remedy),
+                "{problem}"
+            );
+            assert_eq!(fs::read_to_string(fixture.path(name)).unwrap(), garbage);
+        }
+    }
+
+    #[test]
+    fn a_ca_key_of_another_ca_signs_nothing() {
+        let (fixture, other) = (Fixture::new(), Fixture::new());
+        fixture.start(NOW, &[]).unwrap();
+        other.start(NOW, &[]).unwrap();
+        fs::copy(other.path("ca.key"), fixture.path("ca.key")).unwrap();
+        let before = fs::read(fixture.path("server.pem")).unwrap();
+        let problem = fixture.start(NOW, &["broker.test"]).unwrap_err();
+        assert!(matches!(problem, DevelopmentCaError::Ca { .. }), "{problem}");
+        assert_eq!(fs::read(fixture.path("server.pem")).unwrap(), before);
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_certified_is_refused_before_anything_is_made() {
+        let fixture = Fixture::new();
+        let problem = fixture.start(NOW, &["not a name"]).unwrap_err();
+        assert!(matches!(problem, DevelopmentCaError::Name { name } if name == "not a name"));
+        assert!(!fixture.folder().exists());
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_named() {
+        let fixture = Fixture::new();
+        fs::write(fixture.parent.path().join("data"), "a file").unwrap();
+        let problem = fixture.start(NOW, &[]).unwrap_err();
+        assert!(matches!(problem, DevelopmentCaError::File { path, .. } if path == fixture.folder()));
+    }
+}

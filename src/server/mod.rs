@@ -1,0 +1,195 @@
+//! A whole broker: its folder, its certificate, its port, and the broker behind them.
+//!
+//! Owns starting and stopping in the right order. Must not know the command line: it is handed a configuration and a
+//! token to stop by.
+
+pub mod development_ca;
+mod folder;
+pub mod tls;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+pub use folder::FolderError;
+
+use self::{
+    development_ca::{DevelopmentCa, DevelopmentCaError},
+    folder::DataFolder,
+    tls::{TlsError, TlsFiles},
+};
+use crate::{
+    broker::{Broker, BrokerError, StartError},
+    config::{Config, TlsSource},
+    ids::{IdSource, SystemIds},
+    proto,
+    store::OpenError,
+    time::{Clock, SystemClock},
+    wire::{
+        grpc::{self, deadline::DeadlineLayer, listener::BindError, listener::Listener, require_tls::RequireTlsLayer},
+        status,
+    },
+};
+
+/// How long connections have to end by themselves when the broker stops.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a broker does not run, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Its folder.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Its store.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// Its development certificate.
+    #[error(transparent)]
+    DevelopmentCa(#[from] DevelopmentCaError),
+    /// Its certificate.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Its port.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// What is stored.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Reflection has no sense of our schema: our bug.
+    #[error("failed to serve reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The server itself.
+    #[error("failed to serve: {0}")]
+    Serve(#[from] tonic::transport::Error),
+    /// The engine has ended by itself: our bug, and the log says more.
+    #[error("the broker's engine has failed; start the broker again, nothing that was answered is lost")]
+    Engine,
+}
+
+/// What a broker that is ready says of itself.
+#[derive(Debug, Clone)]
+pub struct Ready {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Its folder.
+    pub data: PathBuf,
+    /// What clients are to trust, if it made that itself.
+    pub ca: Option<PathBuf>,
+    /// The operator's token.
+    pub operator_token: PathBuf,
+    /// Agents that are registered.
+    pub agents: usize,
+    /// Handoffs that were open when it stopped.
+    pub open_handoffs: usize,
+}
+
+/// Runs a broker until it is told to stop. `ready` is called once it takes connections.
+pub async fn run(config: Config, stop: CancellationToken, ready: impl FnOnce(&Ready)) -> Result<(), ServerError> {
+    let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SystemClock), Arc::new(SystemIds));
+    let folder = DataFolder::open(&config.data, &*ids)?;
+    let (tls, ca) = certificate(&config, &folder, &*clock)?;
+    let tls = Arc::new(ArcSwap::from_pointee(tls.load()?));
+    let listener = Listener::bind(config.listen).await?;
+    let address = listener.local_addr();
+    let broker = Broker::start(
+        folder.store.clone(),
+        folder.identity.clone(),
+        config.settings.clone(),
+        &folder.operator_token,
+        ids,
+        clock,
+    )?;
+    let ready_state = Ready {
+        address,
+        data: config.data.clone(),
+        ca,
+        operator_token: folder.operator_token_path(),
+        agents: broker.directory().list(None, usize::MAX, None).len(),
+        open_handoffs: broker.open_handoffs_at_start(),
+    };
+    folder.write_address(address)?;
+    ready(&ready_state);
+    let served = serve(&broker, listener, tls, stop).await;
+    let in_order = broker.stop().await;
+    folder.remove_address();
+    served?;
+    if in_order { Ok(()) } else { Err(ServerError::Engine) }
+}
+
+fn certificate(
+    config: &Config,
+    folder: &DataFolder,
+    clock: &dyn Clock,
+) -> Result<(TlsFiles, Option<PathBuf>), ServerError> {
+    match &config.tls {
+        TlsSource::Development => {
+            let names = match config.listen.ip() {
+                ip if ip.is_unspecified() => Vec::new(),
+                ip => vec![ip.to_string()],
+            };
+            let made = DevelopmentCa::load_or_create(&folder.tls_folder(), clock.now(), &names)?;
+            Ok((made.server, Some(made.ca_certificate)))
+        }
+        TlsSource::Files { certificate, key } => {
+            Ok((TlsFiles { certificate: certificate.clone(), key: key.clone() }, None))
+        }
+    }
+}
+
+async fn serve(
+    broker: &Broker,
+    listener: Listener,
+    tls: Arc<ArcSwap<rustls::ServerConfig>>,
+    stop: CancellationToken,
+) -> Result<(), ServerError> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    for service in grpc::SERVICES {
+        health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
+    }
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let routes = grpc::routes(broker)
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    let closing = CancellationToken::new();
+    let incoming = listener.incoming(tls, closing.clone());
+    let server = Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .layer(RequireTlsLayer::new(|| status::of(&BrokerError::TlsRequired)))
+        .layer(DeadlineLayer::new(status::deadline_exceeded))
+        .add_routes(routes)
+        .serve_with_incoming_shutdown(incoming, closing.clone().cancelled_owned());
+    let serving = tokio::spawn(server);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = broker.ended() => tracing::error!("the engine has ended by itself"),
+    }
+    // Health first, so that nobody new is sent here; then the sessions; then the socket.
+    for service in grpc::SERVICES.into_iter().chain([""]) {
+        health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
+    }
+    broker.drain().await;
+    closing.cancel();
+    let abort = serving.abort_handle();
+    match tokio::time::timeout(DRAIN_MAX, serving).await {
+        Ok(Ok(served)) => served.map_err(ServerError::from),
+        Ok(Err(failed)) => {
+            tracing::error!(%failed, "the server's task has failed");
+            Err(ServerError::Engine)
+        }
+        Err(_elapsed) => {
+            tracing::warn!("some connections did not end in time and are cut off");
+            abort.abort();
+            Ok(())
+        }
+    }
+}

@@ -141,7 +141,12 @@ impl Engine {
         Ok(found)
     }
 
-    /// Whether a letter is still in a mailbox, as far as this group goes.
+    /// Whether an earlier command of this group writes the record.
+    pub(super) fn is_written_in_group(&self, key: &Key) -> bool {
+        self.group.written.contains_key(key)
+    }
+
+    /// Whether an earlier command of this group deletes the record.
     pub(super) fn is_deleted_in_group(&self, key: &Key) -> bool {
         matches!(self.group.written.get(key), Some(None))
     }

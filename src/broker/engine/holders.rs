@@ -91,11 +91,24 @@ impl Engine {
         }
         if holder.kind == HolderKind::Session {
             self.directory.change_presence(&holder.agent, |presence| presence.sessions -= 1);
-            if let Some(mailbox) = self.mailboxes.get_mut(&holder.agent) {
-                mailbox.end_holder(id);
-            }
+            self.end_leases_of(id, &holder.agent);
         }
         self.group.touched.insert(holder.agent);
+    }
+
+    /// The session is over, and what it held can be handed out again: no failure, but a hand-out that is counted.
+    fn end_leases_of(&mut self, id: HolderId, agent: &AgentId) {
+        let letters = self.mailboxes.get_mut(agent).map(|mailbox| mailbox.end_holder(id)).unwrap_or_default();
+        let mut draft = self.draft();
+        for letter in letters {
+            let key = records::letter_key(agent, letter.sequence);
+            // Acked or nacked in this very group: that is what counts.
+            if !self.is_written_in_group(&key) {
+                draft.put_new(key, records::encode_letter(&letter));
+            }
+        }
+        self.seal(draft);
+        self.end_unanswered();
     }
 
     pub(super) fn lease_ended(&mut self, lease: Option<Lease>) {

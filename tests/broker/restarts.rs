@@ -1,0 +1,86 @@
+//! A broker that is killed and started again finds everything.
+
+use std::time::Duration;
+
+use baton::{domain::handoff::State, proto::v1::MessageType};
+
+use crate::world::World;
+
+/// Before each step of a handoff the broker is killed. The sessions are new each time, and the handoff goes on.
+#[test]
+fn a_handoff_goes_on_over_a_restart_before_each_of_its_steps() {
+    let mut world = World::with(&["a", "b"]);
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.restart();
+    let mut b = world.connect("b");
+    world.take_and_ack(&mut b);
+    world.restart();
+    world.send(world.accept("b", "a", &id, 1)).unwrap();
+    world.restart();
+    let mut a = world.connect("a");
+    world.take_and_ack(&mut a);
+    world.send(world.context("a", "b", &id, 1)).unwrap();
+    world.restart();
+    let mut b = world.connect("b");
+    world.take_and_ack(&mut b);
+    world.restart();
+    world.send(world.complete("b", "a", &id, 1)).unwrap();
+    world.restart();
+    let mut a = world.connect("a");
+    assert_eq!(world.take_and_ack(&mut a).message_type, i32::from(MessageType::HandoffComplete));
+    let task = world.task("t").task;
+    assert_eq!((task.owner.as_str(), task.epoch), ("b", 2));
+}
+
+#[test]
+fn mail_that_was_handed_out_and_not_acked_is_there_again() {
+    let mut world = World::with(&["a", "b"]);
+    world.send(world.info("a", "b", "one")).unwrap();
+    let mut b = world.connect("b");
+    b.delivery();
+    world.restart();
+    let mut b = world.connect("b");
+    world.take_and_ack(&mut b);
+    world.restart();
+    assert!(world.connect("b").deliveries().is_empty());
+}
+
+#[test]
+fn a_repeat_after_a_restart_gets_the_first_receipt_and_changes_nothing() {
+    let mut world = World::with(&["a", "b"]);
+    let mut envelope = world.request("a", "b", 1);
+    world.sign(&mut envelope);
+    let first = world.send_signed(&envelope).unwrap();
+    world.restart();
+    world.pass(Duration::from_secs(330)); // also after the clock window
+    let before = world.snapshot();
+    assert_eq!(world.send_signed(&envelope).unwrap(), first);
+    assert_eq!(world.snapshot(), before);
+}
+
+#[test]
+fn a_deadline_that_passed_while_the_broker_was_down_is_kept_at_once() {
+    let mut world = World::with(&["a", "b"]);
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.now = world.now.plus(Duration::from_secs(1000));
+    world.restart();
+    assert_eq!(world.engine.open_handoffs(), 1);
+    world.settle();
+    assert_eq!(world.handoff(&id).state, State::Failed);
+    assert_eq!(world.engine.open_handoffs(), 0);
+}
+
+#[test]
+fn sequences_go_on_where_they_were() {
+    let mut world = World::with(&["a", "b"]);
+    let first = world.send(world.info("a", "b", "one")).unwrap().sequence;
+    world.restart();
+    assert!(world.send(world.info("a", "b", "two")).unwrap().sequence > first);
+}
+
+#[test]
+fn agents_are_still_registered() {
+    let mut world = World::with(&["a", "b:expert"]);
+    world.restart();
+    world.send(world.request("a", "type:expert", 1)).unwrap();
+}

@@ -1,0 +1,377 @@
+//! A world of agents around one engine, with a clock that is set by hand.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use baton::{
+    broker::{
+        Answer, BrokerIdentity, Event, OutgoingDelivery, Refused, Reply, Settings,
+        directory::Entry,
+        engine::{Command, Engine, Fate, HolderKind},
+    },
+    codes::ErrorCode,
+    domain::mailbox::HolderId,
+    envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
+    ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
+    proto::v1,
+    records::{AgentRecord, HandoffRecord, TaskRecord},
+    store::{Change, CommitError, Conflict, Key, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table},
+    time::Timestamp,
+};
+use prost::{Message, Name};
+use tokio::sync::{mpsc, oneshot};
+
+/// Ids that count up: the same in every run.
+#[derive(Default)]
+pub struct CountingIds(AtomicU64);
+
+impl IdSource for CountingIds {
+    fn random(&self) -> [u8; 16] {
+        let mut bytes = [0x55; 16];
+        bytes[..8].copy_from_slice(&self.0.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+        bytes
+    }
+}
+
+/// A store in memory whose disk can be full.
+#[derive(Default)]
+pub struct Disk {
+    store: MemoryStore,
+    pub full: AtomicBool,
+    pub commits: AtomicU64,
+}
+
+impl Store for Disk {
+    fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
+        self.store.get(key)
+    }
+
+    fn scan(&self, table: Table, range: KeyRange, order: Order, limit: usize) -> Result<Vec<(bytes::Bytes, Record)>, ReadError> {
+        self.store.scan(table, range, order, limit)
+    }
+
+    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
+        if self.full.load(Ordering::Relaxed) {
+            return Err(CommitError::Engine { path: "/disk".into(), source: "no space left on device".into() });
+        }
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.store.commit(group)
+    }
+}
+
+/// One who takes deliveries.
+pub struct Session {
+    pub agent: AgentId,
+    pub holder: HolderId,
+    events: mpsc::UnboundedReceiver<Event>,
+}
+
+impl Session {
+    /// What has been delivered since the last look, with its envelope.
+    pub fn deliveries(&mut self) -> Vec<(OutgoingDelivery, v1::Envelope)> {
+        let mut deliveries = Vec::new();
+        while let Ok(event) = self.events.try_recv() {
+            if let Event::Delivery(delivery) = event {
+                let envelope = v1::Envelope::decode(delivery.envelope.clone()).unwrap();
+                deliveries.push((delivery, envelope));
+            }
+        }
+        deliveries
+    }
+
+    /// The one delivery since the last look.
+    pub fn delivery(&mut self) -> (OutgoingDelivery, v1::Envelope) {
+        let mut deliveries = self.deliveries();
+        assert_eq!(deliveries.len(), 1, "one delivery for {}", self.agent);
+        deliveries.remove(0)
+    }
+}
+
+pub struct World {
+    pub disk: Arc<Disk>,
+    pub engine: Engine,
+    pub now: Timestamp,
+    pub settings: Arc<Settings>,
+    ids: Arc<CountingIds>,
+    keys: HashMap<String, PrivateKey>,
+    next_holder: u64,
+}
+
+pub type Refusal = (ErrorCode, Refused);
+
+/// Asserts that something was refused with this code.
+#[track_caller]
+pub fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: ErrorCode) -> Refused {
+    match outcome {
+        Err((found, refusal)) => {
+            assert_eq!(found, code, "{refusal}");
+            refusal
+        }
+        Ok(taken) => panic!("expected {code:?}, but it was taken: {taken:?}"),
+    }
+}
+
+impl World {
+    /// A world with these agents registered; each has the type `TYPE` if its name is written `name:TYPE`.
+    pub fn with(agents: &[&str]) -> Self {
+        Self::with_settings(agents, Settings::default())
+    }
+
+    pub fn with_settings(agents: &[&str], settings: Settings) -> Self {
+        let (disk, settings, ids) = (Arc::new(Disk::default()), Arc::new(settings), Arc::new(CountingIds::default()));
+        let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone()).unwrap();
+        let now = Timestamp::from_parts(1_700_000_000, 0).unwrap();
+        let mut world = Self { disk, engine, now, settings, ids, keys: HashMap::new(), next_holder: 0 };
+        for agent in agents {
+            let (name, agent_type) = agent.split_once(':').unwrap_or((agent, ""));
+            world.register(name, agent_type);
+        }
+        world
+    }
+
+    /// The broker is killed and started again over what is stored.
+    pub fn restart(&mut self) {
+        self.engine =
+            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone()).unwrap();
+    }
+
+    pub fn register(&mut self, name: &str, agent_type: &str) {
+        let key = PrivateKey::from_seed(&signing::sha256(&[name.as_bytes()]));
+        let card = v1::AgentCard {
+            agent_id: name.to_owned(),
+            agent_types: if agent_type.is_empty() { vec![] } else { vec![agent_type.to_owned()] },
+            keys: vec![v1::AgentKey {
+                key_id: "k1".into(),
+                public_key: key.public().as_bytes().to_vec().into(),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        self.keys.insert(name.to_owned(), key);
+        let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
+        let register = |reply| Command::Register { entry: Box::new(entry), may_change: false, reply };
+        self.ask(register).unwrap();
+    }
+
+    fn ask(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<Answer, Refusal> {
+        let (sender, mut receiver) = oneshot::channel();
+        self.engine.take(command(Reply::Once(sender)), self.now);
+        self.settle();
+        let outcome = receiver.try_recv().expect("every command is answered by the end of its group");
+        outcome.map_err(|refusal| (refusal.code(), refusal))
+    }
+
+    /// Ends the group, and whatever is overdue after it.
+    pub fn settle(&mut self) {
+        self.engine.tick(self.now);
+        self.engine.finish(self.now);
+        for _ in 0..1000 {
+            if self.engine.next_deadline().is_none_or(|due| due > self.now) {
+                return;
+            }
+            self.engine.tick(self.now);
+            self.engine.finish(self.now);
+        }
+        panic!("the engine always wants to be looked at again");
+    }
+
+    /// Time passes; whatever is due on the way happens when it is due.
+    pub fn pass(&mut self, span: Duration) {
+        let end = self.now.plus(span);
+        while let Some(due) = self.engine.next_deadline().filter(|due| *due <= end) {
+            self.now = self.now.max(due);
+            self.settle();
+        }
+        self.now = end;
+        self.settle();
+    }
+
+    /// Opens a session that takes up to 100 deliveries at a time.
+    pub fn connect(&mut self, agent: &str) -> Session {
+        self.connect_as(agent, HolderKind::Session, 100)
+    }
+
+    pub fn connect_as(&mut self, agent: &str, kind: HolderKind, credit: u32) -> Session {
+        self.next_holder += 1;
+        let holder = HolderId(self.next_holder);
+        let agent = AgentId::parse(agent).unwrap();
+        let (sender, events) = mpsc::unbounded_channel();
+        self.engine.take(Command::Open { holder, agent: agent.clone(), kind, events: sender }, self.now);
+        self.engine.take(Command::Credit { holder, outstanding_max: credit, reply: None }, self.now);
+        self.settle();
+        Session { agent, holder, events }
+    }
+
+    pub fn disconnect(&mut self, session: Session) {
+        self.engine.take(Command::Close { holder: session.holder }, self.now);
+        self.settle();
+    }
+
+    pub fn acknowledge(&mut self, session: &Session, delivery: &OutgoingDelivery, fate: Fate) -> Result<Answer, Refusal> {
+        let (agent, delivery_id) = (session.agent.clone(), delivery.delivery_id.clone());
+        self.ask(|reply| Command::Acknowledge { agent, delivery_id, fate, reply })
+    }
+
+    pub fn ack(&mut self, session: &Session, delivery: &OutgoingDelivery) {
+        self.acknowledge(session, delivery, Fate::Acked).unwrap();
+    }
+
+    /// Takes the one delivery that there is, and acks it.
+    pub fn take_and_ack(&mut self, session: &mut Session) -> v1::Envelope {
+        let (delivery, envelope) = session.delivery();
+        self.ack(session, &delivery);
+        envelope
+    }
+
+    /// An envelope, not signed yet.
+    pub fn envelope<M: Message + Name>(&self, from: &str, to: &str, kind: v1::MessageType, payload: &M) -> v1::Envelope {
+        let (seconds, nanos) = self.now.to_parts();
+        v1::Envelope {
+            message_id: self.ids.message_id(self.now).to_string(),
+            sender_id: from.into(),
+            receiver_id: to.into(),
+            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
+            message_type: kind.into(),
+            payload: Some(envelope::payload_of(payload)),
+            ..Default::default()
+        }
+    }
+
+    pub fn sign(&self, envelope: &mut v1::Envelope) {
+        let key = &self.keys[&envelope.sender_id];
+        envelope::sign(envelope, &KeyId::parse("k1").unwrap(), key);
+    }
+
+    /// Signs and sends.
+    pub fn send(&mut self, mut envelope: v1::Envelope) -> Result<v1::Receipt, Refusal> {
+        self.sign(&mut envelope);
+        self.send_signed(&envelope)
+    }
+
+    /// Sends as it is.
+    pub fn send_signed(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
+        let coded = |refusal: Refused| (refusal.code(), refusal);
+        let parsed = UnverifiedEnvelope::parse(envelope.encode_to_vec().into()).map_err(|e| coded(Arc::new(e)))?;
+        let directory = self.engine.directory().clone();
+        let verified = parsed.verify(&*directory, self.now, false).map_err(|e| coded(Arc::new(e)))?;
+        match self.ask(|reply| Command::Submit { envelope: Box::new(verified), reply })? {
+            Answer::Receipt(receipt) => Ok(*receipt),
+            other => panic!("expected a receipt, not {other:?}"),
+        }
+    }
+
+    pub fn task(&self, id: &str) -> TaskRecord {
+        let key = TaskRecord::key(&TaskId::parse(id).unwrap());
+        TaskRecord::decode(&self.disk.get(&key).unwrap().expect("the task is known").value).unwrap()
+    }
+
+    pub fn handoff(&self, id: &str) -> baton::domain::handoff::Handoff {
+        let key = HandoffRecord::key(MessageId::parse(id).unwrap());
+        HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
+    }
+
+    /// Everything that is stored, to see that nothing has changed.
+    pub fn snapshot(&self) -> Vec<(Table, bytes::Bytes, Record)> {
+        use std::ops::Bound::Unbounded;
+        let mut all = Vec::new();
+        for table in Table::ALL {
+            let found = self.disk.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
+            all.extend(found.into_iter().map(|(key, record)| (table, key, record)));
+        }
+        all
+    }
+}
+
+/// The messages of a handoff of task "t".
+impl World {
+    pub fn request(&self, from: &str, to: &str, epoch: u64) -> v1::Envelope {
+        let payload = v1::HandoffRequest { task_type: "support".into(), ..Default::default() };
+        self.about(self.envelope(from, to, v1::MessageType::HandoffRequest, &payload), "", epoch)
+    }
+
+    pub fn request_with(&self, from: &str, to: &str, epoch: u64, payload: &v1::HandoffRequest) -> v1::Envelope {
+        self.about(self.envelope(from, to, v1::MessageType::HandoffRequest, payload), "", epoch)
+    }
+
+    pub fn accept(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+        let payload = v1::HandoffAccept::default();
+        self.about(self.envelope(from, to, v1::MessageType::HandoffAccept, &payload), handoff, epoch)
+    }
+
+    pub fn reject(&self, from: &str, to: &str, handoff: &str, suggestions: &[&str]) -> v1::Envelope {
+        let payload = v1::HandoffReject {
+            reason: v1::RejectReason::Overloaded.into(),
+            alternative_agent_suggestions: suggestions.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        };
+        self.about(self.envelope(from, to, v1::MessageType::HandoffReject, &payload), handoff, 1)
+    }
+
+    pub fn cancel(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+        let payload = v1::HandoffCancel::default();
+        self.about(self.envelope(from, to, v1::MessageType::HandoffCancel, &payload), handoff, epoch)
+    }
+
+    pub fn context(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+        let payload = context_payload();
+        self.about(self.envelope(from, to, v1::MessageType::TaskContextTransfer, &payload), handoff, epoch)
+    }
+
+    pub fn complete(&self, from: &str, to: &str, handoff: &str, epoch: u64) -> v1::Envelope {
+        let payload = v1::HandoffComplete {
+            outcome: v1::HandoffOutcome::Success.into(),
+            context_digest: context_payload().context_digest,
+            ..Default::default()
+        };
+        self.about(self.envelope(from, to, v1::MessageType::HandoffComplete, &payload), handoff, epoch)
+    }
+
+    pub fn status(&self, from: &str, to: &str, epoch: u64, status: v1::TaskStatus) -> v1::Envelope {
+        let payload = v1::TaskStatusUpdate { status: status.into(), ..Default::default() };
+        self.about(self.envelope(from, to, v1::MessageType::TaskStatusUpdate, &payload), "", epoch)
+    }
+
+    pub fn info(&self, from: &str, to: &str, text: &str) -> v1::Envelope {
+        let payload = v1::Info { text: text.into(), ..Default::default() };
+        self.envelope(from, to, v1::MessageType::Info, &payload)
+    }
+
+    fn about(&self, envelope: v1::Envelope, handoff: &str, epoch: u64) -> v1::Envelope {
+        v1::Envelope { task_id: "t".into(), correlation_id: handoff.into(), epoch, ..envelope }
+    }
+
+    /// Task "t" goes from one to the other, at this epoch. Returns the handoff's id.
+    pub fn hand_over(&mut self, from: &mut Session, to: &mut Session, epoch: u64) -> String {
+        let (sender, receiver) = (from.agent.to_string(), to.agent.to_string());
+        let handoff = self.send(self.request(&sender, &receiver, epoch)).unwrap().handoff_id;
+        self.take_and_ack(to);
+        self.send(self.accept(&receiver, &sender, &handoff, epoch)).unwrap();
+        self.take_and_ack(from);
+        self.send(self.context(&sender, &receiver, &handoff, epoch)).unwrap();
+        self.take_and_ack(to);
+        self.send(self.complete(&receiver, &sender, &handoff, epoch)).unwrap();
+        self.take_and_ack(from);
+        handoff
+    }
+}
+
+pub fn context_payload() -> v1::TaskContextTransfer {
+    let json = r#"{"crash":"segfault"}"#;
+    let section = v1::ContextSection {
+        name: "collected_data".into(),
+        content: Some(v1::context_section::Content::Json(json.into())),
+        ..Default::default()
+    };
+    let digest = signing::context_digest([("collected_data", signing::sha256(&[json.as_bytes()]))]);
+    v1::TaskContextTransfer { sections: vec![section], context_digest: digest.to_vec().into() }
+}
+
+fn broker_identity() -> BrokerIdentity {
+    BrokerIdentity { key_id: KeyId::parse("broker").unwrap(), key: PrivateKey::from_seed(&[9; 32]) }
+}

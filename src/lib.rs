@@ -2,6 +2,7 @@
 
 pub mod broker;
 pub mod cli;
+pub mod client;
 pub mod codes;
 pub mod config;
 pub mod domain;

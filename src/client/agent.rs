@@ -1,0 +1,192 @@
+//! An agent on a session: the messages of a handoff as calls, and deliveries checked end to end.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use prost::Message as _;
+
+use super::{About, Client, ClientError, Composer, Identity, Session, compose};
+use crate::{
+    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
+    ids::{AgentId, IdSource, KeyId},
+    proto::v1::{self, MessageType},
+    time::{Clock, Timestamp},
+};
+
+/// An agent that is connected.
+pub struct Agent {
+    /// The connection, with the agent's token.
+    pub client: Client,
+    /// The session.
+    pub session: Session,
+    composer: Composer,
+    known_keys: Mutex<HashMap<(AgentId, KeyId), PublicKey>>,
+}
+
+/// A delivery whose envelope was verified with its sender's key.
+#[derive(Debug, Clone)]
+pub struct Delivered {
+    /// As it came.
+    pub delivery: v1::Delivery,
+    /// The envelope in it.
+    pub envelope: v1::Envelope,
+}
+
+impl Delivered {
+    /// What it is.
+    pub fn kind(&self) -> MessageType {
+        self.envelope.message_type()
+    }
+
+    /// Its payload as this message; the default one if it is another.
+    pub fn payload<M: prost::Message + Default>(&self) -> M {
+        let value = self.envelope.payload.as_ref().map(|payload| payload.value.clone()).unwrap_or_default();
+        M::decode(value).unwrap_or_default()
+    }
+
+    /// The handoff that it is about.
+    pub fn handoff_id(&self) -> &str {
+        match self.kind() {
+            MessageType::HandoffRequest => &self.envelope.message_id,
+            _ => &self.envelope.correlation_id,
+        }
+    }
+
+    /// What an answer to it is about.
+    pub fn about(&self) -> About {
+        About::handoff(&self.envelope.task_id, self.envelope.epoch, self.handoff_id())
+    }
+}
+
+impl Agent {
+    /// Proves who one is and opens a session that takes this many deliveries at a time.
+    pub async fn connect(
+        client: &Client,
+        identity: Identity,
+        credit: u32,
+        clock: Arc<dyn Clock>,
+        ids: Arc<dyn IdSource>,
+    ) -> Result<Self, ClientError> {
+        let token = client.prove(&identity).await?;
+        let client = client.with_token(&token)?;
+        let session = Session::open(&client).await?;
+        session.credit(credit).await?;
+        let composer = Composer { identity, clock, ids };
+        Ok(Self { client, session, composer, known_keys: Mutex::default() })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &AgentId {
+        &self.composer.identity.agent
+    }
+
+    /// Sends a message.
+    pub async fn send<M: prost::Message + prost::Name>(
+        &self,
+        to: &str,
+        kind: MessageType,
+        about: &About,
+        payload: &M,
+    ) -> Result<v1::Receipt, ClientError> {
+        self.session.send(self.composer.encode(to, kind, about, payload)).await
+    }
+
+    /// Asks somebody to take a task.
+    pub async fn request(
+        &self,
+        to: &str,
+        task_id: &str,
+        epoch: u64,
+        request: &v1::HandoffRequest,
+    ) -> Result<v1::Receipt, ClientError> {
+        self.send(to, MessageType::HandoffRequest, &About::task(task_id, epoch), request).await
+    }
+
+    /// Takes the handoff of this request.
+    pub async fn accept(&self, request: &Delivered) -> Result<v1::Receipt, ClientError> {
+        let sender = &request.envelope.sender_id;
+        self.send(sender, MessageType::HandoffAccept, &request.about(), &v1::HandoffAccept::default()).await
+    }
+
+    /// Does not take it.
+    pub async fn reject(&self, request: &Delivered, reject: &v1::HandoffReject) -> Result<v1::Receipt, ClientError> {
+        self.send(&request.envelope.sender_id, MessageType::HandoffReject, &request.about(), reject).await
+    }
+
+    /// Sends the context that this accept waits for.
+    pub async fn send_context(
+        &self,
+        accept: &Delivered,
+        context: &v1::TaskContextTransfer,
+    ) -> Result<v1::Receipt, ClientError> {
+        self.send(&accept.envelope.sender_id, MessageType::TaskContextTransfer, &accept.about(), context).await
+    }
+
+    /// Takes over: checks the context's digest and says so.
+    pub async fn complete(&self, context: &Delivered) -> Result<v1::Receipt, ClientError> {
+        let payload: v1::TaskContextTransfer = context.payload();
+        let complete = v1::HandoffComplete {
+            outcome: v1::HandoffOutcome::Success.into(),
+            context_digest: compose::digest_of(&payload.sections).to_vec().into(),
+            ..Default::default()
+        };
+        self.send(&context.envelope.sender_id, MessageType::HandoffComplete, &context.about(), &complete).await
+    }
+
+    /// Says how a task is doing.
+    pub async fn report(&self, about: &About, update: &v1::TaskStatusUpdate) -> Result<v1::Receipt, ClientError> {
+        self.send("", MessageType::TaskStatusUpdate, about, update).await
+    }
+
+    /// The next delivery, its signature checked with the sender's key.
+    pub async fn next(&self) -> Result<Delivered, ClientError> {
+        let delivery = self.session.next_delivery().await?;
+        let envelope = v1::Envelope::decode(delivery.envelope.clone())
+            .map_err(|error| ClientError::Answer(format!("a delivery does not parse: {error}")))?;
+        self.verify(&delivery, &envelope).await?;
+        Ok(Delivered { delivery, envelope })
+    }
+
+    /// The next delivery, acked at once.
+    pub async fn take(&self) -> Result<Delivered, ClientError> {
+        let delivered = self.next().await?;
+        self.session.ack(&delivered.delivery.delivery_id).await?;
+        Ok(delivered)
+    }
+
+    async fn verify(&self, delivery: &v1::Delivery, envelope: &v1::Envelope) -> Result<(), ClientError> {
+        self.learn_keys(&envelope.sender_id, &envelope.key_id).await?;
+        let keys = KnownKeys(&self.known_keys);
+        let parsed = UnverifiedEnvelope::parse(delivery.envelope.clone());
+        let verified = parsed.and_then(|parsed| parsed.verify(&keys, self.composer.clock.now(), false));
+        verified.map(drop).map_err(|error| ClientError::Answer(format!("a delivery is not its sender's: {error}")))
+    }
+
+    async fn learn_keys(&self, agent_id: &str, key_id: &str) -> Result<(), ClientError> {
+        let (Ok(agent), Ok(key_id)) = (AgentId::parse(agent_id), KeyId::parse(key_id)) else { return Ok(()) };
+        if self.known_keys.lock().expect("no holder panics").contains_key(&(agent.clone(), key_id)) {
+            return Ok(());
+        }
+        let request = v1::GetAgentRequest { agent_id: agent_id.to_owned() };
+        let found = self.client.answer(self.client.agents().get_agent(request).await)?;
+        let card = found.agent.and_then(|agent| agent.card).unwrap_or_default();
+        let mut known = self.known_keys.lock().expect("no holder panics");
+        for key in card.keys.iter().filter(|key| key.revoke_time.is_none()) {
+            if let (Ok(id), Ok(public)) = (KeyId::parse(&key.key_id), PublicKey::parse(&key.public_key)) {
+                known.insert((agent.clone(), id), public);
+            }
+        }
+        Ok(())
+    }
+}
+
+struct KnownKeys<'a>(&'a Mutex<HashMap<(AgentId, KeyId), PublicKey>>);
+
+impl KeyRing for KnownKeys<'_> {
+    fn key(&self, agent: &AgentId, key_id: &KeyId, _now: Timestamp) -> Result<PublicKey, KeyRingError> {
+        let known = self.0.lock().expect("no holder panics");
+        known.get(&(agent.clone(), key_id.clone())).cloned().ok_or(KeyRingError::Unknown)
+    }
+}

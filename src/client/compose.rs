@@ -1,0 +1,101 @@
+//! Making signed envelopes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::{Message, Name};
+
+use super::Identity;
+use crate::{
+    envelope::{self, signing},
+    ids::IdSource,
+    proto::v1::{self, MessageType, context_section::Content},
+    time::Clock,
+};
+
+/// What an envelope is about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct About {
+    /// The task.
+    pub task_id: String,
+    /// Its epoch, as the sender believes.
+    pub epoch: u64,
+    /// The handoff, or the message that is answered.
+    pub correlation_id: String,
+}
+
+impl About {
+    /// A handoff of a task.
+    pub fn handoff(task_id: &str, epoch: u64, handoff_id: &str) -> Self {
+        Self { task_id: task_id.to_owned(), epoch, correlation_id: handoff_id.to_owned() }
+    }
+
+    /// A task.
+    pub fn task(task_id: &str, epoch: u64) -> Self {
+        Self::handoff(task_id, epoch, "")
+    }
+}
+
+/// Makes and signs one agent's envelopes.
+#[derive(Clone)]
+pub struct Composer {
+    /// Whose.
+    pub identity: Identity,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Where message ids come from.
+    pub ids: Arc<dyn IdSource>,
+}
+
+impl Composer {
+    /// A signed envelope with a new id, of now.
+    pub fn compose<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> v1::Envelope {
+        let now = self.clock.now();
+        let (seconds, nanos) = now.to_parts();
+        let mut envelope = v1::Envelope {
+            message_id: self.ids.message_id(now).to_string(),
+            sender_id: self.identity.agent.to_string(),
+            receiver_id: to.to_owned(),
+            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
+            message_type: kind.into(),
+            correlation_id: about.correlation_id.clone(),
+            task_id: about.task_id.clone(),
+            epoch: about.epoch,
+            payload: Some(envelope::payload_of(payload)),
+            ..Default::default()
+        };
+        envelope::sign(&mut envelope, &self.identity.key_id, &self.identity.key);
+        envelope
+    }
+
+    /// The same as the bytes that are sent.
+    pub fn encode<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> Bytes {
+        self.compose(to, kind, about, payload).encode_to_vec().into()
+    }
+}
+
+/// A context of these sections, each a name and its JSON text, with its digest.
+pub fn context_of<'a>(sections: impl IntoIterator<Item = (&'a str, String)>) -> v1::TaskContextTransfer {
+    let section = |(name, json): (&str, String)| v1::ContextSection {
+        name: name.to_owned(),
+        content: Some(Content::Json(json)),
+        ..Default::default()
+    };
+    let sections: Vec<_> = sections.into_iter().map(section).collect();
+    let context_digest = digest_of(&sections).to_vec().into();
+    v1::TaskContextTransfer { sections, context_digest }
+}
+
+/// The digest of a context, computed from its sections.
+pub(super) fn digest_of(sections: &[v1::ContextSection]) -> [u8; 32] {
+    signing::context_digest(sections.iter().map(|section| {
+        let digest = match &section.content {
+            Some(Content::Json(json)) => signing::sha256(&[json.as_bytes()]),
+            Some(Content::Bytes(bytes)) => signing::sha256(&[&bytes.data]),
+            Some(Content::Reference(reference)) => reference.sha256.as_ref().try_into().unwrap_or_default(),
+            Some(Content::Delta(delta)) => delta.result_sha256.as_ref().try_into().unwrap_or_default(),
+            None => [0; 32],
+        };
+        (section.name.as_str(), digest)
+    }))
+}

@@ -1,0 +1,155 @@
+//! What can go wrong on the way to a broker and back.
+
+use std::{collections::BTreeMap, error::Error, fmt, io, path::PathBuf, time::Duration};
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+/// Why a call did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The CA's file.
+    #[error("failed to read the CA {}: {source}; `baton dev` makes one in its data folder, tls/ca.pem", path.display())]
+    Ca {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Not an address, or not a CA.
+    #[error("failed to use the server {server:?} or its CA: {source}; an address looks like 127.0.0.1:22866")]
+    Address {
+        /// As it was given.
+        server: String,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+    /// A token with characters that no token has.
+    #[error("failed to use the token: it has characters that cannot be sent")]
+    Token,
+    /// No broker answers.
+    #[error("no broker answers at {server}: {problem}; start one with `baton dev`, or name another with --server")]
+    Unreachable {
+        /// Where.
+        server: String,
+        /// Why.
+        problem: String,
+    },
+    /// Somebody answers, but is not trusted.
+    #[error("the certificate of {server} is not trusted: {problem}; name its CA with --ca")]
+    Untrusted {
+        /// Where.
+        server: String,
+        /// Why.
+        problem: String,
+    },
+    /// The broker refused.
+    #[error("{0}")]
+    Refused(Box<Refused>),
+    /// What came back is not what it must be.
+    #[error("the broker's answer cannot be trusted: {0}")]
+    Answer(String),
+    /// The session is over.
+    #[error("the session has ended: {0}")]
+    SessionEnded(String),
+}
+
+/// A refusal by the broker.
+#[derive(Debug, Clone)]
+pub struct Refused {
+    /// The gRPC code.
+    pub code: Code,
+    /// The stable reason, or empty.
+    pub reason: String,
+    /// In words.
+    pub message: String,
+    /// What else there is to know.
+    pub metadata: BTreeMap<String, String>,
+    /// Fields that are wrong, and how.
+    pub violations: Vec<(String, String)>,
+    /// When trying again may help.
+    pub retry_after: Option<Duration>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let code = format!("{:?}", self.code);
+        write!(formatter, "refused: {} ({code}): {}", if self.reason.is_empty() { "?" } else { &self.reason }, self.message)?;
+        for (path, problem) in &self.violations {
+            write!(formatter, "\n  {path}: {problem}")?;
+        }
+        if let Some(wait) = self.retry_after {
+            write!(formatter, "\n  try again in {wait:?}")?;
+        }
+        Ok(())
+    }
+}
+
+impl ClientError {
+    /// The stable reason of a refusal.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Refused(refused) => Some(&refused.reason),
+            _ => None,
+        }
+    }
+
+    /// Whether connecting again can help.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::SessionEnded(_) => true,
+            Self::Refused(refused) => refused.code == Code::Unavailable || refused.reason == "TOKEN_INVALID",
+            _ => false,
+        }
+    }
+
+    pub(super) fn connecting(server: &str, error: &(dyn Error + 'static)) -> Self {
+        let problem = innermost(error);
+        let server = server.to_owned();
+        if problem.contains("certificate") || problem.contains("UnknownIssuer") {
+            Self::Untrusted { server, problem }
+        } else {
+            Self::Unreachable { server, problem }
+        }
+    }
+
+    pub(super) fn of(server: &str, status: &Status) -> Self {
+        let details = status.get_error_details();
+        if details.error_info().is_none() && matches!(status.code(), Code::Unavailable | Code::Unknown)
+            && let Some(source) = status.source()
+        {
+            return Self::connecting(server, source);
+        }
+        Self::Refused(Box::new(Refused::of(status, &details)))
+    }
+
+    pub(super) fn of_message(message: &tonic_types::pb::Status) -> Self {
+        use prost::Message as _;
+        let code = Code::from_i32(message.code);
+        let status = Status::with_details(code, message.message.clone(), message.encode_to_vec().into());
+        Self::Refused(Box::new(Refused::of(&status, &status.get_error_details())))
+    }
+}
+
+impl Refused {
+    fn of(status: &Status, details: &ErrorDetails) -> Self {
+        let info = details.error_info();
+        let violations = details.bad_request().map(|bad| bad.field_violations.clone()).unwrap_or_default();
+        Self {
+            code: status.code(),
+            reason: info.map(|info| info.reason.clone()).unwrap_or_default(),
+            message: status.message().to_owned(),
+            metadata: info.map(|info| info.metadata.clone().into_iter().collect()).unwrap_or_default(),
+            violations: violations.into_iter().map(|violation| (violation.field, violation.description)).collect(),
+            retry_after: details.retry_info().and_then(|info| info.retry_delay),
+        }
+    }
+}
+
+fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

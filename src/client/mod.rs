@@ -1,0 +1,155 @@
+//! The Rust client: what our own commands use, and any agent in Rust can.
+//!
+//! Owns connecting, proving who one is, the session, and checking what comes back: receipts by the broker's key,
+//! envelopes by their senders' keys. Must not know the broker's insides: it talks over the wire like everybody else.
+
+mod agent;
+mod compose;
+mod error;
+mod session;
+
+use std::{path::PathBuf, time::Duration};
+
+use tonic::{
+    Request, Status,
+    metadata::{Ascii, MetadataValue},
+    service::{Interceptor, interceptor::InterceptedService},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+};
+
+pub use agent::{Agent, Delivered};
+pub use compose::{About, Composer, context_of};
+pub use error::{ClientError, Refused};
+pub use session::Session;
+
+use crate::{
+    envelope::{FRAME_BYTES_MAX, keys::PrivateKey, signing},
+    ids::{AgentId, KeyId},
+    proto::v1::{
+        self, agent_service_client::AgentServiceClient, broker_service_client::BrokerServiceClient,
+        handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
+    },
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where a broker is, and as whom to call it.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// HOST:PORT.
+    pub server: String,
+    /// A PEM file with the CA to trust; the system's CAs if there is none.
+    pub ca: Option<PathBuf>,
+    /// A token to call with.
+    pub token: Option<String>,
+}
+
+/// Who an agent is, and what proves it.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The agent.
+    pub agent: AgentId,
+    /// The name of its key.
+    pub key_id: KeyId,
+    /// The key.
+    pub key: PrivateKey,
+}
+
+/// A channel whose calls carry a token.
+pub type Authorized = InterceptedService<Channel, Token>;
+
+/// Adds the token to each call.
+#[derive(Debug, Clone, Default)]
+pub struct Token(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(token) = &self.0 {
+            request.metadata_mut().insert("authorization", token.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// A connection to a broker. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Client {
+    server: String,
+    channel: Channel,
+    token: Token,
+}
+
+impl Client {
+    /// Connects.
+    pub async fn connect(options: &Options) -> Result<Self, ClientError> {
+        let server = options.server.clone();
+        let mut tls = ClientTlsConfig::new();
+        tls = match &options.ca {
+            Some(path) => {
+                let pem = std::fs::read(path).map_err(|source| ClientError::Ca { path: path.clone(), source })?;
+                tls.ca_certificate(Certificate::from_pem(pem))
+            }
+            None => tls.with_native_roots(),
+        };
+        let endpoint = Endpoint::from_shared(format!("https://{server}"))
+            .and_then(|endpoint| endpoint.tls_config(tls))
+            .map_err(|source| ClientError::Address { server: server.clone(), source })?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(Duration::from_secs(30))
+            .tcp_nodelay(true);
+        let channel = endpoint.connect().await.map_err(|source| ClientError::connecting(&server, &source))?;
+        let client = Self { server, channel, token: Token::default() };
+        match &options.token {
+            Some(token) => client.with_token(token),
+            None => Ok(client),
+        }
+    }
+
+    /// The same connection with this token.
+    pub fn with_token(&self, token: &str) -> Result<Self, ClientError> {
+        let value = format!("Bearer {token}").parse().map_err(|_| ClientError::Token)?;
+        Ok(Self { token: Token(Some(value)), ..self.clone() })
+    }
+
+    /// Proves who one is. Returns the token; see [`Self::with_token`].
+    pub async fn prove(&self, identity: &Identity) -> Result<String, ClientError> {
+        let (agent_id, key_id) = (identity.agent.to_string(), identity.key_id.to_string());
+        // Without the token that may be there: this is to get a new one.
+        let mut agents = AgentServiceClient::new(self.channel.clone());
+        let request = v1::CreateChallengeRequest { agent_id: agent_id.clone() };
+        let challenge = self.answer(agents.create_challenge(request).await)?.challenge;
+        let signature = identity.key.sign(&signing::session_input(&agent_id, &key_id, &challenge));
+        let signature = signature.to_vec().into();
+        let request = v1::CreateTokenRequest { agent_id, key_id, challenge, signature };
+        Ok(self.answer(agents.create_token(request).await)?.token)
+    }
+
+    /// The broker's answer, or the error that it is.
+    pub fn answer<T>(&self, answer: Result<tonic::Response<T>, Status>) -> Result<T, ClientError> {
+        answer.map(tonic::Response::into_inner).map_err(|status| ClientError::of(&self.server, &status))
+    }
+
+    /// Sending and receiving.
+    pub fn messages(&self) -> BrokerServiceClient<Authorized> {
+        BrokerServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+            .max_encoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// The directory.
+    pub fn agents(&self) -> AgentServiceClient<Authorized> {
+        AgentServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+    }
+
+    /// Handoffs.
+    pub fn handoffs(&self) -> HandoffServiceClient<Authorized> {
+        HandoffServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// Tasks.
+    pub fn tasks(&self) -> TaskServiceClient<Authorized> {
+        TaskServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+}

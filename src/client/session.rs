@@ -1,0 +1,190 @@
+//! A session: the `Connect` stream, with answers matched to their questions.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tonic::Streaming;
+
+use super::{Client, ClientError};
+use crate::{
+    envelope::{keys::PublicKey, signing},
+    proto::v1::{self, acknowledgement::Outcome, connect_request::Request, connect_response::Response},
+};
+
+/// Frames that wait to be sent.
+const FRAMES_MAX: usize = 1024;
+/// Deliveries that wait to be looked at: at least the highest credit, so that the reader never waits.
+const DELIVERIES_MAX: usize = 4096;
+
+type Answer = Result<Response, ClientError>;
+
+#[derive(Debug, Default)]
+struct Pending {
+    answers: HashMap<u64, oneshot::Sender<Answer>>,
+    /// Set when the session is over: why.
+    ended: Option<String>,
+}
+
+/// An open session.
+#[derive(Debug)]
+pub struct Session {
+    /// What the broker said first.
+    pub welcome: v1::Welcome,
+    broker_key: PublicKey,
+    frames: mpsc::Sender<v1::ConnectRequest>,
+    pending: Arc<Mutex<Pending>>,
+    next_request: AtomicU64,
+    deliveries: tokio::sync::Mutex<mpsc::Receiver<v1::Delivery>>,
+}
+
+impl Session {
+    /// Opens a session for the agent of the client's token.
+    pub async fn open(client: &Client) -> Result<Self, ClientError> {
+        let (frames, receiver) = mpsc::channel(FRAMES_MAX);
+        let answer = client.messages().connect(ReceiverStream::new(receiver)).await;
+        let mut responses = client.answer(answer)?;
+        let first = responses.next().await.transpose().map_err(|status| ClientError::of(&client.server, &status))?;
+        let Some(v1::ConnectResponse { response: Some(Response::Welcome(welcome)), .. }) = first else {
+            return Err(ClientError::Answer("the first frame is not a welcome".to_owned()));
+        };
+        let key = welcome.broker_key.as_ref().map(|key| PublicKey::parse(&key.public_key));
+        let Some(Ok(broker_key)) = key else {
+            return Err(ClientError::Answer("the welcome has no good key of the broker".to_owned()));
+        };
+        let (sender, deliveries) = mpsc::channel(DELIVERIES_MAX);
+        let pending = Arc::new(Mutex::new(Pending::default()));
+        tokio::spawn(read(responses, sender, pending.clone()));
+        Ok(Self {
+            welcome,
+            broker_key,
+            frames,
+            pending,
+            next_request: AtomicU64::new(1),
+            deliveries: tokio::sync::Mutex::new(deliveries),
+        })
+    }
+
+    /// Sends an envelope; returns the broker's receipt, its signature checked.
+    pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
+        match self.ask(Request::Envelope(envelope)).await? {
+            Response::Receipt(receipt) => {
+                if !self.broker_key.verifies(&signing::receipt_input(&receipt), &receipt.signature) {
+                    return Err(ClientError::Answer("the receipt is not signed by the broker".to_owned()));
+                }
+                Ok(receipt)
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The next delivery, or why there will be none.
+    pub async fn next_delivery(&self) -> Result<v1::Delivery, ClientError> {
+        let next = self.deliveries.lock().await.recv().await;
+        next.ok_or_else(|| ClientError::SessionEnded(self.why_ended()))
+    }
+
+    /// Acks a delivery.
+    pub async fn ack(&self, delivery_id: &str) -> Result<(), ClientError> {
+        self.acknowledge(delivery_id, Outcome::Ack(v1::Ack {})).await.map(drop)
+    }
+
+    /// Nacks a delivery.
+    pub async fn nack(&self, delivery_id: &str, nack: v1::Nack) -> Result<(), ClientError> {
+        self.acknowledge(delivery_id, Outcome::Nack(nack)).await.map(drop)
+    }
+
+    /// Asks for more time for a delivery, from now.
+    pub async fn extend(&self, delivery_id: &str, extension: Duration) -> Result<(), ClientError> {
+        let extension = prost_types::Duration::try_from(extension).ok();
+        self.acknowledge(delivery_id, Outcome::Extend(v1::Extend { extension })).await.map(drop)
+    }
+
+    /// Says how many deliveries to take at a time.
+    pub async fn credit(&self, max_outstanding: u32) -> Result<(), ClientError> {
+        self.ask(Request::Credit(v1::Credit { max_outstanding })).await.map(drop)
+    }
+
+    /// Says how the agent is.
+    pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
+        self.ask(Request::Heartbeat(heartbeat)).await.map(drop)
+    }
+
+    async fn acknowledge(&self, delivery_id: &str, outcome: Outcome) -> Result<v1::Acknowledged, ClientError> {
+        let acknowledgement = v1::Acknowledgement { delivery_id: delivery_id.to_owned(), outcome: Some(outcome) };
+        match self.ask(Request::Acknowledgement(acknowledgement)).await? {
+            Response::Acknowledged(acknowledged) => Ok(acknowledged),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn ask(&self, request: Request) -> Answer {
+        let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut pending = self.pending.lock().expect("no holder panics");
+            if let Some(why) = &pending.ended {
+                return Err(ClientError::SessionEnded(why.clone()));
+            }
+            pending.answers.insert(request_id, sender);
+        }
+        let frame = v1::ConnectRequest { request_id, request: Some(request) };
+        if self.frames.send(frame).await.is_err() {
+            return Err(ClientError::SessionEnded(self.why_ended()));
+        }
+        receiver.await.unwrap_or_else(|_| Err(ClientError::SessionEnded(self.why_ended())))
+    }
+
+    fn why_ended(&self) -> String {
+        let pending = self.pending.lock().expect("no holder panics");
+        pending.ended.clone().unwrap_or_else(|| "the connection was lost".to_owned())
+    }
+}
+
+async fn read(
+    mut responses: Streaming<v1::ConnectResponse>,
+    deliveries: mpsc::Sender<v1::Delivery>,
+    pending: Arc<Mutex<Pending>>,
+) {
+    let why = loop {
+        let (request_id, response) = match responses.next().await {
+            Some(Ok(v1::ConnectResponse { request_id, response: Some(response) })) => (request_id, response),
+            Some(Ok(v1::ConnectResponse { response: None, .. })) => continue,
+            Some(Err(status)) => break status.message().to_owned(),
+            None => break "the broker has closed it".to_owned(),
+        };
+        match response {
+            Response::Delivery(delivery) => {
+                if deliveries.send(delivery).await.is_err() {
+                    break "the session was dropped".to_owned();
+                }
+            }
+            Response::GoAway(go_away) => break go_away.reason_text,
+            other => {
+                let waiting = pending.lock().expect("no holder panics").answers.remove(&request_id);
+                let answer = match other {
+                    Response::Error(error) => Err(ClientError::of_message(&error)),
+                    other => Ok(other),
+                };
+                if let Some(waiting) = waiting {
+                    drop(waiting.send(answer));
+                }
+            }
+        }
+    };
+    let mut pending = pending.lock().expect("no holder panics");
+    pending.ended = Some(why);
+    pending.answers.clear(); // whoever waits hears of it
+}
+
+fn unexpected(response: &Response) -> ClientError {
+    ClientError::Answer(format!("it does not belong to the question: {response:?}"))
+}

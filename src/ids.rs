@@ -129,6 +129,13 @@ impl MessageId {
     }
 }
 
+impl std::str::FromStr for MessageId {
+    type Err = IdError;
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        Self::parse(text)
+    }
+}
+
 impl fmt::Display for MessageId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.as_hyphenated().fmt(formatter)

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use super::{exit, serve};
+use super::{Failure, serve};
 use crate::{
     config::{Config, DEFAULT_DATA, DEFAULT_LISTEN},
     server::Ready,
@@ -17,7 +17,7 @@ use crate::{
 #[command(after_help = "Examples:
   baton dev                              data in ./baton-data, port 22866
   baton dev --data /tmp/try --port 0     another folder, any free port")]
-pub struct DevArgs {
+pub(super) struct DevArgs {
     /// The folder of all data; made if it is not there, used again if it is.
     #[arg(long, env = "BATON_DATA", default_value = DEFAULT_DATA, value_name = "FOLDER")]
     data: PathBuf,
@@ -33,18 +33,13 @@ pub struct DevArgs {
 }
 
 /// Runs the broker until ctrl-C.
-pub async fn run(args: DevArgs) -> u8 {
+pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
     let mut listen = args.listen;
     if let Some(port) = args.port {
         listen.set_port(port);
     }
-    match Config::development(listen, args.data, args.allow_unsigned) {
-        Ok(config) => serve::run_until_signal(config, say_what_next).await,
-        Err(error) => {
-            eprintln!("baton: {error}");
-            exit::of_config(&error)
-        }
-    }
+    let config = Config::development(listen, args.data, args.allow_unsigned)?;
+    serve::run_until_signal(config, say_what_next).await
 }
 
 fn say_what_next(ready: &Ready) {

@@ -1,50 +1,103 @@
-//! Exit codes: the same for every command, and documented in `baton --help`.
+//! Exit codes: the same for every command; `baton --help` lists them.
+
+use std::{fmt, io, path::Path};
 
 use crate::{
+    client::ClientError,
     config::ConfigError,
+    envelope::keys::KeyFileError,
     server::{FolderError, ServerError},
     store::OpenError,
     wire::grpc::listener::BindError,
 };
 
-/// Done.
-pub const OK: u8 = 0;
-/// Something failed.
-pub const FAILED: u8 = 1;
-/// Wrong usage.
-pub const USAGE: u8 = 2;
-/// The configuration or a file that was named cannot be used.
-pub const CONFIGURATION: u8 = 3;
-/// Another broker has the data folder.
-pub const DATA_IN_USE: u8 = 4;
-/// The data folder is of another version.
-pub const DATA_VERSION: u8 = 5;
-/// The store is damaged.
-pub const DATA_DAMAGED: u8 = 6;
-/// The port is in use.
-pub const PORT_IN_USE: u8 = 7;
-/// The broker refused.
-pub const REFUSED: u8 = 8;
-/// No broker answers.
-pub const UNREACHABLE: u8 = 9;
+pub(super) const OK: u8 = 0;
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const CONFIGURATION: u8 = 3;
+const DATA_IN_USE: u8 = 4;
+const DATA_VERSION: u8 = 5;
+const DATA_DAMAGED: u8 = 6;
+const PORT_IN_USE: u8 = 7;
+const REFUSED: u8 = 8;
+const UNREACHABLE: u8 = 9;
 
-/// The code of a broker that does not run.
-pub fn of_server(error: &ServerError) -> u8 {
-    match error {
-        ServerError::Folder(FolderError::Store(error)) | ServerError::Store(error) => of_store(error),
-        ServerError::Folder(FolderError::File { .. } | FolderError::Key(_))
-        | ServerError::DevelopmentCa(_)
-        | ServerError::Tls(_) => CONFIGURATION,
-        ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
-        ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
-        ServerError::Start(_) => DATA_DAMAGED,
-        ServerError::Reflection(_) | ServerError::Serve(_) | ServerError::Engine => FAILED,
+/// Why a command did not do what it should, and the exit code for it.
+#[derive(Debug)]
+pub struct Failure {
+    pub(super) code: u8,
+    message: String,
+}
+
+impl Failure {
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self { code: FAILED, message: message.into() }
+    }
+
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self { code: USAGE, message: message.into() }
+    }
+
+    /// Whether trying again later can help.
+    pub(super) fn may_pass(&self) -> bool {
+        self.code == UNREACHABLE && !self.message.contains("not trusted") || self.code == FAILED
+    }
+
+    pub(super) fn file(path: &Path, problem: impl fmt::Display) -> Self {
+        Self { code: CONFIGURATION, message: format!("failed to use {}: {problem}", path.display()) }
     }
 }
 
-/// The code of a configuration that cannot be used.
-pub fn of_config(_: &ConfigError) -> u8 {
-    CONFIGURATION
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.message)
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self { code: CONFIGURATION, message: error.to_string() }
+    }
+}
+
+impl From<KeyFileError> for Failure {
+    fn from(error: KeyFileError) -> Self {
+        Self { code: CONFIGURATION, message: error.to_string() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match &error {
+            ClientError::Ca { .. } | ClientError::Address { .. } | ClientError::Token => CONFIGURATION,
+            ClientError::Unreachable { .. } | ClientError::Untrusted { .. } => UNREACHABLE,
+            ClientError::Refused(_) => REFUSED,
+            ClientError::Answer(_) | ClientError::SessionEnded(_) => FAILED,
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Self {
+        let code = match &error {
+            ServerError::Folder(FolderError::Store(error)) | ServerError::Store(error) => of_store(error),
+            ServerError::Folder(FolderError::File { .. } | FolderError::Key(_))
+            | ServerError::DevelopmentCa(_)
+            | ServerError::Tls(_)
+            | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
+            ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
+            ServerError::Start(_) => DATA_DAMAGED,
+            ServerError::Reflection(_) | ServerError::Serve(_) | ServerError::Engine => FAILED,
+        };
+        Self { code, message: error.to_string() }
+    }
 }
 
 fn of_store(error: &OpenError) -> u8 {

@@ -1,35 +1,114 @@
-//! The command line.
+//! The command line: one file a command. Data goes to stdout, everything else to stderr.
+//!
+//! Owns flags, output and exit codes. Talks to a broker over gRPC like everybody else; only `dev` and `serve` know the
+//! server, and that only to start it.
+
+mod agent;
+mod completions;
+mod connection;
+mod demo;
+mod dev;
+mod envelope;
+mod exit;
+mod handoff;
+mod json;
+mod keygen;
+mod logging;
+mod mail;
+mod output;
+mod serve;
+mod task;
+mod token;
+mod worker;
 
 use clap::{Parser, Subcommand};
 
-pub mod dev;
-pub mod exit;
-pub mod logging;
-pub mod serve;
+pub use exit::Failure;
 
-/// The handoff broker for AI agents.
+use self::{connection::ConnectionArgs, output::Output};
+
+/// The handoff broker for AI agents: one agent hands a task to another, signed, durable, with exactly one owner.
 #[derive(Debug, Parser)]
-#[command(name = "baton", version)]
-pub struct Cli {
-    /// What to do.
+#[command(
+    name = "baton",
+    version,
+    after_help = "Start with:
+  baton dev          a broker that needs nothing
+  baton demo         watch three agents hand a task over, in another terminal
+
+Exit codes:
+  0  done
+  1  something failed
+  2  wrong usage
+  3  the configuration, or a file that was named, cannot be used
+  4  another broker has the data folder
+  5  the data folder is of another version of baton
+  6  the store is damaged
+  7  the port is in use
+  8  the broker refused; stderr has the reason
+  9  no broker answers, or its certificate is not trusted
+
+Environment: BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_DATA, BATON_LISTEN, BATON_CONFIG stand for the flags of the
+same name; BATON_LOG sets what is logged (for example debug); NO_COLOR turns colours off."
+)]
+struct Cli {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    /// How data is printed. On a terminal a table is the default, elsewhere JSON.
+    #[arg(short, long, global = true, value_name = "FORMAT")]
+    output: Option<output::Format>,
     #[command(subcommand)]
-    pub command: Command,
+    command: Command,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Start a broker for development.
+enum Command {
     Dev(dev::DevArgs),
-    /// Start a broker with a configuration file.
     Serve(serve::ServeArgs),
+    Demo(demo::DemoArgs),
+    Keygen(keygen::KeygenArgs),
+    Token(token::TokenArgs),
+    /// Register agents and look at them; run a small agent.
+    #[command(subcommand)]
+    Agent(agent::AgentCommand),
+    /// Ask for handoffs, answer them, look at them.
+    #[command(subcommand)]
+    Handoff(handoff::HandoffCommand),
+    /// Look at tasks.
+    #[command(subcommand)]
+    Task(task::TaskCommand),
+    /// Receive an agent's mail.
+    #[command(subcommand)]
+    Mail(mail::MailCommand),
+    /// Sign, verify and inspect envelopes, as JSON.
+    #[command(subcommand)]
+    Envelope(envelope::EnvelopeCommand),
+    Completions(completions::CompletionsArgs),
 }
 
 /// Runs the command line; returns the exit code.
 pub async fn run() -> u8 {
+    let cli = Cli::parse();
     logging::start();
-    match Cli::parse().command {
+    let output = Output::new(cli.output);
+    let outcome = match cli.command {
         Command::Dev(args) => dev::run(args).await,
         Command::Serve(args) => serve::run(args).await,
+        Command::Demo(args) => demo::run(args, &cli.connection).await,
+        Command::Keygen(args) => keygen::run(args, &output),
+        Command::Token(args) => token::run(args, &cli.connection).await,
+        Command::Agent(command) => agent::run(command, &cli.connection, &output).await,
+        Command::Handoff(command) => handoff::run(command, &cli.connection, &output).await,
+        Command::Task(command) => task::run(command, &cli.connection, &output).await,
+        Command::Mail(command) => mail::run(command, &cli.connection).await,
+        Command::Envelope(command) => envelope::run(command),
+        Command::Completions(args) => completions::run(&args),
+    };
+    match outcome {
+        Ok(()) => exit::OK,
+        Err(failure) => {
+            eprintln!("baton: {failure}");
+            failure.code
+        }
     }
 }

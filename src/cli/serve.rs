@@ -6,7 +6,7 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::exit;
+use super::Failure;
 use crate::{
     config::Config,
     server::{self, Ready},
@@ -19,7 +19,7 @@ use crate::{
   baton serve --config baton.toml --check     only read it and say what it means
 
 docs/configuration.md has every key.")]
-pub struct ServeArgs {
+pub(super) struct ServeArgs {
     /// The configuration, a TOML file.
     #[arg(long, env = "BATON_CONFIG", value_name = "FILE")]
     config: PathBuf,
@@ -29,31 +29,19 @@ pub struct ServeArgs {
 }
 
 /// Runs the broker until a signal.
-pub async fn run(args: ServeArgs) -> u8 {
-    let config = match Config::read(&args.config) {
-        Ok(config) => config,
-        Err(error) => {
-            eprintln!("baton: {error}");
-            return exit::of_config(&error);
-        }
-    };
+pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
+    let config = Config::read(&args.config)?;
     if args.check {
         println!("{config:#?}");
-        return exit::OK;
+        return Ok(());
     }
     run_until_signal(config, |ready| println!("baton is ready on {} (TLS)", ready.address)).await
 }
 
 /// Runs a broker until SIGINT or SIGTERM. A second signal ends the process at once; nothing that was answered is lost.
-pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> u8 {
+pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> Result<(), Failure> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let stop = CancellationToken::new();
-    let (mut interrupt, mut terminate) = match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-        (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
-        (Err(error), _) | (_, Err(error)) => {
-            eprintln!("baton: failed to listen for signals: {error}");
-            return exit::FAILED;
-        }
-    };
     let stop_on_signal = stop.clone();
     tokio::spawn(async move {
         for first in [true, false] {
@@ -65,15 +53,9 @@ pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready))
                 tracing::info!("stopping; once more to stop at once");
                 stop_on_signal.cancel();
             } else {
-                std::process::exit(i32::from(exit::FAILED));
+                std::process::exit(1);
             }
         }
     });
-    match server::run(config, stop, ready).await {
-        Ok(()) => exit::OK,
-        Err(error) => {
-            eprintln!("baton: {error}");
-            exit::of_server(&error)
-        }
-    }
+    Ok(server::run(config, stop, ready).await?)
 }

@@ -1,0 +1,34 @@
+"""Agents for the baton handoff broker.
+
+An agent registers, proves who it is with its ed25519 key, and hands tasks over or takes them: see `baton.agent.Agent`.
+The messages themselves are in `baton.v1`.
+"""
+
+from baton import v1
+from baton.agent import Agent, Delivery
+from baton.envelopes import bytes_section, handoff_id_of, json_section, make_envelope, payload_of
+from baton.errors import BatonError, FieldViolation, VerificationError
+from baton.keys import generate_key, load_key, public_bytes, save_key
+from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt
+
+__all__ = [
+    "Agent",
+    "BatonError",
+    "Delivery",
+    "FieldViolation",
+    "VerificationError",
+    "bytes_section",
+    "context_digest",
+    "generate_key",
+    "handoff_id_of",
+    "json_section",
+    "load_key",
+    "make_envelope",
+    "payload_of",
+    "public_bytes",
+    "save_key",
+    "sign_envelope",
+    "v1",
+    "verify_envelope",
+    "verify_receipt",
+]

@@ -1,0 +1,22 @@
+//! `baton completions`.
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use super::{Cli, Failure};
+
+/// Print completions for a shell.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton completions bash > /etc/bash_completion.d/baton
+  baton completions zsh > ~/.zfunc/_baton")]
+pub(super) struct CompletionsArgs {
+    /// Which shell.
+    shell: Shell,
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the shape of all commands")]
+pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    clap_complete::generate(args.shell, &mut Cli::command(), "baton", &mut std::io::stdout());
+    Ok(())
+}

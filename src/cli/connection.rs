@@ -1,0 +1,76 @@
+//! Which broker, and as whom.
+
+use std::{path::PathBuf, sync::Arc};
+
+use clap::Args;
+
+use super::Failure;
+use crate::{
+    client::{Agent, Client, Identity, Options},
+    config::{DEFAULT_DATA, DEFAULT_LISTEN},
+    envelope::keys::PrivateKey,
+    ids::{AgentId, KeyId, SystemIds},
+    time::SystemClock,
+};
+
+/// Flags of every command that talks to a broker.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ConnectionArgs {
+    /// The broker to talk to.
+    #[arg(long, global = true, env = "BATON_SERVER", default_value = DEFAULT_LISTEN, value_name = "HOST:PORT")]
+    server: String,
+    /// The CA to trust, a PEM file. Default: ./baton-data/tls/ca.pem if it is there, else the system's CAs.
+    #[arg(long, global = true, env = "BATON_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The token to call with. Default: ./baton-data/operator.token if it is there.
+    #[arg(long, global = true, env = "BATON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    token: Option<String>,
+}
+
+/// Flags of every command that acts as an agent.
+#[derive(Debug, Clone, Args)]
+pub(super) struct IdentityArgs {
+    /// The agent to act as.
+    #[arg(long, value_name = "AGENT")]
+    id: AgentId,
+    /// Its key, a file from `baton keygen`.
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// The name of that key among the agent's keys.
+    #[arg(long, default_value = "k1", value_name = "KEY")]
+    key_id: KeyId,
+}
+
+impl ConnectionArgs {
+    /// Where the broker is, with the operator's token if it is at hand.
+    fn options(&self) -> Options {
+        let data = PathBuf::from(DEFAULT_DATA);
+        let ca = self.ca.clone().or_else(|| Some(data.join("tls/ca.pem")).filter(|path| path.exists()));
+        let operator = || std::fs::read_to_string(data.join("operator.token")).ok();
+        let token = self.token.clone().or_else(operator).map(|token| token.trim().to_owned());
+        Options { server: self.server.clone(), ca, token: token.filter(|token| !token.is_empty()) }
+    }
+
+    /// As an operator, or whoever the token is of.
+    pub(super) async fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.options()).await?)
+    }
+
+    /// The operator's token may be of another broker than the one that is named: without it where it was not asked for.
+    pub(super) async fn client_without_token(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&Options { token: self.token.clone(), ..self.options() }).await?)
+    }
+
+    /// As an agent, with a session.
+    pub(super) async fn agent(&self, identity: Identity, credit: u32) -> Result<Agent, Failure> {
+        let client = self.client_without_token().await?;
+        Ok(Agent::connect(&client, identity, credit, Arc::new(SystemClock), Arc::new(SystemIds)).await?)
+    }
+}
+
+impl IdentityArgs {
+    pub(super) fn load(&self) -> Result<Identity, Failure> {
+        let key = PrivateKey::read(&self.key)?;
+        Ok(Identity { agent: self.id.clone(), key_id: self.key_id.clone(), key })
+    }
+}

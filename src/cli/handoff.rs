@@ -1,0 +1,394 @@
+//! `baton handoff`: request, answer, list, show, watch.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use prost::{Message, Name};
+use tokio_stream::StreamExt as _;
+
+use super::{
+    Failure,
+    connection::{ConnectionArgs, IdentityArgs},
+    json,
+    output::{self, Output},
+};
+use crate::{
+    client::{About, Client, Composer, context_of},
+    ids::{AgentId, IdSource as _, MessageId, SystemIds, TaskId},
+    proto::v1::{self, MessageType},
+    time::{Clock as _, SystemClock},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum HandoffCommand {
+    Request(RequestArgs),
+    /// Take a handoff that is offered to you.
+    Accept(AnswerArgs),
+    /// Do not take it.
+    Reject {
+        #[command(flatten)]
+        answer: AnswerArgs,
+        /// Why.
+        #[arg(long, default_value = "other", value_name = "REASON")]
+        reason: Reason,
+        /// In words.
+        #[arg(long, default_value = "")]
+        text: String,
+        /// An agent that may be better fitted; may be repeated.
+        #[arg(long = "suggest", value_name = "AGENT")]
+        suggestions: Vec<AgentId>,
+    },
+    /// Send the context of a handoff that was accepted.
+    Context {
+        #[command(flatten)]
+        answer: AnswerArgs,
+        /// A JSON file: an object whose every entry becomes a section.
+        #[arg(long, value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Say that you have taken over; the task is yours then.
+    Complete {
+        #[command(flatten)]
+        answer: AnswerArgs,
+        /// Say that you could not.
+        #[arg(long)]
+        failed: bool,
+        /// In words.
+        #[arg(long, default_value = "")]
+        details: String,
+    },
+    /// Take back a handoff that you asked for.
+    Cancel(AnswerArgs),
+    /// List handoffs, newest first.
+    List(ListArgs),
+    /// Show one handoff: its state, both views, each step, the deadline.
+    Show {
+        /// Which.
+        id: MessageId,
+    },
+    /// Follow one handoff until it is final.
+    Watch {
+        /// Which.
+        id: MessageId,
+    },
+}
+
+/// Ask another agent to take a task. A new task id makes the task, yours at epoch 1.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton handoff request --id alice --key alice.pem --to bob --summary 'crash on start'
+  baton handoff request --id alice --key alice.pem --to type:expert --task ticket-7 --epoch 2 --priority high")]
+pub(super) struct RequestArgs {
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Who is to take it: an agent, or type:NAME.
+    #[arg(long, value_name = "RECEIVER")]
+    to: String,
+    /// The task; a new one if it is not named.
+    #[arg(long, value_name = "TASK")]
+    task: Option<TaskId>,
+    /// The task's epoch, from the latest receipt or `baton task show`.
+    #[arg(long, default_value_t = 1)]
+    epoch: u64,
+    /// The kind of work.
+    #[arg(long, default_value = "task", value_name = "TYPE")]
+    task_type: String,
+    /// What it is about, in a few words.
+    #[arg(long, default_value = "")]
+    summary: String,
+    /// How urgent it is.
+    #[arg(long, default_value = "medium")]
+    priority: Priority,
+    /// Who to ask next; may be repeated.
+    #[arg(long = "fallback", value_name = "AGENT")]
+    fallbacks: Vec<AgentId>,
+    /// Lend the task: it comes back with its final status.
+    #[arg(long)]
+    delegate: bool,
+}
+
+/// Which handoff, and as whom.
+#[derive(Debug, Args)]
+pub(super) struct AnswerArgs {
+    /// The handoff.
+    handoff: MessageId,
+    #[command(flatten)]
+    identity: IdentityArgs,
+}
+
+/// What to list.
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    /// Only of this task.
+    #[arg(long, value_name = "TASK")]
+    task: Option<TaskId>,
+    /// Only with this agent on either side.
+    #[arg(long, value_name = "AGENT")]
+    agent: Option<AgentId>,
+    /// Only in this state, for example ACCEPTED; may be repeated.
+    #[arg(long = "state", value_name = "STATE")]
+    states: Vec<String>,
+    /// At most this many.
+    #[arg(long, default_value_t = 50)]
+    limit: u32,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Priority {
+    Low,
+    Medium,
+    High,
+    Critical,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Reason {
+    NoSkill,
+    Overloaded,
+    NoPermission,
+    WrongTaskType,
+    Shutdown,
+    TooLittleTime,
+    Other,
+}
+
+pub(super) async fn run(
+    command: HandoffCommand,
+    connection: &ConnectionArgs,
+    output: &Output,
+) -> Result<(), Failure> {
+    match command {
+        HandoffCommand::Request(args) => request(args, connection, output).await,
+        HandoffCommand::Accept(args) => {
+            let payload = v1::HandoffAccept::default();
+            answer(&args, connection, output, MessageType::HandoffAccept, |_| payload).await
+        }
+        HandoffCommand::Reject { answer: args, reason, text, suggestions } => {
+            let payload = v1::HandoffReject {
+                reason: reason.to_proto().into(),
+                reason_text: text,
+                alternative_agent_suggestions: suggestions.iter().map(ToString::to_string).collect(),
+                ..Default::default()
+            };
+            answer(&args, connection, output, MessageType::HandoffReject, |_| payload).await
+        }
+        HandoffCommand::Context { answer: args, file } => {
+            let payload = read_context(&file)?;
+            answer(&args, connection, output, MessageType::TaskContextTransfer, |_| payload).await
+        }
+        HandoffCommand::Complete { answer: args, failed, details } => {
+            let outcome = if failed { v1::HandoffOutcome::Failure } else { v1::HandoffOutcome::Success };
+            let payload = |handoff: &v1::Handoff| v1::HandoffComplete {
+                outcome: outcome.into(),
+                context_digest: handoff.context_digest.clone(),
+                details,
+            };
+            answer(&args, connection, output, MessageType::HandoffComplete, payload).await
+        }
+        HandoffCommand::Cancel(args) => {
+            let payload = v1::HandoffCancel::default();
+            answer(&args, connection, output, MessageType::HandoffCancel, |_| payload).await
+        }
+        HandoffCommand::List(args) => list(args, connection, output).await,
+        HandoffCommand::Show { id } => {
+            let client = connection.client().await?;
+            let handoff = get(&client, &id).await?;
+            show(&handoff, output)
+        }
+        HandoffCommand::Watch { id } => watch(id, connection, output).await,
+    }
+}
+
+async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (client, composer) = as_agent(&args.identity, connection).await?;
+    let mode = if args.delegate { v1::HandoffMode::Delegate } else { v1::HandoffMode::Transfer };
+    let payload = v1::HandoffRequest {
+        task_type: args.task_type,
+        priority: args.priority.to_proto().into(),
+        initial_context_summary: args.summary,
+        fallback_candidates: args.fallbacks.iter().map(ToString::to_string).collect(),
+        mode: mode.into(),
+        ..Default::default()
+    };
+    let task = args.task.map_or_else(|| SystemIds.message_id(SystemClock.now()).to_string(), |task| task.to_string());
+    let about = About::task(&task, args.epoch);
+    send(&client, &composer, &args.to, MessageType::HandoffRequest, &about, &payload, output).await
+}
+
+/// An answer to the other side of a handoff.
+async fn answer<M: Message + Name>(
+    args: &AnswerArgs,
+    connection: &ConnectionArgs,
+    output: &Output,
+    kind: MessageType,
+    payload: impl FnOnce(&v1::Handoff) -> M,
+) -> Result<(), Failure> {
+    let (client, composer) = as_agent(&args.identity, connection).await?;
+    let handoff = get(&client, &args.handoff).await?;
+    let is_sender = composer.identity.agent.as_str() == handoff.sender_id;
+    let to = if is_sender { &handoff.candidate_id } else { &handoff.sender_id };
+    let about = About::handoff(&handoff.task_id, handoff.epoch, &handoff.handoff_id);
+    send(&client, &composer, to, kind, &about, &payload(&handoff), output).await
+}
+
+async fn send<M: Message + Name>(
+    client: &Client,
+    composer: &Composer,
+    to: &str,
+    kind: MessageType,
+    about: &About,
+    payload: &M,
+    output: &Output,
+) -> Result<(), Failure> {
+    let request = v1::SendRequest { envelope: composer.encode(to, kind, about, payload) };
+    let answer = client.answer(client.messages().send(request).await)?;
+    output.one(&answer.receipt.unwrap_or_default(), |receipt| {
+        vec![
+            ("handoff", receipt.handoff_id.clone()),
+            ("state", output::short(receipt.handoff_state().as_str_name(), "HANDOFF_STATE_")),
+            ("task", receipt.task_id.clone()),
+            ("owner", receipt.owner_id.clone()),
+            ("epoch", receipt.epoch.to_string()),
+            ("custody", hex::encode(&receipt.custody_hash)),
+        ]
+    })
+}
+
+async fn as_agent(identity: &IdentityArgs, connection: &ConnectionArgs) -> Result<(Client, Composer), Failure> {
+    let identity = identity.load()?;
+    let client = connection.client_without_token().await?;
+    let client = client.with_token(&client.prove(&identity).await?)?;
+    let composer = Composer { identity, clock: std::sync::Arc::new(SystemClock), ids: std::sync::Arc::new(SystemIds) };
+    Ok((client, composer))
+}
+
+fn read_context(path: &std::path::Path) -> Result<v1::TaskContextTransfer, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
+    let value: serde_json::Map<String, serde_json::Value> =
+        serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not a JSON object: {error}")))?;
+    let sections: Vec<(&str, String)> = value.iter().map(|(name, value)| (name.as_str(), section_text(value))).collect();
+    Ok(context_of(sections))
+}
+
+/// A section is an object or a list; anything else becomes the entry of one.
+fn section_text(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Object(_) | serde_json::Value::Array(_) => value.to_string(),
+        other => serde_json::json!({ "value": other }).to_string(),
+    }
+}
+
+async fn get(client: &Client, id: &MessageId) -> Result<v1::Handoff, Failure> {
+    let request = v1::GetHandoffRequest { handoff_id: id.to_string() };
+    Ok(client.answer(client.handoffs().get_handoff(request).await)?.handoff.unwrap_or_default())
+}
+
+async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let state = |name: &String| {
+        let full = format!("HANDOFF_STATE_{}", name.to_uppercase());
+        v1::HandoffState::from_str_name(&full)
+            .map(i32::from)
+            .ok_or_else(|| Failure::usage(format!("--state {name} is not a state; for example ACCEPTED")))
+    };
+    let request = v1::ListHandoffsRequest {
+        page_size: args.limit.min(1000),
+        page_token: String::new(),
+        task_id: args.task.map(|task| task.to_string()).unwrap_or_default(),
+        agent_id: args.agent.map(|agent| agent.to_string()).unwrap_or_default(),
+        states: args.states.iter().map(state).collect::<Result<_, _>>()?,
+    };
+    let client = connection.client().await?;
+    let page = client.answer(client.handoffs().list_handoffs(request).await)?;
+    let columns = ["HANDOFF", "TASK", "FROM", "TO", "STATE", "SENDER SEES", "RECEIVER SEES", "UPDATED"];
+    output.list(&columns, &page.handoffs, |handoff| {
+        vec![
+            handoff.handoff_id.clone(),
+            handoff.task_id.clone(),
+            handoff.sender_id.clone(),
+            handoff.candidate_id.clone(),
+            output::short(handoff.state().as_str_name(), "HANDOFF_STATE_"),
+            output::short(handoff.sender_view().as_str_name(), "SENDER_VIEW_"),
+            output::short(handoff.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
+            output::time(handoff.update_time.as_ref()),
+        ]
+    })
+}
+
+fn show(handoff: &v1::Handoff, output: &Output) -> Result<(), Failure> {
+    output.one(handoff, |handoff| {
+        let deadline = handoff.deadline.as_ref().or(handoff.whole_deadline.as_ref());
+        let open = handoff.state() as i32 <= v1::HandoffState::ContextSent as i32;
+        let error = match handoff.error_code() {
+            v1::ErrorCode::Unspecified => String::new(),
+            code => format!("{} ({})", handoff.error_message, output::short(code.as_str_name(), "ERROR_CODE_")),
+        };
+        let mut lines = vec![
+            ("handoff", handoff.handoff_id.clone()),
+            ("task", format!("{} at epoch {}", handoff.task_id, handoff.epoch)),
+            ("from", handoff.sender_id.clone()),
+            ("to", format!("{} (asked for {})", handoff.candidate_id, handoff.receiver_id)),
+            ("state", output::short(handoff.state().as_str_name(), "HANDOFF_STATE_")),
+            ("sender sees", output::short(handoff.sender_view().as_str_name(), "SENDER_VIEW_")),
+            ("receiver sees", output::short(handoff.receiver_view().as_str_name(), "RECEIVER_VIEW_")),
+            ("deadline", if open { output::time(deadline) } else { String::new() }),
+            ("error", error),
+        ];
+        lines.extend(handoff.transitions.iter().map(|step| ("step", step_line(step))));
+        lines
+    })
+}
+
+async fn watch(id: MessageId, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let client = connection.client().await?;
+    let request = v1::WatchHandoffRequest { handoff_id: id.to_string() };
+    let mut updates = client.answer(client.handoffs().watch_handoff(request).await)?;
+    let mut printed = 0;
+    while let Some(update) = updates.next().await {
+        let handoff = client.answer(update.map(tonic::Response::new))?.handoff.unwrap_or_default();
+        if output.is_table() {
+            handoff.transitions.iter().skip(printed).for_each(|step| println!("{}", step_line(step)));
+        } else {
+            println!("{}", json::of(&handoff)?);
+        }
+        printed = handoff.transitions.len();
+    }
+    Ok(())
+}
+
+/// One step on a line: when, what, the state and both views.
+pub(super) fn step_line(step: &v1::HandoffTransition) -> String {
+    format!(
+        "{}  {:<16} {:<13} sender {:<23} receiver {:<25} {}",
+        output::time(step.transition_time.as_ref()),
+        output::short(step.cause().as_str_name(), "HANDOFF_CAUSE_"),
+        output::short(step.state().as_str_name(), "HANDOFF_STATE_"),
+        output::short(step.sender_view().as_str_name(), "SENDER_VIEW_"),
+        output::short(step.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
+        step.candidate_id,
+    )
+}
+
+impl Priority {
+    fn to_proto(self) -> v1::Priority {
+        match self {
+            Self::Low => v1::Priority::Low,
+            Self::Medium => v1::Priority::Medium,
+            Self::High => v1::Priority::High,
+            Self::Critical => v1::Priority::Critical,
+        }
+    }
+}
+
+impl Reason {
+    fn to_proto(self) -> v1::RejectReason {
+        match self {
+            Self::NoSkill => v1::RejectReason::NoSkill,
+            Self::Overloaded => v1::RejectReason::Overloaded,
+            Self::NoPermission => v1::RejectReason::NoPermission,
+            Self::WrongTaskType => v1::RejectReason::WrongTaskType,
+            Self::Shutdown => v1::RejectReason::Shutdown,
+            Self::TooLittleTime => v1::RejectReason::TooLittleTime,
+            Self::Other => v1::RejectReason::Other,
+        }
+    }
+}

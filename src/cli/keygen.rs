@@ -1,0 +1,33 @@
+//! `baton keygen`.
+
+use std::path::PathBuf;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use clap::Args;
+use serde_json::json;
+
+use super::{Failure, output::Output};
+use crate::{envelope::keys::PrivateKey, ids::SystemIds};
+
+/// Make an ed25519 key for an agent: a PKCS#8 PEM file that only you can read. Never overwrites one.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton keygen --out alice.pem
+  baton keygen --out alice.pem -o json | jq -r .publicKey")]
+pub(super) struct KeygenArgs {
+    /// The file to write.
+    #[arg(long, default_value = "agent.pem", value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(super) fn run(args: KeygenArgs, output: &Output) -> Result<(), Failure> {
+    let key = PrivateKey::generate(&SystemIds);
+    key.write(&args.out)?;
+    let public = key.public();
+    let (hex, base64) = (hex::encode(public.as_bytes()), BASE64_STANDARD.encode(public.as_bytes()));
+    if output.is_table() {
+        println!("wrote {}\npublic key  {hex}  (hex)\n            {base64}  (base64, for grpcurl)", args.out.display());
+        return Ok(());
+    }
+    output.value(&json!({"file": args.out, "publicKey": base64, "publicKeyHex": hex}))
+}

@@ -149,8 +149,7 @@ impl Config {
 
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
         let file: File = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
@@ -268,7 +267,8 @@ mod tests {
 
     #[test]
     fn what_is_set_is_used() {
-        let text = format!("listen = \"[::1]:1\"\n{TLS}[handoff]\naccept_timeout_ms = 1500\n[delivery]\nack_wait_ms = 7\n");
+        let text =
+            format!("listen = \"[::1]:1\"\n{TLS}[handoff]\naccept_timeout_ms = 1500\n[delivery]\nack_wait_ms = 7\n");
         let config = read(&text).unwrap();
         assert_eq!(config.settings.timeouts.accept, Duration::from_millis(1500));
         assert_eq!(config.settings.ack_wait, Duration::from_millis(7));

@@ -30,7 +30,9 @@ def main() -> None:
     subprocess.run([*protoc, f"--grpc_python_out={OUTPUT}", *services], check=True)
     for file in OUTPUT.rglob("*.py*"):
         # The stubs expect to be a top-level package baton.v1; they live inside of ours.
-        text = re.sub(r"^from baton\.v1 import", "from baton._gen.baton.v1 import", file.read_text("utf-8"), flags=re.M)
+        text = re.sub(
+            r"^from baton\.v1 import", "from baton._gen.baton.v1 import", file.read_text("utf-8"), flags=re.MULTILINE
+        )
         file.write_text(text, "utf-8")
     for folder in [OUTPUT, OUTPUT / "baton", OUTPUT / "baton" / "v1"]:
         (folder / "__init__.py").write_text("", "utf-8")

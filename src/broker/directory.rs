@@ -190,7 +190,8 @@ fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
     checks.at_most("card.skills", card.skills.len(), 64, "entries");
     for (index, skill) in card.skills.iter().enumerate().take(64) {
         checks.id(&format!("card.skills[{index}].name"), &skill.name, check_name);
-        for (name, list) in [("tags", &skill.tags), ("languages", &skill.languages), ("task_types", &skill.task_types)] {
+        for (name, list) in [("tags", &skill.tags), ("languages", &skill.languages), ("task_types", &skill.task_types)]
+        {
             let path = format!("card.skills[{index}].{name}");
             checks.at_most(&path, list.len(), 16, "entries");
             list.iter().for_each(|entry| checks.text(&path, entry, 128));

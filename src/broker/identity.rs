@@ -32,11 +32,7 @@ pub struct Identities {
 impl Identities {
     /// With this operator's token.
     pub fn new(operator_token: &str) -> Self {
-        Self {
-            operator: digest(operator_token),
-            challenges: Mutex::default(),
-            tokens: Mutex::default(),
-        }
+        Self { operator: digest(operator_token), challenges: Mutex::default(), tokens: Mutex::default() }
     }
 
     /// Something to sign, and until when.

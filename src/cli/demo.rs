@@ -175,7 +175,11 @@ impl Cast {
         self.take(sender, MessageType::HandoffComplete).await?;
         self.show_steps(handoff_id).await?;
         let owner = &receipt.owner_id;
-        println!("   {owner} owns the task now, epoch {}. Custody {}", receipt.epoch, hex::encode(&receipt.custody_hash));
+        println!(
+            "   {owner} owns the task now, epoch {}. Custody {}",
+            receipt.epoch,
+            hex::encode(&receipt.custody_hash)
+        );
         Ok(receipt)
     }
 
@@ -214,9 +218,11 @@ impl Cast {
         let task = self.client.answer(self.client.tasks().get_task(request).await)?.task.unwrap_or_default();
         println!("\nWho owned what:");
         let mut rows = vec![vec!["1".to_owned(), self.chatbot.id().to_string(), "made the task".to_owned()]];
-        rows.extend(task.hops.iter().map(|hop| {
-            vec![hop.epoch.to_string(), hop.receiver_id.clone(), format!("from {}", hop.sender_id)]
-        }));
+        rows.extend(
+            task.hops
+                .iter()
+                .map(|hop| vec![hop.epoch.to_string(), hop.receiver_id.clone(), format!("from {}", hop.sender_id)]),
+        );
         output::print_table(&["EPOCH", "OWNER", "HOW"], rows);
         let status = output::short(task.status().as_str_name(), "TASK_STATUS_");
         println!("\n{task_id} is {status}, owned by {}: \"{}\"", task.owner_id, task.details);

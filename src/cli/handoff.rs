@@ -152,11 +152,7 @@ pub(super) enum Reason {
     Other,
 }
 
-pub(super) async fn run(
-    command: HandoffCommand,
-    connection: &ConnectionArgs,
-    output: &Output,
-) -> Result<(), Failure> {
+pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         HandoffCommand::Request(args) => request(args, connection, output).await,
         HandoffCommand::Accept(args) => {
@@ -266,7 +262,8 @@ fn read_context(path: &std::path::Path) -> Result<v1::TaskContextTransfer, Failu
     let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
     let value: serde_json::Map<String, serde_json::Value> =
         serde_json::from_str(&text).map_err(|error| Failure::file(path, format!("not a JSON object: {error}")))?;
-    let sections: Vec<(&str, String)> = value.iter().map(|(name, value)| (name.as_str(), section_text(value))).collect();
+    let sections: Vec<(&str, String)> =
+        value.iter().map(|(name, value)| (name.as_str(), section_text(value))).collect();
     Ok(context_of(sections))
 }
 

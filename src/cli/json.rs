@@ -9,9 +9,8 @@ use serde_json::Value;
 use super::Failure;
 use crate::proto;
 
-static SCHEMA: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(proto::DESCRIPTORS).expect("the schema was compiled with this program")
-});
+static SCHEMA: LazyLock<DescriptorPool> =
+    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).expect("the schema was compiled with this program"));
 
 fn descriptor(name: &str) -> MessageDescriptor {
     SCHEMA.get_message_by_name(name).expect("every message of ours is in the schema")

@@ -195,8 +195,11 @@ impl Worker<'_> {
         self.owned.insert(about.task_id.clone());
         say("owns", &json!({"task": about.task_id, "epoch": receipt.epoch, "handoff": about.correlation_id}));
         let task = About::task(&about.task_id, receipt.epoch);
-        let progress =
-            v1::TaskStatusUpdate { status: v1::TaskStatus::InProgress.into(), progress: Some(0.5), ..Default::default() };
+        let progress = v1::TaskStatusUpdate {
+            status: v1::TaskStatus::InProgress.into(),
+            progress: Some(0.5),
+            ..Default::default()
+        };
         self.agent.report(&task, &progress).await?;
         let Some(next) = &self.args.return_to else { return Ok(true) };
         let request = v1::HandoffRequest {

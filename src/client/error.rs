@@ -74,7 +74,12 @@ pub struct Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let code = format!("{:?}", self.code);
-        write!(formatter, "refused: {} ({code}): {}", if self.reason.is_empty() { "?" } else { &self.reason }, self.message)?;
+        write!(
+            formatter,
+            "refused: {} ({code}): {}",
+            if self.reason.is_empty() { "?" } else { &self.reason },
+            self.message
+        )?;
         for (path, problem) in &self.violations {
             write!(formatter, "\n  {path}: {problem}")?;
         }
@@ -115,7 +120,8 @@ impl ClientError {
 
     pub(super) fn of(server: &str, status: &Status) -> Self {
         let details = status.get_error_details();
-        if details.error_info().is_none() && matches!(status.code(), Code::Unavailable | Code::Unknown)
+        if details.error_info().is_none()
+            && matches!(status.code(), Code::Unavailable | Code::Unknown)
             && let Some(source) = status.source()
         {
             return Self::connecting(server, source);

@@ -1,6 +1,9 @@
 //! ed25519 keys: parsing, strict verification, signing, key files. Must not know whose a key is.
 
-use std::{fmt, io, path::{Path, PathBuf}};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 use ed25519_dalek::{
     Signature, Signer, SigningKey, VerifyingKey,

@@ -15,7 +15,7 @@ mod verified;
 pub use author::{payload_of, sign};
 pub use checks::Checks;
 pub use error::EnvelopeError;
-pub use payload::{Body, check_heartbeat, RequestBody, RequestedTimeouts};
+pub use payload::{Body, RequestBody, RequestedTimeouts, check_heartbeat};
 pub use verified::{Header, KeyRing, KeyRingError, Receiver, UnverifiedEnvelope, VerifiedEnvelope};
 
 /// Largest payload value, in bytes.

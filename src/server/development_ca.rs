@@ -141,10 +141,7 @@ impl DevelopmentCa {
         if !files.has_good_server_certificate(now, &names)? {
             files.make_server_certificate(now, &names)?;
         }
-        Ok(Self {
-            ca_certificate: files.path("ca.pem"),
-            server: files.server(),
-        })
+        Ok(Self { ca_certificate: files.path("ca.pem"), server: files.server() })
     }
 }
 
@@ -172,19 +169,12 @@ impl Files<'_> {
     }
 
     fn server(&self) -> TlsFiles {
-        TlsFiles {
-            certificate: self.path("server.pem"),
-            key: self.path("server.key"),
-        }
+        TlsFiles { certificate: self.path("server.pem"), key: self.path("server.key") }
     }
 
     fn has(&self, name: &str) -> Result<bool, DevelopmentCaError> {
         let path = self.path(name);
-        path.try_exists().map_err(|problem| DevelopmentCaError::File {
-            action: "look for",
-            path,
-            problem,
-        })
+        path.try_exists().map_err(|problem| DevelopmentCaError::File { action: "look for", path, problem })
     }
 
     /// A key without its certificate is from a start that was cut off: nobody has trusted that CA yet.
@@ -203,10 +193,7 @@ impl Files<'_> {
         if !(self.has("server.pem")? && self.has("server.key")?) {
             return Ok(false);
         }
-        let spoilt = |problem| DevelopmentCaError::Spoilt {
-            problem,
-            remedy: Remedy::NewServerCertificate,
-        };
+        let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewServerCertificate };
         match self.server().load() {
             Ok(_) => {}
             Err(TlsError::KeyMismatch { .. }) => return Ok(false),
@@ -234,16 +221,10 @@ impl Files<'_> {
     /// What a client does that trusts this CA, and no other.
     fn verifier(&self) -> Result<Arc<WebPkiServerVerifier>, DevelopmentCaError> {
         let path = self.path("ca.pem");
-        let spoilt = |problem| DevelopmentCaError::Spoilt {
-            problem,
-            remedy: Remedy::NewCa,
-        };
+        let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewCa };
         let mut roots = RootCertStore::empty();
         for certificate in tls::read_certificates(&path).map_err(spoilt)? {
-            roots.add(certificate).map_err(|problem| DevelopmentCaError::Ca {
-                path: path.clone(),
-                problem,
-            })?;
+            roots.add(certificate).map_err(|problem| DevelopmentCaError::Ca { path: path.clone(), problem })?;
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider());
         Ok(verifier.build().expect("there is a root, and no revocation list"))
@@ -252,15 +233,10 @@ impl Files<'_> {
     fn make_server_certificate(&self, now: Timestamp, names: &[String]) -> Result<(), DevelopmentCaError> {
         let issuer = Issuer::new(ca_parameters(now), self.read_ca_key()?);
         let key = new_key()?;
-        let certificate = server_parameters(now, names)?
-            .signed_by(&key, &issuer)
-            .map_err(making)?;
+        let certificate = server_parameters(now, names)?.signed_by(&key, &issuer).map_err(making)?;
         if !self.check(certificate.der(), now, names)? {
             let problem = rustls::CertificateError::UnknownIssuer.into();
-            return Err(DevelopmentCaError::Ca {
-                path: self.path("ca.pem"),
-                problem,
-            });
+            return Err(DevelopmentCaError::Ca { path: self.path("ca.pem"), problem });
         }
         self.write("server.key", &key.serialize_pem(), Readers::OwnerOnly)?;
         self.write("server.pem", &certificate.pem(), Readers::Anybody)?;
@@ -270,10 +246,7 @@ impl Files<'_> {
 
     fn read_ca_key(&self) -> Result<KeyPair, DevelopmentCaError> {
         let path = self.path("ca.key");
-        let spoilt = |problem| DevelopmentCaError::Spoilt {
-            problem,
-            remedy: Remedy::NewCa,
-        };
+        let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewCa };
         let key = tls::read_key(&path).map_err(spoilt)?;
         KeyPair::try_from(&key).map_err(|problem| DevelopmentCaError::CaKey { path, problem })
     }
@@ -374,9 +347,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            Self {
-                parent: tempfile::tempdir().unwrap(),
-            }
+            Self { parent: tempfile::tempdir().unwrap() }
         }
 
         fn folder(&self) -> PathBuf {
@@ -406,9 +377,7 @@ mod tests {
 
         fn is_good_at(&self, at: Timestamp, name: &str) -> bool {
             let certificate = tls::read_certificates(&self.path("server.pem")).unwrap().remove(0);
-            Files { folder: &self.folder() }
-                .check(&certificate, at, &[name.to_owned()])
-                .unwrap()
+            Files { folder: &self.folder() }.check(&certificate, at, &[name.to_owned()]).unwrap()
         }
     }
 
@@ -454,10 +423,7 @@ mod tests {
     fn a_certificate_that_is_about_to_expire_is_made_anew_by_the_same_ca() {
         let fixture = Fixture::new();
         fixture.start(NOW, &[]).unwrap();
-        assert_eq!(
-            fixture.changed_by_start(in_days(368), &[]),
-            ["server.pem", "server.key"]
-        );
+        assert_eq!(fixture.changed_by_start(in_days(368), &[]), ["server.pem", "server.key"]);
         assert!(fixture.is_good_at(in_days(368 + 396), "localhost"));
     }
 
@@ -466,15 +432,8 @@ mod tests {
         let fixture = Fixture::new();
         fixture.start(NOW, &[]).unwrap();
         for name in ["broker.test", "10.1.2.3", "fd00::1", "snake_case"] {
-            assert_eq!(
-                fixture.changed_by_start(NOW, &[name]),
-                ["server.pem", "server.key"],
-                "{name}"
-            );
-            assert!(
-                fixture.is_good_at(NOW, name) && fixture.is_good_at(NOW, "localhost"),
-                "{name}"
-            );
+            assert_eq!(fixture.changed_by_start(NOW, &[name]), ["server.pem", "server.key"], "{name}");
+            assert!(fixture.is_good_at(NOW, name) && fixture.is_good_at(NOW, "localhost"), "{name}");
         }
     }
 
@@ -500,27 +459,14 @@ mod tests {
         fs::remove_file(fixture.path("ca.key")).unwrap();
         assert!(fixture.changed_by_start(NOW, &[]).is_empty());
         let problem = fixture.start(NOW, &["broker.test"]).unwrap_err();
-        assert!(
-            matches!(
-                problem,
-                DevelopmentCaError::Spoilt {
-                    remedy: Remedy::NewCa,
-                    ..
-                }
-            ),
-            "{problem}"
-        );
+        assert!(matches!(problem, DevelopmentCaError::Spoilt { remedy: Remedy::NewCa, .. }), "{problem}");
     }
 
     #[test]
     fn spoilt_files_are_named_and_kept() {
         for (name, garbage, remedy) in [
             ("ca.pem", "garbage", Remedy::NewCa),
-            (
-                "server.pem",
-                "-----BEGIN CERTIFICATE-----\n???\n",
-                Remedy::NewServerCertificate,
-            ),
+            ("server.pem", "-----BEGIN CERTIFICATE-----\n???\n", Remedy::NewServerCertificate),
             ("server.key", "garbage", Remedy::NewServerCertificate),
         ] {
             let fixture = Fixture::new();

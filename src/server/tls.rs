@@ -88,11 +88,7 @@ impl TlsFiles {
         let (certificate, key) = (self.certificate.clone(), self.key.clone());
         match problem {
             rustls::Error::InconsistentKeys(_) => TlsError::KeyMismatch { certificate, key },
-            problem => TlsError::Unusable {
-                certificate,
-                key,
-                problem,
-            },
+            problem => TlsError::Unusable { certificate, key, problem },
         }
     }
 }
@@ -117,9 +113,8 @@ pub fn provider() -> Arc<CryptoProvider> {
 
 /// The certificates in a PEM file, at least one.
 pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|problem| explain(path, problem))?;
+    let certificates: Vec<_> =
+        CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|problem| explain(path, problem))?;
     if certificates.is_empty() {
         return Err(TlsError::NoCertificate { path: path.into() });
     }
@@ -136,14 +131,8 @@ pub(super) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> 
 
 fn explain(path: &Path, problem: pem::Error) -> TlsError {
     match problem {
-        pem::Error::Io(problem) => TlsError::Read {
-            path: path.into(),
-            problem,
-        },
-        problem => TlsError::NotPem {
-            path: path.into(),
-            problem,
-        },
+        pem::Error::Io(problem) => TlsError::Read { path: path.into(), problem },
+        problem => TlsError::NotPem { path: path.into(), problem },
     }
 }
 
@@ -161,10 +150,7 @@ mod tests {
     /// A folder with a good certificate and key, for a test to spoil.
     fn good_files() -> Folder {
         let folder = tempfile::tempdir().unwrap();
-        let files = TlsFiles {
-            certificate: folder.path().join("tls.pem"),
-            key: folder.path().join("tls.key"),
-        };
+        let files = TlsFiles { certificate: folder.path().join("tls.pem"), key: folder.path().join("tls.key") };
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         fs::write(&files.certificate, made.cert.pem()).unwrap();
         fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
@@ -193,10 +179,7 @@ mod tests {
     #[test]
     fn a_file_without_what_it_should_have_is_named() {
         let Folder { files, folder: _folder } = good_files();
-        let swapped = TlsFiles {
-            certificate: files.key.clone(),
-            key: files.certificate.clone(),
-        };
+        let swapped = TlsFiles { certificate: files.key.clone(), key: files.certificate.clone() };
         assert!(matches!(problem(&swapped), TlsError::NoCertificate { .. }));
         fs::write(&files.key, "").unwrap();
         assert!(matches!(problem(&files), TlsError::NoKey { path } if path == files.key));
@@ -208,21 +191,14 @@ mod tests {
     fn a_key_of_another_certificate_is_refused() {
         let Folder { files, folder: _folder } = good_files();
         let other = good_files();
-        let mixed = TlsFiles {
-            key: other.files.key.clone(),
-            ..files
-        };
+        let mixed = TlsFiles { key: other.files.key.clone(), ..files };
         assert!(matches!(problem(&mixed), TlsError::KeyMismatch { key, .. } if key == other.files.key));
     }
 
     #[test]
     fn a_certificate_of_nonsense_is_refused() {
         let Folder { files, folder: _folder } = good_files();
-        fs::write(
-            &files.certificate,
-            "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-        )
-        .unwrap();
+        fs::write(&files.certificate, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
         assert!(matches!(problem(&files), TlsError::Unusable { .. }));
     }
 }

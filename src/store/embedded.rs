@@ -23,7 +23,7 @@ use std::{
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 
-use super::{Change, CommitError, Conflict, Key, KeyRange, Order, ReadError, Record, Store, Table, decide};
+use super::{Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide};
 
 /// What this version writes into `FORMAT`.
 const FORMAT: &str = "baton-store 1\n";
@@ -215,7 +215,8 @@ impl Store for EmbeddedStore {
         if self.poisoned.load(Ordering::Relaxed) {
             return Err(CommitError::Poisoned { path: self.path.clone() });
         }
-        let (outcomes, writes) = decide(group, |key| Ok::<_, CommitError>(self.get(key)?.map(|found| found.revision)))?;
+        let Decision { outcomes, writes } =
+            decide(group, |key| Ok::<_, CommitError>(self.get(key)?.map(|found| found.revision)))?;
         if writes.is_empty() {
             return Ok(outcomes);
         }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::RwLock};
 
 use bytes::Bytes;
 
-use super::{Change, CommitError, Conflict, Key, KeyRange, Order, ReadError, Record, Store, Table, decide};
+use super::{Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide};
 
 /// A store in memory.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl Store for MemoryStore {
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         let mut records = self.records.write().expect("no writer panics");
         let revision_of = |key: &Key| Ok::<_, CommitError>(records.get(key).map(|record| record.revision));
-        let (outcomes, writes) = decide(group, revision_of)?;
+        let Decision { outcomes, writes } = decide(group, revision_of)?;
         for write in writes {
             match &write.record {
                 Some(record) => records.insert(write.key.clone(), record.clone()),

@@ -200,7 +200,13 @@ pub trait Store: Send + Sync + 'static {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError>;
 
     /// The records of a range, at most `limit`, as they were at one moment. Never one that is not yet synced.
-    fn scan(&self, table: Table, range: KeyRange, order: Order, limit: usize) -> Result<Vec<(Bytes, Record)>, ReadError>;
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Record)>, ReadError>;
 
     /// Applies the changes in order, each wholly or not at all: a change is applied if every expectation holds at its
     /// place in the order, so that later changes see earlier ones. The answer has one entry a change. When it is `Ok`,
@@ -208,14 +214,16 @@ pub trait Store: Send + Sync + 'static {
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError>;
 }
 
+/// Which changes of a group apply, one entry a change, and what is to be written for those.
+struct Decision<'a> {
+    outcomes: Vec<Result<(), Conflict>>,
+    writes: Vec<&'a Write>,
+}
+
 /// Decides which changes of a group apply, over what is stored. Both engines use it, so that they cannot differ.
-fn decide<'a, E>(
-    group: &'a [Change],
-    revision_of: impl Fn(&Key) -> Result<Option<u64>, E>,
-) -> Result<(Vec<Result<(), Conflict>>, Vec<&'a Write>), E> {
+fn decide<E>(group: &[Change], revision_of: impl Fn(&Key) -> Result<Option<u64>, E>) -> Result<Decision<'_>, E> {
     let mut written = std::collections::HashMap::<&Key, Option<u64>>::new();
-    let mut outcomes = Vec::with_capacity(group.len());
-    let mut writes = Vec::new();
+    let mut decision = Decision { outcomes: Vec::with_capacity(group.len()), writes: Vec::new() };
     for change in group {
         let mut outcome = Ok(());
         for Expectation { key, revision } in &change.expectations {
@@ -231,10 +239,10 @@ fn decide<'a, E>(
         if outcome.is_ok() {
             for write in &change.writes {
                 written.insert(&write.key, write.record.as_ref().map(|record| record.revision));
-                writes.push(write);
+                decision.writes.push(write);
             }
         }
-        outcomes.push(outcome);
+        decision.outcomes.push(outcome);
     }
-    Ok((outcomes, writes))
+    Ok(decision)
 }

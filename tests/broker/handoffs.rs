@@ -123,11 +123,8 @@ fn a_suggested_agent_is_asked_next_and_unknown_suggestions_are_passed_over() {
 fn an_accept_timeout_moves_on_and_the_former_candidate_is_told_to_drop() {
     let mut world = World::with(&["a", "b", "c"]);
     let (mut a, mut b, mut c) = (world.connect("a"), world.connect("b"), world.connect("c"));
-    let payload = v1::HandoffRequest {
-        task_type: "support".into(),
-        fallback_candidates: vec!["c".into()],
-        ..Default::default()
-    };
+    let payload =
+        v1::HandoffRequest { task_type: "support".into(), fallback_candidates: vec!["c".into()], ..Default::default() };
     let id = world.send(world.request_with("a", "b", 1, &payload)).unwrap().handoff_id;
     world.take_and_ack(&mut b);
     world.pass(Duration::from_secs(31));
@@ -141,10 +138,7 @@ fn an_accept_timeout_moves_on_and_the_former_candidate_is_told_to_drop() {
 
 #[test]
 fn each_step_has_its_timeout_and_both_sides_are_told() {
-    for (steps, seconds, code) in [
-        (2, 60, v1::ErrorCode::ContextTimeout),
-        (3, 120, v1::ErrorCode::CompleteTimeout),
-    ] {
+    for (steps, seconds, code) in [(2, 60, v1::ErrorCode::ContextTimeout), (3, 120, v1::ErrorCode::CompleteTimeout)] {
         let mut world = World::with(&["a", "b"]);
         let (mut a, mut b) = (world.connect("a"), world.connect("b"));
         let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;

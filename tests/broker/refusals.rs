@@ -55,7 +55,8 @@ fn missing_and_malformed_fields_are_named() {
     let good = v1::HandoffRequest { task_type: "support".into(), ..Default::default() };
     check_field(with(v1::HandoffRequest { task_type: String::new(), ..good.clone() }), "envelope.payload.task_type");
     check_field(with(v1::HandoffRequest { priority: 9, ..good.clone() }), "envelope.payload.priority");
-    let timeouts = v1::HandoffTimeouts { accept: Some(prost_types::Duration { seconds: 0, nanos: 1 }), ..Default::default() };
+    let timeouts =
+        v1::HandoffTimeouts { accept: Some(prost_types::Duration { seconds: 0, nanos: 1 }), ..Default::default() };
     let payload = v1::HandoffRequest { timeouts: Some(timeouts), ..good.clone() };
     check_field(with(payload), "envelope.payload.timeouts.accept");
     let payload = v1::HandoffRequest { initial_context_summary: "x".repeat(17_000), ..good };
@@ -305,7 +306,8 @@ fn a_revoked_or_expired_key_is_refused() {
         let (seconds, nanos) = world.now.to_parts();
         Some(prost_types::Timestamp { seconds: seconds + offset, nanos })
     };
-    let change: [(&str, fn(&mut v1::AgentKey, Option<prost_types::Timestamp>), i64); 3] = [
+    type Change = fn(&mut v1::AgentKey, Option<prost_types::Timestamp>);
+    let change: [(&str, Change, i64); 3] = [
         ("revoked", |key, at| key.revoke_time = at, -1),
         ("expired", |key, at| key.not_after_time = at, -1),
         ("not yet valid", |key, at| key.not_before_time = at, 1),

@@ -52,7 +52,13 @@ impl Store for Disk {
         self.store.get(key)
     }
 
-    fn scan(&self, table: Table, range: KeyRange, order: Order, limit: usize) -> Result<Vec<(bytes::Bytes, Record)>, ReadError> {
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<(bytes::Bytes, Record)>, ReadError> {
         self.store.scan(table, range, order, limit)
     }
 
@@ -213,7 +219,12 @@ impl World {
         self.settle();
     }
 
-    pub fn acknowledge(&mut self, session: &Session, delivery: &OutgoingDelivery, fate: Fate) -> Result<Answer, Refusal> {
+    pub fn acknowledge(
+        &mut self,
+        session: &Session,
+        delivery: &OutgoingDelivery,
+        fate: Fate,
+    ) -> Result<Answer, Refusal> {
         let (agent, delivery_id) = (session.agent.clone(), delivery.delivery_id.clone());
         self.ask(|reply| Command::Acknowledge { agent, delivery_id, fate, reply })
     }
@@ -230,7 +241,13 @@ impl World {
     }
 
     /// An envelope, not signed yet.
-    pub fn envelope<M: Message + Name>(&self, from: &str, to: &str, kind: v1::MessageType, payload: &M) -> v1::Envelope {
+    pub fn envelope<M: Message + Name>(
+        &self,
+        from: &str,
+        to: &str,
+        kind: v1::MessageType,
+        payload: &M,
+    ) -> v1::Envelope {
         let (seconds, nanos) = self.now.to_parts();
         v1::Envelope {
             message_id: self.ids.message_id(self.now).to_string(),

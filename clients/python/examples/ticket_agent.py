@@ -12,7 +12,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from baton import Agent, BatonError, Delivery, generate_key, json_section, load_key, save_key, v1
+from baton import Agent, BatonError, Delivery, VerificationError, generate_key, json_section, load_key, save_key, v1
 
 
 async def offer(agent: Agent, to: str, task_id: str, title: str) -> int:
@@ -70,7 +70,7 @@ async def serve(agent: Agent) -> None:
     async for delivery in agent.deliveries():
         try:
             await take(agent, delivery)
-        except BatonError as error:
+        except (BatonError, VerificationError) as error:
             # The handoff has gone on without us, or this delivery is a repeat: there is nothing left to do about it.
             print(f"{delivery.envelope.task_id}: {error}", flush=True)
         await delivery.ack()

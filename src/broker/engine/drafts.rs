@@ -7,11 +7,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
 
-use super::{Engine, refused};
+use super::{Engine, Updates, refused};
 use crate::{
-    broker::{BrokerError, Outcome, Refused, Reply, directory::Entry},
+    broker::{BrokerError, Outcome, Reply, directory::Entry},
     domain::{handoff::Handoff, mailbox::Letter},
     ids::{AgentId, MessageId},
     store::{Change, Expectation, Key, Record, Write},
@@ -73,9 +72,6 @@ impl Ticket {
         }
     }
 }
-
-/// Where a watcher's updates go.
-pub(super) type Updates = mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>;
 
 /// Commands whose changes are committed with one sync.
 #[derive(Debug, Default)]

@@ -48,8 +48,7 @@ impl Engine {
                 Err(error) => return tracing::error!(%agent, %error, "failed to load a mailbox"),
             }
         }
-        let holder =
-            Holder { agent: agent.clone(), kind, events, outstanding_max: 0, outstanding: 0, handed_out: 0 };
+        let holder = Holder { agent: agent.clone(), kind, events, outstanding_max: 0, outstanding: 0, handed_out: 0 };
         let former = self.holders.insert(id, holder);
         assert!(former.is_none(), "a holder's id is used once");
         self.holders_of.entry(agent.clone()).or_default().push(id);

@@ -44,6 +44,9 @@ use crate::{
     time::Timestamp,
 };
 
+/// Where a watcher's updates go. Not bounded by itself: the steps of a handoff are.
+pub type Updates = mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>;
+
 /// Something to be done.
 #[derive(Debug)]
 pub enum Command {
@@ -115,7 +118,7 @@ pub enum Command {
         /// Which handoff.
         handoff: MessageId,
         /// Where to.
-        updates: mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>,
+        updates: Updates,
     },
     /// Tell every session that the broker is about to stop.
     GoAway,
@@ -179,7 +182,7 @@ pub struct Engine {
     /// Mail that was about to be handed out and has expired.
     expired: Vec<(AgentId, u64)>,
     handoff_timers: BTreeSet<(Timestamp, MessageId)>,
-    watchers: HashMap<MessageId, Vec<mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>>>,
+    watchers: HashMap<MessageId, Vec<Updates>>,
     /// A commit failed: nobody knows what is on disk, and nothing is taken any more.
     failed: bool,
 }
@@ -385,7 +388,7 @@ impl Engine {
         Ok(Answer::Registered)
     }
 
-    fn watch(&mut self, id: MessageId, updates: mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>) {
+    fn watch(&mut self, id: MessageId, updates: Updates) {
         let found = self.store.get(&records::HandoffRecord::key(id)).map_err(BrokerError::from);
         let decoded = found.and_then(|record| match record {
             Some(record) => Ok(records::HandoffRecord::decode(&record.value)?.handoff),

@@ -12,7 +12,8 @@ use crate::{
     broker::BrokerError,
     domain::{
         handoff::{
-            Acked, Effect, Handoff, Input, Mail, Notice, Outcome, Priority, Rejection, Situation, Task, Transition, step,
+            Acked, Effect, Handoff, Input, Mail, Notice, Outcome, Priority, Rejection, Situation, Task, Transition,
+            step,
         },
         mailbox::Letter,
     },
@@ -109,7 +110,7 @@ impl Engine {
             Ok(Outcome::Unchanged) => return Ok(None),
             Err(rejection) => return Err(StepError::Rejected(rejection)),
         };
-        let Transition { task, handoff, effects } = transition;
+        let Transition { task, handoff, effects } = *transition;
         let sequence = this.map_or(0, |this| this.sequence);
         if let Some(handoff) = &handoff {
             self.write_handoff(draft, known, handoff, this);

@@ -137,11 +137,9 @@ impl Refusal for Rejection {
             }
             Self::TaskFinal { status } => vec![("status", format!("{status:?}"))],
             Self::DigestMismatch { expected } => vec![("expected_digest", hex::encode(expected))],
-            Self::TaskUnknown
-            | Self::HandoffUnknown
-            | Self::HandoffExists
-            | Self::NotCandidate
-            | Self::NoCandidate => Vec::new(),
+            Self::TaskUnknown | Self::HandoffUnknown | Self::HandoffExists | Self::NotCandidate | Self::NoCandidate => {
+                Vec::new()
+            }
         }
     }
 }

@@ -142,9 +142,15 @@ pub enum Acked {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// Something is different now.
-    Moved(Transition),
+    Moved(Box<Transition>),
     /// Nothing is: a repeat, or a timer before its time.
     Unchanged,
+}
+
+impl Outcome {
+    fn moved(transition: Transition) -> Self {
+        Self::Moved(Box::new(transition))
+    }
 }
 
 /// What is next and what is to be done; all of it in one commit, or none.
@@ -195,15 +201,15 @@ pub struct Notice {
 /// Takes one input. See the module.
 pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
     match input {
-        Input::Request(request) => request_handoff(situation, request, now).map(Outcome::Moved),
+        Input::Request(request) => request_handoff(situation, request, now).map(Outcome::moved),
         Input::Message { from, epoch, message: Message::Status { status, progress, details, receivers } } => {
             let update = StatusUpdate { from, epoch: *epoch, status: *status, progress: *progress, details, receivers };
-            report_status(situation, &update, now).map(Outcome::Moved)
+            report_status(situation, &update, now).map(Outcome::moved)
         }
         Input::Message { from, epoch, message } => {
             let task = situation.task.ok_or(Rejection::TaskUnknown)?;
             let handoff = situation.handoff.ok_or(Rejection::HandoffUnknown)?;
-            take_message(Move::new(task, handoff, now), from, *epoch, message).map(Outcome::Moved)
+            take_message(Move::new(task, handoff, now), from, *epoch, message).map(Outcome::moved)
         }
         Input::Acked { by, mail } => Ok(with_both(situation, now, |moving| take_ack(moving, by, *mail))),
         Input::Undeliverable { to, mail } => Ok(with_both(situation, now, |moving| give_up(moving, to, *mail))),
@@ -211,13 +217,9 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
     }
 }
 
-fn with_both(
-    situation: Situation<'_>,
-    now: Timestamp,
-    act: impl FnOnce(Move) -> Option<Transition>,
-) -> Outcome {
+fn with_both(situation: Situation<'_>, now: Timestamp, act: impl FnOnce(Move) -> Option<Transition>) -> Outcome {
     let (Some(task), Some(handoff)) = (situation.task, situation.handoff) else { return Outcome::Unchanged };
-    act(Move::new(task, handoff, now)).map_or(Outcome::Unchanged, Outcome::Moved)
+    act(Move::new(task, handoff, now)).map_or(Outcome::Unchanged, Outcome::moved)
 }
 
 // ---------------------------------------------------------------------------------------------------------- request
@@ -433,12 +435,7 @@ fn take_context(mut moving: Move, digest: [u8; 32]) -> Result<Transition, Reject
     }
 }
 
-fn complete(
-    mut moving: Move,
-    success: bool,
-    digest: Option<[u8; 32]>,
-    details: &str,
-) -> Result<Transition, Rejection> {
+fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: &str) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         State::ContextSent => {
             let expected = moving.handoff.context_digest.expect("a stored context has its digest");
@@ -472,11 +469,7 @@ struct StatusUpdate<'a> {
     receivers: &'a [AgentId],
 }
 
-fn report_status(
-    situation: Situation<'_>,
-    update: &StatusUpdate<'_>,
-    now: Timestamp,
-) -> Result<Transition, Rejection> {
+fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Timestamp) -> Result<Transition, Rejection> {
     let task = situation.task.ok_or(Rejection::TaskUnknown)?;
     if let Some(handoff) = situation.handoff
         && *update.from == handoff.candidate
@@ -666,8 +659,7 @@ impl Move {
 
     fn check_candidate(&self, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
         if *from != self.handoff.candidate {
-            let too_late =
-                |offer: &Offer| offer.candidate == *from && offer.outcome == OfferOutcome::TimedOut;
+            let too_late = |offer: &Offer| offer.candidate == *from && offer.outcome == OfferOutcome::TimedOut;
             return Err(match self.handoff.offers.iter().any(too_late) {
                 true => Rejection::Expired { state: self.handoff.state },
                 false => Rejection::NotCandidate,

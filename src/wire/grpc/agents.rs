@@ -6,12 +6,7 @@ use tonic::{Request, Response, Status};
 
 use super::{auth, checked, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{
-        Broker, BrokerError,
-        directory::Entry,
-        engine::Command,
-        identity::Proof,
-    },
+    broker::{Broker, BrokerError, directory::Entry, engine::Command, identity::Proof},
     envelope::Checks,
     ids::{AgentId, AgentType, KeyId},
     proto::v1::{self, agent_service_server::AgentService},
@@ -56,10 +51,7 @@ impl AgentService for Agents {
         Ok(Response::new(v1::RegisterAgentResponse { agent: Some(self.to_proto(&entry)) }))
     }
 
-    async fn get_agent(
-        &self,
-        request: Request<v1::GetAgentRequest>,
-    ) -> Result<Response<v1::GetAgentResponse>, Status> {
+    async fn get_agent(&self, request: Request<v1::GetAgentRequest>) -> Result<Response<v1::GetAgentResponse>, Status> {
         let caller = auth::caller(&self.broker, request.metadata())?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let id = agent_id(&request.get_ref().agent_id)?;

@@ -49,26 +49,15 @@ impl Connection {
         let peer_certificates = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
         Self {
             transport: Transport::Encrypted(Box::new(stream)),
-            info: ConnectInfo {
-                peer_addr,
-                encrypted: true,
-                peer_certificates,
-            },
+            info: ConnectInfo { peer_addr, encrypted: true, peer_certificates },
         }
     }
 
     /// Without TLS; `beginning` was read from the stream already.
     pub(super) fn plain(stream: TcpStream, beginning: Vec<u8>, peer_addr: SocketAddr) -> Self {
         Self {
-            transport: Transport::Plain {
-                beginning: io::Cursor::new(beginning),
-                stream,
-            },
-            info: ConnectInfo {
-                peer_addr,
-                encrypted: false,
-                peer_certificates: Arc::default(),
-            },
+            transport: Transport::Plain { beginning: io::Cursor::new(beginning), stream },
+            info: ConnectInfo { peer_addr, encrypted: false, peer_certificates: Arc::default() },
         }
     }
 

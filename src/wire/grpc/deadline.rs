@@ -35,10 +35,7 @@ impl<S> Layer<S> for DeadlineLayer {
     type Service = Deadline<S>;
 
     fn layer(&self, inner: S) -> Deadline<S> {
-        Deadline {
-            inner,
-            status: self.status,
-        }
+        Deadline { inner, status: self.status }
     }
 }
 
@@ -117,11 +114,7 @@ mod tests {
         if let Some(timeout) = timeout {
             request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
         }
-        let response = DeadlineLayer::new(expired)
-            .layer(service)
-            .oneshot(request)
-            .await
-            .unwrap();
+        let response = DeadlineLayer::new(expired).layer(service).oneshot(request).await.unwrap();
         tonic::Status::from_header_map(response.headers()).unwrap().code()
     }
 

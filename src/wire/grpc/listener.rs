@@ -152,12 +152,7 @@ impl Stream for Incoming {
         loop {
             // First, so that tasks spawned here are also polled for below.
             while let Poll::Ready((stream, peer)) = self.poll_accept(context) {
-                let opening = open(
-                    stream,
-                    peer,
-                    TlsAcceptor::from(self.tls.load_full()),
-                    self.opening_timeout,
-                );
+                let opening = open(stream, peer, TlsAcceptor::from(self.tls.load_full()), self.opening_timeout);
                 self.opening.spawn(opening);
             }
             match self.opening.poll_join_next(context) {
@@ -376,18 +371,10 @@ mod tests {
         let mut incoming = listener.incoming(tls.clone(), shutdown.clone());
         adjust(&mut incoming);
         let (_reporter, health) = tonic_health::server::health_reporter();
-        let router = Server::builder()
-            .layer(RequireTlsLayer::new(tls_required))
-            .add_service(health);
+        let router = Server::builder().layer(RequireTlsLayer::new(tls_required)).add_service(health);
         let stop = shutdown.clone().cancelled_owned();
         let server = tokio::spawn(async { router.serve_with_incoming_shutdown(incoming, stop).await.unwrap() });
-        Fixture {
-            address,
-            identity,
-            tls,
-            shutdown,
-            server,
-        }
+        Fixture { address, identity, tls, shutdown, server }
     }
 
     impl Fixture {
@@ -433,9 +420,7 @@ mod tests {
     }
 
     async fn in_time<T>(future: impl Future<Output = T>) -> T {
-        tokio::time::timeout(Duration::from_secs(20), future)
-            .await
-            .expect("takes far too long")
+        tokio::time::timeout(Duration::from_secs(20), future).await.expect("takes far too long")
     }
 
     #[tokio::test]
@@ -469,22 +454,14 @@ mod tests {
         let answer = String::from_utf8(in_time(fixture.exchange(request)).await).unwrap();
         assert!(answer.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{answer}");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.contains(&format!("content-length: {}\r\n", body.len())),
-            "{answer}"
-        );
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{answer}");
         assert!(body.contains("gRPC over TLS"), "{answer}");
     }
 
     #[tokio::test]
     async fn garbage_is_closed_and_others_are_served() {
         let fixture = serve().await;
-        for garbage in [
-            b"\0\0\0\0".as_slice(),
-            b"PRI * HTTP/1.0\r\n",
-            b"SSH-2.0-x\r\n",
-            &[0xff; 4096],
-        ] {
+        for garbage in [b"\0\0\0\0".as_slice(), b"PRI * HTTP/1.0\r\n", b"SSH-2.0-x\r\n", &[0xff; 4096]] {
             assert_eq!(in_time(fixture.exchange(garbage)).await, b"");
         }
         // It begins like TLS, and so is answered with an alert: 21.

@@ -27,12 +27,8 @@ use crate::{
 };
 
 /// Names of all our services, for health.
-pub const SERVICES: [&str; 4] = [
-    "baton.v1.AgentService",
-    "baton.v1.BrokerService",
-    "baton.v1.HandoffService",
-    "baton.v1.TaskService",
-];
+pub const SERVICES: [&str; 4] =
+    ["baton.v1.AgentService", "baton.v1.BrokerService", "baton.v1.HandoffService", "baton.v1.TaskService"];
 
 /// The services of a broker.
 pub fn routes(broker: &Broker) -> Routes {

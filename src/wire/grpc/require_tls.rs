@@ -28,10 +28,7 @@ impl<S> Layer<S> for RequireTlsLayer {
     type Service = RequireTls<S>;
 
     fn layer(&self, inner: S) -> RequireTls<S> {
-        RequireTls {
-            inner,
-            status: self.status,
-        }
+        RequireTls { inner, status: self.status }
     }
 }
 
@@ -59,11 +56,7 @@ where
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         // A request that came from no listener of ours says nothing about TLS, and so is refused too.
-        if request
-            .extensions()
-            .get::<ConnectInfo>()
-            .is_some_and(|connection| connection.encrypted)
-        {
+        if request.extensions().get::<ConnectInfo>().is_some_and(|connection| connection.encrypted) {
             Box::pin(self.inner.call(request))
         } else {
             Box::pin(std::future::ready(Ok((self.status)().into_http())))

@@ -13,7 +13,7 @@ use tonic::{Status, Streaming};
 use super::{messages, refuse_shared};
 use crate::{
     broker::{
-        Answer, Broker, Event, OutgoingDelivery, Outcome, Refused, Reply,
+        Answer, Broker, Event, Outcome, OutgoingDelivery, Refused, Reply,
         engine::{Command, HolderKind},
     },
     codes::Refusal,
@@ -88,8 +88,7 @@ impl Session {
             };
             match frame {
                 Some(Ok(frame)) => {
-                    let reply =
-                        Reply::Session { events: self.events.clone(), request_id: frame.request_id, permit };
+                    let reply = Reply::Session { events: self.events.clone(), request_id: frame.request_id, permit };
                     self.take(frame.request, reply).await;
                 }
                 Some(Err(error)) => {

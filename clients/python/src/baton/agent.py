@@ -55,7 +55,7 @@ class Delivery:
         """Takes it: it is never delivered again. Raises BatonError, DELIVERY_UNKNOWN if its time was over."""
         await self._acknowledge(v1.Acknowledgement(delivery_id=self.delivery_id, ack=v1.Ack()))
 
-    async def nack(self, cause: int, text: str = "", *, retry_after: timedelta | None = None) -> None:
+    async def nack(self, cause: v1.NackCause, text: str = "", *, retry_after: timedelta | None = None) -> None:
         """Does not take it, for a cause NACK_CAUSE_*. Delivered again after `retry_after`, or by the broker's backoff.
 
         NACK_CAUSE_POISON makes a dead letter of it at once. `text` is at most 4096 bytes. Raises BatonError.
@@ -277,7 +277,7 @@ class Agent:
         return await self.send_envelope(envelope)
 
     async def send_envelope(self, envelope: v1.Envelope) -> v1.Receipt:
-        """Sends an envelope as it is, signed or not. As `send`; the same envelope again gives the first receipt again."""
+        """Sends an envelope as it is. As `send`; the same envelope again gives the first receipt again."""
         receipt: v1.Receipt = (await self._ask(v1.ConnectRequest(envelope=envelope))).receipt
         verify_receipt(receipt, self.welcome.broker_key)
         if receipt.message_id != envelope.message_id:
@@ -306,7 +306,7 @@ class Agent:
     async def reject(
         self,
         request: Delivery,
-        reason: int,
+        reason: v1.RejectReason,
         text: str = "",
         *,
         retry_after: timedelta | None = None,
@@ -339,7 +339,7 @@ class Agent:
         return await self._reply(accept, context)
 
     async def complete(
-        self, context: Delivery, outcome: int = v1.HANDOFF_OUTCOME_SUCCESS, details: str = ""
+        self, context: Delivery, outcome: v1.HandoffOutcome = v1.HANDOFF_OUTCOME_SUCCESS, details: str = ""
     ) -> v1.Receipt:
         """Ends the handoff of a delivered TaskContextTransfer.
 
@@ -356,7 +356,7 @@ class Agent:
         self,
         task_id: str,
         epoch: int,
-        status: int,
+        status: v1.TaskStatus,
         details: str = "",
         *,
         progress: float | None = None,
@@ -371,9 +371,7 @@ class Agent:
         update = v1.TaskStatusUpdate(status=status, details=details, progress=progress)
         if result is not None:
             update.result.update(result)
-        return await self.send(
-            update, receiver_id=receiver_id, task_id=task_id, epoch=epoch, correlation_id=handoff_id
-        )
+        return await self.send(update, receiver_id=receiver_id, task_id=task_id, epoch=epoch, correlation_id=handoff_id)
 
     # -------------------------------------------------------------------------------------------------- looking
 
@@ -473,16 +471,11 @@ class Agent:
         end = _ended()
         try:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
-                if frame.HasField("delivery"):
-                    self._mail.put_nowait(frame.delivery)
-                elif frame.HasField("go_away"):
+                if frame.HasField("go_away"):
                     wait = frame.go_away.reconnect_after
                     end = _ended(frame.go_away.reason_text, "SHUTTING_DOWN", wait.seconds + wait.nanos / 1e9)
-                elif (answer := self._answers.get(frame.request_id)) is not None:
-                    if not answer.done():
-                        answer.set_result(frame)
-                elif frame.HasField("error"):
-                    _LOG.warning("the broker refused a frame that wanted no answer: %s", frame.error.message)
+                else:
+                    self._take(frame)
         except grpc.aio.AioRpcError as error:
             end = BatonError.from_call(error)
         except asyncio.CancelledError:
@@ -492,6 +485,15 @@ class Agent:
             if not answer.done():
                 answer.set_exception(end)
         self._mail.put_nowait(None)
+
+    def _take(self, frame: v1.ConnectResponse) -> None:
+        answer = self._answers.get(frame.request_id)
+        if frame.HasField("delivery"):
+            self._mail.put_nowait(frame.delivery)
+        elif answer is not None and not answer.done():
+            answer.set_result(frame)
+        elif frame.HasField("error"):
+            _LOG.warning("the broker refused a frame that nobody waits for: %s", frame.error.message)
 
     async def _beat(self) -> None:
         """Says that the agent is there, as often as the broker wants."""

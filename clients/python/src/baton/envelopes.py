@@ -9,16 +9,15 @@ from datetime import datetime
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from baton import v1
 from baton.errors import VerificationError
 
 _TYPE_URL = "type.googleapis.com/baton.v1."
-_MESSAGE_TYPES: Mapping[str, int] = {
-    "".join(word.capitalize() for word in name.removeprefix("MESSAGE_TYPE_").split("_")): number
-    for name, number in v1.MessageType.items()
-    if number
+_MESSAGE_TYPES: Mapping[str, v1.MessageType] = {
+    "".join(word.capitalize() for word in name.removeprefix("MESSAGE_TYPE_").split("_")): v1.MessageType.Value(name)
+    for name in v1.MessageType.keys()  # noqa: SIM118: an enum, not a dictionary
+    if name != "MESSAGE_TYPE_UNSPECIFIED"
 }
 _PAYLOADS = {number: getattr(v1, name) for name, number in _MESSAGE_TYPES.items()}
 

@@ -25,8 +25,9 @@ class BatonError(Exception):
     """The broker refused, and nothing was changed; or the connection failed, and nobody knows.
 
     `code` UNAVAILABLE and DEADLINE_EXCEEDED are of the second kind: send the same envelope again, under its old
-    message_id, and the broker answers with its first receipt. `reason` is the stable code to branch on; docs/errors.md of the broker says what to do about each. It is empty where
-    the error is not the broker's own, for example when there is no connection.
+    message_id, and the broker answers with its first receipt. `reason` is the stable code
+    to branch on; the broker's docs/errors.md says what to do about each. It is empty where the error is not the
+    broker's own, for example when there is no connection.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
     """Reads a key file. Raises OSError if it cannot be read, ValueError if it is not an ed25519 key in PKCS#8 PEM."""
     key = load_pem_private_key(Path(path).read_bytes(), password=None)
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError(f"{path} is not an ed25519 private key")  # noqa: TRY004: its content, not its type
+        raise ValueError(f"{path} is not an ed25519 private key")  # noqa: TRY004
     return key
 
 

@@ -27,7 +27,7 @@ _KEY_BYTES = 32
 _SIGNATURE_BYTES = 64
 _P = 2**255 - 19
 # The y of the 8 points of small order: the identity, orders 2 and 4, and the two of order 8.
-_Y_8 = 2707385501144840649318225287225658788936804267575313519463743609750303021422
+_Y_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022
 _SMALL_ORDER_Y = {1, _P - 1, 0, _Y_8, _P - _Y_8}
 
 
@@ -96,7 +96,7 @@ def check_key(key: v1.AgentKey, at: Timestamp) -> None:
 
 
 def is_weak(public_key: bytes) -> bool:
-    """Whether the encoding is of a point of small order, canonical or not: signatures can be forged under such a key."""
+    """Whether this encodes a point of small order, canonically or not: signatures can be forged under such a key."""
     y = int.from_bytes(public_key, "little") & (1 << 255) - 1
     return y % _P in _SMALL_ORDER_Y
 

@@ -39,11 +39,11 @@ struct Cast {
 pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let cast = Cast::assemble(connection).await?;
     let task = format!("crash-{}", cast.suffix());
-    println!("\n1. A user reports a crash to the chatbot. It makes task {task} and asks support to take it.");
+    say!("\n1. A user reports a crash to the chatbot. It makes task {task} and asks support to take it.");
     let receipt = cast.chatbot_hands_to_support(&task).await?;
-    println!("\n2. Support reads the stack trace: a data race, beyond its skill. It asks for an expert, any one.");
+    say!("\n2. Support reads the stack trace: a data race, beyond its skill. It asks for an expert, any one.");
     let receipt = cast.support_hands_to_expert(&task, receipt.epoch).await?;
-    println!("\n3. The expert reports that it is done. Watchers of the task see it; the status is final.");
+    say!("\n3. The expert reports that it is done. Watchers of the task see it; the status is final.");
     let done = v1::TaskStatusUpdate {
         status: v1::TaskStatus::Completed.into(),
         progress: Some(1.0),
@@ -51,10 +51,10 @@ pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), 
         ..Default::default()
     };
     cast.free_expert.report(&About::task(&task, receipt.epoch), &done).await?;
-    println!("\n4. The chatbot, who owned the task once, tries to close it too. It believes in epoch 1:");
+    say!("\n4. The chatbot, who owned the task once, tries to close it too. It believes in epoch 1:");
     let stale = cast.chatbot.report(&About::task(&task, 1), &done).await;
     match stale {
-        Err(error) => println!("   {error}"),
+        Err(error) => say!("   {error}"),
         Ok(_) => return Err(Failure::failed("a former owner could close the task: this is a fault of the broker")),
     }
     cast.show_who_owns_what(&task).await
@@ -65,7 +65,7 @@ impl Cast {
         let client = connection.client().await?;
         let suffix = hex::encode(&SystemIds.random()[..3]);
         let expert_type = format!("expert-{suffix}");
-        println!("Four agents, each with an ed25519 key of its own, register and open sessions over TLS:");
+        say!("Four agents, each with an ed25519 key of its own, register and open sessions over TLS:");
         let join = async |name: &str, agent_type: &str| -> Result<Agent, Failure> {
             let identity = Identity {
                 agent: AgentId::parse(&format!("{name}-{suffix}")).map_err(|e| Failure::failed(e.to_string()))?,
@@ -73,7 +73,7 @@ impl Cast {
                 key: PrivateKey::generate(&SystemIds),
             };
             register(&client, &identity, agent_type).await?;
-            println!("   {:<24} {}", identity.agent.as_str(), hex::encode(identity.key.public().as_bytes()));
+            say!("   {:<24} {}", identity.agent.as_str(), hex::encode(identity.key.public().as_bytes()));
             connection.agent(identity, 16).await
         };
         Ok(Self {
@@ -142,7 +142,7 @@ impl Cast {
         let to = format!("type:{}", self.expert_type);
         let receipt = self.support.request(&to, task, epoch, &request).await?;
         let offer = self.take(&self.full_expert, MessageType::HandoffRequest).await?;
-        println!("   {} is full and rejects; the broker asks the next expert by itself.", self.full_expert.id());
+        say!("   {} is full and rejects; the broker asks the next expert by itself.", self.full_expert.id());
         let reject = v1::HandoffReject {
             reason: v1::RejectReason::Overloaded.into(),
             reason_text: "5 of 5 tasks".to_owned(),
@@ -175,11 +175,7 @@ impl Cast {
         self.take(sender, MessageType::HandoffComplete).await?;
         self.show_steps(handoff_id).await?;
         let owner = &receipt.owner_id;
-        println!(
-            "   {owner} owns the task now, epoch {}. Custody {}",
-            receipt.epoch,
-            hex::encode(&receipt.custody_hash)
-        );
+        say!("   {owner} owns the task now, epoch {}. Custody {}", receipt.epoch, hex::encode(&receipt.custody_hash));
         Ok(receipt)
     }
 
@@ -201,7 +197,7 @@ impl Cast {
         let mut shown = self.shown.lock().expect("no holder panics");
         let before = shown.insert(handoff_id.to_owned(), handoff.transitions.len()).unwrap_or(0);
         for step in handoff.transitions.iter().skip(before) {
-            println!(
+            say!(
                 "   {:<16} {:<13} sender {:<23} receiver {:<26} {}",
                 output::short(step.cause().as_str_name(), "HANDOFF_CAUSE_"),
                 output::short(step.state().as_str_name(), "HANDOFF_STATE_"),
@@ -216,7 +212,7 @@ impl Cast {
     async fn show_who_owns_what(&self, task_id: &str) -> Result<(), Failure> {
         let request = v1::GetTaskRequest { task_id: task_id.to_owned() };
         let task = self.client.answer(self.client.tasks().get_task(request).await)?.task.unwrap_or_default();
-        println!("\nWho owned what:");
+        say!("\nWho owned what:");
         let mut rows = vec![vec!["1".to_owned(), self.chatbot.id().to_string(), "made the task".to_owned()]];
         rows.extend(
             task.hops
@@ -225,9 +221,9 @@ impl Cast {
         );
         output::print_table(&["EPOCH", "OWNER", "HOW"], rows);
         let status = output::short(task.status().as_str_name(), "TASK_STATUS_");
-        println!("\n{task_id} is {status}, owned by {}: \"{}\"", task.owner_id, task.details);
-        println!("custody log: {} entries, {}", task.custody_length, hex::encode(&task.custody_hash));
-        println!("\nLook at it again:  baton task show {task_id}    baton handoff list --task {task_id}");
+        say!("\n{task_id} is {status}, owned by {}: \"{}\"", task.owner_id, task.details);
+        say!("custody log: {} entries, {}", task.custody_length, hex::encode(&task.custody_hash));
+        say!("\nLook at it again:  baton task show {task_id}    baton handoff list --task {task_id}");
         Ok(())
     }
 }

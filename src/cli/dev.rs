@@ -49,7 +49,7 @@ fn say_what_next(ready: &Ready) {
         (DEFAULT_LISTEN, Some(DEFAULT_DATA)) => String::new(),
         (address, _) => format!(" --server {address} --ca {ca}"),
     };
-    println!(
+    announce!(
         "baton is ready on {address} (TLS)
   data    {data}: {agents} agents, {open_handoffs} open handoffs
   CA      {ca}

@@ -165,5 +165,5 @@ fn read(input: &InputArgs) -> Result<v1::Envelope, Failure> {
 }
 
 fn print(value: &Value) {
-    println!("{value:#}");
+    say!("{value:#}");
 }

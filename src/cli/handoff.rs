@@ -221,8 +221,10 @@ async fn answer<M: Message + Name>(
 ) -> Result<(), Failure> {
     let (client, composer) = as_agent(&args.identity, connection).await?;
     let handoff = get(&client, &args.handoff).await?;
-    let is_sender = composer.identity.agent.as_str() == handoff.sender_id;
-    let to = if is_sender { &handoff.candidate_id } else { &handoff.sender_id };
+    let to = match kind {
+        MessageType::HandoffCancel | MessageType::TaskContextTransfer => &handoff.candidate_id,
+        _ => &handoff.sender_id,
+    };
     let about = About::handoff(&handoff.task_id, handoff.epoch, &handoff.handoff_id);
     send(&client, &composer, to, kind, &about, &payload(&handoff), output).await
 }
@@ -343,9 +345,9 @@ async fn watch(id: MessageId, connection: &ConnectionArgs, output: &Output) -> R
     while let Some(update) = updates.next().await {
         let handoff = client.answer(update.map(tonic::Response::new))?.handoff.unwrap_or_default();
         if output.is_table() {
-            handoff.transitions.iter().skip(printed).for_each(|step| println!("{}", step_line(step)));
+            handoff.transitions.iter().skip(printed).for_each(|step| say!("{}", step_line(step)));
         } else {
-            println!("{}", json::of(&handoff)?);
+            say!("{}", json::of(&handoff)?);
         }
         printed = handoff.transitions.len();
     }

@@ -38,7 +38,7 @@ pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs) -> Re
     while let Some(received) = deliveries.next().await {
         let received = client.answer(received.map(tonic::Response::new))?;
         let delivery = received.delivery.unwrap_or_default();
-        println!("{}", json::of_bytes("baton.v1.Delivery", &delivery.encode_to_vec())?);
+        say!("{}", json::of_bytes("baton.v1.Delivery", &delivery.encode_to_vec())?);
         if ack {
             let outcome = Some(Outcome::Ack(v1::Ack {}));
             let acknowledgement = v1::Acknowledgement { delivery_id: delivery.delivery_id, outcome };

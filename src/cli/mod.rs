@@ -3,6 +3,9 @@
 //! Owns flags, output and exit codes. Talks to a broker over gRPC like everybody else; only `dev` and `serve` know the
 //! server, and that only to start it.
 
+#[macro_use]
+mod output;
+
 mod agent;
 mod completions;
 mod connection;
@@ -15,7 +18,6 @@ mod json;
 mod keygen;
 mod logging;
 mod mail;
-mod output;
 mod serve;
 mod task;
 mod token;

@@ -1,6 +1,9 @@
 //! How data is printed: a table for people, JSON and YAML for programs.
 
-use std::io::IsTerminal as _;
+use std::{
+    fmt,
+    io::{ErrorKind, IsTerminal as _, Write as _},
+};
 
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -8,6 +11,32 @@ use prost::{Message, Name};
 use serde_json::Value;
 
 use super::{Failure, json};
+
+/// Prints a line of data. When nobody reads any more (`baton … | head`), the command is done.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::cli::output::write_line(format_args!($($text)*)) };
+}
+
+/// Prints a line for whoever may be reading. A broker goes on when nobody is.
+macro_rules! announce {
+    ($($text:tt)*) => { $crate::cli::output::try_write_line(format_args!($($text)*)) };
+}
+
+pub(super) fn write_line(text: fmt::Arguments<'_>) {
+    match writeln!(std::io::stdout(), "{text}") {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            eprintln!("baton: failed to write to standard output: {error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+pub(super) fn try_write_line(text: fmt::Arguments<'_>) {
+    // There is nobody to tell of a failure.
+    drop(writeln!(std::io::stdout(), "{text}"));
+}
 
 /// How data is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -47,7 +76,7 @@ impl Output {
         }
         let values = entries.iter().map(json::of).collect::<Result<Vec<_>, _>>()?;
         if self.format == Format::Jsonl {
-            values.iter().for_each(|value| println!("{value}"));
+            values.iter().for_each(|value| say!("{value}"));
             return Ok(());
         }
         self.value(&Value::Array(values))
@@ -61,7 +90,7 @@ impl Output {
     ) -> Result<(), Failure> {
         if self.format == Format::Table {
             for (name, value) in lines(message) {
-                println!("{name:<14}{value}");
+                say!("{name:<14}{value}");
             }
             return Ok(());
         }
@@ -71,10 +100,10 @@ impl Output {
     /// A document.
     pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
         match self.format {
-            Format::Yaml => print!("{}", serde_yaml_ng::to_string(value).map_err(|e| Failure::failed(e.to_string()))?),
-            Format::Jsonl => println!("{value}"),
+            Format::Yaml => say!("{}", serde_yaml_ng::to_string(value).map_err(|e| Failure::failed(e.to_string()))?),
+            Format::Jsonl => say!("{value}"),
             Format::Json | Format::Table => {
-                println!("{}", serde_json::to_string_pretty(value).map_err(|e| Failure::failed(e.to_string()))?);
+                say!("{}", serde_json::to_string_pretty(value).map_err(|e| Failure::failed(e.to_string()))?);
             }
         }
         Ok(())
@@ -92,7 +121,7 @@ pub(super) fn print_table(columns: &[&str], rows: impl IntoIterator<Item = Vec<S
     for row in rows {
         table.add_row(row);
     }
-    println!("{table}");
+    say!("{table}");
 }
 
 /// An enum's name in the schema, without its prefix.

@@ -32,10 +32,10 @@ pub(super) struct ServeArgs {
 pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
     let config = Config::read(&args.config)?;
     if args.check {
-        println!("{config:#?}");
+        announce!("{config:#?}");
         return Ok(());
     }
-    run_until_signal(config, |ready| println!("baton is ready on {} (TLS)", ready.address)).await
+    run_until_signal(config, |ready| announce!("baton is ready on {} (TLS)", ready.address)).await
 }
 
 /// Runs a broker until SIGINT or SIGTERM. A second signal ends the process at once; nothing that was answered is lost.

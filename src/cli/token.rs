@@ -19,6 +19,6 @@ pub(super) struct TokenArgs {
 
 pub(super) async fn run(args: TokenArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let client = connection.client_without_token().await?;
-    println!("{}", client.prove(&args.identity.load()?).await?);
+    say!("{}", client.prove(&args.identity.load()?).await?);
     Ok(())
 }

@@ -215,5 +215,5 @@ impl Worker<'_> {
 }
 
 fn say(what: &str, facts: &serde_json::Value) {
-    println!("{}", json!({"event": what, "facts": facts}));
+    say!("{}", json!({"event": what, "facts": facts}));
 }

@@ -14,9 +14,9 @@ from baton import v1
 from baton.errors import VerificationError
 
 _TYPE_URL = "type.googleapis.com/baton.v1."
-_MESSAGE_TYPES: Mapping[str, v1.MessageType] = {
+_MESSAGE_TYPES: Mapping[str, Any] = {
     "".join(word.capitalize() for word in name.removeprefix("MESSAGE_TYPE_").split("_")): v1.MessageType.Value(name)
-    for name in v1.MessageType.keys()  # noqa: SIM118: an enum, not a dictionary
+    for name in v1.MessageType.keys()  # noqa: SIM118
     if name != "MESSAGE_TYPE_UNSPECIFIED"
 }
 _PAYLOADS = {number: getattr(v1, name) for name, number in _MESSAGE_TYPES.items()}

@@ -1,0 +1,243 @@
+"""The session, against a broker that lies and breaks off as a real one would not."""
+
+import asyncio
+import datetime
+import ipaddress
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import status_pb2
+
+from baton import Agent, BatonError, VerificationError, generate_key, make_envelope, public_bytes, sign_envelope, v1
+from baton._gen.baton.v1 import agent_service_pb2_grpc, broker_service_pb2_grpc
+from baton.signing import pae, receipt_body
+
+
+class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_pb2_grpc.AgentServiceServicer):
+    """Answers by script: `on_envelope` makes the frames that follow an envelope."""
+
+    def __init__(self):
+        self.key = generate_key()
+        self.agent_keys = {}
+        self.frames = []
+        self.on_envelope = lambda frame: [self.receipt(frame)]
+        self.out = asyncio.Queue()
+
+    async def CreateChallenge(self, _request, _context):
+        return v1.CreateChallengeResponse(challenge=bytes(32))
+
+    async def CreateToken(self, _request, _context):
+        return v1.CreateTokenResponse(token="secret")
+
+    async def GetAgent(self, request, context):
+        if request.agent_id not in self.agent_keys:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "nobody")
+        key = v1.AgentKey(key_id="k1", public_key=public_bytes(self.agent_keys[request.agent_id]))
+        return v1.GetAgentResponse(agent=v1.Agent(card=v1.AgentCard(keys=[key])))
+
+    async def Connect(self, requests, context):
+        assert dict(context.invocation_metadata())["authorization"] == "Bearer secret"
+        broker_key = v1.AgentKey(key_id="broker", public_key=public_bytes(self.key))
+        beat = Duration(seconds=60)
+        welcome = v1.Welcome(broker_id="baton", broker_key=broker_key, heartbeat_interval=beat)
+        yield v1.ConnectResponse(welcome=welcome)
+        reading = asyncio.create_task(self.read(requests))
+        while (frame := await self.out.get()) is not None:
+            yield frame
+        reading.cancel()
+
+    async def read(self, requests):
+        async for frame in requests:
+            self.frames.append(frame)
+            match frame.WhichOneof("request"):
+                case "credit":
+                    await self.out.put(v1.ConnectResponse(request_id=frame.request_id, credited=v1.Credited()))
+                case "acknowledgement":
+                    delivery_id = frame.acknowledgement.delivery_id
+                    acknowledged = v1.Acknowledged(delivery_id=delivery_id)
+                    await self.out.put(v1.ConnectResponse(request_id=frame.request_id, acknowledged=acknowledged))
+                case "envelope":
+                    for answer in self.on_envelope(frame):
+                        await self.out.put(answer)
+        await self.out.put(None)
+
+    def receipt(self, frame, key=None):
+        receipt = v1.Receipt(message_id=frame.envelope.message_id, sequence=1, key_id="broker")
+        receipt.signature = (key or self.key).sign(pae("application/vnd.baton.receipt.v1", receipt_body(receipt)))
+        return v1.ConnectResponse(request_id=frame.request_id, receipt=receipt)
+
+    async def deliver(self, envelope):
+        delivery = v1.Delivery(delivery_id=envelope.message_id, envelope=envelope, attempt=1)
+        await self.out.put(v1.ConnectResponse(delivery=delivery))
+
+    def acknowledgements(self):
+        return [frame.acknowledgement for frame in self.frames if frame.HasField("acknowledgement")]
+
+
+def certificate():
+    """A self-signed certificate for 127.0.0.1: the key and the certificate in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, made.public_bytes(Encoding.PEM)
+
+
+@pytest.fixture
+async def broker():
+    return LyingBroker()
+
+
+@pytest.fixture
+async def agent(broker, tmp_path):
+    private, public = certificate()
+    server = grpc.aio.server()
+    broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker, server)
+    agent_service_pb2_grpc.add_AgentServiceServicer_to_server(broker, server)
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(private, public)]))
+    await server.start()
+    ca_file = tmp_path / "ca.pem"
+    ca_file.write_bytes(public)
+    async with Agent(f"127.0.0.1:{port}", "alice", generate_key(), ca_file=ca_file, credit=3) as agent:
+        await agent.connect()
+        yield agent
+    await server.stop(None)
+
+
+def message(broker, text, key=None):
+    broker.agent_keys.setdefault("bob", generate_key())
+    envelope = make_envelope(v1.Info(text=text), sender_id="bob", receiver_id="alice")
+    sign_envelope(envelope, "k1", key or broker.agent_keys["bob"])
+    return envelope
+
+
+async def test_answers_find_their_requests_in_any_order(broker, agent):
+    asked = []
+
+    def in_pairs_backwards(frame):
+        asked.append(frame)
+        return [broker.receipt(one) for one in reversed(asked)] if len(asked) == 2 else []
+
+    broker.on_envelope = in_pairs_backwards
+    receipts = await asyncio.gather(*(agent.send(v1.Info(), receiver_id="bob") for _ in range(2)))
+    assert [one.message_id for one in receipts] == [one.envelope.message_id for one in asked]
+    credits_given = [frame.credit.max_outstanding for frame in broker.frames if frame.HasField("credit")]
+    assert credits_given == [3]
+    assert any(frame.HasField("heartbeat") for frame in broker.frames)
+
+
+async def test_a_receipt_of_somebody_else_is_none(broker, agent):
+    broker.on_envelope = lambda frame: [broker.receipt(frame, generate_key())]
+    with pytest.raises(VerificationError, match="SIGNATURE_INVALID"):
+        await agent.send(v1.Info(), receiver_id="bob")
+
+
+async def test_a_receipt_for_another_message_is_none(broker, agent):
+    old = []
+
+    def always_the_first(frame):
+        old.append(broker.receipt(frame).receipt)
+        return [v1.ConnectResponse(request_id=frame.request_id, receipt=old[0])]
+
+    broker.on_envelope = always_the_first
+    await agent.send(v1.Info(), receiver_id="bob")
+    with pytest.raises(VerificationError, match="another message"):
+        await agent.send(v1.Info(), receiver_id="bob")
+
+
+async def test_a_refusal_leaves_the_session_open(broker, agent):
+    status = status_pb2.Status(code=grpc.StatusCode.NOT_FOUND.value[0], message="no")
+    refuse = lambda frame: [v1.ConnectResponse(request_id=frame.request_id, error=status)]  # noqa: E731
+    broker.on_envelope, take = refuse, broker.on_envelope
+    with pytest.raises(BatonError) as refused:
+        await agent.send(v1.Info(), receiver_id="bob")
+    assert refused.value.code is grpc.StatusCode.NOT_FOUND
+    broker.on_envelope = take
+    await agent.send(v1.Info(), receiver_id="bob")
+
+
+async def test_only_what_verifies_is_given_out(broker, agent):
+    forged = message(broker, "forged", generate_key())
+    stranger = message(broker, "from nobody")
+    stranger.sender_id = "nobody"
+    unsigned = message(broker, "unsigned")
+    unsigned.ClearField("signature")
+    mismatched = message(broker, "mismatched")
+    mismatched.message_type = v1.MESSAGE_TYPE_DELEGATION
+    good = message(broker, "good")
+    for envelope in [forged, stranger, unsigned, mismatched, good]:
+        await broker.deliver(envelope)
+    deliveries = agent.deliveries()
+    delivery = await anext(deliveries)
+    assert delivery.payload.text == "good"
+    await delivery.ack()
+    acknowledgements = broker.acknowledgements()
+    causes = [one.nack.cause for one in acknowledgements[:-1]]
+    poison, failure = v1.NACK_CAUSE_POISON, v1.NACK_CAUSE_FAILURE
+    assert causes == [poison, failure, poison, poison]
+    assert acknowledgements[-1].delivery_id == good.message_id
+    assert acknowledgements[-1].HasField("ack")
+
+
+async def test_a_new_key_of_a_known_sender_is_fetched(broker, agent):
+    await broker.deliver(message(broker, "one"))
+    deliveries = agent.deliveries()
+    await anext(deliveries)
+    second = message(broker, "two")
+    second.key_id = "k2"
+    await broker.deliver(second)
+    await broker.deliver(message(broker, "three"))
+    assert (await anext(deliveries)).payload.text == "three"
+    assert "KEY_UNKNOWN" in broker.acknowledgements()[0].nack.reason_text
+
+
+async def test_mail_ends_when_the_agent_closes(agent):
+    closing = asyncio.create_task(agent.close())
+    assert [delivery async for delivery in agent.deliveries()] == []
+    await closing
+
+
+async def test_mail_raises_when_the_broker_goes_away(broker, agent):
+    go_away = v1.GoAway(reason_text="the broker is stopping", reconnect_after=Duration(seconds=2))
+    await broker.out.put(v1.ConnectResponse(go_away=go_away))
+    broker.on_envelope = lambda _frame: [None]  # the stream ends without an answer
+    with pytest.raises(BatonError) as ended:
+        await agent.send(v1.Info(), receiver_id="bob")
+    assert (ended.value.code, ended.value.reason) == (grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
+    assert ended.value.retry_delay == 2
+    for _ in range(2):
+        with pytest.raises(BatonError, match="stopping"):
+            await anext(agent.deliveries())
+    with pytest.raises(BatonError, match="stopping"):
+        await agent.send(v1.Info(), receiver_id="bob")
+
+
+async def test_an_agent_connects_once(agent):
+    with pytest.raises(RuntimeError):
+        await agent.connect()
+
+
+async def test_nobody_there():
+    async with Agent("127.0.0.1:1", "alice", generate_key()) as agent:
+        with pytest.raises(BatonError) as failed:
+            await agent.connect()
+        assert failed.value.code is grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(RuntimeError):
+            await agent.send(v1.Info(), receiver_id="bob")

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The broker with clients in other languages: Python agents, and grpcurl. Needs python3 and grpcurl.
+#
+#   tests/interop/run.sh                                   with target/debug/baton
+#   BATON_BIN=target/release/baton tests/interop/run.sh    with another binary
+#
+# What the command line is called with stands in commands.py. Ends with "N passed, 0 failed", or fails.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+export BATON_BIN="${BATON_BIN:-target/debug/baton}"
+export PYTHONPATH=clients/python/src PYTHONDONTWRITEBYTECODE=1
+export no_grpc_proxy=127.0.0.1 no_proxy=127.0.0.1
+
+requirements=clients/python/requirements.txt
+venv="${BATON_INTEROP_CACHE:-${CARGO_TARGET_DIR:-target}/interop}/venv-$(sha256sum "$requirements" | cut -c1-12)"
+if [ ! -e "$venv/complete" ]; then
+    echo "# making $venv"
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$requirements"
+    touch "$venv/complete"
+fi
+
+echo "# vectors"
+"$venv/bin/python" vectors/generate.py --check
+echo "# stubs"
+"$venv/bin/python" clients/python/generate.py
+echo "# tests of the Python client"
+"$venv/bin/python" -m pytest --quiet -p no:cacheprovider clients/python
+echo "# with a broker: $("$BATON_BIN" --version)"
+exec "$venv/bin/python" tests/interop/check.py

@@ -1,0 +1,153 @@
+//! A broker process on a free port, and agents that talk to it.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::Arc,
+};
+
+use baton::{
+    client::{Agent, Client, Composer, Identity, Options},
+    envelope::keys::PrivateKey,
+    ids::{AgentId, IdSource as _, KeyId, SystemIds},
+    proto::v1,
+    time::SystemClock,
+};
+
+/// The `baton` command.
+pub fn baton() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    for name in ["BATON_SERVER", "BATON_CA", "BATON_TOKEN", "BATON_DATA", "BATON_LISTEN", "BATON_CONFIG", "BATON_LOG"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A broker process. Killed when it is dropped.
+pub struct Broker {
+    child: Child,
+    pub address: String,
+    pub folder: Arc<tempfile::TempDir>,
+}
+
+impl Broker {
+    /// A broker for development in a folder of its own.
+    pub fn start() -> Self {
+        Self::start_in(Arc::new(tempfile::tempdir().unwrap()), &[])
+    }
+
+    pub fn start_in(folder: Arc<tempfile::TempDir>, options: &[&str]) -> Self {
+        let mut command = baton();
+        command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data")).args(options);
+        Self::spawn(command, folder)
+    }
+
+    /// Starts the command and waits until it says that it is ready.
+    pub fn spawn(mut command: Command, folder: Arc<tempfile::TempDir>) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().expect("a broker that starts says so").unwrap();
+        let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
+        let address = address.unwrap_or_else(|| panic!("not ready: {first}")).to_owned();
+        Self { child, address, folder }
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub fn ca(&self) -> PathBuf {
+        self.data().join("tls/ca.pem")
+    }
+
+    /// kill -9, and the folder it leaves.
+    pub fn kill(mut self) -> Arc<tempfile::TempDir> {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.folder.clone()
+    }
+
+    /// SIGTERM.
+    pub fn ask_to_stop(&self) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    }
+
+    pub fn wait(mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    pub async fn client(&self) -> Client {
+        self.client_with(None).await
+    }
+
+    pub async fn client_with(&self, token: Option<String>) -> Client {
+        let options = Options { server: self.address.clone(), ca: Some(self.ca()), token };
+        Client::connect(&options).await.unwrap()
+    }
+
+    /// Registers an agent (again) and opens a session.
+    pub async fn agent(&self, name: &str) -> Agent {
+        self.agent_with(name, "", 100).await
+    }
+
+    pub async fn agent_with(&self, name: &str, agent_type: &str, credit: u32) -> Agent {
+        let client = self.client().await;
+        let card = card(name, agent_type);
+        let registered = client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card) }).await;
+        client.answer(registered).unwrap();
+        Agent::connect(&client, identity(name), credit, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The same name always has the same key.
+pub fn identity(name: &str) -> Identity {
+    let seed = baton::envelope::signing::sha256(&[name.as_bytes()]);
+    Identity {
+        agent: AgentId::parse(name).unwrap(),
+        key_id: KeyId::parse("k1").unwrap(),
+        key: PrivateKey::from_seed(&seed),
+    }
+}
+
+pub fn card(name: &str, agent_type: &str) -> v1::AgentCard {
+    let key = v1::AgentKey {
+        key_id: "k1".into(),
+        public_key: identity(name).key.public().as_bytes().to_vec().into(),
+        ..Default::default()
+    };
+    let agent_types = if agent_type.is_empty() { vec![] } else { vec![agent_type.to_owned()] };
+    v1::AgentCard { agent_id: name.into(), agent_types, keys: vec![key], ..Default::default() }
+}
+
+pub fn composer(name: &str) -> Composer {
+    Composer { identity: identity(name), clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) }
+}
+
+/// A task id that nobody used before.
+pub fn new_task() -> String {
+    format!("task-{}", hex::encode(SystemIds.random()))
+}
+
+pub fn a_request() -> v1::HandoffRequest {
+    v1::HandoffRequest { task_type: "support".into(), ..Default::default() }
+}
+
+/// The exit code of a command, and what it said on stderr.
+pub fn exit_of(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+pub fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+}

@@ -1,0 +1,241 @@
+//! Bad input over the real wire: the gRPC code and the stable reason of each, and a broker that goes on.
+
+use std::io::{Read as _, Write as _};
+
+use baton::{
+    client::{About, Client, ClientError},
+    envelope,
+    ids::KeyId,
+    proto::v1::{self, MessageType},
+};
+use prost::Message as _;
+use tonic::Code;
+
+use crate::broker::{Broker, a_request, card, composer, identity, new_task};
+
+#[track_caller]
+fn check<T: std::fmt::Debug>(outcome: Result<T, ClientError>, code: Code, reason: &str) {
+    match outcome {
+        Err(ClientError::Refused(refused)) => {
+            assert_eq!((refused.code, refused.reason.as_str()), (code, reason), "{refused}");
+        }
+        other => panic!("expected {reason}, not {other:?}"),
+    }
+}
+
+async fn send(client: &Client, envelope: &v1::Envelope) -> Result<v1::SendResponse, ClientError> {
+    let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
+    client.answer(client.messages().send(request).await)
+}
+
+fn a_signed_request(change: impl FnOnce(&mut v1::Envelope)) -> v1::Envelope {
+    let about = About::task(&new_task(), 1);
+    let mut envelope = composer("a").compose("b", MessageType::HandoffRequest, &about, &a_request());
+    change(&mut envelope);
+    envelope
+}
+
+fn sign_again(envelope: &mut v1::Envelope) {
+    envelope::sign(envelope, &KeyId::parse("k1").unwrap(), &identity("a").key);
+}
+
+#[tokio::test]
+async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    for name in ["a", "b"] {
+        let card = Some(card(name, ""));
+        client.agents().register_agent(v1::RegisterAgentRequest { card }).await.unwrap();
+    }
+    type Change = fn(&mut v1::Envelope);
+    let cases: [(Change, Code, &str); 13] = [
+        (|e| e.signature.clear(), Code::Unauthenticated, "SIGNATURE_MISSING"),
+        (|e| e.epoch = 2, Code::Unauthenticated, "SIGNATURE_INVALID"),
+        (|e| e.signature = vec![0; 64].into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
+        (|e| e.signature_version = 2, Code::InvalidArgument, "SIGNATURE_VERSION_UNKNOWN"),
+        (|e| e.key_id = "k2".into(), Code::Unauthenticated, "KEY_UNKNOWN"),
+        (|e| e.sender_id = "nobody".into(), Code::Unauthenticated, "KEY_UNKNOWN"),
+        (|e| e.task_id.clear(), Code::InvalidArgument, "FIELD_INVALID"),
+        (|e| e.message_id = "x".into(), Code::InvalidArgument, "FIELD_INVALID"),
+        (|e| e.message_type = MessageType::Info.into(), Code::InvalidArgument, "PAYLOAD_TYPE_MISMATCH"),
+        (
+            |e| {
+                e.receiver_id = "nobody".into();
+                sign_again(e);
+            },
+            Code::NotFound,
+            "RECEIVER_UNKNOWN",
+        ),
+        (
+            |e| {
+                e.timestamp.as_mut().unwrap().seconds -= 3600;
+                sign_again(e);
+            },
+            Code::InvalidArgument,
+            "TIMESTAMP_OUTSIDE_WINDOW",
+        ),
+        (
+            |e| {
+                e.payload.as_mut().unwrap().value = vec![0; 1024 * 1024 + 1].into();
+                sign_again(e);
+            },
+            Code::InvalidArgument,
+            "PAYLOAD_TOO_LARGE",
+        ),
+        (
+            |e| {
+                e.epoch = 7;
+                sign_again(e);
+            },
+            Code::FailedPrecondition,
+            "EPOCH_AHEAD",
+        ),
+    ];
+    for (change, code, reason) in cases {
+        check(send(&client, &a_signed_request(change)).await, code, reason);
+    }
+    let garbage = v1::SendRequest { envelope: bytes::Bytes::from_static(b"\xff\xff\xff\xff") };
+    check(client.answer(client.messages().send(garbage).await), Code::InvalidArgument, "MALFORMED");
+    let handoffs = client.handoffs().list_handoffs(v1::ListHandoffsRequest::default()).await.unwrap().into_inner();
+    assert_eq!(handoffs.handoffs, [], "nothing has changed");
+    send(&client, &a_signed_request(|_| {})).await.expect("a good one is taken all the same");
+}
+
+#[tokio::test]
+async fn a_repeat_gets_the_same_receipt_and_another_message_of_the_id_is_refused() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    broker.agent("a").await;
+    broker.agent("b").await;
+    let first = a_signed_request(|_| {});
+    let receipt = send(&client, &first).await.unwrap().receipt.unwrap();
+    assert_eq!(send(&client, &first).await.unwrap().receipt.unwrap(), receipt, "signature and all");
+    let mut second = first.clone();
+    second.receiver_id = "a".into();
+    sign_again(&mut second);
+    check(send(&client, &second).await, Code::AlreadyExists, "MESSAGE_ID_REUSED");
+}
+
+#[tokio::test]
+async fn a_session_sends_only_as_its_agent_and_goes_on_after_a_refusal() {
+    let broker = Broker::start();
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let about = About::task(&new_task(), 1);
+    let foreign = composer("b").encode("a", MessageType::HandoffRequest, &about, &a_request());
+    check(a.session.send(foreign.clone()).await, Code::PermissionDenied, "SENDER_MISMATCH");
+    check(a.session.ack("1-1").await, Code::NotFound, "DELIVERY_UNKNOWN");
+    check(a.session.ack("nonsense").await, Code::NotFound, "DELIVERY_UNKNOWN");
+    check(a.session.nack("1-1", v1::Nack::default()).await, Code::InvalidArgument, "FIELD_INVALID");
+    check(a.session.credit(5000).await, Code::InvalidArgument, "FIELD_INVALID");
+    let nonsense = v1::Heartbeat { metrics: [("load".into(), f64::NAN)].into(), ..Default::default() };
+    check(a.session.heartbeat(nonsense).await, Code::InvalidArgument, "FIELD_INVALID");
+    a.request("b", &about.task_id, 1, &a_request()).await.expect("the session goes on");
+    let request = v1::SendRequest { envelope: foreign };
+    let as_a = a.client.answer(a.client.messages().send(request).await);
+    check(as_a, Code::PermissionDenied, "SENDER_MISMATCH");
+}
+
+#[tokio::test]
+async fn calls_that_need_an_identity_are_refused_without_a_good_one() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    let receive = v1::ReceiveRequest::default();
+    let refused = client.answer(client.messages().receive(receive).await).map(drop);
+    check(refused, Code::Unauthenticated, "IDENTITY_MISSING");
+    let guessed = broker.client_with(Some("guessed".into())).await;
+    let refused = guessed.answer(guessed.messages().receive(receive).await).map(drop);
+    check(refused, Code::Unauthenticated, "TOKEN_INVALID");
+    check(client.prove(&identity("nobody")).await, Code::NotFound, "AGENT_UNKNOWN");
+    broker.agent("a").await;
+    let mut impostor = identity("b");
+    impostor.agent = "a".parse().unwrap();
+    check(client.prove(&impostor).await, Code::Unauthenticated, "CHALLENGE_FAILED");
+}
+
+#[tokio::test]
+async fn nobody_else_can_change_the_card_of_an_agent() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    broker.agent("a").await;
+    let mut card = card("b", "");
+    card.agent_id = "a".into();
+    let register = async |client: &Client, card: &v1::AgentCard| {
+        let request = v1::RegisterAgentRequest { card: Some(card.clone()) };
+        client.answer(client.agents().register_agent(request).await)
+    };
+    check(register(&client, &card).await, Code::AlreadyExists, "AGENT_EXISTS");
+    card.keys[0].public_key = vec![0; 32].into();
+    check(register(&client, &card).await, Code::InvalidArgument, "KEY_WEAK");
+    card.agent_id = "baton".into();
+    card.keys[0].public_key = identity("b").key.public().as_bytes().to_vec().into();
+    check(register(&client, &card).await, Code::InvalidArgument, "FIELD_INVALID");
+}
+
+#[tokio::test]
+async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is() {
+    let broker = Broker::start();
+    let connect = || std::net::TcpStream::connect(&broker.address).unwrap();
+    let mut answer = String::new();
+
+    connect().write_all(&[0xde, 0xad, 0xbe, 0xef]).unwrap();
+    let mut http = connect();
+    http.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    http.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+
+    let plain = tonic::transport::Endpoint::from_shared(format!("http://{}", broker.address)).unwrap();
+    let mut plain = v1::agent_service_client::AgentServiceClient::new(plain.connect().await.unwrap());
+    let status = plain.list_agents(v1::ListAgentsRequest::default()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let details = tonic_types::StatusExt::get_error_details(&status);
+    assert_eq!(details.error_info().unwrap().reason, "TLS_REQUIRED");
+
+    let stranger = baton::client::Options { server: broker.address.clone(), ca: None, token: None };
+    assert!(matches!(Client::connect(&stranger).await, Err(ClientError::Untrusted { .. })));
+    broker.agent("a").await;
+}
+
+#[tokio::test]
+async fn with_a_configuration_only_operators_enroll_and_agents_see_only_their_own() {
+    let first = Broker::start();
+    let (tls, folder) = (first.data().join("tls"), first.kill());
+    let config = folder.path().join("baton.toml");
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\ndata = {:?}\n[tls]\ncertificate = {:?}\nkey = {:?}\n",
+        folder.path().join("data"),
+        tls.join("server.pem"),
+        tls.join("server.key"),
+    );
+    crate::broker::write(&config, &text);
+    let mut command = crate::broker::baton();
+    command.args(["serve", "--config"]).arg(&config);
+    let broker = Broker::spawn(command, folder);
+    let token = std::fs::read_to_string(broker.data().join("operator.token")).unwrap();
+    let (anybody, operator) = (broker.client().await, broker.client_with(Some(token.trim().to_owned())).await);
+
+    let register = async |client: &Client, name: &str| {
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };
+        client.answer(client.agents().register_agent(request).await)
+    };
+    check(register(&anybody, "a").await, Code::Unauthenticated, "IDENTITY_MISSING");
+    for name in ["a", "b", "c"] {
+        register(&operator, name).await.unwrap();
+    }
+    let as_agent = async |name: &str| anybody.with_token(&anybody.prove(&identity(name)).await.unwrap()).unwrap();
+    let (a, c) = (as_agent("a").await, as_agent("c").await);
+    check(register(&a, "d").await, Code::PermissionDenied, "PERMISSION_DENIED");
+
+    let handoff_id = send(&a, &a_signed_request(|_| {})).await.unwrap().receipt.unwrap().handoff_id;
+    let get = async |client: &Client| {
+        let request = v1::GetHandoffRequest { handoff_id: handoff_id.clone() };
+        client.answer(client.handoffs().get_handoff(request).await)
+    };
+    get(&a).await.unwrap();
+    get(&operator).await.unwrap();
+    check(get(&anybody).await, Code::Unauthenticated, "IDENTITY_MISSING");
+    check(get(&c).await, Code::PermissionDenied, "PERMISSION_DENIED");
+    let watch = c.handoffs().watch_handoff(v1::WatchHandoffRequest { handoff_id: handoff_id.clone() }).await;
+    check(c.answer(watch).map(drop), Code::PermissionDenied, "PERMISSION_DENIED");
+    let listed = c.handoffs().list_handoffs(v1::ListHandoffsRequest::default()).await.unwrap().into_inner();
+    assert_eq!(listed.handoffs, []);
+}

@@ -1,0 +1,165 @@
+//! Sessions over the real wire: answers, credit, redelivery, watching, going away.
+
+use std::time::Duration;
+
+use baton::{
+    client::{About, ClientError, context_of},
+    proto::v1::{self, MessageType},
+};
+use tokio_stream::StreamExt as _;
+
+use crate::broker::{Broker, a_request, card, composer, identity, new_task};
+
+fn info(text: &str) -> v1::Info {
+    v1::Info { text: text.into(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn mail_of_a_session_that_ends_without_an_ack_comes_again_on_the_next() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    let b = broker.agent("b").await;
+    a.send("b", MessageType::Info, &About::default(), &info("one")).await.unwrap();
+    assert_eq!(b.next().await.unwrap().delivery.attempt, 1);
+    drop(b);
+    let b = broker.agent("b").await;
+    let again = b.next().await.unwrap();
+    assert_eq!((again.delivery.attempt, again.payload::<v1::Info>().text), (2, "one".into()));
+    b.session.ack(&again.delivery.delivery_id).await.unwrap();
+    drop(b);
+    a.send("b", MessageType::Info, &About::default(), &info("two")).await.unwrap();
+    let b = broker.agent("b").await;
+    assert_eq!(b.next().await.unwrap().payload::<v1::Info>().text, "two");
+}
+
+#[tokio::test]
+async fn a_session_gets_no_more_than_its_credit() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    let b = broker.agent_with("b", "", 1).await;
+    for text in ["one", "two"] {
+        a.send("b", MessageType::Info, &About::default(), &info(text)).await.unwrap();
+    }
+    let first = b.next().await.unwrap();
+    // A question that is answered after whatever the broker would have delivered.
+    b.session.heartbeat(v1::Heartbeat::default()).await.unwrap();
+    assert!(tokio::time::timeout(Duration::ZERO, b.next()).await.is_err(), "the second one waits");
+    b.session.ack(&first.delivery.delivery_id).await.unwrap();
+    assert_eq!(b.next().await.unwrap().payload::<v1::Info>().text, "two");
+}
+
+#[tokio::test]
+async fn nacked_mail_comes_again_and_an_extension_says_until_when() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    let b = broker.agent("b").await;
+    a.send("b", MessageType::Info, &About::default(), &info("one")).await.unwrap();
+    let first = b.next().await.unwrap();
+    b.session.extend(&first.delivery.delivery_id, Duration::from_secs(60)).await.unwrap();
+    let retry_after = Some(prost_types::Duration::default());
+    let nack = v1::Nack { cause: v1::NackCause::Failure.into(), retry_after, ..Default::default() };
+    b.session.nack(&first.delivery.delivery_id, nack).await.unwrap();
+    let again = b.next().await.unwrap();
+    assert_eq!(again.delivery.attempt, 2);
+    let refused = b.session.ack(&first.delivery.delivery_id).await.unwrap_err();
+    assert_eq!(refused.reason(), Some("DELIVERY_UNKNOWN"), "the first hand-out is over");
+    b.session.ack(&again.delivery.delivery_id).await.unwrap();
+}
+
+#[tokio::test]
+async fn simple_calls_do_the_same_as_a_session() {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    for name in ["a", "b"] {
+        let card = Some(card(name, ""));
+        client.agents().register_agent(v1::RegisterAgentRequest { card }).await.unwrap();
+    }
+    let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &info("one"));
+    let receipt = client.messages().send(v1::SendRequest { envelope: envelope.clone() }).await.unwrap().into_inner();
+    let b = client.with_token(&client.prove(&identity("b")).await.unwrap()).unwrap();
+    let request = v1::ReceiveRequest { max_deliveries: 1, ..Default::default() };
+    let mut deliveries = b.messages().receive(request).await.unwrap().into_inner();
+    let delivery = deliveries.next().await.unwrap().unwrap().delivery.unwrap();
+    assert_eq!(delivery.envelope, envelope, "byte for byte");
+    assert_eq!(delivery.sequence, receipt.receipt.unwrap().sequence);
+    assert!(deliveries.next().await.is_none(), "the stream ends by itself");
+    let outcome = Some(v1::acknowledgement::Outcome::Ack(v1::Ack {}));
+    let acknowledgement = Some(v1::Acknowledgement { delivery_id: delivery.delivery_id, outcome });
+    b.messages().ack(v1::AckRequest { acknowledgement }).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_watcher_sees_each_step_and_then_the_end() {
+    let broker = Broker::start();
+    let (a, b) = (broker.agent("a").await, broker.agent("b").await);
+    let handoff_id = a.request("b", &new_task(), 1, &a_request()).await.unwrap().handoff_id;
+    let request = v1::WatchHandoffRequest { handoff_id };
+    let updates = broker.client().await.handoffs().watch_handoff(request).await.unwrap().into_inner();
+    let request = b.take().await.unwrap();
+    b.accept(&request).await.unwrap();
+    let accept = a.take().await.unwrap();
+    a.send_context(&accept, &context_of([("goals", "[]".to_owned())])).await.unwrap();
+    let context = b.take().await.unwrap();
+    b.complete(&context).await.unwrap();
+    let updates: Vec<_> = updates.map(|update| update.unwrap().handoff.unwrap().state()).collect().await;
+    use v1::HandoffState::{Accepted, Completed, ContextSent, Deciding, Requested};
+    assert_eq!(updates, [Requested, Deciding, Accepted, ContextSent, ContextSent, Completed]);
+}
+
+#[tokio::test]
+async fn lists_come_in_pages_and_a_token_is_only_good_for_its_list() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    broker.agent("b").await;
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        sent.insert(0, a.request("b", &new_task(), 1, &a_request()).await.unwrap().handoff_id);
+    }
+    let client = broker.client().await;
+    let mut request = v1::ListHandoffsRequest { page_size: 2, agent_id: "a".into(), ..Default::default() };
+    let mut listed = Vec::new();
+    loop {
+        let page = client.handoffs().list_handoffs(request.clone()).await.unwrap().into_inner();
+        listed.extend(page.handoffs.into_iter().map(|handoff| handoff.handoff_id));
+        if page.next_page_token.is_empty() {
+            break;
+        }
+        request.page_token = page.next_page_token;
+    }
+    assert_eq!(listed, sent, "newest first, each once");
+    request.agent_id = "b".into();
+    let refused = client.answer(client.handoffs().list_handoffs(request).await).unwrap_err();
+    assert_eq!(refused.reason(), Some("PAGE_TOKEN_INVALID"));
+    let tasks = client.tasks().list_tasks(v1::ListTasksRequest::default()).await.unwrap().into_inner().tasks;
+    assert_eq!(tasks.len(), 5);
+}
+
+#[tokio::test]
+async fn a_broker_that_stops_tells_its_sessions_and_ends_in_order() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    broker.ask_to_stop();
+    match a.next().await {
+        Err(ClientError::SessionEnded(why)) => assert_eq!(why, "the broker is stopping"),
+        other => panic!("expected the end of the session, not {other:?}"),
+    }
+    drop(a);
+    assert_eq!(broker.wait().code(), Some(0));
+}
+
+#[tokio::test]
+async fn two_thousand_requests_on_one_session_are_all_answered() {
+    let broker = Broker::start();
+    let a = std::sync::Arc::new(broker.agent("a").await);
+    broker.agent("b").await;
+    let mut under_way = tokio::task::JoinSet::new();
+    for _ in 0..2000 {
+        let a = a.clone();
+        under_way.spawn(async move { a.send("b", MessageType::Info, &About::default(), &info("x")).await });
+    }
+    let mut sequences = std::collections::HashSet::new();
+    while let Some(receipt) = under_way.join_next().await {
+        assert!(sequences.insert(receipt.unwrap().unwrap().sequence));
+    }
+    assert_eq!(sequences.len(), 2000);
+}

@@ -825,6 +825,8 @@ impl Move {
             epoch: self.task.epoch,
         });
         match self.handoff.mode {
+            // Given back to the one who lent it: that loan is settled.
+            Mode::Transfer if self.task.delegators.last() == Some(&self.task.owner) => drop(self.task.delegators.pop()),
             Mode::Transfer => {}
             Mode::Delegate => self.task.delegators.push(self.handoff.sender.clone()),
         }

@@ -1,0 +1,560 @@
+//! A second, naive model of SPEC 3, and random stories that both must tell alike.
+//!
+//! The model keeps less and says less: the state, who owns the task, at which epoch, who is asked, and the code of each
+//! refusal. It is written from the specification, as plainly as can be.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use baton::{
+    codes::{ErrorCode, Refusal as _},
+    domain::handoff::{
+        Acked, Effect, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Situation, State, Task,
+        TaskStatus, Timeouts, Transition, step,
+    },
+    ids::{AgentId, MessageId, TaskId},
+    time::Timestamp,
+};
+use proptest::prelude::*;
+
+const AGENTS: [&str; 4] = ["a", "b", "c", "d"];
+const GOOD: [u8; 32] = [7; 32];
+const BAD: [u8; 32] = [8; 32];
+
+#[derive(Debug, Clone)]
+enum Op {
+    Request { from: usize, candidates: Vec<usize>, delegate: bool },
+    Accept { from: usize },
+    Reject { from: usize, suggestions: Vec<usize> },
+    Cancel { from: usize },
+    Context { from: usize },
+    Complete { from: usize, success: bool, digest: bool },
+    Status { from: usize, end: bool },
+    Acked { by: usize, mail: Acked },
+    Undeliverable { to: usize, mail: Acked },
+    Pass { seconds: u64 },
+}
+
+/// How far the message's epoch is from the task's.
+type Offset = i8;
+
+fn ops() -> impl Strategy<Value = Vec<(Op, Offset)>> {
+    // Anybody, or most often whoever has the word: see `resolve`.
+    let who = 0..3 * AGENTS.len();
+    let some = || prop::collection::vec(0..AGENTS.len(), 1..4);
+    let mail = || prop::sample::select(vec![Acked::Request, Acked::Context, Acked::Completion]);
+    let op = prop_oneof![
+        3 => (who.clone(), some(), any::<bool>())
+            .prop_map(|(from, candidates, delegate)| Op::Request { from, candidates, delegate }),
+        4 => who.clone().prop_map(|from| Op::Accept { from }),
+        2 => (who.clone(), some()).prop_map(|(from, suggestions)| Op::Reject { from, suggestions }),
+        1 => who.clone().prop_map(|from| Op::Cancel { from }),
+        5 => who.clone().prop_map(|from| Op::Context { from }),
+        5 => (who.clone(), prop::bool::weighted(0.8), prop::bool::weighted(0.9))
+            .prop_map(|(from, success, digest)| Op::Complete { from, success, digest }),
+        1 => (who.clone(), prop::bool::weighted(0.3)).prop_map(|(from, end)| Op::Status { from, end }),
+        4 => (who.clone(), mail()).prop_map(|(by, mail)| Op::Acked { by, mail }),
+        1 => (who, mail()).prop_map(|(to, mail)| Op::Undeliverable { to, mail }),
+        1 => (0u64..100).prop_map(|seconds| Op::Pass { seconds }),
+    ];
+    let offset = prop_oneof![30 => Just(0i8), 1 => Just(-1i8), 1 => Just(1i8)];
+    prop::collection::vec((op, offset), 1..250)
+}
+
+/// An agent beyond the list stands for the one who has the word.
+fn resolve(op: &Op, model: &Model) -> Op {
+    let asked = model.attempt.as_ref().map_or(0, |attempt| attempt.asked);
+    let sender = model.attempt.as_ref().map_or(0, |attempt| attempt.sender);
+    let mut op = op.clone();
+    let (who, right) = match &mut op {
+        Op::Request { from, .. } | Op::Status { from, .. } => (from, model.owner),
+        Op::Cancel { from } | Op::Context { from } => (from, sender),
+        Op::Accept { from } | Op::Reject { from, .. } | Op::Complete { from, .. } => (from, asked),
+        Op::Acked { by: to, mail: Acked::Completion } | Op::Undeliverable { to, mail: Acked::Completion } => {
+            (to, sender)
+        }
+        Op::Acked { by: to, .. } | Op::Undeliverable { to, .. } => (to, asked),
+        Op::Pass { .. } => return op,
+    };
+    if *who >= AGENTS.len() {
+        *who = right;
+    }
+    op
+}
+
+/// What the model knows of the handoff that was asked for last.
+#[derive(Debug, Clone)]
+struct Attempt {
+    state: &'static str,
+    sender: usize,
+    asked: usize,
+    epoch: u64,
+    queue: Vec<usize>,
+    refused: Vec<usize>,
+    timed_out: Vec<usize>,
+    ran_out_of_time: bool,
+    delegate: bool,
+    step_ends: Option<u64>,
+    whole_ends: u64,
+}
+
+#[derive(Debug, Default)]
+struct Model {
+    exists: bool,
+    owner: usize,
+    epoch: u64,
+    finished: bool,
+    lenders: Vec<usize>,
+    hops: Vec<(usize, usize)>,
+    attempt: Option<Attempt>,
+    now: u64,
+}
+
+type Told = Result<(), ErrorCode>;
+
+impl Attempt {
+    fn is_open(&self) -> bool {
+        ["REQUESTED", "DECIDING", "ACCEPTED", "CONTEXT_SENT"].contains(&self.state)
+    }
+
+    fn ended(&self) -> ErrorCode {
+        if self.ran_out_of_time { ErrorCode::HandoffExpired } else { ErrorCode::HandoffFinal }
+    }
+}
+
+impl Model {
+    fn owned_once(&self, who: usize) -> bool {
+        who == self.owner || self.hops.iter().any(|hop| hop.0 == who || hop.1 == who)
+    }
+
+    fn fence(&self, who: usize, epoch: u64) -> Told {
+        match () {
+            () if !self.owned_once(who) => Err(ErrorCode::NotOwner),
+            () if epoch < self.epoch => Err(ErrorCode::StaleEpoch),
+            () if who != self.owner => Err(ErrorCode::NotOwner),
+            () if epoch > self.epoch => Err(ErrorCode::EpochAhead),
+            () => Ok(()),
+        }
+    }
+
+    fn candidate_may(&self, who: usize, epoch: u64) -> Told {
+        let attempt = self.attempt.as_ref().unwrap();
+        match () {
+            () if who != attempt.asked && attempt.timed_out.contains(&who) => Err(ErrorCode::HandoffExpired),
+            () if who != attempt.asked => Err(ErrorCode::NotCandidate),
+            () if !attempt.is_open() => Err(attempt.ended()),
+            () if epoch < attempt.epoch => Err(ErrorCode::StaleEpoch),
+            () if epoch > attempt.epoch => Err(ErrorCode::EpochAhead),
+            () => Ok(()),
+        }
+    }
+
+    fn sender_may(&self, who: usize, epoch: u64) -> Told {
+        let attempt = self.attempt.as_ref().unwrap();
+        if who != attempt.sender {
+            return Err(ErrorCode::NotOwner);
+        }
+        self.fence(who, epoch)?;
+        if attempt.is_open() { Ok(()) } else { Err(attempt.ended()) }
+    }
+
+    /// The next who can be asked: not the sender, nobody twice, nobody along a pair that is used up.
+    fn next(&mut self) -> Option<usize> {
+        let hops = self.hops.clone();
+        let attempt = self.attempt.as_mut().unwrap();
+        while !attempt.queue.is_empty() {
+            let who = attempt.queue.remove(0);
+            let used = hops.iter().filter(|hop| **hop == (attempt.sender, who)).count();
+            let was_asked = attempt.refused.contains(&who) || who == attempt.asked;
+            if who != attempt.sender && !was_asked && used < 4 {
+                return Some(who);
+            }
+        }
+        None
+    }
+
+    /// The present candidate is out: the next one is asked, or it ends like this.
+    fn ask_next_or(&mut self, end: &'static str) {
+        let out = self.attempt.as_ref().unwrap().asked;
+        self.attempt.as_mut().unwrap().refused.push(out);
+        let next = self.next();
+        let attempt = self.attempt.as_mut().unwrap();
+        attempt.step_ends = None;
+        match next {
+            Some(who) => (attempt.state, attempt.asked) = ("REQUESTED", who),
+            None => attempt.state = end,
+        }
+    }
+
+    fn pass(&mut self, seconds: u64) {
+        let end = self.now + seconds;
+        while let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.is_open()) {
+            let due = attempt.step_ends.unwrap_or(u64::MAX).min(attempt.whole_ends);
+            if due > end {
+                break;
+            }
+            self.now = due;
+            if due == attempt.whole_ends {
+                (attempt.state, attempt.ran_out_of_time) = ("FAILED", true);
+            } else if attempt.state == "DECIDING" {
+                attempt.timed_out.push(attempt.asked);
+                self.ask_next_or("FAILED");
+                let attempt = self.attempt.as_mut().unwrap();
+                attempt.ran_out_of_time = attempt.state == "FAILED";
+            } else {
+                (attempt.state, attempt.ran_out_of_time) = ("FAILED", true);
+            }
+        }
+        self.now = end;
+    }
+
+    fn apply(&mut self, op: &Op, epoch: u64) -> Told {
+        let now = self.now;
+        match op {
+            Op::Request { from, candidates, delegate } => self.request(*from, candidates, *delegate, epoch),
+            Op::Pass { seconds } => {
+                self.pass(*seconds);
+                Ok(())
+            }
+            _ if !self.exists => match op {
+                Op::Acked { .. } | Op::Undeliverable { .. } => Ok(()),
+                _ => Err(ErrorCode::TaskUnknown),
+            },
+            Op::Accept { from } => {
+                self.candidate_may(*from, epoch)?;
+                self.move_from(&["REQUESTED", "DECIDING"], "ACCEPTED", Some(now + 60))
+            }
+            Op::Reject { from, suggestions } => {
+                self.candidate_may(*from, epoch)?;
+                self.must_be(&["REQUESTED", "DECIDING"])?;
+                self.attempt.as_mut().unwrap().queue.extend(suggestions);
+                self.ask_next_or("REJECTED");
+                Ok(())
+            }
+            Op::Cancel { from } => {
+                self.sender_may(*from, epoch)?;
+                self.attempt.as_mut().unwrap().state = "CANCELLED";
+                Ok(())
+            }
+            Op::Context { from } => {
+                self.sender_may(*from, epoch)?;
+                self.move_from(&["ACCEPTED"], "CONTEXT_SENT", Some(now + 120))
+            }
+            Op::Complete { from, success, digest } => self.complete(*from, epoch, *success, *digest),
+            Op::Status { from, end } => self.status(*from, epoch, *end),
+            Op::Acked { by, mail } => {
+                let attempt = self.attempt.as_mut().unwrap();
+                if *mail == Acked::Request && attempt.state == "REQUESTED" && *by == attempt.asked {
+                    (attempt.state, attempt.step_ends) = ("DECIDING", Some(now + 30));
+                }
+                Ok(())
+            }
+            Op::Undeliverable { to, mail } => {
+                let attempt = self.attempt.as_mut().unwrap();
+                match (mail, attempt.state) {
+                    (Acked::Request, "REQUESTED" | "DECIDING") if *to == attempt.asked => self.ask_next_or("FAILED"),
+                    (Acked::Context, "CONTEXT_SENT") if *to == attempt.asked => attempt.state = "FAILED",
+                    _ => {}
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn must_be(&self, states: &[&str]) -> Told {
+        let state = self.attempt.as_ref().unwrap().state;
+        if states.contains(&state) { Ok(()) } else { Err(ErrorCode::HandoffState) }
+    }
+
+    fn move_from(&mut self, from: &[&str], to: &'static str, step_ends: Option<u64>) -> Told {
+        self.must_be(from)?;
+        let attempt = self.attempt.as_mut().unwrap();
+        (attempt.state, attempt.step_ends) = (to, step_ends);
+        Ok(())
+    }
+
+    fn request(&mut self, from: usize, candidates: &[usize], delegate: bool, epoch: u64) -> Told {
+        if self.exists {
+            self.fence(from, epoch)?;
+            if self.finished {
+                return Err(ErrorCode::TaskFinal);
+            }
+            if self.attempt.as_ref().is_some_and(Attempt::is_open) {
+                return Err(ErrorCode::HandoffOpen);
+            }
+        } else if epoch > 1 {
+            return Err(ErrorCode::EpochAhead);
+        }
+        if self.hops.len() >= 16 {
+            return Err(ErrorCode::LoopLimit);
+        }
+        if candidates.iter().all(|who| *who == from) {
+            return Err(ErrorCode::ReceiverUnknown);
+        }
+        let before = self.attempt.take();
+        self.attempt = Some(Attempt {
+            state: "REQUESTED",
+            sender: from,
+            asked: usize::MAX,
+            epoch,
+            queue: candidates.to_vec(),
+            refused: vec![],
+            timed_out: vec![],
+            ran_out_of_time: false,
+            delegate,
+            step_ends: None,
+            whole_ends: self.now + 360,
+        });
+        match self.next() {
+            Some(who) => self.attempt.as_mut().unwrap().asked = who,
+            None => {
+                self.attempt = before;
+                return Err(ErrorCode::LoopLimit);
+            }
+        }
+        if !self.exists {
+            (self.exists, self.owner, self.epoch) = (true, from, 1);
+        }
+        Ok(())
+    }
+
+    fn complete(&mut self, from: usize, epoch: u64, success: bool, digest: bool) -> Told {
+        self.candidate_may(from, epoch)?;
+        self.must_be(&["CONTEXT_SENT"])?;
+        let attempt = self.attempt.as_mut().unwrap();
+        if !success {
+            attempt.state = "FAILED";
+            return Ok(());
+        }
+        if !digest {
+            return Err(ErrorCode::ContextDigestMismatch);
+        }
+        attempt.state = "COMPLETED";
+        self.hops.push((attempt.sender, attempt.asked));
+        if attempt.delegate {
+            self.lenders.push(attempt.sender);
+        } else if self.lenders.last() == Some(&attempt.asked) {
+            self.lenders.pop();
+        }
+        (self.owner, self.epoch) = (attempt.asked, self.epoch + 1);
+        Ok(())
+    }
+
+    fn status(&mut self, from: usize, epoch: u64, end: bool) -> Told {
+        let now = self.now;
+        if let Some(attempt) = self.attempt.as_ref().filter(|attempt| attempt.is_open())
+            && from == attempt.asked
+            && !end
+        {
+            self.candidate_may(from, epoch)?;
+            return match self.attempt.as_ref().unwrap().state {
+                "DECIDING" => self.move_from(&["DECIDING"], "DECIDING", Some(now + 30)),
+                "CONTEXT_SENT" => self.move_from(&["CONTEXT_SENT"], "CONTEXT_SENT", Some(now + 120)),
+                _ => Err(ErrorCode::HandoffState),
+            };
+        }
+        self.fence(from, epoch)?;
+        if self.finished {
+            return Err(ErrorCode::TaskFinal);
+        }
+        let attempt = self.attempt.as_mut().unwrap();
+        if !end {
+            if attempt.state == "ACCEPTED" {
+                attempt.step_ends = Some(now + 60);
+            }
+            return Ok(());
+        }
+        if attempt.is_open() {
+            return Err(ErrorCode::HandoffOpen);
+        }
+        match self.lenders.pop() {
+            Some(lender) => (self.owner, self.epoch) = (lender, self.epoch + 1),
+            None => self.finished = true,
+        }
+        Ok(())
+    }
+}
+
+/// The code under test, with what is stored between its steps.
+#[derive(Default)]
+struct Real {
+    task: Option<Task>,
+    handoff: Option<Handoff>,
+    requests: u8,
+    now: Timestamp,
+}
+
+fn agent(who: usize) -> AgentId {
+    AgentId::parse(AGENTS[who]).unwrap()
+}
+
+impl Real {
+    fn apply(&mut self, op: &Op, epoch: u64) -> Told {
+        if let Op::Pass { seconds } = op {
+            self.pass(Duration::from_secs(*seconds));
+            return Ok(());
+        }
+        let is_request = matches!(op, Op::Request { .. });
+        let input = self.input(op, epoch);
+        let handoff = self.handoff.as_ref().filter(|_| !is_request);
+        let before = (self.task.clone(), self.handoff.clone());
+        let outcome = step(Situation { task: self.task.as_ref(), handoff }, &input, self.now);
+        match outcome {
+            Ok(Outcome::Moved(next)) => self.take(*next),
+            Ok(Outcome::Unchanged) => {}
+            Err(rejection) => {
+                assert_eq!((self.task.clone(), self.handoff.clone()), before);
+                return Err(rejection.code());
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what is next, after a look at what must always hold.
+    fn take(&mut self, next: Transition) {
+        if let Some(before) = &self.task {
+            assert!(next.task.epoch >= before.epoch, "the epoch never falls");
+            assert_eq!(next.task.epoch != before.epoch, next.task.owner != before.owner, "they move together");
+            assert!(!before.status.is_final() || next.task.status == before.status, "a final status never changes");
+        }
+        if let (Some(before), Some(after)) = (&self.handoff, &next.handoff)
+            && before.id == after.id
+        {
+            assert!(!before.state.is_final() || before.state == after.state, "a final state never changes");
+        }
+        if let Some(handoff) = &next.handoff {
+            assert_eq!(handoff.state.is_final(), handoff.next_deadline().is_none(), "what is open ends by itself");
+            assert_eq!(!handoff.state.is_final(), next.task.open_handoff == Some(handoff.id));
+            assert!(handoff.next_deadline().is_none_or(|at| at <= handoff.whole_deadline));
+        }
+        for Effect::Deliver { to, .. } in &next.effects {
+            assert!(AGENTS.contains(&to.as_str()));
+        }
+        self.task = Some(next.task);
+        self.handoff = next.handoff.or(self.handoff.take());
+    }
+
+    fn pass(&mut self, span: Duration) {
+        let end = self.now.plus(span);
+        while let Some(due) = self.handoff.as_ref().and_then(Handoff::next_deadline).filter(|due| *due <= end) {
+            self.now = due;
+            let situation = Situation { task: self.task.as_ref(), handoff: self.handoff.as_ref() };
+            match step(situation, &Input::Time, self.now) {
+                Ok(Outcome::Moved(next)) => self.take(*next),
+                other => panic!("what is due happens: {other:?}"),
+            }
+        }
+        self.now = end;
+    }
+
+    fn input(&mut self, op: &Op, epoch: u64) -> Input {
+        let said = |from: usize, message| Input::Message { from: agent(from), epoch, message };
+        match op {
+            Op::Request { from, candidates, delegate } => {
+                self.requests += 1;
+                Input::Request(Request {
+                    id: MessageId::from_bytes([self.requests; 16]),
+                    task: TaskId::parse("t").unwrap(),
+                    from: agent(*from),
+                    epoch,
+                    receiver: "type:x".into(),
+                    candidates: candidates.iter().map(|who| agent(*who)).collect(),
+                    task_type: "x".into(),
+                    reason: 0,
+                    mode: if *delegate { Mode::Delegate } else { Mode::Transfer },
+                    priority: Priority::Medium,
+                    timeouts: Timeouts::default(),
+                    loop_limits: LoopLimits::default(),
+                })
+            }
+            Op::Accept { from } => said(*from, Message::Accept { wanted_sections: vec![] }),
+            Op::Reject { from, suggestions } => {
+                let suggestions = suggestions.iter().map(|who| agent(*who)).collect();
+                said(*from, Message::Reject { reason: 2, text: String::new(), suggestions })
+            }
+            Op::Cancel { from } => said(*from, Message::Cancel),
+            Op::Context { from } => said(*from, Message::Context { digest: GOOD }),
+            Op::Complete { from, success, digest } => {
+                let digest = Some(if *digest { GOOD } else { BAD });
+                said(*from, Message::Complete { success: *success, digest, details: String::new() })
+            }
+            Op::Status { from, end } => {
+                let status = if *end { TaskStatus::Completed } else { TaskStatus::InProgress };
+                said(*from, Message::Status { status, progress: None, details: String::new(), receivers: vec![] })
+            }
+            Op::Acked { by, mail } => Input::Acked { by: agent(*by), mail: *mail },
+            Op::Undeliverable { to, mail } => Input::Undeliverable { to: agent(*to), mail: *mail },
+            Op::Pass { .. } => Input::Time,
+        }
+    }
+}
+
+/// Everything that both can say.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    owner: Option<String>,
+    epoch: u64,
+    finished: bool,
+    state: Option<String>,
+    asked: Option<String>,
+}
+
+fn seen_by_model(model: &Model) -> Seen {
+    let attempt = model.attempt.as_ref();
+    Seen {
+        owner: model.exists.then(|| AGENTS[model.owner].into()),
+        epoch: model.epoch,
+        finished: model.finished,
+        state: attempt.map(|attempt| attempt.state.into()),
+        asked: attempt.map(|attempt| AGENTS[attempt.asked].into()),
+    }
+}
+
+fn seen_by_real(real: &Real) -> Seen {
+    let (task, handoff) = (real.task.as_ref(), real.handoff.as_ref());
+    Seen {
+        owner: task.map(|task| task.owner.to_string()),
+        epoch: task.map_or(0, |task| task.epoch),
+        finished: task.is_some_and(|task| task.status.is_final()),
+        state: handoff.map(|handoff| handoff.state.name().into()),
+        asked: handoff.map(|handoff| handoff.candidate.to_string()),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    fn stories(ops in ops()) {
+        let (mut model, mut real) = (Model::default(), Real::default());
+        for (op, offset) in &ops {
+            let op = &resolve(op, &model);
+            let epoch = model.epoch.max(1).saturating_add_signed(i64::from(*offset));
+            let (expected, found) = (model.apply(op, epoch), real.apply(op, epoch));
+            prop_assert_eq!(&expected, &found, "{:?} at epoch {} of {:?}", op, epoch, seen_by_real(&real));
+            prop_assert_eq!(seen_by_model(&model), seen_by_real(&real), "after {:?}", op);
+        }
+        LONGEST.fetch_max(model.hops.len(), Ordering::Relaxed);
+        real.pass(Duration::from_secs(360));
+        prop_assert!(real.handoff.is_none_or(|handoff| handoff.state.is_final()), "time alone ends every handoff");
+    }
+}
+
+/// The most completed handoffs of one story: to see that the stories get somewhere.
+static LONGEST: AtomicUsize = AtomicUsize::new(0);
+
+#[test]
+fn the_core_and_the_model_tell_the_same_story() {
+    stories();
+    let longest = LONGEST.load(Ordering::Relaxed);
+    assert!(longest >= 6, "the longest story has only {longest} handoffs");
+}
+
+#[test]
+fn state_names_are_those_of_the_specification() {
+    let names = State::ALL.map(State::name);
+    let specified =
+        ["REQUESTED", "DECIDING", "ACCEPTED", "CONTEXT_SENT", "COMPLETED", "REJECTED", "FAILED", "CANCELLED"];
+    assert_eq!(names, specified);
+}

@@ -1,0 +1,151 @@
+//! Every state with every input from the right party: the protocol on one page. `=` is no change, anything in brackets is
+//! the code of a refusal.
+
+use std::time::Duration;
+
+use baton::{
+    codes::Refusal as _,
+    domain::handoff::{
+        Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Situation, State, Task,
+        TaskStatus, Timeouts, step,
+    },
+    ids::{AgentId, MessageId, TaskId},
+    time::Timestamp,
+};
+
+const DIGEST: [u8; 32] = [7; 32];
+
+fn agent(name: &str) -> AgentId {
+    AgentId::parse(name).unwrap()
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_parts(1_000_000 + seconds, 0).unwrap()
+}
+
+fn said(from: &str, epoch: u64, message: Message) -> Input {
+    Input::Message { from: agent(from), epoch, message }
+}
+
+fn status(from: &str, epoch: u64, status: TaskStatus) -> Input {
+    let message = Message::Status { status, progress: None, details: String::new(), receivers: vec![] };
+    said(from, epoch, message)
+}
+
+fn request(number: u8) -> Input {
+    Input::Request(Request {
+        id: MessageId::from_bytes([number; 16]),
+        task: TaskId::parse("t").unwrap(),
+        from: agent("a"),
+        epoch: 1,
+        receiver: "b".into(),
+        candidates: vec![agent("b")],
+        task_type: "support".into(),
+        reason: 0,
+        mode: Mode::Transfer,
+        priority: Priority::Medium,
+        timeouts: Timeouts::default(),
+        loop_limits: LoopLimits::default(),
+    })
+}
+
+fn accept() -> Message {
+    Message::Accept { wanted_sections: vec![] }
+}
+
+fn reject() -> Message {
+    Message::Reject { reason: 1, text: String::new(), suggestions: vec![] }
+}
+
+fn complete(success: bool) -> Message {
+    Message::Complete { success, digest: success.then_some(DIGEST), details: String::new() }
+}
+
+fn acked(by: &str, mail: Acked) -> Input {
+    Input::Acked { by: agent(by), mail }
+}
+
+/// A task whose one handoff is in this state.
+fn in_state(state: State) -> (Task, Handoff) {
+    let context = said("a", 1, Message::Context { digest: DIGEST });
+    let taken = vec![acked("b", Acked::Request), said("b", 1, accept()), context];
+    let path = match state {
+        State::Requested => vec![],
+        State::Deciding => taken[..1].to_vec(),
+        State::Accepted => taken[..2].to_vec(),
+        State::ContextSent => taken,
+        State::Completed => [taken, vec![said("b", 1, complete(true))]].concat(),
+        State::Rejected => vec![said("b", 1, reject())],
+        State::Failed => [taken, vec![said("b", 1, complete(false))]].concat(),
+        State::Cancelled => vec![said("a", 1, Message::Cancel)],
+    };
+    let Ok(Outcome::Moved(first)) = step(Situation::default(), &request(1), at(0)) else { panic!("a good request") };
+    let (mut task, mut handoff) = (first.task, first.handoff.unwrap());
+    for input in path {
+        match step(Situation { task: Some(&task), handoff: Some(&handoff) }, &input, at(1)) {
+            Ok(Outcome::Moved(next)) => (task, handoff) = (next.task, next.handoff.unwrap_or(handoff)),
+            other => panic!("on the way to {state:?}: {other:?}"),
+        }
+    }
+    assert_eq!(handoff.state, state);
+    (task, handoff)
+}
+
+fn outcome(state: State, input: &Input, now: Timestamp) -> String {
+    let (task, handoff) = in_state(state);
+    match step(Situation { task: Some(&task), handoff: Some(&handoff) }, input, now) {
+        Ok(Outcome::Unchanged) => "=".into(),
+        Ok(Outcome::Moved(next)) => {
+            let state = next.handoff.map_or("TASK", |handoff| handoff.state.name());
+            match next.task.epoch == task.epoch {
+                true => state.into(),
+                false => format!("{state} owner {}", next.task.owner),
+            }
+        }
+        Err(rejection) => format!("[{}]", rejection.code().name()),
+    }
+}
+
+#[test]
+fn the_whole_table() {
+    let inputs: Vec<(&str, Input, i64)> = vec![
+        ("accept by candidate", said("b", 1, accept()), 1),
+        ("accept by stranger", said("c", 1, accept()), 1),
+        ("accept, old epoch", said("b", 0, accept()), 1),
+        ("accept, epoch ahead", said("b", 2, accept()), 1),
+        ("reject by candidate", said("b", 1, reject()), 1),
+        ("cancel by sender", said("a", 1, Message::Cancel), 1),
+        ("cancel by candidate", said("b", 1, Message::Cancel), 1),
+        ("context by sender", said("a", 1, Message::Context { digest: DIGEST }), 1),
+        ("context by stranger", said("c", 1, Message::Context { digest: DIGEST }), 1),
+        ("complete, success", said("b", 1, complete(true)), 1),
+        ("complete, failure", said("b", 1, complete(false)), 1),
+        ("candidate is busy", status("b", 1, TaskStatus::InProgress), 1),
+        ("sender is busy", status("a", 1, TaskStatus::InProgress), 1),
+        ("sender ends the task", status("a", 1, TaskStatus::Completed), 1),
+        ("request acked", acked("b", Acked::Request), 1),
+        ("context acked", acked("b", Acked::Context), 1),
+        ("completion acked", acked("a", Acked::Completion), 1),
+        ("request undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Request }, 1),
+        ("context undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Context }, 1),
+        ("time: nothing due", Input::Time, 2),
+        ("time: step due", Input::Time, 200),
+        ("time: whole due", Input::Time, 360),
+        ("accept, too late", said("b", 1, accept()), 360),
+    ];
+    let mut table = String::new();
+    for (name, input, seconds) in &inputs {
+        let cells: Vec<String> = State::ALL.iter().map(|state| outcome(*state, input, at(*seconds))).collect();
+        table.push_str(&format!("{name:<22}| {}\n", cells.join(" | ")));
+    }
+    let expected = include_str!("table.txt");
+    let body: String = expected.lines().skip(2).map(|line| format!("{line}\n")).collect();
+    assert_eq!(table, body, "\n{table}");
+}
+
+#[test]
+fn timeouts_are_the_specified_ones() {
+    let seconds = |span: Duration| span.as_secs();
+    let Timeouts { accept, context, complete, whole } = Timeouts::default();
+    assert_eq!([accept, context, complete, whole].map(seconds), [30, 60, 120, 360]);
+}

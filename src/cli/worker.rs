@@ -1,6 +1,9 @@
 //! `baton agent serve`: a small agent that takes every handoff it is offered.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use clap::Args;
 use serde_json::json;
@@ -10,7 +13,7 @@ use super::{
     connection::{ConnectionArgs, IdentityArgs},
 };
 use crate::{
-    client::{About, Agent, ClientError, Delivered, context_of},
+    client::{About, Agent, ClientError, Delivered, context_of, context_of_sections},
     ids::{AgentId, AgentType},
     proto::v1::{self, MessageType},
 };
@@ -44,13 +47,14 @@ struct Worker<'a> {
     args: &'a ServeAgentArgs,
     agent: &'a Agent,
     seen: &'a mut HashSet<String>,
-    owned: &'a mut HashSet<String>,
+    /// The context of each task that it owns.
+    owned: &'a mut HashMap<String, v1::TaskContextTransfer>,
 }
 
 pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let identity = args.identity.load()?;
     register(&args, connection).await?;
-    let (mut seen, mut owned) = (HashSet::new(), HashSet::new());
+    let (mut seen, mut owned) = (HashSet::new(), HashMap::new());
     let mut wait = Duration::from_millis(250);
     loop {
         let agent = connection.agent(identity.clone(), 16).await;
@@ -163,7 +167,7 @@ impl Worker<'_> {
             }
             MessageType::TaskContextTransfer => return self.take_over(delivered, about, facts).await,
             MessageType::HandoffAccept => {
-                let context = context_of([("progress_report", json!({"by": self.agent.id().to_string()}).to_string())]);
+                let context = self.context_to_hand_on(&about.task_id);
                 self.agent.send_context(delivered, &context).await?;
                 say("context sent", &facts);
             }
@@ -181,6 +185,15 @@ impl Worker<'_> {
         Ok(false)
     }
 
+    /// All that it received about the task, and a report of its own in place of the one before.
+    fn context_to_hand_on(&self, task_id: &str) -> v1::TaskContextTransfer {
+        let report = json!({"by": self.agent.id().to_string()}).to_string();
+        let mut sections = context_of([("progress_report", report)]).sections;
+        let received = self.owned.get(task_id).map(|context| context.sections.clone()).unwrap_or_default();
+        sections.extend(received.into_iter().filter(|section| section.name != "progress_report"));
+        context_of_sections(sections)
+    }
+
     fn is_full(&self) -> bool {
         self.args.capacity > 0 && self.owned.len() >= self.args.capacity as usize
     }
@@ -192,7 +205,7 @@ impl Worker<'_> {
         facts: serde_json::Value,
     ) -> Result<bool, ClientError> {
         let receipt = self.agent.complete(context).await?;
-        self.owned.insert(about.task_id.clone());
+        self.owned.insert(about.task_id.clone(), context.payload());
         say("owns", &json!({"task": about.task_id, "epoch": receipt.epoch, "handoff": about.correlation_id}));
         let task = About::task(&about.task_id, receipt.epoch);
         let progress = v1::TaskStatusUpdate {

@@ -81,7 +81,11 @@ pub fn context_of<'a>(sections: impl IntoIterator<Item = (&'a str, String)>) -> 
         content: Some(Content::Json(json)),
         ..Default::default()
     };
-    let sections: Vec<_> = sections.into_iter().map(section).collect();
+    context_of_sections(sections.into_iter().map(section).collect())
+}
+
+/// A context of these sections, with its digest.
+pub fn context_of_sections(sections: Vec<v1::ContextSection>) -> v1::TaskContextTransfer {
     let context_digest = digest_of(&sections).to_vec().into();
     v1::TaskContextTransfer { sections, context_digest }
 }

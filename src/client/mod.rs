@@ -18,7 +18,7 @@ use tonic::{
 };
 
 pub use agent::{Agent, Delivered};
-pub use compose::{About, Composer, context_of};
+pub use compose::{About, Composer, context_of, context_of_sections};
 pub use error::{ClientError, Refused};
 pub use session::Session;
 

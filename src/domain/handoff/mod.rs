@@ -3,13 +3,16 @@
 //! Owns who may say what when, deadlines, candidates, ownership and epochs, and the loop guard. Must not know how an
 //! envelope looks, where state is kept, or how a delivery gets to an agent.
 
+mod input;
+mod moving;
 mod numbers;
 mod rejection;
 mod state;
 mod step;
 mod views;
 
+pub use input::{Acked, Effect, Input, Mail, Message, Notice, Outcome, Request, Situation, Transition};
 pub use rejection::Rejection;
 pub use state::*;
-pub use step::{Acked, Effect, Input, Mail, Message, Notice, Outcome, Request, Situation, Transition, step};
+pub use step::step;
 pub use views::{ReceiverView, SenderView};

@@ -1,0 +1,259 @@
+//! A transition while it is being made: the checks that several messages share, and the changes.
+
+use super::{
+    Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Mail, Mode, Notice, OFFERS_MAX, Offer, OfferOutcome,
+    ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition,
+};
+use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
+
+pub(super) fn loop_limit(limit: &'static str, value: u32, task: &Task) -> Rejection {
+    Rejection::LoopLimit { limit, value, hops: task.hops.clone() }
+}
+
+/// The owner's messages are fenced: one of an older epoch is refused as such, also when it comes from a former owner.
+pub(super) fn check_owner(task: &Task, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
+    let was_owner = || task.hops.iter().any(|hop| hop.sender == *from || hop.receiver == *from);
+    if *from != task.owner && !was_owner() {
+        return Err(Rejection::NotOwner { owner: task.owner.clone() });
+    }
+    if epoch < task.epoch {
+        return Err(Rejection::StaleEpoch { claimed: epoch, current: task.epoch });
+    }
+    if *from != task.owner {
+        return Err(Rejection::NotOwner { owner: task.owner.clone() });
+    }
+    if epoch > task.epoch {
+        return Err(Rejection::EpochAhead { claimed: epoch, current: task.epoch });
+    }
+    Ok(())
+}
+
+/// A transition while it is being made.
+pub(super) struct Move {
+    pub(super) task: Task,
+    pub(super) handoff: Handoff,
+    pub(super) effects: Vec<Effect>,
+    pub(super) now: Timestamp,
+}
+
+impl Move {
+    pub(super) fn new(task: &Task, handoff: &Handoff, now: Timestamp) -> Self {
+        Self { task: task.clone(), handoff: handoff.clone(), effects: Vec::new(), now }
+    }
+
+    pub(super) fn done(self) -> Transition {
+        debug_assert!(self.handoff.state.is_final() || self.task.open_handoff == Some(self.handoff.id));
+        debug_assert!(self.handoff.state.is_final() || self.task.owner == self.handoff.sender);
+        Transition { task: self.task, handoff: Some(self.handoff), effects: self.effects }
+    }
+
+    // Checks.
+
+    pub(super) fn not_overdue(&self) -> bool {
+        self.handoff.next_deadline().is_none_or(|deadline| self.now < deadline)
+    }
+
+    pub(super) fn check_candidate(&self, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
+        if *from != self.handoff.candidate {
+            let too_late = |offer: &Offer| offer.candidate == *from && offer.outcome == OfferOutcome::TimedOut;
+            return Err(match self.handoff.offers.iter().any(too_late) {
+                true => Rejection::Expired { state: self.handoff.state },
+                false => Rejection::NotCandidate,
+            });
+        }
+        if self.handoff.state.is_final() {
+            return Err(self.ended());
+        }
+        if epoch < self.handoff.epoch {
+            return Err(Rejection::StaleEpoch { claimed: epoch, current: self.handoff.epoch });
+        }
+        if epoch > self.handoff.epoch {
+            return Err(Rejection::EpochAhead { claimed: epoch, current: self.handoff.epoch });
+        }
+        self.check_in_time()
+    }
+
+    pub(super) fn check_sender(&self, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
+        if *from != self.handoff.sender {
+            return Err(Rejection::NotOwner { owner: self.task.owner.clone() });
+        }
+        check_owner(&self.task, from, epoch)?;
+        if self.handoff.state.is_final() {
+            return Err(self.ended());
+        }
+        self.check_in_time()
+    }
+
+    /// Whatever comes after its deadline is late, also when the timer has not fired yet.
+    pub(super) fn check_in_time(&self) -> Result<(), Rejection> {
+        if self.not_overdue() { Ok(()) } else { Err(Rejection::Expired { state: self.handoff.state }) }
+    }
+
+    pub(super) fn wrong_state(&self) -> Rejection {
+        Rejection::WrongState { state: self.handoff.state }
+    }
+
+    pub(super) fn ended(&self) -> Rejection {
+        let state = self.handoff.state;
+        match self.handoff.failure.as_ref().map(|failure| failure.code) {
+            Some(
+                ErrorCode::AcceptTimeout
+                | ErrorCode::ContextTimeout
+                | ErrorCode::CompleteTimeout
+                | ErrorCode::WholeTimeout,
+            ) => Rejection::Expired { state },
+            _ => Rejection::Final { state },
+        }
+    }
+
+    // Changes.
+
+    pub(super) fn enter(&mut self, state: State, cause: Cause, step: Option<std::time::Duration>) {
+        self.handoff.state = state;
+        self.handoff.step_deadline = step.map(|step| self.now.plus(step).min(self.handoff.whole_deadline));
+        self.record(cause);
+    }
+
+    pub(super) fn extend(&mut self, step: std::time::Duration) {
+        self.handoff.step_deadline = Some(self.now.plus(step).min(self.handoff.whole_deadline));
+        self.handoff.updated_at = self.now;
+        if self.handoff.steps.len() < EXTENSIONS_KEPT_BELOW {
+            self.record(Cause::Extended);
+        }
+    }
+
+    pub(super) fn record(&mut self, cause: Cause) {
+        self.record_seen_as(cause, self.handoff.receiver_view());
+    }
+
+    pub(super) fn record_seen_as(&mut self, cause: Cause, receiver_view: ReceiverView) {
+        self.handoff.updated_at = self.now;
+        self.handoff.steps.push(Step {
+            at: self.now,
+            cause,
+            state: self.handoff.state,
+            sender_view: self.handoff.sender_view(),
+            receiver_view,
+            candidate: self.handoff.candidate.clone(),
+        });
+        // 32 offers of 3 steps each, 6 more to the end, and the bounded extensions.
+        assert!(self.handoff.steps.len() <= STEPS_MAX, "the steps of a handoff are bounded");
+    }
+
+    /// Takes the first candidate who can be asked from the list.
+    pub(super) fn next_candidate(&mut self) -> Option<AgentId> {
+        while !self.handoff.next_candidates.is_empty() && self.handoff.offers.len() < OFFERS_MAX {
+            let candidate = self.handoff.next_candidates.remove(0);
+            if self.can_be_asked(&candidate) {
+                return Some(candidate);
+            }
+        }
+        self.handoff.next_candidates.clear();
+        None
+    }
+
+    pub(super) fn can_be_asked(&self, candidate: &AgentId) -> bool {
+        let handoff = &self.handoff;
+        let was_asked = handoff.offers.iter().any(|offer| offer.candidate == *candidate);
+        let along_pair = |hop: &&Hop| hop.sender == handoff.sender && hop.receiver == *candidate;
+        let times = self.task.hops.iter().filter(along_pair).count();
+        *candidate != handoff.sender && !was_asked && times < self.task.loop_limits.handoffs_per_pair_max as usize
+    }
+
+    pub(super) fn offer_to(&mut self, candidate: AgentId, mail: Mail) {
+        self.handoff.offers.push(Offer {
+            candidate: candidate.clone(),
+            offered_at: self.now,
+            outcome: OfferOutcome::Pending,
+            reject_reason: 0,
+            reason_text: String::new(),
+        });
+        self.handoff.candidate = candidate.clone();
+        self.enter(State::Requested, Cause::Requested, None);
+        self.effects.push(Effect::Deliver { to: candidate, mail });
+    }
+
+    pub(super) fn settle_offer(&mut self, outcome: OfferOutcome) {
+        if let Some(offer) = self.handoff.offers.last_mut()
+            && offer.outcome == OfferOutcome::Pending
+        {
+            offer.outcome = outcome;
+        }
+    }
+
+    /// The present candidate is out. It is told to drop the request, and the next is asked, or the handoff fails.
+    pub(super) fn next_or_fail(&mut self, cause: Cause, code: ErrorCode, text: &str) {
+        self.notify(self.handoff.candidate.clone(), code, text, true);
+        if let Some(candidate) = self.next_candidate() {
+            self.record(cause);
+            self.offer_to(candidate, Mail::RequestAgain);
+        } else {
+            self.end(State::Failed, cause, code, text);
+            self.tell_sender();
+        }
+    }
+
+    pub(super) fn fail_in_time(&mut self, cause: Cause, code: ErrorCode, text: &str) {
+        self.end(State::Failed, cause, code, text);
+        self.tell_sender();
+        self.tell_candidate();
+    }
+
+    /// Ends the handoff without moving the task.
+    pub(super) fn end(&mut self, state: State, cause: Cause, code: ErrorCode, text: &str) {
+        assert!(!self.handoff.state.is_final(), "a final state never changes");
+        self.settle_offer(OfferOutcome::Withdrawn);
+        self.handoff.failure = Some(Failure { code, message: text.to_owned() });
+        self.handoff.next_candidates.clear();
+        self.close();
+        self.enter(state, cause, None);
+    }
+
+    /// Completes the handoff: owner and epoch change here and nowhere else but where a delegation ends.
+    pub(super) fn move_ownership(&mut self) {
+        self.close();
+        self.task.owner = self.handoff.candidate.clone();
+        self.task.epoch += 1;
+        self.task.hops.push(Hop {
+            handoff: self.handoff.id,
+            sender: self.handoff.sender.clone(),
+            receiver: self.handoff.candidate.clone(),
+            epoch: self.task.epoch,
+        });
+        match self.handoff.mode {
+            // Given back to the one who lent it: that loan is settled.
+            Mode::Transfer if self.task.delegators.last() == Some(&self.task.owner) => drop(self.task.delegators.pop()),
+            Mode::Transfer => {}
+            Mode::Delegate => self.task.delegators.push(self.handoff.sender.clone()),
+        }
+        self.handoff.next_candidates.clear();
+        self.handoff.state = State::Completed;
+        self.handoff.step_deadline = None;
+        self.record_seen_as(Cause::Completed, ReceiverView::HandoffCompleted);
+        self.record(Cause::OwnershipMoved);
+    }
+
+    pub(super) fn close(&mut self) {
+        self.task.open_handoff = None;
+        self.task.updated_at = self.now;
+    }
+
+    pub(super) fn deliver_to_sender(&mut self) {
+        self.effects.push(Effect::Deliver { to: self.handoff.sender.clone(), mail: Mail::ThisMessage });
+    }
+
+    pub(super) fn tell_sender(&mut self) {
+        let failure = self.handoff.failure.clone().expect("only a failed handoff is told of");
+        self.notify(self.handoff.sender.clone(), failure.code, &failure.message, false);
+    }
+
+    pub(super) fn tell_candidate(&mut self) {
+        let failure = self.handoff.failure.clone().expect("only a failed handoff is told of");
+        self.notify(self.handoff.candidate.clone(), failure.code, &failure.message, true);
+    }
+
+    pub(super) fn notify(&mut self, to: AgentId, code: ErrorCode, message: &str, drop_task: bool) {
+        let notice = Notice { code, message: message.to_owned(), drop_task };
+        self.effects.push(Effect::Deliver { to, mail: Mail::Notice(notice) });
+    }
+}

@@ -22,11 +22,11 @@ ci:
 
 # Starts a broker for development; arguments go to it.
 dev *arguments:
-    cargo run -- dev {{ arguments }}
+    cargo run --release -- dev {{ arguments }}
 
-# Two agents hand a task over, on a broker of their own.
+# Four agents hand a task over, against a running broker (`just dev`).
 demo *arguments:
-    cargo run -- demo {{ arguments }}
+    cargo run --release -- demo {{ arguments }}
 
 # Talks to a freshly built broker in other languages.
 interop: build

@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure()
         // The generated `connect` constructor would collide with our method of that name.
         .build_transport(false)
+        .codec_path("crate::wire::codec::CheckedCodec")
         .bytes(".")
         .extern_path(".google.protobuf.Any", "crate::proto::Any")
         .extern_path(".google.rpc", "::tonic_types::pb")

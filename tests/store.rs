@@ -112,6 +112,14 @@ fn a_folder_with_something_else_in_it_is_refused() {
     assert!(matches!(EmbeddedStore::open(folder.path()), Err(OpenError::NotAStore { .. })));
 }
 
+#[test]
+fn a_first_start_that_was_cut_off_is_no_obstacle() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("FORMAT.new"), "baton-st").unwrap();
+    EmbeddedStore::open(folder.path()).unwrap().commit(&one_write("a")).unwrap();
+    assert_eq!(count(&EmbeddedStore::open(folder.path()).unwrap()), 1);
+}
+
 fn journal(folder: &Path) -> std::path::PathBuf {
     let entries = fs::read_dir(folder.join("fjall")).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|end| end == "jnl")).max().expect("fjall has a journal")

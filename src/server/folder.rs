@@ -92,7 +92,7 @@ fn broker_identity(path: &Path, ids: &dyn IdSource) -> Result<BrokerIdentity, Fo
         let draft = path.with_extension("new");
         remove_if_there(&draft)?;
         key.write(&draft)?;
-        fs::rename(&draft, path).map_err(|source| FolderError::File { path: path.into(), source })?;
+        rename_durably(&draft, path).map_err(|source| FolderError::File { path: path.into(), source })?;
         key
     };
     // Named after the key itself, so that receipts of an earlier key cannot be taken for this one's.
@@ -139,7 +139,14 @@ fn write_whole(path: &Path, text: &str, mode: u32) -> Result<(), FolderError> {
     let written = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&draft, path)
+        rename_durably(&draft, path)
     });
     written.map_err(|source| FolderError::File { path: path.into(), source })
+}
+
+/// Renames, and syncs the folder: after a power cut the file is there, and receipts of this key can still be checked.
+fn rename_durably(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(folder)?.sync_all()
 }

@@ -244,11 +244,13 @@ fn check_format(path: &Path) -> Result<(), OpenError> {
             Err(OpenError::Format { path: path.into(), found })
         }
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-            if fs::read_dir(path).map_err(error)?.next().is_some() {
+            // Complete or absent, never half: written beside it, synced, renamed. The draft may be there from a start that
+            // was cut off.
+            let draft = path.join("FORMAT.new");
+            let is_other = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != draft);
+            if fs::read_dir(path).map_err(error)?.any(is_other) {
                 return Err(OpenError::NotAStore { path: path.into() });
             }
-            // Complete or absent, never half: written beside it, synced, renamed.
-            let draft = path.join("FORMAT.new");
             let written = File::create(&draft).and_then(|mut file| {
                 file.write_all(FORMAT.as_bytes())?;
                 file.sync_all()?;

@@ -2,6 +2,7 @@
 //!
 //! Owns how things look from outside. Must not decide anything: no rule of the protocol lives here.
 
+pub mod codec;
 pub mod grpc;
 pub mod status;
 mod to_proto;

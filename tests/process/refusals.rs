@@ -101,6 +101,39 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
     send(&client, &a_signed_request(|_| {})).await.expect("a good one is taken all the same");
 }
 
+/// A frame that is not of our schema: raw bytes, as a client with a broken encoder sends them.
+#[tokio::test]
+async fn a_frame_that_does_not_parse_is_refused_as_malformed() {
+    let broker = Broker::start();
+    let pem = std::fs::read(broker.ca()).unwrap();
+    let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", broker.address)).unwrap();
+    let mut raw = tonic::client::Grpc::new(endpoint.tls_config(tls).unwrap().connect().await.unwrap());
+    raw.ready().await.unwrap();
+    // A UInt64Value: a number in field 1, where SendRequest has its envelope.
+    let codec = tonic_prost::ProstCodec::<u64, v1::SendResponse>::default();
+    let path = http::uri::PathAndQuery::from_static("/baton.v1.BrokerService/Send");
+    let status = raw.unary(tonic::Request::new(17), path, codec).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    assert_eq!(tonic_types::StatusExt::get_error_details(&status).error_info().unwrap().reason, "MALFORMED");
+
+    let a = broker.agent("a").await;
+    let token = a.client.prove(&identity("a")).await.unwrap();
+    let mut frames = tonic::Request::new(tokio_stream::once(17));
+    frames.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    raw.ready().await.unwrap();
+    let codec = tonic_prost::ProstCodec::<u64, v1::ConnectResponse>::default();
+    let path = http::uri::PathAndQuery::from_static("/baton.v1.BrokerService/Connect");
+    let responses = raw.streaming(frames, path, codec).await.unwrap().into_inner();
+    // A request_id alone is a frame that says nothing: refused, and the session goes on to its end.
+    let reasons = tokio_stream::StreamExt::filter_map(responses, |response| match response.unwrap().response? {
+        v1::connect_response::Response::Error(error) => Some((error.code, error.message)),
+        _ => None,
+    });
+    let reasons: Vec<_> = tokio_stream::StreamExt::collect(reasons).await;
+    assert_eq!(reasons, [(Code::InvalidArgument as i32, "request must be set to something that is known".to_owned())]);
+}
+
 #[tokio::test]
 async fn a_repeat_gets_the_same_receipt_and_another_message_of_the_id_is_refused() {
     let broker = Broker::start();

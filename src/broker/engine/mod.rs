@@ -237,6 +237,7 @@ impl Engine {
         match command {
             Command::Submit { envelope, reply } => {
                 let outcome = self.submit(&envelope, now);
+                log_refusal(&envelope, &outcome);
                 self.group.answer(reply, outcome);
             }
             Command::Acknowledge { agent, delivery_id, fate, reply } => {
@@ -360,7 +361,10 @@ impl Engine {
                 before.map(|at| self.handoff_timers.remove(&(at, handoff)));
                 after.map(|at| self.handoff_timers.insert((at, handoff)));
             }
-            Act::HandoffMoved(handoff) => self.tell_watchers(&handoff),
+            Act::HandoffMoved(handoff) => {
+                log_move(&handoff);
+                self.tell_watchers(&handoff);
+            }
             Act::AgentStored(entry) => self.directory.put(*entry),
         }
     }
@@ -410,6 +414,28 @@ impl Engine {
         if handoff.state.is_final() || watchers.is_empty() {
             self.watchers.remove(&handoff.id);
         }
+    }
+}
+
+/// The one line about an envelope that was verified and not taken.
+fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Outcome) {
+    let Err(refusal) = outcome else { return };
+    let header = envelope.header();
+    let (task, handoff) = (header.task.as_ref().map(|task| task.as_str()), header.correlation.map(|id| id.to_string()));
+    tracing::info!(
+        reason = refusal.code().name(), agent = %header.sender, message = %header.message_id, task, handoff,
+        "refused an envelope: {refusal}"
+    );
+}
+
+/// The line about a handoff that has ended; its other steps are for those who look closely.
+fn log_move(handoff: &Handoff) {
+    let Handoff { id, task, sender, candidate, state, .. } = handoff;
+    let state = state.name();
+    if handoff.state.is_final() && !handoff.let_go {
+        tracing::info!(handoff = %id, %task, %sender, %candidate, state, "a handoff has ended");
+    } else {
+        tracing::debug!(handoff = %id, %task, %sender, %candidate, state, "a handoff has moved");
     }
 }
 

@@ -7,7 +7,10 @@
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, mpsc};
-use tokio_stream::{Stream, StreamExt, wrappers::UnboundedReceiverStream};
+use tokio_stream::{
+    Stream, StreamExt,
+    wrappers::{ReceiverStream, UnboundedReceiverStream},
+};
 use tonic::{Status, Streaming};
 
 use super::{messages, refuse_shared};
@@ -62,10 +65,12 @@ pub(super) async fn open(
     broker.send(open).await.map_err(refuse_shared)?;
     let welcome = welcome(&broker, &agent, holder.id);
     let span = tracing::info_span!("session", %agent, session = holder.id.0);
-    let session = Session { broker: broker.clone(), agent, holder, events };
+    let (last_words, failure) = mpsc::channel(1);
+    let session = Session { broker: broker.clone(), agent, holder, events, last_words };
     tokio::spawn(tracing::Instrument::instrument(session.run(frames), span));
     let responses = UnboundedReceiverStream::new(receiver).map(move |event| Ok(response(&broker, event)));
-    Ok(tokio_stream::once(Ok(welcome)).chain(responses))
+    let failure = ReceiverStream::new(failure).map(Err);
+    Ok(tokio_stream::once(Ok(welcome)).chain(responses).chain(failure))
 }
 
 struct Session {
@@ -73,6 +78,8 @@ struct Session {
     agent: AgentId,
     holder: HolderGuard,
     events: mpsc::UnboundedSender<Event>,
+    /// The status that the stream ends with, if it is not to end in order.
+    last_words: mpsc::Sender<Status>,
 }
 
 impl Session {
@@ -93,6 +100,8 @@ impl Session {
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "session broken off");
+                    // Nobody reads it where the connection is gone.
+                    drop(self.last_words.try_send(error));
                     break;
                 }
                 None => break,

@@ -10,6 +10,11 @@ use crate::{codes::Refusal, proto::v1, time::Timestamp};
 /// An error that a caller is told of.
 pub type Refused = Arc<dyn Refusal + Send + Sync>;
 
+/// An error as what a caller is told.
+pub fn refused(error: impl Refusal + Send + Sync + 'static) -> Refused {
+    Arc::new(error)
+}
+
 /// The answer to a command.
 pub type Outcome = Result<Answer, Refused>;
 

@@ -21,6 +21,7 @@ use super::{
     engine::{Command, Engine},
     identity::Identities,
     queries::View,
+    refused,
 };
 use crate::{
     domain::mailbox::HolderId,
@@ -251,10 +252,6 @@ impl Broker {
         let thread = self.shared.thread.lock().expect("no holder panics").take();
         thread.is_none_or(|thread| thread.join().is_ok())
     }
-}
-
-fn refused(error: impl crate::codes::Refusal + Send + Sync + 'static) -> Refused {
-    Arc::new(error)
 }
 
 async fn run(mut engine: Engine, mut queue: mpsc::Receiver<Command>, clock: &dyn Clock, stopping: &CancellationToken) {

@@ -17,7 +17,7 @@ pub mod identity;
 pub mod queries;
 mod settings;
 
-pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply};
+pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
 pub use driver::{Broker, StartError};
 pub use error::BrokerError;
 pub use settings::{BrokerIdentity, Enrollment, Settings, TimeoutBounds};

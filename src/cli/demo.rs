@@ -229,16 +229,11 @@ impl Cast {
 }
 
 async fn register(client: &Client, identity: &Identity, agent_type: &str) -> Result<(), Failure> {
-    let key = v1::AgentKey {
-        key_id: identity.key_id.to_string(),
-        public_key: identity.key.public().as_bytes().to_vec().into(),
-        ..Default::default()
-    };
     let card = v1::AgentCard {
         agent_id: identity.agent.to_string(),
         agent_types: vec![agent_type.to_owned()],
         description: "a part in baton demo".to_owned(),
-        keys: vec![key],
+        keys: vec![identity.agent_key()],
         ..Default::default()
     };
     let request = v1::RegisterAgentRequest { card: Some(card) };

@@ -82,16 +82,11 @@ pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Re
 async fn register(args: &ServeAgentArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let identity = args.identity.load()?;
     let client = connection.client_without_token().await?;
-    let key = v1::AgentKey {
-        key_id: identity.key_id.to_string(),
-        public_key: identity.key.public().as_bytes().to_vec().into(),
-        ..Default::default()
-    };
     let card = v1::AgentCard {
         agent_id: identity.agent.to_string(),
         agent_types: args.types.iter().map(ToString::to_string).collect(),
         capacity: args.capacity,
-        keys: vec![key],
+        keys: vec![identity.agent_key()],
         ..Default::default()
     };
     let registered = client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card) }).await;

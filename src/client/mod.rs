@@ -55,6 +55,14 @@ pub struct Identity {
     pub key: PrivateKey,
 }
 
+impl Identity {
+    /// The public half, as it stands on the agent's card.
+    pub fn agent_key(&self) -> v1::AgentKey {
+        let public_key = self.key.public().as_bytes().to_vec().into();
+        v1::AgentKey { key_id: self.key_id.to_string(), public_key, ..Default::default() }
+    }
+}
+
 /// A channel whose calls carry a token.
 pub type Authorized = InterceptedService<Channel, Token>;
 

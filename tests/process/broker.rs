@@ -120,13 +120,8 @@ pub fn identity(name: &str) -> Identity {
 }
 
 pub fn card(name: &str, agent_type: &str) -> v1::AgentCard {
-    let key = v1::AgentKey {
-        key_id: "k1".into(),
-        public_key: identity(name).key.public().as_bytes().to_vec().into(),
-        ..Default::default()
-    };
     let agent_types = if agent_type.is_empty() { vec![] } else { vec![agent_type.to_owned()] };
-    v1::AgentCard { agent_id: name.into(), agent_types, keys: vec![key], ..Default::default() }
+    v1::AgentCard { agent_id: name.into(), agent_types, keys: vec![identity(name).agent_key()], ..Default::default() }
 }
 
 pub fn composer(name: &str) -> Composer {

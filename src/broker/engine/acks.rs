@@ -5,10 +5,9 @@ use std::time::Duration;
 use super::{
     Engine, Fate,
     drafts::{Act, Draft},
-    refused,
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome},
+    broker::{Answer, BrokerError, Outcome, refused},
     domain::{
         handoff::Input,
         mailbox::{ATTEMPTS_MAX, Lease, Letter, backoff},

@@ -8,9 +8,9 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{Engine, Updates, refused};
+use super::{Engine, Updates};
 use crate::{
-    broker::{BrokerError, Outcome, Reply, directory::Entry},
+    broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
     domain::{handoff::Handoff, mailbox::Letter},
     ids::{AgentId, MessageId},
     store::{Change, Expectation, Key, Record, Write},

@@ -7,11 +7,10 @@ use prost_types::Timestamp as WireTime;
 use super::{
     Engine,
     drafts::Draft,
-    refused,
     steps::{Known, StepError, Stepped, ThisMessage},
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, Refused},
+    broker::{Answer, BrokerError, Outcome, Refused, refused},
     codes::{FieldViolation, Refusal},
     domain::handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
     envelope::{Body, Header, Receiver, RequestBody, RequestedTimeouts, VerifiedEnvelope},

@@ -30,6 +30,7 @@ use self::{
 use super::{
     Answer, BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
     directory::{Directory, Entry},
+    refused,
 };
 use crate::{
     domain::{
@@ -437,10 +438,6 @@ fn log_move(handoff: &Handoff) {
     } else {
         tracing::debug!(handoff = %id, %task, %sender, %candidate, state, "a handoff has moved");
     }
-}
-
-fn refused(error: impl crate::codes::Refusal + Send + Sync + 'static) -> Refused {
-    Arc::new(error)
 }
 
 fn sequence_key() -> Key {

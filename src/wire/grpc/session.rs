@@ -18,8 +18,8 @@ use crate::{
     broker::{
         Answer, Broker, Event, Outcome, OutgoingDelivery, Refused, Reply,
         engine::{Command, HolderKind},
+        refused,
     },
-    codes::Refusal,
     domain::mailbox::HolderId,
     envelope::{Checks, check_heartbeat},
     ids::AgentId,
@@ -150,10 +150,6 @@ impl Session {
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }
     }
-}
-
-fn refused(error: impl Refusal + Send + Sync + 'static) -> Refused {
-    Arc::new(error)
 }
 
 fn welcome(broker: &Broker, agent: &AgentId, holder: HolderId) -> v1::ConnectResponse {

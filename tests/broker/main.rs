@@ -4,4 +4,5 @@ mod deliveries;
 mod handoffs;
 mod refusals;
 mod restarts;
+mod stories;
 mod world;

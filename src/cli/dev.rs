@@ -45,6 +45,8 @@ pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
 fn say_what_next(ready: &Ready) {
     let ca = ready.ca.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let Ready { address, data, agents, open_handoffs, .. } = ready;
+    // As it was called: it need not be on the PATH.
+    let baton = std::env::args().next().unwrap_or_else(|| "baton".to_owned());
     let options = match (address.to_string().as_str(), data.to_str()) {
         (DEFAULT_LISTEN, Some(DEFAULT_DATA)) => String::new(),
         (address, _) => format!(" --server {address} --ca {ca}"),
@@ -55,8 +57,8 @@ fn say_what_next(ready: &Ready) {
   CA      {ca}
 
 Try, in another terminal:
-  baton demo{options}                 three agents hand a real task over
-  baton agent list{options}           who is registered
+  {baton} demo{options}    agents hand a real task over
+  {baton} agent list{options}    who is registered
   grpcurl -cacert {ca} {address} list
 
 Development mode: anybody who reaches this port may register an agent. Stop with ctrl-C; everything is kept.",

@@ -3,6 +3,7 @@
 use crate::{
     broker::directory::{Entry, Presence},
     domain::handoff::{Handoff, Hop, Offer, Step},
+    ids::AgentId,
     proto::v1,
     records::TaskRecord,
     time::Timestamp,
@@ -99,15 +100,16 @@ fn hop(hop: &Hop) -> v1::TaskHop {
 }
 
 pub(super) fn agent(entry: &Entry, presence: &Presence) -> v1::Agent {
-    let is_there = if presence.sessions > 0 { v1::Presence::Alive } else { v1::Presence::Gone };
+    let is_broker = entry.id() == AgentId::broker();
+    let is_there = if is_broker || presence.sessions > 0 { v1::Presence::Alive } else { v1::Presence::Gone };
     v1::Agent {
         card: Some(entry.record.card.clone()),
         presence: is_there.into(),
         session_count: presence.sessions,
         last_heartbeat: presence.heartbeat.as_ref().map(|(heartbeat, _)| heartbeat.clone()),
         last_heartbeat_time: presence.heartbeat.as_ref().map(|(_, at)| time(*at)),
-        create_time: Some(time(entry.record.created_at)),
-        update_time: Some(time(entry.record.updated_at)),
+        create_time: Some(time(entry.record.created_at)).filter(|_| !is_broker),
+        update_time: Some(time(entry.record.updated_at)).filter(|_| !is_broker),
     }
 }
 

@@ -78,6 +78,14 @@ impl Broker {
         self.child.wait().unwrap()
     }
 
+    /// A bare connection, for services that are not ours and for frames that our client would not send.
+    pub async fn channel(&self) -> tonic::transport::Channel {
+        let pem = std::fs::read(self.ca()).unwrap();
+        let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", self.address)).unwrap();
+        endpoint.tls_config(tls).unwrap().connect().await.unwrap()
+    }
+
     pub async fn client(&self) -> Client {
         self.client_with(None).await
     }

@@ -105,10 +105,7 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
 #[tokio::test]
 async fn a_frame_that_does_not_parse_is_refused_as_malformed() {
     let broker = Broker::start();
-    let pem = std::fs::read(broker.ca()).unwrap();
-    let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", broker.address)).unwrap();
-    let mut raw = tonic::client::Grpc::new(endpoint.tls_config(tls).unwrap().connect().await.unwrap());
+    let mut raw = tonic::client::Grpc::new(broker.channel().await);
     raw.ready().await.unwrap();
     // A UInt64Value: a number in field 1, where SendRequest has its envelope.
     let codec = tonic_prost::ProstCodec::<u64, v1::SendResponse>::default();

@@ -163,3 +163,49 @@ async fn two_thousand_requests_on_one_session_are_all_answered() {
     }
     assert_eq!(sequences.len(), 2000);
 }
+
+#[tokio::test]
+async fn reflection_and_health_answer_in_every_version() {
+    use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+    let broker = Broker::start();
+    let channel = broker.channel().await;
+    macro_rules! services {
+        ($version:ident) => {{
+            use tonic_reflection::pb::$version as pb;
+            let mut client = pb::server_reflection_client::ServerReflectionClient::new(channel.clone());
+            let list = pb::server_reflection_request::MessageRequest::ListServices(String::new());
+            let request = pb::ServerReflectionRequest { host: String::new(), message_request: Some(list) };
+            let mut answers = client.server_reflection_info(tokio_stream::once(request)).await.unwrap().into_inner();
+            match answers.next().await.unwrap().unwrap().message_response.unwrap() {
+                pb::server_reflection_response::MessageResponse::ListServicesResponse(list) => {
+                    list.service.into_iter().map(|service| service.name).collect::<Vec<_>>()
+                }
+                other => panic!("expected a list, not {other:?}"),
+            }
+        }};
+    }
+    for services in [services!(v1), services!(v1alpha)] {
+        for service in baton::wire::grpc::SERVICES {
+            assert!(services.iter().any(|name| name == service), "{services:?} lacks {service}");
+        }
+    }
+    let mut health = HealthClient::new(channel);
+    for service in baton::wire::grpc::SERVICES.into_iter().chain([""]) {
+        let answer = health.check(HealthCheckRequest { service: service.to_owned() }).await.unwrap().into_inner();
+        assert_eq!(answer.status(), tonic_health::pb::health_check_response::ServingStatus::Serving, "{service}");
+    }
+}
+
+#[tokio::test]
+async fn the_broker_s_own_card_has_the_key_that_signs_receipts() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    broker.agent("b").await;
+    let receipt = a.request("b", &new_task(), 1, &a_request()).await.unwrap();
+    let request = v1::GetAgentRequest { agent_id: "baton".into() };
+    let found = broker.client().await.agents().get_agent(request).await.unwrap().into_inner().agent.unwrap();
+    assert_eq!(found.presence(), v1::Presence::Alive);
+    let key = found.card.unwrap().keys.into_iter().find(|key| key.key_id == receipt.key_id).unwrap();
+    let public = baton::envelope::keys::PublicKey::parse(&key.public_key).unwrap();
+    assert!(public.verifies(&baton::envelope::signing::receipt_input(&receipt), &receipt.signature));
+}

@@ -3,5 +3,7 @@
 mod broker;
 mod commands;
 mod crashes;
+mod kill_loop;
+mod load;
 mod refusals;
 mod sessions;

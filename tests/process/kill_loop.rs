@@ -1,0 +1,52 @@
+//! A broker that is killed again and again under load, and one that is restarted in order. Clients keep a ledger of all
+//! that they saw; see `load`.
+
+use std::sync::Arc;
+
+use crate::{
+    broker::{Broker, baton},
+    load::Load,
+};
+
+const SEED: u64 = 20_260_101;
+/// The most receipts between a start and the kill.
+const RECEIPTS_MAX: u64 = 100;
+
+/// How many times the broker is killed: BATON_KILLS, or a hundred.
+fn kills() -> u32 {
+    std::env::var("BATON_KILLS").map_or(100, |text| text.parse().expect("BATON_KILLS is a number"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_a_client_saw_is_undone_by_a_hundred_kills() {
+    let mut broker = Broker::start();
+    let mut load = Load::on(&broker, SEED).await;
+    for kill in 1..=kills() {
+        load.begin_chapter(format!("after {} kills", kill - 1));
+        load.is_served_by(&broker);
+        // Sometimes it does not even live to be asked.
+        if !load.dice.one_in(8) {
+            load.audit(&broker).await;
+        }
+        let receipts = load.dice.roll(RECEIPTS_MAX);
+        load.goes_on(usize::try_from(receipts).unwrap()).await;
+        let folder = broker.kill();
+        if load.dice.one_in(10) {
+            kill_while_it_starts(&folder, load.dice.roll(20)).await;
+        }
+        broker = load.restart(|| Broker::start_in(folder, &[]));
+    }
+    load.drain(broker).await;
+    println!("{} kills, {load}", kills());
+}
+
+async fn kill_while_it_starts(folder: &Arc<tempfile::TempDir>, milliseconds: u64) {
+    let mut command = baton();
+    command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().unwrap();
+    // Not to wait for anything: to kill it at any moment of its start.
+    tokio::time::sleep(std::time::Duration::from_millis(milliseconds)).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

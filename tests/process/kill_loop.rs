@@ -1,7 +1,6 @@
-//! A broker that is killed again and again under load, and one that is restarted in order. Clients keep a ledger of all
-//! that they saw; see `load`.
+//! A broker that is killed again and again under load, while its clients keep a ledger of all that they saw; see `load`.
 
-use std::sync::Arc;
+use std::{process::Stdio, sync::Arc, time::Duration};
 
 use crate::{
     broker::{Broker, baton},
@@ -43,10 +42,10 @@ async fn nothing_that_a_client_saw_is_undone_by_a_hundred_kills() {
 async fn kill_while_it_starts(folder: &Arc<tempfile::TempDir>, milliseconds: u64) {
     let mut command = baton();
     command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
-    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
     // Not to wait for anything: to kill it at any moment of its start.
-    tokio::time::sleep(std::time::Duration::from_millis(milliseconds)).await;
+    tokio::time::sleep(Duration::from_millis(milliseconds)).await;
     child.kill().unwrap();
     child.wait().unwrap();
 }

@@ -6,4 +6,5 @@ mod crashes;
 mod kill_loop;
 mod load;
 mod refusals;
+mod restarts;
 mod sessions;

@@ -10,7 +10,7 @@ use tonic_health::pb::{
 };
 
 use crate::{
-    broker::{Broker, card, identity},
+    broker::{Broker, a_request, card, identity, new_task},
     load::Load,
 };
 
@@ -104,4 +104,31 @@ fn check_go_away(last: Option<Result<v1::ConnectResponse, Status>>) {
         }
         other => panic!("a session is told before it ends, not {other:?}"),
     }
+}
+
+/// Less than the broker gives connections that do not end by themselves, which is 10 s.
+const STOP_WITH_WATCHERS_MAX: Duration = Duration::from_secs(8);
+
+#[tokio::test]
+async fn a_stop_tells_those_who_watch_and_does_not_wait_for_them() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    broker.agent("b").await;
+    let handoff_id = a.request("b", &new_task(), 1, &a_request()).await.unwrap().handoff_id;
+    let client = broker.client().await;
+    let updates = client.handoffs().watch_handoff(v1::WatchHandoffRequest { handoff_id }).await;
+    let mut updates = client.answer(updates).unwrap();
+    assert!(updates.next().await.unwrap().is_ok());
+    let mut health = HealthClient::new(broker.channel().await);
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(status(watch.next().await), ServingStatus::Serving);
+    broker.ask_to_stop();
+    let told = async {
+        let last = updates.next().await.expect("a watcher is told why it ends").unwrap_err();
+        assert_eq!(client.answer::<()>(Err(last)).unwrap_err().reason(), Some("SHUTTING_DOWN"));
+        assert_eq!(status(watch.next().await), ServingStatus::NotServing);
+        assert!(watch.next().await.is_none_or(|end| end.is_err()));
+        broker.ends_in_order().await;
+    };
+    tokio::time::timeout(STOP_WITH_WATCHERS_MAX, told).await.expect("the stop waits for those who watch");
 }

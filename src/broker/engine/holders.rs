@@ -4,7 +4,7 @@ use tokio::sync::mpsc;
 
 use super::{Engine, HolderKind};
 use crate::{
-    broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply},
+    broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply, refused},
     domain::mailbox::{HolderId, Lease, Mailbox},
     ids::AgentId,
     records::{self, MessageRecord},
@@ -199,5 +199,9 @@ impl Engine {
             }
         }
         receives.into_iter().for_each(|id| self.close_holder(id));
+        // Their streams would hold their connections open, and the stop would wait for them.
+        for updates in std::mem::take(&mut self.watchers).into_values().flatten() {
+            drop(updates.send(Err(refused(BrokerError::ShuttingDown))));
+        }
     }
 }

@@ -5,6 +5,7 @@ mod commands;
 mod crashes;
 mod kill_loop;
 mod load;
+mod many_agents;
 mod refusals;
 mod restarts;
 mod sessions;

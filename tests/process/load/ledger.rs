@@ -481,3 +481,162 @@ fn may_receive(envelope: &v1::Envelope, agent: &str) -> bool {
     };
     envelope.receiver_id == agent || (envelope.message_type() == MessageType::HandoffRequest && is_fallback())
 }
+
+/// Each law is broken once: a ledger that finds no fault in anything would be of no use.
+mod tests {
+    use super::*;
+
+    /// A message from a to b that has a receipt.
+    fn ledger() -> Ledger {
+        let ledger = Ledger::default();
+        send(&ledger, "m1", 1);
+        ledger
+    }
+
+    fn send(ledger: &Ledger, message: &str, sequence: u64) {
+        ledger.composed(envelope(message));
+        assert!(ledger.receipted(&receipt(message, sequence)));
+    }
+
+    fn envelope(message: &str) -> v1::Envelope {
+        let (message_id, sender_id, receiver_id) = (message.into(), "a".into(), "b".into());
+        v1::Envelope { message_id, sender_id, receiver_id, ..Default::default() }
+    }
+
+    fn receipt(message: &str, sequence: u64) -> v1::Receipt {
+        let (message_id, task_id, owner_id) = (message.into(), "t".into(), "a".into());
+        v1::Receipt { message_id, sequence, task_id, owner_id, epoch: 1, ..Default::default() }
+    }
+
+    fn deliver(ledger: &Ledger, agent: &str, message: &str, sequence: u64) {
+        let envelope = envelope(message);
+        let raw = envelope.encode_to_vec().into();
+        ledger.delivered(agent, &v1::Delivery { envelope: raw, sequence, ..Default::default() }, &envelope);
+    }
+
+    fn end(ledger: &Ledger, end: End) {
+        ledger.ending("b", "m1", end);
+        ledger.ended("b", "m1", end);
+    }
+
+    fn dead(reason: &str) -> Left {
+        let key = ("b".to_owned(), "m1".to_owned());
+        Left { dead_letters: BTreeMap::from([(key, reason.to_owned())]), ..Left::default() }
+    }
+
+    #[track_caller]
+    fn check(ledger: &Ledger, part: &str) {
+        let faults = ledger.faults();
+        assert!(faults.len() == 1 && faults[0].contains(part), "{faults:?} lacks {part:?}, or has more");
+    }
+
+    #[test]
+    fn a_message_that_is_delivered_and_acked_is_no_fault() {
+        let ledger = ledger();
+        assert_eq!(ledger.now().mail_open, 1);
+        deliver(&ledger, "b", "m1", 1);
+        deliver(&ledger, "b", "m1", 1);
+        end(&ledger, End::Acked);
+        ledger.receipted(&receipt("m1", 1));
+        ledger.close(&Left::default());
+        assert_eq!(ledger.faults(), [""; 0]);
+        let progress = ledger.now();
+        assert_eq!((progress.redeliveries, progress.receipts_compared, progress.mail_open), (1, 1, 0));
+    }
+
+    #[test]
+    fn another_receipt_is_a_fault() {
+        let ledger = ledger();
+        ledger.receipted(&v1::Receipt { task_id: "u".into(), ..receipt("m1", 1) });
+        check(&ledger, "another receipt");
+    }
+
+    #[test]
+    fn a_sequence_that_is_given_twice_or_falls_is_a_fault() {
+        let ledger = ledger();
+        ledger.composed(envelope("m2"));
+        send(&ledger, "m3", 7);
+        ledger.receipted(&receipt("m2", 7));
+        check(&ledger, "the sequence 7 was given to");
+        let ledger = self::ledger();
+        ledger.composed(envelope("m2"));
+        ledger.receipted(&receipt("m2", 0));
+        check(&ledger, "got 0 after 1");
+    }
+
+    #[test]
+    fn a_message_that_is_nowhere_is_a_fault() {
+        let ledger = ledger();
+        ledger.close(&Left::default());
+        check(&ledger, "ended as None");
+    }
+
+    #[test]
+    fn mail_that_is_left_is_a_fault_also_where_its_ack_is_in_doubt() {
+        let ledger = ledger();
+        deliver(&ledger, "b", "m1", 1);
+        ledger.ending("b", "m1", End::Acked);
+        ledger.close(&Left { mail: vec![("b".into(), "m1".into())], ..Left::default() });
+        check(&ledger, "still in the mailbox");
+    }
+
+    #[test]
+    fn poisoned_mail_that_is_no_dead_letter_is_a_fault_and_so_is_the_reverse() {
+        let ledger = ledger();
+        deliver(&ledger, "b", "m1", 1);
+        end(&ledger, End::Poisoned);
+        ledger.close(&Left::default());
+        check(&ledger, "ended as Some(Poisoned)");
+        let ledger = self::ledger();
+        deliver(&ledger, "b", "m1", 1);
+        end(&ledger, End::Acked);
+        ledger.close(&dead("Poison"));
+        check(&ledger, "ended as Some(Acked)");
+    }
+
+    #[test]
+    fn a_delivery_after_its_ack_was_answered_is_a_fault() {
+        let ledger = ledger();
+        deliver(&ledger, "b", "m1", 1);
+        end(&ledger, End::Acked);
+        deliver(&ledger, "b", "m1", 1);
+        check(&ledger, "is delivered to b again");
+    }
+
+    #[test]
+    fn a_delivery_to_somebody_else_or_of_something_refused_is_a_fault() {
+        let ledger = ledger();
+        deliver(&ledger, "c", "m1", 1);
+        check(&ledger, "was meant for b");
+        let ledger = Ledger::default();
+        ledger.composed(envelope("m1"));
+        ledger.refused("m1", "TASK_FINAL");
+        deliver(&ledger, "b", "m1", 1);
+        check(&ledger, "was refused as TASK_FINAL");
+    }
+
+    #[test]
+    fn two_owners_in_one_epoch_and_an_epoch_that_falls_are_faults() {
+        let task =
+            |owner: &str, epoch| v1::Task { task_id: "t".into(), owner_id: owner.into(), epoch, ..Default::default() };
+        let ledger = ledger();
+        ledger.task_seen(&task("b", 1), 1);
+        check(&ledger, "two owners in epoch 1");
+        let ledger = self::ledger();
+        ledger.task_seen(&task("b", 2), 1);
+        ledger.task_seen(&task("a", 1), ledger.epoch_of("t"));
+        check(&ledger, "fell from 2 to 1");
+    }
+
+    #[test]
+    fn a_handoff_that_ends_twice_or_is_open_again_is_a_fault() {
+        let ledger = Ledger::default();
+        ledger.handoff_seen("h", HandoffState::Failed, None);
+        ledger.handoff_seen("h", HandoffState::Completed, None);
+        check(&ledger, "has ended as Failed and as Completed");
+        let ledger = Ledger::default();
+        ledger.handoff_seen("h", HandoffState::Failed, None);
+        ledger.handoff_seen("h", HandoffState::Deciding, ledger.final_of("h"));
+        check(&ledger, "and is Deciding");
+    }
+}

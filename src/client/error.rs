@@ -120,11 +120,14 @@ impl ClientError {
 
     pub(super) fn of(server: &str, status: &Status) -> Self {
         let details = status.get_error_details();
-        if details.error_info().is_none()
-            && matches!(status.code(), Code::Unavailable | Code::Unknown)
-            && let Some(source) = status.source()
-        {
-            return Self::connecting(server, source);
+        // A broker says why it refuses. What has no reason comes from the connection, also in the words of HTTP/2.
+        let is_of_connection =
+            matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
+        if details.error_info().is_none() && is_of_connection {
+            return match status.source() {
+                Some(source) => Self::connecting(server, source),
+                None => Self::Unreachable { server: server.to_owned(), problem: status.message().to_owned() },
+            };
         }
         Self::Refused(Box::new(Refused::of(status, &details)))
     }
@@ -158,4 +161,19 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
         innermost = source;
     }
     innermost.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_connection_says_when_it_breaks_passes_and_what_a_broker_says_need_not() {
+        let passes = |status: Status| ClientError::of("127.0.0.1:1", &status).is_passing();
+        assert!(passes(Status::cancelled("operation was canceled")), "a call that was not yet sent");
+        assert!(passes(Status::internal("h2 protocol error")));
+        assert!(!passes(Status::deadline_exceeded("the deadline of the call is over")));
+        let details = ErrorDetails::with_error_info("INTERNAL", "baton", []);
+        assert!(!passes(Status::with_error_details(Code::Internal, "a fault of the broker", details)));
+    }
 }

@@ -20,6 +20,7 @@ fn kills() -> u32 {
 async fn nothing_that_a_client_saw_is_undone_by_a_hundred_kills() {
     let mut broker = Broker::start();
     let mut load = Load::on(&broker, SEED).await;
+    let mut kills_while_starting = 0;
     for kill in 1..=kills() {
         load.begin_chapter(format!("after {} kills", kill - 1));
         load.is_served_by(&broker);
@@ -32,11 +33,13 @@ async fn nothing_that_a_client_saw_is_undone_by_a_hundred_kills() {
         let folder = broker.kill();
         if load.dice.one_in(10) {
             kill_while_it_starts(&folder, load.dice.roll(20)).await;
+            kills_while_starting += 1;
         }
         broker = load.restart(|| Broker::start_in(folder, &[]));
     }
     load.drain(broker).await;
-    println!("{} kills, {load}", kills());
+    println!("{} kills, {kills_while_starting} more while it started, {load}", kills());
+    assert!(load.completed() > kills() as usize, "the agents get somewhere");
 }
 
 async fn kill_while_it_starts(folder: &Arc<tempfile::TempDir>, milliseconds: u64) {

@@ -64,7 +64,7 @@ impl Witness {
         Self { session, _frames: frames, health, watch }
     }
 
-    /// Waits for both to be told. From then on nobody who asks is told to come here. True if health was told first.
+    /// Waits for both to be told. True if health was seen first: they come on different streams, and so it may not be.
     async fn sees_the_stop(mut self) -> bool {
         let health_first = tokio::select! {
             biased;
@@ -75,16 +75,22 @@ impl Witness {
             }
             last = self.session.next() => {
                 check_go_away(last);
+                self.check_health().await;
                 assert_eq!(status(self.watch.next().await), ServingStatus::NotServing);
                 false
             }
         };
+        self.check_health().await;
+        assert!(self.session.next().await.is_none(), "after the last word the session ends, and in order");
+        health_first
+    }
+
+    /// Once anybody is told to go, nobody who asks is told to come.
+    async fn check_health(&mut self) {
         // Where the connection is closed already there is no answer, and that says enough.
         if let Ok(answer) = self.health.check(HealthCheckRequest::default()).await {
             assert_eq!(answer.into_inner().status(), ServingStatus::NotServing);
         }
-        assert!(self.session.next().await.is_none(), "after the last word the session ends, and in order");
-        health_first
     }
 }
 

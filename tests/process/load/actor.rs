@@ -78,10 +78,10 @@ impl Actor {
         loop {
             let Ok(options) = server.wait_for(Option::is_some).await.map(|options| (*options).clone()) else { return };
             let ended = self.clone().live_on(&options.expect("it was waited for")).await;
-            if let Err(error) = ended.map_err(|error| (is_passing(&error), error))
-                && !error.0
+            if let Err(error) = ended
+                && !error.is_passing()
             {
-                self.ledger.fault(format!("{} is told: {}", self.name, error.1));
+                self.ledger.fault(format!("{} is told: {error}", self.name));
             }
             // Where there is no other broker yet, this one is tried again.
             drop(tokio::time::timeout(RETRY, server.changed()).await);
@@ -123,11 +123,6 @@ impl Actor {
             Err(error) => Err(error),
         }
     }
-}
-
-/// Whether to connect again. A status without a reason is not the broker's: the connection broke.
-fn is_passing(error: &ClientError) -> bool {
-    error.is_passing() || error.reason() == Some("")
 }
 
 fn is_expected(kind: MessageType, reason: &str) -> bool {

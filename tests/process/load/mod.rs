@@ -81,6 +81,11 @@ impl Load {
         broker
     }
 
+    /// Handoffs that are known to be completed.
+    pub fn completed(&self) -> usize {
+        self.ledger.finals().get("COMPLETED").copied().unwrap_or(0)
+    }
+
     /// Waits for so many more receipts: the agents go on.
     pub async fn goes_on(&mut self, receipts: usize) {
         let before = self.ledger.now().receipts;

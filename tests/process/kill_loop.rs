@@ -9,7 +9,7 @@ use crate::{
 
 const SEED: u64 = 20_260_101;
 /// The most receipts between a start and the kill.
-const RECEIPTS_MAX: u64 = 100;
+const RECEIPTS_MAX: u64 = 60;
 
 /// How many times the broker is killed: BATON_KILLS, or a hundred.
 fn kills() -> u32 {

@@ -94,6 +94,8 @@ codes! {
     TaskUnknown = 62 "TASK_UNKNOWN" NotFound,
     HandoffUnknown = 63 "HANDOFF_UNKNOWN" NotFound,
     DeliveryUnknown = 64 "DELIVERY_UNKNOWN" NotFound,
+    DeadLetterUnknown = 65 "DEAD_LETTER_UNKNOWN" NotFound,
+    NothingMatches = 66 "NOTHING_MATCHES" NotFound,
     MessageIdReused = 80 "MESSAGE_ID_REUSED" AlreadyExists,
     AgentExists = 81 "AGENT_EXISTS" AlreadyExists,
     HandoffOpen = 100 "HANDOFF_OPEN" FailedPrecondition,
@@ -105,6 +107,8 @@ codes! {
     LoopLimit = 106 "LOOP_LIMIT" FailedPrecondition,
     TaskFinal = 107 "TASK_FINAL" FailedPrecondition,
     MessageExpired = 108 "MESSAGE_EXPIRED" FailedPrecondition,
+    DeadLetterSettled = 109 "DEAD_LETTER_SETTLED" FailedPrecondition,
+    DeadLetterNotAMessage = 110 "DEAD_LETTER_NOT_A_MESSAGE" FailedPrecondition,
     Conflict = 120 "CONFLICT" Aborted,
     LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
     ShuttingDown = 140 "SHUTTING_DOWN" Unavailable,
@@ -119,6 +123,8 @@ codes! {
     TakeoverFailed = 165 "TAKEOVER_FAILED" NotificationOnly,
     HandoffCancelled = 166 "HANDOFF_CANCELLED" NotificationOnly,
     AgentError = 167 "AGENT_ERROR" NotificationOnly,
+    OfferWithdrawn = 168 "OFFER_WITHDRAWN" NotificationOnly,
+    HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
 }
 
 /// A field that is not as it must be, by its path in the request.

@@ -126,6 +126,7 @@ struct DeliverySection {
 struct SessionSection {
     clock_window_ms: Option<u64>,
     heartbeat_interval_ms: Option<u64>,
+    presence_lease_ms: Option<u64>,
 }
 
 fn default_listen() -> SocketAddr {
@@ -197,6 +198,10 @@ impl Config {
             let problem = "delivery.ack_wait_ms and session.heartbeat_interval_ms must not be 0".to_owned();
             return Err(ConfigError::Refused(problem));
         }
+        if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
+            let problem = "session.presence_lease_ms must be at least three times heartbeat_interval_ms".to_owned();
+            return Err(ConfigError::Refused(problem));
+        }
         Ok(())
     }
 }
@@ -208,6 +213,7 @@ impl File {
         Settings {
             clock_window: or(self.session.clock_window_ms, defaults.clock_window),
             heartbeat_interval: or(self.session.heartbeat_interval_ms, defaults.heartbeat_interval),
+            presence_lease: or(self.session.presence_lease_ms, defaults.presence_lease),
             mail_lifetime: or(self.delivery.mail_lifetime_ms, defaults.mail_lifetime),
             ack_wait: or(self.delivery.ack_wait_ms, defaults.ack_wait),
             extension_max: or(self.delivery.extension_max_ms, defaults.extension_max),

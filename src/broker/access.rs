@@ -6,6 +6,7 @@ use super::{BrokerError, Enrollment};
 use crate::{
     domain::handoff::{Handoff, Task},
     ids::AgentId,
+    records::DeadLetterRecord,
 };
 
 /// Who makes a call.
@@ -81,6 +82,22 @@ impl Access {
         self.may_see(caller, "look at this task", |agent| {
             task.owner == *agent || task.hops.iter().any(|hop| hop.sender == *agent || hop.receiver == *agent)
         })
+    }
+
+    /// Whether the caller may look at this dead letter: one that it sent or was to receive, or any as an operator.
+    pub fn may_see_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> Result<(), BrokerError> {
+        self.may_see(caller, "look at this dead letter", |agent| {
+            dead.agent == *agent || dead.summary.sender_id == agent.as_str()
+        })
+    }
+
+    /// Whether the caller may decide what becomes of dead letters. Returns its name, for the record.
+    pub fn may_settle_dead_letters(self, caller: &Caller) -> Result<String, BrokerError> {
+        match caller {
+            Caller::Operator => Ok(caller.name()),
+            Caller::Anonymous => Err(BrokerError::IdentityMissing),
+            Caller::Agent(_) => Err(denied(caller, "redrive or discard dead letters; an operator may")),
+        }
     }
 
     fn may_see(self, caller: &Caller, action: &str, takes_part: impl Fn(&AgentId) -> bool) -> Result<(), BrokerError> {

@@ -25,9 +25,10 @@ use super::{
 };
 use crate::{
     domain::mailbox::HolderId,
-    envelope::{UnverifiedEnvelope, VerifiedEnvelope, signing},
+    envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     ids::{AgentId, IdSource},
     proto::v1,
+    records::ParkReason,
     store::Store,
     time::{Clock, Timestamp},
 };
@@ -84,7 +85,7 @@ impl Broker {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
-        let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone())?;
+        let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone(), clock.now())?;
         let (commands, queue) = mpsc::channel(QUEUE_MAX);
         let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
         let directory = engine.directory().clone();
@@ -164,9 +165,10 @@ impl Broker {
         View { store: &*self.shared.store, access: self.access(), caller }
     }
 
-    /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender.
+    /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender; what it sent and is not
+    /// a message is kept as a dead letter.
     pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
-        let outcome = self.verify_unlogged(raw, session);
+        let outcome = self.parse_and_verify(raw, session);
         if let Err(refusal) = &outcome {
             // Anybody can cause this at will, and nobody knows who it was: not for the usual log.
             tracing::debug!(reason = refusal.code().name(), "an envelope was not verified: {refusal}");
@@ -174,8 +176,14 @@ impl Broker {
         outcome
     }
 
-    fn verify_unlogged(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
-        let parsed = UnverifiedEnvelope::parse(raw).map_err(refused)?;
+    fn parse_and_verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
+        let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
+            if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
+                let (agent, text) = (agent.clone(), error.to_string());
+                self.send_soon(Command::KeepRefused { agent, raw, reason, text });
+            }
+            refused(error)
+        })?;
         let sender = &parsed.header().sender;
         if let Some(agent) = session.filter(|agent| *agent != sender) {
             return Err(refused(BrokerError::SenderMismatch { sender: sender.clone(), agent: agent.clone() }));
@@ -195,8 +203,8 @@ impl Broker {
         self.shared.commands.send(command).await.map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
-    /// Hands a command to the engine when there is nothing to wait on: in a destructor.
-    pub fn send_from_destructor(&self, command: Command) {
+    /// Hands a command to the engine without waiting: where nobody can, as in a destructor.
+    pub fn send_soon(&self, command: Command) {
         if let Err(mpsc::error::TrySendError::Full(command)) = self.shared.commands.try_send(command)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -251,6 +259,21 @@ impl Broker {
         self.ended().await;
         let thread = self.shared.thread.lock().expect("no holder panics").take();
         thread.is_none_or(|thread| thread.join().is_ok())
+    }
+}
+
+/// What was wrong with an envelope that people may want to look at.
+fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
+    match error {
+        EnvelopeError::Malformed { part: "payload", .. }
+        | EnvelopeError::PayloadTypeMismatch { .. }
+        | EnvelopeError::ContextDigestMismatch { .. } => Some(ParkReason::SchemaInvalid),
+        EnvelopeError::Fields { violations } => {
+            let in_payload = violations.iter().any(|violation| violation.path.starts_with("envelope.payload."));
+            Some(if in_payload { ParkReason::SchemaInvalid } else { ParkReason::Malformed })
+        }
+        EnvelopeError::Malformed { .. } => Some(ParkReason::Malformed),
+        _ => None,
     }
 }
 

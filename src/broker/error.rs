@@ -98,6 +98,29 @@ pub enum BrokerError {
         /// The id.
         delivery: String,
     },
+    /// No such dead letter, or not one the caller may see.
+    #[error("no dead letter {dead_letter} is known")]
+    DeadLetterUnknown {
+        /// The id.
+        dead_letter: String,
+    },
+    /// Somebody has decided about it already.
+    #[error("dead letter {dead_letter} is {state} already")]
+    DeadLetterSettled {
+        /// The id.
+        dead_letter: u64,
+        /// What has become of it.
+        state: &'static str,
+    },
+    /// It can be looked at, not delivered.
+    #[error("dead letter {dead_letter} was refused when it came: it is no message that can be delivered")]
+    DeadLetterNotAMessage {
+        /// The id.
+        dead_letter: u64,
+    },
+    /// A filter of something that is to be done finds nothing to do.
+    #[error("no dead letter matches the filter")]
+    NothingMatches,
     /// An identity is needed.
     #[error("the call needs an identity: send a token as \"authorization: Bearer TOKEN\"")]
     IdentityMissing,
@@ -165,6 +188,10 @@ impl Refusal for BrokerError {
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,
+            Self::DeadLetterUnknown { .. } => ErrorCode::DeadLetterUnknown,
+            Self::DeadLetterSettled { .. } => ErrorCode::DeadLetterSettled,
+            Self::DeadLetterNotAMessage { .. } => ErrorCode::DeadLetterNotAMessage,
+            Self::NothingMatches => ErrorCode::NothingMatches,
             Self::IdentityMissing => ErrorCode::IdentityMissing,
             Self::TokenInvalid => ErrorCode::TokenInvalid,
             Self::ChallengeFailed => ErrorCode::ChallengeFailed,
@@ -177,6 +204,13 @@ impl Refusal for BrokerError {
             Self::StoreUnavailable => ErrorCode::StoreUnavailable,
             Self::NotSupported { .. } => ErrorCode::NotSupported,
             Self::Internal => ErrorCode::Internal,
+        }
+    }
+
+    fn metadata(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
+            _ => Vec::new(),
         }
     }
 

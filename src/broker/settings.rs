@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::directory::PresenceRule;
 use crate::{
     domain::handoff::{LoopLimits, Timeouts},
     envelope::keys::{PrivateKey, PublicKey},
     ids::KeyId,
+    time::Timestamp,
 };
 
 /// The limits and spans of SPEC 2, 3 and 4.
@@ -19,8 +21,10 @@ pub struct Settings {
     pub ack_wait: Duration,
     /// The longest extension of a delivery.
     pub extension_max: Duration,
-    /// How often agents are asked for a heartbeat.
+    /// How often agents are asked for a heartbeat. After three missed ones an agent is suspect.
     pub heartbeat_interval: Duration,
+    /// After how long without a sign of life an agent is gone.
+    pub presence_lease: Duration,
     /// Timeouts of a handoff whose request names none.
     pub timeouts: Timeouts,
     /// What a request may name.
@@ -62,6 +66,7 @@ impl Default for Settings {
             ack_wait: Duration::from_secs(30),
             extension_max: Duration::from_secs(10 * 60),
             heartbeat_interval: Duration::from_secs(10),
+            presence_lease: Duration::from_secs(60),
             timeouts: Timeouts::default(),
             timeout_bounds: TimeoutBounds {
                 shortest: Duration::from_millis(100),
@@ -72,6 +77,13 @@ impl Default for Settings {
             unsigned_allowed: false,
             enrollment: Enrollment::Operator,
         }
+    }
+}
+
+impl Settings {
+    /// When an agent is taken for gone, at a broker that starts now.
+    pub fn presence_rule(&self, started_at: Timestamp) -> PresenceRule {
+        PresenceRule { suspect_after: self.heartbeat_interval * 3, lease: self.presence_lease, started_at }
     }
 }
 

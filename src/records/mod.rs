@@ -5,19 +5,23 @@
 
 mod agent;
 mod custody;
+mod dead_letter;
 mod handoff;
 mod letter;
 mod message;
 mod task;
+mod timer;
 
 use bytes::Bytes;
 
 pub use agent::AgentRecord;
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
-pub use handoff::HandoffRecord;
-pub use letter::{DeadLetterRecord, ParkReason, decode_letter, encode_letter, letter_key, mailbox_range};
+pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
+pub use handoff::{HandoffRecord, RequestPlace};
+pub use letter::{decode_letter, encode_letter, letter_key, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
+pub use timer::{MailTimer, handoff_timer_key, handoff_timers, mail_timer_key, mail_timers, parse_handoff_timer, parse_mail_timer};
 
 use crate::{
     ids::{AgentId, MessageId, TaskId},
@@ -116,20 +120,4 @@ fn range_of_name(name: &str) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>)
         Bytes::from(key)
     };
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
-}
-
-/// The key of a handoff's timer: first by time.
-pub fn timer_key(at: Timestamp, handoff: MessageId) -> Key {
-    let mut key = Vec::with_capacity(24);
-    key.extend_from_slice(&at.unix_nanoseconds().cast_unsigned().to_be_bytes());
-    key.extend_from_slice(handoff.as_bytes());
-    Key { table: Table::Timers, key: key.into() }
-}
-
-/// The time and the handoff in a timer's key.
-pub fn parse_timer_key(key: &[u8]) -> Result<(Timestamp, MessageId), DecodeError> {
-    let reader = Reader("timers");
-    let (at, handoff) = key.split_at_checked(8).ok_or_else(|| reader.error("a key is too short"))?;
-    let at = u64::from_be_bytes(at.try_into().expect("split at 8")).cast_signed();
-    Ok((moment(at), reader.message_id(handoff)?))
 }

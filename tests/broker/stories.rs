@@ -141,8 +141,8 @@ impl Story {
             self.check_order(agent, &delivery, &envelope);
             match self.dice.roll(12) {
                 0 => continue, // forgets it: it comes again
-                1 => self.acknowledge(agent, &delivery, &envelope, Fate::Failed { retry_after: None }),
-                2 => self.acknowledge(agent, &delivery, &envelope, Fate::Shutdown { retry_after: None }),
+                1 => self.acknowledge(agent, &delivery, &envelope, Fate::Failed { text: String::new(), retry_after: None }),
+                2 => self.acknowledge(agent, &delivery, &envelope, Fate::Shutdown { text: String::new(), retry_after: None }),
                 _ => {
                     self.answer(agent, &envelope);
                     self.acknowledge(agent, &delivery, &envelope, Fate::Acked);
@@ -209,7 +209,7 @@ impl Story {
         for (key, record) in self.all(Table::DeadLetters) {
             let dead = records::DeadLetterRecord::decode(&key, &record.value).unwrap();
             let agent = AGENTS.into_iter().find(|name| *name == dead.agent.as_str()).unwrap();
-            kept.insert((dead.letter.message.to_string(), agent));
+            kept.insert((dead.summary.message_id.clone(), agent));
         }
         let lost: Vec<_> = self.promised.difference(&kept).collect();
         assert!(lost.is_empty(), "lost: {lost:?}");

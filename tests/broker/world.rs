@@ -10,10 +10,13 @@ use std::{
 };
 
 use baton::{
+    audit::Audit,
     broker::{
-        Answer, BrokerIdentity, Event, OutgoingDelivery, Refused, Reply, Settings,
+        Answer, BrokerIdentity, Enrollment, Event, OutgoingDelivery, Refused, Reply, Settings,
+        access::{Access, Caller},
         directory::Entry,
         engine::{Command, Engine, Fate, HolderKind},
+        queries::View,
     },
     codes::ErrorCode,
     domain::mailbox::HolderId,
@@ -131,8 +134,8 @@ impl World {
 
     pub fn with_settings(agents: &[&str], settings: Settings) -> Self {
         let (disk, settings, ids) = (Arc::new(Disk::default()), Arc::new(settings), Arc::new(CountingIds::default()));
-        let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone()).unwrap();
         let now = Timestamp::from_parts(1_700_000_000, 0).unwrap();
+        let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone(), now).unwrap();
         let mut world = Self { disk, engine, now, settings, ids, keys: HashMap::new(), next_holder: 0 };
         for agent in agents {
             let (name, agent_type) = agent.split_once(':').unwrap_or((agent, ""));
@@ -144,7 +147,7 @@ impl World {
     /// The broker is killed and started again over what is stored.
     pub fn restart(&mut self) {
         self.engine =
-            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone()).unwrap();
+            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now).unwrap();
     }
 
     pub fn register(&mut self, name: &str, agent_type: &str) {
@@ -291,6 +294,36 @@ impl World {
     pub fn handoff(&self, id: &str) -> baton::domain::handoff::Handoff {
         let key = HandoffRecord::key(MessageId::parse(id).unwrap());
         HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
+    }
+
+    /// The task's custody log as an operator sees it, with envelopes.
+    pub fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
+        let view = View { store: &*self.disk, access: Access(Enrollment::Operator), caller: &Caller::Operator };
+        let task = TaskId::parse(id).unwrap();
+        let mut entries = Vec::new();
+        loop {
+            let page = view.custody(&task, entries.len() as u64, 100, true).unwrap();
+            assert_eq!(page.gap, None);
+            entries.extend(page.entries);
+            if entries.len() as u64 == page.length {
+                return entries;
+            }
+        }
+    }
+
+    /// The task's custody log, replayed; it must give what is stored.
+    pub fn audit(&self, id: &str) -> Audit {
+        let mut audit = Audit::new(TaskId::parse(id).unwrap(), None);
+        for entry in self.custody(id) {
+            audit.take(&entry).unwrap_or_else(|error| panic!("task {id}: {error}"));
+        }
+        let stored = self.task(id);
+        assert_eq!(audit.task(), Some(&stored.task));
+        assert_eq!((audit.length(), *audit.hash()), (stored.custody.length, stored.custody.hash));
+        for handoff in audit.handoffs() {
+            assert_eq!(*handoff, self.handoff(&handoff.id.to_string()));
+        }
+        audit
     }
 
     /// Everything that is stored, to see that nothing has changed.

@@ -9,23 +9,28 @@
 //! 3. [`Engine::finish`]: commits the group with one sync, and only then answers, delivers and sets timers.
 
 mod acks;
+mod dead_letters;
 mod drafts;
+mod expiry;
 mod holders;
 mod messages;
+mod presence;
 mod steps;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
+use bytes::Bytes;
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use self::{
     drafts::{Act, Group},
     holders::Holder,
+    presence::Unseen,
 };
 use super::{
     Answer, BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
@@ -38,9 +43,9 @@ use crate::{
         mailbox::{HolderId, Mailbox},
     },
     envelope::VerifiedEnvelope,
-    ids::{AgentId, IdSource, MessageId},
+    ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
-    records::{self, AgentRecord},
+    records::{self, AgentRecord, ParkReason, TaskRecord},
     store::{Key, Order, Store, Table},
     time::Timestamp,
 };
@@ -121,6 +126,44 @@ pub enum Command {
         /// Where to.
         updates: Updates,
     },
+    /// Follow the length of a task's custody log.
+    WatchTask {
+        /// Which task.
+        task: TaskId,
+        /// Where the length goes. Whoever is slow sees the latest, and reads the entries from the store.
+        lengths: watch::Sender<u64>,
+    },
+    /// Put a dead letter on its way again.
+    Redrive {
+        /// Which.
+        dead_letter: u64,
+        /// To whom, if not to whom it was to go.
+        to: Option<AgentId>,
+        /// Who wants it.
+        by: String,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Give a dead letter up for good.
+    Discard {
+        /// Which.
+        dead_letter: u64,
+        /// Who wants it, and why.
+        by: String,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Keep what an agent that has proven who it is sent, and was refused.
+    KeepRefused {
+        /// Who sent it.
+        agent: AgentId,
+        /// What it sent.
+        raw: Bytes,
+        /// Why it was refused.
+        reason: ParkReason,
+        /// In words.
+        text: String,
+    },
     /// Tell every session that the broker is about to stop.
     GoAway,
 }
@@ -137,11 +180,15 @@ pub enum Fate {
     },
     /// It could not be taken this time.
     Failed {
+        /// In words.
+        text: String,
         /// When to deliver it again, if the agent says.
         retry_after: Option<Duration>,
     },
     /// The agent is about to stop.
     Shutdown {
+        /// In words.
+        text: String,
         /// When to deliver it again, if the agent says.
         retry_after: Option<Duration>,
     },
@@ -181,9 +228,20 @@ pub struct Engine {
     mailbox_alarms: BTreeSet<(Timestamp, AgentId)>,
     alarm_of: HashMap<AgentId, Timestamp>,
     /// Mail that was about to be handed out and has expired.
-    expired: Vec<(AgentId, u64)>,
+    expired_at_hand_out: Vec<(AgentId, u64)>,
+    /// No mail expires before this; looking then may find that none does yet.
+    next_mail_expiry: Option<Timestamp>,
     handoff_timers: BTreeSet<(Timestamp, MessageId)>,
     watchers: HashMap<MessageId, Vec<Updates>>,
+    task_watchers: HashMap<TaskId, Vec<watch::Sender<u64>>>,
+    /// When to see whether an agent is gone; one for each that was seen and is not gone.
+    presence_alarms: BTreeSet<(Timestamp, AgentId)>,
+    presence_alarm_of: HashSet<AgentId>,
+    /// Agents that are gone, and the place from which on their mail is still to be looked at.
+    gone: VecDeque<(AgentId, u64)>,
+    unseen: Unseen,
+    /// How many refused envelopes of each agent were kept since the start.
+    refused_kept: HashMap<AgentId, u32>,
     /// A commit failed: nobody knows what is on disk, and nothing is taken any more.
     failed: bool,
 }
@@ -195,14 +253,16 @@ impl Engine {
         identity: BrokerIdentity,
         settings: Arc<Settings>,
         ids: Arc<dyn IdSource>,
+        now: Timestamp,
     ) -> Result<Self, BrokerError> {
         let agents = load_agents(&*store)?;
-        let directory = Arc::new(Directory::new(&identity, agents));
+        let directory = Arc::new(Directory::new(&identity, settings.presence_rule(now), agents));
         let next_sequence = match store.get(&sequence_key())? {
             Some(record) => storage::SequenceRecord::decode(record.value).map_or(0, |stored| stored.last) + 1,
             None => 1,
         };
         let handoff_timers = load_timers(&*store)?;
+        let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
         Ok(Self {
             store,
             directory,
@@ -216,9 +276,16 @@ impl Engine {
             holders_of: HashMap::new(),
             mailbox_alarms: BTreeSet::new(),
             alarm_of: HashMap::new(),
-            expired: Vec::new(),
+            expired_at_hand_out: Vec::new(),
+            next_mail_expiry: Some(Timestamp::default()),
             handoff_timers,
             watchers: HashMap::new(),
+            task_watchers: HashMap::new(),
+            presence_alarms: BTreeSet::new(),
+            presence_alarm_of: HashSet::new(),
+            gone: VecDeque::new(),
+            unseen,
+            refused_kept: HashMap::new(),
             failed: false,
         })
     }
@@ -237,11 +304,13 @@ impl Engine {
     pub fn take(&mut self, command: Command, now: Timestamp) {
         match command {
             Command::Submit { envelope, reply } => {
+                self.seen(&envelope.header().sender, now);
                 let outcome = self.submit(&envelope, now);
                 log_refusal(&envelope, &outcome);
                 self.group.answer(reply, outcome);
             }
             Command::Acknowledge { agent, delivery_id, fate, reply } => {
+                self.seen(&agent, now);
                 let outcome = self.acknowledge(&agent, &delivery_id, &fate, now);
                 self.group.answer(reply, outcome);
             }
@@ -249,18 +318,31 @@ impl Engine {
                 let outcome = self.register(*entry, may_change, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Open { holder, agent, kind, events } => self.open_holder(holder, &agent, kind, events),
+            Command::Open { holder, agent, kind, events } => {
+                self.open_holder(holder, &agent, kind, events);
+                self.seen(&agent, now);
+            }
             Command::Credit { holder, outstanding_max, reply } => {
-                self.credit(holder, outstanding_max);
+                self.credit(holder, outstanding_max, now);
                 self.answer_credit(holder, reply);
             }
-            Command::Close { holder } => self.close_holder(holder),
+            Command::Close { holder } => self.close_holder(holder, now),
             Command::Heartbeat { holder, agent, heartbeat, reply } => {
-                self.directory.change_presence(&agent, |presence| presence.heartbeat = Some((heartbeat, now)));
+                self.take_heartbeat(&agent, heartbeat, now);
                 self.answer_credit(holder, reply);
             }
             Command::Watch { handoff, updates } => self.group.watches.push((handoff, updates)),
-            Command::GoAway => self.send_everybody_away(),
+            Command::WatchTask { task, lengths } => self.watch_task(task, lengths),
+            Command::Redrive { dead_letter, to, by, reply } => {
+                let outcome = self.redrive(dead_letter, to.as_ref(), &by, now);
+                self.group.answer(reply, outcome);
+            }
+            Command::Discard { dead_letter, by, reply } => {
+                let outcome = self.discard(dead_letter, &by, now);
+                self.group.answer(reply, outcome);
+            }
+            Command::KeepRefused { agent, raw, reason, text } => self.keep_refused(&agent, raw, (reason, &text), now),
+            Command::GoAway => self.send_everybody_away(now),
         }
     }
 
@@ -285,9 +367,8 @@ impl Engine {
             self.end_overdue_leases(&agent, now);
             self.group.touched.insert(agent);
         }
-        for (agent, place) in std::mem::take(&mut self.expired) {
-            self.park_expired(&agent, place, now);
-        }
+        self.park_expired(now);
+        self.look_for_the_gone(now);
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -295,12 +376,13 @@ impl Engine {
         if self.failed {
             return None;
         }
-        if !self.expired.is_empty() {
+        if !self.expired_at_hand_out.is_empty() {
             return Some(Timestamp::default());
         }
         let handoff = self.handoff_timers.first().map(|(at, _)| *at);
         let mailbox = self.mailbox_alarms.first().map(|(at, _)| *at);
-        handoff.into_iter().chain(mailbox).min()
+        let presence = self.next_presence_deadline();
+        [handoff, mailbox, presence, self.next_mail_expiry].into_iter().flatten().min()
     }
 
     /// Commits the group, then acts. Nothing is answered or delivered before the commit is synced.
@@ -343,6 +425,8 @@ impl Engine {
     fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>) {
         match act {
             Act::LetterStored { agent, letter } => {
+                let expiry = letter.expires_at;
+                self.next_mail_expiry = Some(self.next_mail_expiry.map_or(expiry, |at| at.min(expiry)));
                 if let Some(mailbox) = self.mailboxes.get_mut(&agent) {
                     mailbox.add(letter);
                     touched.insert(agent);
@@ -366,6 +450,7 @@ impl Engine {
                 log_move(&handoff);
                 self.tell_watchers(&handoff);
             }
+            Act::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
             Act::AgentStored(entry) => self.directory.put(*entry),
         }
     }
@@ -418,6 +503,36 @@ impl Engine {
     }
 }
 
+/// Those who follow a task.
+impl Engine {
+    fn watch_task(&mut self, task: TaskId, lengths: watch::Sender<u64>) {
+        // Whoever has gone is found out at a task's next step. Tasks that make none are looked through now and then.
+        if self.task_watchers.len().is_power_of_two() {
+            self.task_watchers.retain(|_, watchers| {
+                watchers.retain(|lengths| !lengths.is_closed());
+                !watchers.is_empty()
+            });
+        }
+        match self.store.get(&TaskRecord::key(&task)) {
+            Ok(Some(record)) => {
+                let stored = TaskRecord::decode(&record.value).map_or(0, |stored| stored.custody.length);
+                lengths.send_replace(stored);
+                self.task_watchers.entry(task).or_default().push(lengths);
+            }
+            Ok(None) => {} // the channel closes, and the caller has seen by itself that there is none
+            Err(error) => tracing::error!(%task, %error, "failed to read a task"),
+        }
+    }
+
+    fn tell_task_watchers(&mut self, task: &TaskId, length: u64) {
+        let Some(watchers) = self.task_watchers.get_mut(task) else { return };
+        watchers.retain(|lengths| lengths.send(length).is_ok());
+        if watchers.is_empty() {
+            self.task_watchers.remove(task);
+        }
+    }
+}
+
 /// The one line about an envelope that was verified and not taken.
 fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Outcome) {
     let Err(refusal) = outcome else { return };
@@ -455,7 +570,6 @@ fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> {
 }
 
 fn load_timers(store: &dyn Store) -> Result<BTreeSet<(Timestamp, MessageId)>, BrokerError> {
-    use std::ops::Bound::Unbounded;
-    let stored = store.scan(Table::Timers, (Unbounded, Unbounded), Order::Ascending, usize::MAX)?;
-    stored.into_iter().map(|(key, _)| Ok(records::parse_timer_key(&key)?)).collect()
+    let stored = store.scan(Table::Timers, records::handoff_timers(), Order::Ascending, usize::MAX)?;
+    stored.into_iter().map(|(key, _)| Ok(records::parse_handoff_timer(&key)?)).collect()
 }

@@ -24,7 +24,8 @@ impl Agents {
     }
 
     fn to_proto(&self, entry: &Arc<Entry>) -> v1::Agent {
-        to_proto::agent(entry, &self.broker.directory().presence(&entry.id()))
+        let directory = self.broker.directory();
+        to_proto::agent(entry, &directory.presence(&entry.id()), directory.liveness(&entry.id(), self.broker.now()))
     }
 }
 

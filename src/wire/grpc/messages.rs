@@ -129,8 +129,8 @@ fn nack_fate(checks: &mut Checks, nack: v1::Nack) -> Option<Fate> {
     let retry_after = checks.span("acknowledgement.nack.retry_after", nack.retry_after.as_ref());
     match checks.known("acknowledgement.nack.cause", nack.cause)? {
         v1::NackCause::Poison => Some(Fate::Poison { text: nack.reason_text }),
-        v1::NackCause::Failure => Some(Fate::Failed { retry_after }),
-        v1::NackCause::Shutdown => Some(Fate::Shutdown { retry_after }),
+        v1::NackCause::Failure => Some(Fate::Failed { text: nack.reason_text, retry_after }),
+        v1::NackCause::Shutdown => Some(Fate::Shutdown { text: nack.reason_text, retry_after }),
         v1::NackCause::Unspecified => None,
     }
 }

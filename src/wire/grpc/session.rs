@@ -48,7 +48,7 @@ impl HolderGuard {
 
 impl Drop for HolderGuard {
     fn drop(&mut self) {
-        self.broker.send_from_destructor(Command::Close { holder: self.id });
+        self.broker.send_soon(Command::Close { holder: self.id });
     }
 }
 
@@ -165,6 +165,7 @@ fn welcome(broker: &Broker, agent: &AgentId, holder: HolderId) -> v1::ConnectRes
         }),
         ack_wait: Some(to_proto::span(broker.settings().ack_wait)),
         heartbeat_interval: Some(to_proto::span(broker.settings().heartbeat_interval)),
+        presence_lease: Some(to_proto::span(broker.settings().presence_lease)),
     };
     v1::ConnectResponse { request_id: 0, response: Some(connect_response::Response::Welcome(welcome)) }
 }
@@ -193,7 +194,7 @@ fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
             R::Acknowledged(v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) })
         }
         Ok(Answer::Credited { outstanding_max }) => R::Credited(v1::Credited { max_outstanding: outstanding_max }),
-        Ok(Answer::Registered) => unreachable!("nobody registers on a session"),
+        Ok(Answer::Registered | Answer::DeadLetter(_)) => unreachable!("nobody asks for that on a session"),
         Err(error) => R::Error(status::message_of(&*error)),
     }
 }
@@ -205,5 +206,6 @@ pub(super) fn delivery(outgoing: OutgoingDelivery) -> v1::Delivery {
         attempt: outgoing.attempt,
         sequence: outgoing.sequence,
         ack_deadline: Some(to_proto::time(outgoing.ack_deadline)),
+        handoff_id: outgoing.handoff.map(|id| id.to_string()).unwrap_or_default(),
     }
 }

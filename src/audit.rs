@@ -112,7 +112,12 @@ impl Audit {
         Ok(())
     }
 
-    fn check_receipt(&mut self, entry: &v1::CustodyEntry, shown: &v1::CustodyLogEntry, hash: &[u8]) -> Result<(), String> {
+    fn check_receipt(
+        &mut self,
+        entry: &v1::CustodyEntry,
+        shown: &v1::CustodyLogEntry,
+        hash: &[u8],
+    ) -> Result<(), String> {
         let Some(Event::Accepted(accepted)) = &entry.event else { return Ok(()) };
         let Some(key) = &self.broker_key else { return Ok(()) };
         let receipt = shown.receipt.as_ref().ok_or("it has no receipt")?;
@@ -199,7 +204,11 @@ impl Audit {
         let task = self.task.as_ref().ok_or("nothing has made the task")?;
         let same = |what: &str, logged: &dyn std::fmt::Display, replayed: &dyn std::fmt::Display| {
             let (logged, replayed) = (logged.to_string(), replayed.to_string());
-            if logged == replayed { Ok(()) } else { Err(format!("the log says {what} {logged}, replayed it is {replayed}")) }
+            if logged == replayed {
+                Ok(())
+            } else {
+                Err(format!("the log says {what} {logged}, replayed it is {replayed}"))
+            }
         };
         same("owner", &entry.owner_id, &task.owner)?;
         same("epoch", &entry.epoch, &task.epoch)?;
@@ -216,7 +225,10 @@ impl Audit {
         let fail = |problem: String| Err(AuditError { number: self.length + 1, problem });
         let Some(task) = &self.task else { return fail("the log is empty".to_owned()) };
         if shown.custody_length != self.length || shown.custody_hash != self.hash[..] {
-            return fail(format!("the broker's log has {} entries, replayed were {}", shown.custody_length, self.length));
+            return fail(format!(
+                "the broker's log has {} entries, replayed were {}",
+                shown.custody_length, self.length
+            ));
         }
         let open = task.open_handoff.map(|id| id.to_string()).unwrap_or_default();
         let same = shown.owner_id == task.owner.as_str()

@@ -167,7 +167,11 @@ mod tests {
         let broker = BrokerIdentity { key_id: KeyId::parse("b").unwrap(), key: PrivateKey::from_seed(&[2; 32]) };
         Case {
             identities: Identities::new("operator"),
-            directory: Directory::new(&broker, crate::broker::Settings::default().presence_rule(Timestamp::default()), [entry]),
+            directory: Directory::new(
+                &broker,
+                crate::broker::Settings::default().presence_rule(Timestamp::default()),
+                [entry],
+            ),
             key,
             agent: AgentId::parse("a").unwrap(),
             key_id: KeyId::parse("k").unwrap(),

@@ -296,7 +296,8 @@ impl View<'_> {
             }
             let id = MessageId::parse(&accepted.message_id).map_err(|_| BrokerError::Internal)?;
             let record = self.store.get(&MessageRecord::key(id))?;
-            shown.receipt = record.map(|record| MessageRecord::decode(&record.value)).transpose()?.map(|known| known.receipt);
+            shown.receipt =
+                record.map(|record| MessageRecord::decode(&record.value)).transpose()?.map(|known| known.receipt);
         }
         shown.entry = Some(entry);
         Ok(shown)

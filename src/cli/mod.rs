@@ -11,6 +11,7 @@ mod completions;
 mod connection;
 mod demo;
 mod dev;
+mod dlq;
 mod envelope;
 mod exit;
 mod handoff;
@@ -76,7 +77,10 @@ enum Command {
     /// Ask for handoffs, answer them, look at them.
     #[command(subcommand)]
     Handoff(handoff::HandoffCommand),
-    /// Look at tasks.
+    /// Look at dead letters, and redrive or discard them.
+    #[command(subcommand)]
+    Dlq(dlq::DlqCommand),
+    /// Look at tasks, follow them, audit them.
     #[command(subcommand)]
     Task(task::TaskCommand),
     /// Receive an agent's mail.
@@ -101,6 +105,7 @@ pub async fn run() -> u8 {
         Command::Token(args) => token::run(args, &cli.connection).await,
         Command::Agent(command) => agent::run(command, &cli.connection, &output).await,
         Command::Handoff(command) => handoff::run(command, &cli.connection, &output).await,
+        Command::Dlq(command) => dlq::run(command, &cli.connection, &output).await,
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection).await,
         Command::Envelope(command) => envelope::run(command),

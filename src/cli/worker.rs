@@ -127,7 +127,8 @@ impl Worker<'_> {
 
     /// Handles one delivery. True if a task is done with.
     async fn handle(&mut self, delivered: &Delivered) -> Result<bool, ClientError> {
-        if !self.seen.insert(delivered.envelope.message_id.clone()) {
+        // A request that is tried again is the same message, and another handoff.
+        if !self.seen.insert(format!("{} {}", delivered.envelope.message_id, delivered.handoff_id())) {
             return Ok(false); // a redelivery of what was handled
         }
         match self.answer(delivered).await {

@@ -49,7 +49,8 @@ impl Delivered {
     /// The handoff that it is about.
     pub fn handoff_id(&self) -> &str {
         match self.kind() {
-            MessageType::HandoffRequest => &self.envelope.message_id,
+            // Where the request was redriven, this is not its message_id.
+            MessageType::HandoffRequest => &self.delivery.handoff_id,
             _ => &self.envelope.correlation_id,
         }
     }

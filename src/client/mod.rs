@@ -27,7 +27,8 @@ use crate::{
     ids::{AgentId, KeyId},
     proto::v1::{
         self, agent_service_client::AgentServiceClient, broker_service_client::BrokerServiceClient,
-        handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
+        dead_letter_service_client::DeadLetterServiceClient, handoff_service_client::HandoffServiceClient,
+        task_service_client::TaskServiceClient,
     },
 };
 
@@ -152,6 +153,12 @@ impl Client {
     /// Handoffs.
     pub fn handoffs(&self) -> HandoffServiceClient<Authorized> {
         HandoffServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// Dead letters.
+    pub fn dead_letters(&self) -> DeadLetterServiceClient<Authorized> {
+        DeadLetterServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
     }
 

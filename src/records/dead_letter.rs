@@ -228,8 +228,7 @@ impl DeadLetterRecord {
             "" => None,
             text => Some(MessageId::parse(text).map_err(|error| reader.error(format!("handoff_id {error}")))?),
         };
-        let redriven_to =
-            if stored.redriven_to.is_empty() { None } else { Some(reader.agent(&stored.redriven_to)?) };
+        let redriven_to = if stored.redriven_to.is_empty() { None } else { Some(reader.agent(&stored.redriven_to)?) };
         let redriven_handoff = reader.optional_message_id(&stored.redriven_handoff_id)?;
         let settle_text = stored.settle_text;
         let settled = |at| Settlement { at: moment(at), text: settle_text, redriven_to, redriven_handoff };

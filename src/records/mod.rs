@@ -21,7 +21,9 @@ pub use handoff::{HandoffRecord, RequestPlace};
 pub use letter::{decode_letter, encode_letter, letter_key, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
-pub use timer::{MailTimer, handoff_timer_key, handoff_timers, mail_timer_key, mail_timers, parse_handoff_timer, parse_mail_timer};
+pub use timer::{
+    MailTimer, handoff_timer_key, handoff_timers, mail_timer_key, mail_timers, parse_handoff_timer, parse_mail_timer,
+};
 
 use crate::{
     ids::{AgentId, MessageId, TaskId},

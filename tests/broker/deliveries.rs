@@ -120,7 +120,9 @@ fn failures_are_remembered_over_a_restart() {
     for _ in 1..=5 {
         let mut b = world.connect("b");
         let (delivery, _) = b.delivery();
-        world.acknowledge(&b, &delivery, Fate::Failed { text: "busy".into(), retry_after: Some(Duration::ZERO) }).unwrap();
+        world
+            .acknowledge(&b, &delivery, Fate::Failed { text: "busy".into(), retry_after: Some(Duration::ZERO) })
+            .unwrap();
         world.restart();
     }
     assert_eq!(dead_letters(&world), 1);

@@ -1,7 +1,9 @@
 //! The broker's pipeline in virtual time: engine and store, no threads, no sockets, no sleeps.
 
+mod dead_letters;
 mod deliveries;
 mod handoffs;
+mod presence;
 mod refusals;
 mod restarts;
 mod stories;

@@ -141,8 +141,18 @@ impl Story {
             self.check_order(agent, &delivery, &envelope);
             match self.dice.roll(12) {
                 0 => continue, // forgets it: it comes again
-                1 => self.acknowledge(agent, &delivery, &envelope, Fate::Failed { text: String::new(), retry_after: None }),
-                2 => self.acknowledge(agent, &delivery, &envelope, Fate::Shutdown { text: String::new(), retry_after: None }),
+                1 => self.acknowledge(
+                    agent,
+                    &delivery,
+                    &envelope,
+                    Fate::Failed { text: String::new(), retry_after: None },
+                ),
+                2 => self.acknowledge(
+                    agent,
+                    &delivery,
+                    &envelope,
+                    Fate::Shutdown { text: String::new(), retry_after: None },
+                ),
                 _ => {
                     self.answer(agent, &envelope);
                     self.acknowledge(agent, &delivery, &envelope, Fate::Acked);

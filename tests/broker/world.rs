@@ -14,7 +14,7 @@ use baton::{
     broker::{
         Answer, BrokerIdentity, Enrollment, Event, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
-        directory::Entry,
+        directory::{Entry, Liveness},
         engine::{Command, Engine, Fate, HolderKind},
         queries::View,
     },
@@ -23,7 +23,7 @@ use baton::{
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
-    records::{AgentRecord, HandoffRecord, TaskRecord},
+    records::{AgentRecord, DeadLetterRecord, HandoffRecord, TaskRecord},
     store::{Change, CommitError, Conflict, Key, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table},
     time::Timestamp,
 };
@@ -147,7 +147,8 @@ impl World {
     /// The broker is killed and started again over what is stored.
     pub fn restart(&mut self) {
         self.engine =
-            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now).unwrap();
+            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now)
+                .unwrap();
     }
 
     pub fn register(&mut self, name: &str, agent_type: &str) {
@@ -324,6 +325,41 @@ impl World {
             assert_eq!(*handoff, self.handoff(&handoff.id.to_string()));
         }
         audit
+    }
+
+    /// All dead letters, oldest first.
+    pub fn dead_letters(&self) -> Vec<DeadLetterRecord> {
+        use std::ops::Bound::Unbounded;
+        let stored = self.disk.scan(Table::DeadLetters, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
+        stored.iter().map(|(key, record)| DeadLetterRecord::decode(key, &record.value).unwrap()).collect()
+    }
+
+    pub fn redrive(&mut self, dead_letter: u64, to: Option<&str>) -> Result<DeadLetterRecord, Refusal> {
+        let to = to.map(|to| AgentId::parse(to).unwrap());
+        self.settled(|reply| Command::Redrive { dead_letter, to, by: "an operator".to_owned(), reply })
+    }
+
+    pub fn discard(&mut self, dead_letter: u64) -> Result<DeadLetterRecord, Refusal> {
+        self.settled(|reply| Command::Discard { dead_letter, by: "an operator".to_owned(), reply })
+    }
+
+    fn settled(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<DeadLetterRecord, Refusal> {
+        match self.ask(command)? {
+            Answer::DeadLetter(dead) => Ok(*dead),
+            other => panic!("expected a dead letter, not {other:?}"),
+        }
+    }
+
+    /// The agent says that it is still there.
+    pub fn heartbeat(&mut self, session: &Session) {
+        let (holder, agent) = (session.holder, session.agent.clone());
+        let heartbeat = v1::Heartbeat::default();
+        self.engine.take(Command::Heartbeat { holder, agent, heartbeat, reply: None }, self.now);
+        self.settle();
+    }
+
+    pub fn liveness(&self, agent: &str) -> Liveness {
+        self.engine.directory().liveness(&AgentId::parse(agent).unwrap(), self.now)
     }
 
     /// Everything that is stored, to see that nothing has changed.

@@ -551,7 +551,7 @@ static LONGEST: AtomicUsize = AtomicUsize::new(0);
 fn the_core_and_the_model_tell_the_same_story() {
     stories();
     let longest = LONGEST.load(Ordering::Relaxed);
-    assert!(longest >= 6, "the longest story has only {longest} handoffs");
+    assert!(longest >= 3, "the longest story has only {longest} handoffs");
 }
 
 #[test]

@@ -128,8 +128,7 @@ impl Engine {
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
             return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
         };
-        let mut settlement =
-            Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None };
+        let mut settlement = Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None };
         match self.ended_handoff(&mut draft, &dead).map_err(refused)? {
             Some(former) => {
                 let (handoff, asked) = self.try_again(&mut draft, &dead, &former, to, now)?;
@@ -156,8 +155,7 @@ impl Engine {
         let mut draft = self.draft();
         let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
         dead.state = DeadState::Discarded;
-        dead.settlement =
-            Some(Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None });
+        dead.settlement = Some(Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None });
         draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
         self.seal(draft);
         tracing::info!(dead_letter = number, by, "discarded a dead letter");

@@ -58,9 +58,12 @@ impl Engine {
         assert!(former.is_none(), "a holder's id is used once");
         self.holders_of.entry(agent.clone()).or_default().push(id);
         let is_session = kind == HolderKind::Session;
-        self.directory.change_presence(agent, |presence| {
-            if is_session { presence.sessions += 1 } else { presence.receives += 1 }
-        });
+        self.directory.change_presence(
+            agent,
+            |presence| {
+                if is_session { presence.sessions += 1 } else { presence.receives += 1 }
+            },
+        );
     }
 
     /// An agent's mail, from the store. What the group in hand has changed of it follows when that is committed.

@@ -250,7 +250,11 @@ impl Engine {
             self.deliver_this(&mut draft, to, this, Priority::default(), None, now);
         }
         let stepped = task.map(|record| {
-            let facts = EnvelopeFacts { envelope, sequence: this.sequence, resolved: Resolved { agents: &receivers, terms: None } };
+            let facts = EnvelopeFacts {
+                envelope,
+                sequence: this.sequence,
+                resolved: Resolved { agents: &receivers, terms: None },
+            };
             let event = CustodyEvent::Accepted(facts);
             let task = self.write_task(&mut draft, &known, record, &event, None, &[], now);
             Stepped { task, handoff: None }

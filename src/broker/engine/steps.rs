@@ -12,8 +12,8 @@ use crate::{
     broker::BrokerError,
     domain::{
         handoff::{
-            Acked, Advice, Effect, Handoff, Input, Mail, Message, Notice, Outcome, Priority, Rejection, Situation, Task,
-            Transition, Untaken, step,
+            Acked, Advice, Effect, Handoff, Input, Mail, Message, Notice, Outcome, Priority, Rejection, Situation,
+            Task, Transition, Untaken, step,
         },
         mailbox::Letter,
     },
@@ -181,7 +181,8 @@ impl Engine {
 
     /// Who is gone among those that this step may ask.
     fn absent(&self, known: &Known, input: &Input, now: Timestamp) -> Vec<AgentId> {
-        let next = known.handoff.as_ref().map(|stored| &stored.value.handoff).filter(|handoff| !handoff.state.is_final());
+        let next =
+            known.handoff.as_ref().map(|stored| &stored.value.handoff).filter(|handoff| !handoff.state.is_final());
         let next = next.map_or(&[][..], |handoff| &handoff.next_candidates);
         let new: &[AgentId] = match input {
             Input::Request(request) => &request.candidates,

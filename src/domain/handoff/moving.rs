@@ -1,9 +1,8 @@
 //! A transition while it is being made: the checks that several messages share, and the changes.
 
 use super::{
-    Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Mail, Mode, Notice, OFFERS_MAX, Offer, OfferOutcome,
-    ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition,
-    Untaken,
+    Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Mail, Mode, Notice, OFFERS_MAX, Offer,
+    OfferOutcome, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
 };
 use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
 

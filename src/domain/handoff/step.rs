@@ -2,8 +2,8 @@
 //! what is to be done. No pair of state and input is undefined: it is a transition, no change, or a typed rejection.
 
 use super::{
-    Acked, Advice, Cause, Effect, Handoff, Input, Mail, Message, OfferOutcome, Outcome, Rejection, Request, Situation, State,
-    Task, TaskStatus, Transition, Untaken,
+    Acked, Advice, Cause, Effect, Handoff, Input, Mail, Message, OfferOutcome, Outcome, Rejection, Request, Situation,
+    State, Task, TaskStatus, Transition, Untaken,
     moving::{Move, check_owner, loop_limit},
 };
 use crate::{
@@ -57,13 +57,7 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
 }
 
 /// Opens a handoff: the first candidate is asked.
-fn open(
-    mut task: Task,
-    handoff: Handoff,
-    gone: &[AgentId],
-    request: Mail,
-    now: Timestamp,
-) -> Result<Move, Rejection> {
+fn open(mut task: Task, handoff: Handoff, gone: &[AgentId], request: Mail, now: Timestamp) -> Result<Move, Rejection> {
     check_loop_over_all(&task)?;
     if handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender) {
         return Err(Rejection::NoCandidate);

@@ -207,7 +207,8 @@ impl Mailbox {
         self.withdraw(sequence);
         let entry = self.entries.get_mut(&sequence).expect("what is ready is there");
         entry.letter.handouts = entry.letter.handouts.saturating_add(1);
-        let lease = Lease { sequence, attempt: entry.letter.handouts, holder, since: now, deadline: now.plus(ack_wait) };
+        let lease =
+            Lease { sequence, attempt: entry.letter.handouts, holder, since: now, deadline: now.plus(ack_wait) };
         entry.lease = Some(lease);
         self.lease_ends.insert((lease.deadline, sequence));
         Some(lease)

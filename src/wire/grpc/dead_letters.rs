@@ -8,9 +8,7 @@ use tonic::{Request, Response, Status};
 
 use super::{auth, checked, field, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{
-        Answer, Broker, BrokerError, access::Caller, engine::Command, queries::DeadLetterFilter,
-    },
+    broker::{Answer, Broker, BrokerError, access::Caller, engine::Command, queries::DeadLetterFilter},
     envelope::Checks,
     ids::{AgentId, TaskId},
     proto::v1::{self, dead_letter_service_server::DeadLetterService},

@@ -23,8 +23,8 @@ use crate::{
     envelope::{Checks, FRAME_BYTES_MAX},
     proto::v1::{
         agent_service_server::AgentServiceServer, broker_service_server::BrokerServiceServer,
-        dead_letter_service_server::DeadLetterServiceServer,
-        handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
+        dead_letter_service_server::DeadLetterServiceServer, handoff_service_server::HandoffServiceServer,
+        task_service_server::TaskServiceServer,
     },
 };
 

@@ -8,7 +8,12 @@ use tonic::{Request, Response, Status};
 
 use super::{auth, checked, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{Broker, BrokerError, access::Caller, engine::Command, queries::{CustodyPage, TaskFilter}},
+    broker::{
+        Broker, BrokerError,
+        access::Caller,
+        engine::Command,
+        queries::{CustodyPage, TaskFilter},
+    },
     domain::handoff::TaskStatus,
     envelope::Checks,
     ids::{AgentId, TaskId},

@@ -1,4 +1,4 @@
-//! Agents: some do as they should, some are slow, say everything twice, never answer, or lie.
+//! Agents: some do as they should, some are slow, fail, say everything twice, never answer, or lie.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,6 +22,7 @@ pub enum Manner {
     Slow,
     Silent,
     Double,
+    Failing,
     Liar,
 }
 
@@ -180,7 +181,8 @@ impl Agent {
         }
         let known = self.known.last()?.clone();
         let cancel = v1::HandoffCancel::default();
-        let bytes = self.make(&known.other, T::HandoffCancel, &known.task, &known.handoff, known.epoch, &cancel, ids, now);
+        let bytes =
+            self.make(&known.other, T::HandoffCancel, &known.task, &known.handoff, known.epoch, &cancel, ids, now);
         Some(Deed::Send(bytes))
     }
 
@@ -224,14 +226,22 @@ impl Agent {
     }
 
     /// A message has come.
-    pub fn take(&mut self, delivery_id: &str, handoff: &str, envelope: &v1::Envelope, ids: &Ids, now: Timestamp) -> Vec<Deed> {
+    pub fn take(
+        &mut self,
+        delivery_id: &str,
+        handoff: &str,
+        envelope: &v1::Envelope,
+        ids: &Ids,
+        now: Timestamp,
+    ) -> Vec<Deed> {
         let ack = |fate| Deed::Acknowledge(delivery_id.to_owned(), fate);
         let is_new = self.handled.insert((envelope.message_id.clone(), handoff.to_owned()));
-        if self.manner == Manner::Silent && self.dice.roll(3) > 0 {
+        if self.manner == Manner::Silent && self.dice.roll(8) > 0 {
             self.handled.remove(&(envelope.message_id.clone(), handoff.to_owned()));
             return Vec::new();
         }
-        if self.manner != Manner::Diligent && self.dice.once_in(6) {
+        let is_failing = self.manner == Manner::Failing && self.dice.roll(8) > 0;
+        if is_failing || self.manner != Manner::Diligent && self.dice.once_in(6) {
             self.handled.remove(&(envelope.message_id.clone(), handoff.to_owned()));
             let text = "not now".to_owned();
             return vec![match self.dice.roll(8) {

@@ -75,7 +75,13 @@ impl Store for Disk {
         self.store.get(key)
     }
 
-    fn scan(&self, table: Table, range: KeyRange, order: Order, limit: usize) -> Result<Vec<(Bytes, Record)>, ReadError> {
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<(Bytes, Record)>, ReadError> {
         self.store.scan(table, range, order, limit)
     }
 

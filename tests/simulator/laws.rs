@@ -161,7 +161,11 @@ impl Laws {
                     handoff.state == State::Completed && handoff.sender == owner && handoff.candidate == task.owner
                 });
                 let told = if completed { &owner } else { &task.owner };
-                assert!(seen.letters.contains(told), "law 5: {} moved, and {told} was not told by the same change", task.id);
+                assert!(
+                    seen.letters.contains(told),
+                    "law 5: {} moved, and {told} was not told by the same change",
+                    task.id
+                );
             }
         }
         let (hash, entry_bytes) = seen.custody.clone().expect("law 7: every change of a task is in its log");

@@ -115,7 +115,7 @@ impl World {
         let mut dice = Dice::new(seed);
         let (answers, pipe) = mpsc::unbounded_channel();
         let pipes = Arc::new(Mutex::new(Pipes { out: BTreeMap::from([(CALLS, pipe)]) }));
-        let manners = [Manner::Diligent, Manner::Slow, Manner::Silent, Manner::Double, Manner::Liar];
+        let manners = [Manner::Diligent, Manner::Slow, Manner::Silent, Manner::Double, Manner::Failing, Manner::Liar];
         let names: Vec<String> = ["a", "b", "c", "d", "e"].map(str::to_owned).into();
         let mut agents: Vec<Agent> =
             names.iter().map(|name| Agent::new(name, dice.pick(&manners), dice.split())).collect();
@@ -233,10 +233,15 @@ impl World {
         if self.engine.is_some() {
             return;
         }
-        let identity = BrokerIdentity { key_id: KeyId::parse("broker-1").unwrap(), key: PrivateKey::from_seed(&[9; 32]) };
+        let identity =
+            BrokerIdentity { key_id: KeyId::parse("broker-1").unwrap(), key: PrivateKey::from_seed(&[9; 32]) };
         let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.broker_now());
         let engine = Engine::open(self.disk.clone(), identity, settings, ids, now).expect("what is stored can be read");
-        assert_eq!(engine.open_handoffs(), self.disk.laws.lock().unwrap().open_handoffs(), "law 3: no timer is forgotten");
+        assert_eq!(
+            engine.open_handoffs(),
+            self.disk.laws.lock().unwrap().open_handoffs(),
+            "law 3: no timer is forgotten"
+        );
         self.engine = Some(engine);
         self.trace.say(self.now, "the broker starts");
     }
@@ -267,7 +272,8 @@ impl World {
             Frame::Open => return self.open(agent),
             Frame::Envelope { call, bytes, forged } => {
                 let directory = self.engine.as_ref().unwrap().directory().clone();
-                let verified = UnverifiedEnvelope::parse(bytes).and_then(|parsed| parsed.verify(&*directory, now, false));
+                let verified =
+                    UnverifiedEnvelope::parse(bytes).and_then(|parsed| parsed.verify(&*directory, now, false));
                 match verified {
                     Ok(envelope) => {
                         assert!(!forged, "law 6: a forged envelope was verified");
@@ -326,7 +332,8 @@ impl World {
             let escaped = self.disk.escaped.lock().unwrap().take();
             if let Some(escaped) = escaped {
                 self.go_out(escaped);
-                let how = if plan == Plan::DieBefore { "killed in the commit, unsynced" } else { "killed after the commit" };
+                let how =
+                    if plan == Plan::DieBefore { "killed in the commit, unsynced" } else { "killed after the commit" };
                 return self.kill(how);
             }
             if self.engine.as_ref().unwrap().next_deadline().is_none_or(|due| due > now) {
@@ -479,7 +486,9 @@ impl World {
         let task = v1::Envelope::decode(bytes.clone()).unwrap().task_id;
         if let Ok(id) = baton::ids::TaskId::parse(&task) {
             let laws = self.disk.laws.lock().unwrap();
-            let Some((owner, epoch)) = laws.owner_of(&id).map(|(owner, epoch)| (owner.to_string(), epoch)) else { return };
+            let Some((owner, epoch)) = laws.owner_of(&id).map(|(owner, epoch)| (owner.to_string(), epoch)) else {
+                return;
+            };
             drop(laws);
             self.believe(agent, &task, &owner, epoch);
         }
@@ -494,7 +503,7 @@ impl World {
     }
 
     fn wakes(&mut self, agent: usize) {
-        let again = if self.faults { 500 + self.dice.roll(8_000) } else { 2_000 };
+        let again = if self.faults { 1_000 + self.dice.roll(15_000) } else { 2_000 };
         self.schedule(again, Happening::Wakes(agent));
         match self.agents[agent].session {
             None if !self.faults || self.dice.roll(3) > 0 => self.send(agent, &Frame::Open),
@@ -503,8 +512,10 @@ impl World {
         }
         let overdue = |sent: Timestamp| self.now.since(sent) > Duration::from_secs(5);
         let unanswered = self.agents[agent].unanswered.iter();
-        let again: Vec<(u64, Bytes)> =
-            unanswered.filter(|(_, (_, sent, _))| overdue(*sent)).map(|(call, (bytes, ..))| (*call, bytes.clone())).collect();
+        let again: Vec<(u64, Bytes)> = unanswered
+            .filter(|(_, (_, sent, _))| overdue(*sent))
+            .map(|(call, (bytes, ..))| (*call, bytes.clone()))
+            .collect();
         for (call, bytes) in again {
             let now = self.now;
             let entry = self.agents[agent].unanswered.get_mut(&call).unwrap();
@@ -572,8 +583,7 @@ impl World {
         }
         let stored = self.disk.scan(Table::DeadLetters, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
         let dead = stored.iter().map(|(key, record)| DeadLetterRecord::decode(key, &record.value).unwrap());
-        let parked: Vec<u64> =
-            dead.filter(|dead| dead.state == DeadState::Parked).map(|dead| dead.number).collect();
+        let parked: Vec<u64> = dead.filter(|dead| dead.state == DeadState::Parked).map(|dead| dead.number).collect();
         if parked.is_empty() {
             return;
         }

@@ -22,7 +22,13 @@ const ROOMS: [(&str, &[&str]); 16] = [
     ("server", &["broker", "config", "envelope", "ids", "proto", "store", "time", "wire"]),
     ("client", &["envelope", "ids", "proto", "time"]),
     // Only `dev` and `serve` know the server, and that only to start it.
-    ("cli", &["audit", "client", "codes", "config", "envelope", "ids", "proto", "server", "store", "time", "wire"]),
+    (
+        "cli",
+        &[
+            "audit", "client", "codes", "config", "envelope", "ids", "proto", "records", "server", "store", "time",
+            "wire",
+        ],
+    ),
     ("main", &[]),
 ];
 

@@ -95,7 +95,7 @@ impl PresenceRule {
 #[derive(Debug)]
 pub struct Directory {
     broker: Arc<Entry>,
-    rule: PresenceRule,
+    rule: RwLock<PresenceRule>,
     agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
     presence: RwLock<HashMap<AgentId, Presence>>,
 }
@@ -106,7 +106,7 @@ impl Directory {
         let by_id = |entry: Entry| (entry.id(), Arc::new(entry));
         Self {
             broker: Arc::new(broker_entry(identity)),
-            rule,
+            rule: RwLock::new(rule),
             agents: RwLock::new(agents.into_iter().map(by_id).collect()),
             presence: RwLock::default(),
         }
@@ -141,9 +141,10 @@ impl Directory {
         able.retain(|entry| entry.has_skills(skills));
         let presence = self.presence.read().expect("no writer panics");
         let unknown = Presence::default();
+        let rule = self.rule();
         let rank = |entry: &Arc<Entry>| {
             let present = presence.get(&entry.id()).unwrap_or(&unknown);
-            (self.rule.liveness(present, now), present.load_permille())
+            (rule.liveness(present, now), present.load_permille())
         };
         able.sort_by_cached_key(rank); // stable: the list comes in the order of ids
         able.iter().map(|entry| entry.id()).collect()
@@ -156,7 +157,7 @@ impl Directory {
 
     /// Whether the agent is there.
     pub fn liveness(&self, agent: &AgentId, now: Timestamp) -> Liveness {
-        self.rule.liveness(&self.presence(agent), now)
+        self.rule().liveness(&self.presence(agent), now)
     }
 
     /// Whether the agent has given no sign of life for the lease.
@@ -167,7 +168,19 @@ impl Directory {
     /// When the agent is gone, if it gives no further sign of life. `None`: not as long as its call of `Receive` is open.
     pub fn gone_at(&self, agent: &AgentId) -> Option<Timestamp> {
         let presence = self.presence.read().expect("no writer panics");
-        self.rule.gone_at(presence.get(agent).unwrap_or(&Presence::default()))
+        self.rule().gone_at(presence.get(agent).unwrap_or(&Presence::default()))
+    }
+
+    fn rule(&self) -> PresenceRule {
+        *self.rule.read().expect("no writer panics")
+    }
+
+    /// Begins again, as at a start.
+    pub(super) fn reset(&self, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) {
+        *self.rule.write().expect("no writer panics") = rule;
+        *self.agents.write().expect("no writer panics") =
+            agents.into_iter().map(|entry| (entry.id(), Arc::new(entry))).collect();
+        self.presence.write().expect("no writer panics").clear();
     }
 
     pub(super) fn put(&self, entry: Entry) {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -39,6 +39,8 @@ const QUEUE_MAX: usize = 4096;
 const GROUP_MAX: usize = 1024;
 /// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Between two tries to take up work again after a commit that failed.
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Failed to start a broker.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +73,7 @@ struct Shared {
     draining: CancellationToken,
     stopping: CancellationToken,
     ended: CancellationToken,
+    serving: watch::Receiver<bool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -88,6 +91,7 @@ impl Broker {
         let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone(), clock.now())?;
         let (commands, queue) = mpsc::channel(QUEUE_MAX);
         let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
+        let (serves, serving) = watch::channel(true);
         let directory = engine.directory().clone();
         let open_handoffs_at_start = engine.open_handoffs();
         let thread = {
@@ -97,7 +101,7 @@ impl Broker {
             let run = move || {
                 // Also when the engine panics: whoever waits must hear of it.
                 let _ended = ended.drop_guard();
-                runtime.block_on(run(engine, queue, &*clock, &stopping));
+                runtime.block_on(run(engine, queue, &*clock, &stopping, &serves));
             };
             std::thread::Builder::new().name("baton-engine".to_owned()).spawn(run).map_err(StartError::Thread)?
         };
@@ -115,6 +119,7 @@ impl Broker {
             draining: CancellationToken::new(),
             stopping,
             ended,
+            serving,
             thread: Mutex::new(Some(thread)),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -236,6 +241,11 @@ impl Broker {
         receipt
     }
 
+    /// Whether it takes commands: not while its store cannot be written to.
+    pub fn serving(&self) -> watch::Receiver<bool> {
+        self.shared.serving.clone()
+    }
+
     /// Ends when the engine has ended, whether it was asked to or failed.
     pub async fn ended(&self) {
         self.shared.ended.cancelled().await;
@@ -277,13 +287,22 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
     }
 }
 
-async fn run(mut engine: Engine, mut queue: mpsc::Receiver<Command>, clock: &dyn Clock, stopping: &CancellationToken) {
+async fn run(
+    mut engine: Engine,
+    mut queue: mpsc::Receiver<Command>,
+    clock: &dyn Clock,
+    stopping: &CancellationToken,
+    serves: &watch::Sender<bool>,
+) {
     let mut commands = Vec::with_capacity(GROUP_MAX);
+    let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
+    tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let until_due = engine.next_deadline().map_or(SLEEP_MAX, |at| at.since(clock.now()).min(SLEEP_MAX));
         tokio::select! {
             biased;
             () = stopping.cancelled(), if !queue.is_closed() => queue.close(),
+            _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now()),
             received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return },
             () = tokio::time::sleep(until_due) => {}
         }
@@ -293,5 +312,14 @@ async fn run(mut engine: Engine, mut queue: mpsc::Receiver<Command>, clock: &dyn
         }
         engine.tick(now);
         engine.finish(now);
+        let is_serving = !engine.has_failed();
+        serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);
+    }
+}
+
+fn take_up_again(engine: &mut Engine, now: Timestamp) {
+    match engine.recover(now) {
+        Ok(()) => tracing::info!("the store takes writes again"),
+        Err(error) => tracing::debug!(%error, "the store does not take writes yet"),
     }
 }

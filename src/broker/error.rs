@@ -159,7 +159,7 @@ pub enum BrokerError {
     #[error("the broker is stopping; connect again in a moment")]
     ShuttingDown,
     /// The disk.
-    #[error("the broker cannot write to its store at present; nothing was changed")]
+    #[error("the broker cannot write to its store at present; send the very same message again in a moment")]
     StoreUnavailable,
     /// Not in this version.
     #[error("{what} is not supported by this broker version")]

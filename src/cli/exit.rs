@@ -38,6 +38,10 @@ impl Failure {
         Self { code: USAGE, message: message.into() }
     }
 
+    pub(super) fn damaged(message: impl Into<String>) -> Self {
+        Self { code: DATA_DAMAGED, message: message.into() }
+    }
+
     /// Whether trying again later can help.
     pub(super) fn may_pass(&self) -> bool {
         self.code == UNREACHABLE && !self.message.contains("not trusted") || self.code == FAILED
@@ -97,6 +101,12 @@ impl From<ServerError> for Failure {
             ServerError::Reflection(_) | ServerError::Serve(_) | ServerError::Engine => FAILED,
         };
         Self { code, message: error.to_string() }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        Self { code: of_store(&error), message: error.to_string() }
     }
 }
 

@@ -20,6 +20,7 @@ mod keygen;
 mod logging;
 mod mail;
 mod serve;
+mod store;
 mod task;
 mod token;
 mod worker;
@@ -89,6 +90,9 @@ enum Command {
     /// Sign, verify and inspect envelopes, as JSON.
     #[command(subcommand)]
     Envelope(envelope::EnvelopeCommand),
+    /// Check a store that may be damaged, and save what can be read.
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     Completions(completions::CompletionsArgs),
 }
 
@@ -109,6 +113,7 @@ pub async fn run() -> u8 {
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection).await,
         Command::Envelope(command) => envelope::run(command),
+        Command::Store(command) => store::run(command, &output),
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

@@ -27,6 +27,7 @@ pub use timer::{
 
 use crate::{
     ids::{AgentId, MessageId, TaskId},
+    proto::{storage, v1},
     store::{Key, Table},
     time::Timestamp,
 };
@@ -122,4 +123,23 @@ fn range_of_name(name: &str) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>)
         Bytes::from(key)
     };
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
+}
+
+/// Checks that a value says what its table promises.
+pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError> {
+    let reader = Reader(table.name());
+    match table {
+        Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
+        Table::Agents => AgentRecord::decode(value).map(drop),
+        Table::Tasks => TaskRecord::decode(value).map(drop),
+        Table::Handoffs => HandoffRecord::decode(value).map(drop),
+        Table::Messages => MessageRecord::decode(value).map(drop),
+        Table::Envelopes => reader.message::<v1::Envelope>(value).map(drop),
+        Table::Mailbox => decode_letter(key, value).map(drop),
+        Table::DeadLetters => DeadLetterRecord::decode(key, value).map(drop),
+        Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
+        Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
+        Table::HandoffsBySequence => reader.message_id(value).map(drop),
+        Table::Timers => parse_handoff_timer(key).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
+    }
 }

@@ -12,6 +12,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tonic_health::ServingStatus;
 
 pub use folder::FolderError;
 
@@ -26,7 +27,7 @@ use crate::{
     ids::{IdSource, SystemIds},
     proto,
     store::OpenError,
-    time::{Clock, SystemClock},
+    time::{Clock, SteadyClock},
     wire::{
         grpc::{self, deadline::DeadlineLayer, listener::BindError, listener::Listener, require_tls::RequireTlsLayer},
         status,
@@ -89,7 +90,7 @@ pub struct Ready {
 
 /// Runs a broker until it is told to stop. `ready` is called once it takes connections.
 pub async fn run(config: Config, stop: CancellationToken, ready: impl FnOnce(&Ready)) -> Result<(), ServerError> {
-    let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SystemClock), Arc::new(SystemIds));
+    let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     let folder = DataFolder::open(&config.data, &*ids)?;
     let (tls, ca) = certificate(&config, &folder, &*clock)?;
     let tls = Arc::new(ArcSwap::from_pointee(tls.load()?));
@@ -148,7 +149,7 @@ async fn serve(
 ) -> Result<(), ServerError> {
     let (health, health_service) = tonic_health::server::health_reporter();
     for service in grpc::SERVICES {
-        health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
+        health.set_service_status(service, ServingStatus::Serving).await;
     }
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -169,13 +170,29 @@ async fn serve(
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, closing.clone().cancelled_owned());
     let serving = tokio::spawn(server);
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = broker.ended() => tracing::error!("the engine has ended by itself"),
+    let mut takes_commands = broker.serving();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = broker.ended() => {
+                tracing::error!("the engine has ended by itself");
+                break;
+            }
+            changed = takes_commands.changed() => {
+                if changed.is_err() {
+                    break;
+                }
+                let is_serving = *takes_commands.borrow_and_update();
+                let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+                for service in grpc::SERVICES.into_iter().chain([""]) {
+                    health.set_service_status(service, status).await;
+                }
+            }
+        }
     }
     // Health first, so that nobody new is sent here; then the sessions; then the socket.
     for service in grpc::SERVICES.into_iter().chain([""]) {
-        health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
+        health.set_service_status(service, ServingStatus::NotServing).await;
     }
     broker.drain().await;
     closing.cancel();

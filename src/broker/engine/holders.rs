@@ -33,6 +33,11 @@ impl Holder {
         self.outstanding < self.outstanding_max && !self.is_done()
     }
 
+    /// One who has gone does not hear it, and need not.
+    pub(super) fn send_away(&self) {
+        drop(self.events.send(Event::GoAway));
+    }
+
     fn is_done(&self) -> bool {
         matches!(self.kind, HolderKind::Receive { deliveries_max: Some(most) } if self.handed_out >= most)
     }
@@ -208,7 +213,7 @@ impl Engine {
     pub(super) fn send_everybody_away(&mut self, now: Timestamp) {
         let mut receives = Vec::new();
         for (id, holder) in &self.holders {
-            drop(holder.events.send(Event::GoAway));
+            holder.send_away();
             if holder.kind != HolderKind::Session {
                 receives.push(*id); // a session ends from the wire's side; a Receive has nobody else to end it
             }

@@ -257,6 +257,17 @@ impl Engine {
     ) -> Result<Self, BrokerError> {
         let agents = load_agents(&*store)?;
         let directory = Arc::new(Directory::new(&identity, settings.presence_rule(now), agents));
+        Self::over(store, directory, identity, settings, ids, now)
+    }
+
+    fn over(
+        store: Arc<dyn Store>,
+        directory: Arc<Directory>,
+        identity: BrokerIdentity,
+        settings: Arc<Settings>,
+        ids: Arc<dyn IdSource>,
+        now: Timestamp,
+    ) -> Result<Self, BrokerError> {
         let next_sequence = match store.get(&sequence_key())? {
             Some(record) => storage::SequenceRecord::decode(record.value).map_or(0, |stored| stored.last) + 1,
             None => 1,
@@ -288,6 +299,29 @@ impl Engine {
             refused_kept: HashMap::new(),
             failed: false,
         })
+    }
+
+    /// Whether a commit has failed, and nothing is taken until [`Self::recover`].
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// After a commit that failed: begins again with what is on disk, as after a restart. Every session is told to come
+    /// back.
+    pub fn recover(&mut self, now: Timestamp) -> Result<(), BrokerError> {
+        self.store.recover().map_err(|error| {
+            tracing::warn!(%error, "the store cannot be opened again yet");
+            BrokerError::StoreUnavailable
+        })?;
+        self.directory.reset(self.settings.presence_rule(now), load_agents(&*self.store)?);
+        let (directory, identity) = (self.directory.clone(), self.identity.clone());
+        let again = Self::over(self.store.clone(), directory, identity, self.settings.clone(), self.ids.clone(), now)?;
+        let before = std::mem::replace(self, again);
+        before.holders.values().for_each(Holder::send_away);
+        for updates in before.watchers.into_values().flatten() {
+            drop(updates.send(Err(refused(BrokerError::StoreUnavailable))));
+        }
+        Ok(())
     }
 
     /// Who is registered and who is there.

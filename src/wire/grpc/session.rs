@@ -11,6 +11,7 @@ use tokio_stream::{
     Stream, StreamExt,
     wrappers::{ReceiverStream, UnboundedReceiverStream},
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::{messages, refuse_shared};
@@ -66,9 +67,15 @@ pub(super) async fn open(
     let welcome = welcome(&broker, &agent, holder.id);
     let span = tracing::info_span!("session", %agent, session = holder.id.0);
     let (last_words, failure) = mpsc::channel(1);
-    let session = Session { broker: broker.clone(), agent, holder, events, last_words };
+    let sent_away = CancellationToken::new();
+    let session = Session { broker: broker.clone(), agent, holder, events, last_words, sent_away: sent_away.clone() };
     tokio::spawn(tracing::Instrument::instrument(session.run(frames), span));
-    let responses = UnboundedReceiverStream::new(receiver).map(move |event| Ok(response(&broker, event)));
+    let responses = UnboundedReceiverStream::new(receiver).map(move |event| {
+        if matches!(event, Event::GoAway) {
+            sent_away.cancel();
+        }
+        Ok(response(&broker, event))
+    });
     let failure = ReceiverStream::new(failure).map(Err);
     Ok(tokio_stream::once(Ok(welcome)).chain(responses).chain(failure))
 }
@@ -80,6 +87,8 @@ struct Session {
     events: mpsc::UnboundedSender<Event>,
     /// The status that the stream ends with, if it is not to end in order.
     last_words: mpsc::Sender<Status>,
+    /// The agent was told to come back later.
+    sent_away: CancellationToken,
 }
 
 impl Session {
@@ -92,6 +101,7 @@ impl Session {
                 frame = frames.next() => frame,
                 () = self.events.closed() => break,
                 () = self.broker.draining() => break,
+                () = self.sent_away.cancelled() => break,
             };
             match frame {
                 Some(Ok(frame)) => {

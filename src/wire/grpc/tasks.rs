@@ -109,7 +109,10 @@ impl Watcher {
                 Err(status) => return drop(self.updates.send(Err(status)).await),
             }
             tokio::select! {
-                changed = self.length.changed() => if changed.is_err() { return },
+                changed = self.length.changed() => if changed.is_err() {
+                    // The broker has begun again; whoever watches does so too, after the last entry that it saw.
+                    return drop(self.updates.send(Err(refuse(BrokerError::StoreUnavailable))).await);
+                },
                 () = self.updates.closed() => return,
                 () = self.broker.draining() => {
                     return drop(self.updates.send(Err(refuse(BrokerError::ShuttingDown))).await);
@@ -128,7 +131,7 @@ impl Watcher {
             }
             for entry in page.entries {
                 *after = entry.entry.as_ref().map_or(*after, |entry| entry.number);
-                self.send(v1::watch_task_response::Update::Entry(sign(&self.broker, entry))).await?;
+                self.send(v1::watch_task_response::Update::Entry(Box::new(sign(&self.broker, entry)))).await?;
             }
             if *after >= page.length {
                 return Ok(if page.is_final { Next::End } else { Next::Wait });

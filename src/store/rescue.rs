@@ -11,6 +11,7 @@ use super::embedded::ENGINE_FOLDER;
 
 const RESCUE_FOLDER: &str = "rescue";
 const CHUNK: usize = 64 * 1024;
+static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
 /// A file, and what went wrong with it.
 pub(super) type FileError = (PathBuf, io::Error);
@@ -133,7 +134,7 @@ pub(super) fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
     while at < length {
         let wanted = usize::try_from(length - at).unwrap_or(CHUNK).min(CHUNK);
         from.read_exact(&mut chunk[..wanted])?;
-        if chunk[..wanted].iter().any(|byte| *byte != 0) {
+        if chunk[..wanted] != ZEROS[..wanted] {
             to.seek(SeekFrom::Start(at))?;
             to.write_all(&chunk[..wanted])?;
         }

@@ -53,6 +53,10 @@ impl Broker {
         Self { child, address, folder }
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }

@@ -3,5 +3,9 @@
 mod broker;
 mod commands;
 mod crashes;
+mod dead_letters;
+mod full_disk;
+mod kill_loop;
+mod many_agents;
 mod refusals;
 mod sessions;

@@ -100,22 +100,15 @@ async fn register(args: &ServeAgentArgs, connection: &ConnectionArgs) -> Result<
 
 impl Worker<'_> {
     async fn work(mut self) -> Result<(), ClientError> {
-        let interval = self.agent.session.welcome.heartbeat_interval.unwrap_or_default();
-        let interval = Duration::try_from(interval).unwrap_or_default().max(Duration::from_secs(1));
-        let mut heartbeats = tokio::time::interval(interval);
+        self.heartbeat().await?;
         loop {
-            let delivered = tokio::select! {
-                delivered = self.agent.next() => delivered?,
-                _ = heartbeats.tick() => {
-                    self.heartbeat().await?;
-                    continue;
-                }
-            };
+            let delivered = self.agent.next().await?;
             let done = self.handle(&delivered).await?;
             self.agent.session.ack(&delivered.delivery.delivery_id).await?;
             if done && self.args.once {
                 return Ok(());
             }
+            self.heartbeat().await?; // it may own more or less now
         }
     }
 

@@ -6,5 +6,4 @@ mod handoffs;
 mod presence;
 mod refusals;
 mod restarts;
-mod stories;
 mod world;

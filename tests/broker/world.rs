@@ -94,6 +94,11 @@ impl Session {
         deliveries
     }
 
+    /// Whether the broker has ended it.
+    pub fn was_sent_away(&mut self) -> bool {
+        std::iter::from_fn(|| self.events.try_recv().ok()).any(|event| matches!(event, Event::GoAway))
+    }
+
     /// The one delivery since the last look.
     pub fn delivery(&mut self) -> (OutgoingDelivery, v1::Envelope) {
         let mut deliveries = self.deliveries();

@@ -128,6 +128,8 @@ fn the_whole_table() {
         ("completion acked", acked("a", Acked::Completion), 1),
         ("request undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Request }, 1),
         ("context undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Context }, 1),
+        ("candidate is gone", Input::CandidateGone, 2),
+        ("redrive", Input::Redrive { id: MessageId::from_bytes([2; 16]), candidates: vec![agent("c")] }, 2),
         ("time: nothing due", Input::Time, 2),
         ("time: step due", Input::Time, 200),
         ("time: whole due", Input::Time, 360),

@@ -2,10 +2,12 @@
 //! reordered, sessions are cut, the broker is killed between any two steps and in the middle of its commits, clocks jump,
 //! and agents are slow, silent, double-tongued or liars. After every change the laws of SPEC 12 are checked from outside.
 //!
-//! `BATON_SIM_SEEDS` says how many seeds (default 500; 10,000 before every merge), `BATON_SIM_FROM` which is the first. `BATON_SIM_SEED` runs one and tells what
-//! happens:
+//! `BATON_SIM_SEEDS` says how many seeds (default 500; 10,000 before every merge), `BATON_SIM_FROM` which is the first.
+//! `BATON_SIM_SEED` runs one and tells what happens:
 //!
 //!     BATON_SIM_SEED=17 cargo test --test simulator -- --nocapture
+//!
+//! `tests/simulator/mutations.sh` breaks the broker in several ways and says which seed finds each.
 
 mod agent;
 mod dice;

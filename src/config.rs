@@ -46,7 +46,34 @@ pub enum TlsSource {
         certificate: PathBuf,
         /// Its key.
         key: PathBuf,
+        /// What is asked of clients, if anything.
+        clients: Option<ClientCertificates>,
+        /// The oldest version of TLS that is spoken.
+        minimum: MinimumTls,
     },
+}
+
+/// Certificates of clients: how an agent can prove who it is without a challenge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// The CA that issues them, a PEM file.
+    pub ca: PathBuf,
+    /// What it has revoked, a PEM file.
+    pub crl: Option<PathBuf>,
+    /// Whether a client without one is turned away.
+    pub required: bool,
+}
+
+/// The oldest version of TLS that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum MinimumTls {
+    /// TLS 1.2.
+    #[default]
+    #[serde(rename = "1.2")]
+    V1_2,
+    /// TLS 1.3.
+    #[serde(rename = "1.3")]
+    V1_3,
 }
 
 /// Why there is no configuration.
@@ -98,6 +125,35 @@ struct File {
 struct TlsSection {
     certificate: PathBuf,
     key: PathBuf,
+    client_ca: Option<PathBuf>,
+    client_crl: Option<PathBuf>,
+    #[serde(default)]
+    client_certificate: ClientCertificate,
+    #[serde(default)]
+    min_version: MinimumTls,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ClientCertificate {
+    #[default]
+    Optional,
+    Required,
+}
+
+impl TlsSection {
+    fn source(self) -> Result<TlsSource, ConfigError> {
+        let required = self.client_certificate == ClientCertificate::Required;
+        let clients = match self.client_ca {
+            Some(ca) => Some(ClientCertificates { ca, crl: self.client_crl, required }),
+            None if required || self.client_crl.is_some() => {
+                let problem = "tls.client_certificate and tls.client_crl need tls.client_ca".to_owned();
+                return Err(ConfigError::Refused(problem));
+            }
+            None => None,
+        };
+        Ok(TlsSource::Files { certificate: self.certificate, key: self.key, clients, minimum: self.min_version })
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -154,7 +210,7 @@ impl Config {
         let file: File = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
-        let tls = TlsSource::Files { certificate: file.tls.certificate, key: file.tls.key };
+        let tls = file.tls.source()?;
         Self { listen: file.listen, data: file.data, tls, settings }.checked()
     }
 
@@ -288,6 +344,9 @@ mod tests {
             (String::new(), "tls"),
             (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout_ms"),
             (format!("{TLS}[handoff]\nhandoffs_max = 17\n"), "handoffs_max"),
+            (format!("{TLS}client_certificate = \"required\"\n"), "tls.client_ca"),
+            (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
+            (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
         ] {

@@ -124,6 +124,14 @@ pub enum BrokerError {
     /// An identity is needed.
     #[error("the call needs an identity: send a token as \"authorization: Bearer TOKEN\"")]
     IdentityMissing,
+    /// Two proofs that do not agree.
+    #[error("the token is of {agent}, but the client certificate is of {certified}")]
+    IdentityConflict {
+        /// By the token.
+        agent: AgentId,
+        /// By the certificate.
+        certified: AgentId,
+    },
     /// A token that is not known.
     #[error("the token is not known, or its time is over; prove who you are again")]
     TokenInvalid,
@@ -181,7 +189,7 @@ impl Refusal for BrokerError {
             Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
             Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
             Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
-            Self::SenderMismatch { .. } => ErrorCode::SenderMismatch,
+            Self::SenderMismatch { .. } | Self::IdentityConflict { .. } => ErrorCode::SenderMismatch,
             Self::AgentUnknown { .. } => ErrorCode::AgentUnknown,
             Self::AgentExists { .. } => ErrorCode::AgentExists,
             Self::KeyWeak { .. } => ErrorCode::KeyWeak,

@@ -62,7 +62,8 @@ impl Delivered {
 }
 
 impl Agent {
-    /// Proves who one is and opens a session that takes this many deliveries at a time.
+    /// Proves who one is, if the connection's certificate does not, and opens a session that takes this many deliveries at
+    /// a time.
     pub async fn connect(
         client: &Client,
         identity: Identity,
@@ -70,8 +71,10 @@ impl Agent {
         clock: Arc<dyn Clock>,
         ids: Arc<dyn IdSource>,
     ) -> Result<Self, ClientError> {
-        let token = client.prove(&identity).await?;
-        let client = client.with_token(&token)?;
+        let client = match client.is_certified {
+            true => client.clone(),
+            false => client.with_token(&client.prove(&identity).await?)?,
+        };
         let session = Session::open(&client).await?;
         session.credit(credit).await?;
         let composer = Composer { identity, clock, ids };

@@ -5,11 +5,13 @@
 
 pub mod development_ca;
 mod folder;
+mod reload;
 pub mod tls;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic_health::ServingStatus;
@@ -19,11 +21,11 @@ pub use folder::FolderError;
 use self::{
     development_ca::{DevelopmentCa, DevelopmentCaError},
     folder::DataFolder,
-    tls::{TlsError, TlsFiles},
+    tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
     broker::{Broker, BrokerError, StartError},
-    config::{Config, TlsSource},
+    config::{Config, MinimumTls, TlsSource},
     ids::{IdSource, SystemIds},
     proto,
     store::OpenError,
@@ -88,12 +90,18 @@ pub struct Ready {
     pub open_handoffs: usize,
 }
 
-/// Runs a broker until it is told to stop. `ready` is called once it takes connections.
-pub async fn run(config: Config, stop: CancellationToken, ready: impl FnOnce(&Ready)) -> Result<(), ServerError> {
+/// Runs a broker until it is told to stop. `reload` makes it take in its certificates anew; `ready` is called once it takes
+/// connections.
+pub async fn run(
+    config: Config,
+    stop: CancellationToken,
+    reload: Arc<Notify>,
+    ready: impl FnOnce(&Ready),
+) -> Result<(), ServerError> {
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     let folder = DataFolder::open(&config.data, &*ids)?;
-    let (tls, ca) = certificate(&config, &folder, &*clock)?;
-    let tls = Arc::new(ArcSwap::from_pointee(tls.load()?));
+    let (setup, ca) = certificate(&config, &folder, &*clock)?;
+    let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
     let listener = Listener::bind(config.listen).await?;
     let address = listener.local_addr();
     let broker = Broker::start(
@@ -114,7 +122,9 @@ pub async fn run(config: Config, stop: CancellationToken, ready: impl FnOnce(&Re
     };
     folder.write_address(address)?;
     ready(&ready_state);
+    let fresh = tokio::spawn(reload::keep_fresh(setup, tls.clone(), reload));
     let served = serve(&broker, listener, tls, stop).await;
+    fresh.abort();
     let in_order = broker.stop().await;
     folder.remove_address();
     served?;
@@ -125,7 +135,7 @@ fn certificate(
     config: &Config,
     folder: &DataFolder,
     clock: &dyn Clock,
-) -> Result<(TlsFiles, Option<PathBuf>), ServerError> {
+) -> Result<(TlsSetup, Option<PathBuf>), ServerError> {
     match &config.tls {
         TlsSource::Development => {
             let names = match config.listen.ip() {
@@ -133,10 +143,12 @@ fn certificate(
                 ip => vec![ip.to_string()],
             };
             let made = DevelopmentCa::load_or_create(&folder.tls_folder(), clock.now(), &names)?;
-            Ok((made.server, Some(made.ca_certificate)))
+            let setup = TlsSetup { files: made.server, clients: None, minimum: MinimumTls::default() };
+            Ok((setup, Some(made.ca_certificate)))
         }
-        TlsSource::Files { certificate, key } => {
-            Ok((TlsFiles { certificate: certificate.clone(), key: key.clone() }, None))
+        TlsSource::Files { certificate, key, clients, minimum } => {
+            let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
+            Ok((TlsSetup { files, clients: clients.clone(), minimum: *minimum }, None))
         }
     }
 }

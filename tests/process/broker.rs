@@ -95,7 +95,7 @@ impl Broker {
     }
 
     pub async fn client_with(&self, token: Option<String>) -> Client {
-        let options = Options { server: self.address.clone(), ca: Some(self.ca()), token };
+        let options = Options { server: self.address.clone(), ca: Some(self.ca()), token, certificate: None };
         Client::connect(&options).await.unwrap()
     }
 

@@ -65,7 +65,8 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     let mut command = baton();
     command.args(["dev", "--port", "0", "--data"]).arg(&data);
     let broker = Broker::spawn(command, std::sync::Arc::new(tempfile::tempdir().unwrap()));
-    let options = Options { server: broker.address.clone(), ca: Some(data.join("tls/ca.pem")), token: None };
+    let options =
+        Options { server: broker.address.clone(), ca: Some(data.join("tls/ca.pem")), token: None, certificate: None };
     let client = Client::connect(&options).await.unwrap();
     for name in ["a", "b"] {
         let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };

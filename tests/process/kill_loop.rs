@@ -253,7 +253,7 @@ async fn whatever_was_answered_is_true_after_any_number_of_kills() {
     AGENTS.into_iter().for_each(|name| drop(agents.spawn(stage.clone().live(name))));
     let (mut stops, mut longest) = (0, Duration::ZERO);
     for round in 0..kills {
-        let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None };
+        let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None, certificate: None };
         publish.send_replace(Some(options));
         let wanted = *receipts.borrow_and_update() + 50 + round % 100;
         // What it waits for is locked as long as it is looked at: not for longer than this line.
@@ -279,7 +279,12 @@ async fn whatever_was_answered_is_true_after_any_number_of_kills() {
 
     // Nothing new, and nobody is killed: all that was begun ends, and all mail arrives.
     begin.send_replace(false);
-    publish.send_replace(Some(Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None }));
+    publish.send_replace(Some(Options {
+        server: broker.address.clone(),
+        ca: Some(broker.ca()),
+        token: None,
+        certificate: None,
+    }));
     let client = broker.client().await;
     let mut waits = 0;
     let (handoffs, lost) = loop {

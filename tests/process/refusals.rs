@@ -220,7 +220,7 @@ async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is()
     let details = tonic_types::StatusExt::get_error_details(&status);
     assert_eq!(details.error_info().unwrap().reason, "TLS_REQUIRED");
 
-    let stranger = baton::client::Options { server: broker.address.clone(), ca: None, token: None };
+    let stranger = baton::client::Options { server: broker.address.clone(), ca: None, token: None, certificate: None };
     assert!(matches!(Client::connect(&stranger).await, Err(ClientError::Untrusted { .. })));
     broker.agent("a").await;
 }

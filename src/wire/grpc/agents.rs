@@ -35,7 +35,7 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::RegisterAgentRequest>,
     ) -> Result<Response<v1::RegisterAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let card = request.into_inner().card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
         let now = self.broker.now();
         let entry = Entry::parse(AgentRecord { card, created_at: now, updated_at: now }).map_err(refuse)?;
@@ -53,7 +53,7 @@ impl AgentService for Agents {
     }
 
     async fn get_agent(&self, request: Request<v1::GetAgentRequest>) -> Result<Response<v1::GetAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let id = agent_id(&request.get_ref().agent_id)?;
         let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
@@ -65,7 +65,7 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let request = request.get_ref();
         let size = page_size(request.page_size)?;

@@ -46,7 +46,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::GetDeadLetterRequest>,
     ) -> Result<Response<v1::GetDeadLetterResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let view = self.broker.view(&caller);
         let dead = view.dead_letter(number(&request.get_ref().dead_letter_id)?).map_err(refuse)?;
         let envelope_bytes = view.dead_bytes(&dead).map_err(refuse)?;
@@ -58,7 +58,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::ListDeadLettersRequest>,
     ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
         // A long list reads much: not on a thread that others wait for.
         let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.into_inner()));
@@ -71,7 +71,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::ExportDeadLettersRequest>,
     ) -> Result<Response<Self::ExportDeadLettersStream>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let filter = filter(request.into_inner().filter.unwrap_or_default())?;
         let broker = self.broker.clone();
         let last = broker.view(&caller).last_dead_letter().map_err(refuse)?;
@@ -89,7 +89,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::RedriveDeadLetterRequest>,
     ) -> Result<Response<v1::RedriveDeadLetterResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let by = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
         let request = request.into_inner();
         let dead_letter = number(&request.dead_letter_id)?;
@@ -104,7 +104,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::RedriveDeadLettersRequest>,
     ) -> Result<Response<Self::RedriveDeadLettersStream>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let by = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
         let request = request.into_inner();
         let wanted = request.filter.unwrap_or_default();
@@ -133,7 +133,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::DiscardDeadLetterRequest>,
     ) -> Result<Response<v1::DiscardDeadLetterResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let who = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
         let request = request.into_inner();
         let dead_letter = number(&request.dead_letter_id)?;

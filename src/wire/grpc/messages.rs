@@ -41,14 +41,14 @@ impl BrokerService for Messages {
         &self,
         request: Request<Streaming<v1::ConnectRequest>>,
     ) -> Result<Response<Self::ConnectStream>, Status> {
-        let agent = auth::agent(&self.broker, request.metadata())?;
+        let agent = auth::agent(&self.broker, &request)?;
         let responses = session::open(self.broker.clone(), agent, request.into_inner()).await?;
         Ok(Response::new(Box::pin(responses)))
     }
 
     async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
         // The signature proves the sender; a token, if there is one, must be the sender's. An operator's is no agent's.
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let session = caller.agent().ok().cloned();
         let envelope = request.into_inner().envelope;
         let verified = self.broker.verify(envelope, session.as_ref()).map_err(refuse_shared)?;
@@ -59,7 +59,7 @@ impl BrokerService for Messages {
     type ReceiveStream = Responses<v1::ReceiveResponse>;
 
     async fn receive(&self, request: Request<v1::ReceiveRequest>) -> Result<Response<Self::ReceiveStream>, Status> {
-        let agent = auth::agent(&self.broker, request.metadata())?;
+        let agent = auth::agent(&self.broker, &request)?;
         let request = request.into_inner();
         let outstanding_max = match request.max_outstanding {
             0 => OUTSTANDING_DEFAULT,
@@ -86,7 +86,7 @@ impl BrokerService for Messages {
     }
 
     async fn ack(&self, request: Request<v1::AckRequest>) -> Result<Response<v1::AckResponse>, Status> {
-        let agent = auth::agent(&self.broker, request.metadata())?;
+        let agent = auth::agent(&self.broker, &request)?;
         let acknowledgement =
             request.into_inner().acknowledgement.ok_or_else(|| refuse(field("acknowledgement", "must be set")))?;
         let (delivery_id, fate) = fate(acknowledgement).map_err(refuse)?;

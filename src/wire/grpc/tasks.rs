@@ -34,7 +34,7 @@ impl Tasks {
 #[tonic::async_trait]
 impl TaskService for Tasks {
     async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let id = task_id(&request.get_ref().task_id)?;
         let task = self.broker.view(&caller).task(&id).map_err(refuse)?;
         Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::task(&task)) }))
@@ -44,7 +44,7 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::ListTasksRequest>,
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
         // A long list reads much: not on a thread that others wait for.
         let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.get_ref()));
@@ -55,7 +55,7 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::GetCustodyLogRequest>,
     ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let request = request.get_ref();
         let task = task_id(&request.task_id)?;
         let size = page_size(request.page_size)?;
@@ -74,7 +74,7 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::WatchTaskRequest>,
     ) -> Result<Response<Self::WatchTaskStream>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let request = request.get_ref();
         let task = task_id(&request.task_id)?;
         self.broker.view(&caller).task(&task).map_err(refuse)?;

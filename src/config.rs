@@ -13,7 +13,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    broker::{Enrollment, Settings, TimeoutBounds},
+    broker::{AgentLimits, Enrollment, Settings, TimeoutBounds},
     domain::handoff::{LoopLimits, Timeouts},
 };
 
@@ -118,6 +118,8 @@ struct File {
     delivery: DeliverySection,
     #[serde(default)]
     session: SessionSection,
+    #[serde(default)]
+    limits: LimitsSection,
 }
 
 #[derive(Debug, Deserialize)]
@@ -175,6 +177,16 @@ struct DeliverySection {
     ack_wait_ms: Option<u64>,
     extension_max_ms: Option<u64>,
     mail_lifetime_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsSection {
+    messages_per_second: Option<u32>,
+    bytes_per_second: Option<u32>,
+    open_handoffs_max: Option<u32>,
+    mailbox_max: Option<u32>,
+    sessions_max: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -291,6 +303,13 @@ impl File {
                     .unwrap_or(defaults.loop_limits.handoffs_per_pair_max),
             },
             refusals_recorded_max: defaults.refusals_recorded_max,
+            limits: AgentLimits {
+                messages_per_second: self.limits.messages_per_second.unwrap_or(defaults.limits.messages_per_second),
+                bytes_per_second: self.limits.bytes_per_second.unwrap_or(defaults.limits.bytes_per_second),
+                open_handoffs_max: self.limits.open_handoffs_max.unwrap_or(defaults.limits.open_handoffs_max),
+                mailbox_max: self.limits.mailbox_max.unwrap_or(defaults.limits.mailbox_max),
+                sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
+            },
             unsigned_allowed: self.allow_unsigned,
             enrollment: self.enrollment,
         }

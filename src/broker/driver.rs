@@ -20,6 +20,7 @@ use super::{
     directory::Directory,
     engine::{Command, Engine},
     identity::Identities,
+    limits::Rates,
     queries::View,
     refused,
 };
@@ -64,6 +65,7 @@ struct Shared {
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
     identities: Identities,
+    rates: Rates,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
     ids: Arc<dyn IdSource>,
@@ -110,6 +112,7 @@ impl Broker {
             store,
             directory,
             identities: Identities::new(operator_token),
+            rates: Rates::new(&settings.limits),
             identity,
             settings,
             ids,
@@ -182,6 +185,12 @@ impl Broker {
     }
 
     fn parse_and_verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
+        // A session's agent is known already: what is too much costs it nothing more. Anybody else must first prove it.
+        let bytes = raw.len();
+        let rates = &self.shared.rates;
+        if let Some(agent) = session {
+            rates.check(agent, bytes).map_err(refused)?;
+        }
         let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
             if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
                 let (agent, text) = (agent.clone(), error.to_string());
@@ -195,6 +204,9 @@ impl Broker {
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
         let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)?;
+        if session.is_none() {
+            rates.check(&verified.header().sender, bytes).map_err(refused)?;
+        }
         Ok(Box::new(verified))
     }
 
@@ -239,6 +251,19 @@ impl Broker {
         receipt.key_id = identity.key_id.to_string();
         receipt.signature = identity.key.sign(&signing::receipt_input(&receipt)).to_vec().into();
         receipt
+    }
+
+    /// Whether the agent may open one more session or call of `Receive`.
+    pub fn may_open(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        let most = self.shared.settings.limits.sessions_max;
+        let presence = self.shared.directory.presence(agent);
+        if most == 0 || presence.sessions + presence.receives < most {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded {
+            what: "the agent has too many sessions open",
+            retry_after: Duration::from_secs(1),
+        })
     }
 
     /// Whether it takes commands: not while its store cannot be written to.

@@ -33,6 +33,8 @@ pub struct Settings {
     pub loop_limits: LoopLimits,
     /// Most refusals that one task's custody log keeps.
     pub refusals_recorded_max: u32,
+    /// What one agent may use.
+    pub limits: AgentLimits,
     /// Whether unsigned envelopes are taken. Only for development, only on loopback.
     pub unsigned_allowed: bool,
     /// Who may register a new agent.
@@ -46,6 +48,33 @@ pub struct TimeoutBounds {
     pub shortest: Duration,
     /// The longest.
     pub longest: Duration,
+}
+
+/// What one agent may use, so that none can crowd out the others (SPEC 5). 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentLimits {
+    /// Envelopes a second; as many may come at once.
+    pub messages_per_second: u32,
+    /// Bytes of envelopes a second; as many may come at once, and at least one frame.
+    pub bytes_per_second: u32,
+    /// Handoffs that it has asked for and that are open.
+    pub open_handoffs_max: u32,
+    /// Messages that wait in its mailbox.
+    pub mailbox_max: u32,
+    /// Sessions and calls of `Receive` that it has open.
+    pub sessions_max: u32,
+}
+
+impl Default for AgentLimits {
+    fn default() -> Self {
+        Self {
+            messages_per_second: 20_000,
+            bytes_per_second: 256 * 1024 * 1024,
+            open_handoffs_max: 100_000,
+            mailbox_max: 1_000_000,
+            sessions_max: 256,
+        }
+    }
 }
 
 /// Who may register a new agent.
@@ -74,6 +103,7 @@ impl Default for Settings {
             },
             loop_limits: LoopLimits::default(),
             refusals_recorded_max: 256,
+            limits: AgentLimits::default(),
             unsigned_allowed: false,
             enrollment: Enrollment::Operator,
         }

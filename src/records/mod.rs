@@ -140,6 +140,6 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
         Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
         Table::HandoffsBySequence => reader.message_id(value).map(drop),
-        Table::Timers => parse_handoff_timer(key).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
+        Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }
 }

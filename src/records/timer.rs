@@ -1,4 +1,5 @@
-//! Table timers: what happens by itself, and when. The keys say it all; each kind lies together, first by time.
+//! Table timers: what happens by itself, and when. The keys say what; each kind lies together, first by time. The value
+//! of a handoff's timer is its sender.
 
 use std::ops::Bound;
 
@@ -45,10 +46,11 @@ pub fn mail_timers() -> KeyRange {
     (Bound::Included(Bytes::from_static(&[MAIL])), Bound::Excluded(Bytes::from_static(&[MAIL + 1])))
 }
 
-/// The time and the handoff in a key.
-pub fn parse_handoff_timer(key: &[u8]) -> Result<(Timestamp, MessageId), DecodeError> {
+/// The time and the handoff in a key; and whose handoff it is, from the value.
+pub fn parse_handoff_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, MessageId), AgentId), DecodeError> {
     let (reader, at, rest) = split(key, HANDOFF)?;
-    Ok((at, reader.message_id(rest)?))
+    let sender = std::str::from_utf8(value).map_err(|_| reader.error("an agent id is not text"))?;
+    Ok(((at, reader.message_id(rest)?), reader.agent(sender)?))
 }
 
 /// What is in the key of a message's timer.

@@ -3,6 +3,7 @@
 mod dead_letters;
 mod deliveries;
 mod handoffs;
+mod limits;
 mod presence;
 mod refusals;
 mod restarts;

@@ -1,6 +1,9 @@
 //! Bad input over the real wire: the gRPC code and the stable reason of each, and a broker that goes on.
 
-use std::io::{Read as _, Write as _};
+use std::{
+    io::{Read as _, Write as _},
+    time::Duration,
+};
 
 use baton::{
     client::{About, Client, ClientError},
@@ -223,6 +226,59 @@ async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is()
     let stranger = baton::client::Options { server: broker.address.clone(), ca: None, token: None, certificate: None };
     assert!(matches!(Client::connect(&stranger).await, Err(ClientError::Untrusted { .. })));
     broker.agent("a").await;
+}
+
+/// A broker with a configuration of its own, and open enrollment.
+fn with_configuration(more: &str) -> Broker {
+    let first = Broker::start();
+    let (tls, folder) = (first.data().join("tls"), first.kill());
+    let config = folder.path().join("baton.toml");
+    let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
+         [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
+    );
+    crate::broker::write(&config, &text);
+    let mut command = crate::broker::baton();
+    command.args(["serve", "--config"]).arg(&config);
+    Broker::spawn(command, folder)
+}
+
+#[tokio::test]
+async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concerned() {
+    let broker = with_configuration("[limits]\nmessages_per_second = 5\n");
+    let (a, b) = (broker.agent("a").await, broker.agent("b").await);
+    let info = v1::Info::default();
+    let mut refusal = None;
+    for _ in 0..50 {
+        if let Err(error) = a.send("b", MessageType::Info, &About::default(), &info).await {
+            refusal = Some(error);
+            break;
+        }
+    }
+    match refusal.expect("50 messages at once are too many") {
+        ClientError::Refused(refused) => {
+            assert_eq!((refused.code, refused.reason.as_str()), (Code::ResourceExhausted, "LIMIT_EXCEEDED"));
+            assert!(refused.retry_after.is_some_and(|wait| wait <= Duration::from_secs(1)), "{refused:?}");
+        }
+        other => panic!("expected a refusal, not {other}"),
+    }
+    b.send("a", MessageType::Info, &About::default(), &info).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_agent_has_no_more_sessions_than_it_may() {
+    let broker = with_configuration("[limits]\nsessions_max = 2\n");
+    let first = broker.agent("a").await;
+    let _second = broker.agent("a").await;
+    let refused = async || {
+        let stream = tokio_stream::pending::<v1::ConnectRequest>();
+        first.client.answer(first.client.messages().connect(stream).await).map(drop)
+    };
+    check(refused().await, Code::ResourceExhausted, "LIMIT_EXCEEDED");
+    let receive = first.client.messages().receive(v1::ReceiveRequest::default()).await;
+    check(first.client.answer(receive).map(drop), Code::ResourceExhausted, "LIMIT_EXCEEDED");
+    broker.agent("b").await;
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub(super) enum Act {
     LetterStored { agent: AgentId, letter: Letter },
     LetterRemoved { agent: AgentId, place: u64 },
     LetterPutBack { agent: AgentId, letter: Letter },
-    Timer { handoff: MessageId, before: Option<Timestamp>, after: Option<Timestamp> },
+    Timer { handoff: MessageId, sender: AgentId, before: Option<Timestamp>, after: Option<Timestamp> },
     HandoffMoved(Arc<Handoff>),
     TaskMoved { task: TaskId, length: u64 },
     AgentStored(Box<Entry>),

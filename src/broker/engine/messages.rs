@@ -35,6 +35,9 @@ impl Engine {
             self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
             return Ok(heartbeat_receipt(envelope.header(), now));
         }
+        if let Receiver::Agent(to) = &envelope.header().receiver {
+            self.check_mailbox(to).map_err(refused)?;
+        }
         self.settle_overdue(envelope.header(), now).map_err(refused)?;
         let receipt = match envelope.body() {
             Body::Heartbeat(_) => unreachable!("taken above"),
@@ -94,6 +97,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
+        self.check_open_handoffs(&header.sender).map_err(refused)?;
         let candidates = self.candidates(header, request, now).map_err(refused)?;
         let timeouts = self.timeouts(&request.timeouts).map_err(refused)?;
         let terms = Some((timeouts, self.loop_limits(request.loop_limits)));

@@ -232,6 +232,10 @@ pub struct Engine {
     /// No mail expires before this; looking then may find that none does yet.
     next_mail_expiry: Option<Timestamp>,
     handoff_timers: BTreeSet<(Timestamp, MessageId)>,
+    /// How many handoffs each agent has asked for that are open.
+    open_of: HashMap<AgentId, u32>,
+    /// How much mail waits for agents that somebody wrote to since the start.
+    depths: HashMap<AgentId, u64>,
     watchers: HashMap<MessageId, Vec<Updates>>,
     task_watchers: HashMap<TaskId, Vec<watch::Sender<u64>>>,
     /// When to see whether an agent is gone; one for each that was seen and is not gone.
@@ -272,7 +276,7 @@ impl Engine {
             Some(record) => storage::SequenceRecord::decode(record.value).map_or(0, |stored| stored.last) + 1,
             None => 1,
         };
-        let handoff_timers = load_timers(&*store)?;
+        let (handoff_timers, open_of) = load_timers(&*store)?;
         let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
         Ok(Self {
             store,
@@ -290,6 +294,8 @@ impl Engine {
             expired_at_hand_out: Vec::new(),
             next_mail_expiry: Some(Timestamp::default()),
             handoff_timers,
+            open_of,
+            depths: HashMap::new(),
             watchers: HashMap::new(),
             task_watchers: HashMap::new(),
             presence_alarms: BTreeSet::new(),
@@ -460,6 +466,7 @@ impl Engine {
         match act {
             Act::LetterStored { agent, letter } => {
                 let expiry = letter.expires_at;
+                self.depths.entry(agent.clone()).and_modify(|depth| *depth += 1);
                 self.next_mail_expiry = Some(self.next_mail_expiry.map_or(expiry, |at| at.min(expiry)));
                 if let Some(mailbox) = self.mailboxes.get_mut(&agent) {
                     mailbox.add(letter);
@@ -467,6 +474,7 @@ impl Engine {
                 }
             }
             Act::LetterRemoved { agent, place } => {
+                self.depths.entry(agent.clone()).and_modify(|depth| *depth = depth.saturating_sub(1));
                 let ended = self.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.remove(place));
                 self.lease_ended(ended);
                 touched.insert(agent);
@@ -476,7 +484,12 @@ impl Engine {
                 self.lease_ended(ended);
                 touched.insert(agent);
             }
-            Act::Timer { handoff, before, after } => {
+            Act::Timer { handoff, sender, before, after } => {
+                match (before, after) {
+                    (None, Some(_)) => *self.open_of.entry(sender).or_default() += 1,
+                    (Some(_), None) => self.one_less_open(&sender),
+                    (None, None) | (Some(_), Some(_)) => {}
+                }
                 before.map(|at| self.handoff_timers.remove(&(at, handoff)));
                 after.map(|at| self.handoff_timers.insert((at, handoff)));
             }
@@ -536,6 +549,52 @@ impl Engine {
         }
     }
 }
+
+/// What one agent may use.
+impl Engine {
+    fn one_less_open(&mut self, agent: &AgentId) {
+        if let Some(open) = self.open_of.get_mut(agent) {
+            *open -= 1;
+            if *open == 0 {
+                self.open_of.remove(agent);
+            }
+        }
+    }
+
+    /// Whether the agent may ask for one more handoff. What is in the same group is not counted yet.
+    fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        let most = self.settings.limits.open_handoffs_max;
+        if most == 0 || self.open_of.get(agent).is_none_or(|open| *open < most) {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
+    }
+
+    /// Whether there is room in the agent's mailbox. What is in the same group is not counted yet.
+    fn check_mailbox(&mut self, agent: &AgentId) -> Result<(), BrokerError> {
+        let most = u64::from(self.settings.limits.mailbox_max);
+        if most == 0 {
+            return Ok(());
+        }
+        let depth = match self.depths.get(agent) {
+            Some(depth) => *depth,
+            None => {
+                let limit = usize::try_from(most).unwrap_or(usize::MAX);
+                let range = records::mailbox_range(agent);
+                let depth = self.store.scan(Table::Mailbox, range, Order::Ascending, limit)?.len() as u64;
+                self.depths.insert(agent.clone(), depth);
+                depth
+            }
+        };
+        if depth < most {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the receiver's mailbox is full", retry_after: LIMIT_RETRY })
+    }
+}
+
+/// When it may help to try again what was over a limit that others or time bring down.
+const LIMIT_RETRY: Duration = Duration::from_secs(5);
 
 /// Those who follow a task.
 impl Engine {
@@ -603,7 +662,16 @@ fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> {
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-fn load_timers(store: &dyn Store) -> Result<BTreeSet<(Timestamp, MessageId)>, BrokerError> {
+type OpenHandoffs = (BTreeSet<(Timestamp, MessageId)>, HashMap<AgentId, u32>);
+
+/// The timers of open handoffs, and how many each agent has open.
+fn load_timers(store: &dyn Store) -> Result<OpenHandoffs, BrokerError> {
     let stored = store.scan(Table::Timers, records::handoff_timers(), Order::Ascending, usize::MAX)?;
-    stored.into_iter().map(|(key, _)| Ok(records::parse_handoff_timer(&key)?)).collect()
+    let (mut timers, mut open_of) = (BTreeSet::new(), HashMap::new());
+    for (key, record) in stored {
+        let (timer, sender) = records::parse_handoff_timer(&key, &record.value)?;
+        timers.insert(timer);
+        *open_of.entry(sender).or_default() += 1;
+    }
+    Ok((timers, open_of))
 }

@@ -244,8 +244,13 @@ impl Engine {
         let due = handoff.next_deadline();
         if was_due != due {
             was_due.into_iter().for_each(|at| draft.delete(handoff_timer_key(at, handoff.id)));
-            due.into_iter().for_each(|at| draft.put_new(handoff_timer_key(at, handoff.id), bytes::Bytes::new()));
-            draft.acts.push(Act::Timer { handoff: handoff.id, before: was_due, after: due });
+            let sender = handoff.sender.clone();
+            if let Some(at) = due {
+                // Its owner is in it, so that a start need not read the handoffs to know how many each has open.
+                let value = bytes::Bytes::copy_from_slice(sender.as_str().as_bytes());
+                draft.put_new(handoff_timer_key(at, handoff.id), value);
+            }
+            draft.acts.push(Act::Timer { handoff: handoff.id, sender, before: was_due, after: due });
         }
         draft.acts.push(Act::HandoffMoved(Arc::new(handoff.clone())));
     }

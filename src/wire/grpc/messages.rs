@@ -65,6 +65,7 @@ impl BrokerService for Messages {
             0 => OUTSTANDING_DEFAULT,
             wanted => check_outstanding("max_outstanding", wanted).map_err(refuse)?,
         };
+        self.broker.may_open(&agent).map_err(refuse)?;
         let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
         let holder = session::HolderGuard::new(&self.broker);
         let (events, receiver) = mpsc::unbounded_channel(); // bounded by the credit

@@ -14,7 +14,7 @@ use tokio_stream::{
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::{messages, refuse_shared};
+use super::{messages, refuse, refuse_shared};
 use crate::{
     broker::{
         Answer, Broker, Event, Outcome, OutgoingDelivery, Refused, Reply,
@@ -59,6 +59,7 @@ pub(super) async fn open(
     agent: AgentId,
     frames: Streaming<v1::ConnectRequest>,
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
+    broker.may_open(&agent).map_err(refuse)?;
     let holder = HolderGuard::new(&broker);
     let (events, receiver) = mpsc::unbounded_channel(); // bounded by permits and credit
     let kind = HolderKind::Session;

@@ -5,11 +5,11 @@ use prost::Message;
 
 use super::{
     DecodeError, Reader, by_number, id_bytes,
-    letter::{from_storage, to_storage},
+    letter::{attempt_from_storage, attempt_to_storage, from_storage, to_storage},
     moment,
 };
 use crate::{
-    domain::mailbox::Letter,
+    domain::mailbox::{Attempt, Letter},
     ids::{AgentId, MessageId, TaskId},
     proto::{storage, v1},
     store::{Key, Table},
@@ -157,6 +157,8 @@ pub struct DeadLetterRecord {
     pub agent: AgentId,
     /// The letter as it was, if it was one.
     pub letter: Option<Letter>,
+    /// Every attempt, oldest first, and to whom.
+    pub attempts: Vec<(AgentId, Attempt)>,
     /// The handoff it belongs to.
     pub handoff: Option<MessageId>,
     /// Why.
@@ -214,6 +216,7 @@ impl DeadLetterRecord {
             task_id: self.summary.task_id.clone(),
             handoff_id: self.handoff.map(|id| id.to_string()).unwrap_or_default(),
             traceparent: self.summary.traceparent.clone(),
+            attempts: self.attempts.iter().map(with_agent).collect(),
         }
         .encode_to_vec()
         .into()
@@ -236,6 +239,11 @@ impl DeadLetterRecord {
             number: u64::from_be_bytes(number),
             agent: reader.agent(&stored.agent_id)?,
             letter: stored.letter.map(|letter| from_storage(&reader, stored.place, letter)).transpose()?,
+            attempts: stored
+                .attempts
+                .into_iter()
+                .map(|attempt| Ok((reader.agent(&attempt.agent_id)?, attempt_from_storage(&reader, attempt)?)))
+                .collect::<Result<_, DecodeError>>()?,
             handoff,
             reason: reader.some(ParkReason::from_number(stored.reason), "reason")?,
             reason_text: stored.reason_text,
@@ -255,4 +263,8 @@ impl DeadLetterRecord {
             },
         })
     }
+}
+
+fn with_agent((agent, attempt): &(AgentId, Attempt)) -> storage::AttemptRecord {
+    storage::AttemptRecord { agent_id: agent.to_string(), ..attempt_to_storage(attempt) }
 }

@@ -52,16 +52,17 @@ pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
     }
 }
 
-fn attempt_to_storage(attempt: &Attempt) -> storage::AttemptRecord {
+pub(super) fn attempt_to_storage(attempt: &Attempt) -> storage::AttemptRecord {
     storage::AttemptRecord {
         handed_out_at: attempt.handed_out_at.unix_nanoseconds(),
         ended_at: attempt.ended_at.unix_nanoseconds(),
         end: attempt.end as i32,
         text: attempt.text.clone(),
+        agent_id: String::new(),
     }
 }
 
-fn attempt_from_storage(reader: &Reader, stored: storage::AttemptRecord) -> Result<Attempt, DecodeError> {
+pub(super) fn attempt_from_storage(reader: &Reader, stored: storage::AttemptRecord) -> Result<Attempt, DecodeError> {
     let end = AttemptEnd::from_number(stored.end);
     Ok(Attempt {
         handed_out_at: moment(stored.handed_out_at),

@@ -125,7 +125,6 @@ pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v
 pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
     let letter = dead.letter.as_ref();
     let settlement = dead.settlement.as_ref();
-    let attempts = letter.map(|letter| letter.attempts.as_slice()).unwrap_or_default();
     v1::DeadLetter {
         dead_letter_id: dead.number.to_string(),
         reason: dead.reason as i32,
@@ -143,7 +142,7 @@ pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
             DeadEnvelope::Refused(_) => 0,
         },
         traceparent: dead.summary.traceparent.clone(),
-        attempts: attempts.iter().map(|attempt| delivery_attempt(attempt, &dead.agent)).collect(),
+        attempts: dead.attempts.iter().map(delivery_attempt).collect(),
         handout_count: letter.map_or(0, |letter| letter.handouts),
         failure_count: letter.map_or(0, |letter| letter.failures),
         settle_time: settlement.map(|settlement| time(settlement.at)),
@@ -160,7 +159,7 @@ pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
     }
 }
 
-fn delivery_attempt(attempt: &Attempt, agent: &AgentId) -> v1::DeliveryAttempt {
+fn delivery_attempt((agent, attempt): &(AgentId, Attempt)) -> v1::DeliveryAttempt {
     v1::DeliveryAttempt {
         handout_time: Some(time(attempt.handed_out_at)),
         end_time: Some(time(attempt.ended_at)),

@@ -87,6 +87,7 @@ fn a_request_that_nobody_decides_is_a_dead_letter() {
     let dead = world.dead_letters().remove(0);
     assert_eq!((dead.reason, dead.summary.message_id.as_str()), (ParkReason::AcceptTimeout, id.as_str()));
     assert_eq!(dead.handoff.map(|handoff| handoff.to_string()), Some(id));
+    assert_eq!((dead.attempts[0].0.as_str(), dead.attempts[0].1.end), ("b", AttemptEnd::Undecided));
     assert_eq!(world.dead_letters().len(), 1);
 }
 
@@ -102,6 +103,8 @@ fn a_request_that_everybody_rejects_is_a_dead_letter() {
     world.send(world.reject("c", "a", &id, &[])).unwrap();
     let dead = world.dead_letters().remove(0);
     assert_eq!((dead.reason, dead.agent.as_str()), (ParkReason::NoCandidate, "c"));
+    let offers: Vec<_> = dead.attempts.iter().map(|(agent, attempt)| (agent.as_str(), attempt.end)).collect();
+    assert_eq!(offers, [("b", AttemptEnd::Rejected), ("c", AttemptEnd::Rejected)]);
     assert_eq!(world.handoff(&id).state, State::Rejected);
 }
 

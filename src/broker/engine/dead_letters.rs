@@ -10,8 +10,8 @@ use super::{
 use crate::{
     broker::{Answer, BrokerError, Outcome, refused},
     domain::{
-        handoff::{Input, Priority},
-        mailbox::Letter,
+        handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
+        mailbox::{Attempt, AttemptEnd, Letter},
     },
     envelope::{Body, UnverifiedEnvelope},
     ids::{AgentId, MessageId},
@@ -29,47 +29,84 @@ const REFUSED_KEPT_MAX: u32 = 256;
 /// Why, as a number and in words.
 pub(super) type Why<'a> = (ParkReason, &'a str);
 
+/// What is parked.
+struct DeadMail<'a> {
+    agent: &'a AgentId,
+    letter: Option<&'a Letter>,
+    attempts: Vec<(AgentId, Attempt)>,
+    sequence: u64,
+    handoff: Option<MessageId>,
+}
+
+/// Each offer lasted until the next one, the last until now.
+fn offers_as_attempts(handoff: &Handoff, now: Timestamp) -> Vec<(AgentId, Attempt)> {
+    let ends = handoff.offers.iter().skip(1).map(|next| next.offered_at).chain([now]);
+    let attempt = |(offer, ended_at): (&Offer, Timestamp)| {
+        let end = match offer.outcome {
+            OfferOutcome::Rejected => AttemptEnd::Rejected,
+            OfferOutcome::Gone => AttemptEnd::Gone,
+            OfferOutcome::Undeliverable => AttemptEnd::Undeliverable,
+            OfferOutcome::Pending | OfferOutcome::Accepted | OfferOutcome::TimedOut | OfferOutcome::Withdrawn => {
+                AttemptEnd::Undecided
+            }
+        };
+        let text = offer.reason_text.clone();
+        (offer.candidate.clone(), Attempt { handed_out_at: offer.offered_at, ended_at, end, text })
+    };
+    handoff.offers.iter().zip(ends).map(attempt).collect()
+}
+
 impl Engine {
     /// Parks a letter. Whoever calls takes it out of its mailbox in the same draft.
     pub(super) fn park(&mut self, draft: &mut Draft, agent: &AgentId, letter: &Letter, why: Why<'_>, now: Timestamp) {
-        let handoff = letter.handoff.map(|(handoff, _)| handoff);
-        self.write_dead_letter(draft, agent, Some(letter), letter.message_sequence, handoff, why, now);
+        let attempts = letter.attempts.iter().map(|attempt| (agent.clone(), attempt.clone())).collect();
+        let about = DeadMail {
+            agent,
+            letter: Some(letter),
+            attempts,
+            sequence: letter.message_sequence,
+            handoff: letter.handoff.map(|(handoff, _)| handoff),
+        };
+        self.write_dead_letter(draft, about, why, now);
     }
 
-    /// Parks a message that is in no mailbox any more, or still is in one that nobody looks into.
-    pub(super) fn park_message(
+    /// Parks the request of a handoff that has ended because nobody took it. Its attempts are the offers.
+    pub(super) fn park_request(
         &mut self,
         draft: &mut Draft,
-        agent: &AgentId,
-        sequence: u64,
-        handoff: Option<MessageId>,
-        why: Why<'_>,
+        handoff: &Handoff,
+        request: RequestPlace,
+        why: Untaken,
         now: Timestamp,
     ) {
-        self.write_dead_letter(draft, agent, None, sequence, handoff, why, now);
+        let reason = match why {
+            Untaken::AcceptTimeout => ParkReason::AcceptTimeout,
+            Untaken::NoCandidate => ParkReason::NoCandidate,
+        };
+        let text = handoff.failure.as_ref().map_or("", |failure| &failure.message);
+        let about = DeadMail {
+            agent: &handoff.candidate,
+            letter: None,
+            attempts: offers_as_attempts(handoff, now),
+            sequence: request.sequence,
+            handoff: Some(handoff.id),
+        };
+        self.write_dead_letter(draft, about, (reason, text), now);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one record, named one by one")]
-    fn write_dead_letter(
-        &mut self,
-        draft: &mut Draft,
-        agent: &AgentId,
-        letter: Option<&Letter>,
-        sequence: u64,
-        handoff: Option<MessageId>,
-        (reason, text): Why<'_>,
-        now: Timestamp,
-    ) {
+    fn write_dead_letter(&mut self, draft: &mut Draft, about: DeadMail<'_>, (reason, text): Why<'_>, now: Timestamp) {
+        let DeadMail { agent, letter, attempts, sequence, handoff } = about;
         let raw = self.envelope_bytes(sequence).unwrap_or_default();
         let summary = EnvelopeSummary::of(&raw);
         tracing::warn!(
-            %agent, message = summary.message_id, task = summary.task_id, reason = reason.name(),
+            %agent, message_id = summary.message_id, task = summary.task_id, reason = reason.name(),
             "a message became a dead letter"
         );
         let record = DeadLetterRecord {
             number: self.new_sequence(),
             agent: agent.clone(),
             letter: letter.cloned(),
+            attempts,
             handoff,
             reason,
             reason_text: text.to_owned(),
@@ -106,6 +143,7 @@ impl Engine {
             number: self.new_sequence(),
             agent: agent.clone(),
             letter: None,
+            attempts: Vec::new(),
             handoff: None,
             reason,
             reason_text: text.to_owned(),

@@ -632,7 +632,7 @@ fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Outcome) {
     let header = envelope.header();
     let (task, handoff) = (header.task.as_ref().map(|task| task.as_str()), header.correlation.map(|id| id.to_string()));
     tracing::info!(
-        reason = refusal.code().name(), agent = %header.sender, message = %header.message_id, task, handoff,
+        reason = refusal.code().name(), agent = %header.sender, message_id = %header.message_id, task, handoff,
         "refused an envelope: {refusal}"
     );
 }

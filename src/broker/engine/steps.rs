@@ -13,7 +13,7 @@ use crate::{
     domain::{
         handoff::{
             Acked, Advice, Effect, Handoff, Input, Mail, Message, Notice, Outcome, Priority, Rejection, Situation,
-            Task, Transition, Untaken, step,
+            Task, Transition, step,
         },
         mailbox::Letter,
     },
@@ -21,7 +21,7 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     records::{
-        CustodyEvent, CustodyLink, HandoffRecord, MessageRecord, ParkReason, RequestPlace, TaskRecord, custody_entry,
+        CustodyEvent, CustodyLink, HandoffRecord, MessageRecord, RequestPlace, TaskRecord, custody_entry,
         encode_letter, handoff_timer_key, letter_key, mail_timer_key,
     },
     store::Record,
@@ -297,23 +297,6 @@ impl Engine {
                 self.deliver_notice(draft, to, &notice, handoff, about.task, now);
             }
         }
-    }
-
-    /// Nobody took the request, and the handoff has ended by that.
-    fn park_request(
-        &mut self,
-        draft: &mut Draft,
-        handoff: &Handoff,
-        request: RequestPlace,
-        why: Untaken,
-        now: Timestamp,
-    ) {
-        let reason = match why {
-            Untaken::AcceptTimeout => ParkReason::AcceptTimeout,
-            Untaken::NoCandidate => ParkReason::NoCandidate,
-        };
-        let text = handoff.failure.as_ref().map_or("", |failure| &failure.message);
-        self.park_message(draft, &handoff.candidate, request.sequence, Some(handoff.id), (reason, text), now);
     }
 
     /// Puts the message in hand into a mailbox.

@@ -59,7 +59,7 @@ pub struct Letter {
     pub attempts: Vec<Attempt>,
 }
 
-/// One hand-out that ended without an ack.
+/// One hand-out that ended without an ack; in the history of a dead request, one offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// When it was handed out.
@@ -85,11 +85,29 @@ pub enum AttemptEnd {
     Shutdown = 4,
     /// The session ended.
     SessionEnded = 5,
+    /// An offer of a handoff: rejected.
+    Rejected = 6,
+    /// An offer of a handoff: not decided in time.
+    Undecided = 7,
+    /// An offer of a handoff: the candidate was gone.
+    Gone = 8,
+    /// An offer of a handoff: it could not be delivered.
+    Undeliverable = 9,
 }
 
 impl AttemptEnd {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::NoAck, Self::Failure, Self::Poison, Self::Shutdown, Self::SessionEnded];
+    pub const ALL: [Self; 9] = [
+        Self::NoAck,
+        Self::Failure,
+        Self::Poison,
+        Self::Shutdown,
+        Self::SessionEnded,
+        Self::Rejected,
+        Self::Undecided,
+        Self::Gone,
+        Self::Undeliverable,
+    ];
 
     /// The end of this number.
     pub fn from_number(number: i32) -> Option<Self> {

@@ -120,11 +120,14 @@ impl ClientError {
 
     pub(super) fn of(server: &str, status: &Status) -> Self {
         let details = status.get_error_details();
-        if details.error_info().is_none()
-            && matches!(status.code(), Code::Unavailable | Code::Unknown)
-            && let Some(source) = status.source()
-        {
-            return Self::connecting(server, source);
+        // A broker says why it refuses. What has no reason comes from the connection, also in the words of HTTP/2.
+        let is_of_connection =
+            matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
+        if details.error_info().is_none() && is_of_connection {
+            return match status.source() {
+                Some(source) => Self::connecting(server, source),
+                None => Self::Unreachable { server: server.to_owned(), problem: status.message().to_owned() },
+            };
         }
         Self::Refused(Box::new(Refused::of(status, &details)))
     }

@@ -53,6 +53,15 @@ impl Access {
         }
     }
 
+    /// Whether the caller may invite agents.
+    pub fn may_invite(self, caller: &Caller) -> Result<(), BrokerError> {
+        match caller {
+            Caller::Operator => Ok(()),
+            Caller::Anonymous => Err(BrokerError::IdentityMissing),
+            Caller::Agent(_) => Err(denied(caller, "invite agents; an operator may")),
+        }
+    }
+
     /// Whether the caller may change the card of an agent that is registered.
     pub fn may_change_card(self, caller: &Caller, agent: &AgentId) -> bool {
         match caller {

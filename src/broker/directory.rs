@@ -97,19 +97,23 @@ pub struct Directory {
     broker: Arc<Entry>,
     rule: RwLock<PresenceRule>,
     agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
+    /// Whose each public key is, also one that is no longer on a card: it never becomes another agent's while this runs.
+    key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
     presence: RwLock<HashMap<AgentId, Presence>>,
 }
 
 impl Directory {
     /// A directory of these agents, and of the broker itself.
     pub fn new(identity: &BrokerIdentity, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) -> Self {
-        let by_id = |entry: Entry| (entry.id(), Arc::new(entry));
-        Self {
+        let directory = Self {
             broker: Arc::new(broker_entry(identity)),
             rule: RwLock::new(rule),
-            agents: RwLock::new(agents.into_iter().map(by_id).collect()),
+            agents: RwLock::default(),
+            key_owners: RwLock::default(),
             presence: RwLock::default(),
-        }
+        };
+        agents.into_iter().for_each(|entry| directory.put(entry));
+        directory
     }
 
     /// The agent, or the broker itself.
@@ -178,12 +182,26 @@ impl Directory {
     /// Begins again, as at a start.
     pub(super) fn reset(&self, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) {
         *self.rule.write().expect("no writer panics") = rule;
-        *self.agents.write().expect("no writer panics") =
-            agents.into_iter().map(|entry| (entry.id(), Arc::new(entry))).collect();
+        self.agents.write().expect("no writer panics").clear();
+        self.key_owners.write().expect("no writer panics").clear();
+        agents.into_iter().for_each(|entry| self.put(entry));
         self.presence.write().expect("no writer panics").clear();
     }
 
+    /// The key of this card that another agent has, if one has.
+    pub(super) fn key_of_another(&self, entry: &Entry) -> Option<KeyId> {
+        let owners = self.key_owners.read().expect("no writer panics");
+        let id = entry.id();
+        let mut keys = entry.keys.iter();
+        let taken = keys.find(|(_, valid)| owners.get(valid.key.as_bytes()).is_some_and(|owner| *owner != id));
+        taken.map(|(key_id, _)| key_id.clone())
+    }
+
     pub(super) fn put(&self, entry: Entry) {
+        let mut owners = self.key_owners.write().expect("no writer panics");
+        let id = entry.id();
+        owners.extend(entry.keys.values().map(|valid| (*valid.key.as_bytes(), id.clone())));
+        drop(owners);
         self.agents.write().expect("no writer panics").insert(entry.id(), Arc::new(entry));
     }
 

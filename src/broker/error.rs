@@ -72,6 +72,15 @@ pub enum BrokerError {
         /// The id.
         agent: AgentId,
     },
+    /// An invitation that does not count.
+    #[error("the invitation is not known, was used, is over, or is for another agent")]
+    InvitationInvalid,
+    /// Another agent's key.
+    #[error("key {key_id} is the key of another agent; make one for each")]
+    KeyTaken {
+        /// Which of the card's.
+        key_id: String,
+    },
     /// A weak key.
     #[error("key {key_id} {problem}")]
     KeyWeak {
@@ -192,6 +201,8 @@ impl Refusal for BrokerError {
             Self::SenderMismatch { .. } | Self::IdentityConflict { .. } => ErrorCode::SenderMismatch,
             Self::AgentUnknown { .. } => ErrorCode::AgentUnknown,
             Self::AgentExists { .. } => ErrorCode::AgentExists,
+            Self::InvitationInvalid => ErrorCode::InvitationInvalid,
+            Self::KeyTaken { .. } => ErrorCode::KeyTaken,
             Self::KeyWeak { .. } => ErrorCode::KeyWeak,
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,

@@ -133,6 +133,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::DeadLetters => "baton.storage.v1.DeadLetterRecord",
         Table::Envelopes => "baton.v1.Envelope",
         Table::Custody => "baton.v1.CustodyEntry",
+        Table::Invitations => "baton.storage.v1.InvitationRecord",
         Table::TasksBySequence | Table::HandoffsBySequence | Table::Timers => return None,
     };
     json::of_bytes(name, &value).ok()

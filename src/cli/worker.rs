@@ -89,7 +89,8 @@ async fn register(args: &ServeAgentArgs, connection: &ConnectionArgs) -> Result<
         keys: vec![identity.agent_key()],
         ..Default::default()
     };
-    let registered = client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card) }).await;
+    let registered =
+        client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card), ..Default::default() }).await;
     match client.answer(registered) {
         Ok(_) => Ok(()),
         // Registered with another card, or by an operator: its key decides.

@@ -7,6 +7,7 @@ mod agent;
 mod custody;
 mod dead_letter;
 mod handoff;
+mod invitation;
 mod letter;
 mod message;
 mod task;
@@ -18,6 +19,7 @@ pub use agent::AgentRecord;
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
 pub use handoff::{HandoffRecord, RequestPlace};
+pub use invitation::InvitationRecord;
 pub use letter::{decode_letter, encode_letter, letter_key, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
@@ -140,6 +142,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
         Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
         Table::HandoffsBySequence => reader.message_id(value).map(drop),
+        Table::Invitations => InvitationRecord::decode(value).map(drop),
         Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }
 }

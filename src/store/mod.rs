@@ -36,11 +36,12 @@ pub enum Table {
     DeadLetters,
     Custody,
     Timers,
+    Invitations,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 12] = [
+    pub const ALL: [Table; 13] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -53,6 +54,7 @@ impl Table {
         Table::DeadLetters,
         Table::Custody,
         Table::Timers,
+        Table::Invitations,
     ];
 
     /// Its name on disk.
@@ -70,6 +72,7 @@ impl Table {
             Table::DeadLetters => "dead_letters",
             Table::Custody => "custody",
             Table::Timers => "timers",
+            Table::Invitations => "invitations",
         }
     }
 }

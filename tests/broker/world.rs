@@ -15,7 +15,7 @@ use baton::{
         Answer, BrokerIdentity, Enrollment, Event, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
         directory::{Entry, Liveness},
-        engine::{Command, Engine, Fate, HolderKind},
+        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
         queries::View,
     },
     codes::ErrorCode,
@@ -170,7 +170,11 @@ impl World {
         };
         self.keys.insert(name.to_owned(), key);
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
-        let register = |reply| Command::Register { entry: Box::new(entry), may_change: false, reply };
+        let register = |reply| Command::Register {
+            entry: Box::new(entry),
+            right: EnrollmentRight::Enroll { may_change: false },
+            reply,
+        };
         self.ask(register).unwrap();
     }
 

@@ -114,7 +114,7 @@ impl Fixture {
     async fn register(&self, names: &[&str]) {
         let client = Client::connect(&self.options(None)).await.unwrap();
         for name in names {
-            let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };
+            let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
             client.answer(client.agents().register_agent(request).await).unwrap();
         }
     }
@@ -188,7 +188,7 @@ async fn a_client_without_a_certificate_is_turned_away_where_one_is_required() {
     };
     assert!(matches!(outcome, Err(ClientError::Unreachable { .. } | ClientError::Untrusted { .. })), "{outcome:?}");
     let client = fixture.client(agent_params("a")).await.unwrap();
-    let request = v1::RegisterAgentRequest { card: Some(card("a", "")) };
+    let request = v1::RegisterAgentRequest { card: Some(card("a", "")), ..Default::default() };
     client.answer(client.agents().register_agent(request).await).unwrap();
     ask(&client).await.unwrap();
     let files = fixture.certificate(agent_params("a"), Some(&fixture.client_ca));

@@ -69,7 +69,7 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
         Options { server: broker.address.clone(), ca: Some(data.join("tls/ca.pem")), token: None, certificate: None };
     let client = Client::connect(&options).await.unwrap();
     for name in ["a", "b"] {
-        let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
         client.agents().register_agent(request).await.unwrap();
     }
     let pem = std::fs::read(data.join("tls/ca.pem")).unwrap();

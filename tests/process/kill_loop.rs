@@ -246,7 +246,7 @@ async fn whatever_was_answered_is_true_after_any_number_of_kills() {
     let mut broker = Broker::start();
     let client = broker.client().await;
     for name in AGENTS {
-        let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
         client.agents().register_agent(request).await.unwrap();
     }
     let mut agents = tokio::task::JoinSet::new();

@@ -18,7 +18,7 @@ use crate::broker::{Broker, a_request, card, identity};
 const SHARE: usize = 50;
 
 async fn join(client: Client, name: String, credit: u32) -> Agent {
-    let request = v1::RegisterAgentRequest { card: Some(card(&name, "")) };
+    let request = v1::RegisterAgentRequest { card: Some(card(&name, "")), ..Default::default() };
     client.answer(client.agents().register_agent(request).await).unwrap();
     Agent::connect(&client, identity(&name), credit, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
 }

@@ -48,7 +48,7 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
     let client = broker.client().await;
     for name in ["a", "b"] {
         let card = Some(card(name, ""));
-        client.agents().register_agent(v1::RegisterAgentRequest { card }).await.unwrap();
+        client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await.unwrap();
     }
     type Change = fn(&mut v1::Envelope);
     let cases: [(Change, Code, &str); 13] = [
@@ -193,7 +193,7 @@ async fn nobody_else_can_change_the_card_of_an_agent() {
     let mut card = card("b", "");
     card.agent_id = "a".into();
     let register = async |client: &Client, card: &v1::AgentCard| {
-        let request = v1::RegisterAgentRequest { card: Some(card.clone()) };
+        let request = v1::RegisterAgentRequest { card: Some(card.clone()), ..Default::default() };
         client.answer(client.agents().register_agent(request).await)
     };
     check(register(&client, &card).await, Code::AlreadyExists, "AGENT_EXISTS");
@@ -230,12 +230,16 @@ async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is()
 
 /// A broker with a configuration of its own, and open enrollment.
 fn with_configuration(more: &str) -> Broker {
+    with_enrollment("open", more)
+}
+
+fn with_enrollment(enrollment: &str, more: &str) -> Broker {
     let first = Broker::start();
     let (tls, folder) = (first.data().join("tls"), first.kill());
     let config = folder.path().join("baton.toml");
     let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
     let text = format!(
-        "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = \"open\"\n\
+        "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = {enrollment:?}\n\
          [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
     );
     crate::broker::write(&config, &text);
@@ -264,6 +268,58 @@ async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concern
         other => panic!("expected a refusal, not {other}"),
     }
     b.send("a", MessageType::Info, &About::default(), &info).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
+    let broker = with_enrollment("operator", "");
+    let token = std::fs::read_to_string(broker.data().join("operator.token")).unwrap();
+    let (anybody, operator) = (broker.client().await, broker.client_with(Some(token.trim().to_owned())).await);
+    let invite = async |client: &Client, agent_id: &str, lifetime| {
+        let request = v1::CreateInvitationRequest { agent_id: agent_id.into(), lifetime };
+        client.answer(client.agents().create_invitation(request).await).map(|made| made.invitation)
+    };
+    let register = async |name: &str, invitation: &str| {
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), invitation: invitation.into() };
+        anybody.answer(anybody.agents().register_agent(request).await)
+    };
+    let invalid = |outcome| check(outcome, Code::Unauthenticated, "INVITATION_INVALID");
+    check(register("a", "").await, Code::Unauthenticated, "IDENTITY_MISSING");
+    invalid(register("a", "invitation-of-my-own").await);
+    let for_a = invite(&operator, "a", None).await.unwrap();
+    invalid(register("b", &for_a).await);
+    register("a", &for_a).await.unwrap();
+    let soon_over = Some(prost_types::Duration { seconds: 0, nanos: 1 });
+    let over = invite(&operator, "", soon_over).await.unwrap();
+    invalid(register("b", &over).await);
+    let for_anybody = invite(&operator, "", None).await.unwrap();
+    register("b", &for_anybody).await.unwrap();
+    invalid(register("c", &for_anybody).await);
+
+    check(invite(&anybody, "", None).await, Code::Unauthenticated, "IDENTITY_MISSING");
+    let a = anybody.with_token(&anybody.prove(&identity("a")).await.unwrap()).unwrap();
+    check(invite(&a, "", None).await, Code::PermissionDenied, "PERMISSION_DENIED");
+    let too_long = Some(prost_types::Duration { seconds: 31 * 24 * 3600, nanos: 0 });
+    check(invite(&operator, "", too_long).await, Code::InvalidArgument, "FIELD_INVALID");
+
+    // Registered is registered: the card again needs no invitation, and another one does not get in.
+    let folder = broker.kill();
+    let mut command = crate::broker::baton();
+    command.args(["serve", "--config"]).arg(folder.path().join("baton.toml"));
+    let broker = Broker::spawn(command, folder);
+    let client = broker.client().await;
+    let request = v1::RegisterAgentRequest { card: Some(card("c", "")), invitation: for_anybody };
+    invalid(client.answer(client.agents().register_agent(request).await));
+}
+
+#[tokio::test]
+async fn the_key_of_another_agent_is_refused() {
+    let broker = Broker::start();
+    broker.agent("a").await;
+    let client = broker.client().await;
+    let theirs = v1::AgentCard { agent_id: "b".into(), ..card("a", "") };
+    let request = v1::RegisterAgentRequest { card: Some(theirs), ..Default::default() };
+    check(client.answer(client.agents().register_agent(request).await), Code::AlreadyExists, "KEY_TAKEN");
 }
 
 #[tokio::test]
@@ -300,7 +356,7 @@ async fn with_a_configuration_only_operators_enroll_and_agents_see_only_their_ow
     let (anybody, operator) = (broker.client().await, broker.client_with(Some(token.trim().to_owned())).await);
 
     let register = async |client: &Client, name: &str| {
-        let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
         client.answer(client.agents().register_agent(request).await)
     };
     check(register(&anybody, "a").await, Code::Unauthenticated, "IDENTITY_MISSING");

@@ -72,7 +72,7 @@ async fn simple_calls_do_the_same_as_a_session() {
     let client = broker.client().await;
     for name in ["a", "b"] {
         let card = Some(card(name, ""));
-        client.agents().register_agent(v1::RegisterAgentRequest { card }).await.unwrap();
+        client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await.unwrap();
     }
     let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &info("one"));
     let receipt = client.messages().send(v1::SendRequest { envelope: envelope.clone() }).await.unwrap().into_inner();

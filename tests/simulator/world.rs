@@ -10,7 +10,7 @@ use baton::{
     broker::{
         Answer, BrokerIdentity, Event, Reply, Settings,
         directory::Entry,
-        engine::{Command, Engine, Fate, HolderKind},
+        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
         refused,
     },
     codes::ErrorCode,
@@ -158,7 +158,8 @@ impl World {
         let card = self.agents[agent].card();
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
         let reply = self.reply(0);
-        let command = Command::Register { entry: Box::new(entry), may_change: false, reply };
+        let command =
+            Command::Register { entry: Box::new(entry), right: EnrollmentRight::Enroll { may_change: false }, reply };
         let now = self.broker_now();
         let engine = self.engine.as_mut().unwrap();
         engine.take(command, now);

@@ -11,6 +11,7 @@
 mod acks;
 mod dead_letters;
 mod drafts;
+mod enrollment;
 mod expiry;
 mod holders;
 mod messages;
@@ -33,7 +34,7 @@ use self::{
     presence::Unseen,
 };
 use super::{
-    Answer, BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
+    BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
     directory::{Directory, Entry},
     refused,
 };
@@ -114,8 +115,19 @@ pub enum Command {
     Register {
         /// The agent.
         entry: Box<Entry>,
-        /// Whether the caller may change the card of an agent that is registered.
-        may_change: bool,
+        /// What the caller may do.
+        right: EnrollmentRight,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Let somebody register once.
+    Invite {
+        /// The invitation.
+        invitation: String,
+        /// Whom it is for, if not for anybody.
+        agent: Option<AgentId>,
+        /// Until when.
+        expires_at: Timestamp,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -166,6 +178,20 @@ pub enum Command {
     },
     /// Tell every session that the broker is about to stop.
     GoAway,
+}
+
+/// What one who registers an agent may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnrollmentRight {
+    /// Register a new one, and change a card only if it says so.
+    Enroll {
+        /// Whether a card may be changed.
+        may_change: bool,
+    },
+    /// Only change a card.
+    Change,
+    /// Register a new one, with this invitation.
+    Invited(String),
 }
 
 /// What became of a delivery.
@@ -354,8 +380,12 @@ impl Engine {
                 let outcome = self.acknowledge(&agent, &delivery_id, &fate, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Register { entry, may_change, reply } => {
-                let outcome = self.register(*entry, may_change, now);
+            Command::Register { entry, right, reply } => {
+                let outcome = self.register(*entry, &right, now);
+                self.group.answer(reply, outcome);
+            }
+            Command::Invite { invitation, agent, expires_at, reply } => {
+                let outcome = self.invite(&invitation, agent, expires_at);
                 self.group.answer(reply, outcome);
             }
             Command::Open { holder, agent, kind, events } => {
@@ -500,29 +530,6 @@ impl Engine {
             Act::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
             Act::AgentStored(entry) => self.directory.put(*entry),
         }
-    }
-
-    fn register(&mut self, mut entry: Entry, may_change: bool, now: Timestamp) -> Outcome {
-        let id = entry.id();
-        let mut draft = self.draft();
-        let key = AgentRecord::key(&id);
-        let stored = self.read(&mut draft, &key).map_err(refused)?;
-        let mut record = AgentRecord { created_at: now, updated_at: now, ..entry.record.clone() };
-        if let Some(stored) = &stored {
-            let known = AgentRecord::decode(&stored.value).map_err(|error| refused(BrokerError::from(error)))?;
-            if known.card == record.card {
-                return Ok(Answer::Registered);
-            }
-            if !may_change {
-                return Err(refused(BrokerError::AgentExists { agent: id }));
-            }
-            record.created_at = known.created_at;
-        }
-        draft.put(key, record.encode(), stored.as_ref());
-        entry.record = record;
-        draft.acts.push(Act::AgentStored(Box::new(entry)));
-        self.seal(draft);
-        Ok(Answer::Registered)
     }
 
     fn watch(&mut self, id: MessageId, updates: Updates) {

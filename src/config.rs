@@ -31,8 +31,22 @@ pub struct Config {
     pub data: PathBuf,
     /// Where the certificate comes from.
     pub tls: TlsSource,
+    /// Who else signs tokens of operators.
+    pub operators: Option<OperatorTokens>,
     /// The rules of the protocol.
     pub settings: Settings,
+}
+
+/// JSON Web Tokens of operators.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorTokens {
+    /// The public key, a PEM file, or a JSON Web Key Set.
+    pub keys: PathBuf,
+    /// What `aud` must be.
+    pub audience: String,
+    /// What `iss` must be, if anything.
+    pub issuer: Option<String>,
 }
 
 /// Where the server's certificate comes from.
@@ -120,6 +134,7 @@ struct File {
     session: SessionSection,
     #[serde(default)]
     limits: LimitsSection,
+    operators: Option<OperatorTokens>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -213,7 +228,7 @@ impl Config {
     /// What `baton dev` starts with: open enrollment, a CA of its own.
     pub fn development(listen: SocketAddr, data: PathBuf, unsigned_allowed: bool) -> Result<Self, ConfigError> {
         let settings = Settings { enrollment: Enrollment::Open, unsigned_allowed, ..Settings::default() };
-        Self { listen, data, tls: TlsSource::Development, settings }.checked()
+        Self { listen, data, tls: TlsSource::Development, operators: None, settings }.checked()
     }
 
     /// Reads a file.
@@ -223,7 +238,7 @@ impl Config {
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
         let tls = file.tls.source()?;
-        Self { listen: file.listen, data: file.data, tls, settings }.checked()
+        Self { listen: file.listen, data: file.data, tls, operators: file.operators, settings }.checked()
     }
 
     /// What is only for development is only on loopback.

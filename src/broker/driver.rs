@@ -85,7 +85,7 @@ impl Broker {
         store: Arc<dyn Store>,
         identity: BrokerIdentity,
         settings: Settings,
-        operator_token: &str,
+        identities: Identities,
         ids: Arc<dyn IdSource>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
@@ -111,7 +111,7 @@ impl Broker {
             commands,
             store,
             directory,
-            identities: Identities::new(operator_token),
+            identities,
             rates: Rates::new(&settings.limits),
             identity,
             settings,

@@ -14,6 +14,7 @@ mod driver;
 pub mod engine;
 mod error;
 pub mod identity;
+pub mod jwt;
 pub mod limits;
 pub mod queries;
 mod settings;

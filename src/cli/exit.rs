@@ -95,6 +95,7 @@ impl From<ServerError> for Failure {
             ServerError::Folder(FolderError::File { .. } | FolderError::Key(_))
             | ServerError::DevelopmentCa(_)
             | ServerError::Tls(_)
+            | ServerError::OperatorKeys { .. }
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
             ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
             ServerError::Start(_) => DATA_DAMAGED,

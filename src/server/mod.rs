@@ -24,8 +24,8 @@ use self::{
     tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
-    broker::{Broker, BrokerError, StartError},
-    config::{Config, MinimumTls, TlsSource},
+    broker::{Broker, BrokerError, StartError, identity::Identities, jwt::OperatorKeys},
+    config::{Config, MinimumTls, OperatorTokens, TlsSource},
     ids::{IdSource, SystemIds},
     proto,
     store::OpenError,
@@ -56,6 +56,14 @@ pub enum ServerError {
     /// Its certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The keys of those who sign tokens of operators.
+    #[error("failed to use {}: {problem}", path.display())]
+    OperatorKeys {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
     /// Its port.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -102,13 +110,14 @@ pub async fn run(
     let folder = DataFolder::open(&config.data, &*ids)?;
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
+    let operators = config.operators.as_ref().map(operator_keys).transpose()?;
     let listener = Listener::bind(config.listen).await?;
     let address = listener.local_addr();
     let broker = Broker::start(
         folder.store.clone(),
         folder.identity.clone(),
         config.settings.clone(),
-        &folder.operator_token,
+        Identities::new(&folder.operator_token, operators),
         ids,
         clock,
     )?;
@@ -129,6 +138,13 @@ pub async fn run(
     folder.remove_address();
     served?;
     if in_order { Ok(()) } else { Err(ServerError::Engine) }
+}
+
+fn operator_keys(tokens: &OperatorTokens) -> Result<OperatorKeys, ServerError> {
+    let unusable = |problem: String| ServerError::OperatorKeys { path: tokens.keys.clone(), problem };
+    let text = std::fs::read_to_string(&tokens.keys).map_err(|error| unusable(error.to_string()))?;
+    let keys = OperatorKeys::parse(&text, tokens.audience.clone(), tokens.issuer.clone());
+    keys.map_err(|error| unusable(error.to_string()))
 }
 
 fn certificate(

@@ -30,7 +30,7 @@ pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller,
             Some(certified) => Err(refuse(BrokerError::IdentityConflict { agent, certified: certified.clone() })),
             None => Ok(Caller::Agent(agent)),
         },
-        Caller::Operator => Ok(Caller::Operator),
+        operator @ Caller::Operator(_) => Ok(operator),
     }
 }
 

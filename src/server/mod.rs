@@ -175,7 +175,7 @@ async fn serve(
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
     stop: CancellationToken,
 ) -> Result<(), ServerError> {
-    let (health, health_service) = tonic_health::server::health_reporter();
+    let (mut health, health_service) = tonic_health::server::health_reporter();
     for service in grpc::SERVICES {
         health.set_service_status(service, ServingStatus::Serving).await;
     }
@@ -224,6 +224,10 @@ async fn serve(
     }
     broker.drain().await;
     closing.cancel();
+    // Whoever watches health has been told, and the stream ends: the stop does not wait for it.
+    for service in grpc::SERVICES.into_iter().chain([""]) {
+        health.clear_service_status(service).await;
+    }
     let abort = serving.abort_handle();
     match tokio::time::timeout(DRAIN_MAX, serving).await {
         Ok(Ok(served)) => served.map_err(ServerError::from),

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
+    time::Duration,
 };
 
 use baton::{
@@ -14,6 +15,9 @@ use baton::{
     proto::v1,
     time::SystemClock,
 };
+
+/// How long a broker may take to stop. It gives its connections 10 s.
+const STOP_MAX: Duration = Duration::from_secs(20);
 
 /// The `baton` command.
 pub fn baton() -> Command {
@@ -53,10 +57,6 @@ impl Broker {
         Self { child, address, folder }
     }
 
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     pub fn data(&self) -> PathBuf {
         self.folder.path().join("data")
     }
@@ -72,14 +72,32 @@ impl Broker {
         self.folder.clone()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// SIGTERM.
     pub fn ask_to_stop(&self) {
-        let pid = self.child.id().to_string();
+        let pid = self.pid().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     }
 
     pub fn wait(mut self) -> ExitStatus {
         self.child.wait().unwrap()
+    }
+
+    /// SIGTERM, and it must end in order and in time.
+    pub async fn stop(self) {
+        self.ask_to_stop();
+        self.ends_in_order().await;
+    }
+
+    /// It was asked to stop: the exit code is 0, in time.
+    pub async fn ends_in_order(self) {
+        let ended = tokio::task::spawn_blocking(|| self.wait());
+        let ended = tokio::time::timeout(STOP_MAX, ended).await;
+        let ended = ended.unwrap_or_else(|_| panic!("the broker has not ended within {STOP_MAX:?}"));
+        assert_eq!(ended.unwrap().code(), Some(0));
     }
 
     /// A bare connection, for services that are not ours and for frames that our client would not send.

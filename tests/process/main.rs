@@ -7,6 +7,8 @@ mod crashes;
 mod dead_letters;
 mod full_disk;
 mod kill_loop;
+mod load;
 mod many_agents;
 mod refusals;
+mod restarts;
 mod sessions;

@@ -1,93 +1,217 @@
-//! Two thousand connected agents, half of them asleep.
-//!
-//! `BATON_AGENTS` says how many (default 2000).
+//! Thousands of agents that are connected, of which every other one sleeps: it is sent mail and takes none. Those who are
+//! awake do not wait for them, and whoever wakes up finds all of its mail.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
 use baton::{
     client::{About, Agent, Client, context_of},
     ids::SystemIds,
-    proto::v1::{self, MessageType as T},
-    time::SystemClock,
+    proto::v1::{self, HandoffState, MessageType, connect_request::Request, connect_response::Response},
+    time::{Clock as _, SystemClock},
 };
-use tokio::task::JoinSet;
+use tokio::{
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
+use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
+use tonic::Streaming;
 
-use crate::broker::{Broker, a_request, card, identity};
+use crate::broker::{Broker, a_request, card, identity, new_task};
 
-/// Agents that share a TLS connection.
-const SHARE: usize = 50;
+/// TLS connections that the agents share, awake and asleep side by side.
+const CONNECTIONS: usize = 8;
+/// Agents that come or wake up at a time.
+const AT_A_TIME: usize = 64;
+const CREDIT: u32 = 16;
+/// Less than a sleeper is sent: some of it is on its way, and some waits.
+const CREDIT_OF_SLEEPERS: u32 = 2;
+/// Less than the broker's ack wait, 30 s: one who waited for a sleeper would wait at least that long.
+const WORK_MAX: Duration = Duration::from_secs(25);
+/// How long anything else may take. Reached only where something is wrong.
+const PATIENCE: Duration = Duration::from_secs(120);
 
-async fn join(client: Client, name: String, credit: u32) -> Agent {
-    let request = v1::RegisterAgentRequest { card: Some(card(&name, "")), ..Default::default() };
-    client.answer(client.agents().register_agent(request).await).unwrap();
-    Agent::connect(&client, identity(&name), credit, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
+/// How many agents: BATON_AGENTS, or two thousand; in fours.
+fn agents() -> usize {
+    let many: usize =
+        std::env::var("BATON_AGENTS").map_or(2000, |text| text.parse().expect("BATON_AGENTS is a number"));
+    assert!(many >= 4 && many.is_multiple_of(4), "BATON_AGENTS must be in fours");
+    many
 }
 
-/// Hands a task to its neighbour, who sits on another session, and sends mail to one who sleeps.
-async fn work(giver: &Agent, taker: &Agent, sleeper: &str) {
-    let task = format!("task-of-{}", giver.id());
-    giver.request(taker.id().as_str(), &task, 1, &a_request()).await.unwrap();
-    taker.accept(&taker.take().await.unwrap()).await.unwrap();
-    let accept = giver.take().await.unwrap();
-    giver.send_context(&accept, &context_of([("goals", "{}".to_owned())])).await.unwrap();
-    let done = taker.complete(&taker.take().await.unwrap()).await.unwrap();
-    assert_eq!((done.owner_id.as_str(), done.epoch), (taker.id().as_str(), 2));
-    assert_eq!(giver.take().await.unwrap().kind(), T::HandoffComplete);
-    let info = v1::Info { text: "when you wake up".into(), ..Default::default() };
-    giver.send(sleeper, T::Info, &About::default(), &info).await.unwrap();
+/// An agent that is connected and does nothing.
+struct Sleeper {
+    name: String,
+    has_credit: bool,
+    client: Client,
+    _frames: mpsc::Sender<v1::ConnectRequest>,
+    /// Never read again.
+    _responses: Streaming<v1::ConnectResponse>,
 }
 
-fn resident_memory_mib(broker: &Broker) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid())).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) / 1024
+/// Two that are awake, and two to whom they write in vain.
+struct Four {
+    giver: Agent,
+    taker: Agent,
+    sleepers: [Sleeper; 2],
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn half_of_two_thousand_agents_sleep_and_the_others_do_not_notice() {
-    let many: usize = std::env::var("BATON_AGENTS").map_or(2000, |text| text.parse().expect("a number"));
-    let broker = Broker::start();
-    let before = resident_memory_mib(&broker);
-    let mut joining = JoinSet::new();
-    for block in 0..many.div_ceil(SHARE) {
-        let client = broker.client().await;
-        joining.spawn(async move {
-            let mut agents = Vec::new();
-            for number in block * SHARE..((block + 1) * SHARE).min(many) {
-                // Of each four: two awake; one asleep that takes deliveries and does nothing; one that takes none.
-                let credit = if number % 4 == 3 { 0 } else { 16 };
-                agents.push((number, join(client.clone(), format!("agent-{number}"), credit).await));
-            }
-            agents
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_thousand_sleepers_who_lose_nothing() {
+    let (broker, fours) = (Broker::start(), agents() / 4);
+    let empty = resident_kib(&broker);
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        connections.push(broker.client().await);
+    }
+    let come = |number: usize| come_in_four(connections[number % CONNECTIONS].clone(), number);
+    let (fours, coming) = timed(all(AT_A_TIME, 0..fours, come)).await;
+    let connected = resident_kib(&broker);
+    let work = timed(all(fours.len(), fours, work));
+    let (worked, working) = tokio::time::timeout(WORK_MAX, work).await.expect("the awake wait for the sleepers");
+    let at_work = resident_kib(&broker);
+    let mut handoffs: Vec<Duration> = worked.iter().map(|(_, handoff)| *handoff).collect();
+    handoffs.sort();
+    let sleepers = worked.into_iter().flat_map(|(four, _)| four.sleepers);
+    let (mail, waking) = timed(all(AT_A_TIME, sleepers, wake)).await;
+    println!(
+        "{} agents on {CONNECTIONS} connections in {coming:?}; {} handoffs in {working:?}, each {:?} to {:?}, half in \
+         {:?}; {} messages for sleepers in {waking:?}; broker {empty} KiB empty, {connected} connected, {at_work} \
+         after the work, {} in the end",
+        agents(),
+        handoffs.len(),
+        handoffs[0],
+        handoffs[handoffs.len() - 1],
+        handoffs[handoffs.len() / 2],
+        mail.iter().sum::<usize>(),
+        resident_kib(&broker),
+    );
+    broker.stop().await;
+}
+
+/// Does this for all of them, so many at a time.
+async fn all<I, O: Send + 'static, F: Future<Output = O> + Send + 'static>(
+    at_a_time: usize,
+    items: impl IntoIterator<Item = I>,
+    act: impl Fn(I) -> F,
+) -> Vec<O> {
+    let (permits, mut acting) = (Arc::new(Semaphore::new(at_a_time)), JoinSet::new());
+    for item in items {
+        let (permits, act) = (permits.clone(), act(item));
+        acting.spawn(async move {
+            let _permit = permits.acquire().await;
+            act.await
         });
     }
-    let mut agents: Vec<(usize, Agent)> = joining.join_all().await.into_iter().flatten().collect();
-    agents.sort_by_key(|(number, _)| *number);
-    assert_eq!(agents.len(), many);
-    println!("{many} agents connected: {before} MiB before, {} MiB with them", resident_memory_mib(&broker));
+    tokio::time::timeout(PATIENCE, acting.join_all()).await.expect("it takes far too long")
+}
 
-    let mut asleep = Vec::new();
-    let mut awake = Vec::new();
-    for (number, agent) in agents {
-        if number % 4 < 2 { awake.push(agent) } else { asleep.push(agent) }
-    }
-    let mut working = JoinSet::new();
-    let mut awake = awake.into_iter();
-    let mut sleepers = asleep.iter().map(|agent| agent.id().to_string()).collect::<Vec<_>>().into_iter();
-    while let (Some(giver), Some(taker), Some(sleeper)) = (awake.next(), awake.next(), sleepers.next()) {
-        working.spawn(async move { work(&giver, &taker, &sleeper).await });
-    }
-    let pairs = working.len();
-    let done = tokio::time::timeout(Duration::from_secs(120), working.join_all()).await;
-    assert!(done.is_ok(), "those who are awake are held up");
-    println!("{pairs} handoffs beside {} sleepers: {} MiB", asleep.len(), resident_memory_mib(&broker));
+async fn timed<T>(act: impl Future<Output = T>) -> (T, Duration) {
+    let before = SystemClock.now();
+    (act.await, SystemClock.now().since(before))
+}
 
-    // Whoever wakes up finds the mail.
-    let client = broker.client().await;
-    for sleeper in asleep.into_iter().take(20) {
-        let name = sleeper.id().to_string();
-        drop(sleeper);
-        let woken = join(client.clone(), name, 16).await;
-        assert_eq!(woken.take().await.unwrap().payload::<v1::Info>().text, "when you wake up");
+fn resident_kib(broker: &Broker) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says how much is resident");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+async fn come_in_four(client: Client, number: usize) -> Four {
+    let name = |role| format!("{role}-{number}");
+    let (giver, taker, deaf, closed) = tokio::join!(
+        come(&client, name("giver")),
+        come(&client, name("taker")),
+        fall_asleep(&client, name("deaf"), true),
+        fall_asleep(&client, name("closed"), false),
+    );
+    Four { giver, taker, sleepers: [deaf, closed] }
+}
+
+async fn register(client: &Client, name: &str) {
+    let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
+    client.answer(client.agents().register_agent(request).await).unwrap();
+}
+
+async fn come(client: &Client, name: String) -> Agent {
+    register(client, &name).await;
+    connect(client, &name).await
+}
+
+async fn connect(client: &Client, name: &str) -> Agent {
+    Agent::connect(client, identity(name), CREDIT, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
+}
+
+/// With credit it is handed deliveries and reads none; without, it is handed none.
+async fn fall_asleep(client: &Client, name: String, has_credit: bool) -> Sleeper {
+    register(client, &name).await;
+    let own = client.with_token(&client.prove(&identity(&name)).await.unwrap()).unwrap();
+    let (frames, receiver) = mpsc::channel(1);
+    let mut responses = own.answer(own.messages().connect(ReceiverStream::new(receiver)).await).unwrap();
+    let welcome = responses.next().await.unwrap().unwrap();
+    assert!(matches!(welcome.response, Some(Response::Welcome(_))), "{welcome:?}");
+    if has_credit {
+        let credit = Request::Credit(v1::Credit { max_outstanding: CREDIT_OF_SLEEPERS });
+        frames.send(v1::ConnectRequest { request_id: 1, request: Some(credit) }).await.unwrap();
+        let credited = responses.next().await.unwrap().unwrap();
+        assert!(matches!(credited.response, Some(Response::Credited(_))), "{credited:?}");
     }
+    Sleeper { name, has_credit, client: client.clone(), _frames: frames, _responses: responses }
+}
+
+/// What a sleeper is sent, in any order.
+const MAIL: [&str; 3] = ["before the work", "after the work", "and once more"];
+
+/// Writes to the sleepers, exchanges mail, hands a task over, and writes again. Says how long the handoff took.
+async fn work(four: Four) -> (Four, Duration) {
+    let Four { giver, taker, sleepers } = &four;
+    write_to(giver, sleepers, MAIL[0]).await;
+    let (giver_id, taker_id) = (giver.id().to_string(), taker.id().to_string());
+    tell(giver, &taker_id, "ready?").await;
+    assert_eq!(taker.take().await.unwrap().payload::<v1::Info>().text, "ready?");
+    tell(taker, &giver_id, "ready").await;
+    assert_eq!(giver.take().await.unwrap().payload::<v1::Info>().text, "ready");
+    let ((), handoff) = timed(hand_over(giver, taker)).await;
+    write_to(taker, sleepers, MAIL[1]).await;
+    write_to(giver, sleepers, MAIL[2]).await;
+    (four, handoff)
+}
+
+async fn tell(from: &Agent, to: &str, text: &str) {
+    let info = v1::Info { text: text.into(), ..Default::default() };
+    from.send(to, MessageType::Info, &About::default(), &info).await.unwrap();
+}
+
+async fn write_to(from: &Agent, sleepers: &[Sleeper], text: &str) {
+    for sleeper in sleepers {
+        tell(from, &sleeper.name, text).await;
+    }
+}
+
+async fn hand_over(giver: &Agent, taker: &Agent) {
+    giver.request(taker.id().as_str(), &new_task(), 1, &a_request()).await.unwrap();
+    taker.accept(&taker.take().await.unwrap()).await.unwrap();
+    let accept = giver.take().await.unwrap();
+    giver.send_context(&accept, &context_of([("goals", "[]".to_owned())])).await.unwrap();
+    let done = taker.complete(&taker.take().await.unwrap()).await.unwrap();
+    assert_eq!((done.owner_id.as_str(), done.epoch), (taker.id().as_str(), 2));
+    assert_eq!(done.handoff_state(), HandoffState::Completed);
+    assert_eq!(giver.take().await.unwrap().kind(), MessageType::HandoffComplete);
+}
+
+/// Ends the old session and begins one that takes its mail: all of it is there. Returns how much.
+async fn wake(sleeper: Sleeper) -> usize {
+    let Sleeper { name, has_credit, client, _frames: frames, _responses: responses } = sleeper;
+    drop((frames, responses));
+    let awake = connect(&client, &name).await;
+    let (mut mail, mut redelivered) = (BTreeSet::new(), 0);
+    for _ in MAIL {
+        let delivered = tokio::time::timeout(PATIENCE, awake.take()).await;
+        let delivered = delivered.unwrap_or_else(|_| panic!("{name} has only {mail:?}")).unwrap();
+        redelivered += u32::from(delivered.delivery.attempt > 1);
+        mail.insert(delivered.payload::<v1::Info>().text);
+    }
+    let handed_out = if has_credit { CREDIT_OF_SLEEPERS } else { 0 };
+    assert!(redelivered >= handed_out && (has_credit || redelivered == 0), "{name} has had {redelivered} before");
+    assert_eq!(mail, MAIL.map(str::to_owned).into(), "{name}");
+    mail.len()
 }

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 
 use super::{Engine, HolderKind};
 use crate::{
-    broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply},
+    broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply, refused},
     domain::{
         handoff::Acked,
         mailbox::{AttemptEnd, HolderId, Lease, Mailbox},
@@ -219,5 +219,9 @@ impl Engine {
             }
         }
         receives.into_iter().for_each(|id| self.close_holder(id, now));
+        // Their streams would hold their connections open, and the stop would wait for them.
+        for updates in std::mem::take(&mut self.watchers).into_values().flatten() {
+            drop(updates.send(Err(refused(BrokerError::ShuttingDown))));
+        }
     }
 }

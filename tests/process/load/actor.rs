@@ -1,0 +1,362 @@
+//! An agent under load: it hands tasks on, takes those that it is offered, writes mail, and connects again whenever the
+//! broker is gone. What it sent and was not answered it sends again, the very same bytes, as a good client does.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use baton::{
+    client::{About, Agent, Client, ClientError, Composer, Delivered, Options, context_of},
+    ids::SystemIds,
+    proto::v1::{self, HandoffOutcome, HandoffState, MessageType, NackCause, NextStep, TaskStatus},
+    time::SystemClock,
+};
+use bytes::Bytes;
+use tokio::{sync::watch, task::JoinSet};
+
+use super::{
+    Phase,
+    dice::Dice,
+    ledger::{End, Ledger},
+};
+use crate::broker::{composer, identity, new_task};
+
+/// Deliveries that an agent works on at a time.
+const CREDIT: u32 = 32;
+/// Tasks that an agent has and may hand on.
+const TASKS_MAX: usize = 6;
+/// Mail that is open in all mailboxes together, above which nobody writes more.
+const MAIL_OPEN_MAX: usize = 300;
+/// Between two tries to connect.
+const RETRY: Duration = Duration::from_millis(20);
+/// What may be said to somebody who answers too late, because the step or the handoff has ended in between.
+const TOO_LATE: [&str; 4] = ["HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_STATE", "NOT_CANDIDATE"];
+
+pub struct Actor {
+    name: &'static str,
+    others: Vec<&'static str>,
+    composer: Composer,
+    ledger: Arc<Ledger>,
+    mind: Mutex<Mind>,
+    phase: watch::Receiver<Phase>,
+}
+
+/// What the agent has in mind, and keeps when the connection is lost.
+struct Mind {
+    dice: Dice,
+    tasks: BTreeMap<String, Owned>,
+    /// Messages that it has answered, or decided not to.
+    answered: HashSet<String>,
+}
+
+/// A task that the agent owns.
+struct Owned {
+    epoch: u64,
+    /// The handoff that is to move it, if one is under way.
+    handoff: Option<String>,
+    /// It has been handed on as often as it can be.
+    is_tired: bool,
+}
+
+impl Actor {
+    pub fn new(
+        name: &'static str,
+        everybody: &[&'static str],
+        seed: u64,
+        ledger: Arc<Ledger>,
+        phase: watch::Receiver<Phase>,
+    ) -> Self {
+        let others = everybody.iter().copied().filter(|other| *other != name).collect();
+        let mind = Mind { dice: Dice::new(seed), tasks: BTreeMap::new(), answered: HashSet::new() };
+        Self { name, others, composer: composer(name), ledger, mind: Mutex::new(mind), phase }
+    }
+
+    /// Lives through one connection after another. Does not end by itself.
+    pub async fn live(self: Arc<Self>, mut server: watch::Receiver<Option<Options>>) {
+        loop {
+            let Ok(options) = server.wait_for(Option::is_some).await.map(|options| (*options).clone()) else { return };
+            let ended = self.clone().live_on(&options.expect("it was waited for")).await;
+            if let Err(error) = ended.map_err(|error| (is_passing(&error), error))
+                && !error.0
+            {
+                self.ledger.fault(format!("{} is told: {}", self.name, error.1));
+            }
+            // Where there is no other broker yet, this one is tried again.
+            drop(tokio::time::timeout(RETRY, server.changed()).await);
+        }
+    }
+
+    async fn live_on(self: Arc<Self>, options: &Options) -> Result<(), ClientError> {
+        let client = Client::connect(options).await?;
+        let (clock, ids) = (Arc::new(SystemClock), Arc::new(SystemIds));
+        let agent = Arc::new(Agent::connect(&client, identity(self.name), CREDIT, clock, ids).await?);
+        for (envelope, raw) in self.ledger.outbox(self.name) {
+            self.send(&agent, &envelope, raw).await?;
+        }
+        tokio::try_join!(self.clone().speak(&agent), self.clone().listen(&agent)).map(drop)
+    }
+
+    fn mind(&self) -> MutexGuard<'_, Mind> {
+        self.mind.lock().expect("no holder panics")
+    }
+
+    fn draining(&self) -> bool {
+        *self.phase.borrow() == Phase::Drain
+    }
+
+    /// Sends, and writes down what is answered. An error is the end of the connection.
+    async fn send(&self, agent: &Agent, envelope: &v1::Envelope, raw: Bytes) -> Result<(), ClientError> {
+        match agent.session.send(raw).await {
+            Ok(receipt) => {
+                if self.ledger.receipted(&receipt) {
+                    self.after_receipt(envelope, &receipt);
+                }
+                Ok(())
+            }
+            Err(ClientError::Refused(refused)) if is_expected(envelope.message_type(), &refused.reason) => {
+                self.ledger.refused(&envelope.message_id, &refused.reason);
+                self.after_refusal(envelope);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether to connect again. A status without a reason is not the broker's: the connection broke.
+fn is_passing(error: &ClientError) -> bool {
+    error.is_passing() || error.reason() == Some("")
+}
+
+fn is_expected(kind: MessageType, reason: &str) -> bool {
+    use MessageType as T;
+    match kind {
+        T::HandoffRequest => reason == "LOOP_LIMIT",
+        T::HandoffAccept | T::HandoffReject | T::HandoffCancel | T::TaskContextTransfer | T::HandoffComplete => {
+            TOO_LATE.contains(&reason)
+        }
+        _ => false,
+    }
+}
+
+// What it begins.
+impl Actor {
+    /// Begins one thing after another, each when the one before has its receipt.
+    async fn speak(self: Arc<Self>, agent: &Agent) -> Result<(), ClientError> {
+        let (mut phase, mut progress) = (self.phase.clone(), self.ledger.progress());
+        loop {
+            drop(phase.wait_for(|phase| *phase == Phase::Load).await);
+            drop(progress.wait_for(|progress| progress.mail_open < MAIL_OPEN_MAX).await);
+            let (envelope, raw) = self.begin();
+            self.send(agent, &envelope, raw).await?;
+        }
+    }
+
+    fn begin(&self) -> (v1::Envelope, Bytes) {
+        let mut mind = self.mind();
+        let free = mind.tasks.iter().find(|(_, owned)| owned.handoff.is_none());
+        let free = free.map(|(task, owned)| (task.clone(), owned.epoch, owned.is_tired));
+        let envelope = match free {
+            Some((task, epoch, true)) => self.finish(&mut mind, &task, epoch),
+            Some((task, epoch, false)) if mind.dice.one_in(2) => self.request(&mut mind, task, epoch),
+            None if mind.tasks.len() < TASKS_MAX && mind.dice.one_in(3) => self.request(&mut mind, new_task(), 1),
+            Some(_) | None => self.info(&mut mind),
+        };
+        (envelope.clone(), self.ledger.composed(envelope))
+    }
+
+    fn another(&self, mind: &mut Mind) -> &'static str {
+        mind.dice.pick::<&'static str>(&self.others)
+    }
+
+    fn info(&self, mind: &mut Mind) -> v1::Envelope {
+        let text = "x".repeat(usize::try_from(mind.dice.roll(400)).unwrap());
+        let info = v1::Info { text, ..Default::default() };
+        let to = self.another(mind);
+        self.composer.compose(to, MessageType::Info, &About::default(), &info)
+    }
+
+    fn request(&self, mind: &mut Mind, task: String, epoch: u64) -> v1::Envelope {
+        let to = self.another(mind);
+        let fallback = mind.dice.one_in(4).then(|| self.another(mind).to_owned());
+        let request = v1::HandoffRequest {
+            task_type: "load".into(),
+            fallback_candidates: fallback.into_iter().collect(),
+            timeouts: Some(timeouts()),
+            ..Default::default()
+        };
+        let about = About::task(&task, epoch);
+        let envelope = self.composer.compose(to, MessageType::HandoffRequest, &about, &request);
+        let handoff = Some(envelope.message_id.clone());
+        mind.tasks.insert(task, Owned { epoch, handoff, is_tired: false });
+        envelope
+    }
+
+    fn finish(&self, mind: &mut Mind, task: &str, epoch: u64) -> v1::Envelope {
+        mind.tasks.remove(task);
+        let update = v1::TaskStatusUpdate { status: TaskStatus::Completed.into(), ..Default::default() };
+        let (to, about) = (self.another(mind), About::task(task, epoch));
+        self.composer.compose(to, MessageType::TaskStatusUpdate, &about, &update)
+    }
+
+    fn after_receipt(&self, envelope: &v1::Envelope, receipt: &v1::Receipt) {
+        let mut mind = self.mind();
+        match envelope.message_type() {
+            MessageType::HandoffComplete if receipt.handoff_state() == HandoffState::Completed => {
+                let owned = Owned { epoch: receipt.epoch, handoff: None, is_tired: false };
+                mind.tasks.insert(receipt.task_id.clone(), owned);
+            }
+            MessageType::HandoffCancel => mind.keeps(envelope),
+            _ => {}
+        }
+    }
+
+    fn after_refusal(&self, envelope: &v1::Envelope) {
+        let mut mind = self.mind();
+        if envelope.message_type() == MessageType::HandoffRequest
+            && let Some(owned) = mind.tasks.get_mut(&envelope.task_id)
+        {
+            (owned.handoff, owned.is_tired) = (None, true);
+        }
+    }
+}
+
+impl Mind {
+    /// The handoff that this message is about has ended, and the task stays here.
+    fn keeps(&mut self, envelope: &v1::Envelope) {
+        if let Some(owned) = self.tasks.get_mut(&envelope.task_id)
+            && owned.handoff.as_ref() == Some(&envelope.correlation_id)
+        {
+            owned.handoff = None;
+        }
+    }
+
+    /// The handoff that this message is about has moved the task.
+    fn lets_go(&mut self, envelope: &v1::Envelope) {
+        let owned = self.tasks.get(&envelope.task_id);
+        if owned.is_some_and(|owned| owned.handoff.as_ref() == Some(&envelope.correlation_id)) {
+            self.tasks.remove(&envelope.task_id);
+        }
+    }
+}
+
+// What comes to it.
+impl Actor {
+    async fn listen(self: Arc<Self>, agent: &Arc<Agent>) -> Result<(), ClientError> {
+        let mut at_work = JoinSet::new();
+        loop {
+            let delivered = agent.next().await?;
+            self.ledger.delivered(self.name, &delivered.delivery, &delivered.envelope);
+            at_work.spawn(self.clone().take(agent.clone(), delivered));
+            while let Some(done) = at_work.try_join_next() {
+                done.expect("no agent panics")?;
+            }
+        }
+    }
+
+    /// Answers, once for all its deliveries, and then ends the delivery.
+    async fn take(self: Arc<Self>, agent: Arc<Agent>, delivered: Delivered) -> Result<(), ClientError> {
+        if let Some((envelope, raw)) = self.answer(&delivered) {
+            self.send(&agent, &envelope, raw).await?;
+        }
+        let (message, delivery) = (&delivered.envelope.message_id, &delivered.delivery.delivery_id);
+        let choice = self.mind().dice.roll(40);
+        if delivered.kind() == MessageType::Info && !self.draining() {
+            match choice {
+                0 => return self.poison(&agent, message, delivery).await,
+                1 => return agent.session.nack(delivery, nack(NackCause::Failure)).await,
+                2 => return agent.session.nack(delivery, nack(NackCause::Shutdown)).await,
+                3 => return Ok(()), // forgotten: it comes again on the next connection
+                _ => {}
+            }
+        }
+        self.ledger.ending(self.name, message, End::Acked);
+        agent.session.ack(delivery).await?;
+        self.ledger.ended(self.name, message, End::Acked);
+        Ok(())
+    }
+
+    async fn poison(&self, agent: &Agent, message: &str, delivery: &str) -> Result<(), ClientError> {
+        self.ledger.ending(self.name, message, End::Poisoned);
+        agent.session.nack(delivery, nack(NackCause::Poison)).await?;
+        self.ledger.ended(self.name, message, End::Poisoned);
+        Ok(())
+    }
+
+    fn answer(&self, delivered: &Delivered) -> Option<(v1::Envelope, Bytes)> {
+        let mut mind = self.mind();
+        if !mind.answered.insert(delivered.envelope.message_id.clone()) {
+            return None;
+        }
+        let envelope = match delivered.kind() {
+            MessageType::HandoffRequest => self.decide(&mut mind, delivered),
+            MessageType::HandoffAccept => self.go_on(&mut mind, delivered),
+            MessageType::TaskContextTransfer => self.take_over(&mut mind, delivered),
+            MessageType::HandoffComplete => {
+                let complete: v1::HandoffComplete = delivered.payload();
+                if complete.outcome() == HandoffOutcome::Success {
+                    mind.lets_go(&delivered.envelope);
+                }
+                None
+            }
+            MessageType::ErrorNotification => {
+                let error: v1::ErrorNotification = delivered.payload();
+                if error.next_step() == NextStep::KeepTask {
+                    mind.keeps(&delivered.envelope);
+                }
+                None
+            }
+            _ => None,
+        }?;
+        Some((envelope.clone(), self.ledger.composed(envelope)))
+    }
+
+    /// Mostly accepts.
+    fn decide(&self, mind: &mut Mind, request: &Delivered) -> Option<v1::Envelope> {
+        match mind.dice.roll(16) {
+            0 => None, // until the time to decide is up
+            1 | 2 => Some(self.reply(request, MessageType::HandoffReject, &v1::HandoffReject::default())),
+            _ => Some(self.reply(request, MessageType::HandoffAccept, &v1::HandoffAccept::default())),
+        }
+    }
+
+    /// Mostly sends the context.
+    fn go_on(&self, mind: &mut Mind, accept: &Delivered) -> Option<v1::Envelope> {
+        let context = context_of([("progress_report", format!(r#"{{"by":"{}"}}"#, self.name))]);
+        match mind.dice.roll(24) {
+            0 => None, // until the time for it is up
+            1 => Some(self.reply(accept, MessageType::HandoffCancel, &v1::HandoffCancel::default())),
+            _ => Some(self.reply(accept, MessageType::TaskContextTransfer, &context)),
+        }
+    }
+
+    /// Mostly takes the task over.
+    fn take_over(&self, mind: &mut Mind, context: &Delivered) -> Option<v1::Envelope> {
+        let payload: v1::TaskContextTransfer = context.payload();
+        let outcome = match mind.dice.roll(24) {
+            0 => return None, // until the time for it is up
+            1 => HandoffOutcome::Failure,
+            _ => HandoffOutcome::Success,
+        };
+        let context_digest = payload.context_digest;
+        let complete = v1::HandoffComplete { outcome: outcome.into(), context_digest, ..Default::default() };
+        Some(self.reply(context, MessageType::HandoffComplete, &complete))
+    }
+
+    fn reply<M: prost::Message + prost::Name>(&self, to: &Delivered, kind: MessageType, payload: &M) -> v1::Envelope {
+        self.composer.compose(&to.envelope.sender_id, kind, &to.about(), payload)
+    }
+}
+
+fn nack(cause: NackCause) -> v1::Nack {
+    let retry_after = prost_types::Duration::try_from(Duration::from_millis(20)).ok();
+    v1::Nack { cause: cause.into(), retry_after, ..Default::default() }
+}
+
+/// Short, so that whatever nobody answers has an end in the test.
+fn timeouts() -> v1::HandoffTimeouts {
+    let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
+    v1::HandoffTimeouts { accept: seconds(2), context: seconds(2), complete: seconds(2), whole: seconds(5) }
+}

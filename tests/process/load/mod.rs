@@ -1,0 +1,129 @@
+//! Load on a broker that is killed or restarted meanwhile, and an account of it that the broker does not keep.
+
+mod actor;
+mod audit;
+mod dice;
+mod ledger;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use baton::{
+    client::Options,
+    proto::v1,
+    time::{Clock as _, SystemClock},
+};
+use tokio::{sync::watch, task::JoinSet};
+
+pub use self::dice::Dice;
+use self::{
+    actor::Actor,
+    ledger::{Ledger, Progress},
+};
+use crate::broker::{Broker, card};
+
+const AGENTS: [&str; 6] = ["ann", "ben", "cem", "dan", "eve", "fay"];
+/// How long anything may take that is waited for. Reached only where something is wrong.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whether the agents begin anything, or only end what was begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Load,
+    Drain,
+}
+
+/// Agents that work as long as there is a broker, whichever it is.
+pub struct Load {
+    ledger: Arc<Ledger>,
+    pub dice: Dice,
+    /// Where the broker is.
+    server: watch::Sender<Option<Options>>,
+    phase: watch::Sender<Phase>,
+    agents: JoinSet<()>,
+    restarts: Vec<Duration>,
+}
+
+impl Load {
+    /// Registers the agents. They begin with the first [`Self::is_served_by`].
+    pub async fn on(broker: &Broker, seed: u64) -> Self {
+        let client = broker.client().await;
+        for name in AGENTS {
+            let card = Some(card(name, ""));
+            client
+                .answer(client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await)
+                .unwrap();
+        }
+        let (ledger, server) = (Arc::new(Ledger::default()), watch::Sender::new(None));
+        let (phase, mut agents) = (watch::Sender::new(Phase::Load), JoinSet::new());
+        for (name, number) in AGENTS.into_iter().zip(1..) {
+            let actor = Actor::new(name, &AGENTS, seed + number, ledger.clone(), phase.subscribe());
+            agents.spawn(Arc::new(actor).live(server.subscribe()));
+        }
+        let load = Self { ledger, dice: Dice::new(seed), server, phase, agents, restarts: Vec::new() };
+        load.is_served_by(broker);
+        load
+    }
+
+    /// Tells the agents where the broker is.
+    pub fn is_served_by(&self, broker: &Broker) {
+        let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None, certificate: None };
+        self.server.send_replace(Some(options));
+    }
+
+    /// Says with each fault from now on when it was.
+    pub fn begin_chapter(&self, chapter: String) {
+        self.ledger.begin_chapter(chapter);
+    }
+
+    /// Starts a broker, and notes how long it takes until it says that it is ready.
+    pub fn restart(&mut self, start: impl FnOnce() -> Broker) -> Broker {
+        let before = SystemClock.now();
+        let broker = start();
+        self.restarts.push(SystemClock.now().since(before));
+        broker
+    }
+
+    /// Waits for so many more receipts: the agents go on.
+    pub async fn goes_on(&mut self, receipts: usize) {
+        let before = self.ledger.now().receipts;
+        self.wait("more receipts", |progress| progress.receipts >= before + receipts).await;
+    }
+
+    async fn wait(&mut self, what: &str, mut holds: impl FnMut(&Progress) -> bool) {
+        let mut progress = self.ledger.progress();
+        let held = progress.wait_for(|progress| progress.faults > 0 || holds(progress));
+        let in_time = tokio::time::timeout(PATIENCE, held).await.map(drop);
+        self.assert_lawful();
+        assert!(in_time.is_ok(), "{what}: not within {PATIENCE:?}; {:?}", self.ledger.now());
+    }
+
+    /// No law was broken so far, and no agent of the test has failed.
+    #[track_caller]
+    pub fn assert_lawful(&mut self) {
+        if let Some(ended) = self.agents.try_join_next() {
+            ended.expect("no agent panics");
+            panic!("an agent has ended by itself");
+        }
+        let faults = self.ledger.faults();
+        assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Progress { receipts, receipts_compared, refusals, deliveries, redeliveries, .. } = self.ledger.now();
+        let mut restarts = self.restarts.clone();
+        restarts.sort();
+        let milliseconds = |span: Option<&Duration>| span.map_or(0, Duration::as_millis);
+        write!(
+            formatter,
+            "{receipts} receipts, {receipts_compared} compared again, {refusals} refusals, {deliveries} deliveries, \
+             {redeliveries} redeliveries, handoffs {:?}, {} starts took {} to {} ms, mostly {}",
+            self.ledger.finals(),
+            restarts.len(),
+            milliseconds(restarts.first()),
+            milliseconds(restarts.last()),
+            milliseconds(restarts.get(restarts.len() / 2)),
+        )
+    }
+}

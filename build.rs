@@ -14,6 +14,9 @@ const SOURCES: &[&str] = &[
     "baton/v1/agent_service.proto",
     "baton/v1/broker_service.proto",
     "baton/v1/context.proto",
+    "baton/v1/custody.proto",
+    "baton/v1/dead_letter.proto",
+    "baton/v1/dead_letter_service.proto",
     "baton/v1/envelope.proto",
     "baton/v1/error.proto",
     "baton/v1/handoff.proto",
@@ -39,6 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         file.message_type.iter_mut().for_each(keep_envelopes_as_bytes);
     }
     let mut config = prost_build::Config::new();
+    config.boxed(".baton.v1.WatchTaskResponse.update.entry");
     config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
     tonic_prost_build::configure()
         // The generated `connect` constructor would collide with our method of that name.
@@ -50,6 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .compile_fds_with_config(generated, config)?;
 
     let storage = protox::compile(["baton/storage/v1/storage.proto"], ["proto"])?;
+    fs::write(out_dir.join("storage.bin"), storage.encode_to_vec())?;
     tonic_prost_build::configure().bytes(".").compile_fds(storage)?;
     Ok(())
 }

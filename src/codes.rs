@@ -85,6 +85,7 @@ codes! {
     TokenInvalid = 25 "TOKEN_INVALID" Unauthenticated,
     ChallengeFailed = 26 "CHALLENGE_FAILED" Unauthenticated,
     TlsRequired = 27 "TLS_REQUIRED" Unauthenticated,
+    InvitationInvalid = 28 "INVITATION_INVALID" Unauthenticated,
     SenderMismatch = 40 "SENDER_MISMATCH" PermissionDenied,
     NotOwner = 41 "NOT_OWNER" PermissionDenied,
     NotCandidate = 42 "NOT_CANDIDATE" PermissionDenied,
@@ -94,8 +95,11 @@ codes! {
     TaskUnknown = 62 "TASK_UNKNOWN" NotFound,
     HandoffUnknown = 63 "HANDOFF_UNKNOWN" NotFound,
     DeliveryUnknown = 64 "DELIVERY_UNKNOWN" NotFound,
+    DeadLetterUnknown = 65 "DEAD_LETTER_UNKNOWN" NotFound,
+    NothingMatches = 66 "NOTHING_MATCHES" NotFound,
     MessageIdReused = 80 "MESSAGE_ID_REUSED" AlreadyExists,
     AgentExists = 81 "AGENT_EXISTS" AlreadyExists,
+    KeyTaken = 82 "KEY_TAKEN" AlreadyExists,
     HandoffOpen = 100 "HANDOFF_OPEN" FailedPrecondition,
     HandoffState = 101 "HANDOFF_STATE" FailedPrecondition,
     HandoffFinal = 102 "HANDOFF_FINAL" FailedPrecondition,
@@ -105,6 +109,8 @@ codes! {
     LoopLimit = 106 "LOOP_LIMIT" FailedPrecondition,
     TaskFinal = 107 "TASK_FINAL" FailedPrecondition,
     MessageExpired = 108 "MESSAGE_EXPIRED" FailedPrecondition,
+    DeadLetterSettled = 109 "DEAD_LETTER_SETTLED" FailedPrecondition,
+    DeadLetterNotAMessage = 110 "DEAD_LETTER_NOT_A_MESSAGE" FailedPrecondition,
     Conflict = 120 "CONFLICT" Aborted,
     LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
     ShuttingDown = 140 "SHUTTING_DOWN" Unavailable,
@@ -119,6 +125,8 @@ codes! {
     TakeoverFailed = 165 "TAKEOVER_FAILED" NotificationOnly,
     HandoffCancelled = 166 "HANDOFF_CANCELLED" NotificationOnly,
     AgentError = 167 "AGENT_ERROR" NotificationOnly,
+    OfferWithdrawn = 168 "OFFER_WITHDRAWN" NotificationOnly,
+    HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
 }
 
 /// A field that is not as it must be, by its path in the request.

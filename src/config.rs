@@ -13,7 +13,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    broker::{Enrollment, Settings, TimeoutBounds},
+    broker::{AgentLimits, Enrollment, Settings, TimeoutBounds},
     domain::handoff::{LoopLimits, Timeouts},
 };
 
@@ -31,8 +31,22 @@ pub struct Config {
     pub data: PathBuf,
     /// Where the certificate comes from.
     pub tls: TlsSource,
+    /// Who else signs tokens of operators.
+    pub operators: Option<OperatorTokens>,
     /// The rules of the protocol.
     pub settings: Settings,
+}
+
+/// JSON Web Tokens of operators.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorTokens {
+    /// The public key, a PEM file, or a JSON Web Key Set.
+    pub keys: PathBuf,
+    /// What `aud` must be.
+    pub audience: String,
+    /// What `iss` must be, if anything.
+    pub issuer: Option<String>,
 }
 
 /// Where the server's certificate comes from.
@@ -46,7 +60,34 @@ pub enum TlsSource {
         certificate: PathBuf,
         /// Its key.
         key: PathBuf,
+        /// What is asked of clients, if anything.
+        clients: Option<ClientCertificates>,
+        /// The oldest version of TLS that is spoken.
+        minimum: MinimumTls,
     },
+}
+
+/// Certificates of clients: how an agent can prove who it is without a challenge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// The CA that issues them, a PEM file.
+    pub ca: PathBuf,
+    /// What it has revoked, a PEM file.
+    pub crl: Option<PathBuf>,
+    /// Whether a client without one is turned away.
+    pub required: bool,
+}
+
+/// The oldest version of TLS that is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum MinimumTls {
+    /// TLS 1.2.
+    #[default]
+    #[serde(rename = "1.2")]
+    V1_2,
+    /// TLS 1.3.
+    #[serde(rename = "1.3")]
+    V1_3,
 }
 
 /// Why there is no configuration.
@@ -91,6 +132,9 @@ struct File {
     delivery: DeliverySection,
     #[serde(default)]
     session: SessionSection,
+    #[serde(default)]
+    limits: LimitsSection,
+    operators: Option<OperatorTokens>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,6 +142,35 @@ struct File {
 struct TlsSection {
     certificate: PathBuf,
     key: PathBuf,
+    client_ca: Option<PathBuf>,
+    client_crl: Option<PathBuf>,
+    #[serde(default)]
+    client_certificate: ClientCertificate,
+    #[serde(default)]
+    min_version: MinimumTls,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ClientCertificate {
+    #[default]
+    Optional,
+    Required,
+}
+
+impl TlsSection {
+    fn source(self) -> Result<TlsSource, ConfigError> {
+        let required = self.client_certificate == ClientCertificate::Required;
+        let clients = match self.client_ca {
+            Some(ca) => Some(ClientCertificates { ca, crl: self.client_crl, required }),
+            None if required || self.client_crl.is_some() => {
+                let problem = "tls.client_certificate and tls.client_crl need tls.client_ca".to_owned();
+                return Err(ConfigError::Refused(problem));
+            }
+            None => None,
+        };
+        Ok(TlsSource::Files { certificate: self.certificate, key: self.key, clients, minimum: self.min_version })
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -123,9 +196,20 @@ struct DeliverySection {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct LimitsSection {
+    messages_per_second: Option<u32>,
+    bytes_per_second: Option<u32>,
+    open_handoffs_max: Option<u32>,
+    mailbox_max: Option<u32>,
+    sessions_max: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SessionSection {
     clock_window_ms: Option<u64>,
     heartbeat_interval_ms: Option<u64>,
+    presence_lease_ms: Option<u64>,
 }
 
 fn default_listen() -> SocketAddr {
@@ -144,7 +228,7 @@ impl Config {
     /// What `baton dev` starts with: open enrollment, a CA of its own.
     pub fn development(listen: SocketAddr, data: PathBuf, unsigned_allowed: bool) -> Result<Self, ConfigError> {
         let settings = Settings { enrollment: Enrollment::Open, unsigned_allowed, ..Settings::default() };
-        Self { listen, data, tls: TlsSource::Development, settings }.checked()
+        Self { listen, data, tls: TlsSource::Development, operators: None, settings }.checked()
     }
 
     /// Reads a file.
@@ -153,8 +237,8 @@ impl Config {
         let file: File = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
-        let tls = TlsSource::Files { certificate: file.tls.certificate, key: file.tls.key };
-        Self { listen: file.listen, data: file.data, tls, settings }.checked()
+        let tls = file.tls.source()?;
+        Self { listen: file.listen, data: file.data, tls, operators: file.operators, settings }.checked()
     }
 
     /// What is only for development is only on loopback.
@@ -197,6 +281,10 @@ impl Config {
             let problem = "delivery.ack_wait_ms and session.heartbeat_interval_ms must not be 0".to_owned();
             return Err(ConfigError::Refused(problem));
         }
+        if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
+            let problem = "session.presence_lease_ms must be at least three times heartbeat_interval_ms".to_owned();
+            return Err(ConfigError::Refused(problem));
+        }
         Ok(())
     }
 }
@@ -208,6 +296,7 @@ impl File {
         Settings {
             clock_window: or(self.session.clock_window_ms, defaults.clock_window),
             heartbeat_interval: or(self.session.heartbeat_interval_ms, defaults.heartbeat_interval),
+            presence_lease: or(self.session.presence_lease_ms, defaults.presence_lease),
             mail_lifetime: or(self.delivery.mail_lifetime_ms, defaults.mail_lifetime),
             ack_wait: or(self.delivery.ack_wait_ms, defaults.ack_wait),
             extension_max: or(self.delivery.extension_max_ms, defaults.extension_max),
@@ -229,6 +318,13 @@ impl File {
                     .unwrap_or(defaults.loop_limits.handoffs_per_pair_max),
             },
             refusals_recorded_max: defaults.refusals_recorded_max,
+            limits: AgentLimits {
+                messages_per_second: self.limits.messages_per_second.unwrap_or(defaults.limits.messages_per_second),
+                bytes_per_second: self.limits.bytes_per_second.unwrap_or(defaults.limits.bytes_per_second),
+                open_handoffs_max: self.limits.open_handoffs_max.unwrap_or(defaults.limits.open_handoffs_max),
+                mailbox_max: self.limits.mailbox_max.unwrap_or(defaults.limits.mailbox_max),
+                sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
+            },
             unsigned_allowed: self.allow_unsigned,
             enrollment: self.enrollment,
         }
@@ -282,6 +378,9 @@ mod tests {
             (String::new(), "tls"),
             (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout_ms"),
             (format!("{TLS}[handoff]\nhandoffs_max = 17\n"), "handoffs_max"),
+            (format!("{TLS}client_certificate = \"required\"\n"), "tls.client_ca"),
+            (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
+            (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
         ] {

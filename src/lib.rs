@@ -1,5 +1,6 @@
 //! baton: a gRPC handoff broker. See ARCHITECTURE.md for the map of the rooms.
 
+pub mod audit;
 pub mod broker;
 pub mod cli;
 pub mod client;

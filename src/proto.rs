@@ -27,3 +27,6 @@ pub mod storage {
 
 /// The published descriptors of everything in `proto/`, encoded as a `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("baton");
+
+/// The descriptors of what is on disk, encoded as a `FileDescriptorSet`. Not published.
+pub const STORAGE_DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("storage");

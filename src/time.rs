@@ -1,6 +1,10 @@
 //! Time: one wall-clock type and the one clock. Owns how time is read and written; must not know what it is for.
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
 /// A moment, UTC, in nanoseconds since 1970. From 1970 to 2262.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -73,16 +77,80 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's clock.
+/// The machine's clock as it is.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
     fn now(&self) -> Timestamp {
-        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Timestamp::default().plus(since_1970)
+        machine_time()
     }
+}
+
+/// The machine's clock, made fit for deadlines: it never goes back, and is not torn along when somebody sets the machine's
+/// clock. It follows that one slowly instead; only over a large step forward, as after the machine was asleep, it goes at
+/// once, since the time has really passed.
+#[derive(Debug)]
+pub struct SteadyClock {
+    state: Mutex<Steady>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Steady {
+    now: Timestamp,
+    /// When that was, on the clock that nobody sets.
+    read_at: Instant,
+}
+
+/// How far the machine's clock may be ahead before its time is taken over at once.
+const STEP: Duration = Duration::from_secs(60);
+/// What part of the time that passes is used to come nearer to the machine's clock.
+const SLEW: u32 = 10;
+
+impl SteadyClock {
+    /// A clock that shows what the machine's shows now.
+    pub fn new() -> Self {
+        Self { state: Mutex::new(Steady { now: machine_time(), read_at: monotonic() }) }
+    }
+}
+
+impl Default for SteadyClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for SteadyClock {
+    fn now(&self) -> Timestamp {
+        let mut state = self.state.lock().expect("no reader panics");
+        // Read under the lock, so that a later reader never sees an earlier moment.
+        let (machine, read_at) = (machine_time(), monotonic());
+        state.now = follow(state.now, read_at.saturating_duration_since(state.read_at), machine);
+        state.read_at = read_at;
+        state.now
+    }
+}
+
+/// The next moment of a steady clock, after so much time, beside a machine's clock that shows this.
+fn follow(before: Timestamp, passed: Duration, machine: Timestamp) -> Timestamp {
+    let now = before.plus(passed);
+    let (ahead, behind) = (machine.since(now), now.since(machine));
+    if ahead > STEP {
+        return machine;
+    }
+    let most = passed / SLEW;
+    Timestamp(now.plus(ahead.min(most)).0 - i64::try_from(behind.min(most).as_nanos()).unwrap_or(0))
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+fn machine_time() -> Timestamp {
+    let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::default().plus(since_1970)
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one clock")]
+fn monotonic() -> Instant {
+    Instant::now()
 }
 
 #[cfg(test)]
@@ -94,6 +162,29 @@ mod tests {
         let moment = Timestamp::from_parts(1_700_000_000, 123_456_789).unwrap();
         assert_eq!(moment.to_parts(), (1_700_000_000, 123_456_789));
         assert_eq!(moment.to_string(), "2023-11-14T22:13:20.123456789Z");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_is_followed_slowly_and_never_back() {
+        let (mut now, hour) = (at(10_000), Duration::from_secs(3600));
+        for second in 0..100 {
+            let machine = at(10_000 - 3600 + second);
+            let next = follow(now, Duration::from_secs(1), machine);
+            assert_eq!(next.since(now), Duration::from_millis(900));
+            now = next;
+        }
+        assert!(now.since(at(10_000 - 3600 + 100)) < hour);
+    }
+
+    #[test]
+    fn a_clock_that_is_a_little_ahead_is_followed_slowly_and_a_sleep_at_once() {
+        assert_eq!(follow(at(100), Duration::from_secs(1), at(105)), at(101).plus(Duration::from_millis(100)));
+        assert_eq!(follow(at(100), Duration::from_secs(10), at(110)), at(110));
+        assert_eq!(follow(at(100), Duration::from_secs(1), at(5000)), at(5000));
+    }
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_parts(seconds, 0).unwrap()
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::{
 };
 
 use baton::store::{
-    Change, EmbeddedStore, MemoryStore, OpenError, Order, Store, Table,
+    Change, EmbeddedStore, Found, MemoryStore, OpenError, Order, Store, Table,
     conformance::{self, NaiveStore, delete, expect, put},
+    read_all,
 };
 use proptest::prelude::*;
 
@@ -97,9 +98,9 @@ fn a_second_broker_on_the_same_folder_is_refused_and_told_who_has_it() {
 #[test]
 fn a_folder_of_a_newer_version_is_refused_and_not_touched() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("FORMAT"), "baton-store 2\n").unwrap();
+    fs::write(folder.path().join("FORMAT"), "baton-store 3\n").unwrap();
     match EmbeddedStore::open(folder.path()) {
-        Err(OpenError::Format { found, .. }) => assert_eq!(found, "baton-store 2"),
+        Err(OpenError::Format { found, .. }) => assert_eq!(found, "baton-store 3"),
         other => panic!("expected Format, got {:?}", other.err()),
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was added");
@@ -125,24 +126,161 @@ fn journal(folder: &Path) -> std::path::PathBuf {
     entries.filter(|path| path.extension().is_some_and(|end| end == "jnl")).max().expect("fjall has a journal")
 }
 
-#[test]
-fn a_damaged_journal_is_refused_and_never_loses_writes_silently() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = EmbeddedStore::open(folder.path()).unwrap();
-    for number in 0..20 {
-        store.commit(&one_write(&number.to_string())).unwrap();
+/// Everything in a folder, to see that nothing has changed.
+fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.file_name().is_some_and(|name| name != "LOCK") {
+                all.push((path.clone(), fs::read(&path).unwrap()));
+            }
+        }
     }
-    drop(store);
-    let path = journal(folder.path());
-    let mut bytes = fs::read(&path).unwrap();
-    let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-    bytes[last / 2] ^= 0xff;
-    fs::write(&path, bytes).unwrap();
-    match EmbeddedStore::open(folder.path()) {
+    all.sort();
+    all
+}
+
+/// A store of 20 groups, closed.
+fn twenty_groups() -> tempfile::TempDir {
+    let parent = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(&parent.path().join("store")).unwrap();
+    for number in 0..20 {
+        store.commit(&one_write(&format!("{number:02}"))).unwrap();
+    }
+    parent
+}
+
+/// The records that can be read, and what is said of the rest.
+fn salvaged(folder: &Path) -> (usize, Vec<String>) {
+    let (mut records, mut damages) = (0, Vec::new());
+    read_all(folder, |found| match found {
+        Found::Record { .. } => records += 1,
+        Found::Damaged { path, problem, .. } => damages.push(format!("{}: {problem}", path.display())),
+    })
+    .unwrap();
+    (records, damages)
+}
+
+#[test]
+fn a_damaged_journal_is_refused_by_name_and_left_as_it_is() {
+    for part in [1, 4, 7] {
+        let parent = twenty_groups();
+        let folder = parent.path().join("store");
+        let path = journal(&folder);
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        bytes[last * part / 8] ^= 0xff;
+        fs::write(&path, bytes).unwrap();
+        let before = contents(&folder);
+        for _ in 0..2 {
+            let problem = match EmbeddedStore::open(&folder) {
+                Err(error @ (OpenError::LostWrites { .. } | OpenError::Engine { .. })) => error.to_string(),
+                other => panic!("damage must be noticed, got {:?}", other.err()),
+            };
+            assert!(problem.contains(path.to_str().unwrap()), "{problem}");
+            assert!(problem.contains("baton store check"), "{problem}");
+            let changed: Vec<_> = contents(&folder).into_iter().filter(|file| !before.contains(file)).collect();
+            let names: Vec<_> = changed.iter().map(|(path, _)| path).collect();
+            assert!(names.is_empty(), "changed or new: {names:?}");
+        }
+        let (records, damages) = salvaged(&folder);
+        assert!(!damages.is_empty(), "part {part}");
+        assert!(part < 3 || records > 0, "part {part}: what comes before the damage can be read, {damages:?}");
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "the copy is gone");
+    }
+}
+
+#[test]
+fn a_journal_that_was_cut_off_is_refused_and_its_beginning_can_be_read() {
+    let parent = twenty_groups();
+    let folder = parent.path().join("store");
+    let path = journal(&folder);
+    let last = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(last as u64 / 2).unwrap();
+    match EmbeddedStore::open(&folder) {
         Err(OpenError::LostWrites { store, witness, .. }) => assert!(store < witness && witness == 20),
-        Err(OpenError::Engine { .. }) => {}
         other => panic!("damage must be noticed, got {:?}", other.err()),
     }
+    let (records, damages) = salvaged(&folder);
+    assert!((5..20).contains(&records), "{records} of 20");
+    assert_eq!(damages.len(), 1, "{damages:?}");
+}
+
+#[test]
+fn an_open_that_was_cut_off_has_harmed_nothing() {
+    let parent = twenty_groups();
+    let folder = parent.path().join("store");
+    let (path, rescue) = (journal(&folder), folder.join("rescue"));
+    fs::create_dir(&rescue).unwrap();
+    fs::copy(&path, rescue.join(path.file_name().unwrap())).unwrap();
+    fs::write(rescue.join("complete"), "").unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len(10).unwrap(); // as fjall left it
+    assert_eq!(count(&EmbeddedStore::open(&folder).unwrap()), 20);
+    assert!(!rescue.exists());
+}
+
+#[test]
+fn a_damaged_table_file_is_noticed_by_name_and_all_else_can_be_read() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("store");
+    let store = EmbeddedStore::open(&folder).unwrap();
+    let value =
+        |number: u32| -> String { (0..16_384).map(|at| char::from(b'a' + ((number * 31 + at) % 26) as u8)).collect() };
+    for group in 0..50 {
+        let writes = (0..100)
+            .map(|number| put(Table::Tasks, &format!("{group:02}-{number:02}"), 1, &value(group * 100 + number)));
+        store.commit(&[Change { expectations: vec![], writes: writes.collect() }]).unwrap();
+    }
+    let tables = || -> Vec<_> {
+        let all = contents(&folder.join("fjall/keyspaces"));
+        let is_table = |path: &std::path::PathBuf| path.parent().is_some_and(|parent| parent.ends_with("tables"));
+        all.into_iter().filter(|(path, bytes)| is_table(path) && bytes.len() > 1_000_000).collect()
+    };
+    for _ in 0..200 {
+        if !tables().is_empty() {
+            break;
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(50)); // fjall writes its files when it likes
+    }
+    drop(store);
+    let (path, mut bytes) = tables().pop().expect("5,000 large records make a table file");
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 64].fill(0xff);
+    fs::write(&path, bytes).unwrap();
+
+    let store = EmbeddedStore::open(&folder).unwrap();
+    use std::ops::Bound::Unbounded;
+    let read = store.scan(Table::Tasks, (Unbounded, Unbounded), Order::Ascending, usize::MAX);
+    let problem = read.expect_err("damage must be noticed").to_string();
+    assert!(problem.contains(path.parent().unwrap().parent().unwrap().to_str().unwrap()), "{problem}");
+    drop(store);
+    let (records, damages) = salvaged(&folder);
+    assert!(!damages.is_empty());
+    assert!((4_500..5_000).contains(&records), "{records} of 5000, {damages:?}");
+}
+
+#[test]
+fn a_store_that_is_opened_again_in_place_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(folder.path()).unwrap();
+    store.commit(&one_write("a")).unwrap();
+    store.recover().unwrap();
+    store.commit(&one_write("b")).unwrap();
+    assert_eq!(count(&store), 2);
+    drop(store);
+    assert_eq!(count(&EmbeddedStore::open(folder.path()).unwrap()), 2);
+}
+
+#[test]
+fn a_store_that_a_broker_has_open_is_not_read() {
+    let parent = twenty_groups();
+    let folder = parent.path().join("store");
+    let _open = EmbeddedStore::open(&folder).unwrap();
+    assert!(matches!(read_all(&folder, |_| {}), Err(OpenError::InUse { .. })));
 }
 
 const CHILD_FOLDER: &str = "BATON_TEST_STORE_FOLDER";

@@ -6,6 +6,7 @@ use super::{BrokerError, Enrollment};
 use crate::{
     domain::handoff::{Handoff, Task},
     ids::AgentId,
+    records::DeadLetterRecord,
 };
 
 /// Who makes a call.
@@ -15,8 +16,8 @@ pub enum Caller {
     Anonymous,
     /// An agent that has proven who it is.
     Agent(AgentId),
-    /// One with the operator's token.
-    Operator,
+    /// An operator, by name: by a token that says it, or by the broker's own operator token.
+    Operator(String),
 }
 
 impl Caller {
@@ -25,7 +26,7 @@ impl Caller {
         match self {
             Self::Agent(agent) => Ok(agent),
             Self::Anonymous => Err(BrokerError::IdentityMissing),
-            Self::Operator => Err(denied(self, "do this: it is for an agent, with the agent's own token")),
+            Self::Operator(_) => Err(denied(self, "do this: it is for an agent, with the agent's own token")),
         }
     }
 
@@ -33,7 +34,7 @@ impl Caller {
         match self {
             Self::Anonymous => "a caller without an identity".to_owned(),
             Self::Agent(agent) => format!("agent {agent}"),
-            Self::Operator => "an operator".to_owned(),
+            Self::Operator(name) => name.clone(),
         }
     }
 }
@@ -46,16 +47,25 @@ impl Access {
     /// Whether the caller may register a new agent under this id.
     pub fn may_enroll(self, caller: &Caller) -> Result<(), BrokerError> {
         match (self.0, caller) {
-            (Enrollment::Open, _) | (Enrollment::Operator, Caller::Operator) => Ok(()),
+            (Enrollment::Open, _) | (Enrollment::Operator, Caller::Operator(_)) => Ok(()),
             (Enrollment::Operator, Caller::Anonymous) => Err(BrokerError::IdentityMissing),
             (Enrollment::Operator, Caller::Agent(_)) => Err(denied(caller, "register a new agent; an operator may")),
+        }
+    }
+
+    /// Whether the caller may invite agents.
+    pub fn may_invite(self, caller: &Caller) -> Result<(), BrokerError> {
+        match caller {
+            Caller::Operator(_) => Ok(()),
+            Caller::Anonymous => Err(BrokerError::IdentityMissing),
+            Caller::Agent(_) => Err(denied(caller, "invite agents; an operator may")),
         }
     }
 
     /// Whether the caller may change the card of an agent that is registered.
     pub fn may_change_card(self, caller: &Caller, agent: &AgentId) -> bool {
         match caller {
-            Caller::Operator => true,
+            Caller::Operator(_) => true,
             Caller::Agent(caller) => caller == agent,
             Caller::Anonymous => false,
         }
@@ -64,7 +74,7 @@ impl Access {
     /// Whether the caller may look at the directory.
     pub fn may_see_directory(self, caller: &Caller) -> Result<(), BrokerError> {
         match (self.0, caller) {
-            (Enrollment::Open, _) | (_, Caller::Agent(_) | Caller::Operator) => Ok(()),
+            (Enrollment::Open, _) | (_, Caller::Agent(_) | Caller::Operator(_)) => Ok(()),
             (Enrollment::Operator, Caller::Anonymous) => Err(BrokerError::IdentityMissing),
         }
     }
@@ -83,9 +93,25 @@ impl Access {
         })
     }
 
+    /// Whether the caller may look at this dead letter: one that it sent or was to receive, or any as an operator.
+    pub fn may_see_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> Result<(), BrokerError> {
+        self.may_see(caller, "look at this dead letter", |agent| {
+            dead.agent == *agent || dead.summary.sender_id == agent.as_str()
+        })
+    }
+
+    /// Whether the caller may decide what becomes of dead letters. Returns its name, for the record.
+    pub fn may_settle_dead_letters(self, caller: &Caller) -> Result<String, BrokerError> {
+        match caller {
+            Caller::Operator(_) => Ok(caller.name()),
+            Caller::Anonymous => Err(BrokerError::IdentityMissing),
+            Caller::Agent(_) => Err(denied(caller, "redrive or discard dead letters; an operator may")),
+        }
+    }
+
     fn may_see(self, caller: &Caller, action: &str, takes_part: impl Fn(&AgentId) -> bool) -> Result<(), BrokerError> {
         match (self.0, caller) {
-            (Enrollment::Open, _) | (_, Caller::Operator) => Ok(()),
+            (Enrollment::Open, _) | (_, Caller::Operator(_)) => Ok(()),
             (Enrollment::Operator, Caller::Anonymous) => Err(BrokerError::IdentityMissing),
             (Enrollment::Operator, Caller::Agent(agent)) if takes_part(agent) => Ok(()),
             (Enrollment::Operator, Caller::Agent(_)) => Err(denied(caller, action)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use crate::{codes::Refusal, proto::v1, time::Timestamp};
+use crate::{codes::Refusal, ids::MessageId, proto::v1, records::DeadLetterRecord, time::Timestamp};
 
 /// An error that a caller is told of.
 pub type Refused = Arc<dyn Refusal + Send + Sync>;
@@ -37,6 +37,8 @@ pub enum Answer {
     },
     /// An agent is registered.
     Registered,
+    /// A dead letter as it is now.
+    DeadLetter(Box<DeadLetterRecord>),
 }
 
 /// What goes out on a session.
@@ -70,6 +72,8 @@ pub struct OutgoingDelivery {
     pub sequence: u64,
     /// When it is delivered again.
     pub ack_deadline: Timestamp,
+    /// The handoff, if it is a request.
+    pub handoff: Option<MessageId>,
 }
 
 /// Where an answer goes.

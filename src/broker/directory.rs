@@ -5,6 +5,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, RwLock},
+    time::Duration,
 };
 
 use super::{BrokerError, BrokerIdentity};
@@ -37,32 +38,82 @@ struct ValidKey {
     revoked: bool,
 }
 
-/// Whether an agent is there.
+/// What is known of an agent's being there.
 #[derive(Debug, Clone, Default)]
 pub struct Presence {
     /// Sessions that are open now.
     pub sessions: u32,
+    /// Calls of `Receive` that are open now.
+    pub receives: u32,
+    /// Its latest sign of life.
+    pub last_seen: Option<Timestamp>,
     /// Its latest heartbeat, and when it came.
     pub heartbeat: Option<(v1::Heartbeat, Timestamp)>,
+}
+
+/// Whether an agent is there (SPEC 6), the better before the worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Liveness {
+    /// It gives signs of life.
+    Alive,
+    /// It has missed heartbeats, or has just left, or nobody knows yet.
+    Suspect,
+    /// It has given no sign of life for the lease.
+    Gone,
+}
+
+/// When an agent is taken for what.
+#[derive(Debug, Clone, Copy)]
+pub struct PresenceRule {
+    /// After this without a sign of life a session is suspect: three heartbeats.
+    pub suspect_after: Duration,
+    /// After this it is gone.
+    pub lease: Duration,
+    /// When the broker started: before that nobody was seen by it.
+    pub started_at: Timestamp,
+}
+
+impl PresenceRule {
+    /// When the agent is gone, if it gives no further sign of life. `None`: never, as long as its call is open.
+    fn gone_at(&self, presence: &Presence) -> Option<Timestamp> {
+        match presence.receives {
+            0 => Some(presence.last_seen.unwrap_or(self.started_at).plus(self.lease)),
+            _ => None,
+        }
+    }
+
+    fn liveness(&self, presence: &Presence, now: Timestamp) -> Liveness {
+        if self.gone_at(presence).is_some_and(|at| at <= now) {
+            return Liveness::Gone;
+        }
+        let is_heard = presence.last_seen.is_some_and(|seen| now.since(seen) < self.suspect_after);
+        if presence.receives > 0 || (presence.sessions > 0 && is_heard) { Liveness::Alive } else { Liveness::Suspect }
+    }
 }
 
 /// The directory. See the module.
 #[derive(Debug)]
 pub struct Directory {
     broker: Arc<Entry>,
+    rule: RwLock<PresenceRule>,
     agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
+    /// Whose each public key is, also one that is no longer on a card: it never becomes another agent's while this runs.
+    key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
     presence: RwLock<HashMap<AgentId, Presence>>,
 }
 
 impl Directory {
     /// A directory of these agents, and of the broker itself.
-    pub fn new(identity: &BrokerIdentity, agents: impl IntoIterator<Item = Entry>) -> Self {
-        let by_id = |entry: Entry| (entry.id(), Arc::new(entry));
-        Self {
+    pub fn new(identity: &BrokerIdentity, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) -> Self {
+        let directory = Self {
             broker: Arc::new(broker_entry(identity)),
-            agents: RwLock::new(agents.into_iter().map(by_id).collect()),
+            rule: RwLock::new(rule),
+            agents: RwLock::default(),
+            key_owners: RwLock::default(),
             presence: RwLock::default(),
-        }
+        };
+        agents.into_iter().for_each(|entry| directory.put(entry));
+        directory
     }
 
     /// The agent, or the broker itself.
@@ -87,27 +138,70 @@ impl Directory {
         agents.range((start, Bound::Unbounded)).map(|(_, entry)| entry).filter(wanted).take(limit).cloned().collect()
     }
 
-    /// Agents of a type that have all these skills, best first: with a session before without, less loaded before more,
-    /// then by id.
-    pub fn able(&self, agent_type: &AgentType, skills: &[String]) -> Vec<AgentId> {
+    /// Agents of a type that have all these skills, best first: those that are there before those that may be and those
+    /// that are gone, less loaded before more, then by id.
+    pub fn able(&self, agent_type: &AgentType, skills: &[String], now: Timestamp) -> Vec<AgentId> {
         let mut able = self.list(None, usize::MAX, Some(agent_type));
         able.retain(|entry| entry.has_skills(skills));
         let presence = self.presence.read().expect("no writer panics");
-        let absent = Presence::default();
+        let unknown = Presence::default();
+        let rule = self.rule();
         let rank = |entry: &Arc<Entry>| {
-            let present = presence.get(&entry.id()).unwrap_or(&absent);
-            (present.sessions == 0, present.load_permille())
+            let present = presence.get(&entry.id()).unwrap_or(&unknown);
+            (rule.liveness(present, now), present.load_permille())
         };
         able.sort_by_cached_key(rank); // stable: the list comes in the order of ids
         able.iter().map(|entry| entry.id()).collect()
     }
 
-    /// Whether the agent is there.
+    /// What is known of the agent's being there.
     pub fn presence(&self, agent: &AgentId) -> Presence {
         self.presence.read().expect("no writer panics").get(agent).cloned().unwrap_or_default()
     }
 
+    /// Whether the agent is there.
+    pub fn liveness(&self, agent: &AgentId, now: Timestamp) -> Liveness {
+        self.rule().liveness(&self.presence(agent), now)
+    }
+
+    /// Whether the agent has given no sign of life for the lease.
+    pub fn is_gone(&self, agent: &AgentId, now: Timestamp) -> bool {
+        self.gone_at(agent).is_some_and(|at| at <= now)
+    }
+
+    /// When the agent is gone, if it gives no further sign of life. `None`: not as long as its call of `Receive` is open.
+    pub fn gone_at(&self, agent: &AgentId) -> Option<Timestamp> {
+        let presence = self.presence.read().expect("no writer panics");
+        self.rule().gone_at(presence.get(agent).unwrap_or(&Presence::default()))
+    }
+
+    fn rule(&self) -> PresenceRule {
+        *self.rule.read().expect("no writer panics")
+    }
+
+    /// Begins again, as at a start.
+    pub(super) fn reset(&self, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) {
+        *self.rule.write().expect("no writer panics") = rule;
+        self.agents.write().expect("no writer panics").clear();
+        self.key_owners.write().expect("no writer panics").clear();
+        agents.into_iter().for_each(|entry| self.put(entry));
+        self.presence.write().expect("no writer panics").clear();
+    }
+
+    /// The key of this card that another agent has, if one has.
+    pub(super) fn key_of_another(&self, entry: &Entry) -> Option<KeyId> {
+        let owners = self.key_owners.read().expect("no writer panics");
+        let id = entry.id();
+        let mut keys = entry.keys.iter();
+        let taken = keys.find(|(_, valid)| owners.get(valid.key.as_bytes()).is_some_and(|owner| *owner != id));
+        taken.map(|(key_id, _)| key_id.clone())
+    }
+
     pub(super) fn put(&self, entry: Entry) {
+        let mut owners = self.key_owners.write().expect("no writer panics");
+        let id = entry.id();
+        owners.extend(entry.keys.values().map(|valid| (*valid.key.as_bytes(), id.clone())));
+        drop(owners);
         self.agents.write().expect("no writer panics").insert(entry.id(), Arc::new(entry));
     }
 
@@ -240,5 +334,49 @@ fn broker_entry(identity: &BrokerIdentity) -> Entry {
         record: AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() },
         types: Vec::new(),
         keys: HashMap::from([(identity.key_id.clone(), valid)]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULE: PresenceRule = PresenceRule {
+        suspect_after: Duration::from_secs(30),
+        lease: Duration::from_secs(60),
+        started_at: Timestamp::from_unix_nanoseconds(0),
+    };
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_parts(seconds, 0).unwrap()
+    }
+
+    #[test]
+    fn a_session_is_alive_then_suspect_then_gone_without_signs_of_life() {
+        let presence = Presence { sessions: 1, last_seen: Some(at(100)), ..Default::default() };
+        let liveness = |seconds| RULE.liveness(&presence, at(seconds));
+        assert_eq!([liveness(100), liveness(129)], [Liveness::Alive; 2]);
+        assert_eq!([liveness(130), liveness(159)], [Liveness::Suspect; 2]);
+        assert_eq!(liveness(160), Liveness::Gone);
+    }
+
+    #[test]
+    fn who_has_left_may_come_back_until_the_lease_is_over() {
+        let presence = Presence { last_seen: Some(at(100)), ..Default::default() };
+        assert_eq!(RULE.liveness(&presence, at(101)), Liveness::Suspect);
+        assert_eq!(RULE.liveness(&presence, at(160)), Liveness::Gone);
+    }
+
+    #[test]
+    fn after_a_start_nobody_is_gone_before_one_lease_is_over() {
+        let presence = Presence::default();
+        assert_eq!(RULE.liveness(&presence, at(59)), Liveness::Suspect);
+        assert_eq!(RULE.liveness(&presence, at(60)), Liveness::Gone);
+    }
+
+    #[test]
+    fn an_open_call_of_receive_is_a_sign_of_life() {
+        let presence = Presence { receives: 1, last_seen: Some(at(0)), ..Default::default() };
+        assert_eq!(RULE.liveness(&presence, at(1000)), Liveness::Alive);
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,14 +20,16 @@ use super::{
     directory::Directory,
     engine::{Command, Engine},
     identity::Identities,
+    limits::Rates,
     queries::View,
     refused,
 };
 use crate::{
     domain::mailbox::HolderId,
-    envelope::{UnverifiedEnvelope, VerifiedEnvelope, signing},
+    envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     ids::{AgentId, IdSource},
     proto::v1,
+    records::ParkReason,
     store::Store,
     time::{Clock, Timestamp},
 };
@@ -38,6 +40,8 @@ const QUEUE_MAX: usize = 4096;
 const GROUP_MAX: usize = 1024;
 /// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Between two tries to take up work again after a commit that failed.
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Failed to start a broker.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +65,7 @@ struct Shared {
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
     identities: Identities,
+    rates: Rates,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
     ids: Arc<dyn IdSource>,
@@ -70,6 +75,7 @@ struct Shared {
     draining: CancellationToken,
     stopping: CancellationToken,
     ended: CancellationToken,
+    serving: watch::Receiver<bool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -79,14 +85,15 @@ impl Broker {
         store: Arc<dyn Store>,
         identity: BrokerIdentity,
         settings: Settings,
-        operator_token: &str,
+        identities: Identities,
         ids: Arc<dyn IdSource>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
-        let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone())?;
+        let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone(), clock.now())?;
         let (commands, queue) = mpsc::channel(QUEUE_MAX);
         let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
+        let (serves, serving) = watch::channel(true);
         let directory = engine.directory().clone();
         let open_handoffs_at_start = engine.open_handoffs();
         let thread = {
@@ -96,7 +103,7 @@ impl Broker {
             let run = move || {
                 // Also when the engine panics: whoever waits must hear of it.
                 let _ended = ended.drop_guard();
-                runtime.block_on(run(engine, queue, &*clock, &stopping));
+                runtime.block_on(run(engine, queue, &*clock, &stopping, &serves));
             };
             std::thread::Builder::new().name("baton-engine".to_owned()).spawn(run).map_err(StartError::Thread)?
         };
@@ -104,7 +111,8 @@ impl Broker {
             commands,
             store,
             directory,
-            identities: Identities::new(operator_token),
+            identities,
+            rates: Rates::new(&settings.limits),
             identity,
             settings,
             ids,
@@ -114,6 +122,7 @@ impl Broker {
             draining: CancellationToken::new(),
             stopping,
             ended,
+            serving,
             thread: Mutex::new(Some(thread)),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -164,9 +173,10 @@ impl Broker {
         View { store: &*self.shared.store, access: self.access(), caller }
     }
 
-    /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender.
+    /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender; what it sent and is not
+    /// a message is kept as a dead letter.
     pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
-        let outcome = self.verify_unlogged(raw, session);
+        let outcome = self.parse_and_verify(raw, session);
         if let Err(refusal) = &outcome {
             // Anybody can cause this at will, and nobody knows who it was: not for the usual log.
             tracing::debug!(reason = refusal.code().name(), "an envelope was not verified: {refusal}");
@@ -174,14 +184,29 @@ impl Broker {
         outcome
     }
 
-    fn verify_unlogged(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
-        let parsed = UnverifiedEnvelope::parse(raw).map_err(refused)?;
+    fn parse_and_verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
+        // A session's agent is known already: what is too much costs it nothing more. Anybody else must first prove it.
+        let bytes = raw.len();
+        let rates = &self.shared.rates;
+        if let Some(agent) = session {
+            rates.check(agent, bytes).map_err(refused)?;
+        }
+        let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
+            if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
+                let (agent, text) = (agent.clone(), error.to_string());
+                self.send_soon(Command::KeepRefused { agent, raw, reason, text });
+            }
+            refused(error)
+        })?;
         let sender = &parsed.header().sender;
         if let Some(agent) = session.filter(|agent| *agent != sender) {
             return Err(refused(BrokerError::SenderMismatch { sender: sender.clone(), agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
         let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)?;
+        if session.is_none() {
+            rates.check(&verified.header().sender, bytes).map_err(refused)?;
+        }
         Ok(Box::new(verified))
     }
 
@@ -195,8 +220,8 @@ impl Broker {
         self.shared.commands.send(command).await.map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
-    /// Hands a command to the engine when there is nothing to wait on: in a destructor.
-    pub fn send_from_destructor(&self, command: Command) {
+    /// Hands a command to the engine without waiting: where nobody can, as in a destructor.
+    pub fn send_soon(&self, command: Command) {
         if let Err(mpsc::error::TrySendError::Full(command)) = self.shared.commands.try_send(command)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -228,6 +253,24 @@ impl Broker {
         receipt
     }
 
+    /// Whether the agent may open one more session or call of `Receive`.
+    pub fn may_open(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        let most = self.shared.settings.limits.sessions_max;
+        let presence = self.shared.directory.presence(agent);
+        if most == 0 || presence.sessions + presence.receives < most {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded {
+            what: "the agent has too many sessions open",
+            retry_after: Duration::from_secs(1),
+        })
+    }
+
+    /// Whether it takes commands: not while its store cannot be written to.
+    pub fn serving(&self) -> watch::Receiver<bool> {
+        self.shared.serving.clone()
+    }
+
     /// Ends when the engine has ended, whether it was asked to or failed.
     pub async fn ended(&self) {
         self.shared.ended.cancelled().await;
@@ -254,13 +297,37 @@ impl Broker {
     }
 }
 
-async fn run(mut engine: Engine, mut queue: mpsc::Receiver<Command>, clock: &dyn Clock, stopping: &CancellationToken) {
+/// What was wrong with an envelope that people may want to look at.
+fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
+    match error {
+        EnvelopeError::Malformed { part: "payload", .. }
+        | EnvelopeError::PayloadTypeMismatch { .. }
+        | EnvelopeError::ContextDigestMismatch { .. } => Some(ParkReason::SchemaInvalid),
+        EnvelopeError::Fields { violations } => {
+            let in_payload = violations.iter().any(|violation| violation.path.starts_with("envelope.payload."));
+            Some(if in_payload { ParkReason::SchemaInvalid } else { ParkReason::Malformed })
+        }
+        EnvelopeError::Malformed { .. } => Some(ParkReason::Malformed),
+        _ => None,
+    }
+}
+
+async fn run(
+    mut engine: Engine,
+    mut queue: mpsc::Receiver<Command>,
+    clock: &dyn Clock,
+    stopping: &CancellationToken,
+    serves: &watch::Sender<bool>,
+) {
     let mut commands = Vec::with_capacity(GROUP_MAX);
+    let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
+    tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let until_due = engine.next_deadline().map_or(SLEEP_MAX, |at| at.since(clock.now()).min(SLEEP_MAX));
         tokio::select! {
             biased;
             () = stopping.cancelled(), if !queue.is_closed() => queue.close(),
+            _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now()),
             received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return },
             () = tokio::time::sleep(until_due) => {}
         }
@@ -270,5 +337,14 @@ async fn run(mut engine: Engine, mut queue: mpsc::Receiver<Command>, clock: &dyn
         }
         engine.tick(now);
         engine.finish(now);
+        let is_serving = !engine.has_failed();
+        serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);
+    }
+}
+
+fn take_up_again(engine: &mut Engine, now: Timestamp) {
+    match engine.recover(now) {
+        Ok(()) => tracing::info!("the store takes writes again"),
+        Err(error) => tracing::debug!(%error, "the store does not take writes yet"),
     }
 }

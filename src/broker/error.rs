@@ -72,6 +72,15 @@ pub enum BrokerError {
         /// The id.
         agent: AgentId,
     },
+    /// An invitation that does not count.
+    #[error("the invitation is not known, was used, is over, or is for another agent")]
+    InvitationInvalid,
+    /// Another agent's key.
+    #[error("key {key_id} is the key of another agent; make one for each")]
+    KeyTaken {
+        /// Which of the card's.
+        key_id: String,
+    },
     /// A weak key.
     #[error("key {key_id} {problem}")]
     KeyWeak {
@@ -98,9 +107,40 @@ pub enum BrokerError {
         /// The id.
         delivery: String,
     },
+    /// No such dead letter, or not one the caller may see.
+    #[error("no dead letter {dead_letter} is known")]
+    DeadLetterUnknown {
+        /// The id.
+        dead_letter: String,
+    },
+    /// Somebody has decided about it already.
+    #[error("dead letter {dead_letter} is {state} already")]
+    DeadLetterSettled {
+        /// The id.
+        dead_letter: u64,
+        /// What has become of it.
+        state: &'static str,
+    },
+    /// It can be looked at, not delivered.
+    #[error("dead letter {dead_letter} was refused when it came: it is no message that can be delivered")]
+    DeadLetterNotAMessage {
+        /// The id.
+        dead_letter: u64,
+    },
+    /// A filter of something that is to be done finds nothing to do.
+    #[error("no dead letter matches the filter")]
+    NothingMatches,
     /// An identity is needed.
     #[error("the call needs an identity: send a token as \"authorization: Bearer TOKEN\"")]
     IdentityMissing,
+    /// Two proofs that do not agree.
+    #[error("the token is of {agent}, but the client certificate is of {certified}")]
+    IdentityConflict {
+        /// By the token.
+        agent: AgentId,
+        /// By the certificate.
+        certified: AgentId,
+    },
     /// A token that is not known.
     #[error("the token is not known, or its time is over; prove who you are again")]
     TokenInvalid,
@@ -136,7 +176,7 @@ pub enum BrokerError {
     #[error("the broker is stopping; connect again in a moment")]
     ShuttingDown,
     /// The disk.
-    #[error("the broker cannot write to its store at present; nothing was changed")]
+    #[error("the broker cannot write to its store at present; send the very same message again in a moment")]
     StoreUnavailable,
     /// Not in this version.
     #[error("{what} is not supported by this broker version")]
@@ -158,13 +198,19 @@ impl Refusal for BrokerError {
             Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
             Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
             Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
-            Self::SenderMismatch { .. } => ErrorCode::SenderMismatch,
+            Self::SenderMismatch { .. } | Self::IdentityConflict { .. } => ErrorCode::SenderMismatch,
             Self::AgentUnknown { .. } => ErrorCode::AgentUnknown,
             Self::AgentExists { .. } => ErrorCode::AgentExists,
+            Self::InvitationInvalid => ErrorCode::InvitationInvalid,
+            Self::KeyTaken { .. } => ErrorCode::KeyTaken,
             Self::KeyWeak { .. } => ErrorCode::KeyWeak,
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,
+            Self::DeadLetterUnknown { .. } => ErrorCode::DeadLetterUnknown,
+            Self::DeadLetterSettled { .. } => ErrorCode::DeadLetterSettled,
+            Self::DeadLetterNotAMessage { .. } => ErrorCode::DeadLetterNotAMessage,
+            Self::NothingMatches => ErrorCode::NothingMatches,
             Self::IdentityMissing => ErrorCode::IdentityMissing,
             Self::TokenInvalid => ErrorCode::TokenInvalid,
             Self::ChallengeFailed => ErrorCode::ChallengeFailed,
@@ -177,6 +223,13 @@ impl Refusal for BrokerError {
             Self::StoreUnavailable => ErrorCode::StoreUnavailable,
             Self::NotSupported { .. } => ErrorCode::NotSupported,
             Self::Internal => ErrorCode::Internal,
+        }
+    }
+
+    fn metadata(&self) -> Vec<(&'static str, String)> {
+        match self {
+            Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
+            _ => Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use super::{BrokerError, access::Caller, directory::Directory};
+use super::{BrokerError, access::Caller, directory::Directory, jwt::OperatorKeys};
 use crate::{
     envelope::{KeyRing, signing},
     ids::{AgentId, IdSource, KeyId},
@@ -25,14 +25,15 @@ type Digest = [u8; 32];
 #[derive(Debug)]
 pub struct Identities {
     operator: Digest,
+    operators: Option<OperatorKeys>,
     challenges: Mutex<HashMap<[u8; 32], (AgentId, Timestamp)>>,
     tokens: Mutex<HashMap<Digest, (AgentId, Timestamp)>>,
 }
 
 impl Identities {
-    /// With this operator's token.
-    pub fn new(operator_token: &str) -> Self {
-        Self { operator: digest(operator_token), challenges: Mutex::default(), tokens: Mutex::default() }
+    /// With this operator's token, and the keys of whoever else signs tokens of operators.
+    pub fn new(operator_token: &str, operators: Option<OperatorKeys>) -> Self {
+        Self { operator: digest(operator_token), operators, challenges: Mutex::default(), tokens: Mutex::default() }
     }
 
     /// Something to sign, and until when.
@@ -83,7 +84,10 @@ impl Identities {
         let digest = digest(token);
         // Digests are compared, and so the time it takes says nothing about the token.
         if digest == self.operator {
-            return Ok(Caller::Operator);
+            return Ok(Caller::Operator("an operator".to_owned()));
+        }
+        if let Some(name) = self.operators.as_ref().and_then(|keys| keys.operator(token, now)) {
+            return Ok(Caller::Operator(format!("operator {name}")));
         }
         match self.tokens.lock().expect("no holder panics").get(&digest) {
             Some((agent, expires_at)) if *expires_at > now => Ok(Caller::Agent(agent.clone())),
@@ -166,8 +170,12 @@ mod tests {
         let entry = Entry::parse(AgentRecord { card, created_at: at(0), updated_at: at(0) }).unwrap();
         let broker = BrokerIdentity { key_id: KeyId::parse("b").unwrap(), key: PrivateKey::from_seed(&[2; 32]) };
         Case {
-            identities: Identities::new("operator"),
-            directory: Directory::new(&broker, [entry]),
+            identities: Identities::new("operator", None),
+            directory: Directory::new(
+                &broker,
+                crate::broker::Settings::default().presence_rule(Timestamp::default()),
+                [entry],
+            ),
             key,
             agent: AgentId::parse("a").unwrap(),
             key_id: KeyId::parse("k").unwrap(),
@@ -194,7 +202,7 @@ mod tests {
         let caller = |seconds| case.identities.caller(Some(&token), at(seconds));
         assert_eq!(caller(60), Ok(Caller::Agent(case.agent.clone())));
         assert_eq!(caller(59 + 12 * 60 * 60), Err(BrokerError::TokenInvalid));
-        assert_eq!(case.identities.caller(Some("operator"), at(0)), Ok(Caller::Operator));
+        assert_eq!(case.identities.caller(Some("operator"), at(0)), Ok(Caller::Operator("an operator".to_owned())));
         assert_eq!(case.identities.caller(Some("guessed"), at(0)), Err(BrokerError::TokenInvalid));
         assert_eq!(case.identities.caller(None, at(0)), Ok(Caller::Anonymous));
     }

@@ -14,10 +14,12 @@ mod driver;
 pub mod engine;
 mod error;
 pub mod identity;
+pub mod jwt;
+pub mod limits;
 pub mod queries;
 mod settings;
 
 pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
 pub use driver::{Broker, StartError};
 pub use error::BrokerError;
-pub use settings::{BrokerIdentity, Enrollment, Settings, TimeoutBounds};
+pub use settings::{AgentLimits, BrokerIdentity, Enrollment, Settings, TimeoutBounds};

@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
+use prost::Message as _;
 
 use super::{
     BrokerError,
@@ -11,8 +12,13 @@ use super::{
 use crate::{
     domain::handoff::{Handoff, State, TaskStatus},
     ids::{AgentId, MessageId, TaskId},
-    records::{HandoffRecord, TaskRecord, by_number},
+    proto::v1,
+    records::{
+        CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason, TaskRecord,
+        by_number,
+    },
     store::{Key, Order, Store, Table},
+    time::Timestamp,
 };
 
 /// Most entries that one page looks at, so that a filter that matches little cannot hold a thread for long.
@@ -37,6 +43,61 @@ pub struct TaskFilter {
     /// In one of these statuses.
     pub statuses: Vec<TaskStatus>,
 }
+
+/// Which dead letters. What is set must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeadLetterFilter {
+    /// In one of these states; none: those that are parked.
+    pub states: Vec<DeadState>,
+    /// For one of these reasons.
+    pub reasons: Vec<ParkReason>,
+    /// For this mailbox, or from this sender of what was refused.
+    pub agent: Option<AgentId>,
+    /// From this sender.
+    pub sender: Option<AgentId>,
+    /// About this task.
+    pub task: Option<TaskId>,
+    /// Of one of these types, by number.
+    pub message_types: Vec<i32>,
+    /// Parked at this time or later.
+    pub parked_from: Option<Timestamp>,
+    /// Parked before this time.
+    pub parked_before: Option<Timestamp>,
+}
+
+impl DeadLetterFilter {
+    /// Whether this one is meant.
+    pub fn matches(&self, dead: &DeadLetterRecord) -> bool {
+        let state_fits = match self.states.as_slice() {
+            [] => dead.state == DeadState::Parked,
+            states => states.contains(&dead.state),
+        };
+        state_fits
+            && (self.reasons.is_empty() || self.reasons.contains(&dead.reason))
+            && self.agent.as_ref().is_none_or(|agent| dead.agent == *agent)
+            && self.sender.as_ref().is_none_or(|sender| dead.summary.sender_id == sender.as_str())
+            && self.task.as_ref().is_none_or(|task| dead.summary.task_id == task.as_str())
+            && (self.message_types.is_empty() || self.message_types.contains(&dead.summary.message_type))
+            && self.parked_from.is_none_or(|from| dead.parked_at >= from)
+            && self.parked_before.is_none_or(|before| dead.parked_at < before)
+    }
+}
+
+/// Entries of a custody log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CustodyPage {
+    /// The entries, oldest first.
+    pub entries: Vec<v1::CustodyLogEntry>,
+    /// How many the log has.
+    pub length: u64,
+    /// Whether the task has ended.
+    pub is_final: bool,
+    /// Numbers of entries that were asked for and are not there.
+    pub gap: Option<(u64, u64)>,
+}
+
+/// Bytes of entries and envelopes in one page, so that it fits a frame whatever is in it.
+const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 /// Part of a list, and how to go on.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +146,7 @@ impl View<'_> {
 
     /// Handoffs that the caller may see, newest first.
     pub fn handoffs(&self, filter: &HandoffFilter, size: usize, token: &str) -> Result<Page<Handoff>, BrokerError> {
-        let read = |id: &Bytes| {
+        let read = |_: &Bytes, id: &Bytes| {
             let record = self.store.get(&Key { table: Table::Handoffs, key: id.clone() })?;
             record.map(|record| Ok(HandoffRecord::decode(&record.value)?.handoff)).transpose()
         };
@@ -101,7 +162,7 @@ impl View<'_> {
 
     /// Tasks that the caller may see, newest first.
     pub fn tasks(&self, filter: &TaskFilter, size: usize, token: &str) -> Result<Page<TaskRecord>, BrokerError> {
-        let read = |id: &Bytes| {
+        let read = |_: &Bytes, id: &Bytes| {
             let record = self.store.get(&Key { table: Table::Tasks, key: id.clone() })?;
             record.map(|record| Ok(TaskRecord::decode(&record.value)?)).transpose()
         };
@@ -113,6 +174,135 @@ impl View<'_> {
         self.page(Table::TasksBySequence, &format!("{filter:?}"), size, token, read, wanted)
     }
 
+    /// One dead letter.
+    pub fn dead_letter(&self, number: u64) -> Result<DeadLetterRecord, BrokerError> {
+        let key = DeadLetterRecord::key(number);
+        let unknown = || BrokerError::DeadLetterUnknown { dead_letter: number.to_string() };
+        let record = self.store.get(&key)?.ok_or_else(unknown)?;
+        let dead = DeadLetterRecord::decode(&key.key, &record.value)?;
+        self.access.may_see_dead_letter(self.caller, &dead)?;
+        Ok(dead)
+    }
+
+    /// The bytes of a dead letter.
+    pub fn dead_bytes(&self, dead: &DeadLetterRecord) -> Result<Bytes, BrokerError> {
+        match &dead.envelope {
+            DeadEnvelope::Refused(raw) => Ok(raw.clone()),
+            DeadEnvelope::Accepted(sequence) => self.envelope(*sequence),
+        }
+    }
+
+    fn envelope(&self, sequence: u64) -> Result<Bytes, BrokerError> {
+        let record = self.store.get(&MessageRecord::envelope_key(sequence))?;
+        record.map(|record| record.value).ok_or_else(|| {
+            tracing::error!(sequence, "an envelope is not in the store");
+            BrokerError::Internal
+        })
+    }
+
+    /// Dead letters that the caller may see, newest first.
+    pub fn dead_letters(
+        &self,
+        filter: &DeadLetterFilter,
+        size: usize,
+        token: &str,
+    ) -> Result<Page<DeadLetterRecord>, BrokerError> {
+        let read = |key: &Bytes, value: &Bytes| Ok(Some(DeadLetterRecord::decode(key, value)?));
+        let wanted = |dead: &DeadLetterRecord| {
+            filter.matches(dead) && self.access.may_see_dead_letter(self.caller, dead).is_ok()
+        };
+        self.page(Table::DeadLetters, &format!("{filter:?}"), size, token, read, wanted)
+    }
+
+    /// Dead letters after this one and up to that one, oldest first, at most `limit` that match; and after which one to go
+    /// on, unless that was all.
+    pub fn dead_letters_after(
+        &self,
+        filter: &DeadLetterFilter,
+        after: u64,
+        last: u64,
+        limit: usize,
+    ) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
+        let bound = |number: u64| DeadLetterRecord::key(number).key;
+        let range = (Bound::Excluded(bound(after)), Bound::Included(bound(last)));
+        let entries = self.store.scan(Table::DeadLetters, range, Order::Ascending, LOOKED_AT_MAX)?;
+        let mut found = Vec::new();
+        let mut next = None;
+        for (key, record) in &entries {
+            let dead = DeadLetterRecord::decode(key, &record.value)?;
+            next = Some(dead.number);
+            if filter.matches(&dead) && self.access.may_see_dead_letter(self.caller, &dead).is_ok() {
+                found.push(dead);
+            }
+            if found.len() == limit {
+                return Ok((found, next));
+            }
+        }
+        Ok((found, next.filter(|_| entries.len() == LOOKED_AT_MAX)))
+    }
+
+    /// The number of the latest dead letter; 0 if there is none.
+    pub fn last_dead_letter(&self) -> Result<u64, BrokerError> {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let last = self.store.scan(Table::DeadLetters, all, Order::Descending, 1)?;
+        last.first().map_or(Ok(0), |(key, record)| Ok(DeadLetterRecord::decode(key, &record.value)?.number))
+    }
+
+    /// Entries of a task's custody log after this number. Status updates come with their envelopes, others if they are
+    /// wanted. Receipts are not signed yet.
+    pub fn custody(&self, id: &TaskId, after: u64, limit: usize, envelopes: bool) -> Result<CustodyPage, BrokerError> {
+        let record = self.task(id)?;
+        let (length, is_final) = (record.custody.length, record.task.status.is_final());
+        if after > length {
+            // The caller has seen more than there is: of a broker that was set back.
+            return Ok(CustodyPage { entries: Vec::new(), length, is_final, gap: Some((length + 1, after)) });
+        }
+        let from = Bound::Included(CustodyLink::key(id, after + 1).key);
+        let range = (from, CustodyLink::range(id).1);
+        let stored = self.store.scan(Table::Custody, range, Order::Ascending, limit)?;
+        let mut page = CustodyPage { entries: Vec::new(), length, is_final, gap: None };
+        let mut bytes = 0;
+        for (_, record) in stored {
+            let entry = self.custody_entry(&record.value, envelopes)?;
+            let number = entry.entry.as_ref().map_or(0, |entry| entry.number);
+            if page.entries.is_empty() && number > after + 1 {
+                page.gap = Some((after + 1, number - 1));
+            }
+            bytes += entry.encoded_len();
+            if bytes > PAGE_BYTES_MAX && !page.entries.is_empty() {
+                break;
+            }
+            page.entries.push(entry);
+        }
+        if page.entries.is_empty() && page.gap.is_none() && after < length {
+            page.gap = Some((after + 1, length));
+        }
+        Ok(page)
+    }
+
+    fn custody_entry(&self, stored: &Bytes, envelopes: bool) -> Result<v1::CustodyLogEntry, BrokerError> {
+        use v1::custody_entry::Event;
+        let (hash, entry_bytes) = CustodyLink::decode(stored)?;
+        let entry = v1::CustodyEntry::decode(entry_bytes.clone()).map_err(|error| {
+            tracing::error!(%error, "an entry of a custody log does not decode");
+            BrokerError::Internal
+        })?;
+        let custody_hash = hash.to_vec().into();
+        let mut shown = v1::CustodyLogEntry { entry_bytes, custody_hash, ..Default::default() };
+        if let Some(Event::Accepted(accepted)) = &entry.event {
+            let is_status = accepted.message_type == v1::MessageType::TaskStatusUpdate as i32;
+            if envelopes || is_status {
+                shown.envelope = self.envelope(accepted.sequence)?;
+            }
+            let id = MessageId::parse(&accepted.message_id).map_err(|_| BrokerError::Internal)?;
+            let record = self.store.get(&MessageRecord::key(id))?;
+            shown.receipt =
+                record.map(|record| MessageRecord::decode(&record.value)).transpose()?.map(|known| known.receipt);
+        }
+        shown.entry = Some(entry);
+        Ok(shown)
+    }
+
     /// A page of an index, newest first. The token names the last entry that was looked at, and the filter.
     fn page<T>(
         &self,
@@ -120,7 +310,7 @@ impl View<'_> {
         filter: &str,
         size: usize,
         token: &str,
-        read: impl Fn(&Bytes) -> Result<Option<T>, BrokerError>,
+        read: impl Fn(&Bytes, &Bytes) -> Result<Option<T>, BrokerError>,
         wanted: impl Fn(&T) -> bool,
     ) -> Result<Page<T>, BrokerError> {
         if *self.caller == Caller::Anonymous {
@@ -136,7 +326,7 @@ impl View<'_> {
         let mut page = Page { entries: Vec::new(), next_token: String::new() };
         let last = entries.len().saturating_sub(1);
         for (place, (key, id)) in entries.iter().enumerate() {
-            if let Some(entry) = read(&id.value)?.filter(&wanted) {
+            if let Some(entry) = read(key, &id.value)?.filter(&wanted) {
                 page.entries.push(entry);
             }
             let is_last = place == last;

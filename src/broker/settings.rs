@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::directory::PresenceRule;
 use crate::{
     domain::handoff::{LoopLimits, Timeouts},
     envelope::keys::{PrivateKey, PublicKey},
     ids::KeyId,
+    time::Timestamp,
 };
 
 /// The limits and spans of SPEC 2, 3 and 4.
@@ -19,8 +21,10 @@ pub struct Settings {
     pub ack_wait: Duration,
     /// The longest extension of a delivery.
     pub extension_max: Duration,
-    /// How often agents are asked for a heartbeat.
+    /// How often agents are asked for a heartbeat. After three missed ones an agent is suspect.
     pub heartbeat_interval: Duration,
+    /// After how long without a sign of life an agent is gone.
+    pub presence_lease: Duration,
     /// Timeouts of a handoff whose request names none.
     pub timeouts: Timeouts,
     /// What a request may name.
@@ -29,6 +33,8 @@ pub struct Settings {
     pub loop_limits: LoopLimits,
     /// Most refusals that one task's custody log keeps.
     pub refusals_recorded_max: u32,
+    /// What one agent may use.
+    pub limits: AgentLimits,
     /// Whether unsigned envelopes are taken. Only for development, only on loopback.
     pub unsigned_allowed: bool,
     /// Who may register a new agent.
@@ -42,6 +48,33 @@ pub struct TimeoutBounds {
     pub shortest: Duration,
     /// The longest.
     pub longest: Duration,
+}
+
+/// What one agent may use, so that none can crowd out the others (SPEC 5). 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AgentLimits {
+    /// Envelopes a second; as many may come at once.
+    pub messages_per_second: u32,
+    /// Bytes of envelopes a second; as many may come at once, and at least one frame.
+    pub bytes_per_second: u32,
+    /// Handoffs that it has asked for and that are open.
+    pub open_handoffs_max: u32,
+    /// Messages that wait in its mailbox.
+    pub mailbox_max: u32,
+    /// Sessions and calls of `Receive` that it has open.
+    pub sessions_max: u32,
+}
+
+impl Default for AgentLimits {
+    fn default() -> Self {
+        Self {
+            messages_per_second: 20_000,
+            bytes_per_second: 256 * 1024 * 1024,
+            open_handoffs_max: 100_000,
+            mailbox_max: 1_000_000,
+            sessions_max: 256,
+        }
+    }
 }
 
 /// Who may register a new agent.
@@ -62,6 +95,7 @@ impl Default for Settings {
             ack_wait: Duration::from_secs(30),
             extension_max: Duration::from_secs(10 * 60),
             heartbeat_interval: Duration::from_secs(10),
+            presence_lease: Duration::from_secs(60),
             timeouts: Timeouts::default(),
             timeout_bounds: TimeoutBounds {
                 shortest: Duration::from_millis(100),
@@ -69,9 +103,17 @@ impl Default for Settings {
             },
             loop_limits: LoopLimits::default(),
             refusals_recorded_max: 256,
+            limits: AgentLimits::default(),
             unsigned_allowed: false,
             enrollment: Enrollment::Operator,
         }
+    }
+}
+
+impl Settings {
+    /// When an agent is taken for gone, at a broker that starts now.
+    pub fn presence_rule(&self, started_at: Timestamp) -> PresenceRule {
+        PresenceRule { suspect_after: self.heartbeat_interval * 3, lease: self.presence_lease, started_at }
     }
 }
 

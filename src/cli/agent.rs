@@ -1,4 +1,4 @@
-//! `baton agent`: register, list, show, serve.
+//! `baton agent`: register, invite, list, show, serve.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,23 @@ pub(super) enum AgentCommand {
         /// Which.
         id: AgentId,
     },
+    Invite(InviteArgs),
     Serve(worker::ServeAgentArgs),
+}
+
+/// Make an invitation: it lets one new agent register, once. For an operator.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton agent invite --id carol
+  baton agent invite --hours 2
+  baton agent register --id carol --key carol.pem --invitation invitation-5f3a…")]
+pub(super) struct InviteArgs {
+    /// Whom it is for; without it, any new agent.
+    #[arg(long, value_name = "AGENT")]
+    id: Option<AgentId>,
+    /// For how many hours it is good; at most 720.
+    #[arg(long, default_value_t = 24, value_name = "HOURS")]
+    hours: u32,
 }
 
 /// Register an agent, or change its card.
@@ -65,6 +81,9 @@ pub(super) struct RegisterArgs {
     /// The name of the key.
     #[arg(long, default_value = "k1", value_name = "KEY")]
     key_id: String,
+    /// An invitation, where an operator must otherwise register agents.
+    #[arg(long, value_name = "INVITATION", default_value = "")]
+    invitation: String,
     /// The whole card as a JSON file, instead of all other flags.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "key", "public_key", "types", "skills"])]
     card: Option<PathBuf>,
@@ -80,6 +99,16 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
             let found = client.answer(client.agents().get_agent(request).await)?;
             show(&found.agent.unwrap_or_default(), output)
         }
+        AgentCommand::Invite(args) => {
+            let client = connection.client().await?;
+            let lifetime = Some(prost_types::Duration { seconds: i64::from(args.hours) * 3600, nanos: 0 });
+            let agent_id = args.id.map(|id| id.to_string()).unwrap_or_default();
+            let request = v1::CreateInvitationRequest { agent_id, lifetime };
+            let made = client.answer(client.agents().create_invitation(request).await)?;
+            output.one(&made, |made| {
+                vec![("invitation", made.invitation.clone()), ("good until", output::time(made.expire_time.as_ref()))]
+            })
+        }
         AgentCommand::Serve(args) => worker::run(args, connection).await,
     }
 }
@@ -90,7 +119,7 @@ async fn register(args: RegisterArgs, connection: &ConnectionArgs, output: &Outp
         None => card_of(&args)?,
     };
     let client = connection.client().await?;
-    let request = v1::RegisterAgentRequest { card: Some(card) };
+    let request = v1::RegisterAgentRequest { card: Some(card), invitation: args.invitation };
     let registered = client.answer(client.agents().register_agent(request).await)?;
     show(&registered.agent.unwrap_or_default(), output)
 }

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Failure;
 use crate::{
-    client::{Agent, Client, Identity, Options},
+    client::{Agent, Client, ClientCertificate, Identity, Options},
     config::{DEFAULT_DATA, DEFAULT_LISTEN},
     envelope::keys::PrivateKey,
     ids::{AgentId, KeyId, SystemIds},
@@ -25,6 +25,12 @@ pub(super) struct ConnectionArgs {
     /// The token to call with. Default: ./baton-data/operator.token if it is there.
     #[arg(long, global = true, env = "BATON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     token: Option<String>,
+    /// A client certificate, a PEM file, to prove by who one is. Needs --cert-key.
+    #[arg(long, global = true, env = "BATON_CERT", value_name = "FILE", requires = "cert_key")]
+    cert: Option<PathBuf>,
+    /// Its private key, a PEM file.
+    #[arg(long, global = true, env = "BATON_CERT_KEY", value_name = "FILE", requires = "cert")]
+    cert_key: Option<PathBuf>,
 }
 
 /// Flags of every command that acts as an agent.
@@ -48,7 +54,13 @@ impl ConnectionArgs {
         let ca = self.ca.clone().or_else(|| Some(data.join("tls/ca.pem")).filter(|path| path.exists()));
         let operator = || std::fs::read_to_string(data.join("operator.token")).ok();
         let token = self.token.clone().or_else(operator).map(|token| token.trim().to_owned());
-        Options { server: self.server.clone(), ca, token: token.filter(|token| !token.is_empty()) }
+        let certificate = self.cert.clone().zip(self.cert_key.clone());
+        Options {
+            server: self.server.clone(),
+            ca,
+            token: token.filter(|token| !token.is_empty()),
+            certificate: certificate.map(|(certificate, key)| ClientCertificate { certificate, key }),
+        }
     }
 
     /// As an operator, or whoever the token is of.

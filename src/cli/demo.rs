@@ -236,6 +236,6 @@ async fn register(client: &Client, identity: &Identity, agent_type: &str) -> Res
         keys: vec![identity.agent_key()],
         ..Default::default()
     };
-    let request = v1::RegisterAgentRequest { card: Some(card) };
+    let request = v1::RegisterAgentRequest { card: Some(card), ..Default::default() };
     client.answer(client.agents().register_agent(request).await).map(drop).map_err(Failure::from)
 }

@@ -38,6 +38,10 @@ impl Failure {
         Self { code: USAGE, message: message.into() }
     }
 
+    pub(super) fn damaged(message: impl Into<String>) -> Self {
+        Self { code: DATA_DAMAGED, message: message.into() }
+    }
+
     /// Whether trying again later can help.
     pub(super) fn may_pass(&self) -> bool {
         self.code == UNREACHABLE && !self.message.contains("not trusted") || self.code == FAILED
@@ -91,12 +95,19 @@ impl From<ServerError> for Failure {
             ServerError::Folder(FolderError::File { .. } | FolderError::Key(_))
             | ServerError::DevelopmentCa(_)
             | ServerError::Tls(_)
+            | ServerError::OperatorKeys { .. }
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
             ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
             ServerError::Start(_) => DATA_DAMAGED,
             ServerError::Reflection(_) | ServerError::Serve(_) | ServerError::Engine => FAILED,
         };
         Self { code, message: error.to_string() }
+    }
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        Self { code: of_store(&error), message: error.to_string() }
     }
 }
 

@@ -12,8 +12,13 @@ use crate::proto;
 static SCHEMA: LazyLock<DescriptorPool> =
     LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).expect("the schema was compiled with this program"));
 
+static STORAGE: LazyLock<DescriptorPool> = LazyLock::new(|| {
+    DescriptorPool::decode(proto::STORAGE_DESCRIPTORS).expect("the schema was compiled with this program")
+});
+
 fn descriptor(name: &str) -> MessageDescriptor {
-    SCHEMA.get_message_by_name(name).expect("every message of ours is in the schema")
+    let found = SCHEMA.get_message_by_name(name).or_else(|| STORAGE.get_message_by_name(name));
+    found.expect("every message of ours is in a schema")
 }
 
 /// A message as JSON.

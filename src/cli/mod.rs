@@ -11,6 +11,7 @@ mod completions;
 mod connection;
 mod demo;
 mod dev;
+mod dlq;
 mod envelope;
 mod exit;
 mod handoff;
@@ -19,6 +20,7 @@ mod keygen;
 mod logging;
 mod mail;
 mod serve;
+mod store;
 mod task;
 mod token;
 mod worker;
@@ -76,7 +78,10 @@ enum Command {
     /// Ask for handoffs, answer them, look at them.
     #[command(subcommand)]
     Handoff(handoff::HandoffCommand),
-    /// Look at tasks.
+    /// Look at dead letters, and redrive or discard them.
+    #[command(subcommand)]
+    Dlq(dlq::DlqCommand),
+    /// Look at tasks, follow them, audit them.
     #[command(subcommand)]
     Task(task::TaskCommand),
     /// Receive an agent's mail.
@@ -85,6 +90,9 @@ enum Command {
     /// Sign, verify and inspect envelopes, as JSON.
     #[command(subcommand)]
     Envelope(envelope::EnvelopeCommand),
+    /// Check a store that may be damaged, and save what can be read.
+    #[command(subcommand)]
+    Store(store::StoreCommand),
     Completions(completions::CompletionsArgs),
 }
 
@@ -101,9 +109,11 @@ pub async fn run() -> u8 {
         Command::Token(args) => token::run(args, &cli.connection).await,
         Command::Agent(command) => agent::run(command, &cli.connection, &output).await,
         Command::Handoff(command) => handoff::run(command, &cli.connection, &output).await,
+        Command::Dlq(command) => dlq::run(command, &cli.connection, &output).await,
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection).await,
         Command::Envelope(command) => envelope::run(command),
+        Command::Store(command) => store::run(command, &output),
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

@@ -1,9 +1,12 @@
 //! `baton serve`: a broker with a configuration file; and running any broker until a signal.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::Notify,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::Failure;
@@ -38,9 +41,17 @@ pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
     run_until_signal(config, |ready| announce!("baton is ready on {} (TLS)", ready.address)).await
 }
 
-/// Runs a broker until SIGINT or SIGTERM. A second signal ends the process at once; nothing that was answered is lost.
+/// Runs a broker until SIGINT or SIGTERM. SIGHUP makes it take in its certificates anew. A second signal ends the process at once; nothing that was answered is lost.
 pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> Result<(), Failure> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut hangup = signal(SignalKind::hangup())?;
+    let reload = Arc::new(Notify::new());
+    let reload_on_signal = reload.clone();
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            reload_on_signal.notify_one();
+        }
+    });
     let stop = CancellationToken::new();
     let stop_on_signal = stop.clone();
     tokio::spawn(async move {
@@ -57,5 +68,5 @@ pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready))
             }
         }
     });
-    Ok(server::run(config, stop, ready).await?)
+    Ok(server::run(config, stop, reload, ready).await?)
 }

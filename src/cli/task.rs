@@ -1,15 +1,21 @@
-//! `baton task`: list, show.
+//! `baton task`: list, show, watch, audit.
 
 use clap::Subcommand;
+use prost::Message as _;
+use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
     connection::ConnectionArgs,
+    json,
     output::{self, Output},
 };
 use crate::{
+    audit::{Audit, AuditError},
+    client::Client,
+    envelope::keys::PublicKey,
     ids::{AgentId, TaskId},
-    proto::v1,
+    proto::v1::{self, custody_entry::Event, watch_task_response::Update},
 };
 
 #[derive(Debug, Subcommand)]
@@ -25,6 +31,20 @@ pub(super) enum TaskCommand {
     },
     /// Show one task: who owns it, at which epoch, and how it came there.
     Show {
+        /// Which.
+        id: TaskId,
+    },
+    /// Follow one task until it ends: everything that is accepted and decided about it.
+    Watch {
+        /// Which.
+        id: TaskId,
+        /// Only what comes after this entry of its custody log.
+        #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+        after: u64,
+    },
+    /// Replay a task's custody log from empty: check its chain and the broker's receipts, and that it gives the state that
+    /// the broker shows.
+    Audit {
         /// Which.
         id: TaskId,
     },
@@ -54,7 +74,117 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
             let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
             output.one(&task, lines)
         }
+        TaskCommand::Watch { id, after } => watch(&client, &id, after, output).await,
+        TaskCommand::Audit { id } => audit(&client, id, output).await,
     }
+}
+
+async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output) -> Result<(), Failure> {
+    let request = v1::WatchTaskRequest { task_id: id.to_string(), after_number };
+    let mut updates = client.answer(client.tasks().watch_task(request).await)?;
+    while let Some(update) = updates.next().await {
+        let update = client.answer(update.map(tonic::Response::new))?;
+        match &update.update {
+            Some(Update::Entry(entry)) if output.is_table() => say!("{}", entry_line(entry)),
+            Some(Update::Gap(gap)) if output.is_table() => {
+                say!("{:>5}  (entries {} to {} are not there)", "", gap.first_number, gap.last_number);
+            }
+            Some(_) => say!("{}", json::of(&update)?),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// One entry on a line: its number, when, what happened, and how the task stood after it.
+fn entry_line(entry: &v1::CustodyLogEntry) -> String {
+    let details = v1::Envelope::decode(entry.envelope.clone())
+        .ok()
+        .and_then(|envelope| v1::TaskStatusUpdate::decode(envelope.payload?.value).ok())
+        .map(|update| update.details)
+        .unwrap_or_default();
+    let entry = entry.entry.clone().unwrap_or_default();
+    let kind = |envelope: &v1::CustodyEnvelope| {
+        format!("{} of {}", output::short(envelope.message_type().as_str_name(), "MESSAGE_TYPE_"), envelope.sender_id)
+    };
+    let mail = |delivery: &v1::CustodyDelivery| {
+        format!("{} by {}", output::short(delivery.mail().as_str_name(), "HANDOFF_MAIL_"), delivery.agent_id)
+    };
+    let what = match &entry.event {
+        Some(Event::Accepted(envelope)) => format!("accepted {}", kind(envelope)),
+        Some(Event::Refused(envelope)) => {
+            let code = output::short(envelope.error_code().as_str_name(), "ERROR_CODE_");
+            format!("refused {}: {code}", kind(envelope))
+        }
+        Some(Event::Acked(delivery)) => format!("acked {}", mail(delivery)),
+        Some(Event::GivenUp(delivery)) => format!("given up {}", mail(delivery)),
+        Some(Event::Time(_)) => "a deadline passed".to_owned(),
+        Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
+        Some(Event::Redriven(redrive)) => format!("redriven from dead letter {}", redrive.dead_letter_id),
+        None => String::new(),
+    };
+    let state = match entry.handoff_state() {
+        v1::HandoffState::Unspecified => String::new(),
+        state => output::short(state.as_str_name(), "HANDOFF_STATE_"),
+    };
+    format!(
+        "{:>5}  {}  {what:<44} {state:<13} {:<16} owner {} at epoch {}{}{details}",
+        entry.number,
+        output::time(entry.entry_time.as_ref()),
+        output::short(entry.task_status().as_str_name(), "TASK_STATUS_"),
+        entry.owner_id,
+        entry.epoch,
+        if details.is_empty() { "" } else { ": " },
+    )
+}
+
+async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failure> {
+    let request = v1::GetAgentRequest { agent_id: AgentId::broker().to_string() };
+    let broker = client.answer(client.agents().get_agent(request).await)?.agent.and_then(|agent| agent.card);
+    let key = broker.and_then(|card| card.keys.first().and_then(|key| PublicKey::parse(&key.public_key).ok()));
+    let key = key.ok_or_else(|| Failure::failed("the broker shows no key to check its receipts with"))?;
+    let broken = |error: AuditError| Failure::failed(format!("the custody log of {id} does not hold: {error}"));
+    let mut audit = Audit::new(id.clone(), Some(key));
+    loop {
+        let request = v1::GetCustodyLogRequest {
+            task_id: id.to_string(),
+            after_number: audit.length(),
+            page_size: 1000,
+            include_envelopes: true,
+        };
+        let page = client.answer(client.tasks().get_custody_log(request).await)?;
+        if let Some(gap) = page.gap {
+            let problem = format!("entries {} to {} are not there", gap.first_number, gap.last_number);
+            return Err(broken(AuditError { number: gap.first_number, problem }));
+        }
+        page.entries.iter().try_for_each(|entry| audit.take(entry)).map_err(broken)?;
+        if audit.length() >= page.custody_length {
+            break;
+        }
+    }
+    let request = v1::GetTaskRequest { task_id: id.to_string() };
+    let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
+    // Something may have come in between; then the log is longer than what was replayed, and there is more to check.
+    if task.custody_length == audit.length() {
+        audit.compare(&task).map_err(broken)?;
+    }
+    let handoffs = audit.handoffs().count();
+    if output.is_table() {
+        say!(
+            "the custody log of {id} holds: {} entries, {} receipts, {} refusals",
+            audit.length(),
+            audit.receipts(),
+            audit.refusals()
+        );
+        say!("replayed from empty it gives: owner {} at epoch {}, {handoffs} handoffs", task.owner_id, task.epoch);
+        say!("head {}", hex::encode(audit.hash()));
+        return Ok(());
+    }
+    output.value(&serde_json::json!({
+        "taskId": id.to_string(), "entries": audit.length(), "receipts": audit.receipts(),
+        "refusals": audit.refusals(), "handoffs": handoffs, "ownerId": task.owner_id, "epoch": task.epoch,
+        "custodyHash": hex::encode(audit.hash()),
+    }))
 }
 
 fn lines(task: &v1::Task) -> Vec<(&'static str, String)> {

@@ -89,7 +89,8 @@ async fn register(args: &ServeAgentArgs, connection: &ConnectionArgs) -> Result<
         keys: vec![identity.agent_key()],
         ..Default::default()
     };
-    let registered = client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card) }).await;
+    let registered =
+        client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card), ..Default::default() }).await;
     match client.answer(registered) {
         Ok(_) => Ok(()),
         // Registered with another card, or by an operator: its key decides.
@@ -100,22 +101,15 @@ async fn register(args: &ServeAgentArgs, connection: &ConnectionArgs) -> Result<
 
 impl Worker<'_> {
     async fn work(mut self) -> Result<(), ClientError> {
-        let interval = self.agent.session.welcome.heartbeat_interval.unwrap_or_default();
-        let interval = Duration::try_from(interval).unwrap_or_default().max(Duration::from_secs(1));
-        let mut heartbeats = tokio::time::interval(interval);
+        self.heartbeat().await?;
         loop {
-            let delivered = tokio::select! {
-                delivered = self.agent.next() => delivered?,
-                _ = heartbeats.tick() => {
-                    self.heartbeat().await?;
-                    continue;
-                }
-            };
+            let delivered = self.agent.next().await?;
             let done = self.handle(&delivered).await?;
             self.agent.session.ack(&delivered.delivery.delivery_id).await?;
             if done && self.args.once {
                 return Ok(());
             }
+            self.heartbeat().await?; // it may own more or less now
         }
     }
 
@@ -127,7 +121,8 @@ impl Worker<'_> {
 
     /// Handles one delivery. True if a task is done with.
     async fn handle(&mut self, delivered: &Delivered) -> Result<bool, ClientError> {
-        if !self.seen.insert(delivered.envelope.message_id.clone()) {
+        // A request that is tried again is the same message, and another handoff.
+        if !self.seen.insert(format!("{} {}", delivered.envelope.message_id, delivered.handoff_id())) {
             return Ok(false); // a redelivery of what was handled
         }
         match self.answer(delivered).await {

@@ -49,7 +49,8 @@ impl Delivered {
     /// The handoff that it is about.
     pub fn handoff_id(&self) -> &str {
         match self.kind() {
-            MessageType::HandoffRequest => &self.envelope.message_id,
+            // Where the request was redriven, this is not its message_id.
+            MessageType::HandoffRequest => &self.delivery.handoff_id,
             _ => &self.envelope.correlation_id,
         }
     }
@@ -61,7 +62,8 @@ impl Delivered {
 }
 
 impl Agent {
-    /// Proves who one is and opens a session that takes this many deliveries at a time.
+    /// Proves who one is, if the connection's certificate does not, and opens a session that takes this many deliveries at
+    /// a time.
     pub async fn connect(
         client: &Client,
         identity: Identity,
@@ -69,8 +71,10 @@ impl Agent {
         clock: Arc<dyn Clock>,
         ids: Arc<dyn IdSource>,
     ) -> Result<Self, ClientError> {
-        let token = client.prove(&identity).await?;
-        let client = client.with_token(&token)?;
+        let client = match client.is_certified {
+            true => client.clone(),
+            false => client.with_token(&client.prove(&identity).await?)?,
+        };
         let session = Session::open(&client).await?;
         session.credit(credit).await?;
         let composer = Composer { identity, clock, ids };

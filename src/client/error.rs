@@ -132,7 +132,8 @@ impl ClientError {
         Self::Refused(Box::new(Refused::of(status, &details)))
     }
 
-    pub(super) fn of_message(message: &tonic_types::pb::Status) -> Self {
+    /// The error that a session's or a stream's answer carries.
+    pub fn of_message(message: &tonic_types::pb::Status) -> Self {
         use prost::Message as _;
         let code = Code::from_i32(message.code);
         let status = Status::with_details(code, message.message.clone(), message.encode_to_vec().into());

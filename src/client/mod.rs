@@ -27,7 +27,8 @@ use crate::{
     ids::{AgentId, KeyId},
     proto::v1::{
         self, agent_service_client::AgentServiceClient, broker_service_client::BrokerServiceClient,
-        handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
+        dead_letter_service_client::DeadLetterServiceClient, handoff_service_client::HandoffServiceClient,
+        task_service_client::TaskServiceClient,
     },
 };
 
@@ -42,6 +43,17 @@ pub struct Options {
     pub ca: Option<PathBuf>,
     /// A token to call with.
     pub token: Option<String>,
+    /// What to prove by who one is when connecting.
+    pub certificate: Option<ClientCertificate>,
+}
+
+/// A certificate of an agent, and its key: PEM files. The certificate has a URI `urn:baton:agent:ID`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientCertificate {
+    /// The certificate, then those that lead to the CA.
+    pub certificate: PathBuf,
+    /// Its private key, not encrypted.
+    pub key: PathBuf,
 }
 
 /// Who an agent is, and what proves it.
@@ -83,6 +95,8 @@ impl Interceptor for Token {
 #[derive(Debug, Clone)]
 pub struct Client {
     server: String,
+    /// The connection itself proves who one is.
+    is_certified: bool,
     channel: Channel,
     token: Token,
 }
@@ -99,6 +113,11 @@ impl Client {
             }
             None => tls.with_native_roots(),
         };
+        if let Some(files) = &options.certificate {
+            let read =
+                |path: &PathBuf| std::fs::read(path).map_err(|source| ClientError::Ca { path: path.clone(), source });
+            tls = tls.identity(tonic::transport::Identity::from_pem(read(&files.certificate)?, read(&files.key)?));
+        }
         let endpoint = Endpoint::from_shared(format!("https://{server}"))
             .and_then(|endpoint| endpoint.tls_config(tls))
             .map_err(|source| ClientError::Address { server: server.clone(), source })?
@@ -106,7 +125,8 @@ impl Client {
             .http2_keep_alive_interval(Duration::from_secs(30))
             .tcp_nodelay(true);
         let channel = endpoint.connect().await.map_err(|source| ClientError::connecting(&server, &source))?;
-        let client = Self { server, channel, token: Token::default() };
+        let is_certified = options.certificate.is_some();
+        let client = Self { server, is_certified, channel, token: Token::default() };
         match &options.token {
             Some(token) => client.with_token(token),
             None => Ok(client),
@@ -152,6 +172,12 @@ impl Client {
     /// Handoffs.
     pub fn handoffs(&self) -> HandoffServiceClient<Authorized> {
         HandoffServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// Dead letters.
+    pub fn dead_letters(&self) -> DeadLetterServiceClient<Authorized> {
+        DeadLetterServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
     }
 

@@ -44,10 +44,12 @@ pub struct Session {
     pending: Arc<Mutex<Pending>>,
     next_request: AtomicU64,
     deliveries: tokio::sync::Mutex<mpsc::Receiver<v1::Delivery>>,
+    /// What the agent says of itself at every heartbeat.
+    heartbeat: Arc<Mutex<v1::Heartbeat>>,
 }
 
 impl Session {
-    /// Opens a session for the agent of the client's token.
+    /// Opens a session for the agent of the client's token. It sends heartbeats by itself, as often as the broker asks for.
     pub async fn open(client: &Client) -> Result<Self, ClientError> {
         let (frames, receiver) = mpsc::channel(FRAMES_MAX);
         let answer = client.messages().connect(ReceiverStream::new(receiver)).await;
@@ -63,6 +65,11 @@ impl Session {
         let (sender, deliveries) = mpsc::channel(DELIVERIES_MAX);
         let pending = Arc::new(Mutex::new(Pending::default()));
         tokio::spawn(read(responses, sender, pending.clone()));
+        let heartbeat = Arc::default();
+        let interval = welcome.heartbeat_interval.and_then(|interval| Duration::try_from(interval).ok());
+        if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
+            tokio::spawn(beat(frames.downgrade(), interval, Arc::clone(&heartbeat)));
+        }
         Ok(Self {
             welcome,
             broker_key,
@@ -70,6 +77,7 @@ impl Session {
             pending,
             next_request: AtomicU64::new(1),
             deliveries: tokio::sync::Mutex::new(deliveries),
+            heartbeat,
         })
     }
 
@@ -113,8 +121,9 @@ impl Session {
         self.ask(Request::Credit(v1::Credit { max_outstanding })).await.map(drop)
     }
 
-    /// Says how the agent is.
+    /// Says how the agent is, now and at every heartbeat from now on.
     pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
+        self.heartbeat.lock().expect("no holder panics").clone_from(&heartbeat);
         self.ask(Request::Heartbeat(heartbeat)).await.map(drop)
     }
 
@@ -146,6 +155,20 @@ impl Session {
     fn why_ended(&self) -> String {
         let pending = self.pending.lock().expect("no holder panics");
         pending.ended.clone().unwrap_or_else(|| "the connection was lost".to_owned())
+    }
+}
+
+/// Until the session is dropped.
+async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, heartbeat: Arc<Mutex<v1::Heartbeat>>) {
+    let mut turns = tokio::time::interval(interval);
+    loop {
+        turns.tick().await;
+        let Some(frames) = frames.upgrade() else { return };
+        let heartbeat = heartbeat.lock().expect("no holder panics").clone();
+        let frame = v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(heartbeat)) };
+        if frames.send(frame).await.is_err() {
+            return;
+        }
     }
 }
 

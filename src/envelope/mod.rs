@@ -7,6 +7,7 @@
 mod author;
 mod checks;
 mod error;
+mod input;
 pub mod keys;
 mod payload;
 pub mod signing;
@@ -15,6 +16,7 @@ mod verified;
 pub use author::{payload_of, sign};
 pub use checks::Checks;
 pub use error::EnvelopeError;
+pub use input::{Resolved, input_of};
 pub use payload::{Body, RequestBody, RequestedTimeouts, check_heartbeat};
 pub use verified::{Header, KeyRing, KeyRingError, Receiver, UnverifiedEnvelope, VerifiedEnvelope};
 

@@ -117,6 +117,11 @@ impl UnverifiedEnvelope {
         &self.header
     }
 
+    /// What it claims to carry.
+    pub fn body(&self) -> &Body {
+        &self.body
+    }
+
     /// Checks the signature by the sender's key. An unsigned envelope passes only if `unsigned_allowed`.
     pub fn verify(
         self,

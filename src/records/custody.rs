@@ -1,16 +1,19 @@
-//! Table custody: per task, the hash-chained list of everything that was accepted and decided.
+//! Table custody: per task, the hash-chained list of everything that was accepted and decided. The value is the hash
+//! after the entry, 32 bytes, and the entry, an encoded `baton.v1.CustodyEntry`, so that whoever reads a log can check
+//! its chain.
 
 use bytes::Bytes;
 use prost::Message;
+use prost_types::Timestamp as WireTime;
 
-use super::{by_name_and_number, id_bytes, texts};
+use super::{DecodeError, Reader, by_name_and_number, range_of_name, texts};
 use crate::{
     codes::ErrorCode,
-    domain::handoff::{Acked, Handoff, Task},
-    envelope::{VerifiedEnvelope, signing},
-    ids::{AgentId, TaskId},
-    proto::storage,
-    store::{Key, Table},
+    domain::handoff::{Acked, Handoff, LoopLimits, Task, Timeouts},
+    envelope::{Resolved, VerifiedEnvelope, signing},
+    ids::{AgentId, MessageId, TaskId},
+    proto::v1,
+    store::{Key, KeyRange, Table},
     time::Timestamp,
 };
 
@@ -27,6 +30,22 @@ impl CustodyLink {
     /// Where the entry of this number lies.
     pub fn key(task: &TaskId, number: u64) -> Key {
         by_name_and_number(Table::Custody, task.as_str(), number)
+    }
+
+    /// Where all entries of a task lie.
+    pub fn range(task: &TaskId) -> KeyRange {
+        range_of_name(task.as_str())
+    }
+
+    /// The stored form of the entry that this is the head after.
+    pub fn encode(&self, entry: &[u8]) -> Bytes {
+        [&self.hash, entry].concat().into()
+    }
+
+    /// The hash after an entry and the entry, from their stored form.
+    pub fn decode(value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
+        let hash = value.first_chunk().ok_or_else(|| Reader("custody").error("a value is too short"))?;
+        Ok((*hash, value.slice(hash.len()..)))
     }
 
     /// The head after one more entry.
@@ -48,6 +67,19 @@ pub enum CustodyEvent<'a> {
     GivenUp(&'a AgentId, Acked),
     /// A deadline passed.
     Time,
+    /// The candidate was gone before it had the request.
+    Gone,
+    /// A dead request is tried again.
+    Redriven {
+        /// The dead letter.
+        dead_letter: u64,
+        /// The handoff that ended.
+        former: MessageId,
+        /// The new one.
+        handoff: MessageId,
+        /// Who is asked.
+        candidates: &'a [AgentId],
+    },
 }
 
 /// What a custody log says of an envelope.
@@ -57,53 +89,80 @@ pub struct EnvelopeFacts<'a> {
     pub envelope: &'a VerifiedEnvelope,
     /// Its sequence; 0 if it was refused.
     pub sequence: u64,
-    /// Agents that the broker resolved from it.
-    pub resolved: &'a [AgentId],
+    /// What the broker found out about it.
+    pub resolved: Resolved<'a>,
 }
 
-/// The stored form of the next entry.
+/// The stored form of the next entry. `absent`: who was gone among those that could be asked.
 pub fn custody_entry(
     number: u64,
     at: Timestamp,
     event: &CustodyEvent<'_>,
     task: &Task,
     handoff: Option<&Handoff>,
+    absent: &[AgentId],
 ) -> Bytes {
-    use storage::custody_entry::Event;
+    use v1::custody_entry::Event;
     let event = match event {
         CustodyEvent::Accepted(facts) => Event::Accepted(envelope_event(facts, 0)),
         CustodyEvent::Refused(facts, code) => Event::Refused(envelope_event(facts, code.number())),
         CustodyEvent::Acked(agent, mail) => Event::Acked(delivery_event(agent, *mail)),
         CustodyEvent::GivenUp(agent, mail) => Event::GivenUp(delivery_event(agent, *mail)),
-        CustodyEvent::Time => Event::Time(storage::TimeEvent {}),
+        CustodyEvent::Time => Event::Time(v1::CustodyTime {}),
+        CustodyEvent::Gone => Event::Gone(v1::CustodyAbsence {}),
+        CustodyEvent::Redriven { dead_letter, former, handoff, candidates } => Event::Redriven(v1::CustodyRedrive {
+            dead_letter_id: dead_letter.to_string(),
+            former_handoff_id: former.to_string(),
+            handoff_id: handoff.to_string(),
+            candidate_ids: texts(candidates),
+        }),
     };
-    storage::CustodyEntry {
+    let (seconds, nanos) = at.to_parts();
+    v1::CustodyEntry {
         number,
-        at: at.unix_nanoseconds(),
+        entry_time: Some(WireTime { seconds, nanos }),
         event: Some(event),
         owner_id: task.owner.to_string(),
         epoch: task.epoch,
-        status: task.status.number(),
-        handoff_id: handoff.map(|handoff| id_bytes(handoff.id)).unwrap_or_default(),
+        task_status: task.status.number(),
+        handoff_id: handoff.map(|handoff| handoff.id.to_string()).unwrap_or_default(),
         handoff_state: handoff.map_or(0, |handoff| handoff.state.number()),
+        absent_agent_ids: texts(absent),
     }
     .encode_to_vec()
     .into()
 }
 
-fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> storage::EnvelopeEvent {
+fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnvelope {
     let header = facts.envelope.header();
-    storage::EnvelopeEvent {
-        message_id: id_bytes(header.message_id),
+    v1::CustodyEnvelope {
+        message_id: header.message_id.to_string(),
         sequence: facts.sequence,
         content_digest: Bytes::copy_from_slice(facts.envelope.content_digest()),
         message_type: header.message_type as i32,
         sender_id: header.sender.to_string(),
-        resolved_agent_ids: texts(facts.resolved),
+        resolved_agent_ids: texts(facts.resolved.agents),
         error_code,
+        terms: facts.resolved.terms.map(|(timeouts, limits)| terms(timeouts, limits)),
     }
 }
 
-fn delivery_event(agent: &AgentId, mail: Acked) -> storage::DeliveryEvent {
-    storage::DeliveryEvent { agent_id: agent.to_string(), handoff_mail: mail.number() }
+fn terms(timeouts: Timeouts, limits: LoopLimits) -> v1::CustodyTerms {
+    let span = |span: std::time::Duration| prost_types::Duration::try_from(span).ok();
+    v1::CustodyTerms {
+        timeouts: Some(v1::HandoffTimeouts {
+            accept: span(timeouts.accept),
+            context: span(timeouts.context),
+            complete: span(timeouts.complete),
+            whole: span(timeouts.whole),
+        }),
+        loop_limits: Some(v1::LoopLimits {
+            max_handoffs: limits.handoffs_max,
+            max_handoffs_per_pair: limits.handoffs_per_pair_max,
+        }),
+    }
+}
+
+fn delivery_event(agent: &AgentId, mail: Acked) -> v1::CustodyDelivery {
+    v1::CustodyDelivery { agent_id: agent.to_string(), mail: mail.number() }
 }

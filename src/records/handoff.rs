@@ -22,9 +22,20 @@ use crate::{
 pub struct HandoffRecord {
     /// What the protocol knows.
     pub handoff: Handoff,
-    /// The sequence of its request.
+    /// Its place in lists.
     pub sequence: u64,
-    /// The request's expires_at.
+    /// Its request.
+    pub request: RequestPlace,
+}
+
+/// The request of a handoff, as it is delivered to one candidate after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestPlace {
+    /// Its message_id.
+    pub message: MessageId,
+    /// Where its envelope lies.
+    pub sequence: u64,
+    /// Its expires_at.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -71,7 +82,10 @@ impl HandoffRecord {
             created_at: handoff.created_at.unix_nanoseconds(),
             updated_at: handoff.updated_at.unix_nanoseconds(),
             sequence: self.sequence,
-            expires_at: self.expires_at.map(Timestamp::unix_nanoseconds),
+            expires_at: self.request.expires_at.map(Timestamp::unix_nanoseconds),
+            request_message_id: id_bytes(self.request.message),
+            request_sequence: self.request.sequence,
+            redrive_of_handoff_id: handoff.redrive_of.map(id_bytes).unwrap_or_default(),
         }
         .encode_to_vec()
         .into()
@@ -92,6 +106,7 @@ impl HandoffRecord {
             if stored.context_digest.is_empty() { None } else { Some(reader.digest(&stored.context_digest)?) };
         let handoff = Handoff {
             id: reader.message_id(&stored.handoff_id)?,
+            redrive_of: reader.optional_message_id(&stored.redrive_of_handoff_id)?,
             task: reader.task(&stored.task_id)?,
             epoch: stored.epoch,
             sender: reader.agent(&stored.sender_id)?,
@@ -116,7 +131,12 @@ impl HandoffRecord {
             created_at: moment(stored.created_at),
             updated_at: moment(stored.updated_at),
         };
-        Ok(Self { handoff, sequence: stored.sequence, expires_at: stored.expires_at.map(moment) })
+        let request = RequestPlace {
+            message: reader.message_id(&stored.request_message_id)?,
+            sequence: stored.request_sequence,
+            expires_at: stored.expires_at.map(moment),
+        };
+        Ok(Self { handoff, sequence: stored.sequence, request })
     }
 }
 

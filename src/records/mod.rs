@@ -5,22 +5,31 @@
 
 mod agent;
 mod custody;
+mod dead_letter;
 mod handoff;
+mod invitation;
 mod letter;
 mod message;
 mod task;
+mod timer;
 
 use bytes::Bytes;
 
 pub use agent::AgentRecord;
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
-pub use handoff::HandoffRecord;
-pub use letter::{DeadLetterRecord, ParkReason, decode_letter, encode_letter, letter_key, mailbox_range};
+pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
+pub use handoff::{HandoffRecord, RequestPlace};
+pub use invitation::InvitationRecord;
+pub use letter::{decode_letter, encode_letter, letter_key, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
+pub use timer::{
+    MailTimer, handoff_timer_key, handoff_timers, mail_timer_key, mail_timers, parse_handoff_timer, parse_mail_timer,
+};
 
 use crate::{
     ids::{AgentId, MessageId, TaskId},
+    proto::{storage, v1},
     store::{Key, Table},
     time::Timestamp,
 };
@@ -118,18 +127,22 @@ fn range_of_name(name: &str) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>)
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
 }
 
-/// The key of a handoff's timer: first by time.
-pub fn timer_key(at: Timestamp, handoff: MessageId) -> Key {
-    let mut key = Vec::with_capacity(24);
-    key.extend_from_slice(&at.unix_nanoseconds().cast_unsigned().to_be_bytes());
-    key.extend_from_slice(handoff.as_bytes());
-    Key { table: Table::Timers, key: key.into() }
-}
-
-/// The time and the handoff in a timer's key.
-pub fn parse_timer_key(key: &[u8]) -> Result<(Timestamp, MessageId), DecodeError> {
-    let reader = Reader("timers");
-    let (at, handoff) = key.split_at_checked(8).ok_or_else(|| reader.error("a key is too short"))?;
-    let at = u64::from_be_bytes(at.try_into().expect("split at 8")).cast_signed();
-    Ok((moment(at), reader.message_id(handoff)?))
+/// Checks that a value says what its table promises.
+pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError> {
+    let reader = Reader(table.name());
+    match table {
+        Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
+        Table::Agents => AgentRecord::decode(value).map(drop),
+        Table::Tasks => TaskRecord::decode(value).map(drop),
+        Table::Handoffs => HandoffRecord::decode(value).map(drop),
+        Table::Messages => MessageRecord::decode(value).map(drop),
+        Table::Envelopes => reader.message::<v1::Envelope>(value).map(drop),
+        Table::Mailbox => decode_letter(key, value).map(drop),
+        Table::DeadLetters => DeadLetterRecord::decode(key, value).map(drop),
+        Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
+        Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
+        Table::HandoffsBySequence => reader.message_id(value).map(drop),
+        Table::Invitations => InvitationRecord::decode(value).map(drop),
+        Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
+    }
 }

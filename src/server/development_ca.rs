@@ -30,7 +30,7 @@ use rustls::{
 };
 
 use super::tls::{self, TlsError, TlsFiles};
-use crate::time::Timestamp;
+use crate::{config::MinimumTls, time::Timestamp};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const CA_VALIDITY: Duration = DAY.saturating_mul(3652);
@@ -194,7 +194,7 @@ impl Files<'_> {
             return Ok(false);
         }
         let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewServerCertificate };
-        match self.server().load() {
+        match self.server().load(None, MinimumTls::default()) {
             Ok(_) => {}
             Err(TlsError::KeyMismatch { .. }) => return Ok(false),
             Err(problem) => return Err(spoilt(problem)),
@@ -368,7 +368,7 @@ mod tests {
             let names_of_files = ["ca.pem", "ca.key", "server.pem", "server.key"];
             let before = names_of_files.map(|name| fs::read(self.path(name)).ok());
             let files = self.start(now, names).unwrap();
-            files.server.load().unwrap();
+            files.server.load(None, MinimumTls::default()).unwrap();
             let changed = |(name, before): (&'static str, Option<Vec<u8>>)| {
                 (fs::read(self.path(name)).ok() != before).then_some(name)
             };
@@ -390,7 +390,7 @@ mod tests {
         let fixture = Fixture::new();
         let made = fixture.start(NOW, &[]).unwrap();
         assert_eq!(made.ca_certificate, fixture.path("ca.pem"));
-        made.server.load().unwrap();
+        made.server.load(None, MinimumTls::default()).unwrap();
         for name in ["localhost", "127.0.0.1", "::1"] {
             assert!(fixture.is_good_at(NOW, name), "{name}");
             assert!(fixture.is_good_at(in_days(396), name), "{name}");

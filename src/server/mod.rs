@@ -5,28 +5,31 @@
 
 pub mod development_ca;
 mod folder;
+mod reload;
 pub mod tls;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
+use tonic_health::ServingStatus;
 
 pub use folder::FolderError;
 
 use self::{
     development_ca::{DevelopmentCa, DevelopmentCaError},
     folder::DataFolder,
-    tls::{TlsError, TlsFiles},
+    tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
-    broker::{Broker, BrokerError, StartError},
-    config::{Config, TlsSource},
+    broker::{Broker, BrokerError, StartError, identity::Identities, jwt::OperatorKeys},
+    config::{Config, MinimumTls, OperatorTokens, TlsSource},
     ids::{IdSource, SystemIds},
     proto,
     store::OpenError,
-    time::{Clock, SystemClock},
+    time::{Clock, SteadyClock},
     wire::{
         grpc::{self, deadline::DeadlineLayer, listener::BindError, listener::Listener, require_tls::RequireTlsLayer},
         status,
@@ -53,6 +56,14 @@ pub enum ServerError {
     /// Its certificate.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The keys of those who sign tokens of operators.
+    #[error("failed to use {}: {problem}", path.display())]
+    OperatorKeys {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
     /// Its port.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -87,19 +98,26 @@ pub struct Ready {
     pub open_handoffs: usize,
 }
 
-/// Runs a broker until it is told to stop. `ready` is called once it takes connections.
-pub async fn run(config: Config, stop: CancellationToken, ready: impl FnOnce(&Ready)) -> Result<(), ServerError> {
-    let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SystemClock), Arc::new(SystemIds));
+/// Runs a broker until it is told to stop. `reload` makes it take in its certificates anew; `ready` is called once it takes
+/// connections.
+pub async fn run(
+    config: Config,
+    stop: CancellationToken,
+    reload: Arc<Notify>,
+    ready: impl FnOnce(&Ready),
+) -> Result<(), ServerError> {
+    let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
     let folder = DataFolder::open(&config.data, &*ids)?;
-    let (tls, ca) = certificate(&config, &folder, &*clock)?;
-    let tls = Arc::new(ArcSwap::from_pointee(tls.load()?));
+    let (setup, ca) = certificate(&config, &folder, &*clock)?;
+    let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
+    let operators = config.operators.as_ref().map(operator_keys).transpose()?;
     let listener = Listener::bind(config.listen).await?;
     let address = listener.local_addr();
     let broker = Broker::start(
         folder.store.clone(),
         folder.identity.clone(),
         config.settings.clone(),
-        &folder.operator_token,
+        Identities::new(&folder.operator_token, operators),
         ids,
         clock,
     )?;
@@ -113,18 +131,27 @@ pub async fn run(config: Config, stop: CancellationToken, ready: impl FnOnce(&Re
     };
     folder.write_address(address)?;
     ready(&ready_state);
+    let fresh = tokio::spawn(reload::keep_fresh(setup, tls.clone(), reload));
     let served = serve(&broker, listener, tls, stop).await;
+    fresh.abort();
     let in_order = broker.stop().await;
     folder.remove_address();
     served?;
     if in_order { Ok(()) } else { Err(ServerError::Engine) }
 }
 
+fn operator_keys(tokens: &OperatorTokens) -> Result<OperatorKeys, ServerError> {
+    let unusable = |problem: String| ServerError::OperatorKeys { path: tokens.keys.clone(), problem };
+    let text = std::fs::read_to_string(&tokens.keys).map_err(|error| unusable(error.to_string()))?;
+    let keys = OperatorKeys::parse(&text, tokens.audience.clone(), tokens.issuer.clone());
+    keys.map_err(|error| unusable(error.to_string()))
+}
+
 fn certificate(
     config: &Config,
     folder: &DataFolder,
     clock: &dyn Clock,
-) -> Result<(TlsFiles, Option<PathBuf>), ServerError> {
+) -> Result<(TlsSetup, Option<PathBuf>), ServerError> {
     match &config.tls {
         TlsSource::Development => {
             let names = match config.listen.ip() {
@@ -132,10 +159,12 @@ fn certificate(
                 ip => vec![ip.to_string()],
             };
             let made = DevelopmentCa::load_or_create(&folder.tls_folder(), clock.now(), &names)?;
-            Ok((made.server, Some(made.ca_certificate)))
+            let setup = TlsSetup { files: made.server, clients: None, minimum: MinimumTls::default() };
+            Ok((setup, Some(made.ca_certificate)))
         }
-        TlsSource::Files { certificate, key } => {
-            Ok((TlsFiles { certificate: certificate.clone(), key: key.clone() }, None))
+        TlsSource::Files { certificate, key, clients, minimum } => {
+            let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
+            Ok((TlsSetup { files, clients: clients.clone(), minimum: *minimum }, None))
         }
     }
 }
@@ -148,7 +177,7 @@ async fn serve(
 ) -> Result<(), ServerError> {
     let (mut health, health_service) = tonic_health::server::health_reporter();
     for service in grpc::SERVICES {
-        health.set_service_status(service, tonic_health::ServingStatus::Serving).await;
+        health.set_service_status(service, ServingStatus::Serving).await;
     }
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -169,13 +198,29 @@ async fn serve(
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, closing.clone().cancelled_owned());
     let serving = tokio::spawn(server);
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = broker.ended() => tracing::error!("the engine has ended by itself"),
+    let mut takes_commands = broker.serving();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = broker.ended() => {
+                tracing::error!("the engine has ended by itself");
+                break;
+            }
+            changed = takes_commands.changed() => {
+                if changed.is_err() {
+                    break;
+                }
+                let is_serving = *takes_commands.borrow_and_update();
+                let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+                for service in grpc::SERVICES.into_iter().chain([""]) {
+                    health.set_service_status(service, status).await;
+                }
+            }
+        }
     }
     // Health first, so that nobody new is sent here; then the sessions; then the socket.
     for service in grpc::SERVICES.into_iter().chain([""]) {
-        health.set_service_status(service, tonic_health::ServingStatus::NotServing).await;
+        health.set_service_status(service, ServingStatus::NotServing).await;
     }
     broker.drain().await;
     closing.cancel();

@@ -1,5 +1,5 @@
 //! The TLS side of the listener: PEM files in, a `rustls` configuration out. Owns what is offered (versions, ALPN, the
-//! cryptography behind them); must not know where the files came from or what is served.
+//! cryptography behind them) and what is asked of clients; must not know where the files came from or what is served.
 
 use std::{
     io,
@@ -8,13 +8,16 @@ use std::{
 };
 
 use rustls::{
-    ServerConfig,
+    RootCertStore, ServerConfig, SupportedProtocolVersion,
     crypto::{CryptoProvider, aws_lc_rs},
     pki_types::{
-        CertificateDer, PrivateKeyDer,
+        CertificateDer, CertificateRevocationListDer, PrivateKeyDer,
         pem::{self, PemObject as _},
     },
+    server::{VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier},
 };
+
+use crate::config::{ClientCertificates, MinimumTls};
 
 /// A certificate and its private key, each in a PEM file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +26,17 @@ pub struct TlsFiles {
     pub certificate: PathBuf,
     /// The private key of the first certificate, not encrypted.
     pub key: PathBuf,
+}
+
+/// Everything that TLS is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsSetup {
+    /// The server's own.
+    pub files: TlsFiles,
+    /// What is asked of clients, if anything.
+    pub clients: Option<ClientCertificates>,
+    /// The oldest version that is spoken.
+    pub minimum: MinimumTls,
 }
 
 /// Why there is no TLS with these files.
@@ -64,6 +78,14 @@ pub enum TlsError {
         /// Where the key is.
         key: PathBuf,
     },
+    /// The CA of clients.
+    #[error("the client CA in {} cannot be used: {problem}", path.display())]
+    ClientCa {
+        /// Where it is.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
     /// They are refused for another reason.
     #[error("{} and {} cannot be used: {problem}", certificate.display(), key.display())]
     Unusable {
@@ -76,12 +98,50 @@ pub enum TlsError {
     },
 }
 
-impl TlsFiles {
+impl TlsSetup {
     /// The configuration of a server with these files; call again to take in changed files.
     pub fn load(&self) -> Result<ServerConfig, TlsError> {
+        let verifier = self.clients.as_ref().map(client_verifier).transpose()?;
+        self.files.load(verifier, self.minimum)
+    }
+
+    /// The files that it is made of.
+    pub fn paths(&self) -> Vec<&Path> {
+        let clients = self.clients.iter().flat_map(|clients| [Some(&clients.ca), clients.crl.as_ref()]);
+        let own = [Some(&self.files.certificate), Some(&self.files.key)];
+        own.into_iter().chain(clients).flatten().map(PathBuf::as_path).collect()
+    }
+}
+
+/// Who checks the certificates of clients: by the CA, and by what it has revoked.
+fn client_verifier(clients: &ClientCertificates) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let unusable = |problem: String| TlsError::ClientCa { path: clients.ca.clone(), problem };
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(&clients.ca)? {
+        roots.add(certificate).map_err(|problem| unusable(problem.to_string()))?;
+    }
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    if let Some(path) = &clients.crl {
+        let lists: Result<Vec<_>, _> = CertificateRevocationListDer::pem_file_iter(path).and_then(Iterator::collect);
+        builder = builder.with_crls(lists.map_err(|problem| explain(path, problem))?);
+    }
+    if !clients.required {
+        builder = builder.allow_unauthenticated();
+    }
+    let built = builder.build();
+    built.map_err(|problem: VerifierBuilderError| unusable(problem.to_string()))
+}
+
+impl TlsFiles {
+    /// The configuration of a server with these files, which asks nothing of clients but what the verifier does.
+    pub(super) fn load(
+        &self,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+        minimum: MinimumTls,
+    ) -> Result<ServerConfig, TlsError> {
         let certificates = read_certificates(&self.certificate)?;
         let key = read_key(&self.key)?;
-        server_config(certificates, key).map_err(|problem| self.explain(problem))
+        server_config(certificates, key, clients, minimum).map_err(|problem| self.explain(problem))
     }
 
     fn explain(&self, problem: rustls::Error) -> TlsError {
@@ -93,17 +153,31 @@ impl TlsFiles {
     }
 }
 
-/// The configuration of a gRPC server: TLS 1.2 and 1.3, HTTP/2 only, no certificate asked of the client.
-pub fn server_config(
+/// The configuration of a gRPC server, HTTP/2 only.
+fn server_config(
     certificates: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    clients: Option<Arc<dyn ClientCertVerifier>>,
+    minimum: MinimumTls,
 ) -> Result<ServerConfig, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?
-        .with_no_client_auth()
-        .with_single_cert(certificates, key)?;
+    let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(versions(minimum))?;
+    let builder = match clients {
+        Some(verifier) => builder.with_client_cert_verifier(verifier),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_single_cert(certificates, key)?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
+}
+
+static SINCE_1_2: [&SupportedProtocolVersion; 2] = [&rustls::version::TLS13, &rustls::version::TLS12];
+static SINCE_1_3: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
+
+fn versions(minimum: MinimumTls) -> &'static [&'static SupportedProtocolVersion] {
+    match minimum {
+        MinimumTls::V1_2 => &SINCE_1_2,
+        MinimumTls::V1_3 => &SINCE_1_3,
+    }
 }
 
 /// The cryptography behind TLS; named here, so that nothing depends on a default of the process.
@@ -158,12 +232,12 @@ mod tests {
     }
 
     fn problem(files: &TlsFiles) -> TlsError {
-        files.load().expect_err("these files must not do")
+        files.load(None, MinimumTls::V1_2).expect_err("these files must not do")
     }
 
     #[test]
     fn good_files_give_a_configuration_for_http2() {
-        let config = good_files().files.load().unwrap();
+        let config = good_files().files.load(None, MinimumTls::V1_2).unwrap();
         assert_eq!(config.alpn_protocols, [b"h2"]);
     }
 

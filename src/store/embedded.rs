@@ -7,7 +7,9 @@
 //! - `LOCK`, held as long as the store is open, with the process id of its holder,
 //! - `witness`, the number of the last group. fjall's recovery cuts a damaged journal at the damage and drops what
 //!   follows it without a word. The store knows the number of its last group too: if it is lower than the witness's,
-//!   groups that were answered are gone, and the store does not open.
+//!   groups that were answered are gone, and the store does not open,
+//! - `rescue`, only while the store is being opened: the journals as they were, so that an open that fails can put them
+//!   back. A damaged store is never made worse by being opened.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -15,7 +17,7 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
-        Mutex,
+        Mutex, RwLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -23,10 +25,13 @@ use std::{
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 
-use super::{Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide};
+use super::{
+    Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
+    rescue::{self, Journals},
+};
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 1\n";
+const FORMAT: &str = "baton-store 2\n";
 /// First byte of every record; the layout is this byte, revision (u64), CRC-32C (u32), both big-endian, then the value.
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
@@ -34,6 +39,8 @@ const WITNESS_MAGIC: &[u8; 8] = b"batonwit";
 /// fjall's own bookkeeping keyspace for the number of the last group; not one of our tables.
 const GROUPS: &str = "groups";
 const LAST_GROUP: &str = "last";
+/// Where fjall has its files.
+pub(super) const ENGINE_FOLDER: &str = "fjall";
 
 /// Failed to open a store.
 #[derive(Debug, thiserror::Error)]
@@ -71,13 +78,16 @@ pub enum OpenError {
     },
     /// Groups are gone.
     #[error(
-        "failed to open the store in {}: it ends at group {store}, but group {witness} was written; the journal is \
-         damaged, restore the folder from a backup",
-        path.display()
+        "failed to open the store in {}: the journal {} is damaged: it ends at group {store}, but group {witness} was \
+         written; nothing was changed. Restore the folder from a backup, or see what can be read with `baton store \
+         check` and save it with `baton store export`",
+        path.display(), journal.display()
     )]
     LostWrites {
         /// The folder.
         path: PathBuf,
+        /// The damaged file.
+        journal: PathBuf,
         /// The last group that is there.
         store: u64,
         /// The last group that was written.
@@ -92,9 +102,13 @@ pub enum OpenError {
         source: io::Error,
     },
     /// fjall cannot open it.
-    #[error("failed to open the store in {}: {source}; restore the folder from a backup", path.display())]
+    #[error(
+        "failed to open the store: {} is damaged: {source}; nothing was changed. Restore the folder from a backup, or \
+         see what can be read with `baton store check` and save it with `baton store export`",
+        path.display()
+    )]
     Engine {
-        /// The folder.
+        /// The damaged file, or the folder of the table.
         path: PathBuf,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -104,9 +118,8 @@ pub enum OpenError {
 /// A store on disk.
 pub struct EmbeddedStore {
     path: PathBuf,
-    database: Database,
-    tables: Vec<Keyspace>,
-    groups: Keyspace,
+    /// Empty only while it is being opened again.
+    engine: RwLock<Option<Engine>>,
     last_group: Mutex<u64>,
     witness: File,
     poisoned: AtomicBool,
@@ -114,8 +127,56 @@ pub struct EmbeddedStore {
     _lock: File,
 }
 
+/// Holds a folder so that no broker opens it meanwhile, without opening it.
+pub(super) struct FolderGuard {
+    _lock: File,
+}
+
+impl FolderGuard {
+    /// Only of a folder that has a store of this version.
+    pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
+        if !path.join("FORMAT").exists() {
+            return Err(OpenError::NotAStore { path: path.into() });
+        }
+        check_format(path)?;
+        Ok(Self { _lock: lock(path)? })
+    }
+}
+
+/// The open files of fjall. The tables go before the database that they are of.
+pub(super) struct Engine {
+    tables: Vec<Keyspace>,
+    groups: Keyspace,
+    database: Database,
+}
+
+impl Engine {
+    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+        let engine_path = path.join(ENGINE_FOLDER);
+        let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
+        let database = Database::builder(&engine_path).open().map_err(error)?;
+        let keyspace = |name: &str| {
+            let opened = database.keyspace(name, KeyspaceCreateOptions::default);
+            opened.map_err(|source| OpenError::Engine { path: engine_path.clone(), source: source.into() })
+        };
+        let tables = Table::ALL.iter().map(|table| keyspace(table.name())).collect::<Result<_, _>>()?;
+        let groups = keyspace(GROUPS)?;
+        Ok(Self { tables, groups, database })
+    }
+
+    pub(super) fn last_group(&self) -> Result<u64, OpenError> {
+        let error = |source: fjall::Error| OpenError::Engine { path: self.groups.path().into(), source: source.into() };
+        let last = self.groups.get(LAST_GROUP).map_err(error)?;
+        Ok(last.and_then(|number| number.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes))
+    }
+
+    pub(super) fn table(&self, table: Table) -> &Keyspace {
+        &self.tables[table as usize]
+    }
+}
+
 impl EmbeddedStore {
-    /// Opens the store in this folder, or makes one if the folder is empty or not there.
+    /// Opens the store in this folder, or makes one if the folder is empty or not there. A damaged one is left as it is.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let file_error = |path: &Path| {
             let path = path.to_owned();
@@ -124,26 +185,12 @@ impl EmbeddedStore {
         fs::create_dir_all(path).map_err(file_error(path))?;
         check_format(path)?;
         let lock = lock(path)?;
-        let engine_error = |source: fjall::Error| OpenError::Engine { path: path.into(), source: source.into() };
-        let database = Database::builder(path.join("fjall")).open().map_err(engine_error)?;
-        let open = |name: &str| database.keyspace(name, KeyspaceCreateOptions::default).map_err(engine_error);
-        let tables = Table::ALL.iter().map(|table| open(table.name())).collect::<Result<_, _>>()?;
-        let groups = open(GROUPS)?;
-        let last_group = match groups.get(LAST_GROUP).map_err(engine_error)? {
-            Some(number) => number.as_ref().try_into().map_or(0, u64::from_be_bytes),
-            None => 0,
-        };
         let witness_path = path.join("witness");
         let witness = open_witness(&witness_path).map_err(file_error(&witness_path))?;
-        let witnessed = read_witness(&witness).unwrap_or(0);
-        if last_group < witnessed {
-            return Err(OpenError::LostWrites { path: path.into(), store: last_group, witness: witnessed });
-        }
+        let (engine, last_group) = open_unharmed(path, &witness)?;
         Ok(Self {
             path: path.into(),
-            database,
-            tables,
-            groups,
+            engine: RwLock::new(Some(engine)),
             last_group: Mutex::new(last_group),
             witness,
             poisoned: AtomicBool::new(false),
@@ -151,12 +198,11 @@ impl EmbeddedStore {
         })
     }
 
-    fn table(&self, table: Table) -> &Keyspace {
-        &self.tables[table as usize]
-    }
-
-    fn read_error(&self, source: fjall::Error) -> ReadError {
-        ReadError::Engine { path: self.path.clone(), source: source.into() }
+    fn with_engine<T>(&self, act: impl FnOnce(&Engine) -> Result<T, ReadError>) -> Result<T, ReadError> {
+        match &*self.engine.read().expect("no writer panics") {
+            Some(engine) => act(engine),
+            None => Err(ReadError::Closed { path: self.path.clone() }),
+        }
     }
 
     fn record(&self, table: Table, key: &[u8], stored: &Bytes) -> Result<Record, ReadError> {
@@ -168,24 +214,27 @@ impl EmbeddedStore {
         })
     }
 
-    fn write(&self, writes: &[&super::Write], group: u64) -> Result<(), fjall::Error> {
-        let mut batch = self.database.batch().durability(Some(PersistMode::SyncData));
+    fn write(engine: &Engine, writes: &[&super::Write], group: u64) -> Result<(), fjall::Error> {
+        let mut batch = engine.database.batch().durability(Some(PersistMode::SyncData));
         for write in writes {
-            let table = self.table(write.key.table);
+            let table = engine.table(write.key.table);
             let key = fjall::Slice::from(write.key.key.as_ref());
             match &write.record {
                 Some(record) => batch.insert(table, key, encode_record(write.key.table, &write.key.key, record)),
                 None => batch.remove(table, key),
             }
         }
-        batch.insert(&self.groups, LAST_GROUP, group.to_be_bytes());
+        batch.insert(&engine.groups, LAST_GROUP, group.to_be_bytes());
         batch.commit()
     }
 }
 
 impl Store for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
-        let stored = self.table(key.table).get(&key.key).map_err(|error| self.read_error(error))?;
+        let stored = self.with_engine(|engine| {
+            let table = engine.table(key.table);
+            table.get(&key.key).map_err(|error| read_error(table, error))
+        })?;
         stored.map(|stored| self.record(key.table, &key.key, &Bytes::from(stored))).transpose()
     }
 
@@ -196,17 +245,20 @@ impl Store for EmbeddedStore {
         order: Order,
         limit: usize,
     ) -> Result<Vec<(Bytes, Record)>, ReadError> {
-        let snapshot = self.database.snapshot();
-        let entries = snapshot.range(self.table(table), range);
-        let read = |guard: fjall::Guard| {
-            let (key, stored) = guard.into_inner().map_err(|error| self.read_error(error))?;
-            let record = self.record(table, &key, &Bytes::from(stored))?;
-            Ok((Bytes::from(key), record))
-        };
-        match order {
-            Order::Ascending => entries.take(limit).map(read).collect(),
-            Order::Descending => entries.rev().take(limit).map(read).collect(),
-        }
+        self.with_engine(|engine| {
+            let keyspace = engine.table(table);
+            let snapshot = engine.database.snapshot();
+            let entries = snapshot.range(keyspace, range);
+            let read = |guard: fjall::Guard| {
+                let (key, stored) = guard.into_inner().map_err(|error| read_error(keyspace, error))?;
+                let record = self.record(table, &key, &Bytes::from(stored))?;
+                Ok((Bytes::from(key), record))
+            };
+            match order {
+                Order::Ascending => entries.take(limit).map(read).collect(),
+                Order::Descending => entries.rev().take(limit).map(read).collect(),
+            }
+        })
     }
 
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
@@ -221,7 +273,9 @@ impl Store for EmbeddedStore {
             return Ok(outcomes);
         }
         let number = *last_group + 1;
-        if let Err(source) = self.write(&writes, number) {
+        let engine = self.engine.read().expect("no writer panics");
+        let Some(engine) = &*engine else { return Err(CommitError::Poisoned { path: self.path.clone() }) };
+        if let Err(source) = Self::write(engine, &writes, number) {
             self.poisoned.store(true, Ordering::Relaxed);
             return Err(CommitError::Engine { path: self.path.clone(), source: source.into() });
         }
@@ -232,6 +286,48 @@ impl Store for EmbeddedStore {
         }
         Ok(outcomes)
     }
+
+    /// Closes fjall, which takes no more writes after one that failed, and opens it again over what is on disk.
+    fn recover(&self) -> Result<(), OpenError> {
+        let mut last_group = self.last_group.lock().expect("no writer panics");
+        let mut engine = self.engine.write().expect("no writer panics");
+        drop(engine.take());
+        let (opened, last) = open_unharmed(&self.path, &self.witness)?;
+        *engine = Some(opened);
+        *last_group = last;
+        self.poisoned.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Opens fjall's files. If they are damaged, they are as they were afterwards.
+fn open_unharmed(path: &Path, witness: &File) -> Result<(Engine, u64), OpenError> {
+    let journals = Journals::keep(path).map_err(|(path, source)| OpenError::File { path, source })?;
+    let opened = Engine::open(path).and_then(|engine| {
+        let last_group = engine.last_group()?;
+        Ok((engine, last_group))
+    });
+    let witnessed = read_witness(witness).unwrap_or(0);
+    let outcome = match opened {
+        Ok((engine, store)) if store < witnessed => {
+            drop(engine);
+            let journal = journals.last().unwrap_or_else(|| path.join(ENGINE_FOLDER));
+            Err(OpenError::LostWrites { path: path.into(), journal, store, witness: witnessed })
+        }
+        Err(OpenError::Engine { path: engine, source }) => {
+            let path = rescue::damaged_journal(&*source, &journals).unwrap_or(engine);
+            Err(OpenError::Engine { path, source })
+        }
+        opened => opened,
+    };
+    // By now whatever was opened in vain is closed again.
+    let put_away = if outcome.is_ok() { journals.forget() } else { journals.put_back() };
+    put_away.map_err(|(path, source)| OpenError::File { path, source })?;
+    outcome
+}
+
+fn read_error(table: &Keyspace, source: fjall::Error) -> ReadError {
+    ReadError::Engine { path: table.path().into(), source: source.into() }
 }
 
 fn check_format(path: &Path) -> Result<(), OpenError> {
@@ -284,12 +380,12 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-fn open_witness(path: &Path) -> io::Result<File> {
+pub(super) fn open_witness(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).open(path)
 }
 
 /// The number in the witness file, if it is whole.
-fn read_witness(file: &File) -> Option<u64> {
+pub(super) fn read_witness(file: &File) -> Option<u64> {
     let mut stored = [0; 20];
     file.read_exact_at(&mut stored, 0).ok()?;
     let number = u64::from_be_bytes(stored[8..16].try_into().expect("8 bytes"));
@@ -314,7 +410,7 @@ fn encode_record(table: Table, key: &[u8], record: &Record) -> Vec<u8> {
     stored
 }
 
-fn decode_record(table: Table, key: &[u8], stored: &Bytes) -> Result<Record, &'static str> {
+pub(super) fn decode_record(table: Table, key: &[u8], stored: &Bytes) -> Result<Record, &'static str> {
     if stored.len() < RECORD_HEAD {
         return Err("it is too short");
     }

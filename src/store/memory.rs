@@ -1,6 +1,6 @@
 //! A store in memory: for tests and for simulated time. Its commits last as long as it does.
 
-use std::{collections::BTreeMap, sync::RwLock};
+use std::{collections::BTreeMap, ops::Bound, sync::RwLock};
 
 use bytes::Bytes;
 
@@ -25,11 +25,18 @@ impl Store for MemoryStore {
         limit: usize,
     ) -> Result<Vec<(Bytes, Record)>, ReadError> {
         let of_table = |key: Bytes| Key { table, key };
-        let start = start.map(of_table);
+        let start = match start.map(of_table) {
+            Bound::Unbounded => Bound::Included(of_table(Bytes::new())),
+            start => start,
+        };
         let end = end.map(of_table);
+        let is_before_end = |key: &Key| match &end {
+            Bound::Unbounded => key.table == table,
+            Bound::Included(end) => key <= end,
+            Bound::Excluded(end) => key < end,
+        };
         let records = self.records.read().expect("no reader panics");
-        let in_table = records.iter().filter(|(key, _)| key.table == table);
-        let in_range = in_table.filter(|(key, _)| std::ops::RangeBounds::contains(&(start.clone(), end.clone()), *key));
+        let in_range = records.range((start, Bound::Unbounded)).take_while(|(key, _)| is_before_end(key));
         let found = in_range.map(|(key, record)| (key.key.clone(), record.clone()));
         Ok(match order {
             Order::Ascending => found.take(limit).collect(),

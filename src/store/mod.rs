@@ -9,6 +9,8 @@
 pub mod conformance;
 mod embedded;
 mod memory;
+mod rescue;
+mod salvage;
 
 use std::{ops::Bound, path::PathBuf};
 
@@ -16,6 +18,7 @@ use bytes::Bytes;
 
 pub use embedded::{EmbeddedStore, OpenError};
 pub use memory::MemoryStore;
+pub use salvage::{Found, read_all};
 
 /// A table. Each has a name on disk that never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,11 +36,12 @@ pub enum Table {
     DeadLetters,
     Custody,
     Timers,
+    Invitations,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 12] = [
+    pub const ALL: [Table; 13] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -50,6 +54,7 @@ impl Table {
         Table::DeadLetters,
         Table::Custody,
         Table::Timers,
+        Table::Invitations,
     ];
 
     /// Its name on disk.
@@ -67,6 +72,7 @@ impl Table {
             Table::DeadLetters => "dead_letters",
             Table::Custody => "custody",
             Table::Timers => "timers",
+            Table::Invitations => "invitations",
         }
     }
 }
@@ -160,12 +166,22 @@ pub enum ReadError {
         problem: &'static str,
     },
     /// The engine cannot read.
-    #[error("failed to read from the store in {}: {source}", path.display())]
+    #[error(
+        "failed to read from the store in {}: {source}; stop the broker, see what is damaged with `baton store check`, \
+         and restore the folder from a backup",
+        path.display()
+    )]
     Engine {
-        /// The folder.
+        /// The folder of the table.
         path: PathBuf,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// It is being opened again after a commit that failed.
+    #[error("the store in {} is being opened again", path.display())]
+    Closed {
+        /// The folder.
+        path: PathBuf,
     },
 }
 
@@ -187,7 +203,7 @@ pub enum CommitError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// An earlier commit failed.
-    #[error("failed to write to the store in {}: an earlier write failed; restart the broker", path.display())]
+    #[error("failed to write to the store in {}: an earlier write failed, and it is not open again yet", path.display())]
     Poisoned {
         /// The folder.
         path: PathBuf,
@@ -212,6 +228,11 @@ pub trait Store: Send + Sync + 'static {
     /// place in the order, so that later changes see earlier ones. The answer has one entry a change. When it is `Ok`,
     /// everything applied is durable; there is one sync for the whole group.
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError>;
+
+    /// After a commit that failed: finds out what is on disk, and takes commits again if it can.
+    fn recover(&self) -> Result<(), OpenError> {
+        Ok(())
+    }
 }
 
 /// Which changes of a group apply, one entry a change, and what is to be written for those.

@@ -1,11 +1,14 @@
 //! The broker's types as `baton.v1` messages.
 
 use crate::{
-    broker::directory::{Entry, Presence},
-    domain::handoff::{Handoff, Hop, Offer, Step},
+    broker::directory::{Entry, Liveness, Presence},
+    domain::{
+        handoff::{Handoff, Hop, Offer, Step},
+        mailbox::Attempt,
+    },
     ids::AgentId,
     proto::v1,
-    records::TaskRecord,
+    records::{DeadEnvelope, DeadLetterRecord, TaskRecord},
     time::Timestamp,
 };
 
@@ -46,6 +49,7 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         context_digest: handoff.context_digest.map(|digest| digest.to_vec().into()).unwrap_or_default(),
         error_code: failure.map_or(0, |failure| failure.code.number()),
         error_message: failure.map(|failure| failure.message.clone()).unwrap_or_default(),
+        redrive_of_handoff_id: handoff.redrive_of.map(|id| id.to_string()).unwrap_or_default(),
     }
 }
 
@@ -99,9 +103,14 @@ fn hop(hop: &Hop) -> v1::TaskHop {
     }
 }
 
-pub(super) fn agent(entry: &Entry, presence: &Presence) -> v1::Agent {
+pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v1::Agent {
     let is_broker = entry.id() == AgentId::broker();
-    let is_there = if is_broker || presence.sessions > 0 { v1::Presence::Alive } else { v1::Presence::Gone };
+    let is_there = match liveness {
+        _ if is_broker => v1::Presence::Alive,
+        Liveness::Alive => v1::Presence::Alive,
+        Liveness::Suspect => v1::Presence::Suspect,
+        Liveness::Gone => v1::Presence::Gone,
+    };
     v1::Agent {
         card: Some(entry.record.card.clone()),
         presence: is_there.into(),
@@ -113,13 +122,68 @@ pub(super) fn agent(entry: &Entry, presence: &Presence) -> v1::Agent {
     }
 }
 
+pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
+    let letter = dead.letter.as_ref();
+    let settlement = dead.settlement.as_ref();
+    v1::DeadLetter {
+        dead_letter_id: dead.number.to_string(),
+        reason: dead.reason as i32,
+        reason_text: dead.reason_text.clone(),
+        state: dead.state as i32,
+        park_time: Some(time(dead.parked_at)),
+        agent_id: dead.agent.to_string(),
+        message_id: dead.summary.message_id.clone(),
+        sender_id: dead.summary.sender_id.clone(),
+        message_type: dead.summary.message_type,
+        task_id: dead.summary.task_id.clone(),
+        handoff_id: dead.handoff.map(|id| id.to_string()).unwrap_or_default(),
+        sequence: match dead.envelope {
+            DeadEnvelope::Accepted(sequence) => sequence,
+            DeadEnvelope::Refused(_) => 0,
+        },
+        traceparent: dead.summary.traceparent.clone(),
+        attempts: dead.attempts.iter().map(delivery_attempt).collect(),
+        handout_count: letter.map_or(0, |letter| letter.handouts),
+        failure_count: letter.map_or(0, |letter| letter.failures),
+        settle_time: settlement.map(|settlement| time(settlement.at)),
+        settle_text: settlement.map(|settlement| settlement.text.clone()).unwrap_or_default(),
+        redriven_to_agent_id: settlement
+            .and_then(|settlement| settlement.redriven_to.as_ref())
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        redriven_handoff_id: settlement
+            .and_then(|settlement| settlement.redriven_handoff)
+            .map(|id| id.to_string())
+            .unwrap_or_default(),
+        envelope_bytes: bytes::Bytes::new(),
+    }
+}
+
+fn delivery_attempt((agent, attempt): &(AgentId, Attempt)) -> v1::DeliveryAttempt {
+    v1::DeliveryAttempt {
+        handout_time: Some(time(attempt.handed_out_at)),
+        end_time: Some(time(attempt.ended_at)),
+        end: attempt.end as i32,
+        reason_text: attempt.text.clone(),
+        agent_id: agent.to_string(),
+    }
+}
+
+pub(super) fn gap((first_number, last_number): (u64, u64)) -> v1::WatchGap {
+    v1::WatchGap { first_number, last_number }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{
-        domain::handoff::{
-            Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
+        domain::{
+            handoff::{
+                Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
+            },
+            mailbox::AttemptEnd,
         },
         proto::v1,
+        records::{DeadState, ParkReason},
     };
 
     /// `FromDomain` for each enum: every number of the schema is one of ours, under the same name.
@@ -145,5 +209,9 @@ mod tests {
         assert_same_numbers!(SenderView, SenderView, "SENDER_VIEW_", except: [HandoffInitiated]);
         assert_same_numbers!(ReceiverView, ReceiverView, "RECEIVER_VIEW_", except: []);
         assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: []);
+        assert_same_numbers!(Acked, HandoffMail, "HANDOFF_MAIL_", except: []);
+        assert_same_numbers!(ParkReason, DeadLetterReason, "DEAD_LETTER_REASON_", except: []);
+        assert_same_numbers!(DeadState, DeadLetterState, "DEAD_LETTER_STATE_", except: []);
+        assert_same_numbers!(AttemptEnd, DeliveryEnd, "DELIVERY_END_", except: []);
     }
 }

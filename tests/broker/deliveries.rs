@@ -120,7 +120,9 @@ fn failures_are_remembered_over_a_restart() {
     for _ in 1..=5 {
         let mut b = world.connect("b");
         let (delivery, _) = b.delivery();
-        world.acknowledge(&b, &delivery, Fate::Failed { retry_after: Some(Duration::ZERO) }).unwrap();
+        world
+            .acknowledge(&b, &delivery, Fate::Failed { text: "busy".into(), retry_after: Some(Duration::ZERO) })
+            .unwrap();
         world.restart();
     }
     assert_eq!(dead_letters(&world), 1);
@@ -146,7 +148,7 @@ fn shutdown_is_no_failure_and_may_ask_for_a_pause() {
     world.send(world.info("a", "b", "one")).unwrap();
     for _ in 0..10 {
         let (delivery, _) = b.delivery();
-        let fate = Fate::Shutdown { retry_after: Some(Duration::from_secs(5)) };
+        let fate = Fate::Shutdown { text: String::new(), retry_after: Some(Duration::from_secs(5)) };
         world.acknowledge(&b, &delivery, fate).unwrap();
         world.pass(Duration::from_secs(4));
         assert!(b.deliveries().is_empty());

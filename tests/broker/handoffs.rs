@@ -240,28 +240,25 @@ fn progress_extends_the_step_of_the_side_on_turn() {
 
 #[test]
 fn the_custody_log_chains_everything_that_was_accepted_and_decided() {
-    use baton::{envelope::signing, proto::storage, records::CustodyLink, store::Store as _};
+    use v1::custody_entry::Event;
     let mut world = World::with(&["a", "b"]);
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     world.hand_over(&mut a, &mut b, 1);
     assert_refused(world.send(world.request("a", "b", 1)), ErrorCode::StaleEpoch);
-    let record = world.task("t");
-    let mut hash = [0; 32];
-    let mut events = Vec::new();
-    for number in 1..=record.custody.length {
-        let stored = world.disk.get(&CustodyLink::key(&record.task.id, number)).unwrap().unwrap().value;
-        hash = signing::custody_hash(&hash, &stored);
-        let entry = storage::CustodyEntry::decode(stored).unwrap();
-        assert_eq!(entry.number, number);
-        events.push(match entry.event.unwrap() {
-            storage::custody_entry::Event::Accepted(_) => "accepted",
-            storage::custody_entry::Event::Refused(_) => "refused",
-            storage::custody_entry::Event::Acked(_) => "acked",
-            storage::custody_entry::Event::GivenUp(_) => "given up",
-            storage::custody_entry::Event::Time(_) => "time",
-        });
-    }
-    assert_eq!(hash, record.custody.hash);
+    let name = |entry: &v1::CustodyLogEntry| match entry.entry.as_ref().unwrap().event.as_ref().unwrap() {
+        Event::Accepted(_) => "accepted",
+        Event::Refused(_) => "refused",
+        Event::Acked(_) => "acked",
+        Event::GivenUp(_) => "given up",
+        Event::Time(_) => "time",
+        Event::Gone(_) => "gone",
+        Event::Redriven(_) => "redriven",
+    };
+    let log = world.custody("t");
+    let events: Vec<_> = log.iter().map(name).collect();
+    let audit = world.audit("t");
+    assert_eq!((audit.length(), audit.refusals()), (8, 1));
+    assert_eq!(*audit.hash(), world.task("t").custody.hash);
     let story = ["accepted", "acked", "accepted", "accepted", "acked", "accepted", "acked", "refused"];
     assert_eq!(events, story);
 }

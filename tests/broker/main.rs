@@ -1,8 +1,10 @@
 //! The broker's pipeline in virtual time: engine and store, no threads, no sockets, no sleeps.
 
+mod dead_letters;
 mod deliveries;
 mod handoffs;
+mod limits;
+mod presence;
 mod refusals;
 mod restarts;
-mod stories;
 mod world;

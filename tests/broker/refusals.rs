@@ -319,7 +319,8 @@ fn a_revoked_or_expired_key_is_refused() {
         let entry = Entry::parse(AgentRecord { card, created_at: world.now, updated_at: world.now }).unwrap();
         let (sender, _receiver) = tokio::sync::oneshot::channel();
         let reply = baton::broker::Reply::Once(sender);
-        let register = baton::broker::engine::Command::Register { entry: Box::new(entry), may_change: true, reply };
+        let right = baton::broker::engine::EnrollmentRight::Enroll { may_change: true };
+        let register = baton::broker::engine::Command::Register { entry: Box::new(entry), right, reply };
         world.engine.take(register, world.now);
         world.pass(Duration::ZERO);
         let (code, _) = world.send(world.info("a", "b", "hello")).unwrap_err();

@@ -84,3 +84,26 @@ fn agents_are_still_registered() {
     world.restart();
     world.send(world.request("a", "type:expert", 1)).unwrap();
 }
+
+#[test]
+fn after_a_full_disk_it_goes_on_without_a_restart_and_sessions_are_told_to_come_back() {
+    use baton::codes::ErrorCode;
+    use std::sync::atomic::Ordering;
+    let mut world = World::with(&["a", "b"]);
+    let mut b = world.connect("b");
+    let kept = world.send(world.info("a", "b", "before")).unwrap();
+    assert_eq!(b.deliveries().len(), 1);
+    world.disk.full.store(true, Ordering::Relaxed);
+    let mut refused = world.info("a", "b", "meanwhile");
+    world.sign(&mut refused);
+    crate::world::assert_refused(world.send_signed(&refused), ErrorCode::StoreUnavailable);
+    assert!(world.engine.has_failed());
+    world.disk.full.store(false, Ordering::Relaxed);
+    world.engine.recover(world.now).unwrap();
+    assert!(!world.engine.has_failed());
+    assert!(b.was_sent_away());
+    let again = world.send_signed(&refused).unwrap();
+    assert!(again.sequence > kept.sequence);
+    let mut b = world.connect("b");
+    assert_eq!(b.deliveries().len(), 2, "what was handed out before, and what came after");
+}

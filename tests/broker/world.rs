@@ -10,17 +10,20 @@ use std::{
 };
 
 use baton::{
+    audit::Audit,
     broker::{
-        Answer, BrokerIdentity, Event, OutgoingDelivery, Refused, Reply, Settings,
-        directory::Entry,
-        engine::{Command, Engine, Fate, HolderKind},
+        Answer, BrokerIdentity, Enrollment, Event, OutgoingDelivery, Refused, Reply, Settings,
+        access::{Access, Caller},
+        directory::{Entry, Liveness},
+        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
+        queries::View,
     },
     codes::ErrorCode,
     domain::mailbox::HolderId,
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
-    records::{AgentRecord, HandoffRecord, TaskRecord},
+    records::{AgentRecord, DeadLetterRecord, HandoffRecord, TaskRecord},
     store::{Change, CommitError, Conflict, Key, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table},
     time::Timestamp,
 };
@@ -91,6 +94,11 @@ impl Session {
         deliveries
     }
 
+    /// Whether the broker has ended it.
+    pub fn was_sent_away(&mut self) -> bool {
+        std::iter::from_fn(|| self.events.try_recv().ok()).any(|event| matches!(event, Event::GoAway))
+    }
+
     /// The one delivery since the last look.
     pub fn delivery(&mut self) -> (OutgoingDelivery, v1::Envelope) {
         let mut deliveries = self.deliveries();
@@ -131,8 +139,8 @@ impl World {
 
     pub fn with_settings(agents: &[&str], settings: Settings) -> Self {
         let (disk, settings, ids) = (Arc::new(Disk::default()), Arc::new(settings), Arc::new(CountingIds::default()));
-        let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone()).unwrap();
         let now = Timestamp::from_parts(1_700_000_000, 0).unwrap();
+        let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone(), now).unwrap();
         let mut world = Self { disk, engine, now, settings, ids, keys: HashMap::new(), next_holder: 0 };
         for agent in agents {
             let (name, agent_type) = agent.split_once(':').unwrap_or((agent, ""));
@@ -144,7 +152,8 @@ impl World {
     /// The broker is killed and started again over what is stored.
     pub fn restart(&mut self) {
         self.engine =
-            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone()).unwrap();
+            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now)
+                .unwrap();
     }
 
     pub fn register(&mut self, name: &str, agent_type: &str) {
@@ -161,7 +170,11 @@ impl World {
         };
         self.keys.insert(name.to_owned(), key);
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
-        let register = |reply| Command::Register { entry: Box::new(entry), may_change: false, reply };
+        let register = |reply| Command::Register {
+            entry: Box::new(entry),
+            right: EnrollmentRight::Enroll { may_change: false },
+            reply,
+        };
         self.ask(register).unwrap();
     }
 
@@ -291,6 +304,72 @@ impl World {
     pub fn handoff(&self, id: &str) -> baton::domain::handoff::Handoff {
         let key = HandoffRecord::key(MessageId::parse(id).unwrap());
         HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
+    }
+
+    /// The task's custody log as an operator sees it, with envelopes.
+    pub fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
+        let caller = Caller::Operator("an operator".into());
+        let view = View { store: &*self.disk, access: Access(Enrollment::Operator), caller: &caller };
+        let task = TaskId::parse(id).unwrap();
+        let mut entries = Vec::new();
+        loop {
+            let page = view.custody(&task, entries.len() as u64, 100, true).unwrap();
+            assert_eq!(page.gap, None);
+            entries.extend(page.entries);
+            if entries.len() as u64 == page.length {
+                return entries;
+            }
+        }
+    }
+
+    /// The task's custody log, replayed; it must give what is stored.
+    pub fn audit(&self, id: &str) -> Audit {
+        let mut audit = Audit::new(TaskId::parse(id).unwrap(), None);
+        for entry in self.custody(id) {
+            audit.take(&entry).unwrap_or_else(|error| panic!("task {id}: {error}"));
+        }
+        let stored = self.task(id);
+        assert_eq!(audit.task(), Some(&stored.task));
+        assert_eq!((audit.length(), *audit.hash()), (stored.custody.length, stored.custody.hash));
+        for handoff in audit.handoffs() {
+            assert_eq!(*handoff, self.handoff(&handoff.id.to_string()));
+        }
+        audit
+    }
+
+    /// All dead letters, oldest first.
+    pub fn dead_letters(&self) -> Vec<DeadLetterRecord> {
+        use std::ops::Bound::Unbounded;
+        let stored = self.disk.scan(Table::DeadLetters, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
+        stored.iter().map(|(key, record)| DeadLetterRecord::decode(key, &record.value).unwrap()).collect()
+    }
+
+    pub fn redrive(&mut self, dead_letter: u64, to: Option<&str>) -> Result<DeadLetterRecord, Refusal> {
+        let to = to.map(|to| AgentId::parse(to).unwrap());
+        self.settled(|reply| Command::Redrive { dead_letter, to, by: "an operator".to_owned(), reply })
+    }
+
+    pub fn discard(&mut self, dead_letter: u64) -> Result<DeadLetterRecord, Refusal> {
+        self.settled(|reply| Command::Discard { dead_letter, by: "an operator".to_owned(), reply })
+    }
+
+    fn settled(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<DeadLetterRecord, Refusal> {
+        match self.ask(command)? {
+            Answer::DeadLetter(dead) => Ok(*dead),
+            other => panic!("expected a dead letter, not {other:?}"),
+        }
+    }
+
+    /// The agent says that it is still there.
+    pub fn heartbeat(&mut self, session: &Session) {
+        let (holder, agent) = (session.holder, session.agent.clone());
+        let heartbeat = v1::Heartbeat::default();
+        self.engine.take(Command::Heartbeat { holder, agent, heartbeat, reply: None }, self.now);
+        self.settle();
+    }
+
+    pub fn liveness(&self, agent: &str) -> Liveness {
+        self.engine.directory().liveness(&AgentId::parse(agent).unwrap(), self.now)
     }
 
     /// Everything that is stored, to see that nothing has changed.

@@ -82,7 +82,7 @@ fn in_state(state: State) -> (Task, Handoff) {
     let Ok(Outcome::Moved(first)) = step(Situation::default(), &request(1), at(0)) else { panic!("a good request") };
     let (mut task, mut handoff) = (first.task, first.handoff.unwrap());
     for input in path {
-        match step(Situation { task: Some(&task), handoff: Some(&handoff) }, &input, at(1)) {
+        match step(Situation { task: Some(&task), handoff: Some(&handoff), gone: &[] }, &input, at(1)) {
             Ok(Outcome::Moved(next)) => (task, handoff) = (next.task, next.handoff.unwrap_or(handoff)),
             other => panic!("on the way to {state:?}: {other:?}"),
         }
@@ -93,7 +93,7 @@ fn in_state(state: State) -> (Task, Handoff) {
 
 fn outcome(state: State, input: &Input, now: Timestamp) -> String {
     let (task, handoff) = in_state(state);
-    match step(Situation { task: Some(&task), handoff: Some(&handoff) }, input, now) {
+    match step(Situation { task: Some(&task), handoff: Some(&handoff), gone: &[] }, input, now) {
         Ok(Outcome::Unchanged) => "=".into(),
         Ok(Outcome::Moved(next)) => {
             let state = next.handoff.map_or("TASK", |handoff| handoff.state.name());
@@ -128,6 +128,8 @@ fn the_whole_table() {
         ("completion acked", acked("a", Acked::Completion), 1),
         ("request undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Request }, 1),
         ("context undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Context }, 1),
+        ("candidate is gone", Input::CandidateGone, 2),
+        ("redrive", Input::Redrive { id: MessageId::from_bytes([2; 16]), candidates: vec![agent("c")] }, 2),
         ("time: nothing due", Input::Time, 2),
         ("time: step due", Input::Time, 200),
         ("time: whole due", Input::Time, 360),

@@ -316,7 +316,7 @@ async def by_hand(world: World) -> None:
     """All of it with nothing but the command line and grpcurl."""
     checks = world.checks
     services = (await world.grpcurl("list")).split()
-    for service in ["AgentService", "BrokerService", "HandoffService", "TaskService"]:
+    for service in ["AgentService", "BrokerService", "DeadLetterService", "HandoffService", "TaskService"]:
         checks.true(f"reflection lists {service}", f"baton.v1.{service}" in services)
     described = await world.grpcurl("describe", "baton.v1.Envelope")
     checks.true("it describes the envelope", "signature_version = 14" in described)

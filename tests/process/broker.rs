@@ -113,7 +113,7 @@ impl Broker {
     }
 
     pub async fn client_with(&self, token: Option<String>) -> Client {
-        let options = Options { server: self.address.clone(), ca: Some(self.ca()), token };
+        let options = Options { server: self.address.clone(), ca: Some(self.ca()), token, certificate: None };
         Client::connect(&options).await.unwrap()
     }
 
@@ -125,7 +125,8 @@ impl Broker {
     pub async fn agent_with(&self, name: &str, agent_type: &str, credit: u32) -> Agent {
         let client = self.client().await;
         let card = card(name, agent_type);
-        let registered = client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card) }).await;
+        let registered =
+            client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card), ..Default::default() }).await;
         client.answer(registered).unwrap();
         Agent::connect(&client, identity(name), credit, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
     }

@@ -36,8 +36,8 @@ fn a_port_in_use_is_refused() {
 fn a_folder_of_a_newer_version_is_refused() {
     let folder = Broker::start().kill();
     let data = folder.path().join("data");
-    write(&data.join("store/FORMAT"), "baton-store 2\n");
-    check(exit_of(baton().args(["dev", "--port", "0", "--data"]).arg(&data)), 5, "baton-store 2");
+    write(&data.join("store/FORMAT"), "baton-store 3\n");
+    check(exit_of(baton().args(["dev", "--port", "0", "--data"]).arg(&data)), 5, "baton-store 3");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! The real thing: broker processes, real TLS, real clients, kill -9.
 
 mod broker;
+mod certificates;
 mod commands;
 mod crashes;
+mod dead_letters;
+mod full_disk;
 mod kill_loop;
 mod load;
 mod many_agents;

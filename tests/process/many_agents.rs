@@ -128,7 +128,7 @@ async fn come_in_four(client: Client, number: usize) -> Four {
 }
 
 async fn register(client: &Client, name: &str) {
-    let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };
+    let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
     client.answer(client.agents().register_agent(request).await).unwrap();
 }
 

@@ -1,6 +1,9 @@
 //! Bad input over the real wire: the gRPC code and the stable reason of each, and a broker that goes on.
 
-use std::io::{Read as _, Write as _};
+use std::{
+    io::{Read as _, Write as _},
+    time::Duration,
+};
 
 use baton::{
     client::{About, Client, ClientError},
@@ -45,7 +48,7 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
     let client = broker.client().await;
     for name in ["a", "b"] {
         let card = Some(card(name, ""));
-        client.agents().register_agent(v1::RegisterAgentRequest { card }).await.unwrap();
+        client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await.unwrap();
     }
     type Change = fn(&mut v1::Envelope);
     let cases: [(Change, Code, &str); 13] = [
@@ -190,7 +193,7 @@ async fn nobody_else_can_change_the_card_of_an_agent() {
     let mut card = card("b", "");
     card.agent_id = "a".into();
     let register = async |client: &Client, card: &v1::AgentCard| {
-        let request = v1::RegisterAgentRequest { card: Some(card.clone()) };
+        let request = v1::RegisterAgentRequest { card: Some(card.clone()), ..Default::default() };
         client.answer(client.agents().register_agent(request).await)
     };
     check(register(&client, &card).await, Code::AlreadyExists, "AGENT_EXISTS");
@@ -220,9 +223,142 @@ async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is()
     let details = tonic_types::StatusExt::get_error_details(&status);
     assert_eq!(details.error_info().unwrap().reason, "TLS_REQUIRED");
 
-    let stranger = baton::client::Options { server: broker.address.clone(), ca: None, token: None };
+    let stranger = baton::client::Options { server: broker.address.clone(), ca: None, token: None, certificate: None };
     assert!(matches!(Client::connect(&stranger).await, Err(ClientError::Untrusted { .. })));
     broker.agent("a").await;
+}
+
+/// A broker with a configuration of its own, and open enrollment.
+fn with_configuration(more: &str) -> Broker {
+    with_enrollment("open", more)
+}
+
+fn with_enrollment(enrollment: &str, more: &str) -> Broker {
+    let first = Broker::start();
+    let (tls, folder) = (first.data().join("tls"), first.kill());
+    let config = folder.path().join("baton.toml");
+    let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = {enrollment:?}\n\
+         [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
+    );
+    crate::broker::write(&config, &text);
+    let mut command = crate::broker::baton();
+    command.args(["serve", "--config"]).arg(&config);
+    Broker::spawn(command, folder)
+}
+
+#[tokio::test]
+async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concerned() {
+    let broker = with_configuration("[limits]\nmessages_per_second = 5\n");
+    let (a, b) = (broker.agent("a").await, broker.agent("b").await);
+    let info = v1::Info::default();
+    let mut refusal = None;
+    for _ in 0..50 {
+        if let Err(error) = a.send("b", MessageType::Info, &About::default(), &info).await {
+            refusal = Some(error);
+            break;
+        }
+    }
+    match refusal.expect("50 messages at once are too many") {
+        ClientError::Refused(refused) => {
+            assert_eq!((refused.code, refused.reason.as_str()), (Code::ResourceExhausted, "LIMIT_EXCEEDED"));
+            assert!(refused.retry_after.is_some_and(|wait| wait <= Duration::from_secs(1)), "{refused:?}");
+        }
+        other => panic!("expected a refusal, not {other}"),
+    }
+    b.send("a", MessageType::Info, &About::default(), &info).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
+    let broker = with_enrollment("operator", "");
+    let token = std::fs::read_to_string(broker.data().join("operator.token")).unwrap();
+    let (anybody, operator) = (broker.client().await, broker.client_with(Some(token.trim().to_owned())).await);
+    let invite = async |client: &Client, agent_id: &str, lifetime| {
+        let request = v1::CreateInvitationRequest { agent_id: agent_id.into(), lifetime };
+        client.answer(client.agents().create_invitation(request).await).map(|made| made.invitation)
+    };
+    let register = async |name: &str, invitation: &str| {
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), invitation: invitation.into() };
+        anybody.answer(anybody.agents().register_agent(request).await)
+    };
+    let invalid = |outcome| check(outcome, Code::Unauthenticated, "INVITATION_INVALID");
+    check(register("a", "").await, Code::Unauthenticated, "IDENTITY_MISSING");
+    invalid(register("a", "invitation-of-my-own").await);
+    let for_a = invite(&operator, "a", None).await.unwrap();
+    invalid(register("b", &for_a).await);
+    register("a", &for_a).await.unwrap();
+    let soon_over = Some(prost_types::Duration { seconds: 0, nanos: 1 });
+    let over = invite(&operator, "", soon_over).await.unwrap();
+    invalid(register("b", &over).await);
+    let for_anybody = invite(&operator, "", None).await.unwrap();
+    register("b", &for_anybody).await.unwrap();
+    invalid(register("c", &for_anybody).await);
+
+    check(invite(&anybody, "", None).await, Code::Unauthenticated, "IDENTITY_MISSING");
+    let a = anybody.with_token(&anybody.prove(&identity("a")).await.unwrap()).unwrap();
+    check(invite(&a, "", None).await, Code::PermissionDenied, "PERMISSION_DENIED");
+    let too_long = Some(prost_types::Duration { seconds: 31 * 24 * 3600, nanos: 0 });
+    check(invite(&operator, "", too_long).await, Code::InvalidArgument, "FIELD_INVALID");
+
+    // Registered is registered: the card again needs no invitation, and another one does not get in.
+    let folder = broker.kill();
+    let mut command = crate::broker::baton();
+    command.args(["serve", "--config"]).arg(folder.path().join("baton.toml"));
+    let broker = Broker::spawn(command, folder);
+    let client = broker.client().await;
+    let request = v1::RegisterAgentRequest { card: Some(card("c", "")), invitation: for_anybody };
+    invalid(client.answer(client.agents().register_agent(request).await));
+}
+
+#[tokio::test]
+async fn an_operator_may_show_a_token_that_the_configured_key_has_signed() {
+    use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+    let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("operators.pem");
+    crate::broker::write(&path, &pair.public_key_pem());
+    let more = format!("[operators]\nkeys = {path:?}\naudience = \"baton\"\n");
+    let broker = with_enrollment("operator", &more);
+    let key = EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes()).unwrap();
+    let token = |audience: &str, expires_at: i64| {
+        let claims = serde_json::json!({"sub": "olga", "aud": audience, "exp": expires_at});
+        encode(&Header::new(Algorithm::EdDSA), &claims, &key).unwrap()
+    };
+    let register = async |token: String| {
+        let client = broker.client_with(Some(token)).await;
+        let request = v1::RegisterAgentRequest { card: Some(card("a", "")), ..Default::default() };
+        client.answer(client.agents().register_agent(request).await)
+    };
+    check(register(token("another", 4_000_000_000)).await, Code::Unauthenticated, "TOKEN_INVALID");
+    check(register(token("baton", 1_000_000_000)).await, Code::Unauthenticated, "TOKEN_INVALID");
+    register(token("baton", 4_000_000_000)).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_key_of_another_agent_is_refused() {
+    let broker = Broker::start();
+    broker.agent("a").await;
+    let client = broker.client().await;
+    let theirs = v1::AgentCard { agent_id: "b".into(), ..card("a", "") };
+    let request = v1::RegisterAgentRequest { card: Some(theirs), ..Default::default() };
+    check(client.answer(client.agents().register_agent(request).await), Code::AlreadyExists, "KEY_TAKEN");
+}
+
+#[tokio::test]
+async fn an_agent_has_no_more_sessions_than_it_may() {
+    let broker = with_configuration("[limits]\nsessions_max = 2\n");
+    let first = broker.agent("a").await;
+    let _second = broker.agent("a").await;
+    let refused = async || {
+        let stream = tokio_stream::pending::<v1::ConnectRequest>();
+        first.client.answer(first.client.messages().connect(stream).await).map(drop)
+    };
+    check(refused().await, Code::ResourceExhausted, "LIMIT_EXCEEDED");
+    let receive = first.client.messages().receive(v1::ReceiveRequest::default()).await;
+    check(first.client.answer(receive).map(drop), Code::ResourceExhausted, "LIMIT_EXCEEDED");
+    broker.agent("b").await;
 }
 
 #[tokio::test]
@@ -244,7 +380,7 @@ async fn with_a_configuration_only_operators_enroll_and_agents_see_only_their_ow
     let (anybody, operator) = (broker.client().await, broker.client_with(Some(token.trim().to_owned())).await);
 
     let register = async |client: &Client, name: &str| {
-        let request = v1::RegisterAgentRequest { card: Some(card(name, "")) };
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
         client.answer(client.agents().register_agent(request).await)
     };
     check(register(&anybody, "a").await, Code::Unauthenticated, "IDENTITY_MISSING");

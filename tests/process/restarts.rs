@@ -53,7 +53,9 @@ impl Witness {
     async fn on(broker: &Broker) -> Self {
         let client = broker.client().await;
         let card = Some(card("witness", ""));
-        client.answer(client.agents().register_agent(v1::RegisterAgentRequest { card }).await).unwrap();
+        client
+            .answer(client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await)
+            .unwrap();
         let client = client.with_token(&client.prove(&identity("witness")).await.unwrap()).unwrap();
         let (frames, receiver) = tokio::sync::mpsc::channel(1);
         let mut session = client.answer(client.messages().connect(ReceiverStream::new(receiver)).await).unwrap();

@@ -72,7 +72,7 @@ async fn simple_calls_do_the_same_as_a_session() {
     let client = broker.client().await;
     for name in ["a", "b"] {
         let card = Some(card(name, ""));
-        client.agents().register_agent(v1::RegisterAgentRequest { card }).await.unwrap();
+        client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await.unwrap();
     }
     let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &info("one"));
     let receipt = client.messages().send(v1::SendRequest { envelope: envelope.clone() }).await.unwrap().into_inner();
@@ -208,4 +208,25 @@ async fn the_broker_s_own_card_has_the_key_that_signs_receipts() {
     let key = found.card.unwrap().keys.into_iter().find(|key| key.key_id == receipt.key_id).unwrap();
     let public = baton::envelope::keys::PublicKey::parse(&key.public_key).unwrap();
     assert!(public.verifies(&baton::envelope::signing::receipt_input(&receipt), &receipt.signature));
+}
+
+#[tokio::test]
+async fn a_session_sends_heartbeats_by_itself_with_what_the_agent_last_said() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    let shown = async || {
+        let request = v1::GetAgentRequest { agent_id: "a".into() };
+        a.client.agents().get_agent(request).await.unwrap().into_inner().agent.unwrap()
+    };
+    a.session.heartbeat(v1::Heartbeat { active_tasks: 3, ..Default::default() }).await.unwrap();
+    let first = shown().await.last_heartbeat_time;
+    for _ in 0..300 {
+        if shown().await.last_heartbeat_time != first {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let shown = shown().await;
+    assert!(shown.last_heartbeat_time != first, "it comes within 10 s");
+    assert_eq!(shown.last_heartbeat.unwrap().active_tasks, 3);
 }

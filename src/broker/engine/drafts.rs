@@ -12,7 +12,7 @@ use super::{Engine, Updates};
 use crate::{
     broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
     domain::{handoff::Handoff, mailbox::Letter},
-    ids::{AgentId, MessageId},
+    ids::{AgentId, MessageId, TaskId},
     store::{Change, Expectation, Key, Record, Write},
     time::Timestamp,
 };
@@ -23,8 +23,9 @@ pub(super) enum Act {
     LetterStored { agent: AgentId, letter: Letter },
     LetterRemoved { agent: AgentId, place: u64 },
     LetterPutBack { agent: AgentId, letter: Letter },
-    Timer { handoff: MessageId, before: Option<Timestamp>, after: Option<Timestamp> },
+    Timer { handoff: MessageId, sender: AgentId, before: Option<Timestamp>, after: Option<Timestamp> },
     HandoffMoved(Arc<Handoff>),
+    TaskMoved { task: TaskId, length: u64 },
     AgentStored(Box<Entry>),
 }
 
@@ -140,11 +141,6 @@ impl Engine {
     /// Whether an earlier command of this group writes the record.
     pub(super) fn is_written_in_group(&self, key: &Key) -> bool {
         self.group.written.contains_key(key)
-    }
-
-    /// Whether an earlier command of this group deletes the record.
-    pub(super) fn is_deleted_in_group(&self, key: &Key) -> bool {
-        matches!(self.group.written.get(key), Some(None))
     }
 
     /// Adds the draft to the group, as part of the command in hand.

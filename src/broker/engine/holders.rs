@@ -1,11 +1,16 @@
 //! Who takes deliveries: sessions and calls of `Receive`, their credits, and handing out.
 
+use std::time::Duration;
+
 use tokio::sync::mpsc;
 
 use super::{Engine, HolderKind};
 use crate::{
     broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply, refused},
-    domain::mailbox::{HolderId, Lease, Mailbox},
+    domain::{
+        handoff::Acked,
+        mailbox::{AttemptEnd, HolderId, Lease, Mailbox},
+    },
     ids::AgentId,
     records::{self, MessageRecord},
     store::{Order, Table},
@@ -26,6 +31,11 @@ pub(super) struct Holder {
 impl Holder {
     fn has_room(&self) -> bool {
         self.outstanding < self.outstanding_max && !self.is_done()
+    }
+
+    /// One who has gone does not hear it, and need not.
+    pub(super) fn send_away(&self) {
+        drop(self.events.send(Event::GoAway));
     }
 
     fn is_done(&self) -> bool {
@@ -52,11 +62,16 @@ impl Engine {
         let former = self.holders.insert(id, holder);
         assert!(former.is_none(), "a holder's id is used once");
         self.holders_of.entry(agent.clone()).or_default().push(id);
-        if kind == HolderKind::Session {
-            self.directory.change_presence(agent, |presence| presence.sessions += 1);
-        }
+        let is_session = kind == HolderKind::Session;
+        self.directory.change_presence(
+            agent,
+            |presence| {
+                if is_session { presence.sessions += 1 } else { presence.receives += 1 }
+            },
+        );
     }
 
+    /// An agent's mail, from the store. What the group in hand has changed of it follows when that is committed.
     fn load_mailbox(&self, agent: &AgentId) -> Result<Mailbox, BrokerError> {
         let mut mailbox = Mailbox::default();
         let range = records::mailbox_range(agent);
@@ -66,10 +81,12 @@ impl Engine {
         Ok(mailbox)
     }
 
-    pub(super) fn credit(&mut self, id: HolderId, outstanding_max: u32) {
+    pub(super) fn credit(&mut self, id: HolderId, outstanding_max: u32, now: Timestamp) {
         if let Some(holder) = self.holders.get_mut(&id) {
             holder.outstanding_max = outstanding_max;
-            self.group.touched.insert(holder.agent.clone());
+            let agent = holder.agent.clone();
+            self.group.touched.insert(agent.clone());
+            self.seen(&agent, now);
         }
     }
 
@@ -80,7 +97,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn close_holder(&mut self, id: HolderId) {
+    pub(super) fn close_holder(&mut self, id: HolderId, now: Timestamp) {
         let Some(holder) = self.holders.remove(&id) else { return };
         if let Some(others) = self.holders_of.get_mut(&holder.agent) {
             others.retain(|other| *other != id);
@@ -88,25 +105,27 @@ impl Engine {
                 self.holders_of.remove(&holder.agent);
             }
         }
-        if holder.kind == HolderKind::Session {
-            self.directory.change_presence(&holder.agent, |presence| presence.sessions -= 1);
-            self.end_leases_of(id, &holder.agent);
+        let is_session = holder.kind == HolderKind::Session;
+        self.directory.change_presence(&holder.agent, |presence| {
+            if is_session { presence.sessions -= 1 } else { presence.receives -= 1 }
+        });
+        self.seen(&holder.agent, now);
+        if is_session {
+            self.end_leases_of(id, &holder.agent, now);
         }
         self.group.touched.insert(holder.agent);
     }
 
     /// The session is over, and what it held can be handed out again: no failure, but a hand-out that is counted.
-    fn end_leases_of(&mut self, id: HolderId, agent: &AgentId) {
-        let letters = self.mailboxes.get_mut(agent).map(|mailbox| mailbox.end_holder(id)).unwrap_or_default();
-        let mut draft = self.draft();
-        for letter in letters {
-            let key = records::letter_key(agent, letter.sequence);
+    fn end_leases_of(&mut self, id: HolderId, agent: &AgentId, now: Timestamp) {
+        let held = self.mailboxes.get(agent).map(|mailbox| mailbox.held_by(id)).unwrap_or_default();
+        for (mut letter, lease) in held {
             // Acked or nacked in this very group: that is what counts.
-            if !self.is_written_in_group(&key) {
-                draft.put_new(key, records::encode_letter(&letter));
+            if !self.is_written_in_group(&records::letter_key(agent, letter.sequence)) {
+                letter.attempt_ended(&lease, AttemptEnd::SessionEnded, "", now);
+                self.put_back(agent, letter, Duration::ZERO, now);
             }
         }
-        self.seal(draft);
         self.end_unanswered();
     }
 
@@ -137,7 +156,7 @@ impl Engine {
         holder.outstanding += 1;
         let letter = mailbox.letter(lease.sequence).expect("it was just handed out");
         if letter.expires_at <= now {
-            self.expired.push((agent.clone(), lease.sequence));
+            self.expired_at_hand_out.push((agent.clone(), lease.sequence));
             return true;
         }
         let envelope = match self.store.get(&MessageRecord::envelope_key(letter.message_sequence)) {
@@ -157,12 +176,13 @@ impl Engine {
             attempt: lease.attempt,
             sequence: letter.message_sequence,
             ack_deadline: lease.deadline,
+            handoff: letter.handoff.filter(|(_, mail)| *mail == Acked::Request).map(|(handoff, _)| handoff),
         };
         holder.handed_out = holder.handed_out.saturating_add(1);
         // One who has gone away is about to be closed; the lease ends then.
         drop(holder.events.send(Event::Delivery(delivery)));
         if holder.is_done() {
-            self.close_holder(id);
+            self.close_holder(id, now);
         }
         true
     }
@@ -190,15 +210,15 @@ impl Engine {
         }
     }
 
-    pub(super) fn send_everybody_away(&mut self) {
+    pub(super) fn send_everybody_away(&mut self, now: Timestamp) {
         let mut receives = Vec::new();
         for (id, holder) in &self.holders {
-            drop(holder.events.send(Event::GoAway));
+            holder.send_away();
             if holder.kind != HolderKind::Session {
                 receives.push(*id); // a session ends from the wire's side; a Receive has nobody else to end it
             }
         }
-        receives.into_iter().for_each(|id| self.close_holder(id));
+        receives.into_iter().for_each(|id| self.close_holder(id, now));
         // Their streams would hold their connections open, and the stop would wait for them.
         for updates in std::mem::take(&mut self.watchers).into_values().flatten() {
             drop(updates.send(Err(refused(BrokerError::ShuttingDown))));

@@ -1,20 +1,20 @@
 //! Taking envelopes: repeats, time, whom they go to, and what they do.
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use prost_types::Timestamp as WireTime;
 
 use super::{
     Engine,
     drafts::Draft,
-    steps::{Known, StepError, Stepped, ThisMessage},
+    steps::{Known, Origin, StepError, Stepped, ThisMessage},
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, Refused, refused},
     codes::{FieldViolation, Refusal},
     domain::handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
-    envelope::{Body, Header, Receiver, RequestBody, RequestedTimeouts, VerifiedEnvelope},
-    ids::{AgentId, MessageId},
+    envelope::{self, Body, Header, Receiver, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
+    ids::AgentId,
     proto::v1,
     records::{CustodyEvent, EnvelopeFacts, HandoffRecord, MessageRecord, TaskRecord},
     time::Timestamp,
@@ -32,23 +32,26 @@ impl Engine {
         }
         self.check_time(envelope.header(), now).map_err(refused)?;
         if let Body::Heartbeat(heartbeat) = envelope.body() {
-            return Ok(self.take_heartbeat(envelope.header(), heartbeat, now));
+            self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
+            return Ok(heartbeat_receipt(envelope.header(), now));
+        }
+        if let Receiver::Agent(to) = &envelope.header().receiver {
+            self.check_mailbox(to).map_err(refused)?;
         }
         self.settle_overdue(envelope.header(), now).map_err(refused)?;
         let receipt = match envelope.body() {
             Body::Heartbeat(_) => unreachable!("taken above"),
             Body::Mail => self.take_mail(draft, envelope, now),
             Body::Request(request) => self.take_request(draft, envelope, request, now),
-            Body::Handoff(message) => self.take_handoff_message(draft, envelope, message, now),
-            Body::Status { status, progress, details } => {
-                let receivers = self.receivers(envelope.header()).map_err(refused)?;
-                let message = Message::Status {
-                    status: *status,
-                    progress: *progress,
-                    details: details.clone(),
-                    receivers: receivers.clone(),
-                };
-                self.take_message(draft, envelope, message, &receivers, now)
+            Body::Handoff(Message::Reject { suggestions, .. }) => {
+                let known: Vec<AgentId> =
+                    suggestions.iter().filter(|agent| self.directory.is_registered(agent)).cloned().collect();
+                self.make_step(draft, envelope, Resolved { agents: &known, terms: None }, now)
+            }
+            Body::Handoff(_) => self.make_step(draft, envelope, Resolved { agents: &[], terms: None }, now),
+            Body::Status { .. } => {
+                let receivers = self.receivers(envelope.header(), now).map_err(refused)?;
+                self.make_step(draft, envelope, Resolved { agents: &receivers, terms: None }, now)
             }
         }?;
         Ok(Answer::Receipt(Box::new(receipt)))
@@ -81,13 +84,9 @@ impl Engine {
         Ok(())
     }
 
-    fn take_heartbeat(&mut self, header: &Header, heartbeat: &v1::Heartbeat, now: Timestamp) -> Answer {
-        self.directory.change_presence(&header.sender, |presence| presence.heartbeat = Some((heartbeat.clone(), now)));
-        Answer::Receipt(Box::new(v1::Receipt {
-            message_id: header.message_id.to_string(),
-            accept_time: Some(wire_time(now)),
-            ..Default::default()
-        }))
+    pub(super) fn take_heartbeat(&mut self, agent: &AgentId, heartbeat: v1::Heartbeat, now: Timestamp) {
+        self.directory.change_presence(agent, |presence| presence.heartbeat = Some((heartbeat, now)));
+        self.seen(agent, now);
     }
 
     fn take_request(
@@ -98,30 +97,23 @@ impl Engine {
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
-        let candidates = self.candidates(header, request).map_err(refused)?;
+        self.check_open_handoffs(&header.sender).map_err(refused)?;
+        let candidates = self.candidates(header, request, now).map_err(refused)?;
         let timeouts = self.timeouts(&request.timeouts).map_err(refused)?;
-        let input = Input::Request(handoff::Request {
-            id: header.message_id,
-            task: header.task.clone().expect("a request has a task"),
-            from: header.sender.clone(),
-            epoch: header.epoch,
-            receiver: receiver_text(&header.receiver),
-            candidates: candidates.clone(),
-            task_type: request.task_type.clone(),
-            reason: request.reason,
-            mode: request.mode,
-            priority: request.priority,
-            timeouts,
-            loop_limits: self.loop_limits(request.loop_limits),
-        });
-        self.make_step(draft, envelope, Some(header.message_id), &input, &candidates, now)
+        let terms = Some((timeouts, self.loop_limits(request.loop_limits)));
+        self.make_step(draft, envelope, Resolved { agents: &candidates, terms }, now)
     }
 
     /// The receiver, or the able agents of its type, then the fallbacks; each once, never the sender.
-    fn candidates(&self, header: &Header, request: &RequestBody) -> Result<Vec<AgentId>, BrokerError> {
+    pub(super) fn candidates(
+        &self,
+        header: &Header,
+        request: &RequestBody,
+        now: Timestamp,
+    ) -> Result<Vec<AgentId>, BrokerError> {
         let mut candidates = match &header.receiver {
             Receiver::Agent(agent) => vec![self.registered(agent)?],
-            Receiver::AnyOf(agent_type) => self.directory.able(agent_type, &request.required_skills),
+            Receiver::AnyOf(agent_type) => self.directory.able(agent_type, &request.required_skills, now),
             Receiver::Nobody | Receiver::AllOf(_) => unreachable!("refused when the envelope was parsed"),
         };
         if header.receiver == Receiver::Agent(header.sender.clone()) {
@@ -135,12 +127,12 @@ impl Engine {
         candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
         candidates.truncate(handoff::OFFERS_MAX);
         if candidates.is_empty() {
-            return Err(BrokerError::ReceiverUnknown { receiver: receiver_text(&header.receiver) });
+            return Err(BrokerError::ReceiverUnknown { receiver: header.receiver.to_string() });
         }
         Ok(candidates)
     }
 
-    fn registered(&self, agent: &AgentId) -> Result<AgentId, BrokerError> {
+    pub(super) fn registered(&self, agent: &AgentId) -> Result<AgentId, BrokerError> {
         if *agent == AgentId::broker() {
             let problem = "it is the broker itself".to_owned();
             return Err(BrokerError::ReceiverInvalid { receiver: agent.to_string(), problem });
@@ -181,48 +173,20 @@ impl Engine {
         }
     }
 
-    fn take_handoff_message(
-        &mut self,
-        draft: Draft,
-        envelope: &VerifiedEnvelope,
-        message: &Message,
-        now: Timestamp,
-    ) -> Result<v1::Receipt, Refused> {
-        let mut message = Cow::Borrowed(message);
-        let mut resolved = Vec::new();
-        if let Message::Reject { suggestions, .. } = &*message {
-            resolved = suggestions.iter().filter(|agent| self.directory.is_registered(agent)).cloned().collect();
-            if let Message::Reject { suggestions, .. } = message.to_mut() {
-                suggestions.clone_from(&resolved);
-            }
-        }
-        self.take_message(draft, envelope, message.into_owned(), &resolved, now)
-    }
-
-    fn take_message(
-        &mut self,
-        draft: Draft,
-        envelope: &VerifiedEnvelope,
-        message: Message,
-        resolved: &[AgentId],
-        now: Timestamp,
-    ) -> Result<v1::Receipt, Refused> {
-        let header = envelope.header();
-        let input = Input::Message { from: header.sender.clone(), epoch: header.epoch, message };
-        self.make_step(draft, envelope, header.correlation, &input, resolved, now)
-    }
-
     /// One step for a message: all of it in the draft, or a refusal, which the custody log may have to keep.
     fn make_step(
         &mut self,
         mut draft: Draft,
         envelope: &VerifiedEnvelope,
-        handoff: Option<MessageId>,
-        input: &Input,
-        resolved: &[AgentId],
+        resolved: Resolved<'_>,
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
+        let input = envelope::input_of(header, envelope.body(), resolved).expect("mail is taken elsewhere");
+        let handoff = match input {
+            Input::Request(_) => Some(header.message_id),
+            _ => header.correlation,
+        };
         let task = header.task.as_ref().expect("checked when the envelope was parsed");
         let mut known = self.known(&mut draft, task, handoff).map_err(refused)?;
         check_handoff(header, &mut known)?;
@@ -230,7 +194,7 @@ impl Engine {
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
         // Taken at once: a step may need further sequences for what it sends.
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
-        match self.step(&mut draft, &known, input, &event, Some(this), now) {
+        match self.step(&mut draft, &known, &input, &event, Origin::Message(this), now) {
             Ok(Some(stepped)) => Ok(self.accept(draft, this, Some(&stepped), now)),
             Ok(None) => unreachable!("a message is taken or rejected"),
             Err(StepError::Broker(error)) => Err(refused(error)),
@@ -256,10 +220,10 @@ impl Engine {
         if self.read(&mut draft, &TaskRecord::key(&record.task.id)).is_err() {
             return; // logged where it was read
         }
-        let facts = EnvelopeFacts { envelope, sequence: 0, resolved: &[] };
+        let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
         let event = CustodyEvent::Refused(facts, rejection.code());
         let handoff = known.handoff.as_ref().map(|stored| &stored.value.handoff);
-        self.write_task(&mut draft, known, record, &event, handoff, now);
+        self.write_task(&mut draft, known, record, &event, handoff, &[], now);
         self.seal(draft);
     }
 
@@ -271,7 +235,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
-        let receivers = self.receivers(header).map_err(refused)?;
+        let receivers = self.receivers(header, now).map_err(refused)?;
         let known = match &header.task {
             Some(task) => self.known(&mut draft, task, None).map_err(refused)?,
             None => Known::default(),
@@ -290,21 +254,26 @@ impl Engine {
             self.deliver_this(&mut draft, to, this, Priority::default(), None, now);
         }
         let stepped = task.map(|record| {
-            let facts = EnvelopeFacts { envelope, sequence: this.sequence, resolved: &receivers };
-            let task = self.write_task(&mut draft, &known, record, &CustodyEvent::Accepted(facts), None, now);
+            let facts = EnvelopeFacts {
+                envelope,
+                sequence: this.sequence,
+                resolved: Resolved { agents: &receivers, terms: None },
+            };
+            let event = CustodyEvent::Accepted(facts);
+            let task = self.write_task(&mut draft, &known, record, &event, None, &[], now);
             Stepped { task, handoff: None }
         });
         Ok(self.accept(draft, this, stepped.as_ref(), now))
     }
 
     /// The registered agents that the receiver_id stands for, never the sender of an `all:`.
-    fn receivers(&self, header: &Header) -> Result<Vec<AgentId>, BrokerError> {
-        let unknown = || BrokerError::ReceiverUnknown { receiver: receiver_text(&header.receiver) };
+    fn receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
+        let unknown = || BrokerError::ReceiverUnknown { receiver: header.receiver.to_string() };
         match &header.receiver {
             Receiver::Nobody => Ok(Vec::new()),
             Receiver::Agent(agent) => Ok(vec![self.registered(agent)?]),
             Receiver::AnyOf(agent_type) => {
-                let mut able = self.directory.able(agent_type, &[]);
+                let mut able = self.directory.able(agent_type, &[], now);
                 able.retain(|agent| *agent != header.sender);
                 able.truncate(1);
                 if able.is_empty() { Err(unknown()) } else { Ok(able) }
@@ -370,16 +339,7 @@ fn check_handoff(header: &Header, known: &mut Known) -> Result<(), Refused> {
         return Ok(());
     }
     let problem = format!("the other side of the handoff is {other_side}");
-    Err(refused(BrokerError::ReceiverInvalid { receiver: receiver_text(&header.receiver), problem }))
-}
-
-fn receiver_text(receiver: &Receiver) -> String {
-    match receiver {
-        Receiver::Nobody => String::new(),
-        Receiver::Agent(agent) => agent.to_string(),
-        Receiver::AnyOf(agent_type) => format!("type:{agent_type}"),
-        Receiver::AllOf(agent_type) => format!("all:{agent_type}"),
-    }
+    Err(refused(BrokerError::ReceiverInvalid { receiver: header.receiver.to_string(), problem }))
 }
 
 fn receipt(header: &Header, sequence: u64, stepped: Option<&Stepped>, now: Timestamp) -> v1::Receipt {
@@ -399,6 +359,15 @@ fn receipt(header: &Header, sequence: u64, stepped: Option<&Stepped>, now: Times
         key_id: String::new(),
         signature: bytes::Bytes::new(),
     }
+}
+
+/// A heartbeat is not stored, and has no place in the order of what is.
+fn heartbeat_receipt(header: &Header, now: Timestamp) -> Answer {
+    Answer::Receipt(Box::new(v1::Receipt {
+        message_id: header.message_id.to_string(),
+        accept_time: Some(wire_time(now)),
+        ..Default::default()
+    }))
 }
 
 fn wire_time(time: Timestamp) -> WireTime {

@@ -9,26 +9,32 @@
 //! 3. [`Engine::finish`]: commits the group with one sync, and only then answers, delivers and sets timers.
 
 mod acks;
+mod dead_letters;
 mod drafts;
+mod enrollment;
+mod expiry;
 mod holders;
 mod messages;
+mod presence;
 mod steps;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
+use bytes::Bytes;
 use prost::Message as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use self::{
     drafts::{Act, Group},
     holders::Holder,
+    presence::Unseen,
 };
 use super::{
-    Answer, BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
+    BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
     directory::{Directory, Entry},
     refused,
 };
@@ -38,9 +44,9 @@ use crate::{
         mailbox::{HolderId, Mailbox},
     },
     envelope::VerifiedEnvelope,
-    ids::{AgentId, IdSource, MessageId},
+    ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
-    records::{self, AgentRecord},
+    records::{self, AgentRecord, ParkReason, TaskRecord},
     store::{Key, Order, Store, Table},
     time::Timestamp,
 };
@@ -109,8 +115,19 @@ pub enum Command {
     Register {
         /// The agent.
         entry: Box<Entry>,
-        /// Whether the caller may change the card of an agent that is registered.
-        may_change: bool,
+        /// What the caller may do.
+        right: EnrollmentRight,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Let somebody register once.
+    Invite {
+        /// The invitation.
+        invitation: String,
+        /// Whom it is for, if not for anybody.
+        agent: Option<AgentId>,
+        /// Until when.
+        expires_at: Timestamp,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -121,8 +138,60 @@ pub enum Command {
         /// Where to.
         updates: Updates,
     },
+    /// Follow the length of a task's custody log.
+    WatchTask {
+        /// Which task.
+        task: TaskId,
+        /// Where the length goes. Whoever is slow sees the latest, and reads the entries from the store.
+        lengths: watch::Sender<u64>,
+    },
+    /// Put a dead letter on its way again.
+    Redrive {
+        /// Which.
+        dead_letter: u64,
+        /// To whom, if not to whom it was to go.
+        to: Option<AgentId>,
+        /// Who wants it.
+        by: String,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Give a dead letter up for good.
+    Discard {
+        /// Which.
+        dead_letter: u64,
+        /// Who wants it, and why.
+        by: String,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Keep what an agent that has proven who it is sent, and was refused.
+    KeepRefused {
+        /// Who sent it.
+        agent: AgentId,
+        /// What it sent.
+        raw: Bytes,
+        /// Why it was refused.
+        reason: ParkReason,
+        /// In words.
+        text: String,
+    },
     /// Tell every session that the broker is about to stop.
     GoAway,
+}
+
+/// What one who registers an agent may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnrollmentRight {
+    /// Register a new one, and change a card only if it says so.
+    Enroll {
+        /// Whether a card may be changed.
+        may_change: bool,
+    },
+    /// Only change a card.
+    Change,
+    /// Register a new one, with this invitation.
+    Invited(String),
 }
 
 /// What became of a delivery.
@@ -137,11 +206,15 @@ pub enum Fate {
     },
     /// It could not be taken this time.
     Failed {
+        /// In words.
+        text: String,
         /// When to deliver it again, if the agent says.
         retry_after: Option<Duration>,
     },
     /// The agent is about to stop.
     Shutdown {
+        /// In words.
+        text: String,
         /// When to deliver it again, if the agent says.
         retry_after: Option<Duration>,
     },
@@ -181,9 +254,24 @@ pub struct Engine {
     mailbox_alarms: BTreeSet<(Timestamp, AgentId)>,
     alarm_of: HashMap<AgentId, Timestamp>,
     /// Mail that was about to be handed out and has expired.
-    expired: Vec<(AgentId, u64)>,
+    expired_at_hand_out: Vec<(AgentId, u64)>,
+    /// No mail expires before this; looking then may find that none does yet.
+    next_mail_expiry: Option<Timestamp>,
     handoff_timers: BTreeSet<(Timestamp, MessageId)>,
+    /// How many handoffs each agent has asked for that are open.
+    open_of: HashMap<AgentId, u32>,
+    /// How much mail waits for agents that somebody wrote to since the start.
+    depths: HashMap<AgentId, u64>,
     watchers: HashMap<MessageId, Vec<Updates>>,
+    task_watchers: HashMap<TaskId, Vec<watch::Sender<u64>>>,
+    /// When to see whether an agent is gone; one for each that was seen and is not gone.
+    presence_alarms: BTreeSet<(Timestamp, AgentId)>,
+    presence_alarm_of: HashSet<AgentId>,
+    /// Agents that are gone, and the place from which on their mail is still to be looked at.
+    gone: VecDeque<(AgentId, u64)>,
+    unseen: Unseen,
+    /// How many refused envelopes of each agent were kept since the start.
+    refused_kept: HashMap<AgentId, u32>,
     /// A commit failed: nobody knows what is on disk, and nothing is taken any more.
     failed: bool,
 }
@@ -195,14 +283,27 @@ impl Engine {
         identity: BrokerIdentity,
         settings: Arc<Settings>,
         ids: Arc<dyn IdSource>,
+        now: Timestamp,
     ) -> Result<Self, BrokerError> {
         let agents = load_agents(&*store)?;
-        let directory = Arc::new(Directory::new(&identity, agents));
+        let directory = Arc::new(Directory::new(&identity, settings.presence_rule(now), agents));
+        Self::over(store, directory, identity, settings, ids, now)
+    }
+
+    fn over(
+        store: Arc<dyn Store>,
+        directory: Arc<Directory>,
+        identity: BrokerIdentity,
+        settings: Arc<Settings>,
+        ids: Arc<dyn IdSource>,
+        now: Timestamp,
+    ) -> Result<Self, BrokerError> {
         let next_sequence = match store.get(&sequence_key())? {
             Some(record) => storage::SequenceRecord::decode(record.value).map_or(0, |stored| stored.last) + 1,
             None => 1,
         };
-        let handoff_timers = load_timers(&*store)?;
+        let (handoff_timers, open_of) = load_timers(&*store)?;
+        let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
         Ok(Self {
             store,
             directory,
@@ -216,11 +317,43 @@ impl Engine {
             holders_of: HashMap::new(),
             mailbox_alarms: BTreeSet::new(),
             alarm_of: HashMap::new(),
-            expired: Vec::new(),
+            expired_at_hand_out: Vec::new(),
+            next_mail_expiry: Some(Timestamp::default()),
             handoff_timers,
+            open_of,
+            depths: HashMap::new(),
             watchers: HashMap::new(),
+            task_watchers: HashMap::new(),
+            presence_alarms: BTreeSet::new(),
+            presence_alarm_of: HashSet::new(),
+            gone: VecDeque::new(),
+            unseen,
+            refused_kept: HashMap::new(),
             failed: false,
         })
+    }
+
+    /// Whether a commit has failed, and nothing is taken until [`Self::recover`].
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// After a commit that failed: begins again with what is on disk, as after a restart. Every session is told to come
+    /// back.
+    pub fn recover(&mut self, now: Timestamp) -> Result<(), BrokerError> {
+        self.store.recover().map_err(|error| {
+            tracing::warn!(%error, "the store cannot be opened again yet");
+            BrokerError::StoreUnavailable
+        })?;
+        self.directory.reset(self.settings.presence_rule(now), load_agents(&*self.store)?);
+        let (directory, identity) = (self.directory.clone(), self.identity.clone());
+        let again = Self::over(self.store.clone(), directory, identity, self.settings.clone(), self.ids.clone(), now)?;
+        let before = std::mem::replace(self, again);
+        before.holders.values().for_each(Holder::send_away);
+        for updates in before.watchers.into_values().flatten() {
+            drop(updates.send(Err(refused(BrokerError::StoreUnavailable))));
+        }
+        Ok(())
     }
 
     /// Who is registered and who is there.
@@ -237,30 +370,49 @@ impl Engine {
     pub fn take(&mut self, command: Command, now: Timestamp) {
         match command {
             Command::Submit { envelope, reply } => {
+                self.seen(&envelope.header().sender, now);
                 let outcome = self.submit(&envelope, now);
                 log_refusal(&envelope, &outcome);
                 self.group.answer(reply, outcome);
             }
             Command::Acknowledge { agent, delivery_id, fate, reply } => {
+                self.seen(&agent, now);
                 let outcome = self.acknowledge(&agent, &delivery_id, &fate, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Register { entry, may_change, reply } => {
-                let outcome = self.register(*entry, may_change, now);
+            Command::Register { entry, right, reply } => {
+                let outcome = self.register(*entry, &right, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Open { holder, agent, kind, events } => self.open_holder(holder, &agent, kind, events),
+            Command::Invite { invitation, agent, expires_at, reply } => {
+                let outcome = self.invite(&invitation, agent, expires_at);
+                self.group.answer(reply, outcome);
+            }
+            Command::Open { holder, agent, kind, events } => {
+                self.open_holder(holder, &agent, kind, events);
+                self.seen(&agent, now);
+            }
             Command::Credit { holder, outstanding_max, reply } => {
-                self.credit(holder, outstanding_max);
+                self.credit(holder, outstanding_max, now);
                 self.answer_credit(holder, reply);
             }
-            Command::Close { holder } => self.close_holder(holder),
+            Command::Close { holder } => self.close_holder(holder, now),
             Command::Heartbeat { holder, agent, heartbeat, reply } => {
-                self.directory.change_presence(&agent, |presence| presence.heartbeat = Some((heartbeat, now)));
+                self.take_heartbeat(&agent, heartbeat, now);
                 self.answer_credit(holder, reply);
             }
             Command::Watch { handoff, updates } => self.group.watches.push((handoff, updates)),
-            Command::GoAway => self.send_everybody_away(),
+            Command::WatchTask { task, lengths } => self.watch_task(task, lengths),
+            Command::Redrive { dead_letter, to, by, reply } => {
+                let outcome = self.redrive(dead_letter, to.as_ref(), &by, now);
+                self.group.answer(reply, outcome);
+            }
+            Command::Discard { dead_letter, by, reply } => {
+                let outcome = self.discard(dead_letter, &by, now);
+                self.group.answer(reply, outcome);
+            }
+            Command::KeepRefused { agent, raw, reason, text } => self.keep_refused(&agent, raw, (reason, &text), now),
+            Command::GoAway => self.send_everybody_away(now),
         }
     }
 
@@ -285,9 +437,8 @@ impl Engine {
             self.end_overdue_leases(&agent, now);
             self.group.touched.insert(agent);
         }
-        for (agent, place) in std::mem::take(&mut self.expired) {
-            self.park_expired(&agent, place, now);
-        }
+        self.park_expired(now);
+        self.look_for_the_gone(now);
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -295,12 +446,13 @@ impl Engine {
         if self.failed {
             return None;
         }
-        if !self.expired.is_empty() {
+        if !self.expired_at_hand_out.is_empty() {
             return Some(Timestamp::default());
         }
         let handoff = self.handoff_timers.first().map(|(at, _)| *at);
         let mailbox = self.mailbox_alarms.first().map(|(at, _)| *at);
-        handoff.into_iter().chain(mailbox).min()
+        let presence = self.next_presence_deadline();
+        [handoff, mailbox, presence, self.next_mail_expiry].into_iter().flatten().min()
     }
 
     /// Commits the group, then acts. Nothing is answered or delivered before the commit is synced.
@@ -343,12 +495,16 @@ impl Engine {
     fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>) {
         match act {
             Act::LetterStored { agent, letter } => {
+                let expiry = letter.expires_at;
+                self.depths.entry(agent.clone()).and_modify(|depth| *depth += 1);
+                self.next_mail_expiry = Some(self.next_mail_expiry.map_or(expiry, |at| at.min(expiry)));
                 if let Some(mailbox) = self.mailboxes.get_mut(&agent) {
                     mailbox.add(letter);
                     touched.insert(agent);
                 }
             }
             Act::LetterRemoved { agent, place } => {
+                self.depths.entry(agent.clone()).and_modify(|depth| *depth = depth.saturating_sub(1));
                 let ended = self.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.remove(place));
                 self.lease_ended(ended);
                 touched.insert(agent);
@@ -358,7 +514,12 @@ impl Engine {
                 self.lease_ended(ended);
                 touched.insert(agent);
             }
-            Act::Timer { handoff, before, after } => {
+            Act::Timer { handoff, sender, before, after } => {
+                match (before, after) {
+                    (None, Some(_)) => *self.open_of.entry(sender).or_default() += 1,
+                    (Some(_), None) => self.one_less_open(&sender),
+                    (None, None) | (Some(_), Some(_)) => {}
+                }
                 before.map(|at| self.handoff_timers.remove(&(at, handoff)));
                 after.map(|at| self.handoff_timers.insert((at, handoff)));
             }
@@ -366,31 +527,9 @@ impl Engine {
                 log_move(&handoff);
                 self.tell_watchers(&handoff);
             }
+            Act::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
             Act::AgentStored(entry) => self.directory.put(*entry),
         }
-    }
-
-    fn register(&mut self, mut entry: Entry, may_change: bool, now: Timestamp) -> Outcome {
-        let id = entry.id();
-        let mut draft = self.draft();
-        let key = AgentRecord::key(&id);
-        let stored = self.read(&mut draft, &key).map_err(refused)?;
-        let mut record = AgentRecord { created_at: now, updated_at: now, ..entry.record.clone() };
-        if let Some(stored) = &stored {
-            let known = AgentRecord::decode(&stored.value).map_err(|error| refused(BrokerError::from(error)))?;
-            if known.card == record.card {
-                return Ok(Answer::Registered);
-            }
-            if !may_change {
-                return Err(refused(BrokerError::AgentExists { agent: id }));
-            }
-            record.created_at = known.created_at;
-        }
-        draft.put(key, record.encode(), stored.as_ref());
-        entry.record = record;
-        draft.acts.push(Act::AgentStored(Box::new(entry)));
-        self.seal(draft);
-        Ok(Answer::Registered)
     }
 
     fn watch(&mut self, id: MessageId, updates: Updates) {
@@ -418,13 +557,89 @@ impl Engine {
     }
 }
 
+/// What one agent may use.
+impl Engine {
+    fn one_less_open(&mut self, agent: &AgentId) {
+        if let Some(open) = self.open_of.get_mut(agent) {
+            *open -= 1;
+            if *open == 0 {
+                self.open_of.remove(agent);
+            }
+        }
+    }
+
+    /// Whether the agent may ask for one more handoff. What is in the same group is not counted yet.
+    fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        let most = self.settings.limits.open_handoffs_max;
+        if most == 0 || self.open_of.get(agent).is_none_or(|open| *open < most) {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
+    }
+
+    /// Whether there is room in the agent's mailbox. What is in the same group is not counted yet.
+    fn check_mailbox(&mut self, agent: &AgentId) -> Result<(), BrokerError> {
+        let most = u64::from(self.settings.limits.mailbox_max);
+        if most == 0 {
+            return Ok(());
+        }
+        let depth = match self.depths.get(agent) {
+            Some(depth) => *depth,
+            None => {
+                let limit = usize::try_from(most).unwrap_or(usize::MAX);
+                let range = records::mailbox_range(agent);
+                let depth = self.store.scan(Table::Mailbox, range, Order::Ascending, limit)?.len() as u64;
+                self.depths.insert(agent.clone(), depth);
+                depth
+            }
+        };
+        if depth < most {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the receiver's mailbox is full", retry_after: LIMIT_RETRY })
+    }
+}
+
+/// When it may help to try again what was over a limit that others or time bring down.
+const LIMIT_RETRY: Duration = Duration::from_secs(5);
+
+/// Those who follow a task.
+impl Engine {
+    fn watch_task(&mut self, task: TaskId, lengths: watch::Sender<u64>) {
+        // Whoever has gone is found out at a task's next step. Tasks that make none are looked through now and then.
+        if self.task_watchers.len().is_power_of_two() {
+            self.task_watchers.retain(|_, watchers| {
+                watchers.retain(|lengths| !lengths.is_closed());
+                !watchers.is_empty()
+            });
+        }
+        match self.store.get(&TaskRecord::key(&task)) {
+            Ok(Some(record)) => {
+                let stored = TaskRecord::decode(&record.value).map_or(0, |stored| stored.custody.length);
+                lengths.send_replace(stored);
+                self.task_watchers.entry(task).or_default().push(lengths);
+            }
+            Ok(None) => {} // the channel closes, and the caller has seen by itself that there is none
+            Err(error) => tracing::error!(%task, %error, "failed to read a task"),
+        }
+    }
+
+    fn tell_task_watchers(&mut self, task: &TaskId, length: u64) {
+        let Some(watchers) = self.task_watchers.get_mut(task) else { return };
+        watchers.retain(|lengths| lengths.send(length).is_ok());
+        if watchers.is_empty() {
+            self.task_watchers.remove(task);
+        }
+    }
+}
+
 /// The one line about an envelope that was verified and not taken.
 fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Outcome) {
     let Err(refusal) = outcome else { return };
     let header = envelope.header();
     let (task, handoff) = (header.task.as_ref().map(|task| task.as_str()), header.correlation.map(|id| id.to_string()));
     tracing::info!(
-        reason = refusal.code().name(), agent = %header.sender, message = %header.message_id, task, handoff,
+        reason = refusal.code().name(), agent = %header.sender, message_id = %header.message_id, task, handoff,
         "refused an envelope: {refusal}"
     );
 }
@@ -454,8 +669,16 @@ fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> {
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-fn load_timers(store: &dyn Store) -> Result<BTreeSet<(Timestamp, MessageId)>, BrokerError> {
-    use std::ops::Bound::Unbounded;
-    let stored = store.scan(Table::Timers, (Unbounded, Unbounded), Order::Ascending, usize::MAX)?;
-    stored.into_iter().map(|(key, _)| Ok(records::parse_timer_key(&key)?)).collect()
+type OpenHandoffs = (BTreeSet<(Timestamp, MessageId)>, HashMap<AgentId, u32>);
+
+/// The timers of open handoffs, and how many each agent has open.
+fn load_timers(store: &dyn Store) -> Result<OpenHandoffs, BrokerError> {
+    let stored = store.scan(Table::Timers, records::handoff_timers(), Order::Ascending, usize::MAX)?;
+    let (mut timers, mut open_of) = (BTreeSet::new(), HashMap::new());
+    for (key, record) in stored {
+        let (timer, sender) = records::parse_handoff_timer(&key, &record.value)?;
+        timers.insert(timer);
+        *open_of.entry(sender).or_default() += 1;
+    }
+    Ok((timers, open_of))
 }

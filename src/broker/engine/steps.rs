@@ -12,8 +12,8 @@ use crate::{
     broker::BrokerError,
     domain::{
         handoff::{
-            Acked, Effect, Handoff, Input, Mail, Notice, Outcome, Priority, Rejection, Situation, Task, Transition,
-            step,
+            Acked, Advice, Effect, Handoff, Input, Mail, Message, Notice, Outcome, Priority, Rejection, Situation,
+            Task, Transition, step,
         },
         mailbox::Letter,
     },
@@ -21,8 +21,8 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     records::{
-        CustodyEvent, CustodyLink, HandoffRecord, MessageRecord, TaskRecord, custody_entry, encode_letter, letter_key,
-        timer_key,
+        CustodyEvent, CustodyLink, HandoffRecord, MessageRecord, RequestPlace, TaskRecord, custody_entry,
+        encode_letter, handoff_timer_key, letter_key, mail_timer_key,
     },
     store::Record,
     time::Timestamp,
@@ -42,10 +42,47 @@ pub(super) struct Known {
 }
 
 impl Known {
-    fn situation(&self) -> Situation<'_> {
+    fn situation<'a>(&'a self, gone: &'a [AgentId]) -> Situation<'a> {
         Situation {
             task: self.task.as_ref().map(|stored| &stored.value.task),
             handoff: self.handoff.as_ref().map(|stored| &stored.value.handoff),
+            gone,
+        }
+    }
+
+    /// The request of this handoff, if it is the one that is known.
+    fn request_of(&self, handoff: MessageId) -> Option<RequestPlace> {
+        let known = self.handoff.as_ref().filter(|stored| stored.value.handoff.id == handoff);
+        known.map(|stored| stored.value.request)
+    }
+}
+
+/// Where a step comes from: the message that is its input, or the dead request that it tries again.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Message(ThisMessage<'a>),
+    DeadRequest(RequestPlace),
+    Broker,
+}
+
+impl<'a> Origin<'a> {
+    fn message(self) -> Option<ThisMessage<'a>> {
+        match self {
+            Self::Message(this) => Some(this),
+            Self::DeadRequest(_) | Self::Broker => None,
+        }
+    }
+
+    /// The request of a handoff that begins with this step.
+    fn request(self) -> Option<RequestPlace> {
+        match self {
+            Self::Message(this) => {
+                let header = this.envelope.header();
+                let (message, expires_at) = (header.message_id, header.expires_at);
+                Some(RequestPlace { message, sequence: this.sequence, expires_at })
+            }
+            Self::DeadRequest(request) => Some(request),
+            Self::Broker => None,
         }
     }
 }
@@ -102,22 +139,33 @@ impl Engine {
         known: &Known,
         input: &Input,
         event: &CustodyEvent<'_>,
-        this: Option<ThisMessage<'_>>,
+        origin: Origin<'_>,
         now: Timestamp,
     ) -> Result<Option<Stepped>, StepError> {
-        let transition = match step(known.situation(), input, now) {
+        let absent = self.absent(known, input, now);
+        let transition = match step(known.situation(&absent), input, now) {
             Ok(Outcome::Moved(transition)) => transition,
             Ok(Outcome::Unchanged) => return Ok(None),
             Err(rejection) => return Err(StepError::Rejected(rejection)),
         };
         let Transition { task, handoff, effects } = *transition;
-        let sequence = this.map_or(0, |this| this.sequence);
+        let request = handoff.as_ref().and_then(|handoff| known.request_of(handoff.id).or(origin.request()));
         if let Some(handoff) = &handoff {
-            self.write_handoff(draft, known, handoff, this);
+            self.write_handoff(draft, known, handoff, request, origin);
         }
         for effect in effects {
-            self.carry_out(draft, known, effect, handoff.as_ref(), &task, this, now);
+            match effect {
+                Effect::Deliver { to, mail } => {
+                    let about = About { task: &task, handoff: handoff.as_ref(), request };
+                    self.deliver(draft, to, mail, &about, origin.message(), now);
+                }
+                Effect::ParkRequest(why) => {
+                    let request = request.expect("only a handoff has a request");
+                    self.park_request(draft, handoff.as_ref().expect("it is parked with it"), request, why, now);
+                }
+            }
         }
+        let sequence = origin.message().map_or(0, |this| this.sequence);
         let record = TaskRecord {
             custody: known.task.as_ref().map_or_else(CustodyLink::default, |stored| stored.value.custody),
             refusals_recorded: known.task.as_ref().map_or(0, |stored| stored.value.refusals_recorded),
@@ -127,11 +175,31 @@ impl Engine {
         if known.task.is_none() {
             draft.put_new(TaskRecord::index_key(sequence), record.task.id.as_str().as_bytes().to_vec().into());
         }
-        let task = self.write_task(draft, known, record, event, handoff.as_ref(), now);
+        let task = self.write_task(draft, known, record, event, handoff.as_ref(), &absent, now);
         Ok(Some(Stepped { task, handoff }))
     }
 
+    /// Who is gone among those that this step may ask.
+    fn absent(&self, known: &Known, input: &Input, now: Timestamp) -> Vec<AgentId> {
+        let next =
+            known.handoff.as_ref().map(|stored| &stored.value.handoff).filter(|handoff| !handoff.state.is_final());
+        let next = next.map_or(&[][..], |handoff| &handoff.next_candidates);
+        let new: &[AgentId] = match input {
+            Input::Request(request) => &request.candidates,
+            Input::Redrive { candidates, .. } => candidates,
+            Input::Message { message: Message::Reject { suggestions, .. }, .. } => suggestions,
+            Input::Message { .. } | Input::Acked { .. } => return Vec::new(),
+            Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
+        };
+        let mut absent: Vec<AgentId> =
+            next.iter().chain(new).filter(|agent| self.directory.is_gone(agent, now)).cloned().collect();
+        absent.sort();
+        absent.dedup();
+        absent
+    }
+
     /// Writes the task with one more entry in its custody log.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one entry, named one by one")]
     pub(super) fn write_task(
         &self,
         draft: &mut Draft,
@@ -139,55 +207,64 @@ impl Engine {
         mut record: TaskRecord,
         event: &CustodyEvent<'_>,
         handoff: Option<&Handoff>,
+        absent: &[AgentId],
         now: Timestamp,
     ) -> TaskRecord {
         let number = record.custody.length + 1;
-        let entry = custody_entry(number, now, event, &record.task, handoff);
+        let entry = custody_entry(number, now, event, &record.task, handoff, absent);
         record.custody = record.custody.followed_by(&entry);
-        draft.put_new(CustodyLink::key(&record.task.id, number), entry);
+        draft.put_new(CustodyLink::key(&record.task.id, number), record.custody.encode(&entry));
         let before = known.task.as_ref().map(|stored| &stored.record);
         draft.put(TaskRecord::key(&record.task.id), record.encode(), before);
+        draft.acts.push(Act::TaskMoved { task: record.task.id.clone(), length: number });
         record
     }
 
-    fn write_handoff(&self, draft: &mut Draft, known: &Known, handoff: &Handoff, this: Option<ThisMessage<'_>>) {
-        let before = known.handoff.as_ref();
-        let record = match before {
-            Some(stored) => HandoffRecord {
-                handoff: handoff.clone(),
-                sequence: stored.value.sequence,
-                expires_at: stored.value.expires_at,
-            },
+    fn write_handoff(
+        &mut self,
+        draft: &mut Draft,
+        known: &Known,
+        handoff: &Handoff,
+        request: Option<RequestPlace>,
+        origin: Origin<'_>,
+    ) {
+        let request = request.expect("a handoff begins with a request");
+        let before = known.handoff.as_ref().filter(|stored| stored.value.handoff.id == handoff.id);
+        let sequence = match before {
+            Some(stored) => stored.value.sequence,
             None => {
-                let this = this.expect("only a request makes a handoff");
-                draft.put_new(HandoffRecord::index_key(this.sequence), handoff.id.as_bytes().to_vec().into());
-                let expires_at = this.envelope.header().expires_at;
-                HandoffRecord { handoff: handoff.clone(), sequence: this.sequence, expires_at }
+                let sequence = origin.message().map_or_else(|| self.new_sequence(), |this| this.sequence);
+                draft.put_new(HandoffRecord::index_key(sequence), handoff.id.as_bytes().to_vec().into());
+                sequence
             }
         };
+        let record = HandoffRecord { handoff: handoff.clone(), sequence, request };
         draft.put(HandoffRecord::key(handoff.id), record.encode(), before.map(|stored| &stored.record));
         let was_due = before.and_then(|stored| stored.value.handoff.next_deadline());
         let due = handoff.next_deadline();
         if was_due != due {
-            was_due.into_iter().for_each(|at| draft.delete(timer_key(at, handoff.id)));
-            due.into_iter().for_each(|at| draft.put_new(timer_key(at, handoff.id), bytes::Bytes::new()));
-            draft.acts.push(Act::Timer { handoff: handoff.id, before: was_due, after: due });
+            was_due.into_iter().for_each(|at| draft.delete(handoff_timer_key(at, handoff.id)));
+            let sender = handoff.sender.clone();
+            if let Some(at) = due {
+                // Its owner is in it, so that a start need not read the handoffs to know how many each has open.
+                let value = bytes::Bytes::copy_from_slice(sender.as_str().as_bytes());
+                draft.put_new(handoff_timer_key(at, handoff.id), value);
+            }
+            draft.acts.push(Act::Timer { handoff: handoff.id, sender, before: was_due, after: due });
         }
         draft.acts.push(Act::HandoffMoved(Arc::new(handoff.clone())));
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one step, named one by one")]
-    fn carry_out(
+    fn deliver(
         &mut self,
         draft: &mut Draft,
-        known: &Known,
-        effect: Effect,
-        handoff: Option<&Handoff>,
-        task: &Task,
+        to: AgentId,
+        mail: Mail,
+        about: &About<'_>,
         this: Option<ThisMessage<'_>>,
         now: Timestamp,
     ) {
-        let Effect::Deliver { to, mail } = effect;
+        let handoff = about.handoff;
         let priority = handoff.map_or(Priority::default(), |handoff| handoff.priority);
         match mail {
             Mail::ThisMessage => {
@@ -197,24 +274,27 @@ impl Engine {
             }
             Mail::RequestAgain => {
                 let handoff = handoff.expect("only a handoff has a request");
-                let request = known.handoff.as_ref().expect("it was asked for before");
+                let request = about.request.expect("only a handoff has a request");
+                // One that was redriven has outlived its own expires_at by somebody's will.
+                let expires_at = request.expires_at.filter(|_| handoff.redrive_of.is_none());
                 let letter = Letter {
                     sequence: self.new_sequence(),
-                    message_sequence: request.value.sequence,
-                    message: handoff.id,
-                    task: Some(task.id.clone()),
+                    message_sequence: request.sequence,
+                    message: request.message,
+                    task: Some(about.task.id.clone()),
                     priority,
-                    expires_at: self.mail_expiry(request.value.expires_at, now),
+                    expires_at: self.mail_expiry(expires_at, now),
                     handouts: 0,
                     failures: 0,
                     not_before: now,
                     handoff: Some((handoff.id, Acked::Request)),
+                    attempts: Vec::new(),
                 };
                 store_letter(draft, to, letter);
             }
             Mail::Notice(notice) => {
                 let handoff = handoff.expect("notices are about a handoff");
-                self.deliver_notice(draft, to, &notice, handoff, task, now);
+                self.deliver_notice(draft, to, &notice, handoff, about.task, now);
             }
         }
     }
@@ -241,6 +321,7 @@ impl Engine {
             failures: 0,
             not_before: now,
             handoff,
+            attempts: Vec::new(),
         };
         store_letter(draft, to.clone(), letter);
     }
@@ -270,6 +351,7 @@ impl Engine {
             failures: 0,
             not_before: now,
             handoff: None,
+            attempts: Vec::new(),
         };
         store_letter(draft, to, letter);
     }
@@ -283,18 +365,28 @@ impl Engine {
         task: &Task,
         now: Timestamp,
     ) -> v1::Envelope {
-        let next_step = if notice.drop_task { v1::NextStep::DropTask } else { v1::NextStep::KeepTask };
+        let (severity, next_step, next_step_text) = match notice.advice {
+            Advice::KeepTask => (
+                v1::Severity::Warning,
+                v1::NextStep::KeepTask,
+                "you still own the task: try another handoff or go on with it",
+            ),
+            Advice::DropTask => (
+                v1::Severity::Warning,
+                v1::NextStep::DropTask,
+                "drop what you received for this handoff and do not work on the task",
+            ),
+            Advice::None => {
+                (v1::Severity::Info, v1::NextStep::Unspecified, "nothing to do: answer what comes as with any handoff")
+            }
+        };
         let payload = v1::ErrorNotification {
             error_code: notice.code.number(),
             error_message: notice.message.clone(),
-            severity: v1::Severity::Warning.into(),
+            severity: severity.into(),
             origin_agent_id: AgentId::broker().to_string(),
             next_step: next_step.into(),
-            next_step_text: if notice.drop_task {
-                "drop what you received for this handoff and do not work on the task".to_owned()
-            } else {
-                "you still own the task: try another handoff or go on with it".to_owned()
-            },
+            next_step_text: next_step_text.to_owned(),
         };
         let (seconds, nanos) = now.to_parts();
         let mut envelope = v1::Envelope {
@@ -325,7 +417,7 @@ impl Engine {
         let Some(record) = self.read(draft, &HandoffRecord::key(handoff))? else { return Ok(false) };
         let task = HandoffRecord::decode(&record.value)?.handoff.task;
         let known = self.known(draft, &task, Some(handoff))?;
-        match self.step(draft, &known, input, event, None, now) {
+        match self.step(draft, &known, input, event, Origin::Broker, now) {
             Ok(stepped) => Ok(stepped.is_some()),
             Err(StepError::Broker(error)) => Err(error),
             Err(StepError::Rejected(rejection)) => {
@@ -352,14 +444,22 @@ impl Engine {
         sequence
     }
 
-    fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+    pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         let lifetime = now.plus(self.settings.mail_lifetime);
         expires_at.map_or(lifetime, |at| at.min(lifetime))
     }
 }
 
-fn store_letter(draft: &mut Draft, agent: AgentId, letter: Letter) {
+/// What a delivery is about.
+struct About<'a> {
+    task: &'a Task,
+    handoff: Option<&'a Handoff>,
+    request: Option<RequestPlace>,
+}
+
+pub(super) fn store_letter(draft: &mut Draft, agent: AgentId, letter: Letter) {
     draft.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
+    draft.put_new(mail_timer_key(letter.expires_at, &agent, letter.sequence), bytes::Bytes::new());
     draft.acts.push(Act::LetterStored { agent, letter });
 }
 

@@ -13,6 +13,8 @@ pub struct Situation<'a> {
     pub task: Option<&'a Task>,
     /// The handoff, if the input names one and it is known.
     pub handoff: Option<&'a Handoff>,
+    /// Those of the agents who may be asked next that are gone: asked only where nobody else can be.
+    pub gone: &'a [AgentId],
 }
 
 /// Everything that can happen to a task and its handoffs.
@@ -45,6 +47,15 @@ pub enum Input {
     },
     /// Time has passed. Whatever is overdue happens; nothing else does.
     Time,
+    /// The candidate is gone. If the request is still on its way and somebody else is there to be asked, that one is.
+    CandidateGone,
+    /// The handoff of the situation has failed, and its request is to be tried again, as a handoff of its own.
+    Redrive {
+        /// The id of the new handoff.
+        id: MessageId,
+        /// Registered agents to ask, best first.
+        candidates: Vec<AgentId>,
+    },
 }
 
 /// A handoff request, with what the pipeline found out about it.
@@ -169,6 +180,17 @@ pub enum Effect {
         /// What.
         mail: Mail,
     },
+    /// Keep the request as a dead letter: nobody took it, and the handoff has ended by that.
+    ParkRequest(Untaken),
+}
+
+/// Why nobody took a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untaken {
+    /// The last one who was asked did not decide in time.
+    AcceptTimeout,
+    /// The last one who was asked did not want it.
+    NoCandidate,
 }
 
 /// What is put into a mailbox.
@@ -189,6 +211,17 @@ pub struct Notice {
     pub code: ErrorCode,
     /// In words.
     pub message: String,
-    /// The agent is to drop what it received and not to work on the task (compensation). Otherwise it keeps the task.
-    pub drop_task: bool,
+    /// What the agent is to do.
+    pub advice: Advice,
+}
+
+/// What an agent is to do about a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Advice {
+    /// It still owns the task, and the handoff is over.
+    KeepTask,
+    /// Compensation: drop what it received and do not work on the task.
+    DropTask,
+    /// Nothing: the handoff goes on.
+    None,
 }

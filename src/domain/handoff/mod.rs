@@ -11,7 +11,9 @@ mod state;
 mod step;
 mod views;
 
-pub use input::{Acked, Effect, Input, Mail, Message, Notice, Outcome, Request, Situation, Transition};
+pub use input::{
+    Acked, Advice, Effect, Input, Mail, Message, Notice, Outcome, Request, Situation, Transition, Untaken,
+};
 pub use rejection::Rejection;
 pub use state::*;
 pub use step::step;

@@ -1,8 +1,8 @@
 //! A transition while it is being made: the checks that several messages share, and the changes.
 
 use super::{
-    Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Mail, Mode, Notice, OFFERS_MAX, Offer, OfferOutcome,
-    ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition,
+    Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Mail, Mode, Notice, OFFERS_MAX, Offer,
+    OfferOutcome, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
 };
 use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
 
@@ -33,12 +33,13 @@ pub(super) struct Move {
     pub(super) task: Task,
     pub(super) handoff: Handoff,
     pub(super) effects: Vec<Effect>,
+    pub(super) gone: Vec<AgentId>,
     pub(super) now: Timestamp,
 }
 
 impl Move {
-    pub(super) fn new(task: &Task, handoff: &Handoff, now: Timestamp) -> Self {
-        Self { task: task.clone(), handoff: handoff.clone(), effects: Vec::new(), now }
+    pub(super) fn new(task: &Task, handoff: &Handoff, gone: &[AgentId], now: Timestamp) -> Self {
+        Self { task: task.clone(), handoff: handoff.clone(), effects: Vec::new(), gone: gone.to_vec(), now }
     }
 
     pub(super) fn done(self) -> Transition {
@@ -55,7 +56,8 @@ impl Move {
 
     pub(super) fn check_candidate(&self, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
         if *from != self.handoff.candidate {
-            let too_late = |offer: &Offer| offer.candidate == *from && offer.outcome == OfferOutcome::TimedOut;
+            let over = |outcome| matches!(outcome, OfferOutcome::TimedOut | OfferOutcome::Gone);
+            let too_late = |offer: &Offer| offer.candidate == *from && over(offer.outcome);
             return Err(match self.handoff.offers.iter().any(too_late) {
                 true => Rejection::Expired { state: self.handoff.state },
                 false => Rejection::NotCandidate,
@@ -140,16 +142,23 @@ impl Move {
         assert!(self.handoff.steps.len() <= STEPS_MAX, "the steps of a handoff are bounded");
     }
 
-    /// Takes the first candidate who can be asked from the list.
+    /// Takes the first candidate who can be asked from the list; one who is gone only if all of them are.
     pub(super) fn next_candidate(&mut self) -> Option<AgentId> {
-        while !self.handoff.next_candidates.is_empty() && self.handoff.offers.len() < OFFERS_MAX {
-            let candidate = self.handoff.next_candidates.remove(0);
-            if self.can_be_asked(&candidate) {
-                return Some(candidate);
-            }
+        let mut candidates = std::mem::take(&mut self.handoff.next_candidates);
+        if self.handoff.offers.len() >= OFFERS_MAX {
+            return None;
         }
-        self.handoff.next_candidates.clear();
-        None
+        candidates.retain(|candidate| self.can_be_asked(candidate));
+        let there = candidates.iter().position(|candidate| !self.gone.contains(candidate));
+        let next = if candidates.is_empty() { None } else { Some(candidates.remove(there.unwrap_or(0))) };
+        self.handoff.next_candidates = candidates;
+        next
+    }
+
+    /// Whether somebody else can be asked who is there.
+    pub(super) fn has_other_candidate(&self) -> bool {
+        let is_there = |candidate: &AgentId| self.can_be_asked(candidate) && !self.gone.contains(candidate);
+        self.handoff.offers.len() < OFFERS_MAX && self.handoff.next_candidates.iter().any(is_there)
     }
 
     pub(super) fn can_be_asked(&self, candidate: &AgentId) -> bool {
@@ -183,20 +192,27 @@ impl Move {
 
     /// The present candidate is out. It is told to drop the request, and the next is asked, or the handoff fails.
     pub(super) fn next_or_fail(&mut self, cause: Cause, code: ErrorCode, text: &str) {
-        self.notify(self.handoff.candidate.clone(), code, text, true);
+        self.notify(self.handoff.candidate.clone(), code, text, Advice::DropTask);
         if let Some(candidate) = self.next_candidate() {
             self.record(cause);
             self.offer_to(candidate, Mail::RequestAgain);
         } else {
             self.end(State::Failed, cause, code, text);
             self.tell_sender();
+            if code == ErrorCode::AcceptTimeout {
+                self.effects.push(Effect::ParkRequest(Untaken::AcceptTimeout));
+            }
         }
     }
 
     pub(super) fn fail_in_time(&mut self, cause: Cause, code: ErrorCode, text: &str) {
+        let was_taken = !matches!(self.handoff.state, State::Requested | State::Deciding);
         self.end(State::Failed, cause, code, text);
         self.tell_sender();
         self.tell_candidate();
+        if !was_taken {
+            self.effects.push(Effect::ParkRequest(Untaken::AcceptTimeout));
+        }
     }
 
     /// Ends the handoff without moving the task.
@@ -244,16 +260,16 @@ impl Move {
 
     pub(super) fn tell_sender(&mut self) {
         let failure = self.handoff.failure.clone().expect("only a failed handoff is told of");
-        self.notify(self.handoff.sender.clone(), failure.code, &failure.message, false);
+        self.notify(self.handoff.sender.clone(), failure.code, &failure.message, Advice::KeepTask);
     }
 
     pub(super) fn tell_candidate(&mut self) {
         let failure = self.handoff.failure.clone().expect("only a failed handoff is told of");
-        self.notify(self.handoff.candidate.clone(), failure.code, &failure.message, true);
+        self.notify(self.handoff.candidate.clone(), failure.code, &failure.message, Advice::DropTask);
     }
 
-    pub(super) fn notify(&mut self, to: AgentId, code: ErrorCode, message: &str, drop_task: bool) {
-        let notice = Notice { code, message: message.to_owned(), drop_task };
+    pub(super) fn notify(&mut self, to: AgentId, code: ErrorCode, message: &str, advice: Advice) {
+        let notice = Notice { code, message: message.to_owned(), advice };
         self.effects.push(Effect::Deliver { to, mail: Mail::Notice(notice) });
     }
 }

@@ -25,7 +25,7 @@ numbered! {
     TaskStatus { Created = 1, InProgress = 2, WaitingForInput = 3, Completed = 4, Failed = 5, Canceled = 6, }
     Mode { Transfer = 1, Delegate = 2, }
     Priority { Low = 1, Medium = 2, High = 3, Critical = 4, }
-    OfferOutcome { Pending = 1, Accepted = 2, Rejected = 3, TimedOut = 4, Withdrawn = 5, Undeliverable = 6, }
+    OfferOutcome { Pending = 1, Accepted = 2, Rejected = 3, TimedOut = 4, Withdrawn = 5, Undeliverable = 6, Gone = 7, }
     SenderView {
         Idle = 1, AwaitingHandoffAccept = 3, ContextPreparing = 4, AwaitingContextAck = 5, HandoffCompleted = 6,
         TaskFinished = 7, HandoffRejected = 8, HandoffFailed = 9,
@@ -37,7 +37,7 @@ numbered! {
     Cause {
         Requested = 1, Delivered = 2, Accepted = 3, Rejected = 4, AcceptTimeout = 5, ContextStored = 6,
         ContextTimeout = 7, Completed = 8, CompletedFailure = 9, CompleteTimeout = 10, WholeTimeout = 11,
-        Cancelled = 12, OwnershipMoved = 13, Extended = 14, Undeliverable = 15,
+        Cancelled = 12, OwnershipMoved = 13, Extended = 14, Undeliverable = 15, CandidateGone = 16,
     }
     Acked { Request = 1, Context = 2, Completion = 3, }
 }

@@ -153,8 +153,10 @@ pub enum Priority {
 /// One attempt to move a task from its owner to another agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handoff {
-    /// The id of its request.
+    /// The id of its request; where that was redriven, an id of its own.
     pub id: MessageId,
+    /// The handoff that this one tries again, if its request was a dead letter and redriven.
+    pub redrive_of: Option<MessageId>,
     /// The task it moves.
     pub task: TaskId,
     /// The task's epoch when it was asked for. It holds as long as the handoff is open.
@@ -290,6 +292,8 @@ pub enum OfferOutcome {
     Withdrawn,
     /// The request could not be delivered.
     Undeliverable,
+    /// The candidate was gone before it had the request, and another was asked.
+    Gone,
 }
 
 /// Why a handoff did not complete.
@@ -351,6 +355,8 @@ pub enum Cause {
     Extended,
     /// The request or the context could not be delivered.
     Undeliverable,
+    /// The candidate was gone before it had the request, and another could be asked.
+    CandidateGone,
 }
 
 impl Handoff {

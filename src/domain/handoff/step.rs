@@ -2,11 +2,15 @@
 //! what is to be done. No pair of state and input is undefined: it is a transition, no change, or a typed rejection.
 
 use super::{
-    Acked, Cause, Effect, Handoff, Input, Mail, Message, OfferOutcome, Outcome, Rejection, Request, Situation, State,
-    Task, TaskStatus, Transition,
+    Acked, Advice, Cause, Effect, Handoff, Input, Mail, Message, OfferOutcome, Outcome, Rejection, Request, Situation,
+    State, Task, TaskStatus, Transition, Untaken,
     moving::{Move, check_owner, loop_limit},
 };
-use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
+use crate::{
+    codes::ErrorCode,
+    ids::{AgentId, MessageId},
+    time::Timestamp,
+};
 
 /// Takes one input. See the module.
 pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
@@ -19,17 +23,19 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
         Input::Message { from, epoch, message } => {
             let task = situation.task.ok_or(Rejection::TaskUnknown)?;
             let handoff = situation.handoff.ok_or(Rejection::HandoffUnknown)?;
-            take_message(Move::new(task, handoff, now), from, *epoch, message).map(Outcome::moved)
+            take_message(Move::new(task, handoff, situation.gone, now), from, *epoch, message).map(Outcome::moved)
         }
         Input::Acked { by, mail } => Ok(with_both(situation, now, |moving| take_ack(moving, by, *mail))),
         Input::Undeliverable { to, mail } => Ok(with_both(situation, now, |moving| give_up(moving, to, *mail))),
         Input::Time => Ok(with_both(situation, now, pass_time)),
+        Input::CandidateGone => Ok(with_both(situation, now, candidate_gone)),
+        Input::Redrive { id, candidates } => redrive(situation, *id, candidates, now).map(Outcome::moved),
     }
 }
 
 fn with_both(situation: Situation<'_>, now: Timestamp, act: impl FnOnce(Move) -> Option<Transition>) -> Outcome {
     let (Some(task), Some(handoff)) = (situation.task, situation.handoff) else { return Outcome::Unchanged };
-    act(Move::new(task, handoff, now)).map_or(Outcome::Unchanged, Outcome::moved)
+    act(Move::new(task, handoff, situation.gone, now)).map_or(Outcome::Unchanged, Outcome::moved)
 }
 
 // ---------------------------------------------------------------------------------------------------------- request
@@ -38,7 +44,7 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
     if situation.handoff.is_some() {
         return Err(Rejection::HandoffExists);
     }
-    let mut task = match situation.task {
+    let task = match situation.task {
         Some(task) => {
             check_owner(task, &request.from, request.epoch)?;
             check_free(task)?;
@@ -47,17 +53,57 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
         None if request.epoch > 1 => return Err(Rejection::EpochAhead { claimed: request.epoch, current: 1 }),
         None => new_task(request, now),
     };
+    open(task, new_handoff(request, now), situation.gone, Mail::ThisMessage, now).map(Move::done)
+}
+
+/// Opens a handoff: the first candidate is asked.
+fn open(mut task: Task, handoff: Handoff, gone: &[AgentId], request: Mail, now: Timestamp) -> Result<Move, Rejection> {
     check_loop_over_all(&task)?;
-    if request.candidates.iter().all(|candidate| *candidate == request.from) {
+    if handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender) {
         return Err(Rejection::NoCandidate);
     }
-    task.open_handoff = Some(request.id);
+    task.open_handoff = Some(handoff.id);
     task.updated_at = now;
-    let mut moving = Move { handoff: new_handoff(request, now), task, effects: Vec::new(), now };
+    let mut moving = Move { handoff, task, effects: Vec::new(), gone: gone.to_vec(), now };
     let Some(candidate) = moving.next_candidate() else {
         return Err(loop_limit("handoffs_per_pair_max", moving.task.loop_limits.handoffs_per_pair_max, &moving.task));
     };
-    moving.offer_to(candidate, Mail::ThisMessage);
+    moving.offer_to(candidate, request);
+    Ok(moving)
+}
+
+/// A handoff that has failed never changes, and so its request is tried again as a handoff of its own, on the same terms.
+fn redrive(
+    situation: Situation<'_>,
+    id: MessageId,
+    candidates: &[AgentId],
+    now: Timestamp,
+) -> Result<Transition, Rejection> {
+    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+    let former = situation.handoff.ok_or(Rejection::HandoffUnknown)?;
+    if former.state == State::Completed {
+        return Err(Rejection::Final { state: former.state });
+    }
+    check_owner(task, &former.sender, former.epoch)?;
+    check_free(task)?;
+    let request = Request {
+        id,
+        task: former.task.clone(),
+        from: former.sender.clone(),
+        epoch: former.epoch,
+        receiver: former.receiver.clone(),
+        candidates: candidates.to_vec(),
+        task_type: former.task_type.clone(),
+        reason: former.reason,
+        mode: former.mode,
+        priority: former.priority,
+        timeouts: former.timeouts,
+        loop_limits: task.loop_limits,
+    };
+    let handoff = Handoff { redrive_of: Some(former.id), ..new_handoff(&request, now) };
+    let mut moving = open(task.clone(), handoff, situation.gone, Mail::RequestAgain, now)?;
+    let text = format!("the request of handoff {} was a dead letter and is tried again", former.id);
+    moving.notify(former.sender.clone(), ErrorCode::HandoffRedriven, &text, Advice::None);
     Ok(moving.done())
 }
 
@@ -82,6 +128,7 @@ fn new_task(request: &Request, now: Timestamp) -> Task {
 fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
     Handoff {
         id: request.id,
+        redrive_of: None,
         task: request.task.clone(),
         epoch: request.epoch,
         sender: request.from.clone(),
@@ -183,6 +230,7 @@ fn reject(mut moving: Move, reason: i32, text: &str, suggestions: &[AgentId]) ->
             } else {
                 moving.end(State::Rejected, Cause::Rejected, ErrorCode::NoCandidate, "no candidate took the handoff");
                 moving.tell_sender();
+                moving.effects.push(Effect::ParkRequest(Untaken::NoCandidate));
             }
             Ok(moving.done())
         }
@@ -265,7 +313,7 @@ fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Times
         && update.status == TaskStatus::InProgress
         && !handoff.state.is_final()
     {
-        return candidate_is_busy(Move::new(task, handoff, now), update);
+        return candidate_is_busy(Move::new(task, handoff, situation.gone, now), update);
     }
     check_owner(task, update.from, update.epoch)?;
     if task.status.is_final() {
@@ -282,7 +330,7 @@ fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Times
     let mut effects = Vec::new();
     tell_receivers(&mut effects, update.receivers);
     let handoff = situation.handoff.map(|handoff| {
-        let mut moving = Move::new(&task, handoff, now);
+        let mut moving = Move::new(&task, handoff, situation.gone, now);
         if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && moving.not_overdue() {
             let context = handoff.timeouts.context;
             moving.extend(context);
@@ -388,6 +436,17 @@ fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
             | State::Cancelled,
         ) => return None,
     }
+    Some(moving.done())
+}
+
+/// A request that has not been acked may never be. It goes to somebody who is there; if nobody else is, it stays.
+fn candidate_gone(mut moving: Move) -> Option<Transition> {
+    if moving.handoff.state != State::Requested || !moving.not_overdue() || !moving.has_other_candidate() {
+        return None;
+    }
+    let text = "you were gone, and the request was offered to another agent";
+    moving.settle_offer(OfferOutcome::Gone);
+    moving.next_or_fail(Cause::CandidateGone, ErrorCode::OfferWithdrawn, text);
     Some(moving.done())
 }
 

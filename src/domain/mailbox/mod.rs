@@ -26,6 +26,11 @@ use crate::{
 /// Every how-manieth hand-out is by age alone.
 pub const AGE_TURN: u64 = 8;
 
+/// Attempts that are remembered of one message.
+pub const ATTEMPTS_KEPT: usize = 16;
+/// Bytes of an agent's words that are remembered of one attempt.
+pub const ATTEMPT_TEXT_MAX: usize = 512;
+
 /// What a mailbox knows of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
@@ -50,6 +55,82 @@ pub struct Letter {
     pub not_before: Timestamp,
     /// The handoff that wants to know of its ack, and as what.
     pub handoff: Option<(MessageId, Acked)>,
+    /// The latest hand-outs that ended without an ack, oldest first; at most [`ATTEMPTS_KEPT`].
+    pub attempts: Vec<Attempt>,
+}
+
+/// One hand-out that ended without an ack; in the history of a dead request, one offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// When it was handed out.
+    pub handed_out_at: Timestamp,
+    /// When that ended.
+    pub ended_at: Timestamp,
+    /// How.
+    pub end: AttemptEnd,
+    /// The agent's words, at most [`ATTEMPT_TEXT_MAX`] bytes.
+    pub text: String,
+}
+
+/// How a hand-out ended without an ack. The numbers are those of `baton.v1.DeliveryEnd`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptEnd {
+    /// No ack in time: a failure.
+    NoAck = 1,
+    /// Nacked: a failure.
+    Failure = 2,
+    /// Nacked for good.
+    Poison = 3,
+    /// Nacked by an agent that is about to stop.
+    Shutdown = 4,
+    /// The session ended.
+    SessionEnded = 5,
+    /// An offer of a handoff: rejected.
+    Rejected = 6,
+    /// An offer of a handoff: not decided in time.
+    Undecided = 7,
+    /// An offer of a handoff: the candidate was gone.
+    Gone = 8,
+    /// An offer of a handoff: it could not be delivered.
+    Undeliverable = 9,
+}
+
+impl AttemptEnd {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::NoAck,
+        Self::Failure,
+        Self::Poison,
+        Self::Shutdown,
+        Self::SessionEnded,
+        Self::Rejected,
+        Self::Undecided,
+        Self::Gone,
+        Self::Undeliverable,
+    ];
+
+    /// The end of this number.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|end| *end as i32 == number)
+    }
+
+    const fn is_failure(self) -> bool {
+        matches!(self, Self::NoAck | Self::Failure)
+    }
+}
+
+impl Letter {
+    /// Writes down that a hand-out of it has ended without an ack, and counts it if it is a failure.
+    pub fn attempt_ended(&mut self, lease: &Lease, end: AttemptEnd, text: &str, now: Timestamp) {
+        if end.is_failure() {
+            self.failures += 1;
+        }
+        if self.attempts.len() == ATTEMPTS_KEPT {
+            self.attempts.remove(0);
+        }
+        let text = text[..text.floor_char_boundary(ATTEMPT_TEXT_MAX)].to_owned();
+        self.attempts.push(Attempt { handed_out_at: lease.since, ended_at: now, end, text });
+    }
 }
 
 /// Who holds a lease: one session, or one call of `Receive`.
@@ -65,6 +146,8 @@ pub struct Lease {
     pub attempt: u32,
     /// Who holds it.
     pub holder: HolderId,
+    /// When it began.
+    pub since: Timestamp,
     /// When it is over.
     pub deadline: Timestamp,
 }
@@ -142,7 +225,8 @@ impl Mailbox {
         self.withdraw(sequence);
         let entry = self.entries.get_mut(&sequence).expect("what is ready is there");
         entry.letter.handouts = entry.letter.handouts.saturating_add(1);
-        let lease = Lease { sequence, attempt: entry.letter.handouts, holder, deadline: now.plus(ack_wait) };
+        let lease =
+            Lease { sequence, attempt: entry.letter.handouts, holder, since: now, deadline: now.plus(ack_wait) };
         entry.lease = Some(lease);
         self.lease_ends.insert((lease.deadline, sequence));
         Some(lease)
@@ -153,6 +237,16 @@ impl Mailbox {
         let entry = self.entries.get(&sequence).ok_or(NotLeased)?;
         let lease = entry.lease.filter(|lease| lease.attempt == attempt).ok_or(NotLeased)?;
         Ok((&entry.letter, lease))
+    }
+
+    /// The lease on a message, if it is handed out.
+    pub fn lease(&self, sequence: u64) -> Option<Lease> {
+        self.entries.get(&sequence)?.lease
+    }
+
+    /// Messages from this place on, in the order of their places.
+    pub fn letters_from(&self, place: u64) -> impl Iterator<Item = &Letter> {
+        self.entries.range(place..).map(|(_, entry)| &entry.letter)
     }
 
     /// Whether the message is in the mailbox, handed out or not.
@@ -207,15 +301,10 @@ impl Mailbox {
         lease.deadline
     }
 
-    /// Ends every lease of this holder: its session is over, and that is nobody's failure. Returns what it held.
-    pub fn end_holder(&mut self, holder: HolderId) -> Vec<Letter> {
-        let held = |entry: &&Entry| entry.lease.is_some_and(|lease| lease.holder == holder);
-        let letters: Vec<Letter> = self.entries.values().filter(held).map(|entry| entry.letter.clone()).collect();
-        for letter in &letters {
-            self.end_lease(letter.sequence);
-            self.offer(letter.sequence);
-        }
-        letters
+    /// What this holder holds.
+    pub fn held_by(&self, holder: HolderId) -> Vec<(Letter, Lease)> {
+        let held = |entry: &Entry| Some((entry.letter.clone(), entry.lease.filter(|lease| lease.holder == holder)?));
+        self.entries.values().filter_map(held).collect()
     }
 
     /// The messages whose leases are over.
@@ -299,6 +388,7 @@ mod tests {
             failures: 0,
             not_before: at(0),
             handoff: None,
+            attempts: Vec::new(),
         }
     }
 
@@ -360,11 +450,29 @@ mod tests {
         let mut mailbox = mailbox(&[(1, "", Priority::Medium), (2, "", Priority::Medium)]);
         mailbox.hand_out(HolderId(1), at(1), ACK_WAIT);
         mailbox.hand_out(HolderId(2), at(1), ACK_WAIT);
-        assert_eq!(mailbox.end_holder(HolderId(1)).len(), 1);
+        let held = mailbox.held_by(HolderId(1));
+        assert_eq!(held.len(), 1);
+        mailbox.put_back(held[0].0.clone());
         let lease = mailbox.hand_out(HolderId(3), at(2), ACK_WAIT).unwrap();
         assert_eq!((lease.sequence, lease.attempt), (1, 2));
         assert_eq!(mailbox.leased(1, 1), Err(NotLeased), "the first lease is over");
         assert!(mailbox.leased(2, 1).is_ok());
+    }
+
+    #[test]
+    fn failures_are_counted_apart_from_other_ends_and_a_bounded_history_is_kept() {
+        let mut mailbox = mailbox(&[(1, "", Priority::Medium)]);
+        let lease = mailbox.hand_out(HOLDER, at(1), ACK_WAIT).unwrap();
+        let mut letter = mailbox.letter(1).unwrap().clone();
+        letter.attempt_ended(&lease, AttemptEnd::SessionEnded, "", at(2));
+        letter.attempt_ended(&lease, AttemptEnd::Shutdown, "", at(3));
+        assert_eq!(letter.failures, 0);
+        for second in 0..20 {
+            letter.attempt_ended(&lease, AttemptEnd::NoAck, &"ä".repeat(1000), at(10 + second));
+        }
+        assert_eq!((letter.failures, letter.attempts.len()), (20, ATTEMPTS_KEPT));
+        assert_eq!(letter.attempts.last().unwrap().ended_at, at(29));
+        assert_eq!(letter.attempts[0].text.len(), ATTEMPT_TEXT_MAX);
     }
 
     #[test]

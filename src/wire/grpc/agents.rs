@@ -1,18 +1,27 @@
 //! `AgentService`.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tonic::{Request, Response, Status};
 
 use super::{auth, checked, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{Broker, BrokerError, directory::Entry, engine::Command, identity::Proof},
+    broker::{
+        Broker, BrokerError,
+        directory::Entry,
+        engine::{Command, EnrollmentRight},
+        identity::{Proof, random_bytes},
+    },
     envelope::Checks,
     ids::{AgentId, AgentType, KeyId},
     proto::v1::{self, agent_service_server::AgentService},
     records::AgentRecord,
     wire::to_proto,
 };
+
+/// For how long an invitation is good, if nothing is said.
+const INVITATION_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+const INVITATION_LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 pub(super) struct Agents {
     broker: Broker,
@@ -24,7 +33,8 @@ impl Agents {
     }
 
     fn to_proto(&self, entry: &Arc<Entry>) -> v1::Agent {
-        to_proto::agent(entry, &self.broker.directory().presence(&entry.id()))
+        let directory = self.broker.directory();
+        to_proto::agent(entry, &directory.presence(&entry.id()), directory.liveness(&entry.id(), self.broker.now()))
     }
 }
 
@@ -34,25 +44,51 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::RegisterAgentRequest>,
     ) -> Result<Response<v1::RegisterAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
-        let card = request.into_inner().card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
+        let caller = auth::caller(&self.broker, &request)?;
+        let v1::RegisterAgentRequest { card, invitation } = request.into_inner();
+        let card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
         let now = self.broker.now();
         let entry = Entry::parse(AgentRecord { card, created_at: now, updated_at: now }).map_err(refuse)?;
         let id = entry.id();
         let access = self.broker.access();
         let may_change = access.may_change_card(&caller, &id);
-        // A known agent may change its own card also where it could not enroll.
-        if !(may_change && self.broker.directory().is_registered(&id)) {
-            access.may_enroll(&caller).map_err(refuse)?;
-        }
+        let right = match access.may_enroll(&caller) {
+            Ok(()) => EnrollmentRight::Enroll { may_change },
+            // A known agent may change its own card also where it could not enroll.
+            Err(_) if may_change && self.broker.directory().is_registered(&id) => EnrollmentRight::Change,
+            Err(_) if !invitation.is_empty() => EnrollmentRight::Invited(invitation),
+            Err(refusal) => return Err(refuse(refusal)),
+        };
         let entry = Box::new(entry);
-        self.broker.ask(|reply| Command::Register { entry, may_change, reply }).await.map_err(refuse_shared)?;
+        self.broker.ask(|reply| Command::Register { entry, right, reply }).await.map_err(refuse_shared)?;
         let entry = self.broker.directory().get(&id).ok_or_else(|| refuse(BrokerError::Internal))?;
         Ok(Response::new(v1::RegisterAgentResponse { agent: Some(self.to_proto(&entry)) }))
     }
 
+    async fn create_invitation(
+        &self,
+        request: Request<v1::CreateInvitationRequest>,
+    ) -> Result<Response<v1::CreateInvitationResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        self.broker.access().may_invite(&caller).map_err(refuse)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
+        let lifetime = checks.span("lifetime", request.lifetime.as_ref()).unwrap_or(INVITATION_LIFETIME);
+        if lifetime.is_zero() || lifetime > INVITATION_LIFETIME_MAX {
+            checks.wrong("lifetime", "must be over 0 and at most 30 days");
+        }
+        checked(checks)?;
+        let invitation = format!("invitation-{}", hex::encode(random_bytes(self.broker.ids())));
+        let expires_at = self.broker.now().plus(lifetime);
+        let command = |reply| Command::Invite { invitation: invitation.clone(), agent, expires_at, reply };
+        self.broker.ask(command).await.map_err(refuse_shared)?;
+        let expire_time = Some(to_proto::time(expires_at));
+        Ok(Response::new(v1::CreateInvitationResponse { invitation, expire_time }))
+    }
+
     async fn get_agent(&self, request: Request<v1::GetAgentRequest>) -> Result<Response<v1::GetAgentResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let id = agent_id(&request.get_ref().agent_id)?;
         let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
@@ -64,7 +100,7 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::ListAgentsRequest>,
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let request = request.get_ref();
         let size = page_size(request.page_size)?;

@@ -1,16 +1,16 @@
-//! Who makes a call: from its metadata.
+//! Who makes a call: from its token, or from the certificate of its connection.
 
-use tonic::{Status, metadata::MetadataMap};
+use tonic::{Request, Status};
 
-use super::refuse;
+use super::{connection::ConnectInfo, refuse};
 use crate::{
     broker::{Broker, BrokerError, access::Caller},
     ids::AgentId,
 };
 
-/// The caller, by the token in "authorization: Bearer TOKEN", or nobody.
-pub(super) fn caller(broker: &Broker, metadata: &MetadataMap) -> Result<Caller, Status> {
-    let token = match metadata.get("authorization") {
+/// The caller: by the token in "authorization: Bearer TOKEN", else by the client's certificate, else nobody.
+pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller, Status> {
+    let token = match request.metadata().get("authorization") {
         None => None,
         Some(value) => {
             let text = value.to_str().ok().and_then(|text| text.split_once(' '));
@@ -20,10 +20,29 @@ pub(super) fn caller(broker: &Broker, metadata: &MetadataMap) -> Result<Caller, 
             }
         }
     };
-    broker.identities().caller(token, broker.now()).map_err(refuse)
+    let certified = certified(request);
+    match broker.identities().caller(token, broker.now()).map_err(refuse)? {
+        Caller::Anonymous => match certified.filter(|agent| broker.directory().is_registered(agent)) {
+            Some(agent) => Ok(Caller::Agent(agent.clone())),
+            None => Ok(Caller::Anonymous),
+        },
+        Caller::Agent(agent) => match certified.filter(|certified| **certified != agent) {
+            Some(certified) => Err(refuse(BrokerError::IdentityConflict { agent, certified: certified.clone() })),
+            None => Ok(Caller::Agent(agent)),
+        },
+        operator @ Caller::Operator(_) => Ok(operator),
+    }
 }
 
 /// The agent that makes the call.
-pub(super) fn agent(broker: &Broker, metadata: &MetadataMap) -> Result<AgentId, Status> {
-    caller(broker, metadata)?.agent().cloned().map_err(refuse)
+pub(super) fn agent<T>(broker: &Broker, request: &Request<T>) -> Result<AgentId, Status> {
+    match (caller(broker, request)?, certified(request)) {
+        (Caller::Anonymous, Some(unknown)) => Err(refuse(BrokerError::AgentUnknown { agent: unknown.to_string() })),
+        (caller, _) => caller.agent().cloned().map_err(refuse),
+    }
+}
+
+/// The agent of the connection's certificate.
+fn certified<T>(request: &Request<T>) -> Option<&AgentId> {
+    request.extensions().get::<ConnectInfo>()?.agent.as_ref()
 }

@@ -5,7 +5,6 @@ use std::{
     io::{self, IoSlice},
     net::SocketAddr,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -17,6 +16,8 @@ use tokio::{
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
+use crate::ids::AgentId;
+
 /// What is known of the connection that a request came by; an extension of every request.
 #[derive(Debug, Clone)]
 pub struct ConnectInfo {
@@ -24,8 +25,17 @@ pub struct ConnectInfo {
     pub peer_addr: SocketAddr,
     /// Whether the connection is TLS.
     pub encrypted: bool,
-    /// What the client showed in the handshake, its own certificate first; empty unless asked for.
-    pub peer_certificates: Arc<[CertificateDer<'static>]>,
+    /// The agent that the client's certificate names, which a CA that the operator trusts has signed.
+    pub agent: Option<AgentId>,
+}
+
+/// The beginning of the URI by which a certificate names an agent, as a subject alternative name.
+const AGENT_URI: &str = "urn:baton:agent:";
+
+/// The agent that a certificate is for.
+fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    certificate.valid_uri_names().find_map(|uri| AgentId::parse(uri.strip_prefix(AGENT_URI)?).ok())
 }
 
 /// An open connection, ready for HTTP/2.
@@ -46,10 +56,10 @@ enum Transport {
 impl Connection {
     /// After the handshake.
     pub(super) fn encrypted(stream: TlsStream<TcpStream>, peer_addr: SocketAddr) -> Self {
-        let peer_certificates = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
+        let agent = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).and_then(agent_of);
         Self {
             transport: Transport::Encrypted(Box::new(stream)),
-            info: ConnectInfo { peer_addr, encrypted: true, peer_certificates },
+            info: ConnectInfo { peer_addr, encrypted: true, agent },
         }
     }
 
@@ -57,7 +67,7 @@ impl Connection {
     pub(super) fn plain(stream: TcpStream, beginning: Vec<u8>, peer_addr: SocketAddr) -> Self {
         Self {
             transport: Transport::Plain { beginning: io::Cursor::new(beginning), stream },
-            info: ConnectInfo { peer_addr, encrypted: false, peer_certificates: Arc::default() },
+            info: ConnectInfo { peer_addr, encrypted: false, agent: None },
         }
     }
 

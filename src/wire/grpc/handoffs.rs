@@ -32,7 +32,7 @@ impl HandoffService for Handoffs {
         &self,
         request: Request<v1::GetHandoffRequest>,
     ) -> Result<Response<v1::GetHandoffResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let id = handoff_id(&request.get_ref().handoff_id)?;
         let handoff = self.broker.view(&caller).handoff(id).map_err(refuse)?;
         Ok(Response::new(v1::GetHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
@@ -42,7 +42,7 @@ impl HandoffService for Handoffs {
         &self,
         request: Request<v1::ListHandoffsRequest>,
     ) -> Result<Response<v1::ListHandoffsResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
         // A long list reads much: not on a thread that others wait for.
         let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.get_ref()));
@@ -55,7 +55,7 @@ impl HandoffService for Handoffs {
         &self,
         request: Request<v1::WatchHandoffRequest>,
     ) -> Result<Response<Self::WatchHandoffStream>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
         self.broker.view(&caller).handoff(handoff).map_err(refuse)?;
         // Not bounded by itself: the steps of a handoff are.

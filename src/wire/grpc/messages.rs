@@ -41,14 +41,14 @@ impl BrokerService for Messages {
         &self,
         request: Request<Streaming<v1::ConnectRequest>>,
     ) -> Result<Response<Self::ConnectStream>, Status> {
-        let agent = auth::agent(&self.broker, request.metadata())?;
+        let agent = auth::agent(&self.broker, &request)?;
         let responses = session::open(self.broker.clone(), agent, request.into_inner()).await?;
         Ok(Response::new(Box::pin(responses)))
     }
 
     async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
         // The signature proves the sender; a token, if there is one, must be the sender's. An operator's is no agent's.
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let session = caller.agent().ok().cloned();
         let envelope = request.into_inner().envelope;
         let verified = self.broker.verify(envelope, session.as_ref()).map_err(refuse_shared)?;
@@ -59,12 +59,13 @@ impl BrokerService for Messages {
     type ReceiveStream = Responses<v1::ReceiveResponse>;
 
     async fn receive(&self, request: Request<v1::ReceiveRequest>) -> Result<Response<Self::ReceiveStream>, Status> {
-        let agent = auth::agent(&self.broker, request.metadata())?;
+        let agent = auth::agent(&self.broker, &request)?;
         let request = request.into_inner();
         let outstanding_max = match request.max_outstanding {
             0 => OUTSTANDING_DEFAULT,
             wanted => check_outstanding("max_outstanding", wanted).map_err(refuse)?,
         };
+        self.broker.may_open(&agent).map_err(refuse)?;
         let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
         let holder = session::HolderGuard::new(&self.broker);
         let (events, receiver) = mpsc::unbounded_channel(); // bounded by the credit
@@ -86,7 +87,7 @@ impl BrokerService for Messages {
     }
 
     async fn ack(&self, request: Request<v1::AckRequest>) -> Result<Response<v1::AckResponse>, Status> {
-        let agent = auth::agent(&self.broker, request.metadata())?;
+        let agent = auth::agent(&self.broker, &request)?;
         let acknowledgement =
             request.into_inner().acknowledgement.ok_or_else(|| refuse(field("acknowledgement", "must be set")))?;
         let (delivery_id, fate) = fate(acknowledgement).map_err(refuse)?;
@@ -129,8 +130,8 @@ fn nack_fate(checks: &mut Checks, nack: v1::Nack) -> Option<Fate> {
     let retry_after = checks.span("acknowledgement.nack.retry_after", nack.retry_after.as_ref());
     match checks.known("acknowledgement.nack.cause", nack.cause)? {
         v1::NackCause::Poison => Some(Fate::Poison { text: nack.reason_text }),
-        v1::NackCause::Failure => Some(Fate::Failed { retry_after }),
-        v1::NackCause::Shutdown => Some(Fate::Shutdown { retry_after }),
+        v1::NackCause::Failure => Some(Fate::Failed { text: nack.reason_text, retry_after }),
+        v1::NackCause::Shutdown => Some(Fate::Shutdown { text: nack.reason_text, retry_after }),
         v1::NackCause::Unspecified => None,
     }
 }

@@ -3,6 +3,7 @@
 mod agents;
 mod auth;
 mod connection;
+mod dead_letters;
 pub mod deadline;
 mod handoffs;
 pub mod listener;
@@ -22,13 +23,19 @@ use crate::{
     envelope::{Checks, FRAME_BYTES_MAX},
     proto::v1::{
         agent_service_server::AgentServiceServer, broker_service_server::BrokerServiceServer,
-        handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
+        dead_letter_service_server::DeadLetterServiceServer, handoff_service_server::HandoffServiceServer,
+        task_service_server::TaskServiceServer,
     },
 };
 
 /// Names of all our services, for health.
-pub const SERVICES: [&str; 4] =
-    ["baton.v1.AgentService", "baton.v1.BrokerService", "baton.v1.HandoffService", "baton.v1.TaskService"];
+pub const SERVICES: [&str; 5] = [
+    "baton.v1.AgentService",
+    "baton.v1.BrokerService",
+    "baton.v1.DeadLetterService",
+    "baton.v1.HandoffService",
+    "baton.v1.TaskService",
+];
 
 /// The services of a broker.
 pub fn routes(broker: &Broker) -> Routes {
@@ -41,6 +48,7 @@ pub fn routes(broker: &Broker) -> Routes {
         .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
         .add_service(limited!(TaskServiceServer::new(tasks::Tasks::new(broker.clone()))))
         .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))
+        .add_service(limited!(DeadLetterServiceServer::new(dead_letters::DeadLetters::new(broker.clone()))))
 }
 
 fn refuse(error: impl Refusal) -> Status {

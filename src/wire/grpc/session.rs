@@ -11,9 +11,10 @@ use tokio_stream::{
     Stream, StreamExt,
     wrappers::{ReceiverStream, UnboundedReceiverStream},
 };
+use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::{messages, refuse_shared};
+use super::{messages, refuse, refuse_shared};
 use crate::{
     broker::{
         Answer, Broker, Event, Outcome, OutgoingDelivery, Refused, Reply,
@@ -48,7 +49,7 @@ impl HolderGuard {
 
 impl Drop for HolderGuard {
     fn drop(&mut self) {
-        self.broker.send_from_destructor(Command::Close { holder: self.id });
+        self.broker.send_soon(Command::Close { holder: self.id });
     }
 }
 
@@ -58,6 +59,7 @@ pub(super) async fn open(
     agent: AgentId,
     frames: Streaming<v1::ConnectRequest>,
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
+    broker.may_open(&agent).map_err(refuse)?;
     let holder = HolderGuard::new(&broker);
     let (events, receiver) = mpsc::unbounded_channel(); // bounded by permits and credit
     let kind = HolderKind::Session;
@@ -66,9 +68,15 @@ pub(super) async fn open(
     let welcome = welcome(&broker, &agent, holder.id);
     let span = tracing::info_span!("session", %agent, session = holder.id.0);
     let (last_words, failure) = mpsc::channel(1);
-    let session = Session { broker: broker.clone(), agent, holder, events, last_words };
+    let sent_away = CancellationToken::new();
+    let session = Session { broker: broker.clone(), agent, holder, events, last_words, sent_away: sent_away.clone() };
     tokio::spawn(tracing::Instrument::instrument(session.run(frames), span));
-    let responses = UnboundedReceiverStream::new(receiver).map(move |event| Ok(response(&broker, event)));
+    let responses = UnboundedReceiverStream::new(receiver).map(move |event| {
+        if matches!(event, Event::GoAway) {
+            sent_away.cancel();
+        }
+        Ok(response(&broker, event))
+    });
     let failure = ReceiverStream::new(failure).map(Err);
     Ok(tokio_stream::once(Ok(welcome)).chain(responses).chain(failure))
 }
@@ -80,6 +88,8 @@ struct Session {
     events: mpsc::UnboundedSender<Event>,
     /// The status that the stream ends with, if it is not to end in order.
     last_words: mpsc::Sender<Status>,
+    /// The agent was told to come back later.
+    sent_away: CancellationToken,
 }
 
 impl Session {
@@ -92,6 +102,7 @@ impl Session {
                 frame = frames.next() => frame,
                 () = self.events.closed() => break,
                 () = self.broker.draining() => break,
+                () = self.sent_away.cancelled() => break,
             };
             match frame {
                 Some(Ok(frame)) => {
@@ -165,6 +176,7 @@ fn welcome(broker: &Broker, agent: &AgentId, holder: HolderId) -> v1::ConnectRes
         }),
         ack_wait: Some(to_proto::span(broker.settings().ack_wait)),
         heartbeat_interval: Some(to_proto::span(broker.settings().heartbeat_interval)),
+        presence_lease: Some(to_proto::span(broker.settings().presence_lease)),
     };
     v1::ConnectResponse { request_id: 0, response: Some(connect_response::Response::Welcome(welcome)) }
 }
@@ -193,7 +205,7 @@ fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
             R::Acknowledged(v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) })
         }
         Ok(Answer::Credited { outstanding_max }) => R::Credited(v1::Credited { max_outstanding: outstanding_max }),
-        Ok(Answer::Registered) => unreachable!("nobody registers on a session"),
+        Ok(Answer::Registered | Answer::DeadLetter(_)) => unreachable!("nobody asks for that on a session"),
         Err(error) => R::Error(status::message_of(&*error)),
     }
 }
@@ -205,5 +217,6 @@ pub(super) fn delivery(outgoing: OutgoingDelivery) -> v1::Delivery {
         attempt: outgoing.attempt,
         sequence: outgoing.sequence,
         ack_deadline: Some(to_proto::time(outgoing.ack_deadline)),
+        handoff_id: outgoing.handoff.map(|id| id.to_string()).unwrap_or_default(),
     }
 }

@@ -1,10 +1,19 @@
 //! `TaskService`.
 
+use std::pin::Pin;
+
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, page_size, refuse};
+use super::{auth, checked, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{Broker, BrokerError, access::Caller, queries::TaskFilter},
+    broker::{
+        Broker, BrokerError,
+        access::Caller,
+        engine::Command,
+        queries::{CustodyPage, TaskFilter},
+    },
     domain::handoff::TaskStatus,
     envelope::Checks,
     ids::{AgentId, TaskId},
@@ -25,11 +34,9 @@ impl Tasks {
 #[tonic::async_trait]
 impl TaskService for Tasks {
     async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
-        let mut checks = Checks::default();
-        let id = checks.id("task_id", &request.get_ref().task_id, TaskId::parse);
-        checked(checks)?;
-        let task = self.broker.view(&caller).task(&id.expect("checked above")).map_err(refuse)?;
+        let caller = auth::caller(&self.broker, &request)?;
+        let id = task_id(&request.get_ref().task_id)?;
+        let task = self.broker.view(&caller).task(&id).map_err(refuse)?;
         Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::task(&task)) }))
     }
 
@@ -37,12 +44,129 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::ListTasksRequest>,
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
-        let caller = auth::caller(&self.broker, request.metadata())?;
+        let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
         // A long list reads much: not on a thread that others wait for.
         let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.get_ref()));
         listed.await.map_err(|_| refuse(BrokerError::Internal))?.map(Response::new)
     }
+
+    async fn get_custody_log(
+        &self,
+        request: Request<v1::GetCustodyLogRequest>,
+    ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let request = request.get_ref();
+        let task = task_id(&request.task_id)?;
+        let size = page_size(request.page_size)?;
+        let view = self.broker.view(&caller);
+        let page = view.custody(&task, request.after_number, size, request.include_envelopes).map_err(refuse)?;
+        Ok(Response::new(v1::GetCustodyLogResponse {
+            entries: page.entries.into_iter().map(|entry| sign(&self.broker, entry)).collect(),
+            custody_length: page.length,
+            gap: page.gap.map(to_proto::gap),
+        }))
+    }
+
+    type WatchTaskStream = Pin<Box<dyn Stream<Item = Result<v1::WatchTaskResponse, Status>> + Send>>;
+
+    async fn watch_task(
+        &self,
+        request: Request<v1::WatchTaskRequest>,
+    ) -> Result<Response<Self::WatchTaskStream>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let request = request.get_ref();
+        let task = task_id(&request.task_id)?;
+        self.broker.view(&caller).task(&task).map_err(refuse)?;
+        let (lengths, length) = watch::channel(0);
+        self.broker.send(Command::WatchTask { task: task.clone(), lengths }).await.map_err(refuse_shared)?;
+        let (updates, receiver) = mpsc::channel(UPDATES_MAX);
+        let watcher = Watcher { broker: self.broker.clone(), caller, task, length, updates };
+        tokio::spawn(watcher.run(request.after_number));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// Updates of one watcher that wait to be sent. Whoever is slow reads later from the store, and misses nothing.
+const UPDATES_MAX: usize = 16;
+
+type Update = Result<v1::WatchTaskResponse, Status>;
+
+struct Watcher {
+    broker: Broker,
+    caller: Caller,
+    task: TaskId,
+    length: watch::Receiver<u64>,
+    updates: mpsc::Sender<Update>,
+}
+
+impl Watcher {
+    async fn run(mut self, mut after: u64) {
+        loop {
+            match self.send_entries(&mut after).await {
+                Ok(Next::Wait) => {}
+                Ok(Next::End) => return,
+                Err(status) => return drop(self.updates.send(Err(status)).await),
+            }
+            tokio::select! {
+                changed = self.length.changed() => if changed.is_err() {
+                    // The broker has begun again; whoever watches does so too, after the last entry that it saw.
+                    return drop(self.updates.send(Err(refuse(BrokerError::StoreUnavailable))).await);
+                },
+                () = self.updates.closed() => return,
+                () = self.broker.draining() => {
+                    return drop(self.updates.send(Err(refuse(BrokerError::ShuttingDown))).await);
+                }
+            }
+        }
+    }
+
+    /// All that there is after this entry.
+    async fn send_entries(&self, after: &mut u64) -> Result<Next, Status> {
+        loop {
+            let page = self.page(*after)?;
+            if let Some(gap) = page.gap {
+                *after = if page.entries.is_empty() { page.length } else { gap.1 };
+                self.send(v1::watch_task_response::Update::Gap(to_proto::gap(gap))).await?;
+            }
+            for entry in page.entries {
+                *after = entry.entry.as_ref().map_or(*after, |entry| entry.number);
+                self.send(v1::watch_task_response::Update::Entry(Box::new(sign(&self.broker, entry)))).await?;
+            }
+            if *after >= page.length {
+                return Ok(if page.is_final { Next::End } else { Next::Wait });
+            }
+        }
+    }
+
+    fn page(&self, after: u64) -> Result<CustodyPage, Status> {
+        self.broker.view(&self.caller).custody(&self.task, after, UPDATES_MAX, false).map_err(refuse)
+    }
+
+    async fn send(&self, update: v1::watch_task_response::Update) -> Result<(), Status> {
+        let update = v1::WatchTaskResponse { update: Some(update) };
+        // One who has gone is noticed where the next entry is waited for.
+        drop(self.updates.send(Ok(update)).await);
+        Ok(())
+    }
+}
+
+enum Next {
+    Wait,
+    End,
+}
+
+/// The entry with its receipt signed.
+fn sign(broker: &Broker, entry: v1::CustodyLogEntry) -> v1::CustodyLogEntry {
+    let receipt = entry.receipt.map(|receipt| broker.sign_receipt(receipt));
+    v1::CustodyLogEntry { receipt, ..entry }
+}
+
+fn task_id(text: &str) -> Result<TaskId, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("task_id", text, TaskId::parse);
+    checked(checks)?;
+    Ok(id.expect("checked above"))
 }
 
 fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Result<v1::ListTasksResponse, Status> {

@@ -49,7 +49,9 @@ impl Load {
         let client = broker.client().await;
         for name in AGENTS {
             let card = Some(card(name, ""));
-            client.answer(client.agents().register_agent(v1::RegisterAgentRequest { card }).await).unwrap();
+            client
+                .answer(client.agents().register_agent(v1::RegisterAgentRequest { card, ..Default::default() }).await)
+                .unwrap();
         }
         let (ledger, server) = (Arc::new(Ledger::default()), watch::Sender::new(None));
         let (phase, mut agents) = (watch::Sender::new(Phase::Load), JoinSet::new());
@@ -64,7 +66,7 @@ impl Load {
 
     /// Tells the agents where the broker is.
     pub fn is_served_by(&self, broker: &Broker) {
-        let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None };
+        let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None, certificate: None };
         self.server.send_replace(Some(options));
     }
 

@@ -49,6 +49,8 @@ class Delivery:
     """The message's place in the order of everything that the broker stored."""
     ack_deadline: datetime
     """When it is delivered again unless acknowledged, UTC."""
+    handoff_id: str
+    """The handoff that it belongs to, if any. Of a request that was redriven this is not the message_id."""
     _agent: "Agent" = field(repr=False, compare=False)
 
     async def ack(self) -> None:
@@ -402,7 +404,7 @@ class Agent:
             receiver_id=to.envelope.sender_id,
             task_id=to.envelope.task_id,
             epoch=to.envelope.epoch,
-            correlation_id=handoff_id_of(to.envelope),
+            correlation_id=to.handoff_id,
         )
 
     def _made(self, delivery: v1.Delivery, payload: Message | None) -> Delivery:
@@ -413,6 +415,7 @@ class Agent:
             attempt=delivery.attempt,
             sequence=delivery.sequence,
             ack_deadline=delivery.ack_deadline.ToDatetime(tzinfo=UTC),
+            handoff_id=delivery.handoff_id or handoff_id_of(delivery.envelope),
             _agent=self,
         )
 

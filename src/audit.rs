@@ -1,0 +1,275 @@
+//! Replaying a task's custody log from empty: the chain must hold, the receipts must be the broker's, and the log must
+//! give the state that the broker shows (SPEC 12, law 7).
+//!
+//! Owns the check, and nothing else: it reads what any client can read, and needs no word of the broker but its log.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use prost::Message as _;
+
+use crate::{
+    codes::Refusal as _,
+    domain::handoff::{Acked, Handoff, Input, LoopLimits, Outcome, Situation, Task, Timeouts, step},
+    envelope::{Resolved, UnverifiedEnvelope, input_of, keys::PublicKey, signing},
+    ids::{AgentId, MessageId, TaskId},
+    proto::v1::{self, custody_entry::Event},
+    time::Timestamp,
+};
+
+/// A log that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("entry {number}: {problem}")]
+pub struct AuditError {
+    /// Which entry; the one after the last where something is missing.
+    pub number: u64,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// A custody log that is being replayed. Feed it the entries in order, then compare.
+#[derive(Debug)]
+pub struct Audit {
+    task_id: TaskId,
+    broker_key: Option<PublicKey>,
+    length: u64,
+    hash: signing::Digest32,
+    task: Option<Task>,
+    handoffs: BTreeMap<MessageId, Handoff>,
+    /// Receipts whose signature was checked.
+    receipts: u64,
+    /// Refusals that the log keeps.
+    refusals: u64,
+}
+
+impl Audit {
+    /// Of this task, from empty. With the broker's key, receipts are checked too.
+    pub fn new(task_id: TaskId, broker_key: Option<PublicKey>) -> Self {
+        Self {
+            task_id,
+            broker_key,
+            length: 0,
+            hash: [0; 32],
+            task: None,
+            handoffs: BTreeMap::new(),
+            receipts: 0,
+            refusals: 0,
+        }
+    }
+
+    /// The task as the entries so far make it.
+    pub fn task(&self) -> Option<&Task> {
+        self.task.as_ref()
+    }
+
+    /// Its handoffs.
+    pub fn handoffs(&self) -> impl Iterator<Item = &Handoff> {
+        self.handoffs.values()
+    }
+
+    /// How many entries were replayed.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The head of the chain so far.
+    pub fn hash(&self) -> &signing::Digest32 {
+        &self.hash
+    }
+
+    /// How many receipts were checked.
+    pub fn receipts(&self) -> u64 {
+        self.receipts
+    }
+
+    /// How many refusals the log keeps.
+    pub fn refusals(&self) -> u64 {
+        self.refusals
+    }
+
+    /// Takes the next entry. Accepted entries need their envelope.
+    pub fn take(&mut self, shown: &v1::CustodyLogEntry) -> Result<(), AuditError> {
+        let number = self.length + 1;
+        self.take_entry(number, shown).map_err(|problem| AuditError { number, problem })
+    }
+
+    fn take_entry(&mut self, number: u64, shown: &v1::CustodyLogEntry) -> Result<(), String> {
+        let entry = v1::CustodyEntry::decode(shown.entry_bytes.clone())
+            .map_err(|error| format!("its bytes do not decode: {error}"))?;
+        if shown.entry.as_ref().is_some_and(|readable| *readable != entry) {
+            return Err("what is shown is not what is hashed".to_owned());
+        }
+        if entry.number != number {
+            return Err(format!("its number is {}", entry.number));
+        }
+        let hash = signing::custody_hash(&self.hash, &shown.entry_bytes);
+        if shown.custody_hash != hash[..] {
+            return Err("the chain is broken: its hash does not follow from the entry before".to_owned());
+        }
+        self.check_receipt(&entry, shown, &hash)?;
+        self.replay(&entry, shown)?;
+        self.check_state(&entry)?;
+        (self.length, self.hash) = (number, hash);
+        Ok(())
+    }
+
+    fn check_receipt(
+        &mut self,
+        entry: &v1::CustodyEntry,
+        shown: &v1::CustodyLogEntry,
+        hash: &[u8],
+    ) -> Result<(), String> {
+        let Some(Event::Accepted(accepted)) = &entry.event else { return Ok(()) };
+        let Some(key) = &self.broker_key else { return Ok(()) };
+        let receipt = shown.receipt.as_ref().ok_or("it has no receipt")?;
+        let same = receipt.message_id == accepted.message_id
+            && receipt.sequence == accepted.sequence
+            && receipt.task_id == self.task_id.as_str()
+            && receipt.custody_hash == *hash;
+        if !same {
+            return Err("its receipt is that of something else".to_owned());
+        }
+        if !key.verifies(&signing::receipt_input(receipt), &receipt.signature) {
+            return Err("its receipt is not signed by the broker".to_owned());
+        }
+        self.receipts += 1;
+        Ok(())
+    }
+
+    fn replay(&mut self, entry: &v1::CustodyEntry, shown: &v1::CustodyLogEntry) -> Result<(), String> {
+        let at = entry.entry_time.as_ref().and_then(|time| Timestamp::from_parts(time.seconds, time.nanos));
+        let at = at.ok_or("it has no time")?;
+        let absent = agents(&entry.absent_agent_ids)?;
+        let about = || message_id(&entry.handoff_id).map(Some);
+        let (handoff, input) = match entry.event.as_ref().ok_or("what happened is not known")? {
+            Event::Refused(_) => {
+                self.refusals += 1;
+                return Ok(());
+            }
+            Event::Accepted(accepted) => match self.accepted(accepted, shown)? {
+                Some(accepted) => accepted,
+                None => return Ok(()),
+            },
+            Event::Acked(delivery) => {
+                (about()?, Input::Acked { by: agent(&delivery.agent_id)?, mail: mail(delivery.mail)? })
+            }
+            Event::GivenUp(delivery) => {
+                (about()?, Input::Undeliverable { to: agent(&delivery.agent_id)?, mail: mail(delivery.mail)? })
+            }
+            Event::Time(_) => (about()?, Input::Time),
+            Event::Gone(_) => (about()?, Input::CandidateGone),
+            Event::Redriven(redrive) => {
+                let (id, candidates) = (message_id(&redrive.handoff_id)?, agents(&redrive.candidate_ids)?);
+                (Some(message_id(&redrive.former_handoff_id)?), Input::Redrive { id, candidates })
+            }
+        };
+        let known = handoff.and_then(|id| self.handoffs.get(&id));
+        let situation = Situation { task: self.task.as_ref(), handoff: known, gone: &absent };
+        match step(situation, &input, at) {
+            Ok(Outcome::Moved(transition)) => {
+                self.handoffs.extend(transition.handoff.map(|handoff| (handoff.id, handoff)));
+                self.task = Some(transition.task);
+                Ok(())
+            }
+            Ok(Outcome::Unchanged) => Err("it should not have changed anything".to_owned()),
+            Err(rejection) => Err(format!("it should have been refused, {}: {rejection}", rejection.code().name())),
+        }
+    }
+
+    /// The handoff that an accepted envelope is about, and what it says. `None`: mail, which changes nothing.
+    fn accepted(
+        &self,
+        accepted: &v1::CustodyEnvelope,
+        shown: &v1::CustodyLogEntry,
+    ) -> Result<Option<(Option<MessageId>, Input)>, String> {
+        let envelope = v1::Envelope::decode(shown.envelope.clone()).map_err(|error| error.to_string())?;
+        if signing::sha256(&[&signing::envelope_input(&envelope)]) != accepted.content_digest[..] {
+            return Err("its envelope is not the one that was accepted".to_owned());
+        }
+        let parsed = UnverifiedEnvelope::parse(shown.envelope.clone()).map_err(|error| error.to_string())?;
+        let resolved = agents(&accepted.resolved_agent_ids)?;
+        let terms = accepted.terms.as_ref().map(terms).transpose()?;
+        let header = parsed.header();
+        if header.task.as_ref() != Some(&self.task_id) {
+            return Err("its envelope is about another task".to_owned());
+        }
+        let input = input_of(header, parsed.body(), Resolved { agents: &resolved, terms });
+        let handoff = match input {
+            Some(Input::Request(_)) => Some(header.message_id),
+            _ => header.correlation,
+        };
+        Ok(input.map(|input| (handoff, input)))
+    }
+
+    fn check_state(&self, entry: &v1::CustodyEntry) -> Result<(), String> {
+        let task = self.task.as_ref().ok_or("nothing has made the task")?;
+        let same = |what: &str, logged: &dyn std::fmt::Display, replayed: &dyn std::fmt::Display| {
+            let (logged, replayed) = (logged.to_string(), replayed.to_string());
+            if logged == replayed {
+                Ok(())
+            } else {
+                Err(format!("the log says {what} {logged}, replayed it is {replayed}"))
+            }
+        };
+        same("owner", &entry.owner_id, &task.owner)?;
+        same("epoch", &entry.epoch, &task.epoch)?;
+        same("status", &entry.task_status, &task.status.number())?;
+        if entry.handoff_id.is_empty() {
+            return Ok(());
+        }
+        let handoff = self.handoffs.get(&message_id(&entry.handoff_id)?).ok_or("its handoff was never asked for")?;
+        same("handoff state", &entry.handoff_state, &handoff.state.number())
+    }
+
+    /// Compares with what the broker shows of the task.
+    pub fn compare(&self, shown: &v1::Task) -> Result<(), AuditError> {
+        let fail = |problem: String| Err(AuditError { number: self.length + 1, problem });
+        let Some(task) = &self.task else { return fail("the log is empty".to_owned()) };
+        if shown.custody_length != self.length || shown.custody_hash != self.hash[..] {
+            return fail(format!(
+                "the broker's log has {} entries, replayed were {}",
+                shown.custody_length, self.length
+            ));
+        }
+        let open = task.open_handoff.map(|id| id.to_string()).unwrap_or_default();
+        let same = shown.owner_id == task.owner.as_str()
+            && shown.epoch == task.epoch
+            && shown.status == task.status.number()
+            && shown.hops.len() == task.hops.len()
+            && shown.open_handoff_id == open
+            && shown.details == task.details;
+        if same { Ok(()) } else { fail("the task that the broker shows is not the one that its log gives".to_owned()) }
+    }
+}
+
+fn agent(text: &str) -> Result<AgentId, String> {
+    AgentId::parse(text).map_err(|error| format!("agent id {text:?} {error}"))
+}
+
+fn agents(texts: &[String]) -> Result<Vec<AgentId>, String> {
+    texts.iter().map(|text| agent(text)).collect()
+}
+
+fn message_id(text: &str) -> Result<MessageId, String> {
+    MessageId::parse(text).map_err(|error| format!("id {text:?} {error}"))
+}
+
+fn mail(number: i32) -> Result<Acked, String> {
+    Acked::from_number(number).ok_or_else(|| format!("mail {number} is not known"))
+}
+
+fn terms(terms: &v1::CustodyTerms) -> Result<(Timeouts, LoopLimits), String> {
+    let timeouts = terms.timeouts.as_ref().ok_or("the timeouts are missing")?;
+    let span = |span: Option<prost_types::Duration>| -> Result<Duration, String> {
+        span.and_then(|span| Duration::try_from(span).ok()).ok_or_else(|| "a timeout is missing".to_owned())
+    };
+    let limits = terms.loop_limits.as_ref().ok_or("the loop limits are missing")?;
+    Ok((
+        Timeouts {
+            accept: span(timeouts.accept)?,
+            context: span(timeouts.context)?,
+            complete: span(timeouts.complete)?,
+            whole: span(timeouts.whole)?,
+        },
+        LoopLimits { handoffs_max: limits.max_handoffs, handoffs_per_pair_max: limits.max_handoffs_per_pair },
+    ))
+}

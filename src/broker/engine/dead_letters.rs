@@ -1,0 +1,294 @@
+//! Dead letters: parking messages, and what people decide about them (SPEC 4).
+
+use bytes::Bytes;
+
+use super::{
+    Engine,
+    drafts::Draft,
+    steps::{Origin, StepError, store_letter},
+};
+use crate::{
+    broker::{Answer, BrokerError, Outcome, refused},
+    domain::{
+        handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
+        mailbox::{Attempt, AttemptEnd, Letter},
+    },
+    envelope::{Body, UnverifiedEnvelope},
+    ids::{AgentId, MessageId},
+    records::{
+        CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, MessageRecord,
+        ParkReason, RequestPlace, Settlement,
+    },
+    store::Record,
+    time::Timestamp,
+};
+
+/// Refused envelopes that are kept for one agent; one who goes on sending garbage fills its share and no more.
+const REFUSED_KEPT_MAX: u32 = 256;
+
+/// Why, as a number and in words.
+pub(super) type Why<'a> = (ParkReason, &'a str);
+
+/// What is parked.
+struct DeadMail<'a> {
+    agent: &'a AgentId,
+    letter: Option<&'a Letter>,
+    attempts: Vec<(AgentId, Attempt)>,
+    sequence: u64,
+    handoff: Option<MessageId>,
+}
+
+/// Each offer lasted until the next one, the last until now.
+fn offers_as_attempts(handoff: &Handoff, now: Timestamp) -> Vec<(AgentId, Attempt)> {
+    let ends = handoff.offers.iter().skip(1).map(|next| next.offered_at).chain([now]);
+    let attempt = |(offer, ended_at): (&Offer, Timestamp)| {
+        let end = match offer.outcome {
+            OfferOutcome::Rejected => AttemptEnd::Rejected,
+            OfferOutcome::Gone => AttemptEnd::Gone,
+            OfferOutcome::Undeliverable => AttemptEnd::Undeliverable,
+            OfferOutcome::Pending | OfferOutcome::Accepted | OfferOutcome::TimedOut | OfferOutcome::Withdrawn => {
+                AttemptEnd::Undecided
+            }
+        };
+        let text = offer.reason_text.clone();
+        (offer.candidate.clone(), Attempt { handed_out_at: offer.offered_at, ended_at, end, text })
+    };
+    handoff.offers.iter().zip(ends).map(attempt).collect()
+}
+
+impl Engine {
+    /// Parks a letter. Whoever calls takes it out of its mailbox in the same draft.
+    pub(super) fn park(&mut self, draft: &mut Draft, agent: &AgentId, letter: &Letter, why: Why<'_>, now: Timestamp) {
+        let attempts = letter.attempts.iter().map(|attempt| (agent.clone(), attempt.clone())).collect();
+        let about = DeadMail {
+            agent,
+            letter: Some(letter),
+            attempts,
+            sequence: letter.message_sequence,
+            handoff: letter.handoff.map(|(handoff, _)| handoff),
+        };
+        self.write_dead_letter(draft, about, why, now);
+    }
+
+    /// Parks the request of a handoff that has ended because nobody took it. Its attempts are the offers.
+    pub(super) fn park_request(
+        &mut self,
+        draft: &mut Draft,
+        handoff: &Handoff,
+        request: RequestPlace,
+        why: Untaken,
+        now: Timestamp,
+    ) {
+        let reason = match why {
+            Untaken::AcceptTimeout => ParkReason::AcceptTimeout,
+            Untaken::NoCandidate => ParkReason::NoCandidate,
+        };
+        let text = handoff.failure.as_ref().map_or("", |failure| &failure.message);
+        let about = DeadMail {
+            agent: &handoff.candidate,
+            letter: None,
+            attempts: offers_as_attempts(handoff, now),
+            sequence: request.sequence,
+            handoff: Some(handoff.id),
+        };
+        self.write_dead_letter(draft, about, (reason, text), now);
+    }
+
+    fn write_dead_letter(&mut self, draft: &mut Draft, about: DeadMail<'_>, (reason, text): Why<'_>, now: Timestamp) {
+        let DeadMail { agent, letter, attempts, sequence, handoff } = about;
+        let raw = self.envelope_bytes(sequence).unwrap_or_default();
+        let summary = EnvelopeSummary::of(&raw);
+        tracing::warn!(
+            %agent, message_id = summary.message_id, task = summary.task_id, reason = reason.name(),
+            "a message became a dead letter"
+        );
+        let record = DeadLetterRecord {
+            number: self.new_sequence(),
+            agent: agent.clone(),
+            letter: letter.cloned(),
+            attempts,
+            handoff,
+            reason,
+            reason_text: text.to_owned(),
+            parked_at: now,
+            state: DeadState::Parked,
+            settlement: None,
+            envelope: DeadEnvelope::Accepted(sequence),
+            summary,
+        };
+        draft.put_new(DeadLetterRecord::key(record.number), record.encode());
+    }
+
+    /// The bytes of an accepted envelope, also of one that this group accepts.
+    fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
+        let key = MessageRecord::envelope_key(sequence);
+        match self.read(&mut Draft::default(), &key) {
+            Ok(record) => record.map(|record| record.value),
+            Err(error) => {
+                tracing::error!(sequence, %error, "failed to read an envelope");
+                None
+            }
+        }
+    }
+
+    /// Keeps what an agent sent and was refused for people to look at: it is not a message, or not of its type.
+    pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
+        let kept = self.refused_kept.entry(agent.clone()).or_default();
+        if self.failed || *kept >= REFUSED_KEPT_MAX {
+            return;
+        }
+        *kept += 1;
+        let summary = EnvelopeSummary::of(&raw);
+        let record = DeadLetterRecord {
+            number: self.new_sequence(),
+            agent: agent.clone(),
+            letter: None,
+            attempts: Vec::new(),
+            handoff: None,
+            reason,
+            reason_text: text.to_owned(),
+            parked_at: now,
+            state: DeadState::Parked,
+            settlement: None,
+            envelope: DeadEnvelope::Refused(raw),
+            summary,
+        };
+        let mut draft = self.draft();
+        draft.put_new(DeadLetterRecord::key(record.number), record.encode());
+        self.seal(draft);
+        self.end_unanswered();
+    }
+
+    /// Puts a dead letter on its way again, and marks it, in one commit.
+    pub(super) fn redrive(&mut self, number: u64, to: Option<&AgentId>, by: &str, now: Timestamp) -> Outcome {
+        let mut draft = self.draft();
+        let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
+        let DeadEnvelope::Accepted(sequence) = dead.envelope else {
+            return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
+        };
+        let mut settlement = Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None };
+        match self.ended_handoff(&mut draft, &dead).map_err(refused)? {
+            Some(former) => {
+                let (handoff, asked) = self.try_again(&mut draft, &dead, &former, to, now)?;
+                settlement.redriven_to = Some(asked);
+                settlement.redriven_handoff = Some(handoff);
+            }
+            None => {
+                let to = self.registered(to.unwrap_or(&dead.agent)).map_err(refused)?;
+                let letter = self.fresh_letter(&dead, sequence, now).map_err(refused)?;
+                store_letter(&mut draft, to.clone(), letter);
+                settlement.redriven_to = Some(to);
+            }
+        }
+        dead.state = DeadState::Redriven;
+        dead.settlement = Some(settlement);
+        draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
+        self.seal(draft);
+        tracing::info!(dead_letter = number, by, "redrove a dead letter");
+        Ok(Answer::DeadLetter(Box::new(dead)))
+    }
+
+    /// Gives a dead letter up for good, and says so on it.
+    pub(super) fn discard(&mut self, number: u64, by: &str, now: Timestamp) -> Outcome {
+        let mut draft = self.draft();
+        let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
+        dead.state = DeadState::Discarded;
+        dead.settlement = Some(Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None });
+        draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
+        self.seal(draft);
+        tracing::info!(dead_letter = number, by, "discarded a dead letter");
+        Ok(Answer::DeadLetter(Box::new(dead)))
+    }
+
+    fn parked(&self, draft: &mut Draft, number: u64) -> Result<(DeadLetterRecord, Record), BrokerError> {
+        if self.failed {
+            return Err(BrokerError::StoreUnavailable);
+        }
+        let key = DeadLetterRecord::key(number);
+        let unknown = || BrokerError::DeadLetterUnknown { dead_letter: number.to_string() };
+        let stored = self.read(draft, &key)?.ok_or_else(unknown)?;
+        let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
+        match dead.state {
+            DeadState::Parked => Ok((dead, stored)),
+            state @ (DeadState::Redriven | DeadState::Discarded) => {
+                Err(BrokerError::DeadLetterSettled { dead_letter: number, state: state.name() })
+            }
+        }
+    }
+
+    /// The handoff of a dead request. It has ended, or is open with another candidate; a redrive is a new one either way.
+    fn ended_handoff(&self, draft: &mut Draft, dead: &DeadLetterRecord) -> Result<Option<HandoffRecord>, BrokerError> {
+        let is_request = dead.summary.message_type == crate::proto::v1::MessageType::HandoffRequest as i32;
+        let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
+        let Some(stored) = self.read(draft, &HandoffRecord::key(handoff))? else { return Ok(None) };
+        Ok(Some(HandoffRecord::decode(&stored.value)?))
+    }
+
+    /// A new handoff with the request of one that has ended. Returns its id, and who is asked first.
+    fn try_again(
+        &mut self,
+        draft: &mut Draft,
+        dead: &DeadLetterRecord,
+        former: &HandoffRecord,
+        to: Option<&AgentId>,
+        now: Timestamp,
+    ) -> Result<(MessageId, AgentId), crate::broker::Refused> {
+        let candidates = match to {
+            Some(to) => vec![self.registered(to).map_err(refused)?],
+            None => self.candidates_again(former.request, now).map_err(refused)?,
+        };
+        let id = self.ids.message_id(now);
+        let known = self.known(draft, &former.handoff.task, Some(former.handoff.id)).map_err(refused)?;
+        let event = CustodyEvent::Redriven {
+            dead_letter: dead.number,
+            former: former.handoff.id,
+            handoff: id,
+            candidates: &candidates,
+        };
+        let input = Input::Redrive { id, candidates: candidates.clone() };
+        match self.step(draft, &known, &input, &event, Origin::DeadRequest(former.request), now) {
+            Ok(Some(stepped)) => Ok((id, stepped.handoff.expect("a redrive makes one").candidate)),
+            Ok(None) => unreachable!("a redrive is made or rejected"),
+            Err(StepError::Broker(error)) => Err(refused(error)),
+            Err(StepError::Rejected(rejection)) => Err(refused(rejection)),
+        }
+    }
+
+    /// Whoever the request names, as if it came now.
+    fn candidates_again(&self, request: RequestPlace, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
+        let raw = self.envelope_bytes(request.sequence).ok_or(BrokerError::Internal)?;
+        let parsed = UnverifiedEnvelope::parse(raw).map_err(|error| {
+            tracing::error!(%error, sequence = request.sequence, "a stored request does not parse");
+            BrokerError::Internal
+        })?;
+        match parsed.body() {
+            Body::Request(body) => self.candidates(parsed.header(), body, now),
+            _ => Err(BrokerError::Internal),
+        }
+    }
+
+    /// The same message in the mailbox once more, with fresh counts and a fresh lifetime: somebody wants it there.
+    fn fresh_letter(
+        &mut self,
+        dead: &DeadLetterRecord,
+        message_sequence: u64,
+        now: Timestamp,
+    ) -> Result<Letter, BrokerError> {
+        let before = dead.letter.as_ref();
+        let message = MessageId::parse(&dead.summary.message_id)
+            .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
+        Ok(Letter {
+            sequence: self.new_sequence(),
+            message_sequence,
+            message,
+            task: before.and_then(|letter| letter.task.clone()),
+            priority: before.map_or(Priority::default(), |letter| letter.priority),
+            expires_at: self.mail_expiry(None, now),
+            handouts: 0,
+            failures: 0,
+            not_before: now,
+            handoff: before.and_then(|letter| letter.handoff),
+            attempts: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! Who is there: signs of life, leases on presence, and offers that go on to somebody else when an agent is gone.
+
+use super::Engine;
+use crate::{
+    domain::handoff::{Acked, Input},
+    ids::{AgentId, MessageId},
+    records::{self, CustodyEvent},
+    store::{Order, Table},
+    time::Timestamp,
+};
+
+/// Offers that are looked at in one tick, so that an agent with much mail does not hold everybody up.
+const OFFERS_A_TICK: usize = 256;
+/// Agents that are looked at in one tick, when the first lease after a start is over.
+const AGENTS_A_TICK: usize = 256;
+
+/// Where the search for agents that have not come back since the start stands.
+#[derive(Debug)]
+pub(super) enum Unseen {
+    /// The first lease is not over.
+    WaitUntil(Timestamp),
+    /// Looking, behind this agent.
+    After(AgentId),
+    /// All were looked at.
+    Done,
+}
+
+impl Engine {
+    /// An agent has given a sign of life.
+    pub(super) fn seen(&mut self, agent: &AgentId, now: Timestamp) {
+        self.directory.change_presence(agent, |presence| presence.last_seen = Some(now));
+        if self.presence_alarm_of.insert(agent.clone()) {
+            let at = now.plus(self.settings.presence_lease);
+            self.presence_alarms.insert((at, agent.clone()));
+        }
+    }
+
+    /// When somebody may be gone next, or offers of such wait to be looked at.
+    pub(super) fn next_presence_deadline(&self) -> Option<Timestamp> {
+        if !self.gone.is_empty() {
+            return Some(Timestamp::default());
+        }
+        let unseen = match self.unseen {
+            Unseen::WaitUntil(at) => Some(at),
+            Unseen::After(_) => Some(Timestamp::default()),
+            Unseen::Done => None,
+        };
+        unseen.into_iter().chain(self.presence_alarms.first().map(|(at, _)| *at)).min()
+    }
+
+    pub(super) fn look_for_the_gone(&mut self, now: Timestamp) {
+        self.look_at_alarms(now);
+        self.look_at_the_unseen(now);
+        if let Some((agent, place)) = self.gone.pop_front() {
+            self.move_offers_on(&agent, place, now);
+        }
+    }
+
+    /// An alarm is set once and looks where the agent stands by then, so that a sign of life costs next to nothing.
+    fn look_at_alarms(&mut self, now: Timestamp) {
+        while let Some((at, _)) = self.presence_alarms.first()
+            && *at <= now
+        {
+            let (_, agent) = self.presence_alarms.pop_first().expect("it was just looked at");
+            match self.directory.gone_at(&agent) {
+                Some(at) if at <= now => {
+                    self.presence_alarm_of.remove(&agent);
+                    self.gone.push_back((agent, 0));
+                }
+                Some(at) => drop(self.presence_alarms.insert((at, agent))),
+                // It has an open call of Receive.
+                None => drop(self.presence_alarms.insert((now.plus(self.settings.presence_lease), agent))),
+            }
+        }
+    }
+
+    fn look_at_the_unseen(&mut self, now: Timestamp) {
+        let after = match &self.unseen {
+            Unseen::WaitUntil(at) if *at <= now => None,
+            Unseen::After(agent) => Some(agent.clone()),
+            Unseen::WaitUntil(_) | Unseen::Done => return,
+        };
+        let agents = self.directory.list(after.as_ref(), AGENTS_A_TICK, None);
+        self.unseen = agents.last().map_or(Unseen::Done, |last| Unseen::After(last.id()));
+        let gone = agents.iter().map(|entry| entry.id()).filter(|agent| self.directory.is_gone(agent, now));
+        self.gone.extend(gone.map(|agent| (agent, 0)));
+    }
+
+    /// Requests that are still on their way to an agent that is gone go to somebody else, if there is anybody.
+    fn move_offers_on(&mut self, agent: &AgentId, place: u64, now: Timestamp) {
+        if !self.directory.is_gone(agent, now) {
+            return;
+        }
+        let range = (std::ops::Bound::Included(records::letter_key(agent, place).key), records::mailbox_range(agent).1);
+        let stored = match self.store.scan(Table::Mailbox, range, Order::Ascending, OFFERS_A_TICK) {
+            Ok(stored) => stored,
+            Err(error) => return tracing::error!(%agent, %error, "failed to look at the mail of an agent that is gone"),
+        };
+        for (key, record) in &stored {
+            match records::decode_letter(key, &record.value) {
+                Ok(letter) => {
+                    if let Some((handoff, Acked::Request)) = letter.handoff {
+                        self.candidate_gone(handoff, now);
+                    }
+                    if stored.len() == OFFERS_A_TICK && std::ptr::eq(key, &stored[OFFERS_A_TICK - 1].0) {
+                        self.gone.push_back((agent.clone(), letter.sequence + 1));
+                    }
+                }
+                Err(error) => tracing::error!(%agent, %error, "failed to look at the mail of an agent that is gone"),
+            }
+        }
+    }
+
+    fn candidate_gone(&mut self, handoff: MessageId, now: Timestamp) {
+        let mut draft = self.draft();
+        match self.step_if_known(&mut draft, handoff, &Input::CandidateGone, &CustodyEvent::Gone, now) {
+            Ok(true) => {
+                self.seal(draft);
+                self.end_unanswered();
+            }
+            Ok(false) => {}
+            Err(error) => tracing::error!(%handoff, %error, "failed to offer a handoff to somebody else"),
+        }
+    }
+}

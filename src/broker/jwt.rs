@@ -1,0 +1,246 @@
+//! Operators' bearer tokens: JSON Web Tokens (RFC 7519) that somebody whom the operator of the broker trusts has signed.
+//!
+//! The algorithm follows from the key, never from the token. A token must say until when it is good, for whom (`aud`) and
+//! whose it is (`sub`); what it says of its time is checked by the broker's clock.
+
+use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header, jwk};
+use serde::Deserialize;
+
+use crate::time::Timestamp;
+
+/// Keys that sign tokens of operators, and what the tokens must say.
+pub struct OperatorKeys {
+    keys: Vec<SigningKey>,
+    audience: String,
+    issuer: Option<String>,
+}
+
+struct SigningKey {
+    id: Option<String>,
+    key: DecodingKey,
+    algorithms: Vec<Algorithm>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Claims {
+    sub: String,
+    exp: i64,
+    nbf: Option<i64>,
+}
+
+/// Keys that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorKeysError {
+    /// Neither kind of file.
+    #[error("there is no public key in it: it must be PEM (Ed25519, EC or RSA), or a JSON Web Key Set")]
+    NoKey,
+    /// A key set with something in it that is no key for signatures.
+    #[error("key {id:?} of the set cannot be used: {problem}")]
+    Unusable {
+        /// Which.
+        id: String,
+        /// Why.
+        problem: String,
+    },
+}
+
+impl std::fmt::Debug for OperatorKeys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} keys of operators for {}", self.keys.len(), self.audience)
+    }
+}
+
+impl OperatorKeys {
+    /// From a PEM file with one public key, or a JSON Web Key Set.
+    pub fn parse(text: &str, audience: String, issuer: Option<String>) -> Result<Self, OperatorKeysError> {
+        let keys = match serde_json::from_str::<jwk::JwkSet>(text) {
+            Ok(set) => set.keys.iter().map(from_jwk).collect::<Result<Vec<_>, _>>()?,
+            Err(_) => vec![from_pem(text.as_bytes()).ok_or(OperatorKeysError::NoKey)?],
+        };
+        if keys.is_empty() {
+            return Err(OperatorKeysError::NoKey);
+        }
+        Ok(Self { keys, audience, issuer })
+    }
+
+    /// Whose token it is, if it is a good one.
+    pub fn operator(&self, token: &str, now: Timestamp) -> Option<String> {
+        let header = decode_header(token).ok()?;
+        let fits = |key: &&SigningKey| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
+        let claims = self.keys.iter().filter(fits).find_map(|key| self.claims(token, &header, key))?;
+        let (seconds, _) = now.to_parts();
+        let in_time = claims.exp > seconds && claims.nbf.is_none_or(|not_before| not_before <= seconds);
+        (in_time && !claims.sub.is_empty()).then_some(claims.sub)
+    }
+
+    fn claims(&self, token: &str, header: &Header, key: &SigningKey) -> Option<Claims> {
+        if !key.algorithms.contains(&header.alg) {
+            return None;
+        }
+        let mut validation = Validation::new(header.alg);
+        validation.algorithms.clone_from(&key.algorithms);
+        validation.set_audience(&[&self.audience]);
+        if let Some(issuer) = &self.issuer {
+            validation.set_issuer(&[issuer]);
+        }
+        let required = ["exp", "aud", "sub"].into_iter().chain(self.issuer.as_ref().map(|_| "iss"));
+        validation.set_required_spec_claims(&required.collect::<Vec<_>>());
+        // By the broker's clock, after this.
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        decode::<Claims>(token, &key.key, &validation).ok().map(|token| token.claims)
+    }
+}
+
+fn from_pem(pem: &[u8]) -> Option<SigningKey> {
+    let made =
+        |key: DecodingKey, algorithms: &[Algorithm]| SigningKey { id: None, key, algorithms: algorithms.to_vec() };
+    let ed = || DecodingKey::from_ed_pem(pem).ok().map(|key| made(key, &[Algorithm::EdDSA]));
+    let ec = || DecodingKey::from_ec_pem(pem).ok().map(|key| made(key, &[Algorithm::ES256, Algorithm::ES384]));
+    let rsa = || DecodingKey::from_rsa_pem(pem).ok().map(|key| made(key, &RSA));
+    ed().or_else(ec).or_else(rsa)
+}
+
+const RSA: [Algorithm; 6] =
+    [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
+
+fn from_jwk(key: &jwk::Jwk) -> Result<SigningKey, OperatorKeysError> {
+    use jwk::{AlgorithmParameters, EllipticCurve};
+    let id = key.common.key_id.clone();
+    let unusable = |problem: String| OperatorKeysError::Unusable { id: id.clone().unwrap_or_default(), problem };
+    let algorithms = match &key.algorithm {
+        AlgorithmParameters::OctetKeyPair(parameters) if parameters.curve == EllipticCurve::Ed25519 => {
+            vec![Algorithm::EdDSA]
+        }
+        AlgorithmParameters::EllipticCurve(parameters) if parameters.curve == EllipticCurve::P256 => {
+            vec![Algorithm::ES256]
+        }
+        AlgorithmParameters::EllipticCurve(parameters) if parameters.curve == EllipticCurve::P384 => {
+            vec![Algorithm::ES384]
+        }
+        AlgorithmParameters::RSA(_) => RSA.to_vec(),
+        // A shared secret would let everybody who can check a token also make one.
+        _ => return Err(unusable("it must be an Ed25519, P-256, P-384 or RSA public key".to_owned())),
+    };
+    let decoding = DecodingKey::from_jwk(key).map_err(|error| unusable(error.to_string()))?;
+    Ok(SigningKey { id: id.clone(), key: decoding, algorithms })
+}
+
+#[cfg(test)]
+mod tests {
+    use jsonwebtoken::{EncodingKey, encode};
+    use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn now() -> Timestamp {
+        Timestamp::from_parts(NOW, 0).unwrap()
+    }
+
+    fn claims() -> Value {
+        json!({"sub": "olga", "aud": "baton", "iss": "https://id.example", "exp": NOW + 60})
+    }
+
+    struct Signer {
+        pair: KeyPair,
+        algorithm: Algorithm,
+    }
+
+    impl Signer {
+        fn new(algorithm: Algorithm) -> Self {
+            let kind = if algorithm == Algorithm::EdDSA { &PKCS_ED25519 } else { &PKCS_ECDSA_P256_SHA256 };
+            Self { pair: KeyPair::generate_for(kind).unwrap(), algorithm }
+        }
+
+        fn token(&self, claims: &Value) -> String {
+            let pem = self.pair.serialize_pem();
+            let key = match self.algorithm {
+                Algorithm::EdDSA => EncodingKey::from_ed_pem(pem.as_bytes()),
+                _ => EncodingKey::from_ec_pem(pem.as_bytes()),
+            };
+            encode(&Header::new(self.algorithm), claims, &key.unwrap()).unwrap()
+        }
+
+        fn keys(&self) -> OperatorKeys {
+            OperatorKeys::parse(&self.pair.public_key_pem(), "baton".into(), Some("https://id.example".into())).unwrap()
+        }
+    }
+
+    fn without(name: &str) -> Value {
+        let mut claims = claims();
+        claims.as_object_mut().unwrap().remove(name);
+        claims
+    }
+
+    fn with(name: &str, value: impl Into<Value>) -> Value {
+        let mut claims = claims();
+        claims[name] = value.into();
+        claims
+    }
+
+    #[test]
+    fn a_good_token_says_whose_it_is() {
+        for algorithm in [Algorithm::EdDSA, Algorithm::ES256] {
+            let signer = Signer::new(algorithm);
+            let operator = signer.keys().operator(&signer.token(&claims()), now());
+            assert_eq!(operator.as_deref(), Some("olga"), "{algorithm:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_token_must_say_is_checked() {
+        let signer = Signer::new(Algorithm::EdDSA);
+        let keys = signer.keys();
+        for (what, claims) in [
+            ("over", with("exp", NOW)),
+            ("without an end", without("exp")),
+            ("not yet good", with("nbf", NOW + 1)),
+            ("for somebody else", with("aud", "another-service")),
+            ("for nobody", without("aud")),
+            ("by another issuer", with("iss", "https://evil.example")),
+            ("by no issuer", without("iss")),
+            ("of nobody", without("sub")),
+            ("of an empty name", with("sub", "")),
+        ] {
+            assert_eq!(keys.operator(&signer.token(&claims), now()), None, "a token {what}");
+        }
+    }
+
+    #[test]
+    fn a_token_of_another_key_or_another_algorithm_is_none() {
+        let signer = Signer::new(Algorithm::EdDSA);
+        let keys = signer.keys();
+        let good = signer.token(&claims());
+        assert_eq!(keys.operator(&Signer::new(Algorithm::EdDSA).token(&claims()), now()), None, "another key");
+        assert_eq!(keys.operator(&Signer::new(Algorithm::ES256).token(&claims()), now()), None, "another algorithm");
+        // The public key as a shared secret: known to everybody.
+        let secret = EncodingKey::from_secret(signer.pair.public_key_pem().as_bytes());
+        let confused = encode(&Header::new(Algorithm::HS256), &claims(), &secret).unwrap();
+        assert_eq!(keys.operator(&confused, now()), None, "a symmetric algorithm");
+        let (_, rest) = good.split_once('.').unwrap();
+        let (payload, _) = rest.split_once('.').unwrap();
+        // {"alg":"none","typ":"JWT"}
+        let none = format!("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.{payload}.");
+        assert_eq!(keys.operator(&none, now()), None, "alg none");
+        assert_eq!(keys.operator(&good[..good.len() - 2], now()), None, "cut off");
+        assert_eq!(keys.operator("nonsense", now()), None);
+    }
+
+    #[test]
+    fn a_key_set_has_several_keys_and_no_secrets() {
+        let signer = Signer::new(Algorithm::EdDSA);
+        use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
+        let x = BASE64.encode(signer.pair.public_key_raw());
+        let set = |key: Value| json!({"keys": [key]}).to_string();
+        let good = set(json!({"kty": "OKP", "crv": "Ed25519", "kid": "one", "x": x, "use": "sig"}));
+        let keys = OperatorKeys::parse(&good, "baton".into(), None).unwrap();
+        assert_eq!(keys.operator(&signer.token(&claims()), now()).as_deref(), Some("olga"));
+        let secret = set(json!({"kty": "oct", "kid": "two", "k": "c2VjcmV0"}));
+        assert!(OperatorKeys::parse(&secret, "baton".into(), None).is_err());
+        assert!(OperatorKeys::parse("{\"keys\": []}", "baton".into(), None).is_err());
+        assert!(OperatorKeys::parse("nonsense", "baton".into(), None).is_err());
+    }
+}

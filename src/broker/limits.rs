@@ -1,0 +1,96 @@
+//! How fast one agent may send (SPEC 5). Counts in real time; must not know what is sent.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock as _};
+
+use super::{AgentLimits, BrokerError};
+use crate::{envelope::FRAME_BYTES_MAX, ids::AgentId};
+
+/// The rates of all agents.
+pub struct Rates {
+    messages: Option<DefaultKeyedRateLimiter<AgentId>>,
+    bytes: Option<DefaultKeyedRateLimiter<AgentId>>,
+}
+
+impl std::fmt::Debug for Rates {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("the rates of all agents")
+    }
+}
+
+impl Rates {
+    /// With these limits.
+    pub fn new(limits: &AgentLimits) -> Self {
+        let frame = NonZeroU32::new(u32::try_from(FRAME_BYTES_MAX).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
+        let limiter = |rate: u32, least: NonZeroU32| {
+            let rate = NonZeroU32::new(rate)?;
+            Some(RateLimiter::keyed(Quota::per_second(rate).allow_burst(rate.max(least))))
+        };
+        Self {
+            messages: limiter(limits.messages_per_second, NonZeroU32::MIN),
+            bytes: limiter(limits.bytes_per_second, frame),
+        }
+    }
+
+    /// Takes one envelope of this size into account, or says when to send it again.
+    pub fn check(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
+        take(self.messages.as_ref(), agent, NonZeroU32::MIN, "the agent sends too many messages a second")?;
+        let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
+        take(self.bytes.as_ref(), agent, bytes, "the agent sends too many bytes a second")
+    }
+}
+
+fn take(
+    limiter: Option<&DefaultKeyedRateLimiter<AgentId>>,
+    agent: &AgentId,
+    many: NonZeroU32,
+    what: &'static str,
+) -> Result<(), BrokerError> {
+    let Some(limiter) = limiter else { return Ok(()) };
+    match limiter.check_key_n(agent, many) {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(not_until)) => {
+            let wait = not_until.wait_time_from(limiter.clock().now());
+            Err(BrokerError::LimitExceeded { what, retry_after: wait.max(Duration::from_millis(1)) })
+        }
+        // More than may ever come at once: no frame is that large.
+        Err(_) => Err(BrokerError::LimitExceeded { what, retry_after: Duration::from_secs(1) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(name: &str) -> AgentId {
+        AgentId::parse(name).unwrap()
+    }
+
+    #[test]
+    fn one_agent_over_its_rate_does_not_concern_another() {
+        let rates = Rates::new(&AgentLimits { messages_per_second: 3, ..AgentLimits::default() });
+        for _ in 0..3 {
+            rates.check(&agent("a"), 100).unwrap();
+        }
+        let refusal = rates.check(&agent("a"), 100).unwrap_err();
+        match refusal {
+            BrokerError::LimitExceeded { retry_after, .. } => assert!(retry_after <= Duration::from_millis(334)),
+            other => panic!("expected a limit, not {other}"),
+        }
+        rates.check(&agent("b"), 100).unwrap();
+    }
+
+    #[test]
+    fn bytes_count_and_one_frame_always_passes() {
+        let rates = Rates::new(&AgentLimits { bytes_per_second: 1000, ..AgentLimits::default() });
+        rates.check(&agent("a"), FRAME_BYTES_MAX).unwrap();
+        rates.check(&agent("a"), 1000).unwrap_err();
+    }
+
+    #[test]
+    fn zero_means_no_limit() {
+        let rates = Rates::new(&AgentLimits { messages_per_second: 0, bytes_per_second: 0, ..AgentLimits::default() });
+        (0..100_000).for_each(|_| rates.check(&agent("a"), FRAME_BYTES_MAX).unwrap());
+    }
+}

@@ -1,0 +1,350 @@
+//! `baton dlq`: look at dead letters, and decide what becomes of them.
+
+use clap::{Args, Subcommand, ValueEnum};
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio_stream::StreamExt as _;
+
+use super::{
+    Failure,
+    connection::ConnectionArgs,
+    json,
+    output::{self, Output},
+};
+use crate::{
+    client::{Client, ClientError},
+    ids::{AgentId, TaskId},
+    proto::v1,
+    time::{Clock as _, SystemClock},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum DlqCommand {
+    /// List dead letters, newest first.
+    List {
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// Only in this state.
+        #[arg(long = "state", value_name = "STATE", default_value = "parked")]
+        state: StateArg,
+        /// At most this many.
+        #[arg(long, default_value_t = 50)]
+        limit: u32,
+    },
+    /// Show one: why it is here, every attempt, and the envelope.
+    Show {
+        /// Which.
+        id: String,
+    },
+    Redrive(RedriveArgs),
+    /// Give dead letters up for good. They are kept, marked as discarded.
+    Discard {
+        /// Which.
+        #[arg(required = true)]
+        ids: Vec<String>,
+        /// Why, for the record.
+        #[arg(long, default_value = "")]
+        reason: String,
+    },
+    /// Write all that match to stdout as JSON lines, with their envelopes, oldest first.
+    Export {
+        #[command(flatten)]
+        filter: FilterArgs,
+        /// Only in this state.
+        #[arg(long = "state", value_name = "STATE", default_value = "all")]
+        state: StateArg,
+    },
+}
+
+/// Put dead letters on their way again: those that are named, or all parked ones that match.
+///
+/// A handoff request becomes a new handoff with the same request, since the old one has ended. Each is marked as redriven
+/// in the same commit that puts it on its way: a redrive that is cut off loses nothing and repeats nothing, and the same
+/// command again goes on with the rest.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton dlq redrive 17
+  baton dlq redrive 17 --to bob
+  baton dlq redrive --reason poison --agent support --rate 10")]
+pub(super) struct RedriveArgs {
+    /// Which; without any, those that match the filter.
+    ids: Vec<String>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// All parked ones, where no filter is given.
+    #[arg(long)]
+    all: bool,
+    /// To this agent instead of the one it was for.
+    #[arg(long, value_name = "AGENT")]
+    to: Option<AgentId>,
+    /// At most this many a second.
+    #[arg(long, value_name = "PER_SECOND")]
+    rate: Option<f64>,
+}
+
+/// Which dead letters; what is given must hold.
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct FilterArgs {
+    /// Only for this reason, for example poison; may be repeated.
+    #[arg(long = "reason", value_name = "REASON")]
+    reasons: Vec<ReasonArg>,
+    /// Only for this agent's mailbox.
+    #[arg(long, value_name = "AGENT")]
+    agent: Option<AgentId>,
+    /// Only from this sender.
+    #[arg(long, value_name = "AGENT")]
+    sender: Option<AgentId>,
+    /// Only about this task.
+    #[arg(long, value_name = "TASK")]
+    task: Option<TaskId>,
+    /// Only parked in the last so many seconds.
+    #[arg(long, value_name = "SECONDS")]
+    within: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReasonArg {
+    DeliveryAttemptsExhausted,
+    Poison,
+    Expired,
+    AcceptTimeout,
+    NoCandidate,
+    Malformed,
+    SchemaInvalid,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum StateArg {
+    Parked,
+    Redriven,
+    Discarded,
+    All,
+}
+
+pub(super) async fn run(command: DlqCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let client = connection.client().await?;
+    match command {
+        DlqCommand::List { filter, state, limit } => list(&client, &filter, state, limit, output).await,
+        DlqCommand::Show { id } => show(&client, id, output).await,
+        DlqCommand::Redrive(args) => redrive(&client, args).await,
+        DlqCommand::Discard { ids, reason } => discard(&client, ids, reason).await,
+        DlqCommand::Export { filter, state } => export(&client, &filter, state).await,
+    }
+}
+
+async fn list(
+    client: &Client,
+    filter: &FilterArgs,
+    state: StateArg,
+    limit: u32,
+    output: &Output,
+) -> Result<(), Failure> {
+    let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto() });
+    let request = v1::ListDeadLettersRequest { page_size: limit.clamp(1, 1000), filter, ..Default::default() };
+    let page = client.answer(client.dead_letters().list_dead_letters(request).await)?;
+    let columns = ["ID", "REASON", "STATE", "FOR", "FROM", "TYPE", "TASK", "FAILURES", "PARKED"];
+    output.list(&columns, &page.dead_letters, |dead| {
+        vec![
+            dead.dead_letter_id.clone(),
+            output::short(dead.reason().as_str_name(), "DEAD_LETTER_REASON_"),
+            output::short(dead.state().as_str_name(), "DEAD_LETTER_STATE_"),
+            dead.agent_id.clone(),
+            dead.sender_id.clone(),
+            output::short(dead.message_type().as_str_name(), "MESSAGE_TYPE_"),
+            dead.task_id.clone(),
+            dead.failure_count.to_string(),
+            output::time(dead.park_time.as_ref()),
+        ]
+    })
+}
+
+async fn show(client: &Client, id: String, output: &Output) -> Result<(), Failure> {
+    let request = v1::GetDeadLetterRequest { dead_letter_id: id };
+    let dead = client.answer(client.dead_letters().get_dead_letter(request).await)?.dead_letter.unwrap_or_default();
+    if output.is_table() { output.one(&dead, lines) } else { output.value(&whole(&dead)?) }
+}
+
+fn lines(dead: &v1::DeadLetter) -> Vec<(&'static str, String)> {
+    let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    let mut lines = vec![
+        ("dead letter", dead.dead_letter_id.clone()),
+        ("reason", output::short(dead.reason().as_str_name(), "DEAD_LETTER_REASON_")),
+        ("in words", or_none(&dead.reason_text)),
+        ("state", output::short(dead.state().as_str_name(), "DEAD_LETTER_STATE_")),
+        ("parked", output::time(dead.park_time.as_ref())),
+        ("for", dead.agent_id.clone()),
+        ("from", or_none(&dead.sender_id)),
+        ("type", output::short(dead.message_type().as_str_name(), "MESSAGE_TYPE_")),
+        ("message", or_none(&dead.message_id)),
+        ("task", or_none(&dead.task_id)),
+        ("handoff", or_none(&dead.handoff_id)),
+        ("trace", or_none(&dead.traceparent)),
+        ("handed out", format!("{} times, of which {} failed", dead.handout_count, dead.failure_count)),
+    ];
+    lines.extend(dead.attempts.iter().map(|attempt| ("attempt", attempt_line(attempt))));
+    if dead.settle_time.is_some() {
+        lines.push(("settled", format!("{} by {}", output::time(dead.settle_time.as_ref()), dead.settle_text)));
+    }
+    if !dead.redriven_to_agent_id.is_empty() {
+        lines.push(("redriven to", dead.redriven_to_agent_id.clone()));
+    }
+    if !dead.redriven_handoff_id.is_empty() {
+        lines.push(("redriven as", format!("handoff {}", dead.redriven_handoff_id)));
+    }
+    lines.push(("envelope", format!("{} bytes; see --output json, or baton dlq export", dead.envelope_bytes.len())));
+    lines
+}
+
+fn attempt_line(attempt: &v1::DeliveryAttempt) -> String {
+    format!(
+        "{} to {}: {} at {}{}{}",
+        output::time(attempt.handout_time.as_ref()),
+        attempt.agent_id,
+        output::short(attempt.end().as_str_name(), "DELIVERY_END_"),
+        output::time(attempt.end_time.as_ref()),
+        if attempt.reason_text.is_empty() { "" } else { ": " },
+        attempt.reason_text,
+    )
+}
+
+/// The dead letter with its envelope as JSON beside its bytes, where it is one.
+fn whole(dead: &v1::DeadLetter) -> Result<Value, Failure> {
+    let mut value = json::of(dead)?;
+    if v1::Envelope::decode(dead.envelope_bytes.clone()).is_ok() {
+        value["envelope"] = json::of_bytes("baton.v1.Envelope", &dead.envelope_bytes)?;
+    }
+    Ok(value)
+}
+
+async fn redrive(client: &Client, args: RedriveArgs) -> Result<(), Failure> {
+    let to_agent_id = args.to.map(|agent| agent.to_string()).unwrap_or_default();
+    if !args.ids.is_empty() {
+        if args.filter.is_set() || args.all {
+            return Err(Failure::usage("name dead letters or give a filter, not both"));
+        }
+        for dead_letter_id in args.ids {
+            let request = v1::RedriveDeadLetterRequest { dead_letter_id, to_agent_id: to_agent_id.clone() };
+            let answer = client.answer(client.dead_letters().redrive_dead_letter(request).await)?;
+            say_redriven(&answer.dead_letter.unwrap_or_default());
+        }
+        return Ok(());
+    }
+    if !args.filter.is_set() && !args.all {
+        return Err(Failure::usage("name dead letters, give a filter, or say --all"));
+    }
+    let filter = Some(args.filter.to_proto());
+    let max_per_second = args.rate.unwrap_or_default();
+    let request = v1::RedriveDeadLettersRequest { filter, to_agent_id, max_per_second };
+    redrive_all(client, request).await
+}
+
+/// Until all are redriven, or ctrl-C.
+async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest) -> Result<(), Failure> {
+    let mut answers = client.answer(client.dead_letters().redrive_dead_letters(request).await)?;
+    let (mut redriven, mut stayed) = (0u64, 0u64);
+    loop {
+        let answer = tokio::select! {
+            answer = answers.next() => answer,
+            _ = tokio::signal::ctrl_c() => {
+                eprintln!("baton: stopped; the same command again goes on with the rest");
+                break;
+            }
+        };
+        let Some(answer) = answer else { break };
+        let answer = client.answer(answer.map(tonic::Response::new))?;
+        let dead = answer.dead_letter.unwrap_or_default();
+        match answer.error {
+            None => {
+                redriven += 1;
+                say_redriven(&dead);
+            }
+            Some(error) => {
+                stayed += 1;
+                let refused = ClientError::of_message(&error);
+                eprintln!("baton: dead letter {} stays parked: {refused}", dead.dead_letter_id);
+            }
+        }
+    }
+    eprintln!("baton: {redriven} redriven, {stayed} stay parked");
+    if stayed == 0 { Ok(()) } else { Err(Failure::failed("some dead letters could not be redriven")) }
+}
+
+fn say_redriven(dead: &v1::DeadLetter) {
+    let id = &dead.dead_letter_id;
+    say!(
+        "{}",
+        json!({"deadLetterId": id, "redrivenTo": dead.redriven_to_agent_id, "handoffId": dead.redriven_handoff_id})
+    );
+}
+
+async fn discard(client: &Client, ids: Vec<String>, reason_text: String) -> Result<(), Failure> {
+    for dead_letter_id in ids {
+        let request = v1::DiscardDeadLetterRequest { dead_letter_id, reason_text: reason_text.clone() };
+        let answer = client.answer(client.dead_letters().discard_dead_letter(request).await)?;
+        say!("{}", json!({"deadLetterId": answer.dead_letter.unwrap_or_default().dead_letter_id, "discarded": true}));
+    }
+    Ok(())
+}
+
+async fn export(client: &Client, filter: &FilterArgs, state: StateArg) -> Result<(), Failure> {
+    let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto() });
+    let request = v1::ExportDeadLettersRequest { filter };
+    let mut entries = client.answer(client.dead_letters().export_dead_letters(request).await)?;
+    while let Some(entry) = entries.next().await {
+        let entry = client.answer(entry.map(tonic::Response::new))?;
+        say!("{}", whole(&entry.dead_letter.unwrap_or_default())?);
+    }
+    Ok(())
+}
+
+impl FilterArgs {
+    fn is_set(&self) -> bool {
+        !self.reasons.is_empty()
+            || self.agent.is_some()
+            || self.sender.is_some()
+            || self.task.is_some()
+            || self.within.is_some()
+    }
+
+    fn to_proto(&self) -> v1::DeadLetterFilter {
+        let text = |agent: &Option<AgentId>| agent.as_ref().map(ToString::to_string).unwrap_or_default();
+        let (now, nanos) = SystemClock.now().to_parts();
+        v1::DeadLetterFilter {
+            reasons: self.reasons.iter().map(|reason| reason.to_proto().into()).collect(),
+            agent_id: text(&self.agent),
+            sender_id: text(&self.sender),
+            task_id: self.task.as_ref().map(ToString::to_string).unwrap_or_default(),
+            park_time_from: self
+                .within
+                .map(|seconds| prost_types::Timestamp { seconds: now - i64::from(seconds), nanos }),
+            ..Default::default()
+        }
+    }
+}
+
+impl ReasonArg {
+    fn to_proto(self) -> v1::DeadLetterReason {
+        match self {
+            Self::DeliveryAttemptsExhausted => v1::DeadLetterReason::DeliveryAttemptsExhausted,
+            Self::Poison => v1::DeadLetterReason::Poison,
+            Self::Expired => v1::DeadLetterReason::Expired,
+            Self::AcceptTimeout => v1::DeadLetterReason::AcceptTimeout,
+            Self::NoCandidate => v1::DeadLetterReason::NoCandidate,
+            Self::Malformed => v1::DeadLetterReason::Malformed,
+            Self::SchemaInvalid => v1::DeadLetterReason::SchemaInvalid,
+        }
+    }
+}
+
+impl StateArg {
+    fn to_proto(self) -> Vec<i32> {
+        use v1::DeadLetterState as S;
+        let states: &[S] = match self {
+            Self::Parked => &[S::Parked],
+            Self::Redriven => &[S::Redriven],
+            Self::Discarded => &[S::Discarded],
+            Self::All => &[S::Parked, S::Redriven, S::Discarded],
+        };
+        states.iter().map(|state| i32::from(*state)).collect()
+    }
+}

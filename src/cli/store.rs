@@ -1,0 +1,140 @@
+//! `baton store`: check a store that no broker has open, and save what can be read.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::{
+    Failure, json,
+    output::{Format, Output},
+};
+use crate::{
+    config::DEFAULT_DATA,
+    records::{self, CustodyLink},
+    store::{Found, Record, Table, read_all},
+};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum StoreCommand {
+    /// Read every record and check it. Changes nothing. Exit code 6 if something is damaged.
+    Check(StoreArgs),
+    /// Write every record that can be read to stdout, as JSON lines. Changes nothing. Exit code 6 if something is damaged.
+    Export(StoreArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct StoreArgs {
+    /// The broker's data folder. No broker may be running on it.
+    #[arg(long, env = "BATON_DATA", default_value = DEFAULT_DATA, value_name = "FOLDER")]
+    data: PathBuf,
+}
+
+pub(super) fn run(command: StoreCommand, output: &Output) -> Result<(), Failure> {
+    match command {
+        StoreCommand::Check(args) => check(&args, output),
+        StoreCommand::Export(args) => export(&args),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    records: u64,
+    damaged: u64,
+}
+
+fn check(args: &StoreArgs, output: &Output) -> Result<(), Failure> {
+    let mut counts: BTreeMap<&str, Count> = Table::ALL.iter().map(|table| (table.name(), Count::default())).collect();
+    let mut damages = Vec::new();
+    read_all(&args.data.join("store"), |found| match found {
+        Found::Record { table, key, record } => {
+            let count = counts.entry(table.name()).or_default();
+            count.records += 1;
+            if let Err(problem) = records::check(table, &key, &record.value) {
+                count.damaged += 1;
+                damages.push(damage(&args.data, Some(table), &key, &problem.to_string()));
+            }
+        }
+        Found::Damaged { path, table, key, problem } => {
+            counts.entry(table.map_or("journal", Table::name)).or_default().damaged += 1;
+            damages.push(damage(&path, table, &key, &problem));
+        }
+    })?;
+    if output.is_table() {
+        say!("{:<22}{:>10}{:>10}", "TABLE", "RECORDS", "DAMAGED");
+        counts.iter().for_each(|(table, count)| say!("{table:<22}{:>10}{:>10}", count.records, count.damaged));
+        damages.iter().for_each(|damage| say!("damaged: {}", line(damage)));
+    } else {
+        let tables = counts
+            .iter()
+            .map(|(table, count)| json!({"table": table, "records": count.records, "damaged": count.damaged}));
+        output.value(&json!({"tables": tables.collect::<Vec<_>>(), "damages": damages}))?;
+    }
+    verdict(damages.len())
+}
+
+fn export(args: &StoreArgs) -> Result<(), Failure> {
+    let mut damaged = 0;
+    let out = Output::new(Some(Format::Jsonl));
+    let mut failed = None;
+    read_all(&args.data.join("store"), |found| match found {
+        Found::Record { table, key, record } => {
+            let written = out.value(&json!({
+                "table": table.name(), "key": hex::encode(&key), "revision": record.revision,
+                "value": readable(table, &record), "bytes": BASE64.encode(&record.value),
+            }));
+            failed = failed.take().or(written.err());
+        }
+        Found::Damaged { path, table, key, problem } => {
+            damaged += 1;
+            eprintln!("baton: damaged: {}", line(&damage(&path, table, &key, &problem)));
+        }
+    })?;
+    match failed {
+        Some(failure) => Err(failure),
+        None => verdict(damaged),
+    }
+}
+
+fn verdict(damaged: usize) -> Result<(), Failure> {
+    match damaged {
+        0 => Ok(()),
+        _ => Err(Failure::damaged(format!("the store is damaged in {damaged} places; restore it from a backup"))),
+    }
+}
+
+fn damage(path: &std::path::Path, table: Option<Table>, key: &Bytes, problem: &str) -> Value {
+    json!({
+        "path": path.display().to_string(), "table": table.map(Table::name), "key": hex::encode(key),
+        "problem": problem,
+    })
+}
+
+fn line(damage: &Value) -> String {
+    let text = |name: &str| damage[name].as_str().unwrap_or("-").to_owned();
+    format!("{}: table {}, key {:?}: {}", text("path"), text("table"), text("key"), text("problem"))
+}
+
+/// The value as JSON, where its table has a message for it.
+fn readable(table: Table, record: &Record) -> Option<Value> {
+    let value = match table {
+        Table::Custody => CustodyLink::decode(&record.value).ok()?.1,
+        _ => record.value.clone(),
+    };
+    let name = match table {
+        Table::Meta => "baton.storage.v1.SequenceRecord",
+        Table::Agents => "baton.storage.v1.AgentRecord",
+        Table::Tasks => "baton.storage.v1.TaskRecord",
+        Table::Handoffs => "baton.storage.v1.HandoffRecord",
+        Table::Messages => "baton.storage.v1.MessageRecord",
+        Table::Mailbox => "baton.storage.v1.LetterRecord",
+        Table::DeadLetters => "baton.storage.v1.DeadLetterRecord",
+        Table::Envelopes => "baton.v1.Envelope",
+        Table::Custody => "baton.v1.CustodyEntry",
+        Table::Invitations => "baton.storage.v1.InvitationRecord",
+        Table::TasksBySequence | Table::HandoffsBySequence | Table::Timers => return None,
+    };
+    json::of_bytes(name, &value).ok()
+}

@@ -1,0 +1,270 @@
+//! Table dead_letters: messages that were given up, or never were messages.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{
+    DecodeError, Reader, by_number, id_bytes,
+    letter::{attempt_from_storage, attempt_to_storage, from_storage, to_storage},
+    moment,
+};
+use crate::{
+    domain::mailbox::{Attempt, Letter},
+    ids::{AgentId, MessageId, TaskId},
+    proto::{storage, v1},
+    store::{Key, Table},
+    time::Timestamp,
+};
+
+/// Why a message was given up. The numbers are those of `baton.v1.DeadLetterReason`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParkReason {
+    /// It was handed out too often in vain.
+    DeliveryAttemptsExhausted = 1,
+    /// Its receiver said that it can never take it.
+    Poison = 2,
+    /// Its time was over before it was delivered.
+    Expired = 3,
+    /// A request that nobody decided in time.
+    AcceptTimeout = 4,
+    /// A request that nobody took.
+    NoCandidate = 5,
+    /// Not an envelope.
+    Malformed = 6,
+    /// A payload that does not fit its type.
+    SchemaInvalid = 7,
+}
+
+impl ParkReason {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::DeliveryAttemptsExhausted,
+        Self::Poison,
+        Self::Expired,
+        Self::AcceptTimeout,
+        Self::NoCandidate,
+        Self::Malformed,
+        Self::SchemaInvalid,
+    ];
+
+    /// The reason of this number.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|reason| *reason as i32 == number)
+    }
+
+    /// The name in SPEC 4.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DeliveryAttemptsExhausted => "DELIVERY_ATTEMPTS_EXHAUSTED",
+            Self::Poison => "POISON",
+            Self::Expired => "EXPIRED",
+            Self::AcceptTimeout => "ACCEPT_TIMEOUT",
+            Self::NoCandidate => "NO_CANDIDATE",
+            Self::Malformed => "MALFORMED",
+            Self::SchemaInvalid => "SCHEMA_INVALID",
+        }
+    }
+}
+
+/// What has become of a dead letter. The numbers are those of `baton.v1.DeadLetterState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadState {
+    /// Somebody is to decide.
+    Parked = 1,
+    /// It was put on its way again.
+    Redriven = 2,
+    /// It was given up for good.
+    Discarded = 3,
+}
+
+impl DeadState {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Parked, Self::Redriven, Self::Discarded];
+
+    /// The state of this number.
+    pub fn from_number(number: i32) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| *state as i32 == number)
+    }
+
+    /// Its name in the schema.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Parked => "PARKED",
+            Self::Redriven => "REDRIVEN",
+            Self::Discarded => "DISCARDED",
+        }
+    }
+}
+
+/// The bytes of a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeadEnvelope {
+    /// Accepted under this sequence; in table envelopes.
+    Accepted(u64),
+    /// Never accepted.
+    Refused(Bytes),
+}
+
+/// What the envelope says of itself, for people and filters. Empty where it does not say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EnvelopeSummary {
+    /// Its message_id.
+    pub message_id: String,
+    /// Who sent it.
+    pub sender_id: String,
+    /// The number of its message_type.
+    pub message_type: i32,
+    /// The task.
+    pub task_id: String,
+    /// The W3C traceparent.
+    pub traceparent: String,
+}
+
+impl EnvelopeSummary {
+    /// Of these bytes, if they are an envelope. What is too long to be right is left out.
+    pub fn of(raw: &Bytes) -> Self {
+        let envelope = v1::Envelope::decode(raw.clone()).unwrap_or_default();
+        let known = |text: String, most: usize| if text.len() <= most { text } else { String::new() };
+        Self {
+            message_id: MessageId::parse(&envelope.message_id).map(|id| id.to_string()).unwrap_or_default(),
+            sender_id: AgentId::parse(&envelope.sender_id).map(|id| id.to_string()).unwrap_or_default(),
+            message_type: envelope.message_type,
+            task_id: TaskId::parse(&envelope.task_id).map(|id| id.to_string()).unwrap_or_default(),
+            traceparent: known(envelope.trace_context.unwrap_or_default().traceparent, 55),
+        }
+    }
+}
+
+/// How somebody decided about a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settlement {
+    /// When.
+    pub at: Timestamp,
+    /// Who, and why.
+    pub text: String,
+    /// To whom it was redriven.
+    pub redriven_to: Option<AgentId>,
+    /// The handoff that it became.
+    pub redriven_handoff: Option<MessageId>,
+}
+
+/// A message that was given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetterRecord {
+    /// Its id.
+    pub number: u64,
+    /// The mailbox it was in; of what was never accepted, who sent it.
+    pub agent: AgentId,
+    /// The letter as it was, if it was one.
+    pub letter: Option<Letter>,
+    /// Every attempt, oldest first, and to whom.
+    pub attempts: Vec<(AgentId, Attempt)>,
+    /// The handoff it belongs to.
+    pub handoff: Option<MessageId>,
+    /// Why.
+    pub reason: ParkReason,
+    /// In words.
+    pub reason_text: String,
+    /// When.
+    pub parked_at: Timestamp,
+    /// What has become of it.
+    pub state: DeadState,
+    /// Who decided so.
+    pub settlement: Option<Settlement>,
+    /// Its bytes.
+    pub envelope: DeadEnvelope,
+    /// What they say.
+    pub summary: EnvelopeSummary,
+}
+
+impl DeadLetterRecord {
+    /// Where it lies: oldest first.
+    pub fn key(number: u64) -> Key {
+        by_number(Table::DeadLetters, number)
+    }
+
+    /// Its stored form.
+    pub fn encode(&self) -> Bytes {
+        let settlement = self.settlement.as_ref();
+        let (message_sequence, raw) = match &self.envelope {
+            DeadEnvelope::Accepted(sequence) => (*sequence, Bytes::new()),
+            DeadEnvelope::Refused(raw) => (0, raw.clone()),
+        };
+        storage::DeadLetterRecord {
+            agent_id: self.agent.to_string(),
+            letter: self.letter.as_ref().map(to_storage),
+            place: self.letter.as_ref().map_or(0, |letter| letter.sequence),
+            reason: self.reason as i32,
+            reason_text: self.reason_text.clone(),
+            parked_at: self.parked_at.unix_nanoseconds(),
+            state: self.state as i32,
+            settled_at: settlement.map(|settlement| settlement.at.unix_nanoseconds()),
+            settle_text: settlement.map(|settlement| settlement.text.clone()).unwrap_or_default(),
+            redriven_to: settlement
+                .and_then(|settlement| settlement.redriven_to.as_ref())
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+            redriven_handoff_id: settlement
+                .and_then(|settlement| settlement.redriven_handoff)
+                .map(id_bytes)
+                .unwrap_or_default(),
+            message_sequence,
+            raw,
+            message_id: self.summary.message_id.clone(),
+            sender_id: self.summary.sender_id.clone(),
+            message_type: self.summary.message_type,
+            task_id: self.summary.task_id.clone(),
+            handoff_id: self.handoff.map(|id| id.to_string()).unwrap_or_default(),
+            traceparent: self.summary.traceparent.clone(),
+            attempts: self.attempts.iter().map(with_agent).collect(),
+        }
+        .encode_to_vec()
+        .into()
+    }
+
+    /// From its stored form and its key.
+    pub fn decode(key: &[u8], value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader("dead_letters");
+        let number = key.try_into().map_err(|_| reader.error("a key has not 8 bytes"))?;
+        let stored: storage::DeadLetterRecord = reader.message(value)?;
+        let handoff = match stored.handoff_id.as_str() {
+            "" => None,
+            text => Some(MessageId::parse(text).map_err(|error| reader.error(format!("handoff_id {error}")))?),
+        };
+        let redriven_to = if stored.redriven_to.is_empty() { None } else { Some(reader.agent(&stored.redriven_to)?) };
+        let redriven_handoff = reader.optional_message_id(&stored.redriven_handoff_id)?;
+        let settle_text = stored.settle_text;
+        let settled = |at| Settlement { at: moment(at), text: settle_text, redriven_to, redriven_handoff };
+        Ok(Self {
+            number: u64::from_be_bytes(number),
+            agent: reader.agent(&stored.agent_id)?,
+            letter: stored.letter.map(|letter| from_storage(&reader, stored.place, letter)).transpose()?,
+            attempts: stored
+                .attempts
+                .into_iter()
+                .map(|attempt| Ok((reader.agent(&attempt.agent_id)?, attempt_from_storage(&reader, attempt)?)))
+                .collect::<Result<_, DecodeError>>()?,
+            handoff,
+            reason: reader.some(ParkReason::from_number(stored.reason), "reason")?,
+            reason_text: stored.reason_text,
+            parked_at: moment(stored.parked_at),
+            state: reader.some(DeadState::from_number(stored.state), "state")?,
+            settlement: stored.settled_at.map(settled),
+            envelope: match stored.message_sequence {
+                0 => DeadEnvelope::Refused(stored.raw),
+                sequence => DeadEnvelope::Accepted(sequence),
+            },
+            summary: EnvelopeSummary {
+                message_id: stored.message_id,
+                sender_id: stored.sender_id,
+                message_type: stored.message_type,
+                task_id: stored.task_id,
+                traceparent: stored.traceparent,
+            },
+        })
+    }
+}
+
+fn with_agent((agent, attempt): &(AgentId, Attempt)) -> storage::AttemptRecord {
+    storage::AttemptRecord { agent_id: agent.to_string(), ..attempt_to_storage(attempt) }
+}

@@ -1,0 +1,53 @@
+//! Table invitations: who may register once. Kept as digests, so that the store gives none away.
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{DecodeError, Reader, moment};
+use crate::{
+    envelope::signing,
+    ids::AgentId,
+    proto::storage,
+    store::{Key, Table},
+    time::Timestamp,
+};
+
+/// An invitation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InvitationRecord {
+    /// Whom it is for; `None`: any new agent.
+    pub agent: Option<AgentId>,
+    /// Until when it is good.
+    pub expires_at: Timestamp,
+    /// Who used it.
+    pub used_by: Option<AgentId>,
+}
+
+impl InvitationRecord {
+    /// Where the record of this invitation lies.
+    pub fn key(invitation: &str) -> Key {
+        let digest = signing::sha256(&[b"baton invitation", invitation.as_bytes()]);
+        Key { table: Table::Invitations, key: Bytes::copy_from_slice(&digest) }
+    }
+
+    /// Its stored form.
+    pub fn encode(&self) -> Bytes {
+        let text = |agent: &Option<AgentId>| agent.as_ref().map(ToString::to_string).unwrap_or_default();
+        let expires_at = self.expires_at.unix_nanoseconds();
+        storage::InvitationRecord { agent_id: text(&self.agent), expires_at, used_by: text(&self.used_by) }
+            .encode_to_vec()
+            .into()
+    }
+
+    /// From its stored form.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader("invitations");
+        let stored: storage::InvitationRecord = reader.message(value)?;
+        let agent = |text: &str| if text.is_empty() { Ok(None) } else { reader.agent(text).map(Some) };
+        Ok(Self {
+            agent: agent(&stored.agent_id)?,
+            expires_at: moment(stored.expires_at),
+            used_by: agent(&stored.used_by)?,
+        })
+    }
+}

@@ -1,0 +1,311 @@
+//! `DeadLetterService`.
+
+use std::{pin::Pin, time::Duration};
+
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+use super::{auth, checked, field, page_size, refuse, refuse_shared};
+use crate::{
+    broker::{Answer, Broker, BrokerError, access::Caller, engine::Command, queries::DeadLetterFilter},
+    envelope::Checks,
+    ids::{AgentId, TaskId},
+    proto::v1::{self, dead_letter_service_server::DeadLetterService},
+    records::{DeadLetterRecord, DeadState, ParkReason},
+    wire::{status, to_proto},
+};
+
+/// Dead letters that are read from the store at a time.
+const READ_AT_A_TIME: usize = 64;
+/// Answers of a stream that wait to be sent. A slow reader makes the work behind it wait.
+const ANSWERS_MAX: usize = 4;
+
+pub(super) struct DeadLetters {
+    broker: Broker,
+}
+
+impl DeadLetters {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+
+    async fn settle(&self, command: impl FnOnce(crate::broker::Reply) -> Command) -> Result<v1::DeadLetter, Status> {
+        match self.broker.ask(command).await.map_err(refuse_shared)? {
+            Answer::DeadLetter(dead) => Ok(to_proto::dead_letter(&dead)),
+            other => unreachable!("a decision about a dead letter is answered by it, not {other:?}"),
+        }
+    }
+}
+
+type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl DeadLetterService for DeadLetters {
+    async fn get_dead_letter(
+        &self,
+        request: Request<v1::GetDeadLetterRequest>,
+    ) -> Result<Response<v1::GetDeadLetterResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let view = self.broker.view(&caller);
+        let dead = view.dead_letter(number(&request.get_ref().dead_letter_id)?).map_err(refuse)?;
+        let envelope_bytes = view.dead_bytes(&dead).map_err(refuse)?;
+        let dead_letter = Some(v1::DeadLetter { envelope_bytes, ..to_proto::dead_letter(&dead) });
+        Ok(Response::new(v1::GetDeadLetterResponse { dead_letter }))
+    }
+
+    async fn list_dead_letters(
+        &self,
+        request: Request<v1::ListDeadLettersRequest>,
+    ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let broker = self.broker.clone();
+        // A long list reads much: not on a thread that others wait for.
+        let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.into_inner()));
+        listed.await.map_err(|_| refuse(BrokerError::Internal))?.map(Response::new)
+    }
+
+    type ExportDeadLettersStream = Responses<v1::ExportDeadLettersResponse>;
+
+    async fn export_dead_letters(
+        &self,
+        request: Request<v1::ExportDeadLettersRequest>,
+    ) -> Result<Response<Self::ExportDeadLettersStream>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let filter = filter(request.into_inner().filter.unwrap_or_default())?;
+        let broker = self.broker.clone();
+        let last = broker.view(&caller).last_dead_letter().map_err(refuse)?;
+        let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
+        // Reads much, and waits for whoever reads it.
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = export(&broker, &caller, &filter, last, &answers) {
+                drop(answers.blocking_send(Err(refuse(error))));
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn redrive_dead_letter(
+        &self,
+        request: Request<v1::RedriveDeadLetterRequest>,
+    ) -> Result<Response<v1::RedriveDeadLetterResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let by = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
+        let request = request.into_inner();
+        let dead_letter = number(&request.dead_letter_id)?;
+        let to = receiver(&request.to_agent_id)?;
+        let dead_letter = self.settle(|reply| Command::Redrive { dead_letter, to, by, reply }).await?;
+        Ok(Response::new(v1::RedriveDeadLetterResponse { dead_letter: Some(dead_letter) }))
+    }
+
+    type RedriveDeadLettersStream = Responses<v1::RedriveDeadLettersResponse>;
+
+    async fn redrive_dead_letters(
+        &self,
+        request: Request<v1::RedriveDeadLettersRequest>,
+    ) -> Result<Response<Self::RedriveDeadLettersStream>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let by = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
+        let request = request.into_inner();
+        let wanted = request.filter.unwrap_or_default();
+        if !wanted.states.is_empty() {
+            return Err(refuse(field("filter.states", "must be empty: only parked dead letters can be redriven")));
+        }
+        let filter = filter(wanted)?;
+        let to = receiver(&request.to_agent_id)?;
+        let pause = pause(request.max_per_second)?;
+        let last = self.broker.view(&caller).last_dead_letter().map_err(refuse)?;
+        let (first, _) = find(&self.broker, &caller, &filter, 0, last).await.map_err(refuse)?;
+        if first.is_empty() {
+            return Err(refuse(BrokerError::NothingMatches));
+        }
+        let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
+        let redrive = Redrive { broker: self.broker.clone(), caller, by, filter, to, pause, last, answers };
+        tokio::spawn(async move {
+            if let Err(error) = redrive.run().await {
+                drop(redrive.answers.send(Err(refuse(error))).await);
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn discard_dead_letter(
+        &self,
+        request: Request<v1::DiscardDeadLetterRequest>,
+    ) -> Result<Response<v1::DiscardDeadLetterResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let who = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
+        let request = request.into_inner();
+        let dead_letter = number(&request.dead_letter_id)?;
+        let mut checks = Checks::default();
+        checks.text("reason_text", &request.reason_text, 4096);
+        checked(checks)?;
+        let by = if request.reason_text.is_empty() { who } else { format!("{who}: {}", request.reason_text) };
+        let dead_letter = self.settle(|reply| Command::Discard { dead_letter, by, reply }).await?;
+        Ok(Response::new(v1::DiscardDeadLetterResponse { dead_letter: Some(dead_letter) }))
+    }
+}
+
+/// All that match, one after another, until whoever asked has gone.
+struct Redrive {
+    broker: Broker,
+    caller: Caller,
+    by: String,
+    filter: DeadLetterFilter,
+    to: Option<AgentId>,
+    pause: Option<Duration>,
+    /// Only what was parked before the call: what is parked again by it is not redriven again.
+    last: u64,
+    answers: mpsc::Sender<Result<v1::RedriveDeadLettersResponse, Status>>,
+}
+
+impl Redrive {
+    async fn run(&self) -> Result<(), BrokerError> {
+        let mut turns = self.pause.map(tokio::time::interval);
+        let mut after = Some(0);
+        while let Some(from) = after {
+            let (found, next) = find(&self.broker, &self.caller, &self.filter, from, self.last).await?;
+            for dead in found {
+                tokio::select! {
+                    () = self.answers.closed() => return Ok(()),
+                    () = self.broker.draining() => return Err(BrokerError::ShuttingDown),
+                    () = turn(turns.as_mut()) => {}
+                }
+                let answer = self.redrive(&dead).await;
+                if self.answers.send(Ok(answer)).await.is_err() {
+                    return Ok(());
+                }
+            }
+            after = next;
+        }
+        Ok(())
+    }
+
+    async fn redrive(&self, dead: &DeadLetterRecord) -> v1::RedriveDeadLettersResponse {
+        let (dead_letter, to, by) = (dead.number, self.to.clone(), self.by.clone());
+        match self.broker.ask(|reply| Command::Redrive { dead_letter, to, by, reply }).await {
+            Ok(Answer::DeadLetter(dead)) => {
+                v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(&dead)), error: None }
+            }
+            Ok(other) => unreachable!("a redrive is answered by the dead letter, not {other:?}"),
+            Err(error) => v1::RedriveDeadLettersResponse {
+                dead_letter: Some(to_proto::dead_letter(dead)),
+                error: Some(status::message_of(&*error)),
+            },
+        }
+    }
+}
+
+async fn turn(turns: Option<&mut tokio::time::Interval>) {
+    if let Some(turns) = turns {
+        turns.tick().await;
+    }
+}
+
+/// The next that match, read where nobody waits for the disk.
+async fn find(
+    broker: &Broker,
+    caller: &Caller,
+    filter: &DeadLetterFilter,
+    after: u64,
+    last: u64,
+) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
+    let (broker, caller, filter) = (broker.clone(), caller.clone(), filter.clone());
+    let found = tokio::task::spawn_blocking(move || {
+        broker.view(&caller).dead_letters_after(&filter, after, last, READ_AT_A_TIME)
+    });
+    found.await.map_err(|_| BrokerError::Internal)?
+}
+
+fn export(
+    broker: &Broker,
+    caller: &Caller,
+    filter: &DeadLetterFilter,
+    last: u64,
+    answers: &mpsc::Sender<Result<v1::ExportDeadLettersResponse, Status>>,
+) -> Result<(), BrokerError> {
+    let view = broker.view(caller);
+    let mut after = Some(0);
+    while let Some(from) = after {
+        let (found, next) = view.dead_letters_after(filter, from, last, READ_AT_A_TIME)?;
+        for dead in found {
+            let envelope_bytes = view.dead_bytes(&dead)?;
+            let dead_letter = Some(v1::DeadLetter { envelope_bytes, ..to_proto::dead_letter(&dead) });
+            if answers.blocking_send(Ok(v1::ExportDeadLettersResponse { dead_letter })).is_err() {
+                return Ok(());
+            }
+        }
+        after = next;
+    }
+    Ok(())
+}
+
+fn list(
+    broker: &Broker,
+    caller: &Caller,
+    request: v1::ListDeadLettersRequest,
+) -> Result<v1::ListDeadLettersResponse, Status> {
+    let size = page_size(request.page_size)?;
+    let filter = filter(request.filter.unwrap_or_default())?;
+    let page = broker.view(caller).dead_letters(&filter, size, &request.page_token).map_err(refuse)?;
+    Ok(v1::ListDeadLettersResponse {
+        dead_letters: page.entries.iter().map(to_proto::dead_letter).collect(),
+        next_page_token: page.next_token,
+    })
+}
+
+fn number(id: &str) -> Result<u64, Status> {
+    let is_number = !id.is_empty() && id.bytes().all(|letter| letter.is_ascii_digit());
+    let number = id.parse().ok().filter(|_| is_number);
+    number.ok_or_else(|| refuse(field("dead_letter_id", "must be a decimal number")))
+}
+
+fn receiver(text: &str) -> Result<Option<AgentId>, Status> {
+    let mut checks = Checks::default();
+    let receiver = checks.optional_id("to_agent_id", text, AgentId::parse);
+    checked(checks)?;
+    Ok(receiver)
+}
+
+/// The time from one to the next.
+fn pause(per_second: f64) -> Result<Option<Duration>, Status> {
+    match per_second {
+        0.0 => Ok(None),
+        rate if (0.001..=1_000_000.0).contains(&rate) => Ok(Some(Duration::from_secs_f64(1.0 / rate))),
+        _ => Err(refuse(field("max_per_second", "must be from 0.001 to 1000000, or 0 for no limit"))),
+    }
+}
+
+fn filter(wanted: v1::DeadLetterFilter) -> Result<DeadLetterFilter, Status> {
+    let mut checks = Checks::default();
+    checks.at_most("filter.states", wanted.states.len(), 16, "entries");
+    checks.at_most("filter.reasons", wanted.reasons.len(), 16, "entries");
+    checks.at_most("filter.message_types", wanted.message_types.len(), 32, "entries");
+    let states = numbered(&mut checks, "filter.states", &wanted.states, DeadState::from_number);
+    let reasons = numbered(&mut checks, "filter.reasons", &wanted.reasons, ParkReason::from_number);
+    let known_type = |number| v1::MessageType::try_from(number).ok().filter(|kind| *kind as i32 != 0).map(|_| number);
+    let message_types = numbered(&mut checks, "filter.message_types", &wanted.message_types, known_type);
+    let filter = DeadLetterFilter {
+        states,
+        reasons,
+        agent: checks.optional_id("filter.agent_id", &wanted.agent_id, AgentId::parse),
+        sender: checks.optional_id("filter.sender_id", &wanted.sender_id, AgentId::parse),
+        task: checks.optional_id("filter.task_id", &wanted.task_id, TaskId::parse),
+        message_types,
+        parked_from: checks.time("filter.park_time_from", wanted.park_time_from.as_ref()),
+        parked_before: checks.time("filter.park_time_before", wanted.park_time_before.as_ref()),
+    };
+    checked(checks)?;
+    Ok(filter)
+}
+
+fn numbered<T>(checks: &mut Checks, path: &str, numbers: &[i32], known: impl Fn(i32) -> Option<T>) -> Vec<T> {
+    let mut values = Vec::new();
+    for number in numbers {
+        match known(*number) {
+            Some(value) => values.push(value),
+            None => checks.wrong(path, format!("must be known, not {number}")),
+        }
+    }
+    values
+}

@@ -1,0 +1,147 @@
+//! Who is there decides who is asked.
+
+use std::time::Duration;
+
+use baton::{
+    broker::directory::Liveness,
+    domain::handoff::{Cause, OfferOutcome, State},
+    proto::v1::{self, MessageType},
+};
+
+use crate::world::{Session, World};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+/// Time passes, and these agents say all the while that they are there.
+fn pass_with_heartbeats(world: &mut World, span: Duration, alive: &[&Session]) {
+    for _ in 0..span.as_secs().div_ceil(10) {
+        alive.iter().for_each(|session| world.heartbeat(session));
+        world.pass(Duration::from_secs(10));
+    }
+    alive.iter().for_each(|session| world.heartbeat(session));
+}
+
+fn with_fallbacks(world: &World, to: &str, fallbacks: &[&str]) -> v1::Envelope {
+    let payload = v1::HandoffRequest {
+        task_type: "support".into(),
+        fallback_candidates: fallbacks.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    };
+    world.request_with("a", to, 1, &payload)
+}
+
+#[test]
+fn an_agent_is_alive_with_heartbeats_suspect_without_and_gone_after_the_lease() {
+    let mut world = World::with(&["a"]);
+    assert_eq!(world.liveness("a"), Liveness::Suspect, "nobody knows yet");
+    let a = world.connect("a");
+    pass_with_heartbeats(&mut world, Duration::from_secs(300), &[&a]);
+    assert_eq!(world.liveness("a"), Liveness::Alive);
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.liveness("a"), Liveness::Suspect);
+    world.pass(Duration::from_secs(30));
+    assert_eq!(world.liveness("a"), Liveness::Gone);
+    world.heartbeat(&a);
+    assert_eq!(world.liveness("a"), Liveness::Alive);
+    world.disconnect(a);
+    assert_eq!(world.liveness("a"), Liveness::Suspect, "it may come back");
+    world.pass(LEASE);
+    assert_eq!(world.liveness("a"), Liveness::Gone);
+}
+
+#[test]
+fn one_who_is_gone_is_not_asked_while_another_can_be() {
+    let mut world = World::with(&["a", "gone", "there"]);
+    world.pass(LEASE);
+    let _there = world.connect("there");
+    let id = world.send(with_fallbacks(&world, "gone", &["there"])).unwrap().handoff_id;
+    let handoff = world.handoff(&id);
+    assert_eq!(handoff.candidate.as_str(), "there");
+    assert_eq!(handoff.next_candidates[0].as_str(), "gone", "asked last, if it comes to that");
+    world.audit("t");
+}
+
+#[test]
+fn one_who_is_gone_is_asked_where_nobody_else_can_be_and_may_still_take_it() {
+    let mut world = World::with(&["a", "b"]);
+    world.pass(LEASE);
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    assert_eq!(world.handoff(&id).candidate.as_str(), "b");
+    let mut b = world.connect("b");
+    world.take_and_ack(&mut b);
+    world.send(world.accept("b", "a", &id, 1)).unwrap();
+    assert_eq!(world.handoff(&id).state, State::Accepted);
+}
+
+#[test]
+fn a_request_on_its_way_to_one_who_goes_is_offered_to_the_next() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let b = world.connect("b");
+    let mut c = world.connect("c");
+    let id = world.send(with_fallbacks(&world, "b", &["c"])).unwrap().handoff_id;
+    world.disconnect(b); // before its ack
+    pass_with_heartbeats(&mut world, LEASE, &[&c]);
+    let handoff = world.handoff(&id);
+    assert_eq!((handoff.candidate.as_str(), handoff.state), ("c", State::Requested));
+    assert_eq!(handoff.offers[0].outcome, OfferOutcome::Gone);
+    assert!(handoff.steps.iter().any(|step| step.cause == Cause::CandidateGone));
+    world.take_and_ack(&mut c);
+    world.send(world.accept("c", "a", &id, 1)).unwrap();
+
+    let mut b = world.connect("b");
+    let kinds: Vec<_> = [world.take_and_ack(&mut b), world.take_and_ack(&mut b)].map(|it| it.message_type()).into();
+    assert_eq!(kinds, [MessageType::HandoffRequest, MessageType::ErrorNotification], "told to drop it");
+    let late = world.send(world.accept("b", "a", &id, 1));
+    crate::world::assert_refused(late, baton::codes::ErrorCode::HandoffExpired);
+    world.audit("t");
+}
+
+#[test]
+fn a_request_on_its_way_stays_where_it_is_if_nobody_else_is_there() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let id = world.send(with_fallbacks(&world, "b", &["c"])).unwrap().handoff_id;
+    world.pass(LEASE * 2);
+    assert_eq!(world.handoff(&id).candidate.as_str(), "b");
+    assert_eq!(world.handoff(&id).offers.len(), 1);
+}
+
+#[test]
+fn after_a_restart_offers_to_those_who_do_not_come_back_go_on() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let _b = world.connect("b");
+    let id = world.send(with_fallbacks(&world, "b", &["c"])).unwrap().handoff_id;
+    world.restart();
+    let c = world.connect("c");
+    pass_with_heartbeats(&mut world, Duration::from_secs(50), &[&c]);
+    assert_eq!(world.handoff(&id).candidate.as_str(), "b", "it has a lease to come back");
+    pass_with_heartbeats(&mut world, Duration::from_secs(20), &[&c]);
+    assert_eq!(world.handoff(&id).candidate.as_str(), "c");
+    world.audit("t");
+}
+
+#[test]
+fn those_of_a_type_who_are_there_come_first_then_the_less_loaded() {
+    let mut world = World::with(&["a", "gone:team", "busy:team", "free:team"]);
+    world.pass(LEASE);
+    let (busy, free) = (world.connect("busy"), world.connect("free"));
+    for (session, active_tasks) in [(&busy, 3), (&free, 1)] {
+        let (holder, agent) = (session.holder, session.agent.clone());
+        let heartbeat = v1::Heartbeat { active_tasks, capacity: 4, ..Default::default() };
+        world
+            .engine
+            .take(baton::broker::engine::Command::Heartbeat { holder, agent, heartbeat, reply: None }, world.now);
+    }
+    let id = world.send(world.request("a", "type:team", 1)).unwrap().handoff_id;
+    let handoff = world.handoff(&id);
+    let order: Vec<_> = handoff.next_candidates.iter().map(|agent| agent.as_str()).collect();
+    assert_eq!((handoff.candidate.as_str(), order), ("free", vec!["busy", "gone"]));
+}
+
+#[test]
+fn an_open_call_of_receive_is_a_sign_of_life() {
+    let mut world = World::with(&["a", "b"]);
+    let kind = baton::broker::engine::HolderKind::Receive { deliveries_max: None };
+    let _call = world.connect_as("b", kind, 16);
+    world.pass(LEASE * 10);
+    assert_eq!(world.liveness("b"), Liveness::Alive);
+}

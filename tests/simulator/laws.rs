@@ -1,0 +1,287 @@
+//! The seven laws of SPEC 12, watched from outside: over every change that becomes durable, and over everything that
+//! agents see. A naive book-keeping of its own; of the code under test it uses only the readers of records, and the
+//! state machine where law 7 asks for a replay.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use baton::{
+    audit::Audit,
+    domain::handoff::{Handoff, State},
+    ids::{AgentId, MessageId, TaskId},
+    proto::v1,
+    records::{self, CustodyLink, DeadLetterRecord, DeadState, HandoffRecord, TaskRecord},
+    store::{Change, Record, Table},
+    time::Timestamp,
+};
+use bytes::Bytes;
+use prost::Message as _;
+
+/// A message for an agent.
+type Mail = (MessageId, AgentId);
+
+#[derive(Debug, Default)]
+pub struct Laws {
+    tasks: HashMap<TaskId, (AgentId, u64, bool)>,
+    audits: BTreeMap<TaskId, Audit>,
+    open: BTreeMap<MessageId, Timestamp>,
+    ended: HashMap<MessageId, State>,
+    accepted: HashSet<Bytes>,
+    /// Letters that are in a mailbox: by agent and place.
+    mailbox: BTreeMap<(AgentId, u64), (MessageId, Option<TaskId>)>,
+    lines: BTreeMap<(AgentId, TaskId), BTreeSet<u64>>,
+    /// All mail that was ever put into a mailbox, or kept as a dead letter.
+    known_mail: HashSet<Mail>,
+    /// Acks that agents have sent, by delivery. Whether the broker heard of them is another matter.
+    pub acks_sent: HashSet<(AgentId, u64)>,
+    /// What agents were told: the first receipt of each message, and its bytes.
+    receipts: HashMap<String, (v1::Receipt, Bytes)>,
+    /// Who owned a task at an epoch, by any receipt.
+    owners: BTreeMap<(String, u64), String>,
+    /// Messages that were signed by somebody else than they say.
+    pub forged: HashSet<String>,
+    pub changes: u64,
+    pub by_end: BTreeMap<&'static str, u64>,
+}
+
+impl Laws {
+    /// A change is durable.
+    pub fn see_change(&mut self, change: &Change, befores: &[Option<Record>], envelope: &dyn Fn(u64) -> Bytes) {
+        self.changes += 1;
+        let mut seen = Seen::default();
+        for (write, before) in change.writes.iter().zip(befores) {
+            let key = &write.key.key;
+            match (write.key.table, &write.record) {
+                (Table::Messages, record) => {
+                    assert!(record.is_some(), "law 4: the memory of a message is never given up");
+                    assert!(before.is_none(), "law 4: a message is applied once");
+                    assert!(self.accepted.insert(key.clone()));
+                }
+                (Table::Tasks, Some(record)) => seen.task = Some(TaskRecord::decode(&record.value).unwrap()),
+                (Table::Handoffs, Some(record)) => {
+                    let before = before.as_ref().map(|before| HandoffRecord::decode(&before.value).unwrap().handoff);
+                    let after = HandoffRecord::decode(&record.value).unwrap().handoff;
+                    self.see_handoff(before.as_ref(), &after);
+                    seen.handoffs.push(after);
+                }
+                (Table::Mailbox, Some(record)) => {
+                    let letter = records::decode_letter(key, &record.value).unwrap();
+                    let agent = agent_of(key);
+                    seen.letters.push(agent.clone());
+                    self.known_mail.insert((letter.message, agent.clone()));
+                    if let Some(task) = &letter.task {
+                        self.lines.entry((agent.clone(), task.clone())).or_default().insert(letter.sequence);
+                    }
+                    self.mailbox.insert((agent, letter.sequence), (letter.message, letter.task));
+                }
+                (Table::Mailbox, None) => seen.removed.push((agent_of(key), place_of(key))),
+                (Table::DeadLetters, Some(record)) => {
+                    let dead = DeadLetterRecord::decode(key, &record.value).unwrap();
+                    if let Ok(message) = MessageId::parse(&dead.summary.message_id) {
+                        self.known_mail.insert((message, dead.agent.clone()));
+                    }
+                    let place = dead.letter.as_ref().map(|letter| letter.sequence);
+                    match dead.state {
+                        DeadState::Parked => {
+                            *self.by_end.entry(dead.reason.name()).or_default() += 1;
+                            seen.parked.extend(place.map(|place| (dead.agent.clone(), place)));
+                        }
+                        DeadState::Redriven => seen.redriven = true,
+                        DeadState::Discarded => {}
+                    }
+                }
+                (Table::Custody, Some(record)) => {
+                    let (hash, entry_bytes) = CustodyLink::decode(&record.value).unwrap();
+                    seen.custody = Some((hash, entry_bytes));
+                }
+                _ => {}
+            }
+        }
+        self.see_removals(&seen);
+        self.see_task(&seen, envelope);
+    }
+
+    /// Law 2: what leaves a mailbox was acked, or is a dead letter by the same change.
+    fn see_removals(&mut self, seen: &Seen) {
+        for (agent, place) in &seen.removed {
+            let Some((_, task)) = self.mailbox.remove(&(agent.clone(), *place)) else { continue };
+            if let Some(task) = task {
+                self.lines.get_mut(&(agent.clone(), task)).unwrap().remove(place);
+            }
+            let acked = self.acks_sent.contains(&(agent.clone(), *place));
+            let parked = seen.parked.contains(&(agent.clone(), *place));
+            assert!(acked || parked, "law 2: {agent} lost the message at {place}, and never acked it");
+        }
+    }
+
+    fn see_handoff(&mut self, before: Option<&Handoff>, after: &Handoff) {
+        use State::{Accepted, Cancelled, Completed, ContextSent, Deciding, Failed, Rejected, Requested};
+        let next: &[State] = match before.map(|before| before.state) {
+            None => &[Requested],
+            Some(Requested) => &[Requested, Deciding, Accepted, Rejected, Failed, Cancelled],
+            Some(Deciding) => &[Deciding, Requested, Accepted, Rejected, Failed, Cancelled],
+            Some(Accepted) => &[Accepted, ContextSent, Failed, Cancelled],
+            Some(ContextSent) => &[ContextSent, Completed, Failed, Cancelled],
+            Some(Completed) => &[Completed],
+            Some(Rejected) => &[Rejected],
+            Some(Failed) => &[Failed],
+            Some(Cancelled) => &[Cancelled],
+        };
+        assert!(next.contains(&after.state), "law 4: {before:?} became {after:?}");
+        if let Some(before) = before {
+            let same = before.sender == after.sender && before.task == after.task && before.epoch == after.epoch;
+            assert!(same && before.whole_deadline == after.whole_deadline, "law 3: the whole time never moves");
+        }
+        if after.state.is_final() {
+            self.open.remove(&after.id);
+            if self.ended.insert(after.id, after.state).is_none() {
+                *self.by_end.entry(after.state.name()).or_default() += 1;
+            }
+        } else {
+            assert!(!self.ended.contains_key(&after.id), "law 4: a final state never changes");
+            self.open.insert(after.id, after.whole_deadline);
+        }
+    }
+
+    fn see_task(&mut self, seen: &Seen, envelope: &dyn Fn(u64) -> Bytes) {
+        let Some(record) = &seen.task else {
+            assert!(seen.custody.is_none() && seen.handoffs.is_empty(), "law 7: nothing happens to a task off its log");
+            return;
+        };
+        let task = &record.task;
+        let now = (task.owner.clone(), task.epoch, task.status.is_final());
+        let before = self.tasks.insert(task.id.clone(), now);
+        let epoch_before = before.as_ref().map_or(1, |(_, epoch, _)| *epoch);
+        if let Some((owner, epoch, is_final)) = before {
+            assert!(task.epoch >= epoch, "law 1: the epoch of {} fell", task.id);
+            assert_eq!(task.epoch == epoch, task.owner == owner, "law 1: owner and epoch of {} move together", task.id);
+            assert!(!is_final || task.status.is_final(), "law 4: a final status never changes");
+            if task.owner != owner {
+                assert_eq!(task.epoch, epoch + 1, "law 1: one step at a time");
+                let completed = seen.handoffs.iter().any(|handoff| {
+                    handoff.state == State::Completed && handoff.sender == owner && handoff.candidate == task.owner
+                });
+                let told = if completed { &owner } else { &task.owner };
+                assert!(
+                    seen.letters.contains(told),
+                    "law 5: {} moved, and {told} was not told by the same change",
+                    task.id
+                );
+            }
+        }
+        let (hash, entry_bytes) = seen.custody.clone().expect("law 7: every change of a task is in its log");
+        let entry = v1::CustodyEntry::decode(entry_bytes.clone()).unwrap();
+        let envelope = match &entry.event {
+            Some(v1::custody_entry::Event::Accepted(accepted)) => envelope(accepted.sequence),
+            _ => Bytes::new(),
+        };
+        if !envelope.is_empty() {
+            let said = v1::Envelope::decode(envelope.clone()).unwrap().epoch;
+            assert_eq!(said, epoch_before, "law 1: a message of another epoch was applied to {}", task.id);
+        }
+        let custody_hash = hash.to_vec().into();
+        let shown = v1::CustodyLogEntry { entry_bytes, custody_hash, envelope, ..Default::default() };
+        let audit = self.audits.entry(task.id.clone()).or_insert_with(|| Audit::new(task.id.clone(), None));
+        audit.take(&shown).unwrap_or_else(|error| panic!("law 7: task {}: {error}", task.id));
+        assert_eq!(audit.task(), Some(task), "law 7: the log explains the task");
+        assert_eq!(*audit.hash(), record.custody.hash, "law 7: the head is that of the log");
+        for handoff in &seen.handoffs {
+            let replayed = audit.handoffs().find(|replayed| replayed.id == handoff.id);
+            assert_eq!(replayed, Some(handoff), "law 7: the log explains the handoff");
+        }
+    }
+
+    /// An agent was told that a message is stored.
+    pub fn see_receipt(&mut self, agent: &str, receipt: &v1::Receipt, bytes: &Bytes) {
+        let id = &receipt.message_id;
+        assert!(!self.forged.contains(id), "law 6: {id} was signed by somebody else, and taken");
+        let stored = MessageId::parse(id).unwrap();
+        if receipt.sequence == 0 {
+            return; // a heartbeat
+        }
+        assert!(self.accepted.contains(&stored.as_bytes()[..]), "law 2: {id} has a receipt and is not stored");
+        let envelope = v1::Envelope::decode(bytes.clone()).unwrap();
+        assert_eq!(envelope.sender_id, agent, "law 6");
+        if let Some((first, first_bytes)) = self.receipts.get(id) {
+            assert_eq!((first, first_bytes), (receipt, bytes), "law 4: the same message gets the first receipt again");
+            return;
+        }
+        if !receipt.task_id.is_empty() && receipt.epoch > 0 {
+            let owner = self.owners.entry((receipt.task_id.clone(), receipt.epoch)).or_insert(receipt.owner_id.clone());
+            assert_eq!(*owner, receipt.owner_id, "law 1: two owners of {} at epoch {}", receipt.task_id, receipt.epoch);
+        }
+        if let Some(to) = addressee(&envelope) {
+            assert!(self.known_mail.contains(&(stored, to.clone())), "law 2: {id} has a receipt, and {to} has no mail");
+        }
+        self.receipts.insert(id.clone(), (receipt.clone(), bytes.clone()));
+    }
+
+    /// An agent got a delivery.
+    pub fn see_delivery(&mut self, agent: &AgentId, place: u64, envelope: &v1::Envelope) {
+        let Some((message, task)) = self.mailbox.get(&(agent.clone(), place)) else {
+            return; // acked since, by an ack that overtook a second delivery
+        };
+        assert_eq!(message.to_string(), envelope.message_id, "law 6: {agent} got what is not in its mailbox");
+        if let Some(task) = task {
+            let first = self.lines[&(agent.clone(), task.clone())].first();
+            assert_eq!(first, Some(&place), "order: {agent} got {place} of {task} out of turn");
+        }
+    }
+
+    /// The broker has looked at what is due, at this time.
+    pub fn see_time(&self, now: Timestamp) {
+        let late = self.open.iter().find(|(_, deadline)| **deadline <= now);
+        assert_eq!(late, None, "law 3: a handoff is open beyond its whole time");
+    }
+
+    pub fn open_handoffs(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn ended_handoffs(&self) -> usize {
+        self.ended.len()
+    }
+
+    pub fn mail_left(&self) -> usize {
+        self.mailbox.len()
+    }
+
+    pub fn receipts(&self) -> usize {
+        self.receipts.len()
+    }
+
+    /// Dead requests and mail, for operators to redrive.
+    pub fn owner_of(&self, task: &TaskId) -> Option<(&AgentId, u64)> {
+        self.tasks.get(task).map(|(owner, epoch, _)| (owner, *epoch))
+    }
+}
+
+/// What one change has in it.
+#[derive(Debug, Default)]
+struct Seen {
+    task: Option<TaskRecord>,
+    handoffs: Vec<Handoff>,
+    letters: Vec<AgentId>,
+    removed: Vec<(AgentId, u64)>,
+    parked: Vec<(AgentId, u64)>,
+    redriven: bool,
+    custody: Option<([u8; 32], Bytes)>,
+}
+
+/// Who must have the message, if the envelope says so by itself.
+fn addressee(envelope: &v1::Envelope) -> Option<AgentId> {
+    use v1::MessageType as T;
+    match envelope.message_type() {
+        T::Info | T::HandoffAccept | T::HandoffReject | T::TaskContextTransfer | T::HandoffComplete => {
+            AgentId::parse(&envelope.receiver_id).ok()
+        }
+        _ => None,
+    }
+}
+
+fn agent_of(key: &Bytes) -> AgentId {
+    AgentId::parse(std::str::from_utf8(&key[..key.len() - 9]).unwrap()).unwrap()
+}
+
+fn place_of(key: &Bytes) -> u64 {
+    u64::from_be_bytes(*key.last_chunk().unwrap())
+}

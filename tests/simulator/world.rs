@@ -1,0 +1,624 @@
+//! One broker, a few agents and a network between them, on one thread and in virtual time.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use baton::{
+    broker::{
+        Answer, BrokerIdentity, Event, Reply, Settings,
+        directory::Entry,
+        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
+        refused,
+    },
+    codes::ErrorCode,
+    domain::mailbox::HolderId,
+    envelope::{UnverifiedEnvelope, keys::PrivateKey},
+    ids::KeyId,
+    proto::v1,
+    records::{AgentRecord, DeadLetterRecord, DeadState},
+    store::{Order, Store as _, Table},
+    time::Timestamp,
+};
+use bytes::Bytes;
+use prost::Message as _;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::{
+    agent::{Agent, Deed, Manner},
+    dice::{Dice, Ids},
+    disk::{Disk, Pipes, Plan},
+};
+
+/// The way back of all simple calls.
+const CALLS: HolderId = HolderId(0);
+
+/// What was done to a run, and what it did.
+#[derive(Debug, Clone, Default)]
+pub struct Counts(pub BTreeMap<&'static str, u64>);
+
+impl Counts {
+    pub fn add(&mut self, what: &'static str) {
+        *self.0.entry(what).or_default() += 1;
+    }
+}
+
+/// Something that is to happen.
+#[derive(Debug)]
+enum Happening {
+    /// A frame arrives at the broker.
+    Arrives { agent: usize, session: Option<HolderId>, frame: Frame },
+    /// An event arrives at an agent.
+    Comes { agent: usize, session: HolderId, event: Event },
+    /// An agent does what it put off.
+    Does { agent: usize, deed: Deed },
+    /// An agent wakes up.
+    Wakes(usize),
+    /// The broker is started.
+    Starts,
+    /// Something goes wrong.
+    Fault,
+}
+
+#[derive(Debug, Clone)]
+enum Frame {
+    Open,
+    Envelope { call: u64, bytes: Bytes, forged: bool },
+    Acknowledgement { delivery_id: String, fate: Fate },
+    Heartbeat,
+}
+
+pub struct World {
+    pub now: Timestamp,
+    pub counts: Counts,
+    pub disk: Arc<Disk>,
+    pub trace: Trace,
+    skew: i64,
+    dice: Dice,
+    ids: Arc<Ids>,
+    settings: Arc<Settings>,
+    pipes: Arc<Mutex<Pipes>>,
+    answers: mpsc::UnboundedSender<Event>,
+    engine: Option<Engine>,
+    agents: Vec<Agent>,
+    names: Vec<String>,
+    coming: BTreeMap<(Timestamp, u64), Happening>,
+    calls: BTreeMap<u64, (usize, Bytes)>,
+    holders: BTreeMap<HolderId, usize>,
+    next: u64,
+    faults: bool,
+    permits: Arc<Semaphore>,
+}
+
+/// What happened, as a number that two runs can be compared by; and in words, where somebody wants to read it.
+#[derive(Debug)]
+pub struct Trace {
+    pub hash: u64,
+    pub aloud: bool,
+}
+
+impl Trace {
+    fn say(&mut self, now: Timestamp, text: &str) {
+        for byte in text.bytes().chain(now.unix_nanoseconds().to_be_bytes()) {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        if self.aloud {
+            println!("{now} {text}");
+        }
+    }
+}
+
+impl World {
+    pub fn new(seed: u64, aloud: bool) -> Self {
+        let mut dice = Dice::new(seed);
+        let (answers, pipe) = mpsc::unbounded_channel();
+        let pipes = Arc::new(Mutex::new(Pipes { out: BTreeMap::from([(CALLS, pipe)]) }));
+        let manners = [Manner::Diligent, Manner::Slow, Manner::Silent, Manner::Double, Manner::Failing, Manner::Liar];
+        let names: Vec<String> = ["a", "b", "c", "d", "e"].map(str::to_owned).into();
+        let mut agents: Vec<Agent> =
+            names.iter().map(|name| Agent::new(name, dice.pick(&manners), dice.split())).collect();
+        agents[0].manner = Manner::Diligent;
+        agents[1].manner = dice.pick(&[Manner::Diligent, Manner::Slow, Manner::Double]);
+        let settings = Settings { mail_lifetime: Duration::from_secs(600), ..Settings::default() };
+        let mut world = Self {
+            now: Timestamp::from_parts(1_700_000_000, 0).unwrap(),
+            counts: Counts::default(),
+            disk: Arc::new(Disk::new(pipes.clone())),
+            trace: Trace { hash: 0xcbf2_9ce4_8422_2325, aloud },
+            skew: 0,
+            ids: Arc::new(Ids::new(dice.number())),
+            dice,
+            settings: Arc::new(settings),
+            pipes,
+            answers,
+            engine: None,
+            agents,
+            names,
+            coming: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            next: 1,
+            faults: true,
+            permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+        };
+        world.start();
+        for agent in 0..world.agents.len() {
+            world.register(agent);
+            let first = world.dice.roll(1000);
+            world.schedule(first, Happening::Wakes(agent));
+        }
+        let first = world.dice.roll(10_000);
+        world.schedule(first, Happening::Fault);
+        world
+    }
+
+    fn register(&mut self, agent: usize) {
+        let card = self.agents[agent].card();
+        let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
+        let reply = self.reply(0);
+        let command =
+            Command::Register { entry: Box::new(entry), right: EnrollmentRight::Enroll { may_change: false }, reply };
+        let now = self.broker_now();
+        let engine = self.engine.as_mut().unwrap();
+        engine.take(command, now);
+        engine.finish(now);
+    }
+
+    fn reply(&self, request_id: u64) -> Reply {
+        let permit = self.permits.clone().try_acquire_owned().unwrap();
+        Reply::Session { events: self.answers.clone(), request_id, permit }
+    }
+
+    fn broker_now(&self) -> Timestamp {
+        Timestamp::from_unix_nanoseconds(self.now.unix_nanoseconds() + self.skew)
+    }
+
+    fn schedule(&mut self, milliseconds: u64, happening: Happening) {
+        self.next += 1;
+        // A little apart, so that the order of what happens at the same time is by the dice too.
+        let jitter = Duration::from_micros(self.dice.roll(1000));
+        let at = self.now.plus(Duration::from_millis(milliseconds) + jitter);
+        self.coming.insert((at, self.next), happening);
+    }
+
+    /// One thing happens. At the end of it the broker has done whatever is due.
+    pub fn step(&mut self) {
+        let due = self.engine.as_ref().and_then(Engine::next_deadline);
+        let due = due.map(|at| Timestamp::from_unix_nanoseconds(at.unix_nanoseconds() - self.skew).max(self.now));
+        let next = self.coming.first_key_value().map(|((at, _), _)| *at);
+        match (due, next) {
+            (Some(due), next) if next.is_none_or(|next| due <= next) => {
+                self.now = due;
+                self.finish();
+            }
+            (_, Some(_)) => {
+                let ((at, _), happening) = self.coming.pop_first().unwrap();
+                self.now = self.now.max(at);
+                self.happens(happening);
+            }
+            (Some(_) | None, None) => unreachable!("agents wake up again and again"),
+        }
+    }
+
+    fn happens(&mut self, happening: Happening) {
+        match happening {
+            Happening::Arrives { agent, session, frame } => {
+                self.arrives(agent, session, frame);
+                // A group: whatever comes close behind.
+                for _ in 0..self.dice.roll(6) {
+                    let is_near = |at: Timestamp| at.since(self.now) < Duration::from_millis(5);
+                    let Some(entry) = self.coming.first_entry().filter(|entry| is_near(entry.key().0)) else { break };
+                    if !matches!(entry.get(), Happening::Arrives { .. }) {
+                        break;
+                    }
+                    let ((at, _), happening) = entry.remove_entry();
+                    self.now = self.now.max(at);
+                    let Happening::Arrives { agent, session, frame } = happening else { unreachable!() };
+                    self.arrives(agent, session, frame);
+                }
+                self.finish();
+            }
+            Happening::Comes { agent, session, event } => self.comes(agent, session, event),
+            Happening::Does { agent, deed } => self.does(agent, deed),
+            Happening::Wakes(agent) => self.wakes(agent),
+            Happening::Starts => self.start(),
+            Happening::Fault => self.fault(),
+        }
+    }
+
+    // -------------------------------------------------------------------------------------------------- the broker
+
+    fn start(&mut self) {
+        if self.engine.is_some() {
+            return;
+        }
+        let identity =
+            BrokerIdentity { key_id: KeyId::parse("broker-1").unwrap(), key: PrivateKey::from_seed(&[9; 32]) };
+        let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.broker_now());
+        let engine = Engine::open(self.disk.clone(), identity, settings, ids, now).expect("what is stored can be read");
+        assert_eq!(
+            engine.open_handoffs(),
+            self.disk.laws.lock().unwrap().open_handoffs(),
+            "law 3: no timer is forgotten"
+        );
+        self.engine = Some(engine);
+        self.trace.say(self.now, "the broker starts");
+    }
+
+    fn kill(&mut self, how: &'static str) {
+        self.counts.add(how);
+        self.trace.say(self.now, how);
+        self.engine = None;
+        let mut pipes = self.pipes.lock().unwrap();
+        let (answers, pipe) = mpsc::unbounded_channel();
+        pipes.out.clear();
+        pipes.out.insert(CALLS, pipe);
+        drop(pipes);
+        self.answers = answers;
+        self.holders.clear();
+        self.agents.iter_mut().for_each(|agent| agent.session = None);
+        let back = 10 + self.dice.roll(5_000);
+        self.schedule(back, Happening::Starts);
+    }
+
+    fn arrives(&mut self, agent: usize, session: Option<HolderId>, frame: Frame) {
+        if self.engine.is_none() || session.is_some_and(|session| self.agents[agent].session != Some(session)) {
+            return; // nobody is there to hear it
+        }
+        let now = self.broker_now();
+        let id = self.agents[agent].id.clone();
+        let command = match frame {
+            Frame::Open => return self.open(agent),
+            Frame::Envelope { call, bytes, forged } => {
+                let directory = self.engine.as_ref().unwrap().directory().clone();
+                let verified =
+                    UnverifiedEnvelope::parse(bytes).and_then(|parsed| parsed.verify(&*directory, now, false));
+                match verified {
+                    Ok(envelope) => {
+                        assert!(!forged, "law 6: a forged envelope was verified");
+                        Command::Submit { envelope: Box::new(envelope), reply: self.reply(call) }
+                    }
+                    Err(error) => return self.reply(call).send(Err(refused(error))),
+                }
+            }
+            Frame::Acknowledgement { delivery_id, fate } => {
+                Command::Acknowledge { agent: id, delivery_id, fate, reply: self.reply(0) }
+            }
+            Frame::Heartbeat => {
+                let holder = session.unwrap_or(CALLS);
+                Command::Heartbeat { holder, agent: id, heartbeat: v1::Heartbeat::default(), reply: None }
+            }
+        };
+        self.engine.as_mut().unwrap().take(command, now);
+    }
+
+    fn open(&mut self, agent: usize) {
+        if self.agents[agent].session.is_some() {
+            return;
+        }
+        self.next += 1;
+        let holder = HolderId(self.next);
+        let (events, pipe) = mpsc::unbounded_channel();
+        self.pipes.lock().unwrap().out.insert(holder, pipe);
+        self.holders.insert(holder, agent);
+        let id = self.agents[agent].id.clone();
+        self.agents[agent].session = Some(holder);
+        let outstanding_max = u32::try_from(1 + self.dice.roll(8)).unwrap();
+        let now = self.broker_now();
+        let engine = self.engine.as_mut().unwrap();
+        engine.take(Command::Open { holder, agent: id, kind: HolderKind::Session, events }, now);
+        engine.take(Command::Credit { holder, outstanding_max, reply: None }, now);
+    }
+
+    /// The end of a group: committed, answered, delivered, if the broker lives to see it.
+    fn finish(&mut self) {
+        if self.engine.is_none() {
+            return;
+        }
+        if self.faults && self.dice.once_in(150) {
+            match self.dice.roll(3) {
+                0 => return self.kill("killed before the commit"),
+                1 => *self.disk.plan.lock().unwrap() = Plan::DieBefore,
+                _ => *self.disk.plan.lock().unwrap() = Plan::DieAfter,
+            }
+        }
+        let plan = *self.disk.plan.lock().unwrap();
+        for _ in 0..100 {
+            let now = self.broker_now();
+            let engine = self.engine.as_mut().unwrap();
+            engine.tick(now);
+            engine.finish(now);
+            let escaped = self.disk.escaped.lock().unwrap().take();
+            if let Some(escaped) = escaped {
+                self.go_out(escaped);
+                let how =
+                    if plan == Plan::DieBefore { "killed in the commit, unsynced" } else { "killed after the commit" };
+                return self.kill(how);
+            }
+            if self.engine.as_ref().unwrap().next_deadline().is_none_or(|due| due > now) {
+                break;
+            }
+        }
+        *self.disk.plan.lock().unwrap() = Plan::Live;
+        self.disk.laws.lock().unwrap().see_time(self.broker_now());
+        if self.faults && self.dice.once_in(300) {
+            return self.kill("killed before its answers went out");
+        }
+        let events = self.pipes.lock().unwrap().drain();
+        self.go_out(events);
+    }
+
+    fn go_out(&mut self, events: Vec<(HolderId, Event)>) {
+        for (holder, event) in events {
+            let agent = match &event {
+                Event::Answer { request_id, .. } => match self.calls.get(request_id) {
+                    Some((agent, _)) => *agent,
+                    None => continue,
+                },
+                Event::Delivery(delivery) => {
+                    let agent = self.holders[&holder];
+                    let place = delivery.delivery_id.split('-').next().unwrap().parse().unwrap();
+                    let envelope = v1::Envelope::decode(delivery.envelope.clone()).unwrap();
+                    self.disk.laws.lock().unwrap().see_delivery(&self.agents[agent].id, place, &envelope);
+                    self.counts.add("deliveries");
+                    if delivery.attempt > 1 {
+                        self.counts.add("redeliveries");
+                    }
+                    agent
+                }
+                Event::GoAway => continue,
+            };
+            let Some(delay) = self.travel() else { continue };
+            self.schedule(delay, Happening::Comes { agent, session: holder, event });
+        }
+    }
+
+    /// How long something is under way, in milliseconds. `None`: for ever.
+    fn travel(&mut self) -> Option<u64> {
+        if !self.faults {
+            return Some(1);
+        }
+        match self.dice.roll(60) {
+            0 => {
+                self.counts.add("lost");
+                None
+            }
+            1 => {
+                self.counts.add("delayed");
+                Some(self.dice.roll(45_000))
+            }
+            _ => Some(self.dice.roll(40)),
+        }
+    }
+
+    // -------------------------------------------------------------------------------------------------- the agents
+
+    fn send(&mut self, agent: usize, frame: &Frame) {
+        let times = if self.faults && self.dice.once_in(40) { 2 } else { 1 };
+        if times == 2 {
+            self.counts.add("doubled");
+        }
+        for _ in 0..times {
+            let Some(delay) = self.travel() else { continue };
+            // By the session, or by a simple call, which may overtake it.
+            let session = self.agents[agent].session.filter(|_| self.dice.once_in(2));
+            self.schedule(delay, Happening::Arrives { agent, session, frame: frame.clone() });
+        }
+    }
+
+    fn does(&mut self, agent: usize, deed: Deed) {
+        match deed {
+            Deed::Later(milliseconds, deed) => {
+                let milliseconds = if self.faults { milliseconds } else { milliseconds.min(20) };
+                self.schedule(milliseconds, Happening::Does { agent, deed: *deed });
+            }
+            Deed::Send(bytes) => self.submit(agent, bytes, false),
+            Deed::Forge(bytes) => {
+                let id = v1::Envelope::decode(bytes.clone()).unwrap().message_id;
+                self.disk.laws.lock().unwrap().forged.insert(id);
+                self.counts.add("forged");
+                self.submit(agent, bytes, true);
+            }
+            Deed::Acknowledge(delivery_id, fate) => {
+                if fate == Fate::Acked {
+                    let place = delivery_id.split('-').next().unwrap().parse().unwrap();
+                    let id = self.agents[agent].id.clone();
+                    self.disk.laws.lock().unwrap().acks_sent.insert((id, place));
+                }
+                self.send(agent, &Frame::Acknowledgement { delivery_id, fate });
+            }
+        }
+    }
+
+    fn submit(&mut self, agent: usize, bytes: Bytes, forged: bool) {
+        self.next += 1;
+        let call = self.next;
+        self.counts.add("messages");
+        self.calls.insert(call, (agent, bytes.clone()));
+        if !forged {
+            self.agents[agent].unanswered.insert(call, (bytes.clone(), self.now, 0));
+        }
+        self.send(agent, &Frame::Envelope { call, bytes, forged });
+    }
+
+    fn comes(&mut self, agent: usize, session: HolderId, event: Event) {
+        match event {
+            Event::Answer { request_id, outcome, .. } => {
+                let Some((_, bytes)) = self.calls.get(&request_id).cloned() else { return };
+                self.agents[agent].unanswered.remove(&request_id);
+                match outcome {
+                    Ok(Answer::Receipt(receipt)) => self.told(agent, &receipt, &bytes),
+                    Ok(_) => {}
+                    Err(refusal) => self.refused(agent, refusal.code(), &bytes),
+                }
+            }
+            Event::Delivery(delivery) => {
+                if self.agents[agent].session != Some(session) {
+                    return; // the session was cut while it was under way
+                }
+                let envelope = v1::Envelope::decode(delivery.envelope.clone()).unwrap();
+                let handoff = delivery.handoff.map_or(envelope.correlation_id.clone(), |handoff| handoff.to_string());
+                let (kind, sender, id) = (envelope.message_type, &envelope.sender_id, &envelope.message_id);
+                let line = format!("{} gets {kind} of {sender}, {id}", self.names[agent]);
+                self.trace.say(self.now, &line);
+                let (ids, now) = (self.ids.clone(), self.now);
+                let deeds = self.agents[agent].take(&delivery.delivery_id, &handoff, &envelope, &ids, now);
+                deeds.into_iter().for_each(|deed| self.does(agent, deed));
+            }
+            Event::GoAway => {}
+        }
+    }
+
+    fn told(&mut self, agent: usize, receipt: &v1::Receipt, bytes: &Bytes) {
+        self.counts.add("receipts");
+        let line = format!("{} has a receipt for {} at {}", self.names[agent], receipt.message_id, receipt.sequence);
+        self.trace.say(self.now, &line);
+        self.disk.laws.lock().unwrap().see_receipt(&self.names[agent], receipt, bytes);
+        self.believe(agent, &receipt.task_id, &receipt.owner_id, receipt.epoch);
+    }
+
+    fn refused(&mut self, agent: usize, code: ErrorCode, bytes: &Bytes) {
+        self.counts.add(code.name());
+        let line = format!("{} is refused: {}", self.names[agent], code.name());
+        self.trace.say(self.now, &line);
+        // It looks where the task is.
+        let task = v1::Envelope::decode(bytes.clone()).unwrap().task_id;
+        if let Ok(id) = baton::ids::TaskId::parse(&task) {
+            let laws = self.disk.laws.lock().unwrap();
+            let Some((owner, epoch)) = laws.owner_of(&id).map(|(owner, epoch)| (owner.to_string(), epoch)) else {
+                return;
+            };
+            drop(laws);
+            self.believe(agent, &task, &owner, epoch);
+        }
+    }
+
+    fn believe(&mut self, agent: usize, task: &str, owner: &str, epoch: u64) {
+        if owner == self.names[agent] {
+            self.agents[agent].owned.insert(task.to_owned(), epoch);
+        } else {
+            self.agents[agent].owned.remove(task);
+        }
+    }
+
+    fn wakes(&mut self, agent: usize) {
+        let again = if self.faults { 1_000 + self.dice.roll(15_000) } else { 2_000 };
+        self.schedule(again, Happening::Wakes(agent));
+        match self.agents[agent].session {
+            None if !self.faults || self.dice.roll(3) > 0 => self.send(agent, &Frame::Open),
+            None => {}
+            Some(_) => self.send(agent, &Frame::Heartbeat),
+        }
+        let overdue = |sent: Timestamp| self.now.since(sent) > Duration::from_secs(5);
+        let unanswered = self.agents[agent].unanswered.iter();
+        let again: Vec<(u64, Bytes)> = unanswered
+            .filter(|(_, (_, sent, _))| overdue(*sent))
+            .map(|(call, (bytes, ..))| (*call, bytes.clone()))
+            .collect();
+        for (call, bytes) in again {
+            let now = self.now;
+            let entry = self.agents[agent].unanswered.get_mut(&call).unwrap();
+            (entry.1, entry.2) = (now, entry.2 + 1);
+            if entry.2 > 20 {
+                self.agents[agent].unanswered.remove(&call);
+            }
+            self.send(agent, &Frame::Envelope { call, bytes, forged: false });
+        }
+        if self.faults {
+            let (ids, now, names) = (self.ids.clone(), self.now, self.names.clone());
+            let deeds = self.agents[agent].act(&names, 6, &ids, now);
+            deeds.into_iter().for_each(|deed| self.does(agent, deed));
+        }
+    }
+
+    // -------------------------------------------------------------------------------------------------- what goes wrong
+
+    fn fault(&mut self) {
+        if !self.faults {
+            return;
+        }
+        let next = self.dice.roll(15_000);
+        self.schedule(next, Happening::Fault);
+        let agent = usize::try_from(self.dice.roll(self.agents.len() as u64)).unwrap();
+        match self.dice.roll(10) {
+            0..=3 => self.cut(agent),
+            4 => {
+                self.counts.add("clock forward");
+                let span = self.dice.roll(600);
+                self.now = self.now.plus(Duration::from_secs(span));
+                self.trace.say(self.now, "the clock jumps");
+                self.finish();
+            }
+            5 => {
+                self.counts.add("clock off");
+                self.skew = (i64::try_from(self.dice.roll(120)).unwrap() - 60) * 1_000_000_000;
+                self.trace.say(self.now, "the broker's clock is set");
+                self.finish();
+            }
+            6 | 7 => self.decide_about_dead_letter(),
+            8 if self.engine.is_some() => self.kill("killed between two steps"),
+            _ => {}
+        }
+    }
+
+    fn cut(&mut self, agent: usize) {
+        let Some(holder) = self.agents[agent].session.take() else { return };
+        self.counts.add("sessions cut");
+        let line = format!("the session of {} is cut", self.names[agent]);
+        self.trace.say(self.now, &line);
+        self.holders.remove(&holder);
+        self.pipes.lock().unwrap().out.remove(&holder);
+        let now = self.broker_now();
+        if let Some(engine) = &mut self.engine {
+            engine.take(Command::Close { holder }, now);
+            self.finish();
+        }
+    }
+
+    fn decide_about_dead_letter(&mut self) {
+        use std::ops::Bound::Unbounded;
+        if self.engine.is_none() {
+            return;
+        }
+        let stored = self.disk.scan(Table::DeadLetters, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
+        let dead = stored.iter().map(|(key, record)| DeadLetterRecord::decode(key, &record.value).unwrap());
+        let parked: Vec<u64> = dead.filter(|dead| dead.state == DeadState::Parked).map(|dead| dead.number).collect();
+        if parked.is_empty() {
+            return;
+        }
+        let dead_letter = self.dice.pick(&parked);
+        let to = self.dice.once_in(3).then(|| self.agents[0].id.clone());
+        let reply = self.reply(0);
+        let command = match self.dice.roll(4) {
+            0 => {
+                self.counts.add("discards");
+                Command::Discard { dead_letter, by: "sim".into(), reply }
+            }
+            _ => {
+                self.counts.add("redrives");
+                Command::Redrive { dead_letter, to, by: "sim".into(), reply }
+            }
+        };
+        let now = self.broker_now();
+        self.engine.as_mut().unwrap().take(command, now);
+        self.finish();
+    }
+
+    /// No more faults, and everybody does as they should: every handoff ends, and all mail arrives.
+    pub fn settle(&mut self) {
+        self.faults = false;
+        self.skew = 0;
+        self.agents.iter_mut().for_each(|agent| agent.manner = Manner::Diligent);
+        self.start();
+        self.trace.say(self.now, "no more faults");
+        let end = self.now.plus(Duration::from_secs(1500));
+        while self.now < end {
+            self.step();
+        }
+        let laws = self.disk.laws.lock().unwrap();
+        assert_eq!(laws.open_handoffs(), 0, "law 3: every handoff ends");
+        assert_eq!(laws.mail_left(), 0, "law 2: all mail is delivered");
+    }
+}

@@ -47,7 +47,10 @@ const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// What is stored cannot be read.
-    #[error("failed to read the store: {0}")]
+    #[error(
+        "failed to read what is stored: the log says above what is damaged; `baton store check` finds all of it, and \
+         `baton store export` saves the rest ({0})"
+    )]
     Store(#[from] BrokerError),
     /// There is no thread for it.
     #[error("failed to start the engine's thread: {0}")]

@@ -361,3 +361,45 @@ proptest! {
         prop_assert_eq!(salvaged(&folder), (wanted, vec![]));
     }
 }
+
+/// Commits until it is refused, as it is soon after one of fjall's own threads has failed.
+fn commit_until_refused(store: &EmbeddedStore) {
+    for number in 0..10_000 {
+        let writes = vec![put(Table::Agents, &format!("{number}"), 1, "x")];
+        if store.commit(&[Change { expectations: vec![], writes }]).is_err() {
+            return;
+        }
+    }
+    panic!("fjall merges its files and does not notice that one is damaged");
+}
+
+#[test]
+fn a_table_file_that_fjall_fails_to_merge_is_found_out() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("store");
+    drop(EmbeddedStore::open(&folder).unwrap());
+    let damaged = {
+        let database = fjall::Database::builder(folder.join("fjall")).open().unwrap();
+        let tasks = database.keyspace("tasks", fjall::KeyspaceCreateOptions::default).unwrap();
+        let write = |run: usize| {
+            (0..200).for_each(|number| tasks.insert(format!("{number:04}"), format!("{run}").repeat(200)).unwrap());
+            tasks.rotate_memtable_and_wait().unwrap();
+        };
+        (0..4).for_each(write); // the first goes down at once, three are left
+        let tables = fs::read_dir(tasks.path().join("tables")).unwrap().map(|entry| entry.unwrap().path());
+        let path = tables.max().unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[9000] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        write(4); // with the fourth, fjall begins to merge them
+        path
+    };
+    let store = EmbeddedStore::open(&folder).unwrap();
+    commit_until_refused(&store);
+    store.recover().unwrap(); // it may have been the disk
+    commit_until_refused(&store);
+    match store.recover() {
+        Err(OpenError::Damaged { path, .. }) => assert_eq!(path, damaged),
+        other => panic!("expected Damaged, got {other:?}"),
+    }
+}

@@ -135,6 +135,13 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether what is on disk is not what was written, and trying again is of no use.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::LostWrites { .. } | Self::Damaged { .. })
+    }
+}
+
 impl From<Damage> for OpenError {
     fn from(damage: Damage) -> Self {
         Self::Damaged { path: damage.path, problem: damage.problem }

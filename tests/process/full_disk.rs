@@ -16,26 +16,26 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus,
 
 use crate::broker::{Broker, baton, card, composer};
 
-/// A broker whose data are on a small disk.
+/// A small disk for a broker's data.
 struct SmallDisk {
-    broker: Broker,
-    /// The disk as this process sees it.
+    /// As this process sees it.
     path: PathBuf,
     is_mounted: bool,
 }
 
 impl SmallDisk {
-    /// On a disk that root mounts, or one in a namespace of the broker's own. `None` where neither is permitted.
-    fn start(size: &str) -> Option<Self> {
+    /// A broker on a disk that root mounts, or on one in a namespace of its own. `None` where neither is permitted.
+    fn start_broker(size: &str) -> Option<(Broker, Self)> {
         let folder = Arc::new(tempfile::tempdir().unwrap());
         let path = folder.path().to_owned();
         let options = ["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"];
         let mounted = Command::new("mount").args(options).arg(&path).output();
         if mounted.is_ok_and(|output| output.status.success()) {
-            return Some(Self { broker: Broker::start_in(folder, &[]), path, is_mounted: true });
+            return Some((Broker::start_in(folder, &[]), Self { path, is_mounted: true }));
         }
         let permitted = Command::new("unshare").args(["-rm", "mount"]).args(options).arg(&path).output();
         if !permitted.is_ok_and(|output| output.status.success()) {
+            println!("skipped: this user may neither mount a small disk nor make a namespace to mount it in");
             return None;
         }
         let mut command = Command::new("unshare");
@@ -44,7 +44,7 @@ impl SmallDisk {
         command.args(["dev", "--port", "0", "--data"]).arg(path.join("data"));
         let broker = Broker::spawn(command, folder);
         let root = PathBuf::from(format!("/proc/{}/root", broker.pid()));
-        Some(Self { broker, path: root.join(path.strip_prefix("/").unwrap()), is_mounted: false })
+        Some((broker, Self { path: root.join(path.strip_prefix("/").unwrap()), is_mounted: false }))
     }
 }
 
@@ -74,18 +74,25 @@ async fn send(client: &Client, envelope: &bytes::Bytes) -> Result<v1::Receipt, C
 }
 
 /// A client, and whether health checks hear that the broker serves.
-async fn connect(disk: &SmallDisk) -> (Client, impl AsyncFnMut() -> bool) {
-    let (server, ca) = (disk.broker.address.clone(), disk.path.join("data/tls/ca.pem"));
+async fn connect(broker: &Broker, disk: &SmallDisk) -> (Client, impl AsyncFnMut() -> bool) {
+    let (server, ca) = (broker.address.clone(), disk.path.join("data/tls/ca.pem"));
     let pem = std::fs::read(&ca).unwrap();
     let client = Client::connect(&Options { server, ca: Some(ca), token: None, certificate: None }).await.unwrap();
     let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", disk.broker.address)).unwrap();
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", broker.address)).unwrap();
     let mut health = HealthClient::new(endpoint.tls_config(tls).unwrap().connect().await.unwrap());
     let serves = async move || {
         let answer = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
         answer.status() == ServingStatus::Serving
     };
     (client, serves)
+}
+
+async fn register(client: &Client, names: &[&str]) {
+    for name in names {
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
+        client.agents().register_agent(request).await.unwrap();
+    }
 }
 
 /// All that this agent has in its mailbox of what is wanted.
@@ -106,15 +113,9 @@ async fn received(client: &Client, agent: &str, wanted: &BTreeSet<String>) -> BT
 
 #[tokio::test]
 async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
-    let Some(disk) = SmallDisk::start("400m") else {
-        println!("skipped: this user may neither mount a small disk nor make a namespace to mount it in");
-        return;
-    };
-    let (client, mut serves) = connect(&disk).await;
-    for name in ["a", "b"] {
-        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
-        client.agents().register_agent(request).await.unwrap();
-    }
+    let Some((broker, disk)) = SmallDisk::start_broker("400m") else { return };
+    let (client, mut serves) = connect(&broker, &disk).await;
+    register(&client, &["a", "b"]).await;
     let mut promised = Vec::new();
     let before = message("before");
     promised.push((before.clone(), send(&client, &before).await.unwrap()));
@@ -163,4 +164,19 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     let wanted: BTreeSet<_> = promised.iter().map(|(_, receipt)| receipt.message_id.clone()).collect();
     let found = received(&client, "b", &wanted).await;
     assert_eq!(wanted.difference(&found).collect::<Vec<_>>(), Vec::<&String>::new(), "lost");
+}
+
+#[tokio::test]
+async fn a_broker_that_finds_its_store_damaged_when_it_opens_it_again_stops_and_says_so() {
+    use std::os::unix::fs::FileExt as _;
+    let Some((broker, disk)) = SmallDisk::start_broker("400m") else { return };
+    let (client, _) = connect(&broker, &disk).await;
+    register(&client, &["a", "b"]).await;
+    fill(&disk.path.join("filler"));
+    while send(&client, &message(&"x".repeat(60_000))).await.is_ok() {}
+    let journal = std::fs::File::options().write(true).open(disk.path.join("data/store/fjall/0.jnl")).unwrap();
+    journal.write_all_at(&[0xff; 16], 300).unwrap();
+    std::fs::remove_file(disk.path.join("filler")).unwrap();
+    let stopped = tokio::task::spawn_blocking(move || broker.wait()).await.unwrap();
+    assert_eq!(stopped.code(), Some(6));
 }

@@ -56,9 +56,11 @@ pub(super) fn survey(folder: &Folder, mut found: impl FnMut(Item, u64, &Arc<Path
         }
         Err(damage) => survey.damages.push(damage),
     }
-    survey.keyspaces = folder.keyspaces(&mut survey.damages);
-    if survey.keyspaces.is_empty() {
-        survey.keyspaces = usual_numbers();
+    let mut damaged_names = Vec::new();
+    survey.keyspaces = folder.keyspaces(&mut damaged_names);
+    if !damaged_names.is_empty() {
+        add_usual_numbers(folder, &mut survey.keyspaces);
+        survey.damages.extend(damaged_names);
     }
     if let Some(groups) = survey.keyspaces.get(GROUPS).copied() {
         let in_tables = last_group_in_tables(folder, groups, &mut survey.damages);
@@ -119,9 +121,14 @@ fn last_group_in_tables(folder: &Folder, groups: u64, damages: &mut Vec<Damage>)
     last
 }
 
-/// In the order in which a store makes its keyspaces. Where the names cannot be read, this is the best guess, and the
-/// checksum of each record says whether it was right.
-fn usual_numbers() -> HashMap<String, u64> {
+/// A store makes its keyspaces in this order. Where a name cannot be read, this is the best guess, and the checksum of each
+/// record says whether it was right.
+fn add_usual_numbers(folder: &Folder, keyspaces: &mut HashMap<String, u64>) {
+    let known: Vec<_> = keyspaces.values().copied().collect();
     let names = Table::ALL.iter().map(|table| table.name()).chain([GROUPS]);
-    names.zip(1..).map(|(name, number)| (name.to_owned(), number)).collect()
+    for (name, number) in names.zip(1..) {
+        if !known.contains(&number) && folder.keyspace(number).exists() {
+            keyspaces.entry(name.to_owned()).or_insert(number);
+        }
+    }
 }

@@ -178,7 +178,7 @@ fn a_damaged_journal_is_refused_by_name_and_left_as_it_is() {
         let before = contents(&folder);
         for _ in 0..2 {
             let problem = match EmbeddedStore::open(&folder) {
-                Err(error @ (OpenError::LostWrites { .. } | OpenError::Engine { .. })) => error.to_string(),
+                Err(error @ (OpenError::LostWrites { .. } | OpenError::Damaged { .. })) => error.to_string(),
                 other => panic!("damage must be noticed, got {:?}", other.err()),
             };
             assert!(problem.contains(path.to_str().unwrap()), "{problem}");
@@ -189,8 +189,8 @@ fn a_damaged_journal_is_refused_by_name_and_left_as_it_is() {
         }
         let (records, damages) = salvaged(&folder);
         assert!(!damages.is_empty(), "part {part}");
-        assert!(part < 3 || records > 0, "part {part}: what comes before the damage can be read, {damages:?}");
-        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "the copy is gone");
+        assert_eq!(records, 19, "part {part}: all but the damaged one can be read, {damages:?}");
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "there is no copy");
     }
 }
 
@@ -208,19 +208,6 @@ fn a_journal_that_was_cut_off_is_refused_and_its_beginning_can_be_read() {
     let (records, damages) = salvaged(&folder);
     assert!((5..20).contains(&records), "{records} of 20");
     assert_eq!(damages.len(), 1, "{damages:?}");
-}
-
-#[test]
-fn an_open_that_was_cut_off_has_harmed_nothing() {
-    let parent = twenty_groups();
-    let folder = parent.path().join("store");
-    let (path, rescue) = (journal(&folder), folder.join("rescue"));
-    fs::create_dir(&rescue).unwrap();
-    fs::copy(&path, rescue.join(path.file_name().unwrap())).unwrap();
-    fs::write(rescue.join("complete"), "").unwrap();
-    fs::File::options().write(true).open(&path).unwrap().set_len(10).unwrap(); // as fjall left it
-    assert_eq!(count(&EmbeddedStore::open(&folder).unwrap()), 20);
-    assert!(!rescue.exists());
 }
 
 #[test]
@@ -260,7 +247,7 @@ fn a_damaged_table_file_is_noticed_by_name_and_all_else_can_be_read() {
     drop(store);
     let (records, damages) = salvaged(&folder);
     assert!(!damages.is_empty());
-    assert!((4_500..5_000).contains(&records), "{records} of 5000, {damages:?}");
+    assert!((4_990..=5_000).contains(&records), "{records} of 5000, {damages:?}");
 }
 
 #[test]

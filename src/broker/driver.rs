@@ -18,7 +18,7 @@ use super::{
     Answer, BrokerError, BrokerIdentity, Outcome, Refused, Reply, Settings,
     access::{Access, Caller},
     directory::Directory,
-    engine::{Command, Engine},
+    engine::{Command, Engine, RecoverError},
     identity::Identities,
     limits::Rates,
     queries::View,
@@ -30,7 +30,7 @@ use crate::{
     ids::{AgentId, IdSource},
     proto::v1,
     records::ParkReason,
-    store::Store,
+    store::{OpenError, Store},
     time::{Clock, Timestamp},
 };
 
@@ -47,11 +47,25 @@ const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// What is stored cannot be read.
-    #[error("failed to read the store: {0}")]
+    #[error(
+        "failed to read what is stored: the log says above what is damaged; `baton store check` finds all of it, and \
+         `baton store export` saves the rest ({0})"
+    )]
     Store(#[from] BrokerError),
     /// There is no thread for it.
     #[error("failed to start the engine's thread: {0}")]
     Thread(io::Error),
+}
+
+/// Why an engine has ended though nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// After a commit that failed: its store is damaged.
+    #[error(transparent)]
+    Store(OpenError),
+    /// It panicked: our bug, and the log says more.
+    #[error("the broker's engine has failed; start the broker again, nothing that was answered is lost")]
+    Panicked,
 }
 
 /// A running broker. Clones are handles of the same one.
@@ -76,7 +90,7 @@ struct Shared {
     stopping: CancellationToken,
     ended: CancellationToken,
     serving: watch::Receiver<bool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Result<(), OpenError>>>>,
 }
 
 impl Broker {
@@ -103,7 +117,7 @@ impl Broker {
             let run = move || {
                 // Also when the engine panics: whoever waits must hear of it.
                 let _ended = ended.drop_guard();
-                runtime.block_on(run(engine, queue, &*clock, &stopping, &serves));
+                runtime.block_on(run(engine, queue, &*clock, &stopping, &serves))
             };
             std::thread::Builder::new().name("baton-engine".to_owned()).spawn(run).map_err(StartError::Thread)?
         };
@@ -287,13 +301,17 @@ impl Broker {
         self.shared.draining.cancelled().await;
     }
 
-    /// Stops the engine: what is in its queue is still taken and committed, what comes later is refused. Returns whether
-    /// it ended in order.
-    pub async fn stop(&self) -> bool {
+    /// Stops the engine: what is in its queue is still taken and committed, what comes later is refused. Fails if it has
+    /// ended by itself.
+    pub async fn stop(&self) -> Result<(), EngineError> {
         self.shared.stopping.cancel();
         self.ended().await;
         let thread = self.shared.thread.lock().expect("no holder panics").take();
-        thread.is_none_or(|thread| thread.join().is_ok())
+        match thread.map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(damaged))) => Err(EngineError::Store(damaged)),
+            Some(Err(_panic)) => Err(EngineError::Panicked),
+        }
     }
 }
 
@@ -318,7 +336,7 @@ async fn run(
     clock: &dyn Clock,
     stopping: &CancellationToken,
     serves: &watch::Sender<bool>,
-) {
+) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
     let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
     tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -327,8 +345,8 @@ async fn run(
         tokio::select! {
             biased;
             () = stopping.cancelled(), if !queue.is_closed() => queue.close(),
-            _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now()),
-            received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return },
+            _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now())?,
+            received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return Ok(()) },
             () = tokio::time::sleep(until_due) => {}
         }
         let now = clock.now();
@@ -342,9 +360,12 @@ async fn run(
     }
 }
 
-fn take_up_again(engine: &mut Engine, now: Timestamp) {
+/// Fails if that is of no use.
+fn take_up_again(engine: &mut Engine, now: Timestamp) -> Result<(), OpenError> {
     match engine.recover(now) {
         Ok(()) => tracing::info!("the store takes writes again"),
-        Err(error) => tracing::debug!(%error, "the store does not take writes yet"),
+        Err(RecoverError::Store(error)) if error.is_damage() => return Err(error),
+        Err(error) => tracing::warn!(%error, "the store does not take writes yet"),
     }
+    Ok(())
 }

@@ -20,6 +20,6 @@ pub mod queries;
 mod settings;
 
 pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
-pub use driver::{Broker, StartError};
+pub use driver::{Broker, EngineError, StartError};
 pub use error::BrokerError;
 pub use settings::{AgentLimits, BrokerIdentity, Enrollment, Settings, TimeoutBounds};

@@ -86,6 +86,10 @@ fn export(args: &StoreArgs) -> Result<(), Failure> {
                 "value": readable(table, &record), "bytes": BASE64.encode(&record.value),
             }));
             failed = failed.take().or(written.err());
+            if let Err(problem) = records::check(table, &key, &record.value) {
+                damaged += 1;
+                eprintln!("baton: damaged: {}", line(&damage(&args.data, Some(table), &key, &problem.to_string())));
+            }
         }
         Found::Damaged { path, table, key, problem } => {
             damaged += 1;

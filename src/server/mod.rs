@@ -24,7 +24,7 @@ use self::{
     tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
-    broker::{Broker, BrokerError, StartError, identity::Identities, jwt::OperatorKeys},
+    broker::{Broker, BrokerError, EngineError, StartError, identity::Identities, jwt::OperatorKeys},
     config::{Config, MinimumTls, OperatorTokens, TlsSource},
     ids::{IdSource, SystemIds},
     proto,
@@ -134,10 +134,13 @@ pub async fn run(
     let fresh = tokio::spawn(reload::keep_fresh(setup, tls.clone(), reload));
     let served = serve(&broker, listener, tls, stop).await;
     fresh.abort();
-    let in_order = broker.stop().await;
+    let stopped = broker.stop().await;
     folder.remove_address();
-    served?;
-    if in_order { Ok(()) } else { Err(ServerError::Engine) }
+    match stopped {
+        Ok(()) => served,
+        Err(EngineError::Store(damaged)) => Err(damaged.into()),
+        Err(EngineError::Panicked) => Err(ServerError::Engine),
+    }
 }
 
 fn operator_keys(tokens: &OperatorTokens) -> Result<OperatorKeys, ServerError> {

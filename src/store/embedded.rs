@@ -5,11 +5,10 @@
 //!
 //! - `FORMAT`, which says what wrote it; an unknown one is refused and nothing is touched,
 //! - `LOCK`, held as long as the store is open, with the process id of its holder,
-//! - `witness`, the number of the last group. fjall's recovery cuts a damaged journal at the damage and drops what
-//!   follows it without a word. The store knows the number of its last group too: if it is lower than the witness's,
-//!   groups that were answered are gone, and the store does not open,
-//! - `rescue`, only while the store is being opened: the journals as they were, so that an open that fails can put them
-//!   back. A damaged store is never made worse by being opened.
+//! - `witness`, the number of the last group. The store knows the number of its last group too: if it is lower than the
+//!   witness's, groups that were answered are gone, and the store does not open,
+//! - `fjall`, which fjall gets to see only after `survey` has found it whole: a damaged store is never made worse by being
+//!   opened.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,16 +17,18 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Mutex, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use bytes::Bytes;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
-    rescue::{self, Journals},
+    files::{Damage, Folder, cut_journal},
+    survey,
 };
 
 /// What this version writes into `FORMAT`.
@@ -37,10 +38,17 @@ const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
 const WITNESS_MAGIC: &[u8; 8] = b"batonwit";
 /// fjall's own bookkeeping keyspace for the number of the last group; not one of our tables.
-const GROUPS: &str = "groups";
-const LAST_GROUP: &str = "last";
+pub(super) const GROUPS: &str = "groups";
+pub(super) const LAST_GROUP: &str = "last";
 /// Where fjall has its files.
 pub(super) const ENGINE_FOLDER: &str = "fjall";
+/// A store that failed to write takes writes again once there is room for this much.
+const ROOM_BYTES: usize = 16 * 1024 * 1024;
+const ROOM_FILE: &str = "room";
+/// fjall holds a commit back at 4 memtables that are to be written to disk, and at 30 runs that are to be merged.
+const MEMTABLES_BEHIND_MAX: usize = 2;
+const RUNS_BEHIND_MAX: usize = 24;
+const WAIT_FOR_FLUSHES: Duration = Duration::from_millis(10);
 
 /// Failed to open a store.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +101,18 @@ pub enum OpenError {
         /// The last group that was written.
         witness: u64,
     },
+    /// A file is not what was written.
+    #[error(
+        "failed to open the store: {} is damaged: {problem}; nothing was changed. Restore the folder from a backup, or \
+         see what can be read with `baton store check` and save it with `baton store export`",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A file cannot be read or written.
     #[error("failed to open the store: {}: {source}", path.display())]
     File {
@@ -101,18 +121,31 @@ pub enum OpenError {
         /// Why.
         source: io::Error,
     },
-    /// fjall cannot open it.
+    /// fjall cannot open it, though all that was looked at is whole.
     #[error(
-        "failed to open the store: {} is damaged: {source}; nothing was changed. Restore the folder from a backup, or \
-         see what can be read with `baton store check` and save it with `baton store export`",
+        "failed to open the store: fjall cannot open {}: {source}. Restore the folder from a backup, or see what can be \
+         read with `baton store check` and save it with `baton store export`",
         path.display()
     )]
     Engine {
-        /// The damaged file, or the folder of the table.
+        /// The folder.
         path: PathBuf,
         /// Why.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+}
+
+impl OpenError {
+    /// Whether what is on disk is not what was written, and trying again is of no use.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::LostWrites { .. } | Self::Damaged { .. })
+    }
+}
+
+impl From<Damage> for OpenError {
+    fn from(damage: Damage) -> Self {
+        Self::Damaged { path: damage.path, problem: damage.problem }
+    }
 }
 
 /// A store on disk.
@@ -123,35 +156,47 @@ pub struct EmbeddedStore {
     last_group: Mutex<u64>,
     witness: File,
     poisoned: AtomicBool,
+    /// How often in a row it was fjall's own threads that failed, and not a write of ours.
+    background_failures: AtomicU32,
     /// Dropped last: the lock goes when everything else is closed.
     _lock: File,
 }
 
-/// Holds a folder so that no broker opens it meanwhile, without opening it.
+/// Holds a folder so that no broker opens it meanwhile, without opening it and without changing anything.
 pub(super) struct FolderGuard {
-    _lock: File,
+    _lock: Option<File>,
 }
 
 impl FolderGuard {
     /// Only of a folder that has a store of this version.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
-        if !path.join("FORMAT").exists() {
-            return Err(OpenError::NotAStore { path: path.into() });
+        let format_path = path.join("FORMAT");
+        let found = fs::read(&format_path).map_err(|source| OpenError::File { path: format_path, source })?;
+        compare_format(path, &found)?;
+        let lock_path = path.join("LOCK");
+        let error = |source| OpenError::File { path: lock_path.clone(), source };
+        let mut lock = match File::open(&lock_path) {
+            // Nobody ever had it open, or it is a copy of one.
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Self { _lock: None }),
+            opened => opened.map_err(error)?,
+        };
+        match lock.try_lock_shared() {
+            Ok(()) => Ok(Self { _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => Err(in_use(path, &mut lock)),
+            Err(TryLockError::Error(source)) => Err(error(source)),
         }
-        check_format(path)?;
-        Ok(Self { _lock: lock(path)? })
     }
 }
 
 /// The open files of fjall. The tables go before the database that they are of.
-pub(super) struct Engine {
+struct Engine {
     tables: Vec<Keyspace>,
     groups: Keyspace,
     database: Database,
 }
 
 impl Engine {
-    pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
+    fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
         let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
         let database = Database::builder(&engine_path).open().map_err(error)?;
@@ -164,13 +209,27 @@ impl Engine {
         Ok(Self { tables, groups, database })
     }
 
-    pub(super) fn last_group(&self) -> Result<u64, OpenError> {
+    /// Waits until fjall has room for another commit. fjall would wait inside the commit, and for ever if the threads that
+    /// make room have failed, as they do when the disk is full.
+    #[expect(clippy::disallowed_methods, reason = "the thread that commits has nothing else to do")]
+    fn wait_for_flushes(&self) -> Result<(), fjall::Error> {
+        let is_behind = |table: &Keyspace| {
+            table.sealed_memtable_count() > MEMTABLES_BEHIND_MAX || table.tree.l0_run_count() > RUNS_BEHIND_MAX
+        };
+        while self.tables.iter().chain([&self.groups]).any(is_behind) {
+            self.database.persist(PersistMode::Buffer)?; // fails once such a thread has failed
+            std::thread::sleep(WAIT_FOR_FLUSHES);
+        }
+        Ok(())
+    }
+
+    fn last_group(&self) -> Result<u64, OpenError> {
         let error = |source: fjall::Error| OpenError::Engine { path: self.groups.path().into(), source: source.into() };
         let last = self.groups.get(LAST_GROUP).map_err(error)?;
         Ok(last.and_then(|number| number.as_ref().try_into().ok()).map_or(0, u64::from_be_bytes))
     }
 
-    pub(super) fn table(&self, table: Table) -> &Keyspace {
+    fn table(&self, table: Table) -> &Keyspace {
         &self.tables[table as usize]
     }
 }
@@ -187,13 +246,15 @@ impl EmbeddedStore {
         let lock = lock(path)?;
         let witness_path = path.join("witness");
         let witness = open_witness(&witness_path).map_err(file_error(&witness_path))?;
-        let (engine, last_group) = open_unharmed(path, &witness)?;
+        remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
+        let (engine, last_group) = open_whole(path, read_witness(&witness).unwrap_or(0))?;
         Ok(Self {
             path: path.into(),
             engine: RwLock::new(Some(engine)),
             last_group: Mutex::new(last_group),
             witness,
             poisoned: AtomicBool::new(false),
+            background_failures: AtomicU32::new(0),
             _lock: lock,
         })
     }
@@ -215,6 +276,7 @@ impl EmbeddedStore {
     }
 
     fn write(engine: &Engine, writes: &[&super::Write], group: u64) -> Result<(), fjall::Error> {
+        engine.wait_for_flushes()?;
         let mut batch = engine.database.batch().durability(Some(PersistMode::SyncData));
         for write in writes {
             let table = engine.table(write.key.table);
@@ -277,6 +339,10 @@ impl Store for EmbeddedStore {
         let Some(engine) = &*engine else { return Err(CommitError::Poisoned { path: self.path.clone() }) };
         if let Err(source) = Self::write(engine, &writes, number) {
             self.poisoned.store(true, Ordering::Relaxed);
+            match source {
+                fjall::Error::Poisoned => self.background_failures.fetch_add(1, Ordering::Relaxed),
+                _ => self.background_failures.swap(0, Ordering::Relaxed),
+            };
             return Err(CommitError::Engine { path: self.path.clone(), source: source.into() });
         }
         *last_group = number;
@@ -287,43 +353,69 @@ impl Store for EmbeddedStore {
         Ok(outcomes)
     }
 
-    /// Closes fjall, which takes no more writes after one that failed, and opens it again over what is on disk.
+    /// Closes fjall, which takes no more writes after one that failed, and opens it again over what is on disk: all that
+    /// was answered, and nothing else. As long as there is no room to write, everything can still be read.
     fn recover(&self) -> Result<(), OpenError> {
-        let mut last_group = self.last_group.lock().expect("no writer panics");
+        let last_group = self.last_group.lock().expect("no writer panics");
+        make_sure_of_room(&self.path)?;
         let mut engine = self.engine.write().expect("no writer panics");
         drop(engine.take());
-        let (opened, last) = open_unharmed(&self.path, &self.witness)?;
+        let folder = Folder::new(self.path.join(ENGINE_FOLDER));
+        if self.background_failures.load(Ordering::Relaxed) > 1 {
+            // There is room, and still fjall's threads fail: something that they read may be damaged.
+            survey::check_tables(&folder)?;
+            self.background_failures.store(0, Ordering::Relaxed);
+        }
+        survey::cut_behind(&folder, *last_group)?;
+        let (opened, _) = open_whole(&self.path, *last_group)?;
         *engine = Some(opened);
-        *last_group = last;
         self.poisoned.store(false, Ordering::Relaxed);
         Ok(())
     }
 }
 
-/// Opens fjall's files. If they are damaged, they are as they were afterwards.
-fn open_unharmed(path: &Path, witness: &File) -> Result<(Engine, u64), OpenError> {
-    let journals = Journals::keep(path).map_err(|(path, source)| OpenError::File { path, source })?;
-    let opened = Engine::open(path).and_then(|engine| {
-        let last_group = engine.last_group()?;
-        Ok((engine, last_group))
+/// Opens fjall's files if they are whole and have all groups up to this one. Otherwise they are not touched.
+fn open_whole(path: &Path, group: u64) -> Result<(Engine, u64), OpenError> {
+    let folder = Folder::new(path.join(ENGINE_FOLDER));
+    let survey = survey::check(&folder)?;
+    if survey.last_group < group {
+        let journal = survey.journal.unwrap_or_else(|| folder.path().into());
+        return Err(OpenError::LostWrites { path: path.into(), journal, store: survey.last_group, witness: group });
+    }
+    if let Some((journal, length)) = survey.unfinished {
+        cut_journal(&journal, length)?; // nobody had an answer to it
+    }
+    let engine = Engine::open(path)?;
+    let last_group = engine.last_group()?;
+    if last_group != survey.last_group {
+        let source = format!("it ends at group {last_group}, but the files end at group {}", survey.last_group).into();
+        return Err(OpenError::Engine { path: folder.path().into(), source });
+    }
+    Ok((engine, last_group))
+}
+
+/// Writes a file as large as what may be written next, and removes it. Not of zeros: some disks do not store those.
+fn make_sure_of_room(path: &Path) -> Result<(), OpenError> {
+    let file_path = path.join(ROOM_FILE);
+    let mut number = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        number.to_le_bytes()
     });
-    let witnessed = read_witness(witness).unwrap_or(0);
-    let outcome = match opened {
-        Ok((engine, store)) if store < witnessed => {
-            drop(engine);
-            let journal = journals.last().unwrap_or_else(|| path.join(ENGINE_FOLDER));
-            Err(OpenError::LostWrites { path: path.into(), journal, store, witness: witnessed })
-        }
-        Err(OpenError::Engine { path: engine, source }) => {
-            let path = rescue::damaged_journal(&*source, &journals).unwrap_or(engine);
-            Err(OpenError::Engine { path, source })
-        }
-        opened => opened,
-    };
-    // By now whatever was opened in vain is closed again.
-    let put_away = if outcome.is_ok() { journals.forget() } else { journals.put_back() };
-    put_away.map_err(|(path, source)| OpenError::File { path, source })?;
-    outcome
+    let chunk: Vec<u8> = noise.take(64 * 1024 / 8).flatten().collect();
+    let written = File::create(&file_path).and_then(|mut file| {
+        (0..ROOM_BYTES / chunk.len()).try_for_each(|_| file.write_all(&chunk))?;
+        file.sync_all()
+    });
+    let removed = remove_room(path);
+    written.and(removed).map_err(|source| OpenError::File { path: file_path, source })
+}
+
+fn remove_room(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path.join(ROOM_FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 fn read_error(table: &Keyspace, source: fjall::Error) -> ReadError {
@@ -334,11 +426,7 @@ fn check_format(path: &Path) -> Result<(), OpenError> {
     let format_path = path.join("FORMAT");
     let error = |source| OpenError::File { path: format_path.clone(), source };
     match fs::read(&format_path) {
-        Ok(found) if found == FORMAT.as_bytes() => Ok(()),
-        Ok(found) => {
-            let found = String::from_utf8_lossy(&found).trim_end().chars().take(80).collect();
-            Err(OpenError::Format { path: path.into(), found })
-        }
+        Ok(found) => compare_format(path, &found),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
             // Complete or absent, never half: written beside it, synced, renamed. The draft may be there from a start that
             // was cut off.
@@ -359,6 +447,22 @@ fn check_format(path: &Path) -> Result<(), OpenError> {
     }
 }
 
+fn compare_format(path: &Path, found: &[u8]) -> Result<(), OpenError> {
+    if found == FORMAT.as_bytes() {
+        return Ok(());
+    }
+    let found = String::from_utf8_lossy(found).trim_end().chars().take(80).collect();
+    Err(OpenError::Format { path: path.into(), found })
+}
+
+fn in_use(path: &Path, lock: &mut File) -> OpenError {
+    let mut pid = String::new();
+    let read = lock.read_to_string(&mut pid);
+    let known = read.is_ok() && !pid.trim().is_empty();
+    let pid = if known { pid.trim().to_owned() } else { "unknown".to_owned() };
+    OpenError::InUse { path: path.into(), pid }
+}
+
 fn lock(path: &Path) -> Result<File, OpenError> {
     let lock_path = path.join("LOCK");
     let error = |source| OpenError::File { path: lock_path.clone(), source };
@@ -366,13 +470,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
         File::options().read(true).write(true).create(true).truncate(false).open(&lock_path).map_err(error)?;
     match file.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let read = file.read_to_string(&mut pid);
-            let known = read.is_ok() && !pid.trim().is_empty();
-            let pid = if known { pid.trim().to_owned() } else { "unknown".to_owned() };
-            return Err(OpenError::InUse { path: path.into(), pid });
-        }
+        Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut file)),
         Err(TryLockError::Error(source)) => return Err(error(source)),
     }
     let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -380,7 +478,7 @@ fn lock(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-pub(super) fn open_witness(path: &Path) -> io::Result<File> {
+fn open_witness(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).open(path)
 }
 

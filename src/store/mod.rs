@@ -8,9 +8,10 @@
 
 pub mod conformance;
 mod embedded;
+mod files;
 mod memory;
-mod rescue;
 mod salvage;
+mod survey;
 
 use std::{ops::Bound, path::PathBuf};
 
@@ -193,7 +194,7 @@ pub enum CommitError {
     Read(#[from] ReadError),
     /// The group could not be written or synced.
     #[error(
-        "failed to write to the store in {}: {source}; make sure that the disk has space and is healthy, then restart",
+        "failed to write to the store in {}: {source}; make sure that the disk has space and is healthy",
         path.display()
     )]
     Engine {

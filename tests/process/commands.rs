@@ -1,8 +1,12 @@
 //! The command line as a newcomer meets it: what goes wrong, the message, the exit code.
 
-use std::{fs, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::broker::{Broker, baton, exit_of, write};
 
@@ -58,18 +62,76 @@ fn a_broken_configuration_is_refused() {
     );
 }
 
+/// The journal of a broker that was killed, and the bytes in it that say something.
+fn journal_of(data: &Path) -> (PathBuf, usize) {
+    let path = data.join("store/fjall/0.jnl");
+    let length = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    (path, length)
+}
+
+fn store_command(command: &str, data: &Path) -> (Option<i32>, String, String) {
+    let output = baton().args(["store", command, "--data"]).arg(data).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
 #[tokio::test]
-async fn a_damaged_store_is_refused() {
+async fn a_damaged_store_is_refused_and_what_can_be_read_is_saved() {
+    let broker = Broker::start();
+    for name in ["a", "b", "c"] {
+        broker.agent(name).await;
+    }
+    let folder = broker.kill();
+    let data = folder.path().join("data");
+    let (whole_code, whole, _) = store_command("export", &data);
+    let (code, report, _) = store_command("check", &data);
+    assert_eq!((whole_code, code), (Some(0), Some(0)));
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let agents = report["tables"].as_array().unwrap().iter().find(|table| table["table"] == "agents").unwrap();
+    assert_eq!((&agents["records"], &agents["damaged"]), (&json!(3), &json!(0)));
+    let of_a = whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let of_a =
+        of_a.into_iter().find(|record| record["table"] == "agents" && record["key"] == hex::encode("a")).unwrap();
+    assert!(of_a["value"]["card"].is_string() && of_a["revision"] == 1, "{of_a}");
+
+    let (journal, length) = journal_of(&data);
+    let mut bytes = fs::read(&journal).unwrap();
+    bytes[length / 2] ^= 1;
+    fs::write(&journal, bytes).unwrap();
+    let before = fs::read(&journal).unwrap();
+    let mut start = baton();
+    start.args(["dev", "--port", "0", "--data"]).arg(&data);
+    check(exit_of(&mut start), 6, journal.to_str().unwrap());
+    let (code, report, problem) = store_command("check", &data);
+    assert_eq!(code, Some(6), "{problem}");
+    assert!(report.contains(journal.to_str().unwrap()), "{report}");
+    let (code, rest, problem) = store_command("export", &data);
+    assert_eq!(code, Some(6));
+    assert!(problem.contains(journal.to_str().unwrap()), "{problem}");
+    let lines: Vec<_> = whole.lines().collect();
+    assert!(!rest.is_empty() && rest.lines().count() < lines.len());
+    assert!(fs::read(&journal).unwrap() == before, "nothing was changed");
+}
+
+#[tokio::test]
+async fn a_store_that_ends_too_early_is_refused() {
     let broker = Broker::start();
     broker.agent("a").await;
     let folder = broker.kill();
-    let journals = fs::read_dir(folder.path().join("data/store/fjall")).unwrap().map(|entry| entry.unwrap().path());
-    for journal in journals.filter(|path| path.extension().is_some_and(|end| end == "jnl")) {
-        fs::OpenOptions::new().write(true).open(journal).unwrap().set_len(0).unwrap();
-    }
+    let (journal, length) = journal_of(&folder.path().join("data"));
+    fs::OpenOptions::new().write(true).open(journal).unwrap().set_len(length as u64 - 20).unwrap();
     let mut start = baton();
     start.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
-    check(exit_of(&mut start), 6, "damaged");
+    check(exit_of(&mut start), 6, "baton store check");
+}
+
+#[test]
+fn a_store_is_checked_only_where_there_is_one_and_no_broker_has_it() {
+    let broker = Broker::start();
+    check(exit_of(baton().args(["store", "check", "--data"]).arg(broker.data())), 4, "another broker has it");
+    let nothing = broker.folder.path().join("nothing");
+    check(exit_of(baton().args(["store", "export", "--data"]).arg(&nothing)), 3, "FORMAT");
+    assert!(!nothing.exists());
 }
 
 #[test]

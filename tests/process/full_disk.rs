@@ -1,8 +1,10 @@
 //! A broker whose disk is full refuses, says so to health checks, and goes on by itself when there is room again.
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,26 +16,43 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus,
 
 use crate::broker::{Broker, baton, card, composer};
 
-/// A small disk of its own. `None` where this user may not mount one.
+/// A small disk for a broker's data.
 struct SmallDisk {
+    /// As this process sees it.
     path: PathBuf,
-    /// Where it is mounted; goes after it.
-    _folder: tempfile::TempDir,
+    is_mounted: bool,
 }
 
 impl SmallDisk {
-    fn mount(size: &str) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(folder.path());
-        let mounted = mount.output().is_ok_and(|output| output.status.success());
-        mounted.then(|| Self { path: folder.path().to_owned(), _folder: folder })
+    /// A broker on a disk that root mounts, or on one in a namespace of its own. `None` where neither is permitted.
+    fn start_broker(size: &str) -> Option<(Broker, Self)> {
+        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let path = folder.path().to_owned();
+        let options = ["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"];
+        let mounted = Command::new("mount").args(options).arg(&path).output();
+        if mounted.is_ok_and(|output| output.status.success()) {
+            return Some((Broker::start_in(folder, &[]), Self { path, is_mounted: true }));
+        }
+        let permitted = Command::new("unshare").args(["-rm", "mount"]).args(options).arg(&path).output();
+        if !permitted.is_ok_and(|output| output.status.success()) {
+            println!("skipped: this user may neither mount a small disk nor make a namespace to mount it in");
+            return None;
+        }
+        let mut command = Command::new("unshare");
+        let script = format!("mount {} \"$0\" && exec \"$@\"", options.join(" "));
+        command.args(["-rm", "sh", "-c", &script]).arg(&path).arg(baton().get_program());
+        command.args(["dev", "--port", "0", "--data"]).arg(path.join("data"));
+        let broker = Broker::spawn(command, folder);
+        let root = PathBuf::from(format!("/proc/{}/root", broker.pid()));
+        Some((broker, Self { path: root.join(path.strip_prefix("/").unwrap()), is_mounted: false }))
     }
 }
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        drop(Command::new("umount").arg("--lazy").arg(&self.path).status());
+        if self.is_mounted {
+            drop(Command::new("umount").arg("--lazy").arg(&self.path).status());
+        }
     }
 }
 
@@ -44,87 +63,120 @@ fn fill(path: &Path) {
     while file.write(&[1; 64 * 1024]).is_ok_and(|written| written > 0) {}
 }
 
-async fn send(client: &Client, text: &str) -> Result<v1::Receipt, ClientError> {
+fn message(text: &str) -> bytes::Bytes {
     let info = v1::Info { text: text.to_owned(), ..Default::default() };
-    let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &info);
-    send_bytes(client, envelope).await
+    composer("a").encode("b", MessageType::Info, &About::default(), &info)
 }
 
-async fn send_bytes(client: &Client, envelope: bytes::Bytes) -> Result<v1::Receipt, ClientError> {
-    let request = v1::SendRequest { envelope };
+async fn send(client: &Client, envelope: &bytes::Bytes) -> Result<v1::Receipt, ClientError> {
+    let request = v1::SendRequest { envelope: envelope.clone() };
     Ok(client.answer(client.messages().send(request).await)?.receipt.unwrap())
+}
+
+/// A client, and whether health checks hear that the broker serves.
+async fn connect(broker: &Broker, disk: &SmallDisk) -> (Client, impl AsyncFnMut() -> bool) {
+    let (server, ca) = (broker.address.clone(), disk.path.join("data/tls/ca.pem"));
+    let pem = std::fs::read(&ca).unwrap();
+    let client = Client::connect(&Options { server, ca: Some(ca), token: None, certificate: None }).await.unwrap();
+    let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", broker.address)).unwrap();
+    let mut health = HealthClient::new(endpoint.tls_config(tls).unwrap().connect().await.unwrap());
+    let serves = async move || {
+        let answer = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+        answer.status() == ServingStatus::Serving
+    };
+    (client, serves)
+}
+
+async fn register(client: &Client, names: &[&str]) {
+    for name in names {
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
+        client.agents().register_agent(request).await.unwrap();
+    }
+}
+
+/// All that this agent has in its mailbox of what is wanted.
+async fn received(client: &Client, agent: &str, wanted: &BTreeSet<String>) -> BTreeSet<String> {
+    let token = client.prove(&crate::broker::identity(agent)).await.unwrap();
+    let agent = client.with_token(&token).unwrap();
+    let request = v1::ReceiveRequest { max_outstanding: 4096, ..Default::default() };
+    let mut deliveries = agent.answer(agent.messages().receive(request).await).unwrap();
+    let mut found = BTreeSet::new();
+    while !found.is_superset(wanted) {
+        let next = tokio::time::timeout(Duration::from_secs(20), tokio_stream::StreamExt::next(&mut deliveries)).await;
+        let Ok(Some(delivery)) = next else { break };
+        let envelope = delivery.unwrap().delivery.unwrap().envelope;
+        found.insert(<v1::Envelope as prost::Message>::decode(envelope).unwrap().message_id);
+    }
+    found
 }
 
 #[tokio::test]
 async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
-    let Some(disk) = SmallDisk::mount("400m") else {
-        println!("skipped: this user may not mount a small disk");
-        return;
-    };
-    let data = disk.path.join("data");
-    let mut command = baton();
-    command.args(["dev", "--port", "0", "--data"]).arg(&data);
-    let broker = Broker::spawn(command, std::sync::Arc::new(tempfile::tempdir().unwrap()));
-    let options =
-        Options { server: broker.address.clone(), ca: Some(data.join("tls/ca.pem")), token: None, certificate: None };
-    let client = Client::connect(&options).await.unwrap();
-    for name in ["a", "b"] {
-        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
-        client.agents().register_agent(request).await.unwrap();
-    }
-    let pem = std::fs::read(data.join("tls/ca.pem")).unwrap();
-    let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("https://{}", broker.address)).unwrap();
-    let mut health = HealthClient::new(endpoint.tls_config(tls).unwrap().connect().await.unwrap());
-    let mut serving = async || health.check(HealthCheckRequest::default()).await.unwrap().into_inner().status();
+    let Some((broker, disk)) = SmallDisk::start_broker("400m") else { return };
+    let (client, mut serves) = connect(&broker, &disk).await;
+    register(&client, &["a", "b"]).await;
+    let mut promised = Vec::new();
+    let before = message("before");
+    promised.push((before.clone(), send(&client, &before).await.unwrap()));
 
-    let mut promised = vec![send(&client, "before").await.unwrap().message_id];
     fill(&disk.path.join("filler"));
-    // Trying to go on may give back room for a few more; then it is full again.
+    // The journal's last page may have room for a few more.
     let text = "x".repeat(60_000);
-    let (mut meanwhile, mut said_so) = (None, false);
-    for _ in 0..20_000 {
-        let info = v1::Info { text: text.clone(), ..Default::default() };
-        let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &info);
-        match send_bytes(&client, envelope.clone()).await {
-            Ok(receipt) => promised.push(receipt.message_id),
+    let meanwhile = loop {
+        let envelope = message(&text);
+        match send(&client, &envelope).await {
+            Ok(receipt) => promised.push((envelope, receipt)),
             Err(error) => {
                 assert_eq!(error.reason(), Some("STORE_UNAVAILABLE"), "{error}");
-                meanwhile = Some(envelope);
-                said_so |= serving().await == ServingStatus::NotServing;
-                if said_so {
-                    break;
-                }
+                break envelope;
             }
         }
+        assert!(promised.len() < 1000, "a full disk refuses");
+    };
+    // It tries to go on every second, and does not say that it does before it can.
+    for _ in 0..30 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let refused = send(&client, &message(&text)).await.map(drop).unwrap_err();
+        assert_eq!(refused.reason(), Some("STORE_UNAVAILABLE"), "{refused}");
+        assert!(!serves().await, "health checks hear of it");
     }
-    let meanwhile = meanwhile.expect("a full disk refuses");
-    assert!(said_so, "health checks hear of it");
+    // What is stored can be read all the while.
+    client.agents().get_agent(v1::GetAgentRequest { agent_id: "a".into() }).await.unwrap();
 
     std::fs::remove_file(disk.path.join("filler")).unwrap();
-    let mut again = send_bytes(&client, meanwhile.clone()).await;
+    let mut again = send(&client, &meanwhile).await;
     for _ in 0..100 {
         if again.is_ok() {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(200)).await; // it tries once a second
-        again = send_bytes(&client, meanwhile.clone()).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        again = send(&client, &meanwhile).await;
     }
-    promised.push(again.expect("with room again it goes on by itself").message_id);
-    assert_eq!(serving().await, ServingStatus::Serving);
-    promised.push(send(&client, "after").await.unwrap().message_id);
+    promised.push((meanwhile, again.expect("with room again it goes on by itself")));
+    assert!(serves().await);
+    let after = message("after");
+    promised.push((after.clone(), send(&client, &after).await.unwrap()));
 
-    let token = client.prove(&crate::broker::identity("b")).await.unwrap();
-    let b = client.with_token(&token).unwrap();
-    let request = v1::ReceiveRequest { max_outstanding: 4096, max_deliveries: u32::try_from(promised.len()).unwrap() };
-    let mut deliveries = b.answer(b.messages().receive(request).await).unwrap();
-    let mut delivered = std::collections::BTreeSet::new();
-    while let Some(delivery) = tokio_stream::StreamExt::next(&mut deliveries).await {
-        let envelope = delivery.unwrap().delivery.unwrap().envelope;
-        delivered.insert(<v1::Envelope as prost::Message>::decode(envelope).unwrap().message_id);
+    for (envelope, receipt) in &promised {
+        assert_eq!(send(&client, envelope).await.unwrap(), *receipt, "the first receipt comes again");
     }
-    let lost: Vec<_> = promised.iter().filter(|id| !delivered.contains(*id)).collect();
-    // A message that was refused may have been stored all the same, and then takes one of the places.
-    let extra = delivered.len() - (promised.len() - lost.len());
-    assert_eq!(lost.len(), extra, "lost: {lost:?}");
+    let wanted: BTreeSet<_> = promised.iter().map(|(_, receipt)| receipt.message_id.clone()).collect();
+    let found = received(&client, "b", &wanted).await;
+    assert_eq!(wanted.difference(&found).collect::<Vec<_>>(), Vec::<&String>::new(), "lost");
+}
+
+#[tokio::test]
+async fn a_broker_that_finds_its_store_damaged_when_it_opens_it_again_stops_and_says_so() {
+    use std::os::unix::fs::FileExt as _;
+    let Some((broker, disk)) = SmallDisk::start_broker("400m") else { return };
+    let (client, _) = connect(&broker, &disk).await;
+    register(&client, &["a", "b"]).await;
+    fill(&disk.path.join("filler"));
+    while send(&client, &message(&"x".repeat(60_000))).await.is_ok() {}
+    let journal = std::fs::File::options().write(true).open(disk.path.join("data/store/fjall/0.jnl")).unwrap();
+    journal.write_all_at(&[0xff; 16], 300).unwrap();
+    std::fs::remove_file(disk.path.join("filler")).unwrap();
+    let stopped = tokio::task::spawn_blocking(move || broker.wait()).await.unwrap();
+    assert_eq!(stopped.code(), Some(6));
 }

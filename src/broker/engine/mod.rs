@@ -47,7 +47,7 @@ use crate::{
     ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
     records::{self, AgentRecord, ParkReason, TaskRecord},
-    store::{Key, Order, Store, Table},
+    store::{Key, OpenError, Order, Store, Table},
     time::Timestamp,
 };
 
@@ -237,6 +237,17 @@ pub enum HolderKind {
     },
 }
 
+/// Why an engine cannot go on yet.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// Its store cannot be opened again.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    /// What is stored cannot be read.
+    #[error("failed to read what is stored: {0}")]
+    Read(#[from] BrokerError),
+}
+
 /// The pipeline's core. See the module.
 pub struct Engine {
     store: Arc<dyn Store>,
@@ -340,11 +351,8 @@ impl Engine {
 
     /// After a commit that failed: begins again with what is on disk, as after a restart. Every session is told to come
     /// back.
-    pub fn recover(&mut self, now: Timestamp) -> Result<(), BrokerError> {
-        self.store.recover().map_err(|error| {
-            tracing::warn!(%error, "the store cannot be opened again yet");
-            BrokerError::StoreUnavailable
-        })?;
+    pub fn recover(&mut self, now: Timestamp) -> Result<(), RecoverError> {
+        self.store.recover()?;
         self.directory.reset(self.settings.presence_rule(now), load_agents(&*self.store)?);
         let (directory, identity) = (self.directory.clone(), self.identity.clone());
         let again = Self::over(self.store.clone(), directory, identity, self.settings.clone(), self.ids.clone(), now)?;

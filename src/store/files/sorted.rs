@@ -1,0 +1,271 @@
+//! A table file: sorted entries in blocks, then an index, a filter and what else fjall wants to know of it.
+//!
+//! ```text
+//! file    an archive; sections of blocks: "data", "tli", "index", "filter", "filter_tli", "meta"
+//! block   "LSM" 3, kind u8, XXH3-128 of the content u128, length u32, length again u32, XXH3-128 of this head, its low u32
+//! data    entries, 255, ..., trailer of 31 bytes: restart interval u8, ..., number of entries u32
+//! entry   type u8, seqno, length of the key, key, length of the value, value; numbers are variable in length,
+//!         and but for every first of an interval: ..., length of what it shares with that one's key, of the rest, the rest, ...
+//! ```
+
+use std::{collections::VecDeque, ops::Range, path::Path, sync::Arc};
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
+
+use super::{
+    Damage,
+    archive::Archive,
+    manifest::LiveTable,
+    merge::{Entry, Source},
+    numbers::Reader,
+};
+
+const HEAD: u64 = 33;
+const MAGIC: &[u8] = b"LSM\x03";
+const DATA: u8 = 0;
+const TRAILER: usize = 31;
+const CHUNK: u64 = 1024 * 1024;
+/// Sections that are no blocks.
+const NO_BLOCKS: [&[u8]; 2] = [b"table_version", b"linked_blob_files"];
+
+/// The entries of files that follow each other; what is damaged is said, and left out.
+pub(super) fn read_run(run: Vec<LiveTable>) -> Source {
+    Box::new(run.into_iter().flat_map(|table| -> Source {
+        match Table::open(&table) {
+            Ok(read) => Box::new(read),
+            Err(damage) => Box::new(std::iter::once(Err(damage))),
+        }
+    }))
+}
+
+/// Checks what fjall reads when it opens the file: all but the data blocks.
+pub(super) fn check_frame(table: &LiveTable) -> Result<(), Damage> {
+    let archive = Archive::open(&table.path)?.with_sections()?;
+    for name in ["data", "tli", "meta"] {
+        archive.section(name)?;
+    }
+    for (name, place) in &archive.sections {
+        if name == b"data" || NO_BLOCKS.contains(&name.as_slice()) {
+            continue;
+        }
+        let mut blocks = Blocks { at: place.start, end: place.end };
+        while let Some(block) = blocks.next(&archive)? {
+            block.map_err(|hole| damaged(&table.path, &hole))?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks every byte.
+pub(super) fn check_whole(table: &LiveTable) -> Result<(), Damage> {
+    match is_whole(&Archive::open(&table.path)?, table)? {
+        true => Ok(()),
+        false => Err(Damage::new(&table.path, "its checksum is wrong")),
+    }
+}
+
+fn is_whole(archive: &Archive, table: &LiveTable) -> Result<bool, Damage> {
+    let Some(checksum) = table.checksum else { return Ok(true) };
+    let mut hash = Xxh3Default::new();
+    let mut at = 0;
+    while at < archive.length {
+        let end = (at + CHUNK).min(archive.length);
+        hash.update(&archive.read(at..end)?);
+        at = end;
+    }
+    Ok(hash.digest128() == checksum)
+}
+
+fn damaged(path: &Path, hole: &Range<u64>) -> Damage {
+    Damage::new(path, format!("bytes {} to {} are not what was written", hole.start, hole.end))
+}
+
+/// A file that is being read.
+struct Table {
+    archive: Archive,
+    path: Arc<Path>,
+    seqno_base: u64,
+    blocks: Blocks,
+    entries: VecDeque<Entry>,
+    /// Is said once something whole comes behind it: what the file ends with need not be blocks.
+    hole: Option<Range<u64>>,
+    is_whole: bool,
+    damages_said: u32,
+}
+
+impl Table {
+    fn open(table: &LiveTable) -> Result<Self, Damage> {
+        let archive = Archive::open(&table.path)?;
+        let is_whole = is_whole(&archive, table)? && !archive.sections.is_empty();
+        let place = archive.section("data").unwrap_or(0..archive.length);
+        Ok(Self {
+            path: table.path.as_path().into(),
+            seqno_base: table.seqno_base,
+            blocks: Blocks { at: place.start, end: place.end },
+            entries: VecDeque::new(),
+            hole: None,
+            is_whole,
+            damages_said: 0,
+            archive,
+        })
+    }
+
+    fn say(&mut self, damage: Damage) -> Option<Result<Entry, Damage>> {
+        self.damages_said += 1;
+        Some(Err(damage))
+    }
+
+    /// At the end of the blocks.
+    fn say_what_is_left(&mut self) -> Option<Result<Entry, Damage>> {
+        if self.is_whole {
+            return None;
+        }
+        self.is_whole = true; // said once
+        let ends = !self.archive.sections.is_empty();
+        match self.hole.take().filter(|_| ends) {
+            Some(hole) => self.say(damaged(&self.path, &hole)),
+            None if !ends => self.say(Damage::new(&self.path, "its end is damaged or missing")),
+            None if self.damages_said == 0 => self.say(Damage::new(&self.path, "it is damaged behind its records")),
+            None => None,
+        }
+    }
+}
+
+impl Iterator for Table {
+    type Item = Result<Entry, Damage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(entry) = self.entries.pop_front() {
+                return Some(Ok(entry));
+            }
+            let block = match self.blocks.next(&self.archive) {
+                Ok(Some(Ok(block))) => block,
+                Ok(Some(Err(hole))) => {
+                    self.hole = Some(self.hole.take().map_or(hole.start, |before| before.start)..hole.end);
+                    continue;
+                }
+                Ok(None) => return self.say_what_is_left(),
+                Err(damage) => {
+                    self.blocks.at = self.blocks.end;
+                    return self.say(damage);
+                }
+            };
+            if block.kind != DATA {
+                continue;
+            }
+            match entries(&block.content, self.seqno_base, &self.path) {
+                Some(entries) => self.entries = entries,
+                None => self.hole = Some(block.place.clone()),
+            }
+            if let Some(hole) = self.hole.take() {
+                return self.say(damaged(&self.path, &hole));
+            }
+        }
+    }
+}
+
+struct Block {
+    place: Range<u64>,
+    kind: u8,
+    content: Bytes,
+}
+
+/// Blocks that follow each other.
+struct Blocks {
+    at: u64,
+    end: u64,
+}
+
+impl Blocks {
+    /// The next block, or a place where there is none. `None`: the end.
+    fn next(&mut self, archive: &Archive) -> Result<Option<Result<Block, Range<u64>>>, Damage> {
+        let (start, end) = (self.at, self.end);
+        if start >= end {
+            return Ok(None);
+        }
+        let Some(head) = self.head_at(archive, start)? else {
+            self.at = self.next_head(archive, start + 1)?;
+            return Ok(Some(Err(start..self.at)));
+        };
+        let content = start + HEAD..start + HEAD + u64::from(head.length);
+        self.at = content.end;
+        let content = Bytes::from(archive.read(content)?);
+        Ok(Some(match xxh3_128(&content) == head.checksum {
+            true => Ok(Block { place: start..self.at, kind: head.kind, content }),
+            false => Err(start..self.at),
+        }))
+    }
+
+    fn head_at(&self, archive: &Archive, at: u64) -> Result<Option<Head>, Damage> {
+        if at + HEAD > self.end {
+            return Ok(None);
+        }
+        let head = parse_head(&archive.read(at..at + HEAD)?);
+        Ok(head.filter(|head| at + HEAD + u64::from(head.length) <= self.end))
+    }
+
+    /// Where the next head is, or the end.
+    fn next_head(&self, archive: &Archive, from: u64) -> Result<u64, Damage> {
+        let mut chunk = from;
+        while chunk + HEAD <= self.end {
+            let bytes = archive.read(chunk..(chunk + CHUNK).min(self.end))?;
+            for (place, window) in bytes.windows(MAGIC.len()).enumerate() {
+                let at = chunk + place as u64;
+                if window == MAGIC && self.head_at(archive, at)?.is_some() {
+                    return Ok(at);
+                }
+            }
+            // A head may lie across two chunks.
+            chunk += (bytes.len() as u64).saturating_sub(HEAD).max(1);
+        }
+        Ok(self.end)
+    }
+}
+
+struct Head {
+    kind: u8,
+    checksum: u128,
+    length: u32,
+}
+
+fn parse_head(bytes: &[u8]) -> Option<Head> {
+    let (protected, checksum) = bytes.split_at_checked(29)?;
+    let mut reader = Reader(protected);
+    (reader.bytes(4)? == MAGIC).then_some(())?;
+    let head = Head { kind: reader.u8()?, checksum: reader.u128()?, length: reader.u32()? };
+    let low = xxh3_128(protected).to_le_bytes();
+    (checksum == &low[..4]).then_some(head)
+}
+
+fn entries(content: &Bytes, seqno_base: u64, path: &Arc<Path>) -> Option<VecDeque<Entry>> {
+    let (data, trailer) = content.split_at_checked(content.len().checked_sub(TRAILER)?)?;
+    let interval = usize::from(trailer[0]).max(1);
+    let count = Reader(&trailer[TRAILER - 4..]).u32()?;
+    let mut reader = Reader(data);
+    let mut entries = VecDeque::new();
+    let mut base: &[u8] = &[];
+    for number in 0..count as usize {
+        let value_type = reader.u8()?;
+        let seqno = reader.varint()?;
+        let key = if number % interval == 0 {
+            let length = reader.length()?;
+            base = reader.bytes(length)?;
+            content.slice_ref(base)
+        } else {
+            let (shared, rest) = (reader.length()?, reader.length()?);
+            [base.get(..shared)?, reader.bytes(rest)?].concat().into()
+        };
+        let value = match value_type {
+            0 => {
+                let length = reader.length()?;
+                Some(content.slice_ref(reader.bytes(length)?))
+            }
+            1 | 2 => None,
+            _ => return None,
+        };
+        entries.push_back(Entry { key, seqno: seqno.saturating_add(seqno_base), value, path: path.clone() });
+    }
+    Some(entries)
+}

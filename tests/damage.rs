@@ -1,0 +1,405 @@
+//! Damaged stores: none is opened as if nothing were, none is made worse, and what can be read of one is read.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    ops::Bound::Unbounded,
+    path::{Path, PathBuf},
+};
+
+use baton::store::{
+    Change, EmbeddedStore, Found, OpenError, Order, Store, Table,
+    conformance::{delete, put},
+    read_all,
+};
+use proptest::prelude::*;
+
+type Records = BTreeMap<(&'static str, Vec<u8>), (u64, Vec<u8>)>;
+type Files = BTreeMap<PathBuf, Vec<u8>>;
+
+/// Every file of a folder.
+fn files(folder: &Path) -> Files {
+    let mut all = Files::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => drop(all.insert(path.clone(), fs::read(&path).unwrap())),
+            }
+        }
+    }
+    all
+}
+
+/// Makes a folder what it was.
+fn put_back(folder: &Path, files: &Files) {
+    fs::remove_dir_all(folder).unwrap();
+    for (path, bytes) in files {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+fn names(files: &Files) -> Vec<&PathBuf> {
+    files.keys().collect()
+}
+
+fn records(store: &dyn Store) -> Result<Records, String> {
+    let mut all = Records::new();
+    for table in Table::ALL {
+        let found = store.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX);
+        for (key, record) in found.map_err(|error| error.to_string())? {
+            all.insert((table.name(), key.to_vec()), (record.revision, record.value.to_vec()));
+        }
+    }
+    Ok(all)
+}
+
+/// What can be read without opening the store, and what is said of the rest.
+fn salvaged(folder: &Path) -> (Records, Vec<String>) {
+    let (mut all, mut damages) = (Records::new(), Vec::new());
+    read_all(folder, |found| match found {
+        Found::Record { table, key, record } => {
+            let former = all.insert((table.name(), key.to_vec()), (record.revision, record.value.to_vec()));
+            assert_eq!(former, None, "each record once");
+        }
+        Found::Damaged { path, problem, .. } => damages.push(format!("{}: {problem}", path.display())),
+    })
+    .unwrap();
+    (all, damages)
+}
+
+/// Has fjall write the tables' records into table files, and perhaps merge those.
+fn flush(folder: &Path, tables: &[&str], merge: bool) {
+    let database = fjall::Database::builder(folder.join("fjall")).open().unwrap();
+    for name in tables {
+        let keyspace = database.keyspace(name, fjall::KeyspaceCreateOptions::default).unwrap();
+        keyspace.rotate_memtable_and_wait().unwrap();
+        if merge {
+            keyspace.major_compact().unwrap();
+        }
+    }
+}
+
+fn commit(store: &EmbeddedStore, writes: Vec<baton::store::Write>) {
+    assert!(store.commit(&[Change { expectations: vec![], writes }]).unwrap()[0].is_ok());
+}
+
+/// A store with 300 tasks and envelopes in table files, of which the last 100 are also in the journal's past, and 50 agents
+/// that are only in the journal.
+fn three_hundred(parent: &Path) -> PathBuf {
+    let folder = parent.join("store");
+    for part in 0..3 {
+        let store = EmbeddedStore::open(&folder).unwrap();
+        for number in part * 100..(part + 1) * 100 {
+            let (key, value) = (format!("{number:06}"), format!("{number}").repeat(100));
+            let of = |table| put(table, &key, 1, &value);
+            commit(&store, vec![of(Table::Tasks), of(Table::Envelopes)]);
+        }
+        drop(store);
+        flush(&folder, &["tasks", "envelopes", "groups"], part == 1);
+    }
+    // What is in table files need not be in the journal for ever.
+    for path in files(&folder.join("fjall")).keys().filter(|path| path.extension().is_some_and(|end| end == "jnl")) {
+        fs::File::options().write(true).open(path).unwrap().set_len(0).unwrap();
+    }
+    let store = EmbeddedStore::open(&folder).unwrap();
+    for number in 0..50 {
+        commit(&store, vec![put(Table::Agents, &format!("agent-{number:02}"), 1, "an agent")]);
+    }
+    folder
+}
+
+/// A store that does not say what it has is not opened, and is as it was. One that is opened has everything, or says what
+/// it cannot read when it is read.
+#[track_caller]
+fn assert_unharmed(folder: &Path, whole: &Records, what: &str) -> bool {
+    let before = files(folder);
+    match EmbeddedStore::open(folder) {
+        Ok(store) => {
+            if let Ok(found) = records(&store) {
+                assert_eq!(found.len(), whole.len(), "{what}: opened, and records are missing");
+                assert_eq!(&found, whole, "{what}");
+            }
+            true
+        }
+        Err(error @ (OpenError::Damaged { .. } | OpenError::LostWrites { .. })) => {
+            let mut after = files(folder);
+            let lock = folder.join("LOCK");
+            after.insert(lock.clone(), before.get(&lock).cloned().unwrap_or_default());
+            assert_eq!(names(&after), names(&before), "{what}: {error}");
+            assert!(after == before, "{what}: refused, and yet changed");
+            assert!(error.to_string().contains("baton store check"), "{error}");
+            false
+        }
+        Err(other) => panic!("{what}: {other}"),
+    }
+}
+
+fn engine_files(folder: &Path) -> Vec<PathBuf> {
+    let all = files(&folder.join("fjall")).into_keys();
+    all.filter(|path| path.file_name().is_some_and(|name| name != "lock")).collect()
+}
+
+#[test]
+fn a_store_of_which_a_file_is_missing_or_cut_off_is_refused_and_left_as_it_is() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = three_hundred(parent.path());
+    let whole = records(&EmbeddedStore::open(&folder).unwrap()).unwrap();
+    assert_eq!(whole.len(), 650);
+    let good = files(&folder);
+    for path in engine_files(&folder) {
+        for cut in [None, Some(0), Some(good[&path].len() / 2), Some(good[&path].len().saturating_sub(1))] {
+            put_back(&folder, &good);
+            match cut {
+                None => fs::remove_file(&path).unwrap(),
+                Some(length) => fs::write(&path, &good[&path][..length]).unwrap(),
+            }
+            let what = format!("{} cut to {cut:?}", path.display());
+            // Nothing is lost of a journal that is cut in its zeros, or in a group of which nobody had an answer.
+            let opened = assert_unharmed(&folder, &whole, &what);
+            assert!(!opened || files(&folder).len() == good.len(), "{what}: opened");
+        }
+    }
+}
+
+#[test]
+fn a_store_in_which_any_byte_has_changed_loses_nothing_silently() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = three_hundred(parent.path());
+    let whole = records(&EmbeddedStore::open(&folder).unwrap()).unwrap();
+    let good = files(&folder);
+    let (mut refused, mut opened) = (0, 0);
+    for path in engine_files(&folder) {
+        let length = good[&path].iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        for place in (0..length).step_by((length / 12).max(1)).chain((length.saturating_sub(60)..length).step_by(7)) {
+            put_back(&folder, &good);
+            let mut bytes = good[&path].clone();
+            bytes[place] ^= 0x41;
+            fs::write(&path, bytes).unwrap();
+            let what = format!("{} byte {place}", path.display());
+            let (found, damages) = salvaged(&folder);
+            assert!(found.iter().all(|(key, value)| whole.get(key) == Some(value)), "{what}: nothing is made up");
+            // A block of 4 KiB has up to 40 of these records.
+            assert!(found.len() + 40 >= whole.len(), "{what}: {} of {}, {damages:?}", found.len(), whole.len());
+            assert!(found.len() == whole.len() || !damages.is_empty(), "{what}: silently lost");
+            match assert_unharmed(&folder, &whole, &what) {
+                true => opened += 1,
+                false => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 40 && opened > 40, "{refused} refused, {opened} opened");
+}
+
+#[test]
+fn reading_without_opening_changes_nothing() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = three_hundred(parent.path());
+    fs::remove_file(folder.join("witness")).unwrap();
+    fs::remove_file(folder.join("LOCK")).unwrap();
+    let before = files(parent.path());
+    let (found, damages) = salvaged(&folder);
+    assert_eq!((found.len(), damages), (650, vec![]));
+    assert!(files(parent.path()) == before);
+}
+
+#[test]
+fn two_may_read_at_a_time_but_none_while_a_broker_has_the_store() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = three_hundred(parent.path());
+    read_all(&folder, |_| {
+        read_all(&folder, |_| {}).unwrap();
+        assert!(matches!(EmbeddedStore::open(&folder), Err(OpenError::InUse { .. })));
+    })
+    .unwrap();
+    let _open = EmbeddedStore::open(&folder).unwrap();
+    assert!(matches!(read_all(&folder, |_| {}), Err(OpenError::InUse { .. })));
+}
+
+#[test]
+fn what_lies_behind_every_damaged_place_is_read() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = three_hundred(parent.path());
+    let tables = files(&folder.join("fjall/keyspaces")).into_iter();
+    let (path, mut bytes) = tables.max_by_key(|(_, bytes)| bytes.len()).unwrap();
+    for place in [0, 3, 9].map(|part| bytes.len() * part / 12 + 100) {
+        bytes[place] ^= 1; // the first block among them
+    }
+    fs::write(&path, &bytes).unwrap();
+    let (found, damages) = salvaged(&folder);
+    assert_eq!(damages.len(), 3, "{damages:?}");
+    assert!(damages.iter().all(|damage| damage.starts_with(path.to_str().unwrap())), "{damages:?}");
+    assert!((590..650).contains(&found.len()), "{} of 650", found.len());
+}
+
+#[test]
+fn without_the_list_of_tables_all_their_files_are_read() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = three_hundred(parent.path());
+    for path in engine_files(&folder).iter().filter(|path| path.ends_with("current")) {
+        fs::write(path, "").unwrap();
+    }
+    let (found, damages) = salvaged(&folder);
+    assert_eq!(found.len(), 650, "{damages:?}");
+    assert!(damages.len() > 12, "{damages:?}");
+}
+
+#[test]
+fn the_newest_journal_is_the_one_with_the_highest_number() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = three_hundred(parent.path());
+    fs::rename(folder.join("fjall/0.jnl"), folder.join("fjall/9.jnl")).unwrap();
+    fs::write(folder.join("fjall/10.jnl"), "").unwrap();
+    assert_eq!(salvaged(&folder).0.len(), 650);
+    assert_eq!(records(&EmbeddedStore::open(&folder).unwrap()).unwrap().len(), 650);
+}
+
+/// What a process leaves that is killed: the files as they are while the store is open. Of a journal's 64 MiB of zeros some
+/// are enough.
+fn killed(folder: &Path, to: &Path) {
+    for (path, mut bytes) in files(folder) {
+        bytes.truncate(64 * 1024);
+        let target = to.join(path.strip_prefix(folder).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::write(target, bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_group_that_was_half_written_when_the_process_was_killed_is_no_damage() {
+    let parent = tempfile::tempdir().unwrap();
+    let (folder, before, after) = (parent.path().join("a"), parent.path().join("b"), parent.path().join("c"));
+    let store = EmbeddedStore::open(&folder).unwrap();
+    (0..20).for_each(|number| commit(&store, vec![put(Table::Tasks, &format!("{number:02}"), 1, "x")]));
+    killed(&folder, &before);
+    commit(&store, (0..9).map(|number| put(Table::Tasks, &format!("half-{number}"), 1, "y")).collect());
+    killed(&folder, &after);
+    let good = files(&before);
+    let journal = |folder: &Path| fs::read(folder.join("fjall/0.jnl")).unwrap();
+    let end = |bytes: &[u8]| bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    let (begun, done) = (journal(&before), journal(&after));
+    for length in (end(&begun) + 1..end(&done) - 1).step_by(5) {
+        put_back(&before, &good);
+        let mut half = begun.clone();
+        half[..length].copy_from_slice(&done[..length]);
+        fs::write(before.join("fjall/0.jnl"), half).unwrap();
+        assert_eq!(salvaged(&before).1, Vec::<String>::new(), "{length}");
+        assert_eq!(records(&EmbeddedStore::open(&before).unwrap()).unwrap().len(), 20, "{length}");
+    }
+}
+
+#[test]
+fn a_group_that_was_not_answered_is_gone_after_a_recovery() {
+    let parent = tempfile::tempdir().unwrap();
+    let (folder, one_more) = (parent.path().join("a"), parent.path().join("b"));
+    let store = EmbeddedStore::open(&folder).unwrap();
+    (0..20).for_each(|number| commit(&store, vec![put(Table::Tasks, &format!("{number:02}"), 1, "x")]));
+    killed(&folder, &one_more);
+    let other = EmbeddedStore::open(&one_more).unwrap();
+    commit(&other, vec![put(Table::Tasks, "20", 1, "written, and the sync failed")]);
+    drop(other);
+    fs::copy(one_more.join("fjall/0.jnl"), folder.join("fjall/0.jnl")).unwrap();
+    store.recover().unwrap();
+    assert_eq!(records(&store).unwrap().len(), 20);
+    commit(&store, vec![put(Table::Tasks, "20", 1, "written again")]);
+    drop(store);
+    assert_eq!(records(&EmbeddedStore::open(&folder).unwrap()).unwrap().len(), 21);
+}
+
+/// A step of a store's life.
+#[derive(Debug, Clone)]
+enum Step {
+    Write(Vec<(Table, u8, Option<u8>)>),
+    Flush { merge: bool },
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let table = prop::sample::select(vec![Table::Tasks, Table::Mailbox, Table::Meta]);
+    let write = (table, 0..40_u8, prop::option::weighted(0.8, any::<u8>()));
+    let step = prop_oneof![
+        8 => prop::collection::vec(write, 1..12).prop_map(Step::Write),
+        1 => any::<bool>().prop_map(|merge| Step::Flush { merge }),
+        1 => Just(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn what_is_read_without_the_engine_is_what_the_engine_reads(steps in steps()) {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("store");
+        let mut store = Some(EmbeddedStore::open(&folder).unwrap());
+        for step in steps {
+            match step {
+                Step::Write(writes) => {
+                    let write = |(table, key, value): (Table, u8, Option<u8>)| match value {
+                        Some(length) => put(table, &format!("key-{key:03}"), 1, &"v".repeat(usize::from(length) * 9)),
+                        None => delete(table, &format!("key-{key:03}")),
+                    };
+                    commit(store.as_ref().unwrap(), writes.into_iter().map(write).collect());
+                }
+                Step::Flush { merge } => {
+                    drop(store.take());
+                    flush(&folder, &["tasks", "mailbox", "groups"], merge);
+                    store = Some(EmbeddedStore::open(&folder).unwrap());
+                }
+                Step::Reopen => {
+                    drop(store.take());
+                    store = Some(EmbeddedStore::open(&folder).unwrap());
+                }
+            }
+        }
+        let wanted = records(store.as_ref().unwrap()).unwrap();
+        drop(store);
+        prop_assert_eq!(salvaged(&folder), (wanted, vec![]));
+    }
+}
+
+/// Commits until it is refused, as it is soon after one of fjall's own threads has failed.
+fn commit_until_refused(store: &EmbeddedStore) {
+    for number in 0..10_000 {
+        let writes = vec![put(Table::Agents, &format!("{number}"), 1, "x")];
+        if store.commit(&[Change { expectations: vec![], writes }]).is_err() {
+            return;
+        }
+    }
+    panic!("fjall merges its files and does not notice that one is damaged");
+}
+
+#[test]
+fn a_table_file_that_fjall_fails_to_merge_is_found_out() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("store");
+    drop(EmbeddedStore::open(&folder).unwrap());
+    let damaged = {
+        let database = fjall::Database::builder(folder.join("fjall")).open().unwrap();
+        let tasks = database.keyspace("tasks", fjall::KeyspaceCreateOptions::default).unwrap();
+        let write = |run: usize| {
+            (0..200).for_each(|number| tasks.insert(format!("{number:04}"), format!("{run}").repeat(200)).unwrap());
+            tasks.rotate_memtable_and_wait().unwrap();
+        };
+        (0..4).for_each(write); // the first goes down at once, three are left
+        let tables = fs::read_dir(tasks.path().join("tables")).unwrap().map(|entry| entry.unwrap().path());
+        let path = tables.max().unwrap();
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[9000] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        write(4); // with the fourth, fjall begins to merge them
+        path
+    };
+    let store = EmbeddedStore::open(&folder).unwrap();
+    commit_until_refused(&store);
+    store.recover().unwrap(); // it may have been the disk
+    commit_until_refused(&store);
+    match store.recover() {
+        Err(OpenError::Damaged { path, .. }) => assert_eq!(path, damaged),
+        other => panic!("expected Damaged, got {other:?}"),
+    }
+}

@@ -46,20 +46,15 @@ pub struct Access(pub Enrollment);
 impl Access {
     /// Whether the caller may register a new agent under this id.
     pub fn may_enroll(self, caller: &Caller) -> Result<(), BrokerError> {
-        match (self.0, caller) {
-            (Enrollment::Open, _) | (Enrollment::Operator, Caller::Operator(_)) => Ok(()),
-            (Enrollment::Operator, Caller::Anonymous) => Err(BrokerError::IdentityMissing),
-            (Enrollment::Operator, Caller::Agent(_)) => Err(denied(caller, "register a new agent; an operator may")),
+        match self.0 {
+            Enrollment::Open => Ok(()),
+            Enrollment::Operator => operators_only(caller, "register a new agent; an operator may"),
         }
     }
 
     /// Whether the caller may invite agents.
     pub fn may_invite(self, caller: &Caller) -> Result<(), BrokerError> {
-        match caller {
-            Caller::Operator(_) => Ok(()),
-            Caller::Anonymous => Err(BrokerError::IdentityMissing),
-            Caller::Agent(_) => Err(denied(caller, "invite agents; an operator may")),
-        }
+        operators_only(caller, "invite agents; an operator may")
     }
 
     /// Whether the caller may change the card of an agent that is registered.
@@ -102,11 +97,8 @@ impl Access {
 
     /// Whether the caller may decide what becomes of dead letters. Returns its name, for the record.
     pub fn may_settle_dead_letters(self, caller: &Caller) -> Result<String, BrokerError> {
-        match caller {
-            Caller::Operator(_) => Ok(caller.name()),
-            Caller::Anonymous => Err(BrokerError::IdentityMissing),
-            Caller::Agent(_) => Err(denied(caller, "redrive or discard dead letters; an operator may")),
-        }
+        operators_only(caller, "redrive or discard dead letters; an operator may")?;
+        Ok(caller.name())
     }
 
     fn may_see(self, caller: &Caller, action: &str, takes_part: impl Fn(&AgentId) -> bool) -> Result<(), BrokerError> {
@@ -116,6 +108,14 @@ impl Access {
             (Enrollment::Operator, Caller::Agent(agent)) if takes_part(agent) => Ok(()),
             (Enrollment::Operator, Caller::Agent(_)) => Err(denied(caller, action)),
         }
+    }
+}
+
+fn operators_only(caller: &Caller, action: &str) -> Result<(), BrokerError> {
+    match caller {
+        Caller::Operator(_) => Ok(()),
+        Caller::Anonymous => Err(BrokerError::IdentityMissing),
+        Caller::Agent(_) => Err(denied(caller, action)),
     }
 }
 

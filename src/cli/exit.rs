@@ -79,7 +79,10 @@ impl From<io::Error> for Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let code = match &error {
-            ClientError::Ca { .. } | ClientError::Address { .. } | ClientError::Token => CONFIGURATION,
+            ClientError::Ca { .. }
+            | ClientError::Certificate { .. }
+            | ClientError::Address { .. }
+            | ClientError::Token => CONFIGURATION,
             ClientError::Unreachable { .. } | ClientError::Untrusted { .. } => UNREACHABLE,
             ClientError::Refused(_) => REFUSED,
             ClientError::Answer(_) | ClientError::SessionEnded(_) => FAILED,

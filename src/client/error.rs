@@ -8,6 +8,14 @@ use tonic_types::{ErrorDetails, StatusExt};
 /// Why a call did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
+    /// A file of the client certificate.
+    #[error("failed to read the client certificate or its key, {}: {source}", path.display())]
+    Certificate {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// The CA's file.
     #[error("failed to read the CA {}: {source}; `baton dev` makes one in its data folder, tls/ca.pem", path.display())]
     Ca {

@@ -114,8 +114,9 @@ impl Client {
             None => tls.with_native_roots(),
         };
         if let Some(files) = &options.certificate {
-            let read =
-                |path: &PathBuf| std::fs::read(path).map_err(|source| ClientError::Ca { path: path.clone(), source });
+            let read = |path: &PathBuf| {
+                std::fs::read(path).map_err(|source| ClientError::Certificate { path: path.clone(), source })
+            };
             tls = tls.identity(tonic::transport::Identity::from_pem(read(&files.certificate)?, read(&files.key)?));
         }
         let endpoint = Endpoint::from_shared(format!("https://{server}"))

@@ -5,3 +5,6 @@
 
 pub mod handoff;
 pub mod mailbox;
+mod numbered;
+
+pub(crate) use numbered::numbered;

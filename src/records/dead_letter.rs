@@ -9,7 +9,10 @@ use super::{
     moment,
 };
 use crate::{
-    domain::mailbox::{Attempt, Letter},
+    domain::{
+        mailbox::{Attempt, Letter},
+        numbered,
+    },
     ids::{AgentId, MessageId, TaskId},
     proto::{storage, v1},
     store::{Key, Table},
@@ -20,38 +23,30 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParkReason {
     /// It was handed out too often in vain.
-    DeliveryAttemptsExhausted = 1,
+    DeliveryAttemptsExhausted,
     /// Its receiver said that it can never take it.
-    Poison = 2,
+    Poison,
     /// Its time was over before it was delivered.
-    Expired = 3,
+    Expired,
     /// A request that nobody decided in time.
-    AcceptTimeout = 4,
+    AcceptTimeout,
     /// A request that nobody took.
-    NoCandidate = 5,
+    NoCandidate,
     /// Not an envelope.
-    Malformed = 6,
+    Malformed,
     /// A payload that does not fit its type.
-    SchemaInvalid = 7,
+    SchemaInvalid,
+}
+
+numbered! {
+    ParkReason {
+        DeliveryAttemptsExhausted = 1, Poison = 2, Expired = 3, AcceptTimeout = 4, NoCandidate = 5, Malformed = 6,
+        SchemaInvalid = 7,
+    }
+    DeadState { Parked = 1, Redriven = 2, Discarded = 3, }
 }
 
 impl ParkReason {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::DeliveryAttemptsExhausted,
-        Self::Poison,
-        Self::Expired,
-        Self::AcceptTimeout,
-        Self::NoCandidate,
-        Self::Malformed,
-        Self::SchemaInvalid,
-    ];
-
-    /// The reason of this number.
-    pub fn from_number(number: i32) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| *reason as i32 == number)
-    }
-
     /// The name in SPEC 4.
     pub const fn name(self) -> &'static str {
         match self {
@@ -70,22 +65,14 @@ impl ParkReason {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadState {
     /// Somebody is to decide.
-    Parked = 1,
+    Parked,
     /// It was put on its way again.
-    Redriven = 2,
+    Redriven,
     /// It was given up for good.
-    Discarded = 3,
+    Discarded,
 }
 
 impl DeadState {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Parked, Self::Redriven, Self::Discarded];
-
-    /// The state of this number.
-    pub fn from_number(number: i32) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| *state as i32 == number)
-    }
-
     /// Its name in the schema.
     pub const fn name(self) -> &'static str {
         match self {
@@ -194,10 +181,10 @@ impl DeadLetterRecord {
             agent_id: self.agent.to_string(),
             letter: self.letter.as_ref().map(to_storage),
             place: self.letter.as_ref().map_or(0, |letter| letter.sequence),
-            reason: self.reason as i32,
+            reason: self.reason.number(),
             reason_text: self.reason_text.clone(),
             parked_at: self.parked_at.unix_nanoseconds(),
-            state: self.state as i32,
+            state: self.state.number(),
             settled_at: settlement.map(|settlement| settlement.at.unix_nanoseconds()),
             settle_text: settlement.map(|settlement| settlement.text.clone()).unwrap_or_default(),
             redriven_to: settlement

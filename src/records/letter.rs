@@ -29,11 +29,16 @@ pub fn encode_letter(letter: &Letter) -> Bytes {
     to_storage(letter).encode_to_vec().into()
 }
 
-/// A letter from its stored form; its place is in the last 8 bytes of its key.
+/// A letter from its stored form and its key.
 pub fn decode_letter(key: &[u8], value: &Bytes) -> Result<Letter, DecodeError> {
     let reader = Reader("mailbox");
-    let place = key.last_chunk().ok_or_else(|| reader.error("a key is too short"))?;
-    from_storage(&reader, u64::from_be_bytes(*place), reader.message(value)?)
+    from_storage(&reader, letter_place(key)?, reader.message(value)?)
+}
+
+/// The place in a letter's key.
+pub fn letter_place(key: &[u8]) -> Result<u64, DecodeError> {
+    let place = key.last_chunk().ok_or_else(|| Reader("mailbox").error("a key is too short"))?;
+    Ok(u64::from_be_bytes(*place))
 }
 
 pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
@@ -56,7 +61,7 @@ pub(super) fn attempt_to_storage(attempt: &Attempt) -> storage::AttemptRecord {
     storage::AttemptRecord {
         handed_out_at: attempt.handed_out_at.unix_nanoseconds(),
         ended_at: attempt.ended_at.unix_nanoseconds(),
-        end: attempt.end as i32,
+        end: attempt.end.number(),
         text: attempt.text.clone(),
         agent_id: String::new(),
     }

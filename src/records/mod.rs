@@ -20,7 +20,7 @@ pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
 pub use handoff::{HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
-pub use letter::{decode_letter, encode_letter, letter_key, mailbox_range};
+pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
 pub use timer::{

@@ -127,9 +127,9 @@ pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
     let settlement = dead.settlement.as_ref();
     v1::DeadLetter {
         dead_letter_id: dead.number.to_string(),
-        reason: dead.reason as i32,
+        reason: dead.reason.number(),
         reason_text: dead.reason_text.clone(),
-        state: dead.state as i32,
+        state: dead.state.number(),
         park_time: Some(time(dead.parked_at)),
         agent_id: dead.agent.to_string(),
         message_id: dead.summary.message_id.clone(),
@@ -163,7 +163,7 @@ fn delivery_attempt((agent, attempt): &(AgentId, Attempt)) -> v1::DeliveryAttemp
     v1::DeliveryAttempt {
         handout_time: Some(time(attempt.handed_out_at)),
         end_time: Some(time(attempt.ended_at)),
-        end: attempt.end as i32,
+        end: attempt.end.number(),
         reason_text: attempt.text.clone(),
         agent_id: agent.to_string(),
     }

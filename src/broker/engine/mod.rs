@@ -504,7 +504,9 @@ impl Engine {
         match act {
             Act::LetterStored { agent, letter } => {
                 let expiry = letter.expires_at;
-                self.depths.entry(agent.clone()).and_modify(|depth| *depth += 1);
+                if let Some(depth) = self.depths.get_mut(&agent) {
+                    *depth += 1;
+                }
                 self.next_mail_expiry = Some(self.next_mail_expiry.map_or(expiry, |at| at.min(expiry)));
                 if let Some(mailbox) = self.mailboxes.get_mut(&agent) {
                     mailbox.add(letter);
@@ -512,7 +514,9 @@ impl Engine {
                 }
             }
             Act::LetterRemoved { agent, place } => {
-                self.depths.entry(agent.clone()).and_modify(|depth| *depth = depth.saturating_sub(1));
+                if let Some(depth) = self.depths.get_mut(&agent) {
+                    *depth = depth.saturating_sub(1);
+                }
                 let ended = self.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.remove(place));
                 self.lease_ended(ended);
                 touched.insert(agent);

@@ -1,7 +1,10 @@
 //! Who is there: signs of life, leases on presence, and offers that go on to somebody else when an agent is gone.
 
+use std::ops::Bound;
+
 use super::Engine;
 use crate::{
+    broker::BrokerError,
     domain::handoff::{Acked, Input},
     ids::{AgentId, MessageId},
     records::{self, CustodyEvent},
@@ -91,24 +94,29 @@ impl Engine {
         if !self.directory.is_gone(agent, now) {
             return;
         }
-        let range = (std::ops::Bound::Included(records::letter_key(agent, place).key), records::mailbox_range(agent).1);
-        let stored = match self.store.scan(Table::Mailbox, range, Order::Ascending, OFFERS_A_TICK) {
-            Ok(stored) => stored,
-            Err(error) => return tracing::error!(%agent, %error, "failed to look at the mail of an agent that is gone"),
-        };
+        if let Err(error) = self.move_some_offers_on(agent, place, now) {
+            tracing::error!(%agent, %error, "failed to look at the mail of an agent that is gone");
+        }
+    }
+
+    /// From this place on; what is more than can be looked at now waits for the next tick.
+    fn move_some_offers_on(&mut self, agent: &AgentId, place: u64, now: Timestamp) -> Result<(), BrokerError> {
+        let range = (Bound::Included(records::letter_key(agent, place).key), records::mailbox_range(agent).1);
+        let stored = self.store.scan(Table::Mailbox, range, Order::Ascending, OFFERS_A_TICK)?;
+        if let Some((last, _)) = stored.last().filter(|_| stored.len() == OFFERS_A_TICK) {
+            self.gone.push_back((agent.clone(), records::letter_place(last)? + 1));
+        }
         for (key, record) in &stored {
             match records::decode_letter(key, &record.value) {
                 Ok(letter) => {
                     if let Some((handoff, Acked::Request)) = letter.handoff {
                         self.candidate_gone(handoff, now);
                     }
-                    if stored.len() == OFFERS_A_TICK && std::ptr::eq(key, &stored[OFFERS_A_TICK - 1].0) {
-                        self.gone.push_back((agent.clone(), letter.sequence + 1));
-                    }
                 }
-                Err(error) => tracing::error!(%agent, %error, "failed to look at the mail of an agent that is gone"),
+                Err(error) => tracing::error!(%agent, %error, "failed to read mail of an agent that is gone"),
             }
         }
+        Ok(())
     }
 
     fn candidate_gone(&mut self, handoff: MessageId, now: Timestamp) {

@@ -1,22 +1,7 @@
 //! The number of each enum value, the same on the wire and on disk. A test in `wire` holds them against the schema.
 
 use super::{Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus};
-
-macro_rules! numbered {
-    ($($type:ident { $($variant:ident = $number:literal,)* })*) => {$(
-        impl $type {
-            /// Its number on the wire and on disk; never 0.
-            pub const fn number(self) -> i32 {
-                match self { $(Self::$variant => $number,)* }
-            }
-
-            /// The value of this number.
-            pub const fn from_number(number: i32) -> Option<Self> {
-                match number { $($number => Some(Self::$variant),)* _ => None }
-            }
-        }
-    )*};
-}
+use crate::domain::numbered;
 
 numbered! {
     State {

@@ -17,7 +17,10 @@ use std::{
 
 pub use backoff::{ATTEMPTS_MAX, backoff};
 
-use super::handoff::{Acked, Priority};
+use super::{
+    handoff::{Acked, Priority},
+    numbered,
+};
 use crate::{
     ids::{MessageId, TaskId},
     time::Timestamp,
@@ -76,44 +79,33 @@ pub struct Attempt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptEnd {
     /// No ack in time: a failure.
-    NoAck = 1,
+    NoAck,
     /// Nacked: a failure.
-    Failure = 2,
+    Failure,
     /// Nacked for good.
-    Poison = 3,
+    Poison,
     /// Nacked by an agent that is about to stop.
-    Shutdown = 4,
+    Shutdown,
     /// The session ended.
-    SessionEnded = 5,
+    SessionEnded,
     /// An offer of a handoff: rejected.
-    Rejected = 6,
+    Rejected,
     /// An offer of a handoff: not decided in time.
-    Undecided = 7,
+    Undecided,
     /// An offer of a handoff: the candidate was gone.
-    Gone = 8,
+    Gone,
     /// An offer of a handoff: it could not be delivered.
-    Undeliverable = 9,
+    Undeliverable,
+}
+
+numbered! {
+    AttemptEnd {
+        NoAck = 1, Failure = 2, Poison = 3, Shutdown = 4, SessionEnded = 5, Rejected = 6, Undecided = 7, Gone = 8,
+        Undeliverable = 9,
+    }
 }
 
 impl AttemptEnd {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::NoAck,
-        Self::Failure,
-        Self::Poison,
-        Self::Shutdown,
-        Self::SessionEnded,
-        Self::Rejected,
-        Self::Undecided,
-        Self::Gone,
-        Self::Undeliverable,
-    ];
-
-    /// The end of this number.
-    pub fn from_number(number: i32) -> Option<Self> {
-        Self::ALL.into_iter().find(|end| *end as i32 == number)
-    }
-
     const fn is_failure(self) -> bool {
         matches!(self, Self::NoAck | Self::Failure)
     }
@@ -242,11 +234,6 @@ impl Mailbox {
     /// The lease on a message, if it is handed out.
     pub fn lease(&self, sequence: u64) -> Option<Lease> {
         self.entries.get(&sequence)?.lease
-    }
-
-    /// Messages from this place on, in the order of their places.
-    pub fn letters_from(&self, place: u64) -> impl Iterator<Item = &Letter> {
-        self.entries.range(place..).map(|(_, entry)| &entry.letter)
     }
 
     /// Whether the message is in the mailbox, handed out or not.

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, field, page_size, refuse, refuse_shared};
+use super::{auth, blocking, checked, field, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{Answer, Broker, BrokerError, access::Caller, engine::Command, queries::DeadLetterFilter},
     envelope::Checks,
@@ -60,9 +60,7 @@ impl DeadLetterService for DeadLetters {
     ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        // A long list reads much: not on a thread that others wait for.
-        let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.into_inner()));
-        listed.await.map_err(|_| refuse(BrokerError::Internal))?.map(Response::new)
+        blocking(move || list(&broker, &caller, request.into_inner())).await.map(Response::new)
     }
 
     type ExportDeadLettersStream = Responses<v1::ExportDeadLettersResponse>;
@@ -281,10 +279,10 @@ fn filter(wanted: v1::DeadLetterFilter) -> Result<DeadLetterFilter, Status> {
     checks.at_most("filter.states", wanted.states.len(), 16, "entries");
     checks.at_most("filter.reasons", wanted.reasons.len(), 16, "entries");
     checks.at_most("filter.message_types", wanted.message_types.len(), 32, "entries");
-    let states = numbered(&mut checks, "filter.states", &wanted.states, DeadState::from_number);
-    let reasons = numbered(&mut checks, "filter.reasons", &wanted.reasons, ParkReason::from_number);
+    let states = numbered(&mut checks, "filter.states", "known", &wanted.states, DeadState::from_number);
+    let reasons = numbered(&mut checks, "filter.reasons", "known", &wanted.reasons, ParkReason::from_number);
     let known_type = |number| v1::MessageType::try_from(number).ok().filter(|kind| *kind as i32 != 0).map(|_| number);
-    let message_types = numbered(&mut checks, "filter.message_types", &wanted.message_types, known_type);
+    let message_types = numbered(&mut checks, "filter.message_types", "known", &wanted.message_types, known_type);
     let filter = DeadLetterFilter {
         states,
         reasons,
@@ -297,15 +295,4 @@ fn filter(wanted: v1::DeadLetterFilter) -> Result<DeadLetterFilter, Status> {
     };
     checked(checks)?;
     Ok(filter)
-}
-
-fn numbered<T>(checks: &mut Checks, path: &str, numbers: &[i32], known: impl Fn(i32) -> Option<T>) -> Vec<T> {
-    let mut values = Vec::new();
-    for number in numbers {
-        match known(*number) {
-            Some(value) => values.push(value),
-            None => checks.wrong(path, format!("must be known, not {number}")),
-        }
-    }
-    values
 }

@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt, wrappers::UnboundedReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, page_size, refuse, refuse_shared};
+use super::{auth, blocking, checked, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{Broker, access::Caller, engine::Command, queries::HandoffFilter},
     domain::handoff::State,
@@ -44,9 +44,7 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<v1::ListHandoffsResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        // A long list reads much: not on a thread that others wait for.
-        let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.get_ref()));
-        listed.await.map_err(|_| refuse(crate::broker::BrokerError::Internal))?.map(Response::new)
+        blocking(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     type WatchHandoffStream = Pin<Box<dyn Stream<Item = Result<v1::WatchHandoffResponse, Status>> + Send>>;
@@ -86,14 +84,8 @@ fn list(
     let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
     let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
     checks.at_most("states", request.states.len(), State::ALL.len(), "entries");
-    let states = request.states.iter().filter_map(|number| {
-        let state = State::from_number(*number);
-        if state.is_none() {
-            checks.wrong("states", format!("must be known states, not {number}"));
-        }
-        state
-    });
-    let filter = HandoffFilter { task, agent, states: states.collect() };
+    let states = numbered(&mut checks, "states", "known states", &request.states, State::from_number);
+    let filter = HandoffFilter { task, agent, states };
     checked(checks)?;
     let page = broker.view(caller).handoffs(&filter, size, &request.page_token).map_err(refuse)?;
     Ok(v1::ListHandoffsResponse {

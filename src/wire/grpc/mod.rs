@@ -77,3 +77,26 @@ fn page_size(wanted: u32) -> Result<usize, Status> {
         _ => Err(refuse(field("page_size", "must be at most 1000"))),
     }
 }
+
+/// Does what reads much from the store on a thread that nobody waits for.
+async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, Status> + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(read).await.map_err(|_| refuse(BrokerError::Internal))?
+}
+
+/// The values of these numbers, each of which must be one that is known.
+fn numbered<T>(
+    checks: &mut Checks,
+    path: &str,
+    known: &str,
+    numbers: &[i32],
+    value: impl Fn(i32) -> Option<T>,
+) -> Vec<T> {
+    let mut values = Vec::with_capacity(numbers.len());
+    for number in numbers {
+        match value(*number) {
+            Some(value) => values.push(value),
+            None => checks.wrong(path, format!("must be {known}, not {number}")),
+        }
+    }
+    values
+}

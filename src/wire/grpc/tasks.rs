@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, page_size, refuse, refuse_shared};
+use super::{auth, blocking, checked, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -46,9 +46,7 @@ impl TaskService for Tasks {
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        // A long list reads much: not on a thread that others wait for.
-        let listed = tokio::task::spawn_blocking(move || list(&broker, &caller, request.get_ref()));
-        listed.await.map_err(|_| refuse(BrokerError::Internal))?.map(Response::new)
+        blocking(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     async fn get_custody_log(
@@ -56,16 +54,8 @@ impl TaskService for Tasks {
         request: Request<v1::GetCustodyLogRequest>,
     ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
-        let request = request.get_ref();
-        let task = task_id(&request.task_id)?;
-        let size = page_size(request.page_size)?;
-        let view = self.broker.view(&caller);
-        let page = view.custody(&task, request.after_number, size, request.include_envelopes).map_err(refuse)?;
-        Ok(Response::new(v1::GetCustodyLogResponse {
-            entries: page.entries.into_iter().map(|entry| sign(&self.broker, entry)).collect(),
-            custody_length: page.length,
-            gap: page.gap.map(to_proto::gap),
-        }))
+        let broker = self.broker.clone();
+        blocking(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     type WatchTaskStream = Pin<Box<dyn Stream<Item = Result<v1::WatchTaskResponse, Status>> + Send>>;
@@ -156,6 +146,22 @@ enum Next {
     End,
 }
 
+fn custody_log(
+    broker: &Broker,
+    caller: &Caller,
+    request: &v1::GetCustodyLogRequest,
+) -> Result<v1::GetCustodyLogResponse, Status> {
+    let task = task_id(&request.task_id)?;
+    let size = page_size(request.page_size)?;
+    let view = broker.view(caller);
+    let page = view.custody(&task, request.after_number, size, request.include_envelopes).map_err(refuse)?;
+    Ok(v1::GetCustodyLogResponse {
+        entries: page.entries.into_iter().map(|entry| sign(broker, entry)).collect(),
+        custody_length: page.length,
+        gap: page.gap.map(to_proto::gap),
+    })
+}
+
 /// The entry with its receipt signed.
 fn sign(broker: &Broker, entry: v1::CustodyLogEntry) -> v1::CustodyLogEntry {
     let receipt = entry.receipt.map(|receipt| broker.sign_receipt(receipt));
@@ -174,14 +180,8 @@ fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Res
     let mut checks = Checks::default();
     let owner = checks.optional_id("owner_id", &request.owner_id, AgentId::parse);
     checks.at_most("statuses", request.statuses.len(), 6, "entries");
-    let statuses = request.statuses.iter().filter_map(|number| {
-        let status = TaskStatus::from_number(*number);
-        if status.is_none() {
-            checks.wrong("statuses", format!("must be known statuses, not {number}"));
-        }
-        status
-    });
-    let filter = TaskFilter { owner, statuses: statuses.collect() };
+    let statuses = numbered(&mut checks, "statuses", "known statuses", &request.statuses, TaskStatus::from_number);
+    let filter = TaskFilter { owner, statuses };
     checked(checks)?;
     let page = broker.view(caller).tasks(&filter, size, &request.page_token).map_err(refuse)?;
     Ok(v1::ListTasksResponse {

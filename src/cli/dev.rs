@@ -27,6 +27,9 @@ pub(super) struct DevArgs {
     /// The port alone; 0 for any that is free.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Who may do what: a Cedar file, or a folder of them. Without it whoever reaches the port may register agents.
+    #[arg(long, value_name = "PATH")]
+    policy: Option<PathBuf>,
     /// Take envelopes that are not signed.
     #[arg(long)]
     allow_unsigned: bool,
@@ -38,7 +41,7 @@ pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
     if let Some(port) = args.port {
         listen.set_port(port);
     }
-    let config = Config::development(listen, args.data, args.allow_unsigned)?;
+    let config = Config::development(listen, args.data, args.policy, args.allow_unsigned)?;
     serve::run_until_signal(config, say_what_next).await
 }
 

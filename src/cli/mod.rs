@@ -7,6 +7,7 @@
 mod output;
 
 mod agent;
+mod audit;
 mod completions;
 mod connection;
 mod demo;
@@ -16,9 +17,11 @@ mod envelope;
 mod exit;
 mod handoff;
 mod json;
+mod key;
 mod keygen;
 mod logging;
 mod mail;
+mod policy;
 mod serve;
 mod store;
 mod task;
@@ -90,6 +93,10 @@ enum Command {
     /// Sign, verify and inspect envelopes, as JSON.
     #[command(subcommand)]
     Envelope(envelope::EnvelopeCommand),
+    /// Check, test and explain policies: who may do what.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    Audit(audit::AuditArgs),
     /// Check a store that may be damaged, and save what can be read.
     #[command(subcommand)]
     Store(store::StoreCommand),
@@ -113,6 +120,8 @@ pub async fn run() -> u8 {
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection).await,
         Command::Envelope(command) => envelope::run(command),
+        Command::Policy(command) => policy::run(command, &output),
+        Command::Audit(audit::AuditArgs {}) => audit::run(&cli.connection, &output).await,
         Command::Store(command) => store::run(command, &output),
         Command::Completions(args) => completions::run(&args),
     };

@@ -7,6 +7,7 @@ mod agent;
 mod compose;
 mod error;
 mod session;
+mod trust;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -21,14 +22,15 @@ pub use agent::{Agent, Delivered};
 pub use compose::{About, Composer, context_of, context_of_sections};
 pub use error::{ClientError, Refused};
 pub use session::Session;
+pub use trust::{Trust, vouch};
 
 use crate::{
     envelope::{FRAME_BYTES_MAX, keys::PrivateKey, signing},
     ids::{AgentId, KeyId},
     proto::v1::{
-        self, agent_service_client::AgentServiceClient, broker_service_client::BrokerServiceClient,
-        dead_letter_service_client::DeadLetterServiceClient, handoff_service_client::HandoffServiceClient,
-        task_service_client::TaskServiceClient,
+        self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
+        broker_service_client::BrokerServiceClient, dead_letter_service_client::DeadLetterServiceClient,
+        handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
     },
 };
 
@@ -174,6 +176,11 @@ impl Client {
     pub fn handoffs(&self) -> HandoffServiceClient<Authorized> {
         HandoffServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// The log of administrative acts.
+    pub fn audit(&self) -> AuditServiceClient<Authorized> {
+        AuditServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
     }
 
     /// Dead letters.

@@ -32,7 +32,7 @@ use super::{
 };
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 2\n";
+const FORMAT: &str = "baton-store 3\n";
 /// First byte of every record; the layout is this byte, revision (u64), CRC-32C (u32), both big-endian, then the value.
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;

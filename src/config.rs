@@ -33,6 +33,8 @@ pub struct Config {
     pub data: PathBuf,
     /// Where the certificate comes from.
     pub tls: TlsSource,
+    /// Whether connections without TLS are taken too. Only on loopback.
+    pub plaintext_allowed: bool,
     /// Who else signs tokens of operators.
     pub operators: Option<OperatorTokens>,
     /// Who may do what.
@@ -231,6 +233,8 @@ struct TlsSection {
     client_certificate: ClientCertificate,
     #[serde(default)]
     min_version: MinimumTls,
+    #[serde(default)]
+    allow_plaintext: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -309,11 +313,13 @@ impl Config {
         listen: SocketAddr,
         data: PathBuf,
         policy: Option<PathBuf>,
+        plaintext_allowed: bool,
         unsigned_allowed: bool,
     ) -> Result<Self, ConfigError> {
         let settings = Settings { unsigned_allowed, ..Settings::default() };
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
-        Self { listen, data, tls: TlsSource::Development, operators: None, policy, settings }.checked()
+        let tls = TlsSource::Development;
+        Self { listen, data, tls, plaintext_allowed, operators: None, policy, settings }.checked()
     }
 
     /// Reads a file.
@@ -322,6 +328,7 @@ impl Config {
         let file: File = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
+        let plaintext_allowed = file.tls.allow_plaintext;
         let tls = file.tls.source()?;
         let policy = match (file.policy, file.enrollment) {
             (None, enrollment) => PolicySource::BuiltIn(enrollment.unwrap_or(Enrollment::Operator)),
@@ -331,7 +338,8 @@ impl Config {
                 return Err(ConfigError::Refused(problem.to_owned()));
             }
         };
-        Self { listen: file.listen, data: file.data, tls, operators: file.operators, policy, settings }.checked()
+        let File { listen, data, operators, .. } = file;
+        Self { listen, data, tls, plaintext_allowed, operators, policy, settings }.checked()
     }
 
     /// What is only for development is only on loopback.
@@ -339,6 +347,9 @@ impl Config {
         let refused = |error: PolicySourceError| ConfigError::Refused(error.to_string());
         if self.settings.unsigned_allowed && !self.listen.ip().is_loopback() {
             return Err(refused(PolicySourceError::TooOpen { what: "allow_unsigned", listen: self.listen }));
+        }
+        if self.plaintext_allowed && !self.listen.ip().is_loopback() {
+            return Err(refused(PolicySourceError::TooOpen { what: "plaintext", listen: self.listen }));
         }
         self.check_timeouts()?;
         self.settings.policies.store(self.policy.load(self.listen).map_err(refused)?);
@@ -470,6 +481,9 @@ mod tests {
             (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
+            (format!("listen = \"0.0.0.0:1\"\n{TLS}allow_plaintext = true\n"), "loopback"),
+            (format!("enrollment = \"open\"\n{TLS}[policy]\npath = \"p\"\n"), "do not go together"),
+            (format!("{TLS}[policy]\npath = \"/no/such/policy\"\n"), "/no/such/policy"),
         ] {
             let error = read(&text).unwrap_err();
             assert!(error.contains(part), "{text:?} gives {error:?}");

@@ -130,6 +130,7 @@ fn directory_with(case: &Value) -> Directory {
         not_before_time: time(&case["not_before"]),
         not_after_time: time(&case["not_after"]),
         revoke_time: time(&case["revoked_at"]),
+        vouchers: Vec::new(),
     };
     let card = v1::AgentCard { agent_id: "x".into(), keys: vec![key], ..Default::default() };
     let record = AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() };

@@ -94,6 +94,8 @@ pub struct Ready {
     pub ca: Option<PathBuf>,
     /// The operator's token.
     pub operator_token: PathBuf,
+    /// Whether connections without TLS are taken too.
+    pub plaintext_allowed: bool,
     /// Agents that are registered.
     pub agents: usize,
     /// Handoffs that were open when it stopped.
@@ -126,16 +128,20 @@ pub async fn run(
     let ready_state = Ready {
         address,
         data: config.data.clone(),
+        plaintext_allowed: config.plaintext_allowed,
         ca,
         operator_token: folder.operator_token_path(),
         agents: broker.directory().list(None, usize::MAX, None).len(),
         open_handoffs: broker.open_handoffs_at_start(),
     };
     folder.write_address(address)?;
+    if config.plaintext_allowed {
+        tracing::warn!("connections without TLS are taken: whoever can listen on this machine reads along");
+    }
     ready(&ready_state);
     broker.note(policy_act(&config));
     let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
-    let served = serve(&broker, listener, tls, stop).await;
+    let served = serve(&config, &broker, listener, tls, stop).await;
     fresh.abort();
     let stopped = broker.stop().await;
     folder.remove_address();
@@ -248,6 +254,7 @@ fn certificate(
 }
 
 async fn serve(
+    config: &Config,
     broker: &Broker,
     listener: Listener,
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
@@ -271,7 +278,7 @@ async fn serve(
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(RequireTlsLayer::new(|| status::of(&BrokerError::TlsRequired)))
+        .layer(RequireTlsLayer::new(config.plaintext_allowed, || status::of(&BrokerError::TlsRequired)))
         .layer(DeadlineLayer::new(status::deadline_exceeded))
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, closing.clone().cancelled_owned());

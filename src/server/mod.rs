@@ -247,6 +247,7 @@ fn certificate(
             Ok((setup, Some(made.ca_certificate)))
         }
         TlsSource::Files { certificate, key, clients, minimum } => {
+            folder::warn_of_readers(key);
             let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
             Ok((TlsSetup { files, clients: clients.clone(), minimum: *minimum }, None))
         }

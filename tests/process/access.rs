@@ -319,3 +319,38 @@ async fn plaintext_is_only_where_it_was_asked_for_and_never_to_another_machine()
     let (code, message) = exit_of(&mut command);
     assert!(code == Some(3) && message.contains("loopback"), "{message}");
 }
+
+#[tokio::test]
+async fn no_secret_and_no_payload_is_in_the_log_and_files_are_the_brokers_own() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let mut command = crate::broker::baton();
+    command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data")).env("BATON_LOG", "baton=trace");
+    let broker = Broker::spawn(command, folder);
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let token = broker.client().await.prove(&identity("a")).await.unwrap();
+    let info = v1::Info { text: "the-payload".to_owned(), ..Default::default() };
+    a.send("b", MessageType::Info, &About::default(), &info).await.unwrap();
+    let operator = broker.operator().await;
+    let made = operator.agents().create_invitation(v1::CreateInvitationRequest::default()).await;
+    let invitation = operator.answer(made).unwrap().invitation;
+    let wrong = broker.client_with(Some("a-wrong-token".to_owned())).await;
+    let list = wrong.agents().list_agents(v1::ListAgentsRequest::default()).await;
+    refused(wrong.answer(list).map(drop), Code::Unauthenticated, "TOKEN_INVALID");
+    let log = broker.log();
+    assert!(log.contains("registered an agent"), "it does log");
+    let secrets = [&token, &broker.operator_token(), &invitation, "a-wrong-token", "the-payload", "PRIVATE KEY"];
+    for secret in secrets {
+        assert!(!log.contains(secret), "{secret} is in the log");
+    }
+    for (name, mode) in
+        [("", 0o700), ("keys", 0o700), ("keys/broker.pem", 0o600), ("operator.token", 0o600), ("tls/server.key", 0o600)]
+    {
+        let found = std::fs::metadata(broker.data().join(name)).unwrap().permissions().mode() & 0o777;
+        assert_eq!(found, mode, "{name}");
+    }
+    let folder = broker.kill();
+    std::fs::set_permissions(folder.path().join("data"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let broker = Broker::start_in(folder, &[]);
+    assert!(broker.log().contains("others can read"), "{}", broker.log());
+}

@@ -69,12 +69,18 @@ impl Broker {
 
     /// Starts the command and waits until it says that it is ready.
     pub fn spawn(mut command: Command, folder: Arc<tempfile::TempDir>) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().expect("a broker that starts says so").unwrap();
         let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
         let address = address.unwrap_or_else(|| panic!("not ready: {first}")).to_owned();
         Self { child, address, folder }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
     pub fn data(&self) -> PathBuf {

@@ -7,6 +7,7 @@
 mod output;
 
 mod agent;
+mod bench;
 mod completions;
 mod connection;
 mod demo;
@@ -93,6 +94,9 @@ enum Command {
     /// Check a store that may be damaged, and save what can be read.
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Measure a broker: handoffs, idle sessions, backlogs, recovery.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     Completions(completions::CompletionsArgs),
 }
 
@@ -114,6 +118,7 @@ pub async fn run() -> u8 {
         Command::Mail(command) => mail::run(command, &cli.connection).await,
         Command::Envelope(command) => envelope::run(command),
         Command::Store(command) => store::run(command, &output),
+        Command::Bench(command) => bench::run(command, &cli.connection, &output).await,
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

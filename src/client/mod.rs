@@ -6,6 +6,7 @@
 mod agent;
 mod compose;
 mod error;
+mod pipeline;
 mod session;
 
 use std::{path::PathBuf, time::Duration};
@@ -20,6 +21,7 @@ use tonic::{
 pub use agent::{Agent, Delivered};
 pub use compose::{About, Composer, context_of, context_of_sections};
 pub use error::{ClientError, Refused};
+pub use pipeline::Pipeline;
 pub use session::Session;
 
 use crate::{

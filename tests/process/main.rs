@@ -1,5 +1,6 @@
 //! The real thing: broker processes, real TLS, real clients, kill -9.
 
+mod bench;
 mod broker;
 mod certificates;
 mod commands;

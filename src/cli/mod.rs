@@ -8,6 +8,7 @@ mod output;
 
 mod agent;
 mod audit;
+mod bench;
 mod completions;
 mod connection;
 mod demo;
@@ -100,6 +101,9 @@ enum Command {
     /// Check a store that may be damaged, and save what can be read.
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Measure a broker: handoffs, idle sessions, backlogs, recovery.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     Completions(completions::CompletionsArgs),
 }
 
@@ -123,6 +127,7 @@ pub async fn run() -> u8 {
         Command::Policy(command) => policy::run(command, &output),
         Command::Audit(audit::AuditArgs {}) => audit::run(&cli.connection, &output).await,
         Command::Store(command) => store::run(command, &output),
+        Command::Bench(command) => bench::run(command, &cli.connection, &output).await,
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

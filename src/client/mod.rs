@@ -6,6 +6,7 @@
 mod agent;
 mod compose;
 mod error;
+mod pipeline;
 mod session;
 mod trust;
 
@@ -21,6 +22,7 @@ use tonic::{
 pub use agent::{Agent, Delivered};
 pub use compose::{About, Composer, context_of, context_of_sections};
 pub use error::{ClientError, Refused};
+pub use pipeline::Pipeline;
 pub use session::Session;
 pub use trust::{Trust, vouch};
 

@@ -17,7 +17,7 @@ use std::{ops::Bound, path::PathBuf};
 
 use bytes::Bytes;
 
-pub use embedded::{EmbeddedStore, OpenError};
+pub use embedded::{EmbeddedStore, OpenError, groups_committed};
 pub use memory::MemoryStore;
 pub use salvage::{Found, read_all};
 

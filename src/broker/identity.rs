@@ -31,6 +31,8 @@ const CHALLENGES_MAX: usize = 10_000;
 const TOKENS_MAX: usize = 100_000;
 
 type Digest = [u8; 32];
+/// An agent, and the key that it proved itself with.
+type Proven = (AgentId, KeyId);
 
 /// Challenges and tokens that are out. See the module.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ pub struct Identities {
     operator: Digest,
     operators: ArcSwapOption<OperatorKeys>,
     challenges: Mutex<HashMap<[u8; 32], (AgentId, Timestamp)>>,
-    tokens: Mutex<HashMap<Digest, ((AgentId, KeyId), Timestamp)>>,
+    tokens: Mutex<HashMap<Digest, (Proven, Timestamp)>>,
 }
 
 impl Identities {

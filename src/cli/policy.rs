@@ -20,7 +20,7 @@ pub(super) enum PolicyCommand {
     },
     Check(CheckArgs),
     Test(TestArgs),
-    Explain(ExplainArgs),
+    Explain(Box<ExplainArgs>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

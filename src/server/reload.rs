@@ -28,7 +28,7 @@ pub(super) struct Source {
 
 impl Source {
     /// What tells one version of its files from another, without reading them.
-    fn marks(&self) -> Vec<(PathBuf, Option<(u64, i64, i64)>)> {
+    fn marks(&self) -> Vec<(PathBuf, Option<Mark>)> {
         (self.files)().into_iter().map(|path| (path.clone(), mark(&path))).collect()
     }
 
@@ -70,7 +70,10 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
     }
 }
 
-fn mark(path: &Path) -> Option<(u64, i64, i64)> {
+/// The file itself, and when it was written.
+type Mark = (u64, i64, i64);
+
+fn mark(path: &Path) -> Option<Mark> {
     use std::os::unix::fs::MetadataExt as _;
     let file = std::fs::metadata(path).ok()?;
     Some((file.ino(), file.mtime(), file.mtime_nsec()))

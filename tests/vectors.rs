@@ -196,9 +196,9 @@ fn proofs_receipts_and_chains_are_as_the_vectors_say() {
         let input = signing::voucher_input(&text(&vector["agent_id"]), &key, &voucher);
         assert_eq!(operator.sign(&input).to_vec(), bytes(&vector["signature"]), "{}", vector["name"]);
     }
-    let next: [(&str, fn(&[u8; 32], &[u8]) -> [u8; 32]); 2] =
-        [("custody", signing::custody_hash), ("audit", signing::audit_hash)];
-    for (chain, next) in next {
+    type Next = fn(&[u8; 32], &[u8]) -> [u8; 32];
+    let chains: [(&str, Next); 2] = [("custody", signing::custody_hash), ("audit", signing::audit_hash)];
+    for (chain, next) in chains {
         let mut hash = [0; 32];
         for (entry, expected) in list(&vectors[chain], "entries").iter().zip(list(&vectors[chain], "hashes")) {
             hash = next(&hash, &bytes(entry));

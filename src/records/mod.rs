@@ -8,6 +8,7 @@ mod custody;
 mod dead_letter;
 mod handoff;
 mod invitation;
+mod kept;
 mod letter;
 mod message;
 mod task;
@@ -16,10 +17,11 @@ mod timer;
 use bytes::Bytes;
 
 pub use agent::AgentRecord;
-pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
+pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
 pub use handoff::{HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
+pub use kept::{Kept, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
@@ -143,6 +145,12 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
         Table::HandoffsBySequence => reader.message_id(value).map(drop),
         Table::Invitations => InvitationRecord::decode(value).map(drop),
+        Table::SharedEnvelopes => MessageRecord::decode_shared(value).map(drop),
+        Table::RemovedTasks => RemovedTaskRecord::decode(value).map(drop),
+        Table::Kept => match Kept::parse(&Bytes::copy_from_slice(key))?.0 {
+            Kept::Messages => decode_message_ids(value).map(drop),
+            Kept::Task | Kept::DeadLetter | Kept::Invitation | Kept::Rest => Ok(()),
+        },
         Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }
 }

@@ -32,7 +32,7 @@ use super::{
 };
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 2\n";
+const FORMAT: &str = "baton-store 3\n";
 /// First byte of every record; the layout is this byte, revision (u64), CRC-32C (u32), both big-endian, then the value.
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
@@ -321,6 +321,11 @@ impl Store for EmbeddedStore {
                 Order::Descending => entries.rev().take(limit).map(read).collect(),
             }
         })
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        let engine = self.engine.read().expect("no writer panics");
+        engine.as_ref()?.database.disk_space().ok()
     }
 
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {

@@ -38,11 +38,14 @@ pub enum Table {
     Custody,
     Timers,
     Invitations,
+    SharedEnvelopes,
+    Kept,
+    RemovedTasks,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 16] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -56,6 +59,9 @@ impl Table {
         Table::Custody,
         Table::Timers,
         Table::Invitations,
+        Table::SharedEnvelopes,
+        Table::Kept,
+        Table::RemovedTasks,
     ];
 
     /// Its name on disk.
@@ -74,6 +80,9 @@ impl Table {
             Table::Custody => "custody",
             Table::Timers => "timers",
             Table::Invitations => "invitations",
+            Table::SharedEnvelopes => "shared_envelopes",
+            Table::Kept => "kept",
+            Table::RemovedTasks => "removed_tasks",
         }
     }
 }
@@ -229,6 +238,12 @@ pub trait Store: Send + Sync + 'static {
     /// place in the order, so that later changes see earlier ones. The answer has one entry a change. When it is `Ok`,
     /// everything applied is durable; there is one sync for the whole group.
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError>;
+
+    /// How large it is; `None` while that is about to change by itself.
+    fn size_bytes(&self) -> Option<u64>;
+
+    /// Much was removed: gives its space back, in the background.
+    fn give_space_back(&self) {}
 
     /// After a commit that failed: finds out what is on disk, and takes commits again if it can.
     fn recover(&self) -> Result<(), OpenError> {

@@ -65,6 +65,10 @@ impl Store for Disk {
         self.store.scan(table, range, order, limit)
     }
 
+    fn size_bytes(&self) -> Option<u64> {
+        self.store.size_bytes()
+    }
+
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         if self.full.load(Ordering::Relaxed) {
             return Err(CommitError::Engine { path: "/disk".into(), source: "no space left on device".into() });

@@ -11,12 +11,12 @@ use crate::{
     broker::{Answer, BrokerError, Outcome, refused},
     domain::{
         handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
-        mailbox::{Attempt, AttemptEnd, Letter},
+        mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
     envelope::{Body, UnverifiedEnvelope},
     ids::{AgentId, MessageId},
     records::{
-        CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, MessageRecord,
+        CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, Kept, MessageRecord,
         ParkReason, RequestPlace, Settlement,
     },
     store::Record,
@@ -35,6 +35,7 @@ struct DeadMail<'a> {
     letter: Option<&'a Letter>,
     attempts: Vec<(AgentId, Attempt)>,
     sequence: u64,
+    bytes: Option<Bytes>,
     handoff: Option<MessageId>,
 }
 
@@ -65,6 +66,7 @@ impl Engine {
             letter: Some(letter),
             attempts,
             sequence: letter.message_sequence,
+            bytes: self.envelope_bytes(letter.bytes_at()),
             handoff: letter.handoff.map(|(handoff, _)| handoff),
         };
         self.write_dead_letter(draft, about, why, now);
@@ -89,15 +91,16 @@ impl Engine {
             letter: None,
             attempts: offers_as_attempts(handoff, now),
             sequence: request.sequence,
+            bytes: self.envelope_bytes(request.sequence),
             handoff: Some(handoff.id),
         };
         self.write_dead_letter(draft, about, (reason, text), now);
     }
 
     fn write_dead_letter(&mut self, draft: &mut Draft, about: DeadMail<'_>, (reason, text): Why<'_>, now: Timestamp) {
-        let DeadMail { agent, letter, attempts, sequence, handoff } = about;
-        let raw = self.envelope_bytes(sequence).unwrap_or_default();
-        let summary = EnvelopeSummary::of(&raw);
+        let DeadMail { agent, letter, attempts, sequence, bytes, handoff } = about;
+        let bytes = bytes.unwrap_or_default();
+        let summary = EnvelopeSummary::of(&bytes);
         tracing::warn!(
             %agent, message_id = summary.message_id, task = summary.task_id, reason = reason.name(),
             "a message became a dead letter"
@@ -117,10 +120,12 @@ impl Engine {
             summary,
         };
         draft.put_new(DeadLetterRecord::key(record.number), record.encode());
+        // Its own: what it was kept by before goes its way.
+        draft.put_new(MessageRecord::envelope_key(record.number), bytes);
     }
 
     /// The bytes of an accepted envelope, also of one that this group accepts.
-    fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
+    pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
         let key = MessageRecord::envelope_key(sequence);
         match self.read(&mut Draft::default(), &key) {
             Ok(record) => record.map(|record| record.value),
@@ -175,13 +180,14 @@ impl Engine {
             }
             None => {
                 let to = self.registered(to.unwrap_or(&dead.agent)).map_err(refused)?;
-                let letter = self.fresh_letter(&dead, sequence, now).map_err(refused)?;
+                let letter = self.fresh_letter(&mut draft, &dead, sequence, now).map_err(refused)?;
                 store_letter(&mut draft, to.clone(), letter);
                 settlement.redriven_to = Some(to);
             }
         }
         dead.state = DeadState::Redriven;
         dead.settlement = Some(settlement);
+        draft.keep(Kept::DeadLetter, now, &DeadLetterRecord::key(number).key);
         draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
         self.seal(draft);
         tracing::info!(dead_letter = number, by, "redrove a dead letter");
@@ -194,6 +200,7 @@ impl Engine {
         let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
         dead.state = DeadState::Discarded;
         dead.settlement = Some(Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None });
+        draft.keep(Kept::DeadLetter, now, &DeadLetterRecord::key(number).key);
         draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
         self.seal(draft);
         tracing::info!(dead_letter = number, by, "discarded a dead letter");
@@ -220,7 +227,9 @@ impl Engine {
     fn ended_handoff(&self, draft: &mut Draft, dead: &DeadLetterRecord) -> Result<Option<HandoffRecord>, BrokerError> {
         let is_request = dead.summary.message_type == crate::proto::v1::MessageType::HandoffRequest as i32;
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
-        let Some(stored) = self.read(draft, &HandoffRecord::key(handoff))? else { return Ok(None) };
+        let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
+        // Its task has ended and was removed: there is nothing any more that could be handed over.
+        let stored = self.read(draft, &HandoffRecord::key(handoff))?.ok_or_else(unknown)?;
         Ok(Some(HandoffRecord::decode(&stored.value)?))
     }
 
@@ -270,6 +279,7 @@ impl Engine {
     /// The same message in the mailbox once more, with fresh counts and a fresh lifetime: somebody wants it there.
     fn fresh_letter(
         &mut self,
+        draft: &mut Draft,
         dead: &DeadLetterRecord,
         message_sequence: u64,
         now: Timestamp,
@@ -277,8 +287,11 @@ impl Engine {
         let before = dead.letter.as_ref();
         let message = MessageId::parse(&dead.summary.message_id)
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
+        let bytes = self.envelope_bytes(dead.number).ok_or(BrokerError::Internal)?;
+        let sequence = self.new_sequence();
+        draft.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {
-            sequence: self.new_sequence(),
+            sequence,
             message_sequence,
             message,
             task: before.and_then(|letter| letter.task.clone()),
@@ -289,6 +302,7 @@ impl Engine {
             not_before: now,
             handoff: before.and_then(|letter| letter.handoff),
             attempts: Vec::new(),
+            keeper: Keeper::Letter,
         })
     }
 }

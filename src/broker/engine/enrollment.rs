@@ -7,7 +7,7 @@ use super::{
 use crate::{
     broker::{Answer, BrokerError, Outcome, directory::Entry, refused},
     ids::AgentId,
-    records::{AgentRecord, InvitationRecord},
+    records::{AgentRecord, InvitationRecord, Kept},
     time::Timestamp,
 };
 
@@ -77,7 +77,9 @@ impl Engine {
     pub(super) fn invite(&mut self, invitation: &str, agent: Option<AgentId>, expires_at: Timestamp) -> Outcome {
         let mut draft = self.draft();
         let record = InvitationRecord { agent, expires_at, used_by: None };
-        draft.put_new(InvitationRecord::key(invitation), record.encode());
+        let key = InvitationRecord::key(invitation);
+        draft.keep(Kept::Invitation, expires_at, &key.key);
+        draft.put_new(key, record.encode());
         self.seal(draft);
         Ok(Answer::Registered)
     }

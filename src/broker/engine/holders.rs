@@ -159,7 +159,7 @@ impl Engine {
             self.expired_at_hand_out.push((agent.clone(), lease.sequence));
             return true;
         }
-        let envelope = match self.store.get(&MessageRecord::envelope_key(letter.message_sequence)) {
+        let envelope = match self.store.get(&MessageRecord::envelope_key(letter.bytes_at())) {
             Ok(Some(record)) => record.value,
             Ok(None) => {
                 tracing::error!(%agent, sequence = letter.message_sequence, "a letter's envelope is not in the store");

@@ -16,6 +16,7 @@ mod expiry;
 mod holders;
 mod messages;
 mod presence;
+mod retention;
 mod steps;
 
 use std::{
@@ -32,6 +33,7 @@ use self::{
     drafts::{Act, Group},
     holders::Holder,
     presence::Unseen,
+    retention::Removals,
 };
 use super::{
     BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
@@ -46,7 +48,7 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
-    records::{self, AgentRecord, ParkReason, TaskRecord},
+    records::{self, AgentRecord, Kept, ParkReason, TaskRecord},
     store::{Key, OpenError, Order, Store, Table},
     time::Timestamp,
 };
@@ -283,6 +285,7 @@ pub struct Engine {
     unseen: Unseen,
     /// How many refused envelopes of each agent were kept since the start.
     refused_kept: HashMap<AgentId, u32>,
+    removals: Removals,
     /// A commit failed: nobody knows what is on disk, and nothing is taken any more.
     failed: bool,
 }
@@ -315,6 +318,7 @@ impl Engine {
         };
         let (handoff_timers, open_of) = load_timers(&*store)?;
         let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
+        let removals = Removals::new(&settings.retention, now);
         Ok(Self {
             store,
             directory,
@@ -340,6 +344,7 @@ impl Engine {
             gone: VecDeque::new(),
             unseen,
             refused_kept: HashMap::new(),
+            removals,
             failed: false,
         })
     }
@@ -447,6 +452,7 @@ impl Engine {
         }
         self.park_expired(now);
         self.look_for_the_gone(now);
+        self.remove_what_is_over(now);
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -460,12 +466,16 @@ impl Engine {
         let handoff = self.handoff_timers.first().map(|(at, _)| *at);
         let mailbox = self.mailbox_alarms.first().map(|(at, _)| *at);
         let presence = self.next_presence_deadline();
-        [handoff, mailbox, presence, self.next_mail_expiry].into_iter().flatten().min()
+        [handoff, mailbox, presence, self.next_mail_expiry, self.next_removal()].into_iter().flatten().min()
     }
 
     /// Commits the group, then acts. Nothing is answered or delivered before the commit is synced.
     pub fn finish(&mut self, now: Timestamp) {
+        let accepted = self.keep_accepted(now);
         let mut group = std::mem::take(&mut self.group);
+        if let Some((key, ids)) = &accepted {
+            group.put_unconditionally(key.clone(), ids.clone());
+        }
         if !group.changes.is_empty() {
             group.put_unconditionally(sequence_key(), sequence_value(self.next_sequence - 1));
         }
@@ -477,6 +487,9 @@ impl Engine {
                 return group.refuse_all(BrokerError::from(error));
             }
         };
+        if let Some((key, _)) = accepted {
+            self.kept(Kept::Messages, key, now);
+        }
         let mut touched = group.touched;
         for ticket in group.tickets {
             let conflict = ticket.changes.clone().find_map(|index| applied[index].as_ref().err());
@@ -540,6 +553,8 @@ impl Engine {
                 self.tell_watchers(&handoff);
             }
             Act::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
+            Act::TaskRemoved(task) => drop(self.task_watchers.remove(&task)),
+            Act::Kept { kind, key, since } => self.kept(kind, key, since),
             Act::AgentStored(entry) => self.directory.put(*entry),
         }
     }

@@ -52,7 +52,10 @@ fn main() {
     let temporary = tempfile::tempdir().expect("there is room for a folder");
     let folder = options.data.clone().unwrap_or_else(|| temporary.path().join("store"));
     let mut load = Load::open(&folder, options.keep);
-    println!("{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}", "tasks", "us each", "us median", "ms worst", "disk MB", "stored MB", "RSS MB");
+    println!(
+        "{:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+        "tasks", "wall us", "engine us", "all us", "worst ms", "disk MB", "sent MB", "RSS MB"
+    );
     let mut next = 1000;
     while load.tasks() < options.tasks {
         let goal = next.min(options.tasks);
@@ -85,10 +88,11 @@ fn main() {
 
 fn report(load: &Load, folder: &std::path::Path, cost: &load::Cost) {
     println!(
-        "{:>9} {:>9.1} {:>9.1} {:>9.1} {:>9} {:>9} {:>9}",
+        "{:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9} {:>9} {:>9}",
         load.tasks(),
-        cost.mean_us,
-        cost.median_us,
+        cost.wall_us,
+        cost.engine_us,
+        cost.process_us,
         cost.worst_ms,
         disk_bytes(folder) / 1_000_000,
         load.written_bytes() / 1_000_000,

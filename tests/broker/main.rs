@@ -7,4 +7,5 @@ mod limits;
 mod presence;
 mod refusals;
 mod restarts;
+mod retention;
 mod world;

@@ -26,7 +26,8 @@ fn options() -> Options {
     let mut options = Options { tasks: 20_000, mailboxes: 0, open: 0, ended: false, keep: None, data: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut number = || words.next().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{word} needs a number"));
+        let mut number =
+            || words.next().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{word} needs a number"));
         match word.as_str() {
             "--tasks" => options.tasks = number(),
             "--mailboxes" => options.mailboxes = number(),

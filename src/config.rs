@@ -311,9 +311,10 @@ impl Config {
             return Err(ConfigError::Refused(problem));
         }
         if self.settings.retention.message_ids < self.settings.clock_window * 2 {
-            let problem = "retention.message_ids_ms must be at least twice session.clock_window_ms: a message that is sent \
+            let problem =
+                "retention.message_ids_ms must be at least twice session.clock_window_ms: a message that is sent \
                            again must not be taken for a new one"
-                .to_owned();
+                    .to_owned();
             return Err(ConfigError::Refused(problem));
         }
         if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
@@ -408,7 +409,8 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_good_is_said_by_0() {
-        let text = format!("{TLS}[retention]\nended_tasks_ms = 0\nsettled_dead_letters_ms = 5000\nstore_bytes_max = 7\n");
+        let text =
+            format!("{TLS}[retention]\nended_tasks_ms = 0\nsettled_dead_letters_ms = 5000\nstore_bytes_max = 7\n");
         let retention = read(&text).unwrap().settings.retention;
         assert_eq!(retention.ended_tasks, None);
         assert_eq!(retention.settled_dead_letters, Some(Duration::from_secs(5)));

@@ -184,7 +184,11 @@ impl Load {
                 let (from, to) = pair(load.tasks);
                 let task = task_name(load.tasks);
                 let words = Words { from: &from, to: &to, handoff: "", task: &task, epoch: 1 };
-                load.submit(&words, T::HandoffRequest, &v1::HandoffRequest { task_type: "x".into(), ..Default::default() });
+                load.submit(
+                    &words,
+                    T::HandoffRequest,
+                    &v1::HandoffRequest { task_type: "x".into(), ..Default::default() },
+                );
             }
             load.finish();
             for step in 0..if ended { 5 } else { 4 } {

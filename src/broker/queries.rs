@@ -153,9 +153,7 @@ impl View<'_> {
 
     /// Handoffs that the caller may see, newest first.
     pub fn handoffs(&self, filter: &HandoffFilter, size: usize, token: &str) -> Result<Page<Handoff>, BrokerError> {
-        let read = |_: &Bytes, id: &Bytes| {
-            self.stored_handoff(&Key { table: Table::Handoffs, key: id.clone() })
-        };
+        let read = |_: &Bytes, id: &Bytes| self.stored_handoff(&Key { table: Table::Handoffs, key: id.clone() });
         let wanted = |handoff: &Handoff| {
             let agent_fits = |agent: &AgentId| handoff.sender == *agent || handoff.candidate == *agent;
             filter.task.as_ref().is_none_or(|task| handoff.task == *task)
@@ -299,7 +297,12 @@ impl View<'_> {
         Ok(page)
     }
 
-    fn custody_entry(&self, task: &TaskId, stored: &Bytes, envelopes: bool) -> Result<v1::CustodyLogEntry, BrokerError> {
+    fn custody_entry(
+        &self,
+        task: &TaskId,
+        stored: &Bytes,
+        envelopes: bool,
+    ) -> Result<v1::CustodyLogEntry, BrokerError> {
         use v1::custody_entry::Event;
         let (hash, entry_bytes) = CustodyLink::decode(stored)?;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).map_err(|error| {

@@ -11,6 +11,7 @@ mod embedded;
 mod files;
 mod memory;
 mod salvage;
+mod space;
 mod survey;
 
 use std::{ops::Bound, path::PathBuf};

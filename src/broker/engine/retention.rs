@@ -37,6 +37,8 @@ use crate::{
 /// Records that a tick may remove, and how many more for each command of its group: a handoff is about twelve commands, and
 /// about thirty records that are removed at some time.
 const REMOVED_A_TICK: usize = 64;
+/// And if it has none.
+const REMOVED_AN_IDLE_TICK: usize = 1024;
 const REMOVED_A_COMMAND: usize = 4;
 /// Entries of table kept that are looked at together.
 const ENTRIES_AT_ONCE: usize = 32;
@@ -142,7 +144,10 @@ impl Engine {
         if self.removals.next_size_check.is_some_and(|at| at <= now) {
             self.check_size(now);
         }
-        let mut budget = REMOVED_A_TICK + REMOVED_A_COMMAND * self.group.tickets.len();
+        let mut budget = match self.group.tickets.len() {
+            0 => REMOVED_AN_IDLE_TICK,
+            commands => REMOVED_A_TICK + REMOVED_A_COMMAND * commands,
+        };
         for kind in Kept::ALL {
             while budget > 0 && self.removals.search(kind).at.is_some_and(|at| at <= now) {
                 if let Err(error) = self.remove_some(kind, &mut budget, now) {
@@ -452,7 +457,10 @@ enum Looked {
     /// And what was looked at is all right.
     NotAll,
     /// The first entries, and the bytes of all of them if somebody wants to know.
-    Free { entries: Vec<(Bytes, Record)>, bytes: u64 },
+    Free {
+        entries: Vec<(Bytes, Record)>,
+        bytes: u64,
+    },
 }
 
 /// The number of the first entry that is left.

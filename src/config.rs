@@ -13,7 +13,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    broker::{AgentLimits, Enrollment, Settings, TimeoutBounds},
+    broker::{AgentLimits, BrokerLimits, Enrollment, Settings, TimeoutBounds},
     domain::handoff::{LoopLimits, Timeouts},
 };
 
@@ -21,6 +21,9 @@ use crate::{
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
 /// Where a broker keeps its data unless it is told otherwise.
 pub const DEFAULT_DATA: &str = "baton-data";
+
+/// The least that `broker_limits.frame_bytes_max` can be.
+const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
 /// What a broker is started with.
 #[derive(Debug, Clone)]
@@ -134,6 +137,8 @@ struct File {
     session: SessionSection,
     #[serde(default)]
     limits: LimitsSection,
+    #[serde(default)]
+    broker_limits: BrokerLimitsSection,
     operators: Option<OperatorTokens>,
 }
 
@@ -206,6 +211,42 @@ struct LimitsSection {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct BrokerLimitsSection {
+    connections_max: Option<u32>,
+    handshakes_max: Option<u32>,
+    calls_max: Option<u32>,
+    calls_per_connection_max: Option<u32>,
+    frame_bytes_max: Option<u64>,
+    network_percent_max: Option<u32>,
+    window_bytes: Option<u32>,
+    frame_timeout_ms: Option<u64>,
+    keepalive_interval_ms: Option<u64>,
+    keepalive_timeout_ms: Option<u64>,
+    agents_max: Option<u32>,
+}
+
+impl BrokerLimitsSection {
+    fn limits(&self) -> BrokerLimits {
+        let defaults = BrokerLimits::default();
+        let or = |milliseconds: Option<u64>, otherwise| milliseconds.map_or(otherwise, Duration::from_millis);
+        BrokerLimits {
+            connections_max: self.connections_max.unwrap_or(defaults.connections_max),
+            handshakes_max: self.handshakes_max.unwrap_or(defaults.handshakes_max),
+            calls_max: self.calls_max.unwrap_or(defaults.calls_max),
+            calls_per_connection_max: self.calls_per_connection_max.unwrap_or(defaults.calls_per_connection_max),
+            frame_bytes_max: self.frame_bytes_max.unwrap_or(defaults.frame_bytes_max),
+            network_percent_max: self.network_percent_max.unwrap_or(defaults.network_percent_max),
+            window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
+            frame_timeout: or(self.frame_timeout_ms, defaults.frame_timeout),
+            keepalive_interval: or(self.keepalive_interval_ms, defaults.keepalive_interval),
+            keepalive_timeout: or(self.keepalive_timeout_ms, defaults.keepalive_timeout),
+            agents_max: self.agents_max.unwrap_or(defaults.agents_max),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SessionSection {
     clock_window_ms: Option<u64>,
     heartbeat_interval_ms: Option<u64>,
@@ -255,7 +296,30 @@ impl Config {
             return refuse("open enrollment");
         }
         self.check_timeouts()?;
+        self.check_broker_limits()?;
         Ok(self)
+    }
+
+    fn check_broker_limits(&self) -> Result<(), ConfigError> {
+        let limits = &self.settings.broker_limits;
+        let refuse = |problem: &str| Err(ConfigError::Refused(format!("broker_limits.{problem}")));
+        if !(1..=100).contains(&limits.network_percent_max) {
+            return refuse("network_percent_max must be from 1 to 100");
+        }
+        // HTTP/2's own bounds: its least window, and its largest.
+        if !(65_535..=0x7fff_ffff).contains(&limits.window_bytes) {
+            return refuse("window_bytes must be from 65535 to 2147483647");
+        }
+        if limits.frame_bytes_max != 0 && limits.frame_bytes_max < FRAMES_BYTES_MIN {
+            return refuse(
+                "frame_bytes_max must be 0 or at least 16777216, so that a frame of 4 MiB fits in each part",
+            );
+        }
+        let spans = [limits.frame_timeout, limits.keepalive_interval, limits.keepalive_timeout];
+        if spans.iter().any(Duration::is_zero) {
+            return refuse("frame_timeout_ms, keepalive_interval_ms and keepalive_timeout_ms must not be 0");
+        }
+        Ok(())
     }
 
     fn check_timeouts(&self) -> Result<(), ConfigError> {
@@ -325,6 +389,7 @@ impl File {
                 mailbox_max: self.limits.mailbox_max.unwrap_or(defaults.limits.mailbox_max),
                 sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
             },
+            broker_limits: self.broker_limits.limits(),
             unsigned_allowed: self.allow_unsigned,
             enrollment: self.enrollment,
         }
@@ -378,6 +443,10 @@ mod tests {
             (String::new(), "tls"),
             (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout_ms"),
             (format!("{TLS}[handoff]\nhandoffs_max = 17\n"), "handoffs_max"),
+            (format!("{TLS}[broker_limits]\nwindow_bytes = 1\n"), "window_bytes"),
+            (format!("{TLS}[broker_limits]\nnetwork_percent_max = 0\n"), "network_percent_max"),
+            (format!("{TLS}[broker_limits]\nframe_bytes_max = 1\n"), "frame_bytes_max"),
+            (format!("{TLS}[broker_limits]\nkeepalive_timeout_ms = 0\n"), "keepalive_timeout_ms"),
             (format!("{TLS}client_certificate = \"required\"\n"), "tls.client_ca"),
             (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
             (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),

@@ -12,7 +12,7 @@ use crate::{
         mailbox::{AttemptEnd, HolderId, Lease, Mailbox},
     },
     ids::AgentId,
-    records::{self, MessageRecord},
+    records,
     store::{Order, Table},
     time::Timestamp,
 };
@@ -159,20 +159,8 @@ impl Engine {
             self.expired_at_hand_out.push((agent.clone(), lease.sequence));
             return true;
         }
-        let envelope = match self.store.get(&MessageRecord::envelope_key(letter.message_sequence)) {
-            Ok(Some(record)) => record.value,
-            Ok(None) => {
-                tracing::error!(%agent, sequence = letter.message_sequence, "a letter's envelope is not in the store");
-                return true;
-            }
-            Err(error) => {
-                tracing::error!(%agent, %error, "failed to read an envelope");
-                return true;
-            }
-        };
         let delivery = OutgoingDelivery {
             delivery_id: super::acks::delivery_id(&lease),
-            envelope,
             attempt: lease.attempt,
             sequence: letter.message_sequence,
             ack_deadline: lease.deadline,
@@ -221,7 +209,7 @@ impl Engine {
         receives.into_iter().for_each(|id| self.close_holder(id, now));
         // Their streams would hold their connections open, and the stop would wait for them.
         for updates in std::mem::take(&mut self.watchers).into_values().flatten() {
-            drop(updates.send(Err(refused(BrokerError::ShuttingDown))));
+            drop(updates.try_send(Err(refused(BrokerError::ShuttingDown))));
         }
     }
 }

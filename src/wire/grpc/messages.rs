@@ -73,11 +73,13 @@ impl BrokerService for Messages {
         self.broker.send(open).await.map_err(refuse_shared)?;
         let credit = Command::Credit { holder: holder.id(), outstanding_max, reply: None };
         self.broker.send(credit).await.map_err(refuse_shared)?;
+        let broker = self.broker.clone();
         let responses = UnboundedReceiverStream::new(receiver).filter_map(move |event| {
             let _open_until_the_stream_ends = &holder;
             match event {
                 Event::Delivery(delivery) => {
-                    Some(Ok(v1::ReceiveResponse { delivery: Some(session::delivery(delivery)) }))
+                    let delivery = session::delivery(&broker, delivery)?;
+                    Some(Ok(v1::ReceiveResponse { delivery: Some(delivery) }))
                 }
                 Event::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),
                 Event::Answer { .. } => None,

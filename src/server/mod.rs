@@ -3,6 +3,7 @@
 //! Owns starting and stopping in the right order. Must not know the command line: it is handed a configuration and a
 //! token to stop by.
 
+mod descriptors;
 pub mod development_ca;
 mod folder;
 mod reload;
@@ -141,7 +142,7 @@ pub async fn run(
     folder.write_address(address)?;
     ready(&ready_state);
     let fresh = tokio::spawn(reload::keep_fresh(setup, tls.clone(), reload));
-    let bounds = Bounds::new(&config.settings.broker_limits);
+    let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone()));
     let served = serve(&broker, listener, tls, bounds, stop).await;
     report.abort();

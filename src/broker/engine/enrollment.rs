@@ -1,7 +1,7 @@
 //! Registering agents, and letting somebody do so once.
 
 use super::{
-    Engine, EnrollmentRight,
+    Engine, EnrollmentRight, LIMIT_RETRY,
     drafts::{Act, Draft},
 };
 use crate::{
@@ -32,6 +32,8 @@ impl Engine {
                 return Err(BrokerError::AgentExists { agent: id });
             }
             record.created_at = known.created_at;
+        } else {
+            self.check_agents()?;
         }
         if let Some(key_id) = self.directory.key_of_another(&entry) {
             return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
@@ -50,6 +52,15 @@ impl Engine {
         draft.acts.push(Act::AgentStored(Box::new(entry)));
         self.seal(draft);
         Ok(Answer::Registered)
+    }
+
+    /// Whether one more agent may register. What is in the same group is not counted yet.
+    fn check_agents(&self) -> Result<(), BrokerError> {
+        let most = self.settings.broker_limits.agents_max as usize;
+        if most == 0 || self.directory.registered() < most {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "too many agents are registered", retry_after: LIMIT_RETRY })
     }
 
     /// Used up in the commit that registers the agent, or not at all.

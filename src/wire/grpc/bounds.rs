@@ -323,3 +323,37 @@ impl http_body::Body for Outgoing {
         self.is_over || self.inner.is_end_stream()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_told_apart_wherever_they_are_cut() {
+        let mut body = Vec::new();
+        for length in [0_usize, 1, 4, 5, 6, 300] {
+            body.push(0);
+            body.extend(u32::try_from(length).unwrap().to_be_bytes());
+            body.extend(vec![9; length]);
+        }
+        let ends = [5, 11, 20, 30, 41, 346];
+        for piece in 1..body.len() {
+            let mut frames = Frames::default();
+            let mut passed = 0;
+            for part in body.chunks(piece) {
+                frames.pass(part);
+                passed += part.len();
+                assert_eq!(frames.is_between(), ends.contains(&passed), "{passed} bytes in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_whose_client_sends_a_stream_are_known_from_the_schema() {
+        let streams = crate::wire::grpc::client_streams();
+        assert!(streams.contains("/baton.v1.BrokerService/Connect"));
+        assert!(
+            !streams.contains("/baton.v1.BrokerService/Send") && !streams.contains("/baton.v1.BrokerService/Receive")
+        );
+    }
+}

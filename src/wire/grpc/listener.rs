@@ -511,9 +511,26 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_does_not_go_on_is_closed() {
         let fixture = serve_with(|incoming| incoming.opening_timeout = Duration::from_millis(50)).await;
-        for beginning in [b"".as_slice(), b"P", &[TLS_HANDSHAKE], &[TLS_HANDSHAKE, 3, 1]] {
+        for beginning in [b"".as_slice(), b"PRI * HTTP/2.0\r\n\r\n", &[TLS_HANDSHAKE], &[TLS_HANDSHAKE, 3, 1]] {
             assert_eq!(in_time(fixture.exchange(beginning)).await, b"", "{beginning:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_says_nothing_after_its_handshake_is_closed() {
+        let fixture = serve_with(|incoming| incoming.opening_timeout = Duration::from_millis(500)).await;
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(fixture.identity.cert.der().clone()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = TcpStream::connect(fixture.address).await.unwrap();
+        let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        let left = in_time(stream.read(&mut [0])).await;
+        assert!(matches!(left, Ok(0) | Err(_)), "{left:?}");
     }
 
     #[tokio::test]

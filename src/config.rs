@@ -275,7 +275,12 @@ impl Config {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let file: File = toml::from_str(&text)
+        Self::parse(path, &text)
+    }
+
+    /// Reads the text of a file that is said to be there.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
         let tls = file.tls.source()?;

@@ -389,11 +389,11 @@ impl Iterator for Entries<'_> {
     }
 }
 
-fn make_token(key: &[u8], list: &str) -> String {
+pub(crate) fn make_token(key: &[u8], list: &str) -> String {
     format!("{}{:08x}", hex::encode(key), crc32c::crc32c(list.as_bytes()))
 }
 
-fn parse_token(token: &str, list: &str) -> Result<u64, BrokerError> {
+pub(crate) fn parse_token(token: &str, list: &str) -> Result<u64, BrokerError> {
     let (key, checksum) = token.split_at_checked(16).ok_or(BrokerError::PageTokenInvalid)?;
     if checksum != format!("{:08x}", crc32c::crc32c(list.as_bytes())) {
         return Err(BrokerError::PageTokenInvalid);

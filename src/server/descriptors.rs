@@ -12,7 +12,7 @@ pub fn bounded(limits: BrokerLimits) -> BrokerLimits {
     let mut allowed = getrlimit(Resource::Nofile);
     if allowed.current != allowed.maximum {
         allowed.current = allowed.maximum;
-        if let Err(problem) = setrlimit(Resource::Nofile, allowed.clone()) {
+        if let Err(problem) = setrlimit(Resource::Nofile, allowed) {
             tracing::warn!(%problem, "failed to raise the limit of open files");
         }
         allowed = getrlimit(Resource::Nofile);

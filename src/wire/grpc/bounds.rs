@@ -164,14 +164,14 @@ where
 
 /// Where in a body of gRPC frames one is: each has a byte for compression, four for its length, and then so many bytes.
 #[derive(Debug, Default)]
-struct Frames {
+pub(crate) struct Frames {
     prefix: [u8; 5],
     prefix_bytes: usize,
     rest: usize,
 }
 
 impl Frames {
-    fn pass(&mut self, mut data: &[u8]) {
+    pub(crate) fn pass(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             if self.rest > 0 {
                 let passed = self.rest.min(data.len());
@@ -191,7 +191,7 @@ impl Frames {
         }
     }
 
-    fn is_between(&self) -> bool {
+    pub(crate) fn is_between(&self) -> bool {
         self.rest == 0 && self.prefix_bytes == 0
     }
 }

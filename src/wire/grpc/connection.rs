@@ -35,7 +35,7 @@ pub struct ConnectInfo {
 const AGENT_URI: &str = "urn:baton:agent:";
 
 /// The agent that a certificate is for.
-fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
+pub(super) fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     certificate.valid_uri_names().find_map(|uri| AgentId::parse(uri.strip_prefix(AGENT_URI)?).ok())
 }

@@ -65,7 +65,7 @@ const OPENINGS: [(&[u8], Opening); 10] = [
     (b"TRACE ", Opening::Http1),
 ];
 /// Enough bytes to tell any opening from any other.
-const OPENING_BYTES: usize = 24;
+pub(crate) const OPENING_BYTES: usize = 24;
 
 const HTTP1_ANSWER: &str = "This port speaks gRPC over TLS: HTTP/2, not HTTP/1. Use a gRPC client such as baton.\n";
 
@@ -299,14 +299,14 @@ async fn recognise(stream: TcpStream, acceptor: TlsAcceptor) -> Result<(Transpor
 
 /// What a client seems to speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Opening {
+pub(crate) enum Opening {
     Http2,
     Http1,
     Garbage,
 }
 
 /// What the first bytes are; `None` if there are too few to say.
-fn classify(beginning: &[u8]) -> Option<Opening> {
+pub(crate) fn classify(beginning: &[u8]) -> Option<Opening> {
     if let Some((_, opening)) = OPENINGS.iter().find(|(text, _)| beginning.starts_with(text)) {
         return Some(*opening);
     }

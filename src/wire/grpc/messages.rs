@@ -109,7 +109,7 @@ pub(super) fn check_outstanding(path: &str, wanted: u32) -> Result<u32, BrokerEr
 }
 
 /// What an acknowledgement says.
-pub(super) fn fate(acknowledgement: v1::Acknowledgement) -> Result<(String, Fate), EnvelopeError> {
+pub(crate) fn fate(acknowledgement: v1::Acknowledgement) -> Result<(String, Fate), EnvelopeError> {
     let mut checks = Checks::default();
     let fate = match acknowledgement.outcome {
         None => {

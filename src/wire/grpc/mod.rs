@@ -20,11 +20,13 @@ use tokio::sync::Semaphore;
 use tonic::{Status, service::Routes};
 
 use self::bounds::Overuse;
+pub(crate) use self::messages::fate;
 use super::status;
 use crate::{
     broker::{Broker, BrokerError},
     codes::{FieldViolation, Refusal},
     envelope::{Checks, FRAME_BYTES_MAX},
+    ids::AgentId,
     proto::{
         self,
         v1::{
@@ -86,6 +88,11 @@ pub fn overuse(overuse: Overuse) -> Status {
         Overuse::FrameTimeout => "the frame has not arrived in time",
     };
     refuse(BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER })
+}
+
+/// The agent that a certificate names, for the fuzzer.
+pub(crate) fn certificate_agent(der: &[u8]) -> Option<AgentId> {
+    connection::agent_of(&der.into())
 }
 
 fn refuse(error: impl Refusal) -> Status {

@@ -10,7 +10,7 @@ use std::{
 use baton::{
     envelope::{keys::PrivateKey, sign},
     fuzzing::TARGETS,
-    ids::{KeyId, TaskId},
+    ids::KeyId,
     proto::v1,
     records::{CustodyLink, MessageRecord},
     store::{Found, Table, read_all},
@@ -108,7 +108,7 @@ fn seeds_are_written() {
     })
     .unwrap();
     assert!(count > 0, "the store is empty");
-    // A log per task, as somebody would show it, of task "t".
+    // A log per task, as somebody would show it.
     let mut logs = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
     for (place, mut shown) in log {
         let entry = v1::CustodyEntry::decode(shown.entry_bytes.clone()).unwrap();
@@ -119,7 +119,10 @@ fn seeds_are_written() {
         logs.entry(place[..place.len() - 9].to_vec()).or_default().extend(shown.encode_length_delimited_to_vec());
     }
     for (task, log) in logs {
-        TaskId::parse(std::str::from_utf8(&task).unwrap()).unwrap();
-        write("audit", &hex::encode(&task[..task.len().min(8)]), &[&log]);
+        write(
+            "audit",
+            &hex::encode(&task[task.len().saturating_sub(8)..]),
+            &[&[u8::try_from(task.len()).unwrap()], &task, &log],
+        );
     }
 }

@@ -51,11 +51,14 @@ pub(super) fn records(bytes: &[u8]) {
     }
 }
 
-/// A custody log: entries, each after its length, and for each whether its hash follows. Whatever it says, replaying ends,
+/// A custody log: the task's id after its length, then entries, each after its length, and for each whether its hash follows. Whatever it says, replaying ends,
 /// and an entry that was refused changes nothing that is counted.
 pub(super) fn audit(bytes: &[u8]) {
-    let mut audit = Audit::new(TaskId::parse("t").expect("an id"), None);
-    let mut rest = Bytes::copy_from_slice(bytes);
+    let Some((length, rest)) = split(bytes) else { return };
+    let (task, rest) = rest.split_at(length.min(rest.len()));
+    let Ok(Ok(task)) = std::str::from_utf8(task).map(TaskId::parse) else { return };
+    let mut audit = Audit::new(task, None);
+    let mut rest = Bytes::copy_from_slice(rest);
     while let Ok(mut shown) = v1::CustodyLogEntry::decode_length_delimited(&mut rest) {
         // Nobody guesses a hash: most entries get the right one, so that what they say is replayed.
         if shown.custody_hash.is_empty() {

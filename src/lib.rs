@@ -11,6 +11,7 @@ pub mod envelope;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod ids;
+pub mod policy;
 pub mod proto;
 pub mod records;
 pub mod server;

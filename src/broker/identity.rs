@@ -5,11 +5,18 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use super::{BrokerError, access::Caller, directory::Directory, jwt::OperatorKeys};
+use arc_swap::ArcSwapOption;
+
+use super::{
+    BrokerError,
+    access::{Caller, LOCAL_OPERATOR},
+    directory::Directory,
+    jwt::OperatorKeys,
+};
 use crate::{
     envelope::{KeyRing, signing},
     ids::{AgentId, IdSource, KeyId},
@@ -32,7 +39,7 @@ type Digest = [u8; 32];
 #[derive(Debug)]
 pub struct Identities {
     operator: Digest,
-    operators: Option<OperatorKeys>,
+    operators: ArcSwapOption<OperatorKeys>,
     challenges: Mutex<Challenges>,
     tokens: Mutex<Tokens>,
 }
@@ -61,13 +68,19 @@ impl Challenges {
 
 #[derive(Debug, Default)]
 struct Tokens {
-    out: HashMap<Digest, (AgentId, Timestamp)>,
+    out: HashMap<Digest, ((AgentId, KeyId), Timestamp)>,
     /// Each agent's, as they were given.
     of: HashMap<AgentId, VecDeque<Digest>>,
 }
 
 impl Tokens {
-    fn add(&mut self, token: Digest, agent: AgentId, expires_at: Timestamp, now: Timestamp) -> Result<(), BrokerError> {
+    fn add(
+        &mut self,
+        token: Digest,
+        (agent, key_id): (AgentId, KeyId),
+        expires_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
         let of_one = self.of.get(&agent).map_or(0, VecDeque::len);
         if of_one >= TOKENS_OF_ONE_MAX {
             let oldest = self.of.get_mut(&agent).and_then(VecDeque::pop_front);
@@ -82,7 +95,7 @@ impl Tokens {
             });
         }
         self.of.entry(agent.clone()).or_default().push_back(token);
-        self.out.insert(token, (agent, expires_at));
+        self.out.insert(token, ((agent, key_id), expires_at));
         Ok(())
     }
 
@@ -98,7 +111,17 @@ impl Tokens {
 impl Identities {
     /// With this operator's token, and the keys of whoever else signs tokens of operators.
     pub fn new(operator_token: &str, operators: Option<OperatorKeys>) -> Self {
-        Self { operator: digest(operator_token), operators, challenges: Mutex::default(), tokens: Mutex::default() }
+        Self {
+            operator: digest(operator_token),
+            operators: ArcSwapOption::from_pointee(operators),
+            challenges: Mutex::default(),
+            tokens: Mutex::default(),
+        }
+    }
+
+    /// Takes other keys of those who sign tokens of operators. Tokens that the old ones have signed are good no more.
+    pub fn set_operators(&self, operators: OperatorKeys) {
+        self.operators.store(Some(Arc::new(operators)));
     }
 
     /// Something to sign, and until when.
@@ -135,23 +158,26 @@ impl Identities {
         }
         let token = hex::encode(random_bytes(ids));
         let expires_at = now.plus(TOKEN_LIFETIME);
-        self.tokens.lock().expect("no holder panics").add(digest(&token), agent, expires_at, now)?;
+        let of = (agent, proof.key_id.clone());
+        self.tokens.lock().expect("no holder panics").add(digest(&token), of, expires_at, now)?;
         Ok((token, expires_at))
     }
 
-    /// Who has this token.
-    pub fn caller(&self, token: Option<&str>, now: Timestamp) -> Result<Caller, BrokerError> {
+    /// Who has this token. That of an agent is good for as long as the key is that it was got with.
+    pub fn caller(&self, token: Option<&str>, directory: &Directory, now: Timestamp) -> Result<Caller, BrokerError> {
         let Some(token) = token else { return Ok(Caller::Anonymous) };
         let digest = digest(token);
         // Digests are compared, and so the time it takes says nothing about the token.
         if digest == self.operator {
-            return Ok(Caller::Operator("an operator".to_owned()));
+            return Ok(Caller::Operator(LOCAL_OPERATOR.to_owned()));
         }
-        if let Some(name) = self.operators.as_ref().and_then(|keys| keys.operator(token, now)) {
-            return Ok(Caller::Operator(format!("operator {name}")));
+        if let Some(name) = self.operators.load().as_ref().and_then(|keys| keys.operator(token, now)) {
+            return Ok(Caller::Operator(name));
         }
         match self.tokens.lock().expect("no holder panics").out.get(&digest) {
-            Some((agent, expires_at)) if *expires_at > now => Ok(Caller::Agent(agent.clone())),
+            Some(((agent, key_id), expires_at)) if *expires_at > now && directory.key(agent, key_id, now).is_ok() => {
+                Ok(Caller::Agent(agent.clone()))
+            }
             Some(_) | None => Err(BrokerError::TokenInvalid),
         }
     }
@@ -245,12 +271,13 @@ mod tests {
         let case = case();
         let challenge = case.challenge(0);
         let token = case.answer(&challenge, &challenge, 59).unwrap();
-        let caller = |seconds| case.identities.caller(Some(&token), at(seconds));
+        let caller = |seconds| case.identities.caller(Some(&token), &case.directory, at(seconds));
         assert_eq!(caller(60), Ok(Caller::Agent(case.agent.clone())));
         assert_eq!(caller(59 + 12 * 60 * 60), Err(BrokerError::TokenInvalid));
-        assert_eq!(case.identities.caller(Some("operator"), at(0)), Ok(Caller::Operator("an operator".to_owned())));
-        assert_eq!(case.identities.caller(Some("guessed"), at(0)), Err(BrokerError::TokenInvalid));
-        assert_eq!(case.identities.caller(None, at(0)), Ok(Caller::Anonymous));
+        let who = |token| case.identities.caller(token, &case.directory, at(0));
+        assert_eq!(who(Some("operator")), Ok(Caller::Operator(LOCAL_OPERATOR.to_owned())));
+        assert_eq!(who(Some("guessed")), Err(BrokerError::TokenInvalid));
+        assert_eq!(who(None), Ok(Caller::Anonymous));
     }
 
     #[test]
@@ -282,18 +309,19 @@ mod tests {
     #[test]
     fn endless_tokens_of_one_agent_take_nothing_from_others() {
         let mut tokens = Tokens::default();
-        let name = |number: usize| AgentId::parse(&format!("a{number}")).unwrap();
+        let key_id = KeyId::parse("k").unwrap();
+        let of = |number: usize| (AgentId::parse(&format!("a{number}")).unwrap(), key_id.clone());
         let token = |number: usize| digest(&number.to_string());
         for number in 0..TOKENS_MAX * 2 {
-            tokens.add(token(number), name(0), at(10), at(0)).unwrap();
+            tokens.add(token(number), of(0), at(10), at(0)).unwrap();
         }
         assert_eq!(tokens.out.len(), TOKENS_OF_ONE_MAX);
         assert!(tokens.out.contains_key(&token(TOKENS_MAX * 2 - 1)) && !tokens.out.contains_key(&token(0)));
         let others = TOKENS_MAX - TOKENS_OF_ONE_MAX;
         (0..others)
-            .for_each(|number| tokens.add(digest(&format!("b{number}")), name(1 + number), at(20), at(0)).unwrap());
-        assert!(tokens.add(token(0), name(others + 1), at(20), at(9)).is_err(), "all are out");
-        tokens.add(token(0), name(others + 1), at(20), at(10)).unwrap();
+            .for_each(|number| tokens.add(digest(&format!("b{number}")), of(1 + number), at(20), at(0)).unwrap());
+        assert!(tokens.add(token(0), of(others + 1), at(20), at(9)).is_err(), "all are out");
+        tokens.add(token(0), of(others + 1), at(20), at(10)).unwrap();
         assert_eq!(tokens.of.len(), others + 1, "what has ended is forgotten");
     }
 }

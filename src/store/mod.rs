@@ -17,7 +17,7 @@ use std::{ops::Bound, path::PathBuf};
 
 use bytes::Bytes;
 
-pub use embedded::{EmbeddedStore, OpenError};
+pub use embedded::{EmbeddedStore, OpenError, groups_committed};
 pub use memory::MemoryStore;
 pub use salvage::{Found, read_all};
 
@@ -38,11 +38,12 @@ pub enum Table {
     Custody,
     Timers,
     Invitations,
+    Audit,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 14] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -56,6 +57,7 @@ impl Table {
         Table::Custody,
         Table::Timers,
         Table::Invitations,
+        Table::Audit,
     ];
 
     /// Its name on disk.
@@ -74,6 +76,7 @@ impl Table {
             Table::Custody => "custody",
             Table::Timers => "timers",
             Table::Invitations => "invitations",
+            Table::Audit => "audit",
         }
     }
 }

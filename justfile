@@ -20,6 +20,10 @@ lint:
 ci:
     .ci/run
 
+# Fuzzes a target, for example `just fuzz envelope -max_total_time=600`; docs/fuzzing.md lists them.
+fuzz target *options:
+    fuzz/run {{ target }} {{ options }}
+
 # Starts a broker for development; arguments go to it.
 dev *arguments:
     cargo run --release -- dev {{ arguments }}

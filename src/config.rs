@@ -14,7 +14,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    broker::{AgentLimits, Retention, Settings, TimeoutBounds},
+    broker::{AgentLimits, BrokerLimits, Retention, Settings, TimeoutBounds},
     domain::handoff::{LoopLimits, Timeouts},
     policy::{Action, Agent, Policies, PolicyError, Principal, Question, Resource, Source},
 };
@@ -23,6 +23,9 @@ use crate::{
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
 /// Where a broker keeps its data unless it is told otherwise.
 pub const DEFAULT_DATA: &str = "baton-data";
+
+/// The least that `broker_limits.frame_bytes_max` can be.
+const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
 /// What a broker is started with.
 #[derive(Debug, Clone)]
@@ -214,6 +217,8 @@ struct File {
     limits: LimitsSection,
     #[serde(default)]
     retention: RetentionSection,
+    #[serde(default)]
+    broker_limits: BrokerLimitsSection,
     operators: Option<OperatorTokens>,
     policy: Option<PolicySection>,
 }
@@ -322,6 +327,42 @@ impl RetentionSection {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct BrokerLimitsSection {
+    connections_max: Option<u32>,
+    handshakes_max: Option<u32>,
+    calls_max: Option<u32>,
+    calls_per_connection_max: Option<u32>,
+    frame_bytes_max: Option<u64>,
+    network_percent_max: Option<u32>,
+    window_bytes: Option<u32>,
+    frame_timeout_ms: Option<u64>,
+    keepalive_interval_ms: Option<u64>,
+    keepalive_timeout_ms: Option<u64>,
+    agents_max: Option<u32>,
+}
+
+impl BrokerLimitsSection {
+    fn limits(&self) -> BrokerLimits {
+        let defaults = BrokerLimits::default();
+        let or = |milliseconds: Option<u64>, otherwise| milliseconds.map_or(otherwise, Duration::from_millis);
+        BrokerLimits {
+            connections_max: self.connections_max.unwrap_or(defaults.connections_max),
+            handshakes_max: self.handshakes_max.unwrap_or(defaults.handshakes_max),
+            calls_max: self.calls_max.unwrap_or(defaults.calls_max),
+            calls_per_connection_max: self.calls_per_connection_max.unwrap_or(defaults.calls_per_connection_max),
+            frame_bytes_max: self.frame_bytes_max.unwrap_or(defaults.frame_bytes_max),
+            network_percent_max: self.network_percent_max.unwrap_or(defaults.network_percent_max),
+            window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
+            frame_timeout: or(self.frame_timeout_ms, defaults.frame_timeout),
+            keepalive_interval: or(self.keepalive_interval_ms, defaults.keepalive_interval),
+            keepalive_timeout: or(self.keepalive_timeout_ms, defaults.keepalive_timeout),
+            agents_max: self.agents_max.unwrap_or(defaults.agents_max),
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SessionSection {
     clock_window_ms: Option<u64>,
     heartbeat_interval_ms: Option<u64>,
@@ -354,7 +395,12 @@ impl Config {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        let file: File = toml::from_str(&text)
+        Self::parse(path, &text)
+    }
+
+    /// Reads the text of a file that is said to be there.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
         let plaintext_allowed = file.tls.allow_plaintext;
@@ -381,8 +427,31 @@ impl Config {
             return Err(refused(PolicySourceError::TooOpen { what: "plaintext", listen: self.listen }));
         }
         self.check_timeouts()?;
+        self.check_broker_limits()?;
         self.settings.policies.store(self.policy.load(self.listen).map_err(refused)?);
         Ok(self)
+    }
+
+    fn check_broker_limits(&self) -> Result<(), ConfigError> {
+        let limits = &self.settings.broker_limits;
+        let refuse = |problem: &str| Err(ConfigError::Refused(format!("broker_limits.{problem}")));
+        if !(1..=100).contains(&limits.network_percent_max) {
+            return refuse("network_percent_max must be from 1 to 100");
+        }
+        // HTTP/2's own bounds: its least window, and its largest.
+        if !(65_535..=0x7fff_ffff).contains(&limits.window_bytes) {
+            return refuse("window_bytes must be from 65535 to 2147483647");
+        }
+        if limits.frame_bytes_max != 0 && limits.frame_bytes_max < FRAMES_BYTES_MIN {
+            return refuse(
+                "frame_bytes_max must be 0 or at least 16777216, so that a frame of 4 MiB fits in each part",
+            );
+        }
+        let spans = [limits.frame_timeout, limits.keepalive_interval, limits.keepalive_timeout];
+        if spans.iter().any(Duration::is_zero) {
+            return refuse("frame_timeout_ms, keepalive_interval_ms and keepalive_timeout_ms must not be 0");
+        }
+        Ok(())
     }
 
     fn check_timeouts(&self) -> Result<(), ConfigError> {
@@ -460,6 +529,7 @@ impl File {
                 sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
             },
             retention: self.retention.retention(),
+            broker_limits: self.broker_limits.limits(),
             unsigned_allowed: self.allow_unsigned,
             policies: defaults.policies,
         }
@@ -525,6 +595,10 @@ mod tests {
             (String::new(), "tls"),
             (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout_ms"),
             (format!("{TLS}[handoff]\nhandoffs_max = 17\n"), "handoffs_max"),
+            (format!("{TLS}[broker_limits]\nwindow_bytes = 1\n"), "window_bytes"),
+            (format!("{TLS}[broker_limits]\nnetwork_percent_max = 0\n"), "network_percent_max"),
+            (format!("{TLS}[broker_limits]\nframe_bytes_max = 1\n"), "frame_bytes_max"),
+            (format!("{TLS}[broker_limits]\nkeepalive_timeout_ms = 0\n"), "keepalive_timeout_ms"),
             (format!("{TLS}client_certificate = \"required\"\n"), "tls.client_ca"),
             (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
             (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),

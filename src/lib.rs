@@ -8,6 +8,8 @@ pub mod codes;
 pub mod config;
 pub mod domain;
 pub mod envelope;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod ids;
 pub mod policy;
 pub mod proto;

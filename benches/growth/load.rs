@@ -20,8 +20,8 @@ use baton::{
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType as T},
-    records::AgentRecord,
-    store::EmbeddedStore,
+    records::{AgentRecord, MessageRecord},
+    store::{EmbeddedStore, Store as _},
     time::Timestamp,
 };
 use bytes::Bytes;
@@ -52,6 +52,7 @@ struct Session {
 }
 
 pub struct Load {
+    store: Arc<EmbeddedStore>,
     engine: Engine,
     settings: Arc<Settings>,
     now: Timestamp,
@@ -70,9 +71,12 @@ fn identity() -> BrokerIdentity {
     BrokerIdentity { key_id: KeyId::parse("broker-1").expect("a name"), key: PrivateKey::from_seed(&[9; 32]) }
 }
 
-fn engine(folder: &Path, settings: &Arc<Settings>, now: Timestamp) -> Engine {
-    let store = Arc::new(EmbeddedStore::open(folder).expect("the store opens"));
+fn engine(store: Arc<EmbeddedStore>, settings: &Arc<Settings>, now: Timestamp) -> Engine {
     Engine::open(store, identity(), settings.clone(), Arc::new(SystemIds), now).expect("what is stored can be read")
+}
+
+fn open(folder: &Path) -> Arc<EmbeddedStore> {
+    Arc::new(EmbeddedStore::open(folder).expect("the store opens"))
 }
 
 impl Load {
@@ -83,9 +87,18 @@ impl Load {
         }
         let settings = Arc::new(settings);
         let now = Timestamp::from_parts(1_700_000_000, 0).expect("a time");
-        let engine = engine(folder, &settings, now);
-        let mut load =
-            Self { engine, settings, now, sessions: Vec::new(), tasks: 0, next_holder: 0, written: AtomicU64::new(0) };
+        let store = open(folder);
+        let engine = engine(store.clone(), &settings, now);
+        let mut load = Self {
+            store,
+            engine,
+            settings,
+            now,
+            sessions: Vec::new(),
+            tasks: 0,
+            next_holder: 0,
+            written: AtomicU64::new(0),
+        };
         (0..2 * PAIRS).for_each(|number| load.register(&format!("agent-{number}")));
         load.connect();
         load
@@ -166,7 +179,9 @@ impl Load {
             while let Ok(event) = self.sessions[number].events.try_recv() {
                 let Event::Delivery(delivery) = event else { continue };
                 let agent = self.sessions[number].agent.clone();
-                let envelope = v1::Envelope::decode(delivery.envelope).expect("it was sent as one");
+                let stored = self.store.get(&MessageRecord::envelope_key(delivery.bytes_at)).expect("it can be read");
+                let stored = stored.expect("a delivery has its envelope").value;
+                let envelope = v1::Envelope::decode(stored).expect("it was sent as one");
                 found.push((agent.to_string(), envelope));
                 let (sender, _) = oneshot::channel();
                 let delivery_id = delivery.delivery_id;
@@ -265,10 +280,11 @@ impl Load {
     /// Drops the engine as it is and opens the store again.
     pub fn start_again(&mut self, folder: &Path) -> (Duration, u64) {
         let empty = tempfile::tempdir().expect("there is room for a folder");
-        let placeholder = engine(empty.path(), &self.settings, self.now);
-        drop(std::mem::replace(&mut self.engine, placeholder));
+        self.store = open(empty.path());
+        self.engine = engine(self.store.clone(), &self.settings, self.now);
         let (before, start) = (resident_bytes(), now());
-        self.engine = engine(folder, &self.settings, self.now);
+        self.store = open(folder);
+        self.engine = engine(self.store.clone(), &self.settings, self.now);
         let spent = start.elapsed();
         let bytes = resident_bytes().saturating_sub(before);
         self.connect();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 use crate::{codes::Refusal, ids::MessageId, proto::v1, records::DeadLetterRecord, time::Timestamp};
@@ -59,17 +58,18 @@ pub enum Event {
     GoAway,
 }
 
-/// A message handed out to an agent.
+/// A message handed out to an agent. It names the envelope and does not hold it: deliveries may wait long for an agent
+/// that reads slowly, and whoever sends one reads the envelope then ([`super::Broker::envelope`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutgoingDelivery {
     /// Names this handing-out.
     pub delivery_id: String,
-    /// The envelope, as it was received.
-    pub envelope: Bytes,
     /// The how-manieth handing-out it is.
     pub attempt: u32,
     /// The message's sequence.
     pub sequence: u64,
+    /// The sequence under which its envelope is stored.
+    pub bytes_at: u64,
     /// When it is delivered again.
     pub ack_deadline: Timestamp,
     /// The handoff, if it is a request.

@@ -127,6 +127,11 @@ impl Directory {
         self.agents.read().expect("no writer panics").get(agent).cloned()
     }
 
+    /// How many agents are registered.
+    pub fn registered(&self) -> usize {
+        self.agents.read().expect("no holder panics").len()
+    }
+
     /// Whether the agent can receive mail: it is registered, and not the broker.
     pub fn is_registered(&self, agent: &AgentId) -> bool {
         self.agents.read().expect("no writer panics").contains_key(agent)

@@ -11,11 +11,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Answer, BrokerError, BrokerIdentity, Outcome, Refused, Reply, Settings,
+    Answer, BrokerError, BrokerIdentity, Outcome, OutgoingDelivery, Refused, Reply, Settings,
     access::{Access, Caller},
     directory::Directory,
     engine::{Command, Engine, RecoverError},
@@ -29,13 +29,15 @@ use crate::{
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     ids::{AgentId, IdSource},
     proto::v1,
-    records::{AuditAct, ParkReason},
+    records::{AuditAct, MessageRecord, ParkReason},
     store::{OpenError, Store},
     time::{Clock, Timestamp},
 };
 
 /// Commands that wait for the engine. A full queue makes senders wait: back-pressure from the disk to the sockets.
 const QUEUE_MAX: usize = 4096;
+/// Bytes of envelopes that wait for the engine or are in its group. Senders wait for room, as for the queue.
+const QUEUE_BYTES_MAX: u32 = 64 * 1024 * 1024;
 /// Most commands of one group.
 const GROUP_MAX: usize = 1024;
 /// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
@@ -74,8 +76,15 @@ pub struct Broker {
     shared: Arc<Shared>,
 }
 
+/// A command in the queue, and its part of the bytes there, which it has until the group is finished.
+struct Queued {
+    command: Command,
+    room: Option<OwnedSemaphorePermit>,
+}
+
 struct Shared {
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<Queued>,
+    room: Arc<Semaphore>,
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
     identities: Identities,
@@ -123,6 +132,7 @@ impl Broker {
         };
         let shared = Shared {
             commands,
+            room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX as usize)),
             store,
             directory,
             identities,
@@ -187,6 +197,18 @@ impl Broker {
         View { store: &*self.shared.store, access: self.access(), caller }
     }
 
+    /// The envelope of a delivery, as it was received. `None`: the delivery is not made. It was taken elsewhere since it
+    /// was handed out, and is not there any more; or it cannot be read, of which the log says more, and comes again.
+    pub fn envelope(&self, delivery: &OutgoingDelivery) -> Option<Bytes> {
+        let sequence = delivery.bytes_at;
+        match self.shared.store.get(&MessageRecord::envelope_key(sequence)) {
+            Ok(Some(record)) => return Some(record.value),
+            Ok(None) => tracing::debug!(sequence, "what was handed out was taken elsewhere"),
+            Err(error) => tracing::error!(sequence, %error, "failed to read an envelope"),
+        }
+        None
+    }
+
     /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender; what it sent and is not
     /// a message is kept as a dead letter.
     pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
@@ -208,7 +230,7 @@ impl Broker {
         let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
             if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
                 let (agent, text) = (agent.clone(), error.to_string());
-                self.send_soon(Command::KeepRefused { agent, raw, reason, text });
+                self.send_if_room(Command::KeepRefused { agent, raw, reason, text });
             }
             refused(error)
         })?;
@@ -231,12 +253,26 @@ impl Broker {
 
     /// Hands a command to the engine. Waits while its queue is full.
     pub async fn send(&self, command: Command) -> Result<(), Refused> {
-        self.shared.commands.send(command).await.map_err(|_| refused(BrokerError::ShuttingDown))
+        let room = match weight(&command) {
+            0 => None,
+            bytes => Some(self.shared.room.clone().acquire_many_owned(bytes).await.expect("never closed")),
+        };
+        self.shared.commands.send(Queued { command, room }).await.map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
-    /// Hands a command to the engine without waiting: where nobody can, as in a destructor.
+    /// Hands a command to the engine, unless its queue is full. For what can be left undone when there is much to do.
+    fn send_if_room(&self, command: Command) {
+        let room = self.shared.room.clone().try_acquire_many_owned(weight(&command));
+        let sent = room.is_ok_and(|room| self.shared.commands.try_send(Queued { command, room: Some(room) }).is_ok());
+        if !sent {
+            tracing::debug!("the engine's queue is full: what was refused is not kept");
+        }
+    }
+
+    /// Hands a command without bytes to the engine without waiting: where nobody can, as in a destructor.
     pub fn send_soon(&self, command: Command) {
-        if let Err(mpsc::error::TrySendError::Full(command)) = self.shared.commands.try_send(command)
+        let queued = Queued { command, room: None };
+        if let Err(mpsc::error::TrySendError::Full(Queued { command, .. })) = self.shared.commands.try_send(queued)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let broker = self.clone();
@@ -320,6 +356,16 @@ impl Broker {
     }
 }
 
+/// The bytes that a command holds.
+fn weight(command: &Command) -> u32 {
+    let bytes = match command {
+        Command::Submit { envelope, .. } => envelope.raw().len(),
+        Command::KeepRefused { raw, .. } => raw.len(),
+        _ => 0,
+    };
+    u32::try_from(bytes).unwrap_or(u32::MAX).min(QUEUE_BYTES_MAX)
+}
+
 /// What was wrong with an envelope that people may want to look at.
 fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
     match error {
@@ -337,12 +383,13 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
 
 async fn run(
     mut engine: Engine,
-    mut queue: mpsc::Receiver<Command>,
+    mut queue: mpsc::Receiver<Queued>,
     clock: &dyn Clock,
     stopping: &CancellationToken,
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
+    let mut rooms = Vec::with_capacity(GROUP_MAX);
     let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
     tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -355,11 +402,13 @@ async fn run(
             () = tokio::time::sleep(until_due) => {}
         }
         let now = clock.now();
-        for command in commands.drain(..) {
+        for Queued { command, room } in commands.drain(..) {
             engine.take(command, now);
+            rooms.extend(room);
         }
         engine.tick(now);
         engine.finish(now);
+        rooms.clear();
         let is_serving = !engine.has_failed();
         serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);
     }

@@ -4,7 +4,7 @@
 //! memory nor a log line gives one away.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -27,8 +27,11 @@ use crate::{
 pub const CHALLENGE_LIFETIME: Duration = Duration::from_secs(60);
 /// How long a token is good.
 pub const TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
-const CHALLENGES_MAX: usize = 10_000;
+/// Most challenges that are open. Anybody can ask for one, and so more do not shut others out: the oldest gives way.
+const CHALLENGES_MAX: usize = 65_536;
 const TOKENS_MAX: usize = 100_000;
+/// Most tokens of one agent. Its oldest gives way to a new one, so that no agent can use up what there is for all.
+const TOKENS_OF_ONE_MAX: usize = 1024;
 
 type Digest = [u8; 32];
 /// An agent, and the key that it proved itself with.
@@ -39,8 +42,72 @@ type Proven = (AgentId, KeyId);
 pub struct Identities {
     operator: Digest,
     operators: ArcSwapOption<OperatorKeys>,
-    challenges: Mutex<HashMap<[u8; 32], (AgentId, Timestamp)>>,
-    tokens: Mutex<HashMap<Digest, (Proven, Timestamp)>>,
+    challenges: Mutex<Challenges>,
+    tokens: Mutex<Tokens>,
+}
+
+#[derive(Debug, Default)]
+struct Challenges {
+    open: HashMap<[u8; 32], (AgentId, Timestamp)>,
+    /// As they were given, which is also the order in which they end. Some may have been used since.
+    order: VecDeque<[u8; 32]>,
+}
+
+impl Challenges {
+    fn add(&mut self, challenge: [u8; 32], agent: AgentId, expires_at: Timestamp, now: Timestamp) {
+        while let Some(oldest) = self.order.front() {
+            let is_over = self.open.get(oldest).is_none_or(|(_, expires_at)| *expires_at <= now);
+            if !is_over && self.order.len() < CHALLENGES_MAX {
+                break;
+            }
+            self.open.remove(oldest);
+            self.order.pop_front();
+        }
+        self.order.push_back(challenge);
+        self.open.insert(challenge, (agent, expires_at));
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
+    out: HashMap<Digest, (Proven, Timestamp)>,
+    /// Each agent's, as they were given.
+    of: HashMap<AgentId, VecDeque<Digest>>,
+}
+
+impl Tokens {
+    fn add(
+        &mut self,
+        token: Digest,
+        (agent, key_id): Proven,
+        expires_at: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let of_one = self.of.get(&agent).map_or(0, VecDeque::len);
+        if of_one >= TOKENS_OF_ONE_MAX {
+            let oldest = self.of.get_mut(&agent).and_then(VecDeque::pop_front);
+            oldest.map(|oldest| self.out.remove(&oldest));
+        } else if self.out.len() >= TOKENS_MAX {
+            self.forget_ended(now);
+        }
+        if self.out.len() >= TOKENS_MAX {
+            return Err(BrokerError::LimitExceeded {
+                what: "too many tokens are out",
+                retry_after: CHALLENGE_LIFETIME,
+            });
+        }
+        self.of.entry(agent.clone()).or_default().push_back(token);
+        self.out.insert(token, ((agent, key_id), expires_at));
+        Ok(())
+    }
+
+    fn forget_ended(&mut self, now: Timestamp) {
+        self.out.retain(|_, (_, expires_at)| *expires_at > now);
+        self.of.retain(|_, tokens| {
+            tokens.retain(|token| self.out.contains_key(token));
+            !tokens.is_empty()
+        });
+    }
 }
 
 impl Identities {
@@ -72,9 +139,7 @@ impl Identities {
         }
         let challenge = random_bytes(ids);
         let expires_at = now.plus(CHALLENGE_LIFETIME);
-        let mut challenges = self.challenges.lock().expect("no holder panics");
-        make_room(&mut challenges, CHALLENGES_MAX, now, "too many challenges are open")?;
-        challenges.insert(challenge, (agent.clone(), expires_at));
+        self.challenges.lock().expect("no holder panics").add(challenge, agent.clone(), expires_at, now);
         Ok((challenge, expires_at))
     }
 
@@ -86,7 +151,7 @@ impl Identities {
         ids: &dyn IdSource,
         now: Timestamp,
     ) -> Result<(String, Timestamp), BrokerError> {
-        let issued = self.challenges.lock().expect("no holder panics").remove(proof.challenge);
+        let issued = self.challenges.lock().expect("no holder panics").open.remove(proof.challenge);
         let (agent, expires_at) = issued.ok_or(BrokerError::ChallengeFailed)?;
         let key = directory.key(proof.agent, proof.key_id, now).map_err(|_| BrokerError::ChallengeFailed)?;
         let input = signing::session_input(proof.agent.as_str(), proof.key_id.as_str(), proof.challenge);
@@ -95,9 +160,8 @@ impl Identities {
         }
         let token = hex::encode(random_bytes(ids));
         let expires_at = now.plus(TOKEN_LIFETIME);
-        let mut tokens = self.tokens.lock().expect("no holder panics");
-        make_room(&mut tokens, TOKENS_MAX, now, "too many tokens are out")?;
-        tokens.insert(digest(&token), ((agent, proof.key_id.clone()), expires_at));
+        let of = (agent, proof.key_id.clone());
+        self.tokens.lock().expect("no holder panics").add(digest(&token), of, expires_at, now)?;
         Ok((token, expires_at))
     }
 
@@ -112,7 +176,7 @@ impl Identities {
         if let Some(name) = self.operators.load().as_ref().and_then(|keys| keys.operator(token, now)) {
             return Ok(Caller::Operator(name));
         }
-        match self.tokens.lock().expect("no holder panics").get(&digest) {
+        match self.tokens.lock().expect("no holder panics").out.get(&digest) {
             Some(((agent, key_id), expires_at)) if *expires_at > now && directory.key(agent, key_id, now).is_ok() => {
                 Ok(Caller::Agent(agent.clone()))
             }
@@ -144,21 +208,6 @@ pub fn random_bytes(ids: &dyn IdSource) -> [u8; 32] {
 
 fn digest(token: &str) -> Digest {
     signing::sha256(&[b"baton token", token.as_bytes()])
-}
-
-fn make_room<K: std::hash::Hash + Eq + Clone, V>(
-    map: &mut HashMap<K, (V, Timestamp)>,
-    most: usize,
-    now: Timestamp,
-    what: &'static str,
-) -> Result<(), BrokerError> {
-    if map.len() >= most {
-        map.retain(|_, (_, expires_at)| *expires_at > now);
-    }
-    if map.len() >= most {
-        return Err(BrokerError::LimitExceeded { what, retry_after: CHALLENGE_LIFETIME });
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -242,5 +291,39 @@ mod tests {
         let challenge = case.challenge(0);
         assert_eq!(case.answer(&challenge, &challenge, 60), Err(BrokerError::ChallengeFailed), "it is over");
         assert_eq!(case.answer(&[0; 32], &[0; 32], 1), Err(BrokerError::ChallengeFailed), "it was never given");
+    }
+
+    #[test]
+    fn endless_challenges_shut_nobody_out_and_hold_a_bounded_amount() {
+        let case = case();
+        let first = case.challenge(0);
+        for _ in 0..CHALLENGES_MAX {
+            case.challenge(1);
+        }
+        let challenge = case.challenge(2);
+        assert_eq!(case.identities.challenges.lock().unwrap().open.len(), CHALLENGES_MAX);
+        assert_eq!(case.answer(&first, &first, 2), Err(BrokerError::ChallengeFailed), "the oldest gave way");
+        case.answer(&challenge, &challenge, 2).unwrap();
+        case.challenge(1000);
+        assert_eq!(case.identities.challenges.lock().unwrap().order.len(), 1, "those that are over are forgotten");
+    }
+
+    #[test]
+    fn endless_tokens_of_one_agent_take_nothing_from_others() {
+        let mut tokens = Tokens::default();
+        let key_id = KeyId::parse("k").unwrap();
+        let of = |number: usize| (AgentId::parse(&format!("a{number}")).unwrap(), key_id.clone());
+        let token = |number: usize| digest(&number.to_string());
+        for number in 0..TOKENS_MAX * 2 {
+            tokens.add(token(number), of(0), at(10), at(0)).unwrap();
+        }
+        assert_eq!(tokens.out.len(), TOKENS_OF_ONE_MAX);
+        assert!(tokens.out.contains_key(&token(TOKENS_MAX * 2 - 1)) && !tokens.out.contains_key(&token(0)));
+        let others = TOKENS_MAX - TOKENS_OF_ONE_MAX;
+        (0..others)
+            .for_each(|number| tokens.add(digest(&format!("b{number}")), of(1 + number), at(20), at(0)).unwrap());
+        assert!(tokens.add(token(0), of(others + 1), at(20), at(9)).is_err(), "all are out");
+        tokens.add(token(0), of(others + 1), at(20), at(10)).unwrap();
+        assert_eq!(tokens.of.len(), others + 1, "what has ended is forgotten");
     }
 }

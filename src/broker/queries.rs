@@ -18,12 +18,16 @@ use crate::{
         AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason,
         TaskRecord, by_number, receipt_of,
     },
-    store::{Key, Order, Record, Store, Table},
+    store::{Key, KeyRange, Order, ReadError, Record, Store, Table},
     time::Timestamp,
 };
 
 /// Most entries that one page looks at, so that a filter that matches little cannot hold a thread for long.
 const LOOKED_AT_MAX: usize = 10_000;
+/// Entries of a list that are read at a time.
+const READ_AT_A_TIME: usize = 256;
+/// The same of dead letters, each of which may hold a whole frame.
+const DEAD_LETTERS_AT_A_TIME: usize = 8;
 
 /// Which handoffs. What is set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -212,7 +216,13 @@ impl View<'_> {
         size: usize,
         token: &str,
     ) -> Result<Page<DeadLetterRecord>, BrokerError> {
-        let read = |key: &Bytes, value: &Bytes| Ok(Some(DeadLetterRecord::decode(key, value)?));
+        let read = |key: &Bytes, value: &Bytes| {
+            let mut dead = DeadLetterRecord::decode(key, value)?;
+            if let DeadEnvelope::Refused(raw) = &mut dead.envelope {
+                *raw = Bytes::new(); // a list does not show it, and a page of them could be large
+            }
+            Ok(Some(dead))
+        };
         let wanted = |dead: &DeadLetterRecord| {
             filter.matches(dead) && self.access.may_see_dead_letter(self.caller, dead).is_ok()
         };
@@ -230,20 +240,19 @@ impl View<'_> {
     ) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
         let bound = |number: u64| DeadLetterRecord::key(number).key;
         let range = (Bound::Excluded(bound(after)), Bound::Included(bound(last)));
-        let entries = self.store.scan(Table::DeadLetters, range, Order::Ascending, LOOKED_AT_MAX)?;
         let mut found = Vec::new();
-        let mut next = None;
-        for (key, record) in &entries {
-            let dead = DeadLetterRecord::decode(key, &record.value)?;
-            next = Some(dead.number);
+        for (looked_at, entry) in self.entries(Table::DeadLetters, range, Order::Ascending).enumerate() {
+            let (key, record) = entry?;
+            let dead = DeadLetterRecord::decode(&key, &record.value)?;
+            let number = dead.number;
             if filter.matches(&dead) && self.access.may_see_dead_letter(self.caller, &dead).is_ok() {
                 found.push(dead);
             }
-            if found.len() == limit {
-                return Ok((found, next));
+            if found.len() == limit || looked_at + 1 == LOOKED_AT_MAX {
+                return Ok((found, Some(number)));
             }
         }
-        Ok((found, next.filter(|_| entries.len() == LOOKED_AT_MAX)))
+        Ok((found, None))
     }
 
     /// The number of the latest dead letter; 0 if there is none.
@@ -361,35 +370,72 @@ impl View<'_> {
             "" => Bound::Unbounded,
             token => Bound::Excluded(by_number(index, parse_token(token, &list)?).key),
         };
-        let entries = self.store.scan(index, (Bound::Unbounded, end), Order::Descending, LOOKED_AT_MAX)?;
-        let reached_end = entries.len() < LOOKED_AT_MAX;
+        let mut entries = self.entries(index, (Bound::Unbounded, end), Order::Descending).peekable();
         let mut page = Page { entries: Vec::new(), next_token: String::new() };
-        let last = entries.len().saturating_sub(1);
-        for (place, (key, id)) in entries.iter().enumerate() {
-            if let Some(entry) = read(key, &id.value)?.filter(&wanted) {
+        let mut looked_at = 0;
+        while let Some(entry) = entries.next() {
+            let (key, id) = entry?;
+            looked_at += 1;
+            if let Some(entry) = read(&key, &id.value)?.filter(&wanted) {
                 page.entries.push(entry);
             }
-            let is_last = place == last;
-            if (page.entries.len() == size && !is_last) || (is_last && !reached_end) {
-                page.next_token = make_token(key, &list);
-                break;
-            }
-            if page.entries.len() == size {
+            if page.entries.len() == size || looked_at == LOOKED_AT_MAX {
+                if entries.peek().is_some() {
+                    page.next_token = make_token(&key, &list);
+                }
                 break;
             }
         }
         Ok(page)
     }
+
+    fn entries(&self, table: Table, range: KeyRange, order: Order) -> Entries<'_> {
+        let at_a_time = if table == Table::DeadLetters { DEAD_LETTERS_AT_A_TIME } else { READ_AT_A_TIME };
+        Entries { store: self.store, table, range, order, at_a_time, read: Vec::new().into_iter(), is_over: false }
+    }
 }
 
-fn make_token(key: &[u8], list: &str) -> String {
+/// The entries of a range, of which only a few are in memory at a time.
+struct Entries<'a> {
+    store: &'a dyn Store,
+    table: Table,
+    /// What is not read yet.
+    range: KeyRange,
+    order: Order,
+    at_a_time: usize,
+    read: std::vec::IntoIter<(Bytes, Record)>,
+    is_over: bool,
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Result<(Bytes, Record), ReadError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.read.len() == 0 && !self.is_over {
+            match self.store.scan(self.table, self.range.clone(), self.order, self.at_a_time) {
+                Ok(entries) => {
+                    self.is_over = entries.len() < self.at_a_time;
+                    self.read = entries.into_iter();
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        let (key, record) = self.read.next()?;
+        match self.order {
+            Order::Ascending => self.range.0 = Bound::Excluded(key.clone()),
+            Order::Descending => self.range.1 = Bound::Excluded(key.clone()),
+        }
+        Some(Ok((key, record)))
+    }
+}
+
+pub(crate) fn make_token(key: &[u8], list: &str) -> String {
     format!("{}{:08x}", hex::encode(key), crc32c::crc32c(list.as_bytes()))
 }
 
-fn parse_token(token: &str, list: &str) -> Result<u64, BrokerError> {
-    let (key, checksum) = token.split_at_checked(16).ok_or(BrokerError::PageTokenInvalid)?;
-    if checksum != format!("{:08x}", crc32c::crc32c(list.as_bytes())) {
-        return Err(BrokerError::PageTokenInvalid);
-    }
-    u64::from_str_radix(key, 16).map_err(|_| BrokerError::PageTokenInvalid)
+pub(crate) fn parse_token(token: &str, list: &str) -> Result<u64, BrokerError> {
+    let number = token.get(..16).and_then(|key| u64::from_str_radix(key, 16).ok());
+    // Only what was given: no sign, no capital letters, no other list.
+    let is_given = |number: &u64| make_token(&number.to_be_bytes(), list) == token;
+    number.filter(is_given).ok_or(BrokerError::PageTokenInvalid)
 }

@@ -40,6 +40,8 @@ pub struct Settings {
     pub limits: AgentLimits,
     /// What is removed, and when.
     pub retention: Retention,
+    /// What all clients together may use.
+    pub broker_limits: BrokerLimits,
     /// Whether unsigned envelopes are taken. Only for development, only on loopback.
     pub unsigned_allowed: bool,
     /// Who may do what. May change while the broker runs.
@@ -111,6 +113,51 @@ impl Default for Retention {
     }
 }
 
+/// What all clients together may use, whoever they are: it bounds the broker's memory (SPEC 5). 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BrokerLimits {
+    /// Connections that are open.
+    pub connections_max: u32,
+    /// Connections that are not open yet.
+    pub handshakes_max: u32,
+    /// Calls and streams under way, on all connections.
+    pub calls_max: u32,
+    /// Calls and streams under way on one connection.
+    pub calls_per_connection_max: u32,
+    /// Bytes of frames that are on their way in, or wait to go out.
+    pub frame_bytes_max: u64,
+    /// How much of each of these the clients of one network may have; a network is an IPv4 address or an IPv6 /64.
+    pub network_percent_max: u32,
+    /// Bytes that one connection may send ahead of what is read from it.
+    pub window_bytes: u32,
+    /// How long a frame may take to arrive.
+    pub frame_timeout: Duration,
+    /// After how long a silent connection is asked whether it is still there.
+    pub keepalive_interval: Duration,
+    /// How long it has for the answer.
+    pub keepalive_timeout: Duration,
+    /// Agents that are registered.
+    pub agents_max: u32,
+}
+
+impl Default for BrokerLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 8192,
+            handshakes_max: 2048,
+            calls_max: 32_768,
+            calls_per_connection_max: 1024,
+            frame_bytes_max: 256 * 1024 * 1024,
+            network_percent_max: 50,
+            window_bytes: 256 * 1024,
+            frame_timeout: Duration::from_secs(30),
+            keepalive_interval: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(10),
+            agents_max: 100_000,
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -129,6 +176,7 @@ impl Default for Settings {
             refusals_recorded_max: 256,
             limits: AgentLimits::default(),
             retention: Retention::default(),
+            broker_limits: BrokerLimits::default(),
             unsigned_allowed: false,
             policies: Arc::new(ArcSwap::new(Policies::built_in())),
         }

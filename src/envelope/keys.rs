@@ -117,7 +117,12 @@ impl PrivateKey {
         let text = std::fs::read_to_string(path)
             .map(zeroize::Zeroizing::new)
             .map_err(|source| KeyFileError::Read { path: path.into(), source })?;
-        SigningKey::from_pkcs8_pem(&text).map(Self).map_err(|_| KeyFileError::NotAKey { path: path.into() })
+        Self::from_pem(&text).ok_or_else(|| KeyFileError::NotAKey { path: path.into() })
+    }
+
+    /// From the text of such a file.
+    pub fn from_pem(text: &str) -> Option<Self> {
+        SigningKey::from_pkcs8_pem(text).map(Self).ok()
     }
 
     /// Writes a new PKCS#8 PEM file that only its owner can read.

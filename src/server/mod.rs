@@ -3,6 +3,7 @@
 //! Owns starting and stopping in the right order. Must not know the command line: it is handed a configuration and a
 //! token to stop by.
 
+mod descriptors;
 pub mod development_ca;
 mod folder;
 mod reload;
@@ -33,15 +34,24 @@ use crate::{
     store::OpenError,
     time::{Clock, SteadyClock},
     wire::{
-        grpc::{self, deadline::DeadlineLayer, listener::BindError, listener::Listener, require_tls::RequireTlsLayer},
+        grpc::{
+            self,
+            bounds::{Bounds, BoundsLayer},
+            deadline::DeadlineLayer,
+            listener::BindError,
+            listener::Listener,
+            require_tls::RequireTlsLayer,
+        },
         status,
     },
 };
 
 /// How long connections have to end by themselves when the broker stops.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of the headers of one call.
+const HEADER_BYTES_MAX: u32 = 16 * 1024;
+/// Between two lines in the log about what was refused.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a broker does not run, or not any more.
 #[derive(Debug, thiserror::Error)]
@@ -141,7 +151,10 @@ pub async fn run(
     ready(&ready_state);
     broker.note(policy_act(&config));
     let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
-    let served = serve(&config, &broker, listener, tls, stop).await;
+    let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
+    let report = tokio::spawn(report_refusals(bounds.clone()));
+    let served = serve(&config, &broker, listener, tls, bounds, stop).await;
+    report.abort();
     fresh.abort();
     let stopped = broker.stop().await;
     folder.remove_address();
@@ -254,11 +267,21 @@ fn certificate(
     }
 }
 
+/// Says now and then, in one line, what was over a bound.
+async fn report_refusals(bounds: Bounds) {
+    let mut moments = tokio::time::interval(REPORT_INTERVAL);
+    loop {
+        moments.tick().await;
+        bounds.log_refusals();
+    }
+}
+
 async fn serve(
     config: &Config,
     broker: &Broker,
     listener: Listener,
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
+    bounds: Bounds,
     stop: CancellationToken,
 ) -> Result<(), ServerError> {
     let (mut health, health_service) = tonic_health::server::health_reporter();
@@ -275,10 +298,17 @@ async fn serve(
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
     let closing = CancellationToken::new();
-    let incoming = listener.incoming(tls, closing.clone());
+    let limits = &broker.settings().broker_limits;
+    let stall_timeout = limits.keepalive_interval + limits.keepalive_timeout;
+    let incoming = listener.incoming(tls, bounds.clone(), stall_timeout, closing.clone());
     let server = Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
-        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
+        .http2_keepalive_interval(Some(limits.keepalive_interval))
+        .http2_keepalive_timeout(Some(limits.keepalive_timeout))
+        .http2_max_header_list_size(HEADER_BYTES_MAX)
+        .max_concurrent_streams(Some(limits.calls_per_connection_max).filter(|most| *most > 0))
+        .initial_stream_window_size(limits.window_bytes)
+        .initial_connection_window_size(limits.window_bytes)
+        .layer(BoundsLayer::new(bounds, grpc::client_streams(), grpc::overuse))
         .layer(RequireTlsLayer::new(config.plaintext_allowed, || status::of(&BrokerError::TlsRequired)))
         .layer(DeadlineLayer::new(status::deadline_exceeded))
         .add_routes(routes)

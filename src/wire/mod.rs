@@ -4,5 +4,6 @@
 
 pub mod codec;
 pub mod grpc;
+pub mod quota;
 pub mod status;
 mod to_proto;

@@ -45,6 +45,9 @@ pub fn deadline_exceeded() -> Status {
 /// How long a client is told to wait before it connects again after a stop.
 pub const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a client is told to wait when all clients together use too much.
+pub const RETRY_OVERUSE_AFTER: Duration = Duration::from_secs(1);
+
 fn grpc_code(code: ErrorCode) -> Code {
     match code.category() {
         Category::InvalidArgument => Code::InvalidArgument,

@@ -23,7 +23,7 @@ use baton::{
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
-    records::{AgentRecord, DeadLetterRecord, HandoffRecord, TaskRecord},
+    records::{AgentRecord, DeadLetterRecord, HandoffRecord, MessageRecord, TaskRecord},
     store::{Change, CommitError, Conflict, Key, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table},
     time::Timestamp,
 };
@@ -78,10 +78,18 @@ impl Store for Disk {
     }
 }
 
+impl Disk {
+    /// A stored envelope.
+    pub fn envelope(&self, sequence: u64) -> bytes::Bytes {
+        self.store.get(&MessageRecord::envelope_key(sequence)).unwrap().expect("what is delivered is stored").value
+    }
+}
+
 /// One who takes deliveries.
 pub struct Session {
     pub agent: AgentId,
     pub holder: HolderId,
+    disk: Arc<Disk>,
     events: mpsc::UnboundedReceiver<Event>,
 }
 
@@ -91,7 +99,7 @@ impl Session {
         let mut deliveries = Vec::new();
         while let Ok(event) = self.events.try_recv() {
             if let Event::Delivery(delivery) = event {
-                let envelope = v1::Envelope::decode(delivery.envelope.clone()).unwrap();
+                let envelope = v1::Envelope::decode(self.disk.envelope(delivery.bytes_at)).unwrap();
                 deliveries.push((delivery, envelope));
             }
         }
@@ -233,7 +241,7 @@ impl World {
         self.engine.take(Command::Open { holder, agent: agent.clone(), kind, events: sender }, self.now);
         self.engine.take(Command::Credit { holder, outstanding_max: credit, reply: None }, self.now);
         self.settle();
-        Session { agent, holder, events }
+        Session { agent, holder, disk: self.disk.clone(), events }
     }
 
     pub fn disconnect(&mut self, session: Session) {

@@ -8,6 +8,7 @@ mod commands;
 mod crashes;
 mod dead_letters;
 mod full_disk;
+mod hostile;
 mod kill_loop;
 mod load;
 mod many_agents;

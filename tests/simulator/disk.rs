@@ -70,6 +70,14 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// A stored envelope.
+    pub fn envelope(&self, sequence: u64) -> Bytes {
+        let key = baton::records::MessageRecord::envelope_key(sequence);
+        self.store.get(&key).expect("memory can be read").expect("what is delivered is stored").value
+    }
+}
+
 impl Store for Disk {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
         self.store.get(key)

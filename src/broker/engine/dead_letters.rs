@@ -27,6 +27,15 @@ use crate::{
 
 /// Refused envelopes that are kept for one agent; one who goes on sending garbage fills its share and no more.
 const REFUSED_KEPT_MAX: u32 = 256;
+/// Most bytes of them.
+const REFUSED_BYTES_KEPT_MAX: usize = 16 * 1024 * 1024;
+
+/// What was kept of one agent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct RefusedKept {
+    count: u32,
+    bytes: usize,
+}
 
 /// Why, as a number and in words.
 pub(super) type Why<'a> = (ParkReason, &'a str);
@@ -141,10 +150,11 @@ impl Engine {
     /// Keeps what an agent sent and was refused for people to look at: it is not a message, or not of its type.
     pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
         let kept = self.refused_kept.entry(agent.clone()).or_default();
-        if self.failed || *kept >= REFUSED_KEPT_MAX {
+        let bytes = kept.bytes + raw.len();
+        if self.failed || kept.count >= REFUSED_KEPT_MAX || bytes > REFUSED_BYTES_KEPT_MAX {
             return;
         }
-        *kept += 1;
+        *kept = RefusedKept { count: kept.count + 1, bytes };
         let summary = EnvelopeSummary::of(&raw);
         let record = DeadLetterRecord {
             number: self.new_sequence(),

@@ -132,7 +132,7 @@ impl Group {
         }
         let error = refused(error);
         for (_, updates) in self.watches {
-            drop(updates.send(Err(error.clone())));
+            drop(updates.try_send(Err(error.clone())));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Registering agents, changing their cards, and letting somebody register once.
 
 use super::{
-    Engine,
+    Engine, LIMIT_RETRY,
     drafts::{Act, Draft},
 };
 use crate::{
@@ -50,10 +50,20 @@ impl Engine {
             Err(refusal) if invitation.is_empty() => return Err(refusal),
             Err(_) => self.use_invitation(&mut draft, invitation, &entry, now)?,
         };
+        self.check_agents()?;
         let act = (AuditAction::AgentRegistered, details);
         self.store_agent(draft, entry, None, act, caller, now)?;
         tracing::info!(agent = %id, by = %caller, "registered an agent");
         Ok(Answer::Registered)
+    }
+
+    /// Whether one more agent may register. What is in the same group is not counted yet.
+    fn check_agents(&self) -> Result<(), BrokerError> {
+        let most = self.settings.broker_limits.agents_max as usize;
+        if most == 0 || self.directory.registered() < most {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "too many agents are registered", retry_after: LIMIT_RETRY })
     }
 
     /// The card of an agent that is registered: all but its keys. The same card again is no error for whoever could

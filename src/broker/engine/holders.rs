@@ -12,7 +12,7 @@ use crate::{
         mailbox::{AttemptEnd, HolderId, Lease, Mailbox},
     },
     ids::AgentId,
-    records::{self, MessageRecord},
+    records,
     store::{Order, Table},
     time::Timestamp,
 };
@@ -189,22 +189,11 @@ impl Engine {
             self.expired_at_hand_out.push((agent.clone(), lease.sequence));
             return true;
         }
-        let envelope = match self.store.get(&MessageRecord::envelope_key(letter.bytes_at())) {
-            Ok(Some(record)) => record.value,
-            Ok(None) => {
-                tracing::error!(%agent, sequence = letter.message_sequence, "a letter's envelope is not in the store");
-                return true;
-            }
-            Err(error) => {
-                tracing::error!(%agent, %error, "failed to read an envelope");
-                return true;
-            }
-        };
         let delivery = OutgoingDelivery {
             delivery_id: super::acks::delivery_id(&lease),
-            envelope,
             attempt: lease.attempt,
             sequence: letter.message_sequence,
+            bytes_at: letter.bytes_at(),
             ack_deadline: lease.deadline,
             handoff: letter.handoff.filter(|(_, mail)| *mail == Acked::Request).map(|(handoff, _)| handoff),
         };
@@ -257,7 +246,7 @@ impl Engine {
         self.send_away(|_| true, now);
         // Their streams would hold their connections open, and the stop would wait for them.
         for updates in std::mem::take(&mut self.watchers).into_values().flatten() {
-            drop(updates.send(Err(refused(BrokerError::ShuttingDown))));
+            drop(updates.try_send(Err(refused(BrokerError::ShuttingDown))));
         }
     }
 }

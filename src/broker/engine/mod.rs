@@ -60,8 +60,9 @@ use crate::{
 
 pub use self::keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX};
 
-/// Where a watcher's updates go. Not bounded by itself: the steps of a handoff are.
-pub type Updates = mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>;
+/// Where a watcher's updates go. One who lets them pile up until the channel is full is not told any more: the channel
+/// closes before the handoff is final.
+pub type Updates = mpsc::Sender<Result<Arc<Handoff>, Refused>>;
 
 /// Something to be done.
 #[derive(Debug)]
@@ -306,7 +307,7 @@ pub struct Engine {
     gone: VecDeque<(AgentId, u64)>,
     unseen: Unseen,
     /// How many refused envelopes of each agent were kept since the start.
-    refused_kept: HashMap<AgentId, u32>,
+    refused_kept: HashMap<AgentId, dead_letters::RefusedKept>,
     removals: Removals,
     /// A commit failed: nobody knows what is on disk, and nothing is taken any more.
     failed: bool,
@@ -388,7 +389,7 @@ impl Engine {
         let before = std::mem::replace(self, again);
         before.holders.values().for_each(Holder::send_away);
         for updates in before.watchers.into_values().flatten() {
-            drop(updates.send(Err(refused(BrokerError::StoreUnavailable))));
+            drop(updates.try_send(Err(refused(BrokerError::StoreUnavailable))));
         }
         Ok(())
     }
@@ -605,17 +606,17 @@ impl Engine {
         });
         let handoff = match decoded {
             Ok(handoff) => Arc::new(handoff),
-            Err(error) => return drop(updates.send(Err(refused(error)))),
+            Err(error) => return drop(updates.try_send(Err(refused(error)))),
         };
         let open = !handoff.state.is_final();
-        if updates.send(Ok(handoff)).is_ok() && open {
-            self.watchers.entry(id).or_default().push(updates);
+        if updates.try_send(Ok(handoff)).is_ok() && open {
+            add_watcher(&mut self.watchers, id, updates, mpsc::Sender::is_closed);
         }
     }
 
     fn tell_watchers(&mut self, handoff: &Arc<Handoff>) {
         let Some(watchers) = self.watchers.get_mut(&handoff.id) else { return };
-        watchers.retain(|updates| updates.send(Ok(handoff.clone())).is_ok());
+        watchers.retain(|updates| updates.try_send(Ok(handoff.clone())).is_ok());
         if handoff.state.is_final() || watchers.is_empty() {
             self.watchers.remove(&handoff.id);
         }
@@ -697,18 +698,11 @@ const LIMIT_RETRY: Duration = Duration::from_secs(5);
 /// Those who follow a task.
 impl Engine {
     fn watch_task(&mut self, task: TaskId, lengths: watch::Sender<u64>) {
-        // Whoever has gone is found out at a task's next step. Tasks that make none are looked through now and then.
-        if self.task_watchers.len().is_power_of_two() {
-            self.task_watchers.retain(|_, watchers| {
-                watchers.retain(|lengths| !lengths.is_closed());
-                !watchers.is_empty()
-            });
-        }
         match self.store.get(&TaskRecord::key(&task)) {
             Ok(Some(record)) => {
                 let stored = TaskRecord::decode(&record.value).map_or(0, |stored| stored.custody.length);
                 lengths.send_replace(stored);
-                self.task_watchers.entry(task).or_default().push(lengths);
+                add_watcher(&mut self.task_watchers, task, lengths, watch::Sender::is_closed);
             }
             Ok(None) => {} // the channel closes, and the caller has seen by itself that there is none
             Err(error) => tracing::error!(%task, %error, "failed to read a task"),
@@ -721,6 +715,27 @@ impl Engine {
         if watchers.is_empty() {
             self.task_watchers.remove(task);
         }
+    }
+}
+
+/// Adds one who watches something. Whoever has gone is found out at its next step; what makes none is looked through now
+/// and then: when as many have come as to double what there is.
+fn add_watcher<K: Eq + std::hash::Hash, W>(
+    watchers: &mut HashMap<K, Vec<W>>,
+    of: K,
+    watcher: W,
+    is_gone: impl Fn(&W) -> bool,
+) {
+    let of_this = watchers.entry(of).or_default();
+    of_this.push(watcher);
+    if of_this.len().is_power_of_two() {
+        of_this.retain(|watcher| !is_gone(watcher));
+    }
+    if of_this.len() == 1 && watchers.len().is_power_of_two() {
+        watchers.retain(|_, watchers| {
+            watchers.retain(|watcher| !is_gone(watcher));
+            !watchers.is_empty()
+        });
     }
 }
 

@@ -6,17 +6,19 @@ use std::{
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use rustls::pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
+    time::Sleep,
 };
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use crate::ids::AgentId;
+use crate::{ids::AgentId, wire::quota::Holding};
 
 /// What is known of the connection that a request came by; an extension of every request.
 #[derive(Debug, Clone)]
@@ -33,7 +35,7 @@ pub struct ConnectInfo {
 const AGENT_URI: &str = "urn:baton:agent:";
 
 /// The agent that a certificate is for.
-fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
+pub(super) fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     certificate.valid_uri_names().find_map(|uri| AgentId::parse(uri.strip_prefix(AGENT_URI)?).ok())
 }
@@ -41,41 +43,73 @@ fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
 /// An open connection, ready for HTTP/2.
 pub struct Connection {
     transport: Transport,
+    /// Was read to see what it is, and is still to be read by what comes next.
+    beginning: io::Cursor<Vec<u8>>,
     info: ConnectInfo,
+    /// One of the connections that may be open.
+    _place: Holding,
+    /// Runs while the peer takes nothing of what there is for it. HTTP/2's own keepalive cannot end such a connection,
+    /// since it would have to write to do so.
+    stalled: Option<Pin<Box<Sleep>>>,
+    stall_timeout: Duration,
 }
 
-enum Transport {
+/// TCP, with TLS or without it.
+pub(super) enum Transport {
     Encrypted(Box<TlsStream<TcpStream>>),
-    Plain {
-        /// Was read to see what it is, and is still to be read by what comes next.
-        beginning: io::Cursor<Vec<u8>>,
-        stream: TcpStream,
-    },
+    Plain(TcpStream),
 }
+
+impl Transport {
+    pub(super) fn pinned(&mut self) -> Pin<&mut (dyn ReadWrite + Unpin + Send)> {
+        match self {
+            Self::Encrypted(stream) => Pin::new(&mut **stream),
+            Self::Plain(stream) => Pin::new(stream),
+        }
+    }
+}
+
+/// What can be read from and written to.
+pub(super) trait ReadWrite: AsyncRead + AsyncWrite {}
+
+impl<T: AsyncRead + AsyncWrite> ReadWrite for T {}
 
 impl Connection {
-    /// After the handshake.
-    pub(super) fn encrypted(stream: TlsStream<TcpStream>, peer_addr: SocketAddr) -> Self {
-        let agent = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).and_then(agent_of);
+    /// A client that speaks HTTP/2; `beginning` was read from it already. It is closed when it takes no byte for as long
+    /// as `stall_timeout`.
+    pub(super) fn new(
+        transport: Transport,
+        beginning: Vec<u8>,
+        peer_addr: SocketAddr,
+        place: Holding,
+        stall_timeout: Duration,
+    ) -> Self {
+        let (encrypted, agent) = match &transport {
+            Transport::Encrypted(stream) => {
+                (true, stream.get_ref().1.peer_certificates().and_then(<[_]>::first).and_then(agent_of))
+            }
+            Transport::Plain(_) => (false, None),
+        };
         Self {
-            transport: Transport::Encrypted(Box::new(stream)),
-            info: ConnectInfo { peer_addr, encrypted: true, agent },
+            transport,
+            beginning: io::Cursor::new(beginning),
+            info: ConnectInfo { peer_addr, encrypted, agent },
+            _place: place,
+            stalled: None,
+            stall_timeout,
         }
     }
 
-    /// Without TLS; `beginning` was read from the stream already.
-    pub(super) fn plain(stream: TcpStream, beginning: Vec<u8>, peer_addr: SocketAddr) -> Self {
-        Self {
-            transport: Transport::Plain { beginning: io::Cursor::new(beginning), stream },
-            info: ConnectInfo { peer_addr, encrypted: false, agent: None },
+    /// The outcome of a write or a flush, or a failure if the peer has taken nothing for too long.
+    fn unless_stalled<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if outcome.is_ready() {
+            self.stalled = None;
+            return outcome;
         }
-    }
-
-    fn writer(&mut self) -> Pin<&mut (dyn AsyncWrite + Unpin)> {
-        match &mut self.transport {
-            Transport::Encrypted(stream) => Pin::new(stream),
-            Transport::Plain { stream, .. } => Pin::new(stream),
-        }
+        let timeout = self.stall_timeout;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -93,23 +127,19 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.transport {
-            Transport::Encrypted(stream) => Pin::new(stream).poll_read(context, buffer),
-            Transport::Plain { beginning, stream } => {
-                let filled = buffer.filled().len();
-                ready!(Pin::new(beginning).poll_read(context, buffer))?;
-                if buffer.filled().len() > filled {
-                    return Poll::Ready(Ok(()));
-                }
-                Pin::new(stream).poll_read(context, buffer)
-            }
+        let filled = buffer.filled().len();
+        ready!(Pin::new(&mut self.beginning).poll_read(context, buffer))?;
+        if buffer.filled().len() > filled {
+            return Poll::Ready(Ok(()));
         }
+        self.transport.pinned().poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.writer().poll_write(context, bytes)
+        let outcome = self.transport.pinned().poll_write(context, bytes);
+        self.unless_stalled(outcome, context)
     }
 
     fn poll_write_vectored(
@@ -117,21 +147,24 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.writer().poll_write_vectored(context, slices)
+        let outcome = self.transport.pinned().poll_write_vectored(context, slices);
+        self.unless_stalled(outcome, context)
     }
 
     fn is_write_vectored(&self) -> bool {
         match &self.transport {
             Transport::Encrypted(stream) => stream.is_write_vectored(),
-            Transport::Plain { stream, .. } => stream.is_write_vectored(),
+            Transport::Plain(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer().poll_flush(context)
+        let outcome = self.transport.pinned().poll_flush(context);
+        self.unless_stalled(outcome, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.writer().poll_shutdown(context)
+        let outcome = self.transport.pinned().poll_shutdown(context);
+        self.unless_stalled(outcome, context)
     }
 }

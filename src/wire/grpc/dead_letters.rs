@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, checked, field, numbered, page_size, refuse, refuse_shared};
+use super::{auth, blocking, blocking_call, checked, field, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{Answer, Broker, BrokerError, access::Caller, engine::Command, queries::DeadLetterFilter},
     envelope::Checks,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Dead letters that are read from the store at a time.
-const READ_AT_A_TIME: usize = 64;
+const READ_AT_A_TIME: usize = 16;
 /// Answers of a stream that wait to be sent. A slow reader makes the work behind it wait.
 const ANSWERS_MAX: usize = 4;
 
@@ -60,7 +60,7 @@ impl DeadLetterService for DeadLetters {
     ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        blocking(move || list(&broker, &caller, request.into_inner())).await.map(Response::new)
+        blocking_call(move || list(&broker, &caller, request.into_inner())).await.map(Response::new)
     }
 
     type ExportDeadLettersStream = Responses<v1::ExportDeadLettersResponse>;
@@ -74,10 +74,9 @@ impl DeadLetterService for DeadLetters {
         let broker = self.broker.clone();
         let last = broker.view(&caller).last_dead_letter().map_err(refuse)?;
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
-        // Reads much, and waits for whoever reads it.
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = export(&broker, &caller, &filter, last, &answers) {
-                drop(answers.blocking_send(Err(refuse(error))));
+        tokio::spawn(async move {
+            if let Err(error) = export(&broker, &caller, &filter, last, &answers).await {
+                drop(answers.send(Err(refuse(error))).await);
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
@@ -205,29 +204,25 @@ async fn find(
     last: u64,
 ) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
     let (broker, caller, filter) = (broker.clone(), caller.clone(), filter.clone());
-    let found = tokio::task::spawn_blocking(move || {
-        broker.view(&caller).dead_letters_after(&filter, after, last, READ_AT_A_TIME)
-    });
-    found.await.map_err(|_| BrokerError::Internal)?
+    blocking(move || broker.view(&caller).dead_letters_after(&filter, after, last, READ_AT_A_TIME)).await
 }
 
-fn export(
+/// All that match, as fast as they are read.
+async fn export(
     broker: &Broker,
     caller: &Caller,
     filter: &DeadLetterFilter,
     last: u64,
     answers: &mpsc::Sender<Result<v1::ExportDeadLettersResponse, Status>>,
 ) -> Result<(), BrokerError> {
-    let view = broker.view(caller);
     let mut after = Some(0);
     while let Some(from) = after {
-        let (found, next) = view.dead_letters_after(filter, from, last, READ_AT_A_TIME)?;
+        let (found, next) = find(broker, caller, filter, from, last).await?;
         for dead in found {
-            let envelope_bytes = view.dead_bytes(&dead)?;
+            let Ok(room) = answers.reserve().await else { return Ok(()) };
+            let envelope_bytes = broker.view(caller).dead_bytes(&dead)?;
             let dead_letter = Some(v1::DeadLetter { envelope_bytes, ..to_proto::dead_letter(&dead) });
-            if answers.blocking_send(Ok(v1::ExportDeadLettersResponse { dead_letter })).is_err() {
-                return Ok(());
-            }
+            room.send(Ok(v1::ExportDeadLettersResponse { dead_letter }));
         }
         after = next;
     }

@@ -71,7 +71,7 @@ where
 }
 
 /// What `grpc-timeout` says: 1 to 8 digits and a unit. A header that says anything else counts as none.
-fn limit_of(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn limit_of(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

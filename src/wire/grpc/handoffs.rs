@@ -3,17 +3,17 @@
 use std::pin::Pin;
 
 use tokio::sync::mpsc;
-use tokio_stream::{Stream, StreamExt, wrappers::UnboundedReceiverStream};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, checked, numbered, page_size, refuse, refuse_shared};
+use super::{auth, blocking_call, checked, numbered, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{Broker, access::Caller, engine::Command, queries::HandoffFilter},
+    broker::{Broker, BrokerError, access::Caller, engine::Command, queries::HandoffFilter},
     domain::handoff::State,
     envelope::Checks,
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, handoff_service_server::HandoffService},
-    wire::to_proto,
+    wire::{status, to_proto},
 };
 
 pub(super) struct Handoffs {
@@ -44,7 +44,7 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<v1::ListHandoffsResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        blocking(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     type WatchHandoffStream = Pin<Box<dyn Stream<Item = Result<v1::WatchHandoffResponse, Status>> + Send>>;
@@ -56,15 +56,32 @@ impl HandoffService for Handoffs {
         let caller = auth::caller(&self.broker, &request)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
         self.broker.view(&caller).handoff(handoff).map_err(refuse)?;
-        // Not bounded by itself: the steps of a handoff are.
-        let (updates, receiver) = mpsc::unbounded_channel();
+        let (updates, receiver) = mpsc::channel(UPDATES_MAX);
         self.broker.send(Command::Watch { handoff, updates }).await.map_err(refuse_shared)?;
-        let responses = UnboundedReceiverStream::new(receiver).map(|update| match update {
-            Ok(handoff) => Ok(v1::WatchHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }),
-            Err(error) => Err(refuse_shared(error)),
+        let mut is_told_all = false;
+        let responses = ReceiverStream::new(receiver).map(Some).chain(tokio_stream::once(None));
+        let responses = responses.filter_map(move |update| match update {
+            Some(Ok(handoff)) => {
+                is_told_all = handoff.state.is_final();
+                Some(Ok(v1::WatchHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
+            }
+            Some(Err(error)) => {
+                is_told_all = true;
+                Some(Err(refuse_shared(error)))
+            }
+            None if is_told_all => None,
+            None => Some(Err(refuse(too_slow()))),
         });
         Ok(Response::new(Box::pin(responses)))
     }
+}
+
+/// Updates of one watcher that wait to be sent: more than a handoff has steps, if nobody asks for more time.
+const UPDATES_MAX: usize = 64;
+
+fn too_slow() -> BrokerError {
+    let what = "the watcher does not keep up with the handoff: watch it again";
+    BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER }
 }
 
 fn handoff_id(text: &str) -> Result<MessageId, Status> {

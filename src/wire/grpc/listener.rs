@@ -5,11 +5,13 @@
 //! swapped for another at any time, from when on new connections use it.
 //!
 //! ```text
-//! accept → first byte ─ 0x16 ──────────→ TLS handshake ──→ Connection, encrypted
-//!                     └ PRI * HTTP/2 ──→ Connection, not encrypted (see `require_tls`)
-//!                     └ GET, POST, … ──→ a short HTTP/1.1 answer, closed
-//!                     └ anything else ─→ closed
+//! accept → first byte ─ 0x16 ─→ TLS handshake ─┐
+//!                     └ any other ─────────────┴→ PRI * HTTP/2.0 … ─→ Connection (see `require_tls`)
+//!                                              └→ GET, POST, … ─────→ a short HTTP/1.1 answer, closed
+//!                                              └→ anything else ────→ closed
 //! ```
+//!
+//! Whoever is over a quota of connections is closed at once; a client is not waited for longer than [`OPENING_TIMEOUT`].
 
 use std::{
     convert::Infallible,
@@ -24,7 +26,7 @@ use std::{
 use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     task::JoinSet,
     time::Sleep,
@@ -34,10 +36,12 @@ use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tracing::{debug, error, info, warn};
 
-use super::connection::Connection;
+use super::{
+    bounds::Bounds,
+    connection::{Connection, ReadWrite, Transport},
+};
+use crate::wire::quota::Holding;
 
-/// Most connections that are accepted and not yet open. More wait in the operating system's backlog.
-const OPENING_CONNECTIONS_MAX: usize = 1024;
 /// How long a client has from connecting until its connection is open.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long to let go of accepting when the machine is out of something, such as file descriptors.
@@ -49,7 +53,7 @@ const DISCARDED_BYTES_MAX: u64 = 64 * 1024;
 const TLS_HANDSHAKE: u8 = 0x16;
 /// How the other openings that are told apart begin.
 const OPENINGS: [(&[u8], Opening); 10] = [
-    (b"PRI * HTTP/2", Opening::Http2),
+    (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Opening::Http2),
     (b"GET ", Opening::Http1),
     (b"HEAD ", Opening::Http1),
     (b"POST ", Opening::Http1),
@@ -61,7 +65,7 @@ const OPENINGS: [(&[u8], Opening); 10] = [
     (b"TRACE ", Opening::Http1),
 ];
 /// Enough bytes to tell any opening from any other.
-const OPENING_BYTES: usize = 16;
+pub(crate) const OPENING_BYTES: usize = 24;
 
 const HTTP1_ANSWER: &str = "This port speaks gRPC over TLS: HTTP/2, not HTTP/1. Use a gRPC client such as baton.\n";
 
@@ -110,10 +114,20 @@ impl Listener {
 
     /// The connections that clients open, until `shutdown`. Connections that are open by then go on; those that are
     /// opening are dropped, and the socket is closed, as also when the stream is dropped.
-    pub fn incoming(self, tls: Arc<ArcSwap<ServerConfig>>, shutdown: CancellationToken) -> Incoming {
+    ///
+    /// An open connection that takes nothing for `stall_timeout` is closed.
+    pub fn incoming(
+        self,
+        tls: Arc<ArcSwap<ServerConfig>>,
+        bounds: Bounds,
+        stall_timeout: Duration,
+        shutdown: CancellationToken,
+    ) -> Incoming {
         Incoming {
             socket: Some(self.socket),
             tls,
+            bounds,
+            stall_timeout,
             opening: JoinSet::new(),
             opening_timeout: OPENING_TIMEOUT,
             pause: None,
@@ -128,6 +142,8 @@ pub struct Incoming {
     /// `None` after the shutdown.
     socket: Option<TcpListener>,
     tls: Arc<ArcSwap<ServerConfig>>,
+    bounds: Bounds,
+    stall_timeout: Duration,
     /// One task for each connection that is not open yet; dropping the set ends them.
     opening: JoinSet<Option<Connection>>,
     opening_timeout: Duration,
@@ -152,8 +168,16 @@ impl Stream for Incoming {
         loop {
             // First, so that tasks spawned here are also polled for below.
             while let Poll::Ready((stream, peer)) = self.poll_accept(context) {
-                let opening = open(stream, peer, TlsAcceptor::from(self.tls.load_full()), self.opening_timeout);
-                self.opening.spawn(opening);
+                let places = self.bounds.connections.take(peer.ip(), 1).zip(self.bounds.handshakes.take(peer.ip(), 1));
+                // Over a quota: closed. Both count what they refuse.
+                let Some((place, handshake)) = places else { continue };
+                let client = Client { peer, place, stall_timeout: self.stall_timeout };
+                let opening = open(stream, client, TlsAcceptor::from(self.tls.load_full()), self.opening_timeout);
+                self.opening.spawn(async move {
+                    let opened = opening.await;
+                    drop(handshake);
+                    opened
+                });
             }
             match self.opening.poll_join_next(context) {
                 Poll::Ready(Some(Ok(Some(connection)))) => return Poll::Ready(Some(Ok(connection))),
@@ -166,16 +190,12 @@ impl Stream for Incoming {
 }
 
 impl Incoming {
-    /// The next client. Pending also while there are too many, or in a pause.
+    /// The next client. Pending also in a pause.
     fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<(TcpStream, SocketAddr)> {
         loop {
             if let Some(pause) = &mut self.pause {
                 ready!(pause.as_mut().poll(context));
                 self.pause = None;
-            }
-            // Each task that ends wakes this stream, and so accepting goes on.
-            if self.opening.len() >= OPENING_CONNECTIONS_MAX {
-                return Poll::Pending;
             }
             let Some(socket) = &self.socket else {
                 return Poll::Pending;
@@ -205,10 +225,20 @@ impl Incoming {
     }
 }
 
+/// One who has connected.
+struct Client {
+    peer: SocketAddr,
+    place: Holding,
+    stall_timeout: Duration,
+}
+
 /// From a client that has connected to a connection, or to nothing, once the reason is logged.
-async fn open(stream: TcpStream, peer: SocketAddr, acceptor: TlsAcceptor, timeout: Duration) -> Option<Connection> {
-    match tokio::time::timeout(timeout, recognise(stream, peer, acceptor)).await {
-        Ok(Ok(connection)) => Some(connection),
+async fn open(stream: TcpStream, client: Client, acceptor: TlsAcceptor, timeout: Duration) -> Option<Connection> {
+    let peer = client.peer;
+    match tokio::time::timeout(timeout, recognise(stream, acceptor)).await {
+        Ok(Ok((transport, beginning))) => {
+            Some(Connection::new(transport, beginning, peer, client.place, client.stall_timeout))
+        }
         Ok(Err(reason)) => {
             reason.log(peer);
             None
@@ -237,43 +267,46 @@ impl Stranger {
         match self {
             Self::Left(problem) => debug!(%peer, %problem, "a client left before it said what it is"),
             Self::Handshake(problem) => info!(%peer, %problem, "a TLS handshake failed"),
-            Self::Http1 => info!(%peer, "refused an HTTP/1 request without TLS; this port speaks gRPC over TLS"),
+            Self::Http1 => info!(%peer, "refused an HTTP/1 request; this port speaks gRPC over TLS"),
             Self::Garbage => debug!(%peer, "closed a connection that is neither TLS nor HTTP"),
         }
     }
 }
 
-async fn recognise(mut stream: TcpStream, peer: SocketAddr, acceptor: TlsAcceptor) -> Result<Connection, Stranger> {
+/// Also gives what was read.
+async fn recognise(stream: TcpStream, acceptor: TlsAcceptor) -> Result<(Transport, Vec<u8>), Stranger> {
     // Small frames go out at once. Where that cannot be set, the connection works all the same.
     let _ = stream.set_nodelay(true);
     let mut first = [0];
     let peeked = stream.peek(&mut first).await.map_err(Stranger::Left)?;
-    if peeked == 1 && first[0] == TLS_HANDSHAKE {
+    let mut transport = if peeked == 1 && first[0] == TLS_HANDSHAKE {
         let stream = acceptor.accept(stream).await.map_err(Stranger::Handshake)?;
-        return Ok(Connection::encrypted(stream, peer));
-    }
-    let (opening, beginning) = read_opening(&mut stream).await.map_err(Stranger::Left)?;
+        Transport::Encrypted(Box::new(stream))
+    } else {
+        Transport::Plain(stream)
+    };
+    let (opening, beginning) = read_opening(&mut transport.pinned()).await.map_err(Stranger::Left)?;
     match opening {
-        Opening::Http2 => Ok(Connection::plain(stream, beginning, peer)),
+        Opening::Http2 => Ok((transport, beginning)),
         Opening::Http1 => {
             // It is a courtesy; whether it arrives changes nothing.
-            let _ = answer_http1(stream).await;
+            let _ = answer_http1(transport.pinned()).await;
             Err(Stranger::Http1)
         }
         Opening::Garbage => Err(Stranger::Garbage),
     }
 }
 
-/// What a client without TLS seems to speak.
+/// What a client seems to speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Opening {
+pub(crate) enum Opening {
     Http2,
     Http1,
     Garbage,
 }
 
 /// What the first bytes are; `None` if there are too few to say.
-fn classify(beginning: &[u8]) -> Option<Opening> {
+pub(crate) fn classify(beginning: &[u8]) -> Option<Opening> {
     if let Some((_, opening)) = OPENINGS.iter().find(|(text, _)| beginning.starts_with(text)) {
         return Some(*opening);
     }
@@ -282,7 +315,7 @@ fn classify(beginning: &[u8]) -> Option<Opening> {
 }
 
 /// Reads until it is clear what it is; also gives what was read.
-async fn read_opening(stream: &mut TcpStream) -> io::Result<(Opening, Vec<u8>)> {
+async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Opening, Vec<u8>)> {
     let mut beginning = Vec::with_capacity(OPENING_BYTES);
     loop {
         if let Some(opening) = classify(&beginning) {
@@ -295,7 +328,7 @@ async fn read_opening(stream: &mut TcpStream) -> io::Result<(Opening, Vec<u8>)> 
     }
 }
 
-async fn answer_http1(mut stream: TcpStream) -> io::Result<()> {
+async fn answer_http1(mut stream: Pin<&mut (dyn ReadWrite + Unpin + Send)>) -> io::Result<()> {
     let head = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n",
@@ -368,7 +401,7 @@ mod tests {
         let shutdown = CancellationToken::new();
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.local_addr();
-        let mut incoming = listener.incoming(tls.clone(), shutdown.clone());
+        let mut incoming = listener.incoming(tls.clone(), bounds(), PATIENCE, shutdown.clone());
         adjust(&mut incoming);
         let (_reporter, health) = tonic_health::server::health_reporter();
         let router = Server::builder().layer(RequireTlsLayer::new(false, tls_required)).add_service(health);
@@ -419,8 +452,14 @@ mod tests {
         }
     }
 
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn bounds() -> Bounds {
+        Bounds::new(&crate::broker::BrokerLimits::default())
+    }
+
     async fn in_time<T>(future: impl Future<Output = T>) -> T {
-        tokio::time::timeout(Duration::from_secs(20), future).await.expect("takes far too long")
+        tokio::time::timeout(PATIENCE, future).await.expect("takes far too long")
     }
 
     #[tokio::test]
@@ -472,9 +511,26 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_does_not_go_on_is_closed() {
         let fixture = serve_with(|incoming| incoming.opening_timeout = Duration::from_millis(50)).await;
-        for beginning in [b"".as_slice(), b"P", &[TLS_HANDSHAKE], &[TLS_HANDSHAKE, 3, 1]] {
+        for beginning in [b"".as_slice(), b"PRI * HTTP/2.0\r\n\r\n", &[TLS_HANDSHAKE], &[TLS_HANDSHAKE, 3, 1]] {
             assert_eq!(in_time(fixture.exchange(beginning)).await, b"", "{beginning:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_says_nothing_after_its_handshake_is_closed() {
+        let fixture = serve_with(|incoming| incoming.opening_timeout = Duration::from_millis(500)).await;
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(fixture.identity.cert.der().clone()).unwrap();
+        let config = rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = TcpStream::connect(fixture.address).await.unwrap();
+        let mut stream = connector.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        let left = in_time(stream.read(&mut [0])).await;
+        assert!(matches!(left, Ok(0) | Err(_)), "{left:?}");
     }
 
     #[tokio::test]
@@ -545,7 +601,7 @@ mod tests {
         let shutdown = CancellationToken::new();
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let tls = Arc::new(ArcSwap::new(config(&identity())));
-        let mut incoming = listener.incoming(tls, shutdown.clone());
+        let mut incoming = listener.incoming(tls, bounds(), PATIENCE, shutdown.clone());
         shutdown.cancel();
         assert!(in_time(incoming.next()).await.is_none());
         assert!(in_time(incoming.next()).await.is_none());
@@ -558,8 +614,10 @@ mod tests {
             ("P", None),
             ("PR", None),
             ("PRI * HTTP/", None),
-            ("PRI * HTTP/2", Some(Opening::Http2)),
-            ("PRI * HTTP/2.0\r\n", Some(Opening::Http2)),
+            ("PRI * HTTP/2.0\r\n", None),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Some(Opening::Http2)),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nmore", Some(Opening::Http2)),
+            ("PRI * HTTP/2.0\r\n\r\nno", Some(Opening::Garbage)),
             ("PRI * HTTP/1", Some(Opening::Garbage)),
             ("PO", None),
             ("POST", None),

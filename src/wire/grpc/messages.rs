@@ -73,11 +73,13 @@ impl BrokerService for Messages {
         self.broker.send(open).await.map_err(refuse_shared)?;
         let credit = Command::Credit { holder: holder.id(), outstanding_max, reply: None };
         self.broker.send(credit).await.map_err(refuse_shared)?;
+        let broker = self.broker.clone();
         let responses = UnboundedReceiverStream::new(receiver).filter_map(move |event| {
             let _open_until_the_stream_ends = &holder;
             match event {
                 Event::Delivery(delivery) => {
-                    Some(Ok(v1::ReceiveResponse { delivery: Some(session::delivery(delivery)) }))
+                    let delivery = session::delivery(&broker, delivery)?;
+                    Some(Ok(v1::ReceiveResponse { delivery: Some(delivery) }))
                 }
                 Event::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),
                 Event::Answer { .. } => None,
@@ -107,7 +109,7 @@ pub(super) fn check_outstanding(path: &str, wanted: u32) -> Result<u32, BrokerEr
 }
 
 /// What an acknowledgement says.
-pub(super) fn fate(acknowledgement: v1::Acknowledgement) -> Result<(String, Fate), EnvelopeError> {
+pub(crate) fn fate(acknowledgement: v1::Acknowledgement) -> Result<(String, Fate), EnvelopeError> {
     let mut checks = Checks::default();
     let fate = match acknowledgement.outcome {
         None => {

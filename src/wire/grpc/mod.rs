@@ -3,6 +3,7 @@
 mod agents;
 mod audit;
 mod auth;
+pub mod bounds;
 mod connection;
 mod dead_letters;
 pub mod deadline;
@@ -13,19 +14,27 @@ pub mod require_tls;
 mod session;
 mod tasks;
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
+use prost::Message as _;
+use tokio::sync::Semaphore;
 use tonic::{Status, service::Routes};
 
+use self::bounds::Overuse;
+pub(crate) use self::messages::fate;
 use super::status;
 use crate::{
     broker::{Broker, BrokerError},
     codes::{FieldViolation, Refusal},
     envelope::{Checks, FRAME_BYTES_MAX},
-    proto::v1::{
-        agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
-        broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
-        handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
+    ids::AgentId,
+    proto::{
+        self,
+        v1::{
+            agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
+            broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
+            handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
+        },
     },
 };
 
@@ -52,6 +61,41 @@ pub fn routes(broker: &Broker) -> Routes {
         .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))
         .add_service(limited!(AuditServiceServer::new(audit::Audit::new(broker.clone()))))
         .add_service(limited!(DeadLetterServiceServer::new(dead_letters::DeadLetters::new(broker.clone()))))
+}
+
+/// The paths of calls whose client sends a stream.
+pub fn client_streams() -> HashSet<String> {
+    let files = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).expect("it was made by the build");
+    let mut paths = HashSet::from(REFLECTION_STREAMS.map(str::to_owned));
+    for file in files.file {
+        for service in &file.service {
+            for method in service.method.iter().filter(|method| method.client_streaming()) {
+                paths.insert(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+            }
+        }
+    }
+    paths
+}
+
+/// The same of the services that are not ours.
+const REFLECTION_STREAMS: [&str; 2] = [
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+];
+
+/// The answer to a call that is over a bound of the whole broker.
+pub fn overuse(overuse: Overuse) -> Status {
+    let what = match overuse {
+        Overuse::Calls => "too many calls are under way",
+        Overuse::FrameBytes => "too many bytes are under way",
+        Overuse::FrameTimeout => "the frame has not arrived in time",
+    };
+    refuse(BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER })
+}
+
+/// The agent that a certificate names, for the fuzzer.
+pub(crate) fn certificate_agent(der: &[u8]) -> Option<AgentId> {
+    connection::agent_of(&der.into())
 }
 
 fn refuse(error: impl Refusal) -> Status {
@@ -81,9 +125,22 @@ fn page_size(wanted: u32) -> Result<usize, Status> {
     }
 }
 
+/// Reads of much at a time, of all callers: each may hold some megabytes and a thread.
+static READS: Semaphore = Semaphore::const_new(16);
+
 /// Does what reads much from the store on a thread that nobody waits for.
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> Result<T, Status> + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(read).await.map_err(|_| refuse(BrokerError::Internal))?
+async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
+) -> Result<T, BrokerError> {
+    let _turn = READS.acquire().await.expect("never closed");
+    tokio::task::spawn_blocking(read).await.map_err(|_| BrokerError::Internal)?
+}
+
+/// The same for a whole call.
+async fn blocking_call<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    blocking(move || Ok(read())).await.map_err(refuse)?
 }
 
 /// The values of these numbers, each of which must be one that is known.

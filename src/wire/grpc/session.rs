@@ -2,7 +2,8 @@
 //!
 //! Frames in are taken in order. Each that wants an answer holds one of the session's permits until the answer is on its
 //! way out; when all are held, no further frame is read. So a session that does not read its answers stops being read
-//! from, and holds a bounded amount of memory.
+//! from. Deliveries wait without their envelopes, as many as the agent's credit; an envelope is read when it is about to go
+//! out. So a session that reads nothing holds a bounded amount of memory.
 
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ use crate::{
 };
 
 /// Requests of one session that are under way.
-const UNDER_WAY_MAX: usize = 1024;
+const UNDER_WAY_MAX: usize = 256;
 
 /// A holder that is closed when this is dropped: when the stream has ended for whatever reason.
 pub(super) struct HolderGuard {
@@ -71,11 +72,11 @@ pub(super) async fn open(
     let sent_away = CancellationToken::new();
     let session = Session { broker: broker.clone(), agent, holder, events, last_words, sent_away: sent_away.clone() };
     tokio::spawn(tracing::Instrument::instrument(session.run(frames), span));
-    let responses = UnboundedReceiverStream::new(receiver).map(move |event| {
+    let responses = UnboundedReceiverStream::new(receiver).filter_map(move |event| {
         if matches!(event, Event::GoAway) {
             sent_away.cancel();
         }
-        Ok(response(&broker, event))
+        response(&broker, event).map(Ok)
     });
     let failure = ReceiverStream::new(failure).map(Err);
     Ok(tokio_stream::once(Ok(welcome)).chain(responses).chain(failure))
@@ -181,20 +182,21 @@ fn welcome(broker: &Broker, agent: &AgentId, holder: HolderId) -> v1::ConnectRes
     v1::ConnectResponse { request_id: 0, response: Some(connect_response::Response::Welcome(welcome)) }
 }
 
-fn response(broker: &Broker, event: Event) -> v1::ConnectResponse {
+/// `None` for a delivery whose envelope cannot be read.
+fn response(broker: &Broker, event: Event) -> Option<v1::ConnectResponse> {
     use connect_response::Response as R;
     let (request_id, response) = match event {
         Event::Answer { request_id, outcome, permit } => {
             drop(permit);
             (request_id, answer(broker, outcome))
         }
-        Event::Delivery(outgoing) => (0, R::Delivery(delivery(outgoing))),
+        Event::Delivery(outgoing) => (0, R::Delivery(delivery(broker, outgoing)?)),
         Event::GoAway => {
             let reconnect_after = Some(to_proto::span(status::RECONNECT_AFTER));
             (0, R::GoAway(v1::GoAway { reconnect_after, reason_text: "the broker is stopping".to_owned() }))
         }
     };
-    v1::ConnectResponse { request_id, response: Some(response) }
+    Some(v1::ConnectResponse { request_id, response: Some(response) })
 }
 
 fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
@@ -210,13 +212,13 @@ fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
     }
 }
 
-pub(super) fn delivery(outgoing: OutgoingDelivery) -> v1::Delivery {
-    v1::Delivery {
+pub(super) fn delivery(broker: &Broker, outgoing: OutgoingDelivery) -> Option<v1::Delivery> {
+    Some(v1::Delivery {
+        envelope: broker.envelope(&outgoing)?,
         delivery_id: outgoing.delivery_id,
-        envelope: outgoing.envelope,
         attempt: outgoing.attempt,
         sequence: outgoing.sequence,
         ack_deadline: Some(to_proto::time(outgoing.ack_deadline)),
         handoff_id: outgoing.handoff.map(|id| id.to_string()).unwrap_or_default(),
-    }
+    })
 }

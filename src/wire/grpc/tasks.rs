@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, checked, numbered, page_size, refuse, refuse_shared};
+use super::{auth, blocking_call, checked, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -46,7 +46,7 @@ impl TaskService for Tasks {
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        blocking(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     async fn get_custody_log(
@@ -55,7 +55,7 @@ impl TaskService for Tasks {
     ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        blocking(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
+        blocking_call(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 
     type WatchTaskStream = Pin<Box<dyn Stream<Item = Result<v1::WatchTaskResponse, Status>> + Send>>;

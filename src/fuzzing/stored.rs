@@ -1,0 +1,160 @@
+//! What is read back from disk, and custody logs that somebody shows.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{LazyLock, Mutex},
+};
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::split;
+use crate::{
+    audit::Audit,
+    envelope::signing,
+    ids::TaskId,
+    proto::v1,
+    records::{self, AgentRecord, DeadLetterRecord, HandoffRecord, InvitationRecord, MessageRecord, TaskRecord},
+    store::{Change, EmbeddedStore, Found, Key, Record, Store as _, Table, Write, read_all},
+};
+
+/// A stored record: what decodes says the same when it is stored again.
+pub(super) fn records(bytes: &[u8]) {
+    let Some((kind, rest)) = split(bytes) else { return };
+    let table = Table::ALL[kind % Table::ALL.len()];
+    let Some((length, rest)) = split(rest) else { return };
+    let (key, value) = rest.split_at(length.min(rest.len()));
+    let value = Bytes::copy_from_slice(value);
+    if records::check(table, key, &value).is_err() {
+        return;
+    }
+    macro_rules! is_the_same_again {
+        ($decode:expr, $encode:expr) => {{
+            let decoded = $decode(&value).expect("it was checked");
+            let again = $encode(&decoded);
+            assert_eq!($decode(&again).expect("what was encoded decodes"), decoded);
+        }};
+    }
+    match table {
+        Table::Agents => is_the_same_again!(AgentRecord::decode, AgentRecord::encode),
+        Table::Tasks => is_the_same_again!(TaskRecord::decode, TaskRecord::encode),
+        Table::Handoffs => is_the_same_again!(HandoffRecord::decode, HandoffRecord::encode),
+        Table::Messages => is_the_same_again!(MessageRecord::decode, MessageRecord::encode),
+        Table::Invitations => is_the_same_again!(InvitationRecord::decode, InvitationRecord::encode),
+        Table::Mailbox => is_the_same_again!(|value| records::decode_letter(key, value), records::encode_letter),
+        Table::DeadLetters => {
+            is_the_same_again!(|value| DeadLetterRecord::decode(key, value), DeadLetterRecord::encode);
+        }
+        _ => {}
+    }
+}
+
+/// A custody log: the task's id after its length, then entries, each after its length, and for each whether its hash follows. Whatever it says, replaying ends,
+/// and an entry that was refused changes nothing that is counted.
+pub(super) fn audit(bytes: &[u8]) {
+    let Some((length, rest)) = split(bytes) else { return };
+    let (task, rest) = rest.split_at(length.min(rest.len()));
+    let Ok(Ok(task)) = std::str::from_utf8(task).map(TaskId::parse) else { return };
+    let mut audit = Audit::new(task, None);
+    let mut rest = Bytes::copy_from_slice(rest);
+    while let Ok(mut shown) = v1::CustodyLogEntry::decode_length_delimited(&mut rest) {
+        // Nobody guesses a hash: most entries get the right one, so that what they say is replayed.
+        if shown.custody_hash.is_empty() {
+            shown.custody_hash = signing::custody_hash(audit.hash(), &shown.entry_bytes).to_vec().into();
+        }
+        let before = (audit.length(), *audit.hash());
+        match audit.take(&shown) {
+            Ok(()) => {
+                assert_eq!(audit.length(), before.0 + 1);
+                assert!(audit.take(&shown).is_err(), "an entry was taken twice");
+            }
+            Err(_) => {
+                assert_eq!((audit.length(), *audit.hash()), before);
+                break;
+            }
+        }
+    }
+}
+
+/// A small store, of which one file is changed at a time.
+struct Template {
+    folder: PathBuf,
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    records: usize,
+}
+
+static TEMPLATE: LazyLock<Mutex<Template>> = LazyLock::new(|| Mutex::new(Template::make()));
+
+impl Template {
+    /// In a folder of this process: some records in table files, and some in the journal.
+    fn make() -> Self {
+        let folder = std::env::temp_dir().join(format!("baton-fuzz-{}", std::process::id()));
+        drop(fs::remove_dir_all(&folder));
+        let put = |table, name: &str| Write {
+            key: Key { table, key: Bytes::copy_from_slice(name.as_bytes()) },
+            record: Some(Record { revision: 1, value: Bytes::copy_from_slice(name.repeat(3).as_bytes()) }),
+        };
+        for part in 0..2 {
+            let store = EmbeddedStore::open(&folder).expect("there is room for a store");
+            let names: Vec<String> = (part * 8..part * 8 + 8).map(|number| format!("name-{number}")).collect();
+            let writes = names.iter().flat_map(|name| [put(Table::Tasks, name), put(Table::Envelopes, name)]);
+            let change = Change { expectations: Vec::new(), writes: writes.collect() };
+            store.commit(&[change]).expect("there is room for some records");
+            drop(store);
+            if part == 0 {
+                let engine = fjall::Database::builder(folder.join("fjall")).open().expect("it was closed");
+                for table in ["tasks", "envelopes"] {
+                    let keyspace = engine.keyspace(table, fjall::KeyspaceCreateOptions::default);
+                    keyspace.expect("it is there").rotate_memtable_and_wait().expect("there is room for a file");
+                }
+            }
+        }
+        let mut template = Self { files: files(&folder.join("fjall")), folder, records: 0 };
+        template.records = template.read();
+        assert_eq!(template.records, 32, "the store is whole before it is damaged");
+        template
+    }
+
+    /// How many records are read.
+    fn read(&self) -> usize {
+        let mut records = 0;
+        let read = read_all(&self.folder, |found| records += usize::from(matches!(found, Found::Record { .. })));
+        if read.is_err() { 0 } else { records }
+    }
+}
+
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match path.is_dir() {
+            true => all.extend(files(&path)),
+            false => drop(all.insert(path.clone(), fs::read(&path).expect("it is there"))),
+        }
+    }
+    all
+}
+
+/// The store's files: the first byte says which one, the second what is done to it, two where. Whatever is in them, reading
+/// comes to an end and finds no more than there was.
+pub(super) fn store_files(bytes: &[u8]) {
+    let [which, how, high, low, patch @ ..] = bytes else { return };
+    let template = TEMPLATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (path, whole) = template.files.iter().nth(usize::from(*which) % template.files.len()).expect("it is in range");
+    let place = usize::from(u16::from_be_bytes([*high, *low])).min(whole.len());
+    let mut changed = whole.clone();
+    match how % 3 {
+        0 => {
+            let end = (place + patch.len()).min(whole.len());
+            changed[place..end].copy_from_slice(&patch[..end - place]);
+        }
+        1 => changed.truncate(place),
+        _ => drop(changed.splice(place.., patch.iter().copied())),
+    }
+    fs::write(path, &changed).expect("there is room for the file");
+    let records = template.read();
+    fs::write(path, whole).expect("there is room for the file");
+    assert!(records <= template.records, "{records} records are read of {}", template.records);
+}

@@ -1,0 +1,359 @@
+//! What calls cost the broker at most: how many are under way, and how many bytes of frames are held for them.
+//!
+//! Owns counting calls and bytes, and the time that a frame has to arrive. Must not know any call, nor how statuses are
+//! built. A call that is over a bound is refused or ended, so nobody waits for what somebody else holds:
+//!
+//! - Every call takes a place, from its head to the end of its answer.
+//! - The bytes of a frame that has come in part, and of a request that is being worked on, are counted. A stream's frame
+//!   counts until the stream asks for the next one.
+//! - The bytes of an answer count until the connection has written them out, or has dropped them. The count is tied to
+//!   the bytes themselves, wherever in HTTP/2's queues they are.
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, Ipv4Addr},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
+use tokio::time::Sleep;
+use tonic::body::Body;
+use tower::{Layer, Service};
+
+use super::connection::ConnectInfo;
+use crate::{
+    broker::BrokerLimits,
+    wire::quota::{Holding, Quota},
+};
+
+/// The quotas of a broker.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// Connections that are open.
+    pub connections: Arc<Quota>,
+    /// Connections that are not open yet.
+    pub handshakes: Arc<Quota>,
+    /// Calls under way.
+    pub calls: Arc<Quota>,
+    /// Bytes of frames, in and out.
+    pub frame_bytes: Arc<Quota>,
+    /// How long a frame may take to arrive.
+    pub frame_timeout: Duration,
+}
+
+impl Bounds {
+    /// With these limits, and nothing held yet.
+    pub fn new(limits: &BrokerLimits) -> Self {
+        let quota = |most: u64| Quota::new(most, limits.network_percent_max);
+        Self {
+            connections: quota(limits.connections_max.into()),
+            handshakes: quota(limits.handshakes_max.into()),
+            calls: quota(limits.calls_max.into()),
+            frame_bytes: quota(limits.frame_bytes_max),
+            frame_timeout: limits.frame_timeout,
+        }
+    }
+
+    /// One line for all that was refused or ended since the last one, if anything was.
+    pub fn log_refusals(&self) {
+        let [connections, handshakes, calls, frame_bytes] =
+            [&self.connections, &self.handshakes, &self.calls, &self.frame_bytes].map(|quota| quota.refusals());
+        if connections + handshakes + calls + frame_bytes > 0 {
+            tracing::warn!(connections, handshakes, calls, frame_bytes, "refused what is over broker_limits");
+        }
+    }
+}
+
+/// Why a call is refused or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overuse {
+    /// Too many calls are under way.
+    Calls,
+    /// Too many bytes are held.
+    FrameBytes,
+    /// A frame took too long.
+    FrameTimeout,
+}
+
+/// Bytes of one call that are not counted: a small request is bounded by the number of calls.
+const UNCOUNTED_BYTES: usize = 16 * 1024;
+
+/// Keeps the bounds on each call.
+#[derive(Debug, Clone)]
+pub struct BoundsLayer {
+    bounds: Bounds,
+    streams: Arc<HashSet<String>>,
+    status: fn(Overuse) -> tonic::Status,
+}
+
+impl BoundsLayer {
+    /// The layer. `streams` are the paths of calls whose client sends a stream; `status` says LIMIT_EXCEEDED.
+    pub fn new(bounds: Bounds, streams: HashSet<String>, status: fn(Overuse) -> tonic::Status) -> Self {
+        Self { bounds, streams: Arc::new(streams), status }
+    }
+}
+
+impl<S> Layer<S> for BoundsLayer {
+    type Service = Bounded<S>;
+
+    fn layer(&self, inner: S) -> Bounded<S> {
+        Bounded { inner, layer: self.clone() }
+    }
+}
+
+/// The service that [`BoundsLayer`] makes.
+#[derive(Debug, Clone)]
+pub struct Bounded<S> {
+    inner: S,
+    layer: BoundsLayer,
+}
+
+impl<S> Service<Request<Body>> for Bounded<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let BoundsLayer { bounds, streams, status } = &self.layer;
+        let status = *status;
+        let connection = request.extensions().get::<ConnectInfo>();
+        let client = connection.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |connection| connection.peer_addr.ip());
+        let Some(call) = bounds.calls.take(client, 1) else {
+            return Box::pin(std::future::ready(Ok(status(Overuse::Calls).into_http())));
+        };
+        let held = Arc::new(bounds.frame_bytes.nothing(client));
+        let is_stream = streams.contains(request.uri().path());
+        let timeout = bounds.frame_timeout;
+        let bytes = bounds.frame_bytes.clone();
+        let guarded = |inner| Incoming {
+            inner,
+            frames: Frames::default(),
+            held: held.clone(),
+            passed: 0,
+            is_stream,
+            timeout,
+            arriving: None,
+            status,
+            is_over: false,
+        };
+        let answer = self.inner.call(request.map(|body| Body::new(guarded(body))));
+        Box::pin(async move {
+            let answer = answer.await?;
+            // What a simple call sent is done with; a stream's frames have their own end.
+            drop(held);
+            Ok(answer.map(|inner| {
+                Body::new(Outgoing { inner, bytes, client, status, is_over: false, call: Arc::new(call) })
+            }))
+        })
+    }
+}
+
+/// Where in a body of gRPC frames one is: each has a byte for compression, four for its length, and then so many bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    prefix: [u8; 5],
+    prefix_bytes: usize,
+    rest: usize,
+}
+
+impl Frames {
+    pub(crate) fn pass(&mut self, mut data: &[u8]) {
+        while !data.is_empty() {
+            if self.rest > 0 {
+                let passed = self.rest.min(data.len());
+                self.rest -= passed;
+                data = &data[passed..];
+                continue;
+            }
+            let passed = (self.prefix.len() - self.prefix_bytes).min(data.len());
+            self.prefix[self.prefix_bytes..self.prefix_bytes + passed].copy_from_slice(&data[..passed]);
+            self.prefix_bytes += passed;
+            data = &data[passed..];
+            if self.prefix_bytes == self.prefix.len() {
+                let [_, length @ ..] = self.prefix;
+                self.rest = u32::from_be_bytes(length) as usize;
+                self.prefix_bytes = 0;
+            }
+        }
+    }
+
+    pub(crate) fn is_between(&self) -> bool {
+        self.rest == 0 && self.prefix_bytes == 0
+    }
+}
+
+/// The body of a request.
+struct Incoming {
+    inner: Body,
+    frames: Frames,
+    held: Arc<Holding>,
+    passed: usize,
+    is_stream: bool,
+    timeout: Duration,
+    arriving: Option<Pin<Box<Sleep>>>,
+    status: fn(Overuse) -> tonic::Status,
+    is_over: bool,
+}
+
+impl Incoming {
+    fn end(&mut self, overuse: Overuse) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        self.is_over = true;
+        self.held.clear();
+        Poll::Ready(Some(Err((self.status)(overuse))))
+    }
+}
+
+impl http_body::Body for Incoming {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        let this = &mut *self;
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        // A stream that asks for more is done with what it got.
+        let at_rest = this.is_stream && this.frames.is_between();
+        if at_rest {
+            this.held.clear();
+            this.passed = 0;
+            this.arriving = None;
+        }
+        match Pin::new(&mut this.inner).poll_frame(context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    this.frames.pass(data);
+                    this.passed += data.len();
+                    if this.passed > UNCOUNTED_BYTES && !this.held.grow(data.len()) {
+                        return this.end(Overuse::FrameBytes);
+                    }
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Pending if !at_rest => {
+                let timeout = this.timeout;
+                let arriving = this.arriving.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+                match arriving.as_mut().poll(context) {
+                    Poll::Ready(()) => this.end(Overuse::FrameTimeout),
+                    Poll::Pending => Poll::Pending,
+                }
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || self.inner.is_end_stream()
+    }
+}
+
+/// The body of an answer.
+struct Outgoing {
+    inner: Body,
+    bytes: Arc<Quota>,
+    client: IpAddr,
+    status: fn(Overuse) -> tonic::Status,
+    is_over: bool,
+    call: Arc<Holding>,
+}
+
+/// Bytes that count, and with which their call counts, until nobody has them any more.
+struct Counted {
+    bytes: Bytes,
+    _holding: Holding,
+    _call: Arc<Holding>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl http_body::Body for Outgoing {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(context));
+        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(other) => return Poll::Ready(Some(Ok(other))),
+        };
+        let frame = match self.bytes.take(self.client, data.len()) {
+            Some(holding) => {
+                let counted = Counted { bytes: data, _holding: holding, _call: self.call.clone() };
+                Frame::data(Bytes::from_owner(counted))
+            }
+            None => {
+                self.is_over = true;
+                let mut head = (self.status)(Overuse::FrameBytes).into_http::<()>();
+                head.headers_mut().remove(http::header::CONTENT_TYPE);
+                Frame::trailers(std::mem::take(head.headers_mut()))
+            }
+        };
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || self.inner.is_end_stream()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_told_apart_wherever_they_are_cut() {
+        let mut body = Vec::new();
+        for length in [0_usize, 1, 4, 5, 6, 300] {
+            body.push(0);
+            body.extend(u32::try_from(length).unwrap().to_be_bytes());
+            body.extend(vec![9; length]);
+        }
+        let ends = [5, 11, 20, 30, 41, 346];
+        for piece in 1..body.len() {
+            let mut frames = Frames::default();
+            let mut passed = 0;
+            for part in body.chunks(piece) {
+                frames.pass(part);
+                passed += part.len();
+                assert_eq!(frames.is_between(), ends.contains(&passed), "{passed} bytes in pieces of {piece}");
+            }
+        }
+    }
+
+    #[test]
+    fn calls_whose_client_sends_a_stream_are_known_from_the_schema() {
+        let streams = crate::wire::grpc::client_streams();
+        assert!(streams.contains("/baton.v1.BrokerService/Connect"));
+        assert!(
+            !streams.contains("/baton.v1.BrokerService/Send") && !streams.contains("/baton.v1.BrokerService/Receive")
+        );
+    }
+}

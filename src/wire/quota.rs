@@ -1,0 +1,171 @@
+//! How much of one thing clients may hold: all of them together, and those of one network.
+//!
+//! Owns counting, and the part that one network may have, so that one host cannot take everything. Must not know what is
+//! counted. Nobody waits for a quota: what is over it is refused, and the refusals are counted, for one line in the log
+//! now and then instead of one each.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+/// What there is of one thing, and who holds how much of it.
+#[derive(Debug)]
+pub struct Quota {
+    most: usize,
+    most_of_one: usize,
+    held: Mutex<Held>,
+    refused: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    by_all: usize,
+    by_network: HashMap<IpAddr, usize>,
+}
+
+impl Quota {
+    /// So much for all, of which one network may hold so many percent, but at least one. 0: no bound.
+    pub fn new(most: u64, percent_of_one: u32) -> Arc<Self> {
+        let most = match usize::try_from(most) {
+            Ok(0) | Err(_) => usize::MAX,
+            Ok(most) => most,
+        };
+        let part = most as u128 * u128::from(percent_of_one.min(100)) / 100;
+        let most_of_one = usize::try_from(part).unwrap_or(most).max(1);
+        Arc::new(Self { most, most_of_one, held: Mutex::default(), refused: AtomicU64::new(0) })
+    }
+
+    /// Takes so much for a client, unless it is over the quota.
+    pub fn take(self: &Arc<Self>, client: IpAddr, amount: usize) -> Option<Holding> {
+        let holding = self.nothing(client);
+        holding.grow(amount).then_some(holding)
+    }
+
+    /// What a client holds that has not taken anything yet.
+    pub fn nothing(self: &Arc<Self>, client: IpAddr) -> Holding {
+        Holding { quota: self.clone(), network: network_of(client), amount: AtomicUsize::new(0) }
+    }
+
+    /// How often something was refused since the last time it was asked.
+    pub fn refusals(&self) -> u64 {
+        self.refused.swap(0, Ordering::Relaxed)
+    }
+
+    fn add(&self, network: IpAddr, amount: usize) -> bool {
+        let mut held = self.held.lock().expect("no holder panics");
+        let of_network = held.by_network.get(&network).copied().unwrap_or_default();
+        let fits = |before: usize, most: usize| before.checked_add(amount).is_some_and(|after| after <= most);
+        if !fits(held.by_all, self.most) || !fits(of_network, self.most_of_one) {
+            drop(held);
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        held.by_all += amount;
+        held.by_network.insert(network, of_network + amount);
+        true
+    }
+
+    fn give_back(&self, network: IpAddr, amount: usize) {
+        let mut held = self.held.lock().expect("no holder panics");
+        held.by_all -= amount;
+        let of_network = held.by_network.get_mut(&network).expect("whoever gives back holds something");
+        *of_network -= amount;
+        if *of_network == 0 {
+            held.by_network.remove(&network);
+        }
+    }
+}
+
+/// What one client holds; given back when it is dropped.
+#[derive(Debug)]
+pub struct Holding {
+    quota: Arc<Quota>,
+    network: IpAddr,
+    amount: AtomicUsize,
+}
+
+impl Holding {
+    /// Takes more, unless that is over the quota.
+    pub fn grow(&self, amount: usize) -> bool {
+        if amount == 0 {
+            return true;
+        }
+        let fits = self.quota.add(self.network, amount);
+        if fits {
+            self.amount.fetch_add(amount, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Gives everything back.
+    pub fn clear(&self) {
+        match self.amount.swap(0, Ordering::Relaxed) {
+            0 => {}
+            amount => self.quota.give_back(self.network, amount),
+        }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+/// One IPv4 address, or what one customer usually has of IPv6: a /64.
+fn network_of(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn one_network_gets_its_part_and_all_get_the_whole() {
+        let quota = Quota::new(10, 50);
+        let mine = quota.take(from("10.0.0.1"), 5).unwrap();
+        assert!(!mine.grow(1), "half of it is taken");
+        assert!(quota.take(from("::ffff:10.0.0.1"), 1).is_none(), "it is the same host");
+        let another = quota.take(from("10.0.0.2"), 4).unwrap();
+        assert!(quota.take(from("10.0.0.3"), 2).is_none(), "one is left");
+        assert_eq!((quota.refusals(), quota.refusals()), (3, 0));
+        drop(mine);
+        assert!(another.grow(1));
+        let third = quota.take(from("10.0.0.3"), 5).unwrap();
+        drop((another, third));
+        let held = quota.held.lock().unwrap();
+        assert_eq!((held.by_all, held.by_network.len()), (0, 0), "nothing is left behind");
+    }
+
+    #[test]
+    fn ipv6_clients_of_one_64_are_one_network() {
+        let quota = Quota::new(4, 50);
+        let _held = quota.take(from("2001:db8:0:1::1"), 2).unwrap();
+        assert!(quota.take(from("2001:db8:0:1:ffff::2"), 1).is_none());
+        assert!(quota.take(from("2001:db8:0:2::1"), 1).is_some());
+    }
+
+    #[test]
+    fn zero_is_no_bound_and_everybody_gets_at_least_one() {
+        let quota = Quota::new(0, 50);
+        let held = quota.take(from("10.0.0.1"), 1 << 40).unwrap();
+        assert!(held.grow(1 << 40));
+        assert!(Quota::new(1, 1).take(from("10.0.0.1"), 1).is_some());
+    }
+}

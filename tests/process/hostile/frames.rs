@@ -1,0 +1,227 @@
+//! Messages that do not come to an end, or are not what they say.
+
+use bytes::Bytes;
+use h2::{RecvStream, SendStream, client::SendRequest};
+use http::{HeaderMap, Request, Response};
+use tonic_types::StatusExt as _;
+
+use super::{Honest, MIB, assert_bounded, raw, resident_kib, start};
+use crate::broker::Broker;
+
+const SEND: &str = "/baton.v1.BrokerService/Send";
+const CONNECT: &str = "/baton.v1.BrokerService/Connect";
+
+/// An HTTP/2 client that can leave a message unfinished.
+struct Client {
+    requests: SendRequest<Bytes>,
+}
+
+/// A call whose message is not sent yet.
+struct Call {
+    answer: h2::client::ResponseFuture,
+    body: SendStream<Bytes>,
+}
+
+impl Client {
+    async fn connect(broker: &Broker) -> Self {
+        let (requests, connection) = h2::client::handshake(raw::tls(broker).await.unwrap()).await.unwrap();
+        tokio::spawn(connection);
+        Self { requests }
+    }
+
+    async fn call(&mut self, path: &str, headers: &[(&str, &str)]) -> Call {
+        let mut requests = self.requests.clone().ready().await.unwrap();
+        let mut request = Request::post(format!("https://localhost{path}"));
+        for (name, value) in [("te", "trailers"), ("content-type", "application/grpc")].iter().chain(headers) {
+            request = request.header(*name, *value);
+        }
+        let (answer, body) = requests.send_request(request.body(()).unwrap(), false).unwrap();
+        Call { answer, body }
+    }
+}
+
+impl Call {
+    /// Sends so many bytes, as the broker lets it; gives up when the call has ended.
+    async fn send(&mut self, bytes: Bytes) {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            self.body.reserve_capacity(rest.len());
+            let next = std::future::poll_fn(|context| self.body.poll_capacity(context)).await;
+            let Some(Ok(capacity)) = next else { return };
+            if self.body.send_data(rest.split_to(capacity.min(rest.len())), false).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// What the call is answered with.
+    async fn status(self) -> tonic::Status {
+        let status = async {
+            let answer: Response<RecvStream> = self.answer.await.expect("the call is answered");
+            let (head, mut body) = answer.into_parts();
+            if head.headers.contains_key("grpc-status") {
+                return head.headers;
+            }
+            while let Some(data) = body.data().await {
+                drop(data);
+            }
+            body.trailers().await.ok().flatten().unwrap_or_else(HeaderMap::new)
+        };
+        let headers = tokio::time::timeout(raw::PATIENCE, status).await.expect("the call is answered in time");
+        tonic::Status::from_header_map(&headers).expect("an answer has a status")
+    }
+}
+
+#[track_caller]
+fn assert_over_limit(status: &tonic::Status) {
+    assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+    let details = status.get_error_details();
+    assert_eq!(details.error_info().unwrap().reason, "LIMIT_EXCEEDED");
+    assert!(details.retry_info().is_some_and(|retry| retry.retry_delay.is_some()), "{details:?}");
+}
+
+/// The beginning of a message of so many bytes.
+fn beginning_of(bytes: u32) -> Bytes {
+    let mut prefix = vec![0];
+    prefix.extend(bytes.to_be_bytes());
+    prefix.into()
+}
+
+#[tokio::test]
+async fn frames_that_never_end_hold_no_more_than_there_is_for_them() {
+    let broker = start("[broker_limits]\nframe_bytes_max = 67108864\n");
+    let honest = Honest::come(&broker).await;
+    let before = resident_kib(&broker);
+    // 64 frames of 4 MiB less one byte: 256 MiB, of which one network may have 32.
+    let nearly_all = Bytes::from(vec![7; 4 * 1024 * 1024 - 6]);
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let mut client = Client::connect(&broker).await;
+        for _ in 0..8 {
+            let mut call = client.call(SEND, &[]).await;
+            let rest = nearly_all.clone();
+            calls.spawn(async move {
+                call.send(beginning_of(4 * 1024 * 1024 - 1)).await;
+                call.send(rest).await;
+                call
+            });
+        }
+    }
+    let mut open = Vec::new();
+    while let Some(call) = calls.join_next().await {
+        open.push(call.unwrap());
+    }
+    honest.work().await;
+    assert_bounded(&broker, before, 64 * MIB);
+    drop(open);
+    honest.work().await;
+    let mut client = Client::connect(&broker).await;
+    let mut small = client.call(SEND, &[]).await;
+    small.send(beginning_of(4)).await;
+    small.send(Bytes::from_static(b"junk")).await;
+    small.body.send_data(Bytes::new(), true).unwrap();
+    assert_eq!(small.status().await.get_error_details().error_info().unwrap().reason, "MALFORMED");
+}
+
+#[tokio::test]
+async fn a_frame_over_what_there_is_left_is_refused_with_the_time_to_wait() {
+    let broker = start("[broker_limits]\nframe_bytes_max = 16777216\nnetwork_percent_max = 50\n");
+    let honest = Honest::come(&broker).await;
+    let mut client = Client::connect(&broker).await;
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let mut call = client.call(SEND, &[]).await;
+        call.send(beginning_of(4 * 1024 * 1024)).await;
+        call.send(Bytes::from(vec![7; 4 * 1024 * 1024 - 100_000])).await;
+        open.push(call);
+    }
+    let mut over = client.call(SEND, &[]).await;
+    over.send(beginning_of(4 * 1024 * 1024)).await;
+    over.send(Bytes::from(vec![7; 1024 * 1024])).await;
+    assert_over_limit(&over.status().await);
+    honest.work().await;
+}
+
+#[tokio::test]
+async fn a_frame_that_does_not_come_in_time_ends_its_call() {
+    let broker = start("[broker_limits]\nframe_timeout_ms = 300\n");
+    let honest = Honest::come(&broker).await;
+    let mut client = Client::connect(&broker).await;
+    let mut silent = client.call(SEND, &[]).await;
+    silent.send(Bytes::from_static(&[0])).await;
+    assert_over_limit(&silent.status().await);
+    let nothing = client.call("/baton.v1.AgentService/ListAgents", &[]).await;
+    assert_over_limit(&nothing.status().await);
+    // A session may be silent between two frames, but not within one.
+    let token = broker.client().await.prove(&crate::broker::identity("honest-a")).await.unwrap();
+    let bearer = format!("Bearer {token}");
+    let mut session = client.call(CONNECT, &[("authorization", &bearer)]).await;
+    session.send(beginning_of(1000)).await;
+    assert_over_limit(&session.status().await);
+    honest.work().await;
+}
+
+#[tokio::test]
+async fn a_frame_that_claims_four_gib_is_refused_at_its_head() {
+    let broker = start("");
+    let honest = Honest::come(&broker).await;
+    let before = resident_kib(&broker);
+    for _ in 0..100 {
+        let mut client = Client::connect(&broker).await;
+        let mut call = client.call(SEND, &[]).await;
+        call.send(beginning_of(u32::MAX)).await;
+        assert_eq!(call.status().await.code(), tonic::Code::OutOfRange);
+    }
+    honest.work().await;
+    assert_bounded(&broker, before, 32 * MIB);
+}
+
+#[tokio::test]
+async fn compressed_messages_are_not_taken() {
+    let broker = start("");
+    let mut client = Client::connect(&broker).await;
+    for (encoding, code) in [
+        ("gzip", tonic::Code::Unimplemented),
+        ("zstd", tonic::Code::Unimplemented),
+        ("deflate", tonic::Code::Unimplemented),
+        ("identity", tonic::Code::Internal), // it says that it is not compressed, but the frame does
+    ] {
+        let mut call = client.call(SEND, &[("grpc-encoding", encoding)]).await;
+        let mut compressed = vec![1];
+        compressed.extend(&raw::grpc(b"bomb")[1..]);
+        call.send(compressed.into()).await;
+        drop(call.body.send_data(Bytes::new(), true));
+        assert_eq!(call.status().await.code(), code, "{encoding}");
+    }
+}
+
+#[tokio::test]
+async fn calls_over_the_limit_are_refused_with_the_time_to_wait() {
+    let broker = start("[broker_limits]\ncalls_max = 100\n");
+    let honest = Honest::come(&broker).await;
+    let mut client = Client::connect(&broker).await;
+    let path = "/baton.v1.AgentService/ListAgents";
+    let mut open = Vec::new();
+    for _ in 0..50 {
+        open.push(client.call(path, &[]).await);
+    }
+    let whole = async |client: &mut Client| {
+        let mut call = client.call(path, &[]).await;
+        call.send(raw::grpc(&[]).into()).await;
+        drop(call.body.send_data(Bytes::new(), true));
+        call.status().await
+    };
+    // Calls take their places in any order.
+    let refusal = loop {
+        open.push(client.call(path, &[]).await);
+        let status = whole(&mut client).await;
+        if status.code() != tonic::Code::Ok {
+            break status;
+        }
+    };
+    assert_over_limit(&refusal);
+    honest.work().await;
+    drop(open);
+    let is_served = async { while whole(&mut client).await.code() != tonic::Code::Ok {} };
+    tokio::time::timeout(raw::PATIENCE, is_served).await.expect("their places are free again");
+}

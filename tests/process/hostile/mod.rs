@@ -1,0 +1,81 @@
+//! Clients that mean harm: what each kind of them costs the broker, whom it does not keep from working, and that the
+//! broker has everything back when they are gone. Each test is an attack, with N of something open and a bound for the
+//! broker's memory.
+
+mod calls;
+mod connections;
+mod frames;
+mod raw;
+
+use std::{process::Command, sync::Arc};
+
+use baton::{
+    client::{About, Agent},
+    proto::v1::{self, MessageType},
+};
+
+use crate::broker::{Broker, baton, write};
+
+const MIB: u64 = 1024;
+
+/// A broker with these limits, in a folder of its own.
+fn start(limits: &str) -> Broker {
+    let folder = Arc::new(tempfile::tempdir().unwrap());
+    let path = |name: &str| folder.path().join(name);
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+    std::fs::create_dir_all(path("data/tls")).unwrap();
+    write(&path("data/tls/ca.pem"), &made.cert.pem());
+    write(&path("server.key"), &made.signing_key.serialize_pem());
+    let config = format!(
+        "listen = \"127.0.0.1:0\"\ndata = {:?}\nenrollment = \"open\"\n[tls]\ncertificate = {:?}\nkey = {:?}\n{limits}",
+        path("data"),
+        path("data/tls/ca.pem"),
+        path("server.key"),
+    );
+    write(&path("baton.toml"), &config);
+    let mut command: Command = baton();
+    command.args(["serve", "--config"]).arg(path("baton.toml"));
+    Broker::spawn(command, folder)
+}
+
+/// An honest agent at work, while something goes on around it.
+struct Honest {
+    a: Agent,
+    b: Agent,
+}
+
+impl Honest {
+    async fn come(broker: &Broker) -> Self {
+        Self { a: broker.agent("honest-a").await, b: broker.agent("honest-b").await }
+    }
+
+    /// It is served: what it sends is taken and delivered.
+    async fn work(&self) {
+        let work = async {
+            let text = v1::Info { text: "x".into(), ..Default::default() };
+            self.a.send("honest-b", MessageType::Info, &About::default(), &text).await.unwrap();
+            let delivery = self.b.next().await.unwrap();
+            self.b.session.ack(&delivery.delivery.delivery_id).await.unwrap();
+        };
+        tokio::time::timeout(raw::PATIENCE, work).await.expect("an honest agent is served");
+    }
+}
+
+/// What the broker's process holds in memory, in KiB.
+fn resident_kib(broker: &Broker) -> u64 {
+    status_kib(broker, "VmRSS:")
+}
+
+fn status_kib(broker: &Broker, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", broker.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("Linux says how much is resident");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// The most that was resident may not be more than so much over what it was before.
+#[track_caller]
+fn assert_bounded(broker: &Broker, before: u64, most_more: u64) {
+    let peak = status_kib(broker, "VmHWM:");
+    println!("{} KiB before, {peak} KiB at most", before);
+    assert!(peak <= before + most_more, "it grew from {before} to {peak} KiB, over {most_more} KiB more");
+}

@@ -1,0 +1,151 @@
+//! HTTP/2 by hand: frames that no library would send, over real TLS, from an address of its own.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use crate::broker::Broker;
+
+/// Where attackers come from: not where honest agents do.
+pub const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// How long anything may take. Reached only where something is wrong.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// The largest window: whoever does not read still lets everything be sent.
+const WINDOW: u32 = 0x7fff_ffff;
+
+pub const HEADERS: u8 = 1;
+pub const RST_STREAM: u8 = 3;
+pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
+pub const WINDOW_UPDATE: u8 = 8;
+pub const CONTINUATION: u8 = 9;
+pub const END_STREAM: u8 = 1;
+pub const END_HEADERS: u8 = 4;
+
+/// A TCP connection from the attacker's address.
+pub async fn tcp(broker: &Broker) -> std::io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from((ATTACKER, 0)))?;
+    socket.connect(broker.address.parse().unwrap()).await
+}
+
+/// The same with TLS.
+pub async fn tls(broker: &Broker) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(broker.ca()).unwrap()).unwrap();
+    let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let connector = TlsConnector::from(Arc::new(config));
+    connector.connect(ServerName::try_from("localhost").unwrap(), tcp(broker).await?).await
+}
+
+/// A connection that has said what HTTP/2 begins with.
+pub async fn http2(broker: &Broker) -> TlsStream<TcpStream> {
+    let mut stream = tls(broker).await.unwrap();
+    let mut settings = 4_u16.to_be_bytes().to_vec(); // the initial window of each stream
+    settings.extend(WINDOW.to_be_bytes());
+    let mut bytes = PREFACE.to_vec();
+    bytes.extend(frame(SETTINGS, 0, 0, &settings));
+    bytes.extend(frame(WINDOW_UPDATE, 0, 0, &(WINDOW - 65_535).to_be_bytes()));
+    stream.write_all(&bytes).await.unwrap();
+    stream
+}
+
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+/// A header as a literal that is not put into the table.
+pub fn header(name: &str, value: &str) -> Vec<u8> {
+    let mut bytes = vec![0];
+    for text in [name, value] {
+        match text.len() {
+            short @ 0..127 => bytes.push(u8::try_from(short).unwrap()),
+            mut rest => {
+                bytes.push(127);
+                rest -= 127;
+                while rest >= 128 {
+                    bytes.push(u8::try_from(rest % 128 + 128).unwrap());
+                    rest /= 128;
+                }
+                bytes.push(u8::try_from(rest).unwrap());
+            }
+        }
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+/// The headers of a gRPC call.
+pub fn head(path: &str, token: Option<&str>) -> Vec<u8> {
+    let mut headers = Vec::new();
+    for (name, value) in [
+        (":method", "POST"),
+        (":scheme", "https"),
+        (":path", path),
+        (":authority", "localhost"),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    ] {
+        headers.extend(header(name, value));
+    }
+    if let Some(token) = token {
+        headers.extend(header("authorization", &format!("Bearer {token}")));
+    }
+    headers
+}
+
+/// A whole call with this message.
+pub fn call(stream: u32, path: &str, token: Option<&str>, message: &[u8]) -> Vec<u8> {
+    let mut bytes = frame(HEADERS, END_HEADERS, stream, &head(path, token));
+    bytes.extend(frame(0, END_STREAM, stream, &grpc(message)));
+    bytes
+}
+
+/// A message as gRPC frames it.
+pub fn grpc(message: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0];
+    bytes.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
+    bytes.extend(message);
+    bytes
+}
+
+/// Writes until it is done, the broker has hung up, or it takes nothing more.
+pub async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
+    let write = async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    };
+    drop(tokio::time::timeout(Duration::from_millis(500), write).await);
+}
+
+/// Reads until the broker hangs up.
+pub async fn hung_up(stream: &mut TlsStream<TcpStream>) {
+    let mut buffer = [0; 4096];
+    let read = async { while matches!(stream.read(&mut buffer).await, Ok(read) if read > 0) {} };
+    tokio::time::timeout(PATIENCE, read).await.expect("the broker hangs up");
+}

@@ -21,7 +21,7 @@ rate() { python3 -c 'import json, sys; print(json.load(sys.stdin)["handoffs_per_
 
 work=(--pairs 8 --window 32 --context-size 2048 --duration "${seconds}s" --warm-up 2s -o json)
 baton() { local name="$1"; shift; note "$name" "$(cargo run --release --quiet -- bench handoff "${work[@]}" "$@" | rate)"; }
-pipeline() { local name="$1"; shift; note "$name" "$(cargo bench --quiet --bench pipeline -- "${work[@]}" "$@" | rate)"; }
+pipeline() { local name="$1"; shift; note "$name" "$(cargo bench --quiet --bench pipeline -- handoff "${work[@]}" "$@" | rate)"; }
 peer() {
     local name="$1" line
     shift

@@ -11,9 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 (($#)) || set -- sign/one verify/strict 'verify/batch of 32' verify/envelope codec/frame codec/envelope \
     'codec/signing input' 'codec/handoff record, write' 'codec/handoff record, read' 'step/whole handoff'
 turns=50
-bench="$(cargo bench --quiet --bench parts --no-run --message-format json \
-    | python3 -c 'import json, sys
-print([line["executable"] for line in map(json.loads, sys.stdin) if line.get("executable") and line["target"]["name"] == "parts"][-1])')"
+bench="$(benches/executable.sh parts)"
 
 # Counts a run: count PART TURNS; prints how many things a turn is, and the instructions of the run.
 count() {

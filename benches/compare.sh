@@ -26,7 +26,7 @@ pipeline() { local name="$1"; shift; note "$name" "$("$pipeline_bin" handoff "${
 peer() {
     local name="$1" line
     shift
-    line="$("$peers" "$1" -- --pairs 8 --window 32 --context 2048 --seconds "$seconds" "${@:2}" | grep 'handoffs/s=')" || return 0
+    line="$(RUST_BACKTRACE=0 "$peers" "$1" -- --pairs 8 --window 32 --context 2048 --seconds "$seconds" "${@:2}" | grep 'handoffs/s=')" || return 0
     note "$name" "$(sed 's/.*handoffs\/s=\([0-9.]*\).*/\1/' <<<"$line")"
 }
 
@@ -34,7 +34,7 @@ peer() {
 baton_bin="${BATON_BIN:-${CARGO_TARGET_DIR:-target}/release/baton}"
 pipeline_bin="${PIPELINE_BIN:-$(benches/executable.sh pipeline)}"
 for ((round = 1; round <= rounds; round++)); do
-    echo "round $round of $rounds" >&2
+    echo "round $round of $rounds, load $(cut -d" " -f1-3 /proc/loadavg)" >&2
     baton 'baton, signed'
     peer 'Redis always, signed' redis-always --signed
     pipeline 'bare pipeline, signed'

@@ -21,8 +21,14 @@ note() { printf '%s\t%s\n' "$1" "$2" | tee -a "$figures" >&2; }
 rate() { python3 -c 'import json, sys; print(json.load(sys.stdin)["handoffs_per_second"])'; }
 
 work=(--pairs 8 --window 32 --context-size 2048 --duration "${seconds}s" --warm-up 2s -o json)
-baton() { local name="$1"; shift; note "$name" "$("$baton_bin" bench handoff "${work[@]}" "$@" | rate)"; }
-pipeline() { local name="$1"; shift; note "$name" "$("$pipeline_bin" handoff "${work[@]}" "$@" | rate)"; }
+baton() { measure "$baton_bin" bench "$@"; }
+pipeline() { measure "$pipeline_bin" "" "$@"; }
+# measure EXECUTABLE SUBCOMMAND NAME FLAG ...: one figure of `handoff`. A bench that fails ends the whole.
+measure() {
+    local executable="$1" subcommand="$2" name="$3" figure
+    figure="$("$executable" ${subcommand:+"$subcommand"} handoff "${work[@]}" "${@:4}" | rate)"
+    note "$name" "$figure"
+}
 peer() {
     local name="$1" line
     shift

@@ -5,7 +5,8 @@
 #
 # PEERS is the runner of the peers, a script that is called as `PEERS redis-always -- --seconds 10 --signed` and prints a
 # line with handoffs/s=NUMBER. A peer that it cannot start is left out of the table. Environment: BENCH_SECONDS (10) for
-# each measurement, TMPDIR for the disk that all of them write to. Prints Markdown; every figure goes to stderr at once.
+# each measurement; TMPDIR for the disk that all of them write to; BATON_BIN and PIPELINE_BIN, executables to measure
+# instead of those that are built here. Prints Markdown; every figure goes to stderr at once.
 
 set -euo pipefail
 peers="$(realpath "${1:?the runner of the peers}")" rounds="${2:-5}" seconds="${BENCH_SECONDS:-10}"
@@ -20,19 +21,26 @@ note() { printf '%s\t%s\n' "$1" "$2" | tee -a "$figures" >&2; }
 rate() { python3 -c 'import json, sys; print(json.load(sys.stdin)["handoffs_per_second"])'; }
 
 work=(--pairs 8 --window 32 --context-size 2048 --duration "${seconds}s" --warm-up 2s -o json)
-baton() { local name="$1"; shift; note "$name" "$(cargo run --release --quiet -- bench handoff "${work[@]}" "$@" | rate)"; }
-pipeline() { local name="$1"; shift; note "$name" "$(cargo bench --quiet --bench pipeline -- "${work[@]}" "$@" | rate)"; }
+baton() { measure "$baton_bin" bench "$@"; }
+pipeline() { measure "$pipeline_bin" "" "$@"; }
+# measure EXECUTABLE SUBCOMMAND NAME FLAG ...: one figure of `handoff`. A bench that fails ends the whole.
+measure() {
+    local executable="$1" subcommand="$2" name="$3" figure
+    figure="$("$executable" ${subcommand:+"$subcommand"} handoff "${work[@]}" "${@:4}" | rate)"
+    note "$name" "$figure"
+}
 peer() {
     local name="$1" line
     shift
-    line="$("$peers" "$1" -- --pairs 8 --window 32 --context 2048 --seconds "$seconds" "${@:2}" | grep 'handoffs/s=')" || return 0
+    line="$(RUST_BACKTRACE=0 "$peers" "$1" -- --pairs 8 --window 32 --context 2048 --seconds "$seconds" "${@:2}" | grep 'handoffs/s=')" || return 0
     note "$name" "$(sed 's/.*handoffs\/s=\([0-9.]*\).*/\1/' <<<"$line")"
 }
 
-cargo build --release --quiet
-cargo bench --quiet --bench pipeline --no-run
+[[ -n "${BATON_BIN:-}" ]] || cargo build --release --quiet
+baton_bin="${BATON_BIN:-${CARGO_TARGET_DIR:-target}/release/baton}"
+pipeline_bin="${PIPELINE_BIN:-$(benches/executable.sh pipeline)}"
 for ((round = 1; round <= rounds; round++)); do
-    echo "round $round of $rounds" >&2
+    echo "round $round of $rounds, load $(cut -d" " -f1-3 /proc/loadavg)" >&2
     baton 'baton, signed'
     peer 'Redis always, signed' redis-always --signed
     pipeline 'bare pipeline, signed'

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo bench --bench parts                        all, in time
 //! cargo bench --bench parts -- verify              those with this in their name
-//! benches/instructions.sh verify/strict            in instructions, which no noise of the machine changes
+//! benches/cost.sh instructions verify/strict        in instructions, which no noise of the machine changes
 //! ```
 
 mod access;

@@ -2,11 +2,12 @@
 //! No state, no directory, no custody, no retries, receipts that nobody signed: what is left when everything that makes a
 //! broker is taken away, and so the mark that the broker is measured against.
 //!
-//! It speaks just enough of the protocol that `baton bench handoff` drives it as it drives a broker:
+//! It speaks just enough of the protocol that `baton bench handoff` and `idle` drive it as they drive a broker:
 //!
 //! ```text
-//! cargo bench --bench pipeline -- --pairs 8 --window 32        the flags of `baton bench handoff`
-//! cargo bench --bench pipeline -- --unsigned --no-sync         neither signatures nor disk
+//! cargo bench --bench pipeline -- handoff --pairs 8 --window 32        the flags of `baton bench handoff`
+//! cargo bench --bench pipeline -- handoff --unsigned --no-sync         neither signatures nor disk
+//! cargo bench --bench pipeline -- idle                                 what sessions cost without a broker behind them
 //! ```
 
 mod engine;
@@ -21,8 +22,7 @@ use baton::{
     time::{Clock as _, SystemClock},
 };
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::{Identity, Server, ServerTlsConfig};
+use tonic::transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming};
 
 use self::{engine::Engine, service::Service};
 
@@ -34,7 +34,8 @@ async fn main() -> Result<(), Failure> {
     let own = ["--bench", "--no-sync"];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let syncs = !arguments.iter().any(|argument| argument == "--no-sync");
-    let of_clients = arguments.into_iter().filter(|argument| !own.contains(&argument.as_str()));
+    let of_clients: Vec<_> = arguments.into_iter().filter(|argument| !own.contains(&argument.as_str())).collect();
+    let Some((bench, flags)) = of_clients.split_first() else { return Ok(()) }; // as `cargo test --benches` calls it
 
     let folder = tempfile::Builder::new().prefix("bare-pipeline-").tempdir()?;
     let engine = Engine::start(&folder.path().join("log"), syncs)?;
@@ -44,8 +45,8 @@ async fn main() -> Result<(), Failure> {
     tokio::spawn(serve(Service::new(Arc::new(engine)), tls, socket));
 
     let mut clients = Command::new(env!("CARGO_BIN_EXE_baton"));
-    clients.args(["bench", "handoff", "--server", &address.to_string(), "--ca", &ca]);
-    clients.args(["--broker-pid", &std::process::id().to_string()]).args(of_clients);
+    clients.args(["bench", bench, "--server", &address.to_string(), "--ca", &ca]);
+    clients.args(["--broker-pid", &std::process::id().to_string()]).args(flags);
     let ended = tokio::task::spawn_blocking(move || clients.status()).await??;
     if ended.success() { Ok(()) } else { Err(format!("the clients ended with {ended}").into()) }
 }
@@ -62,12 +63,11 @@ async fn serve(service: Service, tls: ServerTlsConfig, socket: TcpListener) -> R
     let service = Arc::new(service);
     Server::builder()
         .tls_config(tls)?
-        .tcp_nodelay(true)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES)
         .add_service(BrokerServiceServer::from_arc(service.clone()))
         .add_service(AgentServiceServer::from_arc(service))
-        .serve_with_incoming(TcpListenerStream::new(socket))
+        .serve_with_incoming(TcpIncoming::from(socket).with_nodelay(Some(true)))
         .await?;
     Ok(())
 }

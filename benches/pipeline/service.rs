@@ -82,11 +82,24 @@ fn welcome() -> v1::ConnectResponse {
 async fn take(engine: Arc<Engine>, agent: Arc<str>, key: VerifyingKey, mut frames: Streaming<v1::ConnectRequest>) {
     let submissions = engine.submissions.lock().expect("no holder panics").clone();
     while let Some(Ok(frame)) = frames.next().await {
-        let Some(connect_request::Request::Envelope(raw)) = frame.request else { continue };
+        let Some(connect_request::Request::Envelope(raw)) = frame.request else {
+            answer(&engine, &agent, frame.request_id);
+            continue;
+        };
         let Some(submission) = submission(frame.request_id, &agent, key, raw) else { continue };
         if submissions.send(submission).is_err() {
             return;
         }
+    }
+}
+
+/// To one who wants to know that a frame was read.
+fn answer(engine: &Engine, agent: &str, request_id: u64) {
+    if request_id != 0
+        && let Some(way) = engine.ways.lock().expect("no holder panics").get(agent)
+    {
+        let response = Some(Answer::Credited(v1::Credited::default()));
+        let _ = way.send(vec![v1::ConnectResponse { request_id, response }]); // it may have ended meanwhile
     }
 }
 

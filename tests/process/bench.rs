@@ -188,6 +188,7 @@ fn a_backlog_is_taken_by_those_who_come_back() {
 fn open_handoffs_go_on_after_a_kill() {
     let report = report_of(bench(&["recover", "--handoffs", "50", "--resume", "20"]));
     assert_eq!((number(&report, "/handoffs"), number(&report, "/resumed")), (50.0, 20.0));
+    assert_eq!(number(&report, "/redelivered"), 0.0, "all acks were taken before the kill");
     let times = ["ready_s", "connected_s", "first_completed_s", "last_completed_s"];
     let times = times.map(|name| number(&report, &format!("/{name}")));
     assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");

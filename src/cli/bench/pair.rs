@@ -21,7 +21,9 @@ use crate::{
 const BURST_MAX: usize = 16;
 /// How long a handoff that is under way has to end once nothing new is begun.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// A third of what the broker asks for by default.
+/// Of the frame behind all others; no message has it.
+const LAST_REQUEST_ID: u64 = u64::MAX;
+/// Half of what the broker asks for by default.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The four messages of a handoff, in their order.
@@ -213,6 +215,9 @@ impl Pair {
                 },
                 _ = heartbeat.tick() => self.sides.iter_mut().for_each(Side::beat),
             }
+        }
+        for side in &mut self.sides {
+            side.finish().await?;
         }
         self.tally.failed += self.flights.len() as u64;
         if !self.flights.is_empty() {
@@ -444,6 +449,18 @@ impl Side {
     fn ack(&mut self, delivery_id: String) {
         let outcome = Some(v1::acknowledgement::Outcome::Ack(v1::Ack {}));
         self.session.push(0, Request::Acknowledgement(v1::Acknowledgement { delivery_id, outcome }));
+    }
+
+    /// Waits until the broker has taken all that was sent: acks are not answered, but a heartbeat behind them can be.
+    async fn finish(&mut self) -> Result<(), ClientError> {
+        self.session.push(LAST_REQUEST_ID, Request::Heartbeat(v1::Heartbeat::default()));
+        self.session.flush();
+        let answered = async {
+            while self.session.next().await?.request_id != LAST_REQUEST_ID {}
+            Ok(())
+        };
+        let in_time = tokio::time::timeout(DRAIN_MAX, answered).await;
+        in_time.unwrap_or_else(|_| Err(ClientError::SessionEnded("it does not answer any more".to_owned())))
     }
 
     fn beat(&mut self) {

@@ -20,13 +20,14 @@ use super::{
     directory::Directory,
     engine::{Command, Engine, RecoverError},
     identity::Identities,
+    intake::{self, Arrival},
     limits::Rates,
     queries::View,
     refused,
 };
 use crate::{
     domain::mailbox::HolderId,
-    envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
+    envelope::{EnvelopeError, SignedEnvelope, UnverifiedEnvelope, signing},
     ids::{AgentId, IdSource},
     proto::v1,
     records::ParkReason,
@@ -34,8 +35,9 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// Commands that wait for the engine. A full queue makes senders wait: back-pressure from the disk to the sockets.
-const QUEUE_MAX: usize = 4096;
+/// What waits to be checked, and commands that wait for the engine. A full queue makes whoever fills it wait: back-pressure
+/// from the disk to the sockets.
+const QUEUE_MAX: usize = 2048;
 /// Most commands of one group.
 const GROUP_MAX: usize = 1024;
 /// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
@@ -75,11 +77,11 @@ pub struct Broker {
 }
 
 struct Shared {
-    commands: mpsc::Sender<Command>,
+    arrivals: mpsc::Sender<Arrival>,
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
     identities: Identities,
-    rates: Rates,
+    rates: Arc<Rates>,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
     ids: Arc<dyn IdSource>,
@@ -90,7 +92,12 @@ struct Shared {
     stopping: CancellationToken,
     ended: CancellationToken,
     serving: watch::Receiver<bool>,
-    thread: Mutex<Option<JoinHandle<Result<(), OpenError>>>>,
+    threads: Mutex<Option<Threads>>,
+}
+
+struct Threads {
+    intake: JoinHandle<()>,
+    engine: JoinHandle<Result<(), OpenError>>,
 }
 
 impl Broker {
@@ -110,23 +117,26 @@ impl Broker {
         let (serves, serving) = watch::channel(true);
         let directory = engine.directory().clone();
         let open_handoffs_at_start = engine.open_handoffs();
-        let thread = {
+        let rates = Arc::new(Rates::new(&settings.limits));
+        let (arrivals, arriving) = mpsc::channel(QUEUE_MAX);
+        let threads = {
             let (clock, stopping, ended) = (clock.clone(), stopping.clone(), ended.clone());
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            let runtime = runtime.map_err(StartError::Thread)?;
-            let run = move || {
-                // Also when the engine panics: whoever waits must hear of it.
-                let _ended = ended.drop_guard();
-                runtime.block_on(run(engine, queue, &*clock, &stopping, &serves))
-            };
-            std::thread::Builder::new().name("baton-engine".to_owned()).spawn(run).map_err(StartError::Thread)?
+            let check = intake::run(arriving, commands, rates.clone(), stopping);
+            Threads {
+                intake: thread("baton-intake", move |runtime| runtime.block_on(check))?,
+                engine: thread("baton-engine", move |runtime| {
+                    // Also when the engine panics: whoever waits must hear of it.
+                    let _ended = ended.drop_guard();
+                    runtime.block_on(run(engine, queue, &*clock, &serves))
+                })?,
+            }
         };
         let shared = Shared {
-            commands,
+            arrivals,
             store,
             directory,
             identities,
-            rates: Rates::new(&settings.limits),
+            rates,
             identity,
             settings,
             ids,
@@ -137,7 +147,7 @@ impl Broker {
             stopping,
             ended,
             serving,
-            thread: Mutex::new(Some(thread)),
+            threads: Mutex::new(Some(threads)),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -187,23 +197,16 @@ impl Broker {
         View { store: &*self.shared.store, access: self.access(), caller }
     }
 
-    /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender; what it sent and is not
-    /// a message is kept as a dead letter.
-    pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
-        let outcome = self.parse_and_verify(raw, session);
-        if let Err(refusal) = &outcome {
-            // Anybody can cause this at will, and nobody knows who it was: not for the usual log.
-            tracing::debug!(reason = refusal.code().name(), "an envelope was not verified: {refusal}");
-        }
-        outcome
+    /// Parses an envelope and finds its sender's key; the signature is checked on the way to the engine. A session's agent,
+    /// if there is one, must be the sender; what it sent and is not a message is kept as a dead letter.
+    pub fn parse(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<SignedEnvelope>, Refused> {
+        self.parse_and_find_key(raw, session).map(Box::new).inspect_err(intake::log)
     }
 
-    fn parse_and_verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
+    fn parse_and_find_key(&self, raw: Bytes, session: Option<&AgentId>) -> Result<SignedEnvelope, Refused> {
         // A session's agent is known already: what is too much costs it nothing more. Anybody else must first prove it.
-        let bytes = raw.len();
-        let rates = &self.shared.rates;
         if let Some(agent) = session {
-            rates.check(agent, bytes).map_err(refused)?;
+            self.shared.rates.check(agent, raw.len()).map_err(refused)?;
         }
         let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
             if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
@@ -217,11 +220,7 @@ impl Broker {
             return Err(refused(BrokerError::SenderMismatch { sender: sender.clone(), agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
-        let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)?;
-        if session.is_none() {
-            rates.check(&verified.header().sender, bytes).map_err(refused)?;
-        }
-        Ok(Box::new(verified))
+        parsed.with_key(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)
     }
 
     /// A new id for a holder.
@@ -229,14 +228,15 @@ impl Broker {
         HolderId(self.shared.next_holder.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Hands a command to the engine. Waits while its queue is full.
-    pub async fn send(&self, command: Command) -> Result<(), Refused> {
-        self.shared.commands.send(command).await.map_err(|_| refused(BrokerError::ShuttingDown))
+    /// Hands in a command or an envelope. Waits while too much is under way.
+    pub async fn send(&self, arrival: impl Into<Arrival>) -> Result<(), Refused> {
+        self.shared.arrivals.send(arrival.into()).await.map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
     /// Hands a command to the engine without waiting: where nobody can, as in a destructor.
     pub fn send_soon(&self, command: Command) {
-        if let Err(mpsc::error::TrySendError::Full(command)) = self.shared.commands.try_send(command)
+        let sent = self.shared.arrivals.try_send(Arrival::Command(command));
+        if let Err(mpsc::error::TrySendError::Full(Arrival::Command(command))) = sent
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let broker = self.clone();
@@ -244,16 +244,18 @@ impl Broker {
         }
     }
 
-    /// Hands a command to the engine and waits for its answer.
-    pub async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Outcome {
+    /// Hands in a command and waits for its answer.
+    pub async fn ask<A: Into<Arrival>>(&self, arrival: impl FnOnce(Reply) -> A) -> Outcome {
         let (sender, receiver) = oneshot::channel();
-        self.send(command(Reply::Once(sender))).await?;
+        self.send(arrival(Reply::Once(sender))).await?;
         receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
     }
 
-    /// Takes an envelope and returns its signed receipt.
-    pub async fn submit(&self, envelope: Box<VerifiedEnvelope>) -> Result<v1::Receipt, Refused> {
-        match self.ask(|reply| Command::Submit { envelope, reply }).await? {
+    /// Takes an envelope as [`Self::parse`] does, and returns its signed receipt.
+    pub async fn submit(&self, raw: Bytes, session: Option<&AgentId>) -> Result<v1::Receipt, Refused> {
+        let uncounted_bytes = if session.is_some() { None } else { Some(raw.len()) };
+        let envelope = self.parse(raw, session)?;
+        match self.ask(|reply| Arrival::Envelope { envelope, uncounted_bytes, reply }).await? {
             Answer::Receipt(receipt) => Ok(self.sign_receipt(*receipt)),
             other => unreachable!("an envelope is answered by a receipt, not {other:?}"),
         }
@@ -301,18 +303,29 @@ impl Broker {
         self.shared.draining.cancelled().await;
     }
 
-    /// Stops the engine: what is in its queue is still taken and committed, what comes later is refused. Fails if it has
+    /// Stops the engine: what has arrived is still taken and committed, what comes later is refused. Fails if it has
     /// ended by itself.
     pub async fn stop(&self) -> Result<(), EngineError> {
         self.shared.stopping.cancel();
         self.ended().await;
-        let thread = self.shared.thread.lock().expect("no holder panics").take();
-        match thread.map(JoinHandle::join) {
-            None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(damaged))) => Err(EngineError::Store(damaged)),
-            Some(Err(_panic)) => Err(EngineError::Panicked),
+        let threads = self.shared.threads.lock().expect("no holder panics").take();
+        let Some(Threads { intake, engine }) = threads else { return Ok(()) };
+        match (engine.join(), intake.join()) {
+            (Ok(Ok(())), Ok(())) => Ok(()),
+            (Ok(Err(damaged)), Ok(())) => Err(EngineError::Store(damaged)),
+            (Err(_panic), _) | (_, Err(_panic)) => Err(EngineError::Panicked),
         }
     }
+}
+
+/// A thread with a runtime of its own.
+fn thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce(tokio::runtime::Runtime) -> T + Send + 'static,
+) -> Result<JoinHandle<T>, StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(StartError::Thread)?;
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || run(runtime)).map_err(StartError::Thread)
 }
 
 /// What was wrong with an envelope that people may want to look at.
@@ -334,7 +347,6 @@ async fn run(
     mut engine: Engine,
     mut queue: mpsc::Receiver<Command>,
     clock: &dyn Clock,
-    stopping: &CancellationToken,
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
@@ -344,7 +356,6 @@ async fn run(
         let until_due = engine.next_deadline().map_or(SLEEP_MAX, |at| at.since(clock.now()).min(SLEEP_MAX));
         tokio::select! {
             biased;
-            () = stopping.cancelled(), if !queue.is_closed() => queue.close(),
             _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now())?,
             received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return Ok(()) },
             () = tokio::time::sleep(until_due) => {}

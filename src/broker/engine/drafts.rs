@@ -1,10 +1,6 @@
 //! Changes in the making: what a command has read and wants to write, and the group it becomes part of.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
@@ -13,7 +9,7 @@ use crate::{
     broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
     domain::{handoff::Handoff, mailbox::Letter},
     ids::{AgentId, MessageId, TaskId},
-    store::{Change, Expectation, Key, Record, Write},
+    store::{Change, Expectation, Key, KeyMap, Record, Write},
     time::Timestamp,
 };
 
@@ -82,13 +78,21 @@ pub(super) struct Group {
     pub(super) touched: BTreeSet<AgentId>,
     pub(super) watches: Vec<(MessageId, Updates)>,
     /// What the group has written so far: later commands of the group see it.
-    written: HashMap<Key, Option<Record>>,
+    written: KeyMap<Option<Record>>,
     /// Changes from here on belong to the command in hand.
     open_from: usize,
     open_acts: Vec<Act>,
 }
 
 impl Group {
+    /// What there is to be committed. What begins now takes over the room that this group needed.
+    pub(super) fn take(&mut self) -> Self {
+        let mut group = std::mem::take(self);
+        group.written.clear();
+        self.written = std::mem::take(&mut group.written);
+        group
+    }
+
     /// Ends the command in hand: its answer is sent after the commit of all it changed.
     pub(super) fn answer(&mut self, reply: Reply, outcome: Outcome) {
         self.close(Some((reply, outcome)));

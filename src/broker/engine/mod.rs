@@ -465,7 +465,7 @@ impl Engine {
 
     /// Commits the group, then acts. Nothing is answered or delivered before the commit is synced.
     pub fn finish(&mut self, now: Timestamp) {
-        let mut group = std::mem::take(&mut self.group);
+        let mut group = self.group.take();
         if !group.changes.is_empty() {
             group.put_unconditionally(sequence_key(), sequence_value(self.next_sequence - 1));
         }

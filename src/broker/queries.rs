@@ -12,12 +12,13 @@ use super::{
 use crate::{
     domain::handoff::{Handoff, State, TaskStatus},
     ids::{AgentId, MessageId, TaskId},
+    policy::{Action, Resource},
     proto::v1,
     records::{
-        CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason, TaskRecord,
-        by_number,
+        AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason,
+        TaskRecord, by_number,
     },
-    store::{Key, Order, Store, Table},
+    store::{Key, Order, Record, Store, Table},
     time::Timestamp,
 };
 
@@ -114,7 +115,7 @@ pub struct View<'a> {
     /// What is stored.
     pub store: &'a dyn Store,
     /// The rules.
-    pub access: Access,
+    pub access: Access<'a>,
     /// Who asks.
     pub caller: &'a Caller,
 }
@@ -303,6 +304,25 @@ impl View<'_> {
         Ok(shown)
     }
 
+    /// Entries of the log of administrative acts after this number, oldest first, and how many the log has.
+    pub fn audit_log(&self, after: u64, limit: usize) -> Result<(Vec<v1::AuditLogEntry>, u64), BrokerError> {
+        self.access.check(self.caller, Action::ReadAuditLog, Resource::Broker)?;
+        let stored = self.store.get(&AuditHead::key())?;
+        let head = stored.map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
+        let range = (Bound::Excluded(AuditHead::entry_key(after).key), Bound::Unbounded);
+        let found = self.store.scan(Table::Audit, range, Order::Ascending, limit)?;
+        let shown = |record: &Record| {
+            let (hash, entry_bytes) = AuditHead::decode_entry(&record.value)?;
+            let entry = v1::AuditEntry::decode(entry_bytes.clone()).map_err(|error| {
+                tracing::error!(%error, "an entry of the audit log does not decode");
+                BrokerError::Internal
+            })?;
+            Ok(v1::AuditLogEntry { entry: Some(entry), entry_bytes, chain_hash: hash.to_vec().into() })
+        };
+        let entries: Result<Vec<_>, BrokerError> = found.iter().map(|(_, record)| shown(record)).collect();
+        Ok((entries?, head.length))
+    }
+
     /// A page of an index, newest first. The token names the last entry that was looked at, and the filter.
     fn page<T>(
         &self,
@@ -314,7 +334,8 @@ impl View<'_> {
         wanted: impl Fn(&T) -> bool,
     ) -> Result<Page<T>, BrokerError> {
         if *self.caller == Caller::Anonymous {
-            self.access.may_see_directory(self.caller)?; // the same rule: open enrollment, or an identity
+            // Rather than a list without anything in it.
+            self.access.may_see_directory(self.caller)?;
         }
         let list = format!("{index:?} {filter}");
         let end = match token {

@@ -1,12 +1,15 @@
 //! What the operator decides about the protocol. Read once, at the start.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
 
 use super::directory::PresenceRule;
 use crate::{
     domain::handoff::{LoopLimits, Timeouts},
     envelope::keys::{PrivateKey, PublicKey},
     ids::KeyId,
+    policy::Policies,
     time::Timestamp,
 };
 
@@ -37,8 +40,8 @@ pub struct Settings {
     pub limits: AgentLimits,
     /// Whether unsigned envelopes are taken. Only for development, only on loopback.
     pub unsigned_allowed: bool,
-    /// Who may register a new agent.
-    pub enrollment: Enrollment,
+    /// Who may do what. May change while the broker runs.
+    pub policies: Arc<ArcSwap<Policies>>,
 }
 
 /// The shortest and the longest timeout that a request may name, for each of its four.
@@ -77,16 +80,6 @@ impl Default for AgentLimits {
     }
 }
 
-/// Who may register a new agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Enrollment {
-    /// An operator.
-    Operator,
-    /// Anybody; agents and tasks can be looked at by anybody too. Only for development.
-    Open,
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -105,7 +98,7 @@ impl Default for Settings {
             refusals_recorded_max: 256,
             limits: AgentLimits::default(),
             unsigned_allowed: false,
-            enrollment: Enrollment::Operator,
+            policies: Arc::new(ArcSwap::new(Policies::built_in())),
         }
     }
 }

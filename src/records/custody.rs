@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use prost_types::Timestamp as WireTime;
 
-use super::{DecodeError, Reader, by_name_and_number, range_of_name, texts};
+use super::{DecodeError, Reader, by_name_and_number, chain, range_of_name, texts, unchain};
 use crate::{
     codes::ErrorCode,
     domain::handoff::{Acked, Handoff, LoopLimits, Task, Timeouts},
@@ -39,13 +39,12 @@ impl CustodyLink {
 
     /// The stored form of the entry that this is the head after.
     pub fn encode(&self, entry: &[u8]) -> Bytes {
-        [&self.hash, entry].concat().into()
+        chain(&self.hash, entry)
     }
 
     /// The hash after an entry and the entry, from their stored form.
     pub fn decode(value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
-        let hash = value.first_chunk().ok_or_else(|| Reader("custody").error("a value is too short"))?;
-        Ok((*hash, value.slice(hash.len()..)))
+        unchain(&Reader("custody"), value)
     }
 
     /// The head after one more entry.

@@ -4,6 +4,7 @@
 //! A value that does not decode is reported as damaged, never guessed at.
 
 mod agent;
+mod audit;
 mod custody;
 mod dead_letter;
 mod handoff;
@@ -16,6 +17,7 @@ mod timer;
 use bytes::Bytes;
 
 pub use agent::AgentRecord;
+pub use audit::{AuditAct, AuditHead, audit_entry};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
 pub use handoff::{HandoffRecord, RequestPlace};
@@ -127,10 +129,21 @@ fn range_of_name(name: &str) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>)
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
 }
 
+/// The stored form of an entry of a chain: the hash after it, 32 bytes, and the entry.
+fn chain(hash: &[u8; 32], entry: &[u8]) -> Bytes {
+    [hash, entry].concat().into()
+}
+
+fn unchain(reader: &Reader, value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
+    let hash = value.first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
+    Ok((*hash, value.slice(hash.len()..)))
+}
+
 /// Checks that a value says what its table promises.
 pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError> {
     let reader = Reader(table.name());
     match table {
+        Table::Meta if *key == AuditHead::key().key => AuditHead::decode(value).map(drop),
         Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
         Table::Agents => AgentRecord::decode(value).map(drop),
         Table::Tasks => TaskRecord::decode(value).map(drop),
@@ -142,6 +155,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
         Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
         Table::HandoffsBySequence => reader.message_id(value).map(drop),
+        Table::Audit => reader.message::<v1::AuditEntry>(&unchain(&reader, value)?.1).map(drop),
         Table::Invitations => InvitationRecord::decode(value).map(drop),
         Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }

@@ -18,7 +18,7 @@ use std::{ops::Bound, path::PathBuf};
 
 use bytes::Bytes;
 
-pub use embedded::{EmbeddedStore, OpenError};
+pub use embedded::{EmbeddedStore, OpenError, groups_committed};
 pub use memory::MemoryStore;
 pub use salvage::{Found, read_all};
 
@@ -39,11 +39,12 @@ pub enum Table {
     Custody,
     Timers,
     Invitations,
+    Audit,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 13] = [
+    pub const ALL: [Table; 14] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -57,6 +58,7 @@ impl Table {
         Table::Custody,
         Table::Timers,
         Table::Invitations,
+        Table::Audit,
     ];
 
     /// Its name on disk.
@@ -75,6 +77,7 @@ impl Table {
             Table::Custody => "custody",
             Table::Timers => "timers",
             Table::Invitations => "invitations",
+            Table::Audit => "audit",
         }
     }
 }

@@ -3,7 +3,9 @@
 mod dead_letters;
 mod deliveries;
 mod handoffs;
+mod keys;
 mod limits;
+mod policies;
 mod presence;
 mod refusals;
 mod restarts;

@@ -12,10 +12,10 @@ use std::{
 use baton::{
     audit::Audit,
     broker::{
-        Answer, BrokerIdentity, Enrollment, Event, OutgoingDelivery, Refused, Reply, Settings,
+        Answer, BrokerIdentity, Event, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
         directory::{Entry, Liveness},
-        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
+        engine::{Command, Engine, Fate, HolderKind},
         queries::View,
     },
     codes::ErrorCode,
@@ -117,6 +117,11 @@ pub struct World {
     next_holder: u64,
 }
 
+/// Somebody whom the built-in policy lets do everything.
+pub fn operator() -> Caller {
+    Caller::Operator("olga".to_owned())
+}
+
 pub type Refusal = (ErrorCode, Refused);
 
 /// Asserts that something was refused with this code.
@@ -170,15 +175,15 @@ impl World {
         };
         self.keys.insert(name.to_owned(), key);
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
-        let register = |reply| Command::Register {
-            entry: Box::new(entry),
-            right: EnrollmentRight::Enroll { may_change: false },
-            reply,
-        };
-        self.ask(register).unwrap();
+        self.register_as(operator(), entry, "").unwrap();
     }
 
-    fn ask(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<Answer, Refusal> {
+    pub fn register_as(&mut self, caller: Caller, entry: Entry, invitation: &str) -> Result<Answer, Refusal> {
+        let (entry, invitation) = (Box::new(entry), invitation.to_owned());
+        self.ask(|reply| Command::Register { entry, caller, invitation, reply })
+    }
+
+    pub fn ask(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<Answer, Refusal> {
         let (sender, mut receiver) = oneshot::channel();
         self.engine.take(command(Reply::Once(sender)), self.now);
         self.settle();
@@ -308,8 +313,9 @@ impl World {
 
     /// The task's custody log as an operator sees it, with envelopes.
     pub fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
-        let caller = Caller::Operator("an operator".into());
-        let view = View { store: &*self.disk, access: Access(Enrollment::Operator), caller: &caller };
+        let caller = operator();
+        let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
+        let view = View { store: &*self.disk, access, caller: &caller };
         let task = TaskId::parse(id).unwrap();
         let mut entries = Vec::new();
         loop {
@@ -346,11 +352,11 @@ impl World {
 
     pub fn redrive(&mut self, dead_letter: u64, to: Option<&str>) -> Result<DeadLetterRecord, Refusal> {
         let to = to.map(|to| AgentId::parse(to).unwrap());
-        self.settled(|reply| Command::Redrive { dead_letter, to, by: "an operator".to_owned(), reply })
+        self.settled(|reply| Command::Redrive { dead_letter, to, caller: operator(), reply })
     }
 
     pub fn discard(&mut self, dead_letter: u64) -> Result<DeadLetterRecord, Refusal> {
-        self.settled(|reply| Command::Discard { dead_letter, by: "an operator".to_owned(), reply })
+        self.settled(|reply| Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply })
     }
 
     fn settled(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<DeadLetterRecord, Refusal> {

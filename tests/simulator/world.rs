@@ -9,8 +9,9 @@ use std::{
 use baton::{
     broker::{
         Answer, BrokerIdentity, Event, Reply, Settings,
+        access::Caller,
         directory::Entry,
-        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
+        engine::{Command, Engine, Fate, HolderKind},
         refused,
     },
     codes::ErrorCode,
@@ -34,6 +35,10 @@ use crate::{
 
 /// The way back of all simple calls.
 const CALLS: HolderId = HolderId(0);
+
+fn operator() -> Caller {
+    Caller::Operator("sim".to_owned())
+}
 
 /// What was done to a run, and what it did.
 #[derive(Debug, Clone, Default)]
@@ -159,7 +164,7 @@ impl World {
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
         let reply = self.reply(0);
         let command =
-            Command::Register { entry: Box::new(entry), right: EnrollmentRight::Enroll { may_change: false }, reply };
+            Command::Register { entry: Box::new(entry), caller: operator(), invitation: String::new(), reply };
         let now = self.broker_now();
         let engine = self.engine.as_mut().unwrap();
         engine.take(command, now);
@@ -594,11 +599,11 @@ impl World {
         let command = match self.dice.roll(4) {
             0 => {
                 self.counts.add("discards");
-                Command::Discard { dead_letter, by: "sim".into(), reply }
+                Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply }
             }
             _ => {
                 self.counts.add("redrives");
-                Command::Redrive { dead_letter, to, by: "sim".into(), reply }
+                Command::Redrive { dead_letter, to, caller: operator(), reply }
             }
         };
         let now = self.broker_now();

@@ -5,19 +5,21 @@ use bytes::Bytes;
 use super::{
     Engine,
     drafts::Draft,
+    permits::{Work, message_type_name},
     steps::{Origin, StepError, store_letter},
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, refused},
+    broker::{Answer, BrokerError, Outcome, access::Caller, refused},
     domain::{
         handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
         mailbox::{Attempt, AttemptEnd, Letter},
     },
     envelope::{Body, UnverifiedEnvelope},
     ids::{AgentId, MessageId},
+    proto::v1::{AuditAction, MessageType},
     records::{
-        CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, MessageRecord,
-        ParkReason, RequestPlace, Settlement,
+        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord,
+        MessageRecord, ParkReason, RequestPlace, Settlement,
     },
     store::Record,
     time::Timestamp,
@@ -160,13 +162,14 @@ impl Engine {
     }
 
     /// Puts a dead letter on its way again, and marks it, in one commit.
-    pub(super) fn redrive(&mut self, number: u64, to: Option<&AgentId>, by: &str, now: Timestamp) -> Outcome {
+    pub(super) fn redrive(&mut self, number: u64, to: Option<&AgentId>, caller: &Caller, now: Timestamp) -> Outcome {
         let mut draft = self.draft();
-        let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
+        let (mut dead, stored) = self.parked(&mut draft, number, caller).map_err(refused)?;
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
             return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
         };
-        let mut settlement = Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None };
+        let text = caller.to_string();
+        let mut settlement = Settlement { at: now, text, redriven_to: None, redriven_handoff: None };
         match self.ended_handoff(&mut draft, &dead).map_err(refused)? {
             Some(former) => {
                 let (handoff, asked) = self.try_again(&mut draft, &dead, &former, to, now)?;
@@ -175,32 +178,63 @@ impl Engine {
             }
             None => {
                 let to = self.registered(to.unwrap_or(&dead.agent)).map_err(refused)?;
+                if to != dead.agent {
+                    self.check_redirected(&dead, &to).map_err(refused)?;
+                }
                 let letter = self.fresh_letter(&dead, sequence, now).map_err(refused)?;
                 store_letter(&mut draft, to.clone(), letter);
                 settlement.redriven_to = Some(to);
             }
         }
+        let to = settlement.redriven_to.as_ref().map_or("nobody", AgentId::as_str);
+        let details = format!("to {to}");
         dead.state = DeadState::Redriven;
         dead.settlement = Some(settlement);
-        draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
-        self.seal(draft);
-        tracing::info!(dead_letter = number, by, "redrove a dead letter");
-        Ok(Answer::DeadLetter(Box::new(dead)))
+        self.settle(draft, dead, &stored, (AuditAction::DeadLetterRedriven, details), caller, now)
     }
 
     /// Gives a dead letter up for good, and says so on it.
-    pub(super) fn discard(&mut self, number: u64, by: &str, now: Timestamp) -> Outcome {
+    pub(super) fn discard(&mut self, number: u64, caller: &Caller, reason_text: &str, now: Timestamp) -> Outcome {
         let mut draft = self.draft();
-        let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
+        let (mut dead, stored) = self.parked(&mut draft, number, caller).map_err(refused)?;
+        let text = if reason_text.is_empty() { caller.to_string() } else { format!("{caller}: {reason_text}") };
         dead.state = DeadState::Discarded;
-        dead.settlement = Some(Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None });
-        draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
+        dead.settlement = Some(Settlement { at: now, text, redriven_to: None, redriven_handoff: None });
+        let act = (AuditAction::DeadLetterDiscarded, reason_text.to_owned());
+        self.settle(draft, dead, &stored, act, caller, now)
+    }
+
+    fn settle(
+        &mut self,
+        mut draft: Draft,
+        dead: DeadLetterRecord,
+        stored: &Record,
+        (action, details): (AuditAction, String),
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Outcome {
+        draft.put(DeadLetterRecord::key(dead.number), dead.encode(), Some(stored));
+        let act = AuditAct { actor: caller.to_string(), action, subject: dead.number.to_string(), details };
+        self.record(&mut draft, act, now).map_err(refused)?;
         self.seal(draft);
-        tracing::info!(dead_letter = number, by, "discarded a dead letter");
+        tracing::info!(dead_letter = dead.number, by = %caller, state = dead.state.name(), "settled a dead letter");
         Ok(Answer::DeadLetter(Box::new(dead)))
     }
 
-    fn parked(&self, draft: &mut Draft, number: u64) -> Result<(DeadLetterRecord, Record), BrokerError> {
+    /// Mail that goes to another agent than it was for: its sender must be one who may write to that one.
+    fn check_redirected(&self, dead: &DeadLetterRecord, to: &AgentId) -> Result<(), BrokerError> {
+        let sender = AgentId::parse(&dead.summary.sender_id).map_err(|_| BrokerError::Internal)?;
+        let (Some(from), Some(to)) = (self.directory.get(&sender), self.directory.get(to)) else { return Ok(()) };
+        let kind = MessageType::try_from(dead.summary.message_type).unwrap_or_default();
+        self.access().may_send(&from, &to, message_type_name(kind))
+    }
+
+    fn parked(
+        &self,
+        draft: &mut Draft,
+        number: u64,
+        caller: &Caller,
+    ) -> Result<(DeadLetterRecord, Record), BrokerError> {
         if self.failed {
             return Err(BrokerError::StoreUnavailable);
         }
@@ -208,6 +242,7 @@ impl Engine {
         let unknown = || BrokerError::DeadLetterUnknown { dead_letter: number.to_string() };
         let stored = self.read(draft, &key)?.ok_or_else(unknown)?;
         let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
+        self.access().may_settle_dead_letter(caller, &dead)?;
         match dead.state {
             DeadState::Parked => Ok((dead, stored)),
             state @ (DeadState::Redriven | DeadState::Discarded) => {
@@ -234,7 +269,11 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(MessageId, AgentId), crate::broker::Refused> {
         let candidates = match to {
-            Some(to) => vec![self.registered(to).map_err(refused)?],
+            Some(to) => {
+                let to = self.registered(to).map_err(refused)?;
+                self.check_hand_off(&Work::of_handoff(&former.handoff), &to).map_err(refused)?;
+                vec![to]
+            }
             None => self.candidates_again(former.request, now).map_err(refused)?,
         };
         let id = self.ids.message_id(now);

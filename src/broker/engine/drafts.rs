@@ -23,6 +23,7 @@ pub(super) enum Act {
     HandoffMoved(Arc<Handoff>),
     TaskMoved { task: TaskId, length: u64 },
     AgentStored(Box<Entry>),
+    KeyRevoked(AgentId),
 }
 
 /// One command's change in the making.

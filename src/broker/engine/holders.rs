@@ -38,6 +38,10 @@ impl Holder {
         drop(self.events.send(Event::GoAway));
     }
 
+    pub(super) fn is_of(&self, agent: &AgentId) -> bool {
+        self.agent == *agent
+    }
+
     fn is_done(&self) -> bool {
         matches!(self.kind, HolderKind::Receive { deliveries_max: Some(most) } if self.handed_out >= most)
     }
@@ -210,15 +214,20 @@ impl Engine {
         }
     }
 
-    pub(super) fn send_everybody_away(&mut self, now: Timestamp) {
+    /// Tells those that are meant to come back, and ends them.
+    pub(super) fn send_away(&mut self, is_meant: impl Fn(&Holder) -> bool, now: Timestamp) {
         let mut receives = Vec::new();
-        for (id, holder) in &self.holders {
+        for (id, holder) in self.holders.iter().filter(|(_, holder)| is_meant(holder)) {
             holder.send_away();
             if holder.kind != HolderKind::Session {
                 receives.push(*id); // a session ends from the wire's side; a Receive has nobody else to end it
             }
         }
         receives.into_iter().for_each(|id| self.close_holder(id, now));
+    }
+
+    pub(super) fn send_everybody_away(&mut self, now: Timestamp) {
+        self.send_away(|_| true, now);
         // Their streams would hold their connections open, and the stop would wait for them.
         for updates in std::mem::take(&mut self.watchers).into_values().flatten() {
             drop(updates.send(Err(refused(BrokerError::ShuttingDown))));

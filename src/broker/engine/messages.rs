@@ -7,6 +7,7 @@ use prost_types::Timestamp as WireTime;
 use super::{
     Engine,
     drafts::Draft,
+    permits::{Work, permitted},
     steps::{Known, Origin, StepError, Stepped, ThisMessage},
 };
 use crate::{
@@ -44,9 +45,8 @@ impl Engine {
             Body::Mail => self.take_mail(draft, envelope, now),
             Body::Request(request) => self.take_request(draft, envelope, request, now),
             Body::Handoff(Message::Reject { suggestions, .. }) => {
-                let known: Vec<AgentId> =
-                    suggestions.iter().filter(|agent| self.directory.is_registered(agent)).cloned().collect();
-                self.make_step(draft, envelope, Resolved { agents: &known, terms: None }, now)
+                let able = self.able_suggestions(envelope.header(), suggestions).map_err(refused)?;
+                self.make_step(draft, envelope, Resolved { agents: &able, terms: None }, now)
             }
             Body::Handoff(_) => self.make_step(draft, envelope, Resolved { agents: &[], terms: None }, now),
             Body::Status { .. } => {
@@ -55,6 +55,17 @@ impl Engine {
             }
         }?;
         Ok(Answer::Receipt(Box::new(receipt)))
+    }
+
+    /// Of those that a reject suggests: those that are registered, and that the policy lets the owner ask.
+    fn able_suggestions(&self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
+        let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
+        let Some(stored) = self.read(&mut self.draft(), &HandoffRecord::key(handoff))? else { return Ok(Vec::new()) };
+        let handoff = HandoffRecord::decode(&stored.value)?.handoff;
+        let work = Work::of_handoff(&handoff);
+        let is_able =
+            |agent: &&AgentId| self.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok();
+        Ok(suggestions.iter().filter(is_able).cloned().collect())
     }
 
     /// A repeat may be older than the window, and so this comes after the repeats.
@@ -115,17 +126,26 @@ impl Engine {
         request: &RequestBody,
         now: Timestamp,
     ) -> Result<Vec<AgentId>, BrokerError> {
+        let work = Work::of_request(header, request);
+        let named = |agent: &AgentId| {
+            let agent = self.registered(agent)?;
+            self.check_hand_off(&work, &agent).map(|()| agent)
+        };
         let mut candidates = match &header.receiver {
-            Receiver::Agent(agent) => vec![self.registered(agent)?],
-            Receiver::AnyOf(agent_type) => self.directory.able(agent_type, &request.required_skills, now),
+            Receiver::Agent(agent) if *agent == header.sender => {
+                let problem = "an agent cannot hand a task to itself".to_owned();
+                return Err(BrokerError::ReceiverInvalid { receiver: header.sender.to_string(), problem });
+            }
+            Receiver::Agent(agent) => vec![named(agent)?],
+            Receiver::AnyOf(agent_type) => {
+                let mut able = self.directory.able(agent_type, &request.required_skills, now);
+                able.retain(|agent| *agent != header.sender);
+                permitted(able, |agent| self.check_hand_off(&work, agent))?
+            }
             Receiver::Nobody | Receiver::AllOf(_) => unreachable!("refused when the envelope was parsed"),
         };
-        if header.receiver == Receiver::Agent(header.sender.clone()) {
-            let problem = "an agent cannot hand a task to itself".to_owned();
-            return Err(BrokerError::ReceiverInvalid { receiver: header.sender.to_string(), problem });
-        }
-        for fallback in &request.fallback_candidates {
-            candidates.push(self.registered(fallback)?);
+        for fallback in request.fallback_candidates.iter().filter(|agent| **agent != header.sender) {
+            candidates.push(named(fallback)?);
         }
         let mut seen = std::collections::HashSet::new();
         candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
@@ -275,17 +295,24 @@ impl Engine {
         let unknown = || BrokerError::ReceiverUnknown { receiver: header.receiver.to_string() };
         match &header.receiver {
             Receiver::Nobody => Ok(Vec::new()),
-            Receiver::Agent(agent) => Ok(vec![self.registered(agent)?]),
+            Receiver::Agent(agent) => {
+                let agent = self.registered(agent)?;
+                self.check_send(header, &agent)?;
+                Ok(vec![agent])
+            }
             Receiver::AnyOf(agent_type) => {
                 let mut able = self.directory.able(agent_type, &[], now);
                 able.retain(|agent| *agent != header.sender);
+                let mut able = permitted(able, |agent| self.check_send(header, agent))?;
                 able.truncate(1);
                 if able.is_empty() { Err(unknown()) } else { Ok(able) }
             }
             Receiver::AllOf(agent_type) => {
+                self.check_send_to_all(header, agent_type)?;
                 let everybody = self.directory.list(None, usize::MAX, Some(agent_type));
                 let mut everybody: Vec<_> = everybody.iter().map(|entry| entry.id()).collect();
                 everybody.retain(|agent| *agent != header.sender);
+                let everybody = permitted(everybody, |agent| self.check_send(header, agent))?;
                 if everybody.is_empty() { Err(unknown()) } else { Ok(everybody) }
             }
         }

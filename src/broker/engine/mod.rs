@@ -9,12 +9,15 @@
 //! 3. [`Engine::finish`]: commits the group with one sync, and only then answers, delivers and sets timers.
 
 mod acks;
+mod audit;
 mod dead_letters;
 mod drafts;
 mod enrollment;
 mod expiry;
 mod holders;
+mod keys;
 mod messages;
+mod permits;
 mod presence;
 mod steps;
 
@@ -35,6 +38,7 @@ use self::{
 };
 use super::{
     BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
+    access::{Access, Caller},
     directory::{Directory, Entry},
     refused,
 };
@@ -46,10 +50,12 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
-    records::{self, AgentRecord, ParkReason, TaskRecord},
+    records::{self, AgentRecord, AuditAct, InvitationRecord, ParkReason, TaskRecord},
     store::{Key, OpenError, Order, Store, Table},
     time::Timestamp,
 };
+
+pub use self::keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX};
 
 /// Where a watcher's updates go. Not bounded by itself: the steps of a handoff are.
 pub type Updates = mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>;
@@ -115,8 +121,10 @@ pub enum Command {
     Register {
         /// The agent.
         entry: Box<Entry>,
-        /// What the caller may do.
-        right: EnrollmentRight,
+        /// Who wants it.
+        caller: Caller,
+        /// The invitation that it comes with, or nothing.
+        invitation: String,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -124,12 +132,28 @@ pub enum Command {
     Invite {
         /// The invitation.
         invitation: String,
-        /// Whom it is for, if not for anybody.
-        agent: Option<AgentId>,
-        /// Until when.
-        expires_at: Timestamp,
+        /// What it is good for.
+        record: InvitationRecord,
+        /// Who wants it.
+        caller: Caller,
         /// Who waits for the answer.
         reply: Reply,
+    },
+    /// Change an agent's keys.
+    ChangeKeys {
+        /// Whose.
+        agent: AgentId,
+        /// How.
+        change: KeyChange,
+        /// Who wants it.
+        caller: Caller,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Put an act on record that changes nothing that is stored.
+    Note {
+        /// The act.
+        act: AuditAct,
     },
     /// Send a handoff as it is now, and after each step until it is final.
     Watch {
@@ -152,7 +176,7 @@ pub enum Command {
         /// To whom, if not to whom it was to go.
         to: Option<AgentId>,
         /// Who wants it.
-        by: String,
+        caller: Caller,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -160,8 +184,10 @@ pub enum Command {
     Discard {
         /// Which.
         dead_letter: u64,
-        /// Who wants it, and why.
-        by: String,
+        /// Who wants it.
+        caller: Caller,
+        /// Why.
+        reason_text: String,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -178,20 +204,6 @@ pub enum Command {
     },
     /// Tell every session that the broker is about to stop.
     GoAway,
-}
-
-/// What one who registers an agent may do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EnrollmentRight {
-    /// Register a new one, and change a card only if it says so.
-    Enroll {
-        /// Whether a card may be changed.
-        may_change: bool,
-    },
-    /// Only change a card.
-    Change,
-    /// Register a new one, with this invitation.
-    Invited(String),
 }
 
 /// What became of a delivery.
@@ -364,6 +376,10 @@ impl Engine {
         Ok(())
     }
 
+    fn access(&self) -> Access<'_> {
+        Access { policies: &self.settings.policies, directory: &self.directory }
+    }
+
     /// Who is registered and who is there.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.directory
@@ -388,14 +404,19 @@ impl Engine {
                 let outcome = self.acknowledge(&agent, &delivery_id, &fate, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Register { entry, right, reply } => {
-                let outcome = self.register(*entry, &right, now);
+            Command::Register { entry, caller, invitation, reply } => {
+                let outcome = self.register(*entry, &caller, &invitation, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Invite { invitation, agent, expires_at, reply } => {
-                let outcome = self.invite(&invitation, agent, expires_at);
+            Command::Invite { invitation, record, caller, reply } => {
+                let outcome = self.invite(&invitation, &record, &caller, now);
                 self.group.answer(reply, outcome);
             }
+            Command::ChangeKeys { agent, change, caller, reply } => {
+                let outcome = self.change_keys(&agent, &change, &caller, now);
+                self.group.answer(reply, outcome);
+            }
+            Command::Note { act } => self.note(act, now),
             Command::Open { holder, agent, kind, events } => {
                 self.open_holder(holder, &agent, kind, events);
                 self.seen(&agent, now);
@@ -411,12 +432,12 @@ impl Engine {
             }
             Command::Watch { handoff, updates } => self.group.watches.push((handoff, updates)),
             Command::WatchTask { task, lengths } => self.watch_task(task, lengths),
-            Command::Redrive { dead_letter, to, by, reply } => {
-                let outcome = self.redrive(dead_letter, to.as_ref(), &by, now);
+            Command::Redrive { dead_letter, to, caller, reply } => {
+                let outcome = self.redrive(dead_letter, to.as_ref(), &caller, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Discard { dead_letter, by, reply } => {
-                let outcome = self.discard(dead_letter, &by, now);
+            Command::Discard { dead_letter, caller, reason_text, reply } => {
+                let outcome = self.discard(dead_letter, &caller, &reason_text, now);
                 self.group.answer(reply, outcome);
             }
             Command::KeepRefused { agent, raw, reason, text } => self.keep_refused(&agent, raw, (reason, &text), now),
@@ -486,7 +507,7 @@ impl Engine {
                 continue;
             }
             for act in ticket.acts {
-                self.act(act, &mut touched);
+                self.act(act, &mut touched, now);
             }
             if let Some((reply, outcome)) = ticket.answer {
                 reply.send(outcome);
@@ -500,7 +521,7 @@ impl Engine {
         }
     }
 
-    fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>) {
+    fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
         match act {
             Act::LetterStored { agent, letter } => {
                 let expiry = letter.expires_at;
@@ -541,6 +562,7 @@ impl Engine {
             }
             Act::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
             Act::AgentStored(entry) => self.directory.put(*entry),
+            Act::KeyRevoked(agent) => self.send_away(|holder| holder.is_of(&agent), now),
         }
     }
 

@@ -14,7 +14,7 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    broker::{AgentLimits, Settings, TimeoutBounds},
+    broker::{AgentLimits, Retention, Settings, TimeoutBounds},
     domain::handoff::{LoopLimits, Timeouts},
     policy::{Action, Agent, Policies, PolicyError, Principal, Question, Resource, Source},
 };
@@ -212,6 +212,8 @@ struct File {
     session: SessionSection,
     #[serde(default)]
     limits: LimitsSection,
+    #[serde(default)]
+    retention: RetentionSection,
     operators: Option<OperatorTokens>,
     policy: Option<PolicySection>,
 }
@@ -289,6 +291,33 @@ struct LimitsSection {
     open_handoffs_max: Option<u32>,
     mailbox_max: Option<u32>,
     sessions_max: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RetentionSection {
+    message_ids_ms: Option<u64>,
+    ended_tasks_ms: Option<u64>,
+    settled_dead_letters_ms: Option<u64>,
+    store_bytes_max: Option<u64>,
+}
+
+impl RetentionSection {
+    fn retention(&self) -> Retention {
+        let defaults = Retention::default();
+        let or = |milliseconds: Option<u64>, otherwise| match milliseconds {
+            Some(0) => None,
+            Some(milliseconds) => Some(Duration::from_millis(milliseconds)),
+            None => otherwise,
+        };
+        Retention {
+            message_ids: self.message_ids_ms.map_or(defaults.message_ids, Duration::from_millis),
+            ended_tasks: or(self.ended_tasks_ms, defaults.ended_tasks),
+            settled_dead_letters: or(self.settled_dead_letters_ms, defaults.settled_dead_letters),
+            store_bytes_max: self.store_bytes_max.filter(|bytes| *bytes > 0),
+            entries_a_step: defaults.entries_a_step,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -379,6 +408,13 @@ impl Config {
             let problem = "delivery.ack_wait_ms and session.heartbeat_interval_ms must not be 0".to_owned();
             return Err(ConfigError::Refused(problem));
         }
+        if self.settings.retention.message_ids < self.settings.clock_window * 2 {
+            let problem =
+                "retention.message_ids_ms must be at least twice session.clock_window_ms: a message that is sent \
+                           again must not be taken for a new one"
+                    .to_owned();
+            return Err(ConfigError::Refused(problem));
+        }
         if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
             let problem = "session.presence_lease_ms must be at least three times heartbeat_interval_ms".to_owned();
             return Err(ConfigError::Refused(problem));
@@ -423,6 +459,7 @@ impl File {
                 mailbox_max: self.limits.mailbox_max.unwrap_or(defaults.limits.mailbox_max),
                 sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
             },
+            retention: self.retention.retention(),
             unsigned_allowed: self.allow_unsigned,
             policies: defaults.policies,
         }
@@ -469,6 +506,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_for_good_is_said_by_0() {
+        let text =
+            format!("{TLS}[retention]\nended_tasks_ms = 0\nsettled_dead_letters_ms = 5000\nstore_bytes_max = 7\n");
+        let retention = read(&text).unwrap().settings.retention;
+        assert_eq!(retention.ended_tasks, None);
+        assert_eq!(retention.settled_dead_letters, Some(Duration::from_secs(5)));
+        assert_eq!(retention.store_bytes_max, Some(7));
+        assert_eq!(retention.message_ids, Duration::from_secs(48 * 60 * 60));
+        assert_eq!(read(TLS).unwrap().settings.retention, Retention::default());
+    }
+
+    #[test]
     fn a_broken_file_is_refused_with_file_and_line() {
         for (text, part) in [
             (format!("listn = \"\"\n{TLS}"), "listn"),
@@ -479,6 +528,8 @@ mod tests {
             (format!("{TLS}client_certificate = \"required\"\n"), "tls.client_ca"),
             (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
             (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),
+            (format!("{TLS}[retention]\nmessage_ids_ms = 1000\n"), "message_ids_ms"),
+            (format!("{TLS}[retention]\nended_tasks_days = 1\n"), "ended_tasks_days"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\n{TLS}allow_plaintext = true\n"), "loopback"),

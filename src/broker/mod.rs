@@ -25,4 +25,4 @@ pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refus
 pub use driver::{Broker, EngineError, StartError};
 pub use error::BrokerError;
 pub use intake::Arrival;
-pub use settings::{AgentLimits, BrokerIdentity, Settings, TimeoutBounds};
+pub use settings::{AgentLimits, BrokerIdentity, Retention, Settings, TimeoutBounds};

@@ -38,6 +38,8 @@ pub struct Settings {
     pub refusals_recorded_max: u32,
     /// What one agent may use.
     pub limits: AgentLimits,
+    /// What is removed, and when.
+    pub retention: Retention,
     /// Whether unsigned envelopes are taken. Only for development, only on loopback.
     pub unsigned_allowed: bool,
     /// Who may do what. May change while the broker runs.
@@ -80,6 +82,35 @@ impl Default for AgentLimits {
     }
 }
 
+/// How long things are kept that nothing waits for any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// How long a message is recognised by its id (SPEC 4). At least twice the clock window, so that nothing is applied
+    /// twice.
+    pub message_ids: Duration,
+    /// How long a task is kept after it has ended, with its handoffs and its custody log. `None`: for good.
+    pub ended_tasks: Option<Duration>,
+    /// How long a dead letter is kept after somebody decided about it. `None`: for good.
+    pub settled_dead_letters: Option<Duration>,
+    /// From this size of the store on, the tasks that ended first are removed, however young. `None`: from none.
+    pub store_bytes_max: Option<u64>,
+    /// Entries of a custody log that are looked at, or removed, at a time.
+    pub entries_a_step: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
+        Self {
+            message_ids: days(2),
+            ended_tasks: Some(days(30)),
+            settled_dead_letters: Some(days(30)),
+            store_bytes_max: None,
+            entries_a_step: 256,
+        }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -97,6 +128,7 @@ impl Default for Settings {
             loop_limits: LoopLimits::default(),
             refusals_recorded_max: 256,
             limits: AgentLimits::default(),
+            retention: Retention::default(),
             unsigned_allowed: false,
             policies: Arc::new(ArcSwap::new(Policies::built_in())),
         }

@@ -143,7 +143,9 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Custody => "baton.v1.CustodyEntry",
         Table::Invitations => "baton.storage.v1.InvitationRecord",
         Table::Audit => "baton.v1.AuditEntry",
-        Table::TasksBySequence | Table::HandoffsBySequence | Table::Timers => return None,
+        Table::SharedEnvelopes => "baton.storage.v1.SharedEnvelopeRecord",
+        Table::RemovedTasks => "baton.storage.v1.RemovedTaskRecord",
+        Table::TasksBySequence | Table::HandoffsBySequence | Table::Timers | Table::Kept => return None,
     };
     json::of_bytes(name, &value).ok()
 }

@@ -132,6 +132,29 @@ pub fn custody_entry(
     .into()
 }
 
+/// The receipt of an accepted envelope, not signed. Its entry says all of it, and outlives the memory of its id.
+pub fn receipt_of(
+    task: &TaskId,
+    entry: &v1::CustodyEntry,
+    accepted: &v1::CustodyEnvelope,
+    custody_hash: [u8; 32],
+) -> v1::Receipt {
+    v1::Receipt {
+        message_id: accepted.message_id.clone(),
+        sequence: accepted.sequence,
+        accept_time: entry.entry_time,
+        task_id: task.to_string(),
+        task_status: entry.task_status,
+        owner_id: entry.owner_id.clone(),
+        epoch: entry.epoch,
+        handoff_id: entry.handoff_id.clone(),
+        handoff_state: entry.handoff_state,
+        custody_hash: custody_hash.to_vec().into(),
+        key_id: String::new(),
+        signature: Bytes::new(),
+    }
+}
+
 fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnvelope {
     let header = facts.envelope.header();
     v1::CustodyEnvelope {

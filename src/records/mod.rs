@@ -9,6 +9,7 @@ mod custody;
 mod dead_letter;
 mod handoff;
 mod invitation;
+mod kept;
 mod letter;
 mod message;
 mod task;
@@ -18,10 +19,11 @@ use bytes::Bytes;
 
 pub use agent::AgentRecord;
 pub use audit::{AuditAct, AuditHead, audit_entry};
-pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
+pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
 pub use handoff::{HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
+pub use kept::{Kept, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
@@ -157,6 +159,12 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::HandoffsBySequence => reader.message_id(value).map(drop),
         Table::Audit => reader.message::<v1::AuditEntry>(&unchain(&reader, value)?.1).map(drop),
         Table::Invitations => InvitationRecord::decode(value).map(drop),
+        Table::SharedEnvelopes => MessageRecord::decode_shared(value).map(drop),
+        Table::RemovedTasks => RemovedTaskRecord::decode(value).map(drop),
+        Table::Kept => match Kept::parse(&Bytes::copy_from_slice(key))?.0 {
+            Kept::Messages => decode_message_ids(value).map(drop),
+            Kept::Task | Kept::DeadLetter | Kept::Invitation | Kept::Rest => Ok(()),
+        },
         Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }
 }

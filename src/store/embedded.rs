@@ -29,6 +29,7 @@ use super::{
     Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
     files::{Damage, Folder, cut_journal},
     recent::Recent,
+    space::Space,
     survey,
 };
 
@@ -49,6 +50,8 @@ const ROOM_FILE: &str = "room";
 /// fjall holds a commit back at 4 memtables that are to be written to disk, and at 30 runs that are to be merged.
 const MEMTABLES_BEHIND_MAX: usize = 2;
 const RUNS_BEHIND_MAX: usize = 24;
+/// How often it is looked whether there is space to be given back.
+const GROUPS_BETWEEN_LOOKS: u64 = 1024;
 const WAIT_FOR_FLUSHES: Duration = Duration::from_millis(10);
 
 /// Failed to open a store.
@@ -156,6 +159,7 @@ pub struct EmbeddedStore {
     engine: RwLock<Option<Engine>>,
     last_group: Mutex<u64>,
     recent: Mutex<Recent>,
+    space: Space,
     witness: File,
     poisoned: AtomicBool,
     /// How often in a row it was fjall's own threads that failed, and not a write of ours.
@@ -201,9 +205,21 @@ impl Engine {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
         let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
-        let database = Database::builder(&engine_path).open().map_err(error)?;
+        let env =
+            |name: &str, otherwise: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(otherwise);
+        let database = Database::builder(&engine_path)
+            .max_journaling_size(env("X_JOURNAL", 512) << 20)
+            .cache_size(env("X_CACHE", 32) << 20)
+            .open()
+            .map_err(error)?;
         let keyspace = |name: &str| {
-            let opened = database.keyspace(name, KeyspaceCreateOptions::default);
+            let opened = database.keyspace(name, || {
+                let mut o = KeyspaceCreateOptions::default().max_memtable_size(env("X_MEMTABLE", 64) << 20);
+                if env("X_HITS", 0) > 0 {
+                    o = o.expect_point_read_hits(true);
+                }
+                o
+            });
             opened.map_err(|source| OpenError::Engine { path: engine_path.clone(), source: source.into() })
         };
         let tables = Table::ALL.iter().map(|table| keyspace(table.name())).collect::<Result<_, _>>()?;
@@ -255,6 +271,7 @@ impl EmbeddedStore {
             engine: RwLock::new(Some(engine)),
             last_group: Mutex::new(last_group),
             recent: Mutex::default(),
+            space: Space::default(),
             witness,
             poisoned: AtomicBool::new(false),
             background_failures: AtomicU32::new(0),
@@ -307,6 +324,12 @@ impl EmbeddedStore {
     }
 }
 
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.space.wait();
+    }
+}
+
 impl Store for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
         if !Recent::keeps(key.table) {
@@ -347,6 +370,20 @@ impl Store for EmbeddedStore {
         })
     }
 
+    fn size_bytes(&self) -> Option<u64> {
+        if self.space.is_being_given_back() {
+            return None;
+        }
+        let engine = self.engine.read().expect("no writer panics");
+        engine.as_ref()?.database.disk_space().ok()
+    }
+
+    fn give_space_back(&self) {
+        if let Some(engine) = &*self.engine.read().expect("no writer panics") {
+            self.space.give_back(&engine.tables, &engine.groups, true);
+        }
+    }
+
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         // Held over the whole commit: what was compared must still be so when it is set.
         let mut last_group = self.last_group.lock().expect("no writer panics");
@@ -371,6 +408,11 @@ impl Store for EmbeddedStore {
         }
         *last_group = number;
         self.recent().committed(writes.iter().map(|write| (&write.key, &write.record)));
+        let removed = writes.iter().filter(|write| write.record.is_none());
+        removed.for_each(|write| self.space.removed(write.key.table));
+        if number.is_multiple_of(GROUPS_BETWEEN_LOOKS) {
+            self.space.give_back(&engine.tables, &engine.groups, false);
+        }
         // Not synced: it guards against a damaged journal, not against a power cut, after which it may be older.
         if let Err(error) = self.witness.write_all_at(&encode_witness(number), 0) {
             tracing::warn!(path = %self.path.display(), %error, "failed to write the witness file");
@@ -384,6 +426,7 @@ impl Store for EmbeddedStore {
         let last_group = self.last_group.lock().expect("no writer panics");
         make_sure_of_room(&self.path)?;
         let mut engine = self.engine.write().expect("no writer panics");
+        self.space.wait();
         drop(engine.take());
         self.recent().forget();
         let folder = Folder::new(self.path.join(ENGINE_FOLDER));

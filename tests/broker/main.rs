@@ -9,4 +9,5 @@ mod policies;
 mod presence;
 mod refusals;
 mod restarts;
+mod retention;
 mod world;

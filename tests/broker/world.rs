@@ -65,6 +65,10 @@ impl Store for Disk {
         self.store.scan(table, range, order, limit)
     }
 
+    fn size_bytes(&self) -> Option<u64> {
+        self.store.size_bytes()
+    }
+
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         if self.full.load(Ordering::Relaxed) {
             return Err(CommitError::Engine { path: "/disk".into(), source: "no space left on device".into() });
@@ -311,11 +315,16 @@ impl World {
         HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
     }
 
+    /// What this caller may see of what is stored.
+    pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
+        let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
+        View { store: &*self.disk, access, caller }
+    }
+
     /// The task's custody log as an operator sees it, with envelopes.
     pub fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
         let caller = operator();
-        let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
-        let view = View { store: &*self.disk, access, caller: &caller };
+        let view = self.view(&caller);
         let task = TaskId::parse(id).unwrap();
         let mut entries = Vec::new();
         loop {

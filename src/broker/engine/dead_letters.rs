@@ -12,13 +12,13 @@ use crate::{
     broker::{Answer, BrokerError, Outcome, access::Caller, refused},
     domain::{
         handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
-        mailbox::{Attempt, AttemptEnd, Letter},
+        mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
     envelope::{Body, UnverifiedEnvelope},
     ids::{AgentId, MessageId},
     proto::v1::{AuditAction, MessageType},
     records::{
-        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord,
+        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, Kept,
         MessageRecord, ParkReason, RequestPlace, Settlement,
     },
     store::Record,
@@ -37,6 +37,7 @@ struct DeadMail<'a> {
     letter: Option<&'a Letter>,
     attempts: Vec<(AgentId, Attempt)>,
     sequence: u64,
+    bytes: Option<Bytes>,
     handoff: Option<MessageId>,
 }
 
@@ -67,6 +68,7 @@ impl Engine {
             letter: Some(letter),
             attempts,
             sequence: letter.message_sequence,
+            bytes: self.envelope_bytes(letter.bytes_at()),
             handoff: letter.handoff.map(|(handoff, _)| handoff),
         };
         self.write_dead_letter(draft, about, why, now);
@@ -91,15 +93,16 @@ impl Engine {
             letter: None,
             attempts: offers_as_attempts(handoff, now),
             sequence: request.sequence,
+            bytes: self.envelope_bytes(request.sequence),
             handoff: Some(handoff.id),
         };
         self.write_dead_letter(draft, about, (reason, text), now);
     }
 
     fn write_dead_letter(&mut self, draft: &mut Draft, about: DeadMail<'_>, (reason, text): Why<'_>, now: Timestamp) {
-        let DeadMail { agent, letter, attempts, sequence, handoff } = about;
-        let raw = self.envelope_bytes(sequence).unwrap_or_default();
-        let summary = EnvelopeSummary::of(&raw);
+        let DeadMail { agent, letter, attempts, sequence, bytes, handoff } = about;
+        let bytes = bytes.unwrap_or_default();
+        let summary = EnvelopeSummary::of(&bytes);
         tracing::warn!(
             %agent, message_id = summary.message_id, task = summary.task_id, reason = reason.name(),
             "a message became a dead letter"
@@ -119,10 +122,12 @@ impl Engine {
             summary,
         };
         draft.put_new(DeadLetterRecord::key(record.number), record.encode());
+        // Its own: what it was kept by before goes its way.
+        draft.put_new(MessageRecord::envelope_key(record.number), bytes);
     }
 
     /// The bytes of an accepted envelope, also of one that this group accepts.
-    fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
+    pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
         let key = MessageRecord::envelope_key(sequence);
         match self.read(&mut Draft::default(), &key) {
             Ok(record) => record.map(|record| record.value),
@@ -181,7 +186,7 @@ impl Engine {
                 if to != dead.agent {
                     self.check_redirected(&dead, &to).map_err(refused)?;
                 }
-                let letter = self.fresh_letter(&dead, sequence, now).map_err(refused)?;
+                let letter = self.fresh_letter(&mut draft, &dead, sequence, now).map_err(refused)?;
                 store_letter(&mut draft, to.clone(), letter);
                 settlement.redriven_to = Some(to);
             }
@@ -213,7 +218,9 @@ impl Engine {
         caller: &Caller,
         now: Timestamp,
     ) -> Outcome {
-        draft.put(DeadLetterRecord::key(dead.number), dead.encode(), Some(stored));
+        let key = DeadLetterRecord::key(dead.number);
+        draft.keep(Kept::DeadLetter, now, &key.key);
+        draft.put(key, dead.encode(), Some(stored));
         let act = AuditAct { actor: caller.to_string(), action, subject: dead.number.to_string(), details };
         self.record(&mut draft, act, now).map_err(refused)?;
         self.seal(draft);
@@ -255,7 +262,9 @@ impl Engine {
     fn ended_handoff(&self, draft: &mut Draft, dead: &DeadLetterRecord) -> Result<Option<HandoffRecord>, BrokerError> {
         let is_request = dead.summary.message_type == crate::proto::v1::MessageType::HandoffRequest as i32;
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
-        let Some(stored) = self.read(draft, &HandoffRecord::key(handoff))? else { return Ok(None) };
+        let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
+        // Its task has ended and was removed: there is nothing any more that could be handed over.
+        let stored = self.read(draft, &HandoffRecord::key(handoff))?.ok_or_else(unknown)?;
         Ok(Some(HandoffRecord::decode(&stored.value)?))
     }
 
@@ -309,6 +318,7 @@ impl Engine {
     /// The same message in the mailbox once more, with fresh counts and a fresh lifetime: somebody wants it there.
     fn fresh_letter(
         &mut self,
+        draft: &mut Draft,
         dead: &DeadLetterRecord,
         message_sequence: u64,
         now: Timestamp,
@@ -316,8 +326,11 @@ impl Engine {
         let before = dead.letter.as_ref();
         let message = MessageId::parse(&dead.summary.message_id)
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
+        let bytes = self.envelope_bytes(dead.number).ok_or(BrokerError::Internal)?;
+        let sequence = self.new_sequence();
+        draft.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {
-            sequence: self.new_sequence(),
+            sequence,
             message_sequence,
             message,
             task: before.and_then(|letter| letter.task.clone()),
@@ -328,6 +341,7 @@ impl Engine {
             not_before: now,
             handoff: before.and_then(|letter| letter.handoff),
             attempts: Vec::new(),
+            keeper: Keeper::Letter,
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     ids::{AgentId, AgentType},
     policy::{Action, Agent, Resource},
     proto::v1::{AgentKey, AuditAction},
-    records::{AgentRecord, AuditAct, InvitationRecord},
+    records::{AgentRecord, AuditAct, InvitationRecord, Kept},
     store::Record,
     time::Timestamp,
 };
@@ -163,7 +163,9 @@ impl Engine {
     ) -> Outcome {
         self.access().check(caller, Action::Invite, Resource::Broker).map_err(refused)?;
         let mut draft = self.draft();
-        draft.put_new(InvitationRecord::key(invitation), record.encode());
+        let key = InvitationRecord::key(invitation);
+        draft.keep(Kept::Invitation, record.expires_at, &key.key);
+        draft.put_new(key, record.encode());
         let whom = record.agent.as_ref().map_or("any new agent".to_owned(), ToString::to_string);
         let act = AuditAct {
             actor: caller.to_string(),

@@ -13,7 +13,10 @@ use super::{
 use crate::{
     broker::{Answer, BrokerError, Outcome, Refused, refused},
     codes::{FieldViolation, Refusal},
-    domain::handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
+    domain::{
+        handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
+        mailbox::Keeper,
+    },
     envelope::{self, Body, Header, Receiver, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
     ids::AgentId,
     proto::v1,
@@ -213,6 +216,9 @@ impl Engine {
         };
         let task = header.task.as_ref().expect("checked when the envelope was parsed");
         let mut known = self.known(&mut draft, task, handoff).map_err(refused)?;
+        if known.task.is_none() {
+            self.check_not_removed(&mut draft, header)?;
+        }
         check_handoff(header, &mut known)?;
         let sequence = self.next_sequence;
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
@@ -264,6 +270,9 @@ impl Engine {
             Some(task) => self.known(&mut draft, task, None).map_err(refused)?,
             None => Known::default(),
         };
+        if known.task.is_none() {
+            self.check_not_stale(&mut draft, header)?;
+        }
         let task = known.task.as_ref().map(|stored| stored.value.clone());
         if let Some(current) = task.as_ref().map(|record| record.task.epoch)
             && header.epoch != 0
@@ -274,8 +283,16 @@ impl Engine {
             return Err(refused(rejection));
         }
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
+        let keeper = match (&task, receivers.len()) {
+            (Some(_), _) => Keeper::Log,
+            (None, 0 | 1) => Keeper::Letter,
+            (None, many) => {
+                draft.put_new(MessageRecord::shared_key(this.sequence), MessageRecord::encode_shared(many as u64));
+                Keeper::Letters
+            }
+        };
         for to in &receivers {
-            self.deliver_this(&mut draft, to, this, Priority::default(), None, now);
+            self.deliver_this(&mut draft, to, this, (keeper, None), Priority::default(), now);
         }
         let stepped = task.map(|record| {
             let facts = EnvelopeFacts {
@@ -334,6 +351,7 @@ impl Engine {
         };
         draft.put_new(MessageRecord::envelope_key(this.sequence), this.envelope.raw().clone());
         draft.put_new(MessageRecord::key(header.message_id), record.encode());
+        self.group.accepted.push(header.message_id);
         self.seal(draft);
         record.receipt
     }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,13 +20,14 @@ use super::{
     directory::Directory,
     engine::{Command, Engine, RecoverError},
     identity::Identities,
+    intake::{self, Arrival, Queued},
     limits::Rates,
     queries::View,
     refused,
 };
 use crate::{
     domain::mailbox::HolderId,
-    envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
+    envelope::{EnvelopeError, SignedEnvelope, UnverifiedEnvelope, signing},
     ids::{AgentId, IdSource},
     proto::v1,
     records::{AuditAct, MessageRecord, ParkReason},
@@ -34,9 +35,11 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// Commands that wait for the engine. A full queue makes senders wait: back-pressure from the disk to the sockets.
-const QUEUE_MAX: usize = 4096;
-/// Bytes of envelopes that wait for the engine or are in its group. Senders wait for room, as for the queue.
+/// What waits to be checked, and commands that wait for the engine. A full queue makes whoever fills it wait: back-pressure
+/// from the disk to the sockets.
+const QUEUE_MAX: usize = 2048;
+/// Bytes of envelopes that wait to be checked, wait for the engine or are in its group. Senders wait for room, as for the
+/// queue.
 const QUEUE_BYTES_MAX: u32 = 64 * 1024 * 1024;
 /// Most commands of one group.
 const GROUP_MAX: usize = 1024;
@@ -76,19 +79,13 @@ pub struct Broker {
     shared: Arc<Shared>,
 }
 
-/// A command in the queue, and its part of the bytes there, which it has until the group is finished.
-struct Queued {
-    command: Command,
-    room: Option<OwnedSemaphorePermit>,
-}
-
 struct Shared {
-    commands: mpsc::Sender<Queued>,
+    arrivals: mpsc::Sender<Queued<Arrival>>,
     room: Arc<Semaphore>,
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
     identities: Identities,
-    rates: Rates,
+    rates: Arc<Rates>,
     identity: BrokerIdentity,
     settings: Arc<Settings>,
     ids: Arc<dyn IdSource>,
@@ -99,7 +96,12 @@ struct Shared {
     stopping: CancellationToken,
     ended: CancellationToken,
     serving: watch::Receiver<bool>,
-    thread: Mutex<Option<JoinHandle<Result<(), OpenError>>>>,
+    threads: Mutex<Option<Threads>>,
+}
+
+struct Threads {
+    intake: JoinHandle<()>,
+    engine: JoinHandle<Result<(), OpenError>>,
 }
 
 impl Broker {
@@ -119,24 +121,27 @@ impl Broker {
         let (serves, serving) = watch::channel(true);
         let directory = engine.directory().clone();
         let open_handoffs_at_start = engine.open_handoffs();
-        let thread = {
+        let rates = Arc::new(Rates::new(&settings.limits));
+        let (arrivals, arriving) = mpsc::channel(QUEUE_MAX);
+        let threads = {
             let (clock, stopping, ended) = (clock.clone(), stopping.clone(), ended.clone());
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-            let runtime = runtime.map_err(StartError::Thread)?;
-            let run = move || {
-                // Also when the engine panics: whoever waits must hear of it.
-                let _ended = ended.drop_guard();
-                runtime.block_on(run(engine, queue, &*clock, &stopping, &serves))
-            };
-            std::thread::Builder::new().name("baton-engine".to_owned()).spawn(run).map_err(StartError::Thread)?
+            let check = intake::run(arriving, commands, rates.clone(), stopping);
+            Threads {
+                intake: thread("baton-intake", move |runtime| runtime.block_on(check))?,
+                engine: thread("baton-engine", move |runtime| {
+                    // Also when the engine panics: whoever waits must hear of it.
+                    let _ended = ended.drop_guard();
+                    runtime.block_on(run(engine, queue, &*clock, &serves))
+                })?,
+            }
         };
         let shared = Shared {
-            commands,
+            arrivals,
             room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX as usize)),
             store,
             directory,
             identities,
-            rates: Rates::new(&settings.limits),
+            rates,
             identity,
             settings,
             ids,
@@ -147,7 +152,7 @@ impl Broker {
             stopping,
             ended,
             serving,
-            thread: Mutex::new(Some(thread)),
+            threads: Mutex::new(Some(threads)),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -209,23 +214,16 @@ impl Broker {
         None
     }
 
-    /// Parses and verifies an envelope. A session's agent, if there is one, must be the sender; what it sent and is not
-    /// a message is kept as a dead letter.
-    pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
-        let outcome = self.parse_and_verify(raw, session);
-        if let Err(refusal) = &outcome {
-            // Anybody can cause this at will, and nobody knows who it was: not for the usual log.
-            tracing::debug!(reason = refusal.code().name(), "an envelope was not verified: {refusal}");
-        }
-        outcome
+    /// Parses an envelope and finds its sender's key; the signature is checked on the way to the engine. A session's agent,
+    /// if there is one, must be the sender; what it sent and is not a message is kept as a dead letter.
+    pub fn parse(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<SignedEnvelope>, Refused> {
+        self.parse_and_find_key(raw, session).map(Box::new).inspect_err(intake::log)
     }
 
-    fn parse_and_verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
+    fn parse_and_find_key(&self, raw: Bytes, session: Option<&AgentId>) -> Result<SignedEnvelope, Refused> {
         // A session's agent is known already: what is too much costs it nothing more. Anybody else must first prove it.
-        let bytes = raw.len();
-        let rates = &self.shared.rates;
         if let Some(agent) = session {
-            rates.check(agent, bytes).map_err(refused)?;
+            self.shared.rates.check(agent, raw.len()).map_err(refused)?;
         }
         let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
             if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
@@ -239,11 +237,7 @@ impl Broker {
             return Err(refused(BrokerError::SenderMismatch { sender: sender.clone(), agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
-        let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)?;
-        if session.is_none() {
-            rates.check(&verified.header().sender, bytes).map_err(refused)?;
-        }
-        Ok(Box::new(verified))
+        parsed.with_key(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)
     }
 
     /// A new id for a holder.
@@ -251,19 +245,21 @@ impl Broker {
         HolderId(self.shared.next_holder.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Hands a command to the engine. Waits while its queue is full.
-    pub async fn send(&self, command: Command) -> Result<(), Refused> {
-        let room = match weight(&command) {
+    /// Hands in a command or an envelope. Waits while too much is under way.
+    pub async fn send(&self, arrival: impl Into<Arrival>) -> Result<(), Refused> {
+        let what = arrival.into();
+        let room = match weight(&what) {
             0 => None,
             bytes => Some(self.shared.room.clone().acquire_many_owned(bytes).await.expect("never closed")),
         };
-        self.shared.commands.send(Queued { command, room }).await.map_err(|_| refused(BrokerError::ShuttingDown))
+        self.shared.arrivals.send(Queued { what, room }).await.map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
     /// Hands a command to the engine, unless its queue is full. For what can be left undone when there is much to do.
     fn send_if_room(&self, command: Command) {
-        let room = self.shared.room.clone().try_acquire_many_owned(weight(&command));
-        let sent = room.is_ok_and(|room| self.shared.commands.try_send(Queued { command, room: Some(room) }).is_ok());
+        let what = Arrival::Command(command);
+        let room = self.shared.room.clone().try_acquire_many_owned(weight(&what));
+        let sent = room.is_ok_and(|room| self.shared.arrivals.try_send(Queued { what, room: Some(room) }).is_ok());
         if !sent {
             tracing::debug!("the engine's queue is full: what was refused is not kept");
         }
@@ -271,12 +267,12 @@ impl Broker {
 
     /// Hands a command without bytes to the engine without waiting: where nobody can, as in a destructor.
     pub fn send_soon(&self, command: Command) {
-        let queued = Queued { command, room: None };
-        if let Err(mpsc::error::TrySendError::Full(Queued { command, .. })) = self.shared.commands.try_send(queued)
+        let queued = Queued { what: Arrival::Command(command), room: None };
+        if let Err(mpsc::error::TrySendError::Full(Queued { what, .. })) = self.shared.arrivals.try_send(queued)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let broker = self.clone();
-            runtime.spawn(async move { drop(broker.send(command).await) });
+            runtime.spawn(async move { drop(broker.send(what).await) });
         }
     }
 
@@ -285,16 +281,18 @@ impl Broker {
         self.send_soon(Command::Note { act });
     }
 
-    /// Hands a command to the engine and waits for its answer.
-    pub async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Outcome {
+    /// Hands in a command and waits for its answer.
+    pub async fn ask<A: Into<Arrival>>(&self, arrival: impl FnOnce(Reply) -> A) -> Outcome {
         let (sender, receiver) = oneshot::channel();
-        self.send(command(Reply::Once(sender))).await?;
+        self.send(arrival(Reply::Once(sender))).await?;
         receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
     }
 
-    /// Takes an envelope and returns its signed receipt.
-    pub async fn submit(&self, envelope: Box<VerifiedEnvelope>) -> Result<v1::Receipt, Refused> {
-        match self.ask(|reply| Command::Submit { envelope, reply }).await? {
+    /// Takes an envelope as [`Self::parse`] does, and returns its signed receipt.
+    pub async fn submit(&self, raw: Bytes, session: Option<&AgentId>) -> Result<v1::Receipt, Refused> {
+        let uncounted_bytes = if session.is_some() { None } else { Some(raw.len()) };
+        let envelope = self.parse(raw, session)?;
+        match self.ask(|reply| Arrival::Envelope { envelope, uncounted_bytes, reply }).await? {
             Answer::Receipt(receipt) => Ok(self.sign_receipt(*receipt)),
             other => unreachable!("an envelope is answered by a receipt, not {other:?}"),
         }
@@ -342,28 +340,39 @@ impl Broker {
         self.shared.draining.cancelled().await;
     }
 
-    /// Stops the engine: what is in its queue is still taken and committed, what comes later is refused. Fails if it has
+    /// Stops the engine: what has arrived is still taken and committed, what comes later is refused. Fails if it has
     /// ended by itself.
     pub async fn stop(&self) -> Result<(), EngineError> {
         self.shared.stopping.cancel();
         self.ended().await;
-        let thread = self.shared.thread.lock().expect("no holder panics").take();
-        match thread.map(JoinHandle::join) {
-            None | Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(damaged))) => Err(EngineError::Store(damaged)),
-            Some(Err(_panic)) => Err(EngineError::Panicked),
+        let threads = self.shared.threads.lock().expect("no holder panics").take();
+        let Some(Threads { intake, engine }) = threads else { return Ok(()) };
+        match (engine.join(), intake.join()) {
+            (Ok(Ok(())), Ok(())) => Ok(()),
+            (Ok(Err(damaged)), Ok(())) => Err(EngineError::Store(damaged)),
+            (Err(_panic), _) | (_, Err(_panic)) => Err(EngineError::Panicked),
         }
     }
 }
 
-/// The bytes that a command holds.
-fn weight(command: &Command) -> u32 {
-    let bytes = match command {
-        Command::Submit { envelope, .. } => envelope.raw().len(),
-        Command::KeepRefused { raw, .. } => raw.len(),
-        _ => 0,
+/// The bytes that an arrival holds.
+fn weight(arrival: &Arrival) -> u32 {
+    let bytes = match arrival {
+        Arrival::Envelope { envelope, .. } => envelope.raw().len(),
+        Arrival::Command(Command::KeepRefused { raw, .. }) => raw.len(),
+        Arrival::Command(_) => 0,
     };
     u32::try_from(bytes).unwrap_or(u32::MAX).min(QUEUE_BYTES_MAX)
+}
+
+/// A thread with a runtime of its own.
+fn thread<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce(tokio::runtime::Runtime) -> T + Send + 'static,
+) -> Result<JoinHandle<T>, StartError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = runtime.map_err(StartError::Thread)?;
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || run(runtime)).map_err(StartError::Thread)
 }
 
 /// What was wrong with an envelope that people may want to look at.
@@ -383,9 +392,8 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
 
 async fn run(
     mut engine: Engine,
-    mut queue: mpsc::Receiver<Queued>,
+    mut queue: mpsc::Receiver<Queued<Command>>,
     clock: &dyn Clock,
-    stopping: &CancellationToken,
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
@@ -396,14 +404,13 @@ async fn run(
         let until_due = engine.next_deadline().map_or(SLEEP_MAX, |at| at.since(clock.now()).min(SLEEP_MAX));
         tokio::select! {
             biased;
-            () = stopping.cancelled(), if !queue.is_closed() => queue.close(),
             _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now())?,
             received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return Ok(()) },
             () = tokio::time::sleep(until_due) => {}
         }
         let now = clock.now();
-        for Queued { command, room } in commands.drain(..) {
-            engine.take(command, now);
+        for Queued { what, room } in commands.drain(..) {
+            engine.take(what, now);
             rooms.extend(room);
         }
         engine.tick(now);

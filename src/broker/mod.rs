@@ -5,7 +5,8 @@
 //!
 //! A command goes to the [`engine::Engine`], which computes a change and what is to be done once the change is durable;
 //! changes are committed in groups, and only then are receipts answered and deliveries handed out. The engine has no
-//! clock, no thread and no socket of its own; the [`driver`] runs it on a thread.
+//! clock, no thread and no socket of its own; the [`driver`] runs it on a thread, and another one before it checks
+//! signatures.
 
 pub mod access;
 mod answer;
@@ -14,6 +15,7 @@ mod driver;
 pub mod engine;
 mod error;
 pub mod identity;
+mod intake;
 pub mod jwt;
 pub mod limits;
 pub mod queries;
@@ -22,4 +24,5 @@ mod settings;
 pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
 pub use driver::{Broker, EngineError, StartError};
 pub use error::BrokerError;
+pub use intake::Arrival;
 pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings, TimeoutBounds};

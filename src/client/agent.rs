@@ -9,7 +9,7 @@ use prost::Message as _;
 
 use super::{About, Client, ClientError, Composer, Identity, Session, Trust, compose};
 use crate::{
-    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
+    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey},
     ids::{AgentId, IdSource, KeyId},
     proto::v1::{self, MessageType},
     time::{Clock, Timestamp},
@@ -23,6 +23,7 @@ pub struct Agent {
     pub session: Session,
     composer: Composer,
     known_keys: Mutex<HashMap<(AgentId, KeyId), PublicKey>>,
+    verifier: Mutex<Verifier>,
     trust: Trust,
 }
 
@@ -79,7 +80,14 @@ impl Agent {
         let session = Session::open(&client).await?;
         session.credit(credit).await?;
         let composer = Composer { identity, clock, ids };
-        Ok(Self { client, session, composer, known_keys: Mutex::default(), trust: Trust::default() })
+        Ok(Self {
+            client,
+            session,
+            composer,
+            known_keys: Mutex::default(),
+            verifier: Mutex::default(),
+            trust: Trust::default(),
+        })
     }
 
     /// The same, with keys taken by this rule: see [`Trust`].
@@ -171,7 +179,8 @@ impl Agent {
         self.learn_keys(&envelope.sender_id, &envelope.key_id).await?;
         let keys = KnownKeys(&self.known_keys);
         let parsed = UnverifiedEnvelope::parse(delivery.envelope.clone());
-        let verified = parsed.and_then(|parsed| parsed.verify(&keys, self.composer.clock.now(), false));
+        let signed = parsed.and_then(|parsed| parsed.with_key(&keys, self.composer.clock.now(), false));
+        let verified = signed.and_then(|signed| signed.verify(&mut self.verifier.lock().expect("no holder panics")));
         verified.map(drop).map_err(|error| ClientError::Answer(format!("a delivery is not its sender's: {error}")))
     }
 

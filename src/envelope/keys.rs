@@ -3,10 +3,13 @@
 use std::{
     fmt, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use aws_lc_rs::signature::Ed25519KeyPair;
+use curve25519_dalek::EdwardsPoint;
 use ed25519_dalek::{
-    Signature, Signer, SigningKey, VerifyingKey,
+    Signature, SigningKey, VerifyingKey,
     pkcs8::{DecodePrivateKey, EncodePrivateKey, KeypairBytes, spki::der::pem::LineEnding},
 };
 
@@ -39,6 +42,11 @@ impl PublicKey {
         self.0.verify_strict(input, &signature).is_ok()
     }
 
+    /// Its point. Not of small order, though it may have a component that is.
+    pub(super) fn point(&self) -> EdwardsPoint {
+        self.0.to_edwards()
+    }
+
     /// Its 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         self.0.as_bytes()
@@ -53,7 +61,11 @@ impl fmt::Debug for PublicKey {
 
 /// A private key. Zeroed when it is dropped, and never printed.
 #[derive(Clone)]
-pub struct PrivateKey(SigningKey);
+pub struct PrivateKey {
+    key: SigningKey,
+    /// The same key for AWS-LC, which signs in a third of the time. Signatures are deterministic: those of both are equal.
+    pair: Arc<Ed25519KeyPair>,
+}
 
 /// Why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -99,17 +111,17 @@ impl PrivateKey {
 
     /// The key of a seed of 32 bytes.
     pub fn from_seed(seed: &[u8; 32]) -> Self {
-        Self(SigningKey::from_bytes(seed))
+        Self::from(SigningKey::from_bytes(seed))
     }
 
     /// Signs; the same input always gives the same 64 bytes.
     pub fn sign(&self, input: &[u8]) -> [u8; 64] {
-        self.0.sign(input).to_bytes()
+        self.pair.sign(input).as_ref().try_into().expect("a signature has 64 bytes")
     }
 
     /// Its public half.
     pub fn public(&self) -> PublicKey {
-        PublicKey(self.0.verifying_key())
+        PublicKey(self.key.verifying_key())
     }
 
     /// Reads a PKCS#8 PEM file, as `baton keygen` and `openssl genpkey -algorithm ed25519` write it.
@@ -122,14 +134,14 @@ impl PrivateKey {
 
     /// From the text of such a file.
     pub fn from_pem(text: &str) -> Option<Self> {
-        SigningKey::from_pkcs8_pem(text).map(Self).ok()
+        SigningKey::from_pkcs8_pem(text).map(Self::from).ok()
     }
 
     /// Writes a new PKCS#8 PEM file that only its owner can read.
     pub fn write(&self, path: &Path) -> Result<(), KeyFileError> {
         use std::io::Write as _;
         // Without the public half: version 2 of the format, which has it, is refused by OpenSSL.
-        let pair = KeypairBytes { secret_key: self.0.to_bytes(), public_key: None };
+        let pair = KeypairBytes { secret_key: self.key.to_bytes(), public_key: None };
         let text = pair.to_pkcs8_pem(LineEnding::LF).expect("32 bytes always encode");
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true);
@@ -146,8 +158,31 @@ impl PrivateKey {
     }
 }
 
+impl From<SigningKey> for PrivateKey {
+    fn from(key: SigningKey) -> Self {
+        let pair = Ed25519KeyPair::from_seed_and_public_key(key.as_bytes(), key.verifying_key().as_bytes());
+        Self { pair: Arc::new(pair.expect("the halves belong together")), key }
+    }
+}
+
 impl fmt::Debug for PrivateKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "PrivateKey(of {:?})", self.public())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ed25519_dalek::Signer as _;
+
+    use super::*;
+
+    #[test]
+    fn both_libraries_make_the_same_signature() {
+        for number in 0..64_u8 {
+            let key = PrivateKey::from_seed(&[number; 32]);
+            let input = vec![number; usize::from(number) * 7];
+            assert_eq!(key.sign(&input), key.key.sign(&input).to_bytes());
+        }
     }
 }

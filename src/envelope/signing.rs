@@ -23,8 +23,8 @@ const VOUCHER: &str = "application/vnd.baton.key-voucher.v1";
 /// What is signed for an envelope: the pre-authentication encoding of its body.
 pub fn envelope_input(envelope: &v1::Envelope) -> Vec<u8> {
     let payload_digest = match &envelope.payload {
-        Some(payload) => sha256(&[&pre_authentication(&payload.type_url, &payload.value)]),
-        None => sha256(&[&pre_authentication("", b"")]),
+        Some(payload) => sha256(&[head(&payload.type_url, payload.value.len()).as_bytes(), &payload.value]),
+        None => sha256(&[head("", 0).as_bytes()]),
     };
     let mut body = Body::default();
     body.bytes(envelope.message_id.as_bytes());
@@ -118,11 +118,16 @@ pub fn sha256(parts: &[&[u8]]) -> Digest32 {
 
 /// DSSE's pre-authentication encoding.
 fn pre_authentication(kind: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("DSSEv1 {} {kind} {} ", kind.len(), body.len());
+    let head = head(kind, body.len());
     let mut encoded = Vec::with_capacity(head.len() + body.len());
     encoded.extend_from_slice(head.as_bytes());
     encoded.extend_from_slice(body);
     encoded
+}
+
+/// What comes before the body in DSSE's pre-authentication encoding.
+fn head(kind: &str, body_bytes: usize) -> String {
+    format!("DSSEv1 {} {kind} {body_bytes} ", kind.len())
 }
 
 /// An enum as it is signed. A negative number, which no enum of ours has, signs as protobuf writes it: sign-extended.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    Checks, EnvelopeError, PAYLOAD_BYTES_MAX,
+    Checks, Claim, EnvelopeError, PAYLOAD_BYTES_MAX, Verifier,
     keys::PublicKey,
     payload::{self, Body},
     signing::{self, Digest32},
@@ -74,7 +74,17 @@ pub struct UnverifiedEnvelope {
     body: Body,
 }
 
-/// An envelope that its sender signed. There is no other way to make one than [`UnverifiedEnvelope::verify`].
+/// An envelope that names a key which is known, but of which nobody has checked the signature yet.
+#[derive(Debug, Clone)]
+pub struct SignedEnvelope {
+    envelope: UnverifiedEnvelope,
+    input: Vec<u8>,
+    /// `None`: it is not signed, and need not be.
+    key: Option<(KeyId, PublicKey)>,
+}
+
+/// An envelope that its sender signed. There is no other way to make one than to check that: by
+/// [`UnverifiedEnvelope::verify`], [`SignedEnvelope::verify`], or [`verify_all`] for many.
 #[derive(Debug, Clone)]
 pub struct VerifiedEnvelope {
     raw: Bytes,
@@ -122,26 +132,35 @@ impl UnverifiedEnvelope {
         &self.body
     }
 
-    /// Checks the signature by the sender's key. An unsigned envelope passes only if `unsigned_allowed`.
+    /// Finds the key that its signature must be by. An unsigned envelope passes only if `unsigned_allowed`.
+    pub fn with_key(
+        self,
+        keys: &impl KeyRing,
+        now: Timestamp,
+        unsigned_allowed: bool,
+    ) -> Result<SignedEnvelope, EnvelopeError> {
+        let key = match (self.wire.signature.is_empty(), unsigned_allowed) {
+            (true, true) => None,
+            (true, false) => return Err(EnvelopeError::SignatureMissing),
+            (false, _) => Some(self.key(keys, now)?),
+        };
+        let input = signing::envelope_input(&self.wire);
+        Ok(SignedEnvelope { envelope: self, input, key })
+    }
+
+    /// Checks the signature by the sender's key, once: for one who does not see it often.
     pub fn verify(
         self,
         keys: &impl KeyRing,
         now: Timestamp,
         unsigned_allowed: bool,
     ) -> Result<VerifiedEnvelope, EnvelopeError> {
-        let input = signing::envelope_input(&self.wire);
-        let unsigned = self.wire.signature.is_empty();
-        if unsigned && !unsigned_allowed {
-            return Err(EnvelopeError::SignatureMissing);
-        }
-        if !unsigned {
-            self.verify_signature(keys, now, &input)?;
-        }
-        let content_digest = signing::sha256(&[&input]);
-        Ok(VerifiedEnvelope { raw: self.raw, header: self.header, body: self.body, content_digest })
+        let signed = self.with_key(keys, now, unsigned_allowed)?;
+        let is_valid = signed.claim().is_none_or(|claim| claim.key.verifies(claim.input, claim.signature));
+        signed.settle(is_valid)
     }
 
-    fn verify_signature(&self, keys: &impl KeyRing, now: Timestamp, input: &[u8]) -> Result<(), EnvelopeError> {
+    fn key(&self, keys: &impl KeyRing, now: Timestamp) -> Result<(KeyId, PublicKey), EnvelopeError> {
         if self.wire.signature_version != signing::SIGNATURE_VERSION {
             return Err(EnvelopeError::SignatureVersionUnknown { version: self.wire.signature_version });
         }
@@ -153,8 +172,49 @@ impl UnverifiedEnvelope {
         match keys.key(&sender, &key_id, now) {
             Err(KeyRingError::Unknown) => Err(EnvelopeError::KeyUnknown { sender, key_id }),
             Err(KeyRingError::NotValid) => Err(EnvelopeError::KeyNotValid { sender, key_id }),
-            Ok(key) if key.verifies(input, &self.wire.signature) => Ok(()),
-            Ok(_) => Err(EnvelopeError::SignatureInvalid { sender, key_id }),
+            Ok(key) => Ok((key_id, key)),
+        }
+    }
+}
+
+/// Checks the signatures of all of these. The answer for each is as if it were alone.
+pub fn verify_all(
+    envelopes: Vec<SignedEnvelope>,
+    verifier: &mut Verifier,
+) -> impl Iterator<Item = Result<VerifiedEnvelope, EnvelopeError>> {
+    let claims: Vec<_> = envelopes.iter().filter_map(SignedEnvelope::claim).collect();
+    let mut verdicts = verifier.verify(&claims).into_iter();
+    envelopes.into_iter().map(move |signed| {
+        let is_valid = signed.key.is_none() || verdicts.next().expect("there is a verdict for each claim");
+        signed.settle(is_valid)
+    })
+}
+
+impl SignedEnvelope {
+    /// As it was received.
+    pub fn raw(&self) -> &Bytes {
+        &self.envelope.raw
+    }
+
+    /// Checks the signature of just this one.
+    pub fn verify(self, verifier: &mut Verifier) -> Result<VerifiedEnvelope, EnvelopeError> {
+        let is_valid = self.claim().is_none_or(|claim| verifier.verify(&[claim]) == [true]);
+        self.settle(is_valid)
+    }
+
+    fn claim(&self) -> Option<Claim<'_>> {
+        let (_, key) = self.key.as_ref()?;
+        Some(Claim { key, input: &self.input, signature: &self.envelope.wire.signature })
+    }
+
+    fn settle(self, is_valid: bool) -> Result<VerifiedEnvelope, EnvelopeError> {
+        let UnverifiedEnvelope { raw, header, body, .. } = self.envelope;
+        match self.key {
+            Some((key_id, _)) if !is_valid => Err(EnvelopeError::SignatureInvalid { sender: header.sender, key_id }),
+            Some(_) | None => {
+                let content_digest = signing::sha256(&[&self.input]);
+                Ok(VerifiedEnvelope { raw, header, body, content_digest })
+            }
         }
     }
 }

@@ -16,7 +16,7 @@ use std::{
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
-        Mutex, RwLock,
+        Mutex, MutexGuard, RwLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -28,6 +28,7 @@ use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, Persis
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
     files::{Damage, Folder, cut_journal},
+    recent::Recent,
     space::Space,
     survey,
 };
@@ -157,6 +158,7 @@ pub struct EmbeddedStore {
     /// Empty only while it is being opened again.
     engine: RwLock<Option<Engine>>,
     last_group: Mutex<u64>,
+    recent: Mutex<Recent>,
     space: Space,
     witness: File,
     poisoned: AtomicBool,
@@ -268,6 +270,7 @@ impl EmbeddedStore {
             path: path.into(),
             engine: RwLock::new(Some(engine)),
             last_group: Mutex::new(last_group),
+            recent: Mutex::default(),
             space: Space::default(),
             witness,
             poisoned: AtomicBool::new(false),
@@ -281,6 +284,19 @@ impl EmbeddedStore {
             Some(engine) => act(engine),
             None => Err(ReadError::Closed { path: self.path.clone() }),
         }
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().expect("no holder panics")
+    }
+
+    /// From the files.
+    fn read(&self, key: &Key) -> Result<Option<Record>, ReadError> {
+        let stored = self.with_engine(|engine| {
+            let table = engine.table(key.table);
+            table.get(&key.key).map_err(|error| read_error(table, error))
+        })?;
+        stored.map(|stored| self.record(key.table, &key.key, &Bytes::from(stored))).transpose()
     }
 
     fn record(&self, table: Table, key: &[u8], stored: &Bytes) -> Result<Record, ReadError> {
@@ -297,7 +313,7 @@ impl EmbeddedStore {
         let mut batch = engine.database.batch().durability(Some(PersistMode::SyncData));
         for write in writes {
             let table = engine.table(write.key.table);
-            let key = fjall::Slice::from(write.key.key.as_ref());
+            let key = fjall::Slice::from(write.key.key.clone());
             match &write.record {
                 Some(record) => batch.insert(table, key, encode_record(write.key.table, &write.key.key, record)),
                 None => batch.remove(table, key),
@@ -316,11 +332,19 @@ impl Drop for EmbeddedStore {
 
 impl Store for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
-        let stored = self.with_engine(|engine| {
-            let table = engine.table(key.table);
-            table.get(&key.key).map_err(|error| read_error(table, error))
-        })?;
-        stored.map(|stored| self.record(key.table, &key.key, &Bytes::from(stored))).transpose()
+        if !Recent::keeps(key.table) {
+            return self.read(key);
+        }
+        let since = {
+            let recent = self.recent();
+            if let Some(found) = recent.get(key) {
+                return Ok(found.clone());
+            }
+            recent.commits()
+        };
+        let found = self.read(key)?;
+        self.recent().learn(since, key, &found);
+        Ok(found)
     }
 
     fn scan(
@@ -383,6 +407,7 @@ impl Store for EmbeddedStore {
             return Err(CommitError::Engine { path: self.path.clone(), source: source.into() });
         }
         *last_group = number;
+        self.recent().committed(writes.iter().map(|write| (&write.key, &write.record)));
         let removed = writes.iter().filter(|write| write.record.is_none());
         removed.for_each(|write| self.space.removed(write.key.table));
         if number.is_multiple_of(GROUPS_BETWEEN_LOOKS) {
@@ -403,6 +428,7 @@ impl Store for EmbeddedStore {
         let mut engine = self.engine.write().expect("no writer panics");
         self.space.wait();
         drop(engine.take());
+        self.recent().forget();
         let folder = Folder::new(self.path.join(ENGINE_FOLDER));
         if self.background_failures.load(Ordering::Relaxed) > 1 {
             // There is room, and still fjall's threads fail: something that they read may be damaged.

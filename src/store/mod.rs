@@ -10,6 +10,7 @@ pub mod conformance;
 mod embedded;
 mod files;
 mod memory;
+mod recent;
 mod salvage;
 mod space;
 mod survey;
@@ -99,6 +100,9 @@ pub struct Key {
     /// The key in it, at most 64 KiB.
     pub key: Bytes,
 }
+
+/// A map of keys. Its hashes are quick, and seeded at random: ids are chosen by agents.
+pub type KeyMap<V> = std::collections::HashMap<Key, V, foldhash::quality::RandomState>;
 
 /// A stored value and how often it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -263,8 +267,10 @@ struct Decision<'a> {
 
 /// Decides which changes of a group apply, over what is stored. Both engines use it, so that they cannot differ.
 fn decide<E>(group: &[Change], revision_of: impl Fn(&Key) -> Result<Option<u64>, E>) -> Result<Decision<'_>, E> {
-    let mut written = std::collections::HashMap::<&Key, Option<u64>>::new();
-    let mut decision = Decision { outcomes: Vec::with_capacity(group.len()), writes: Vec::new() };
+    let count = group.iter().map(|change| change.writes.len()).sum();
+    let mut written =
+        std::collections::HashMap::with_capacity_and_hasher(count, foldhash::quality::RandomState::default());
+    let mut decision = Decision { outcomes: Vec::with_capacity(group.len()), writes: Vec::with_capacity(count) };
     for change in group {
         let mut outcome = Ok(());
         for Expectation { key, revision } in &change.expectations {

@@ -1,10 +1,6 @@
 //! Changes in the making: what a command has read and wants to write, and the group it becomes part of.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
@@ -14,7 +10,7 @@ use crate::{
     domain::{handoff::Handoff, mailbox::Letter},
     ids::{AgentId, MessageId, TaskId},
     records::Kept,
-    store::{Change, Expectation, Key, Record, Write},
+    store::{Change, Expectation, Key, KeyMap, Record, Write},
     time::Timestamp,
 };
 
@@ -100,13 +96,21 @@ pub(super) struct Group {
     /// The messages that it accepts.
     pub(super) accepted: Vec<MessageId>,
     /// What the group has written so far: later commands of the group see it.
-    written: HashMap<Key, Option<Record>>,
+    written: KeyMap<Option<Record>>,
     /// Changes from here on belong to the command in hand.
     open_from: usize,
     open_acts: Vec<Act>,
 }
 
 impl Group {
+    /// What there is to be committed. What begins now takes over the room that this group needed.
+    pub(super) fn take(&mut self) -> Self {
+        let mut group = std::mem::take(self);
+        group.written.clear();
+        self.written = std::mem::take(&mut group.written);
+        group
+    }
+
     /// Ends the command in hand: its answer is sent after the commit of all it changed.
     pub(super) fn answer(&mut self, reply: Reply, outcome: Outcome) {
         self.close(Some((reply, outcome)));

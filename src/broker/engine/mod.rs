@@ -509,7 +509,7 @@ impl Engine {
     /// Commits the group, then acts. Nothing is answered or delivered before the commit is synced.
     pub fn finish(&mut self, now: Timestamp) {
         let accepted = self.keep_accepted(now);
-        let mut group = std::mem::take(&mut self.group);
+        let mut group = self.group.take();
         if let Some((key, ids)) = &accepted {
             group.put_unconditionally(key.clone(), ids.clone());
         }

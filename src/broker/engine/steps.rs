@@ -256,7 +256,7 @@ impl Engine {
             }
             draft.acts.push(Act::Timer { handoff: handoff.id, sender, before: was_due, after: due });
         }
-        draft.acts.push(Act::HandoffMoved(Arc::new(handoff.clone())));
+        draft.acts.push(Act::HandoffMoved(Arc::new(record.handoff)));
     }
 
     fn deliver(
@@ -426,8 +426,9 @@ impl Engine {
         now: Timestamp,
     ) -> Result<bool, BrokerError> {
         let Some(record) = self.read(draft, &HandoffRecord::key(handoff))? else { return Ok(false) };
-        let task = HandoffRecord::decode(&record.value)?.handoff.task;
-        let known = self.known(draft, &task, Some(handoff))?;
+        let value = HandoffRecord::decode(&record.value)?;
+        let Known { task, .. } = self.known(draft, &value.handoff.task, None)?;
+        let known = Known { task, handoff: Some(Stored { value, record }) };
         match self.step(draft, &known, input, event, Origin::Broker, now) {
             Ok(stepped) => Ok(stepped.is_some()),
             Err(StepError::Broker(error)) => Err(error),

@@ -18,7 +18,7 @@ use tonic::{Status, Streaming};
 use super::{messages, refuse, refuse_shared};
 use crate::{
     broker::{
-        Answer, Broker, Event, Outcome, OutgoingDelivery, Refused, Reply,
+        Answer, Arrival, Broker, Event, Outcome, OutgoingDelivery, Refused, Reply,
         engine::{Command, HolderKind},
         refused,
     },
@@ -124,40 +124,40 @@ impl Session {
     }
 
     async fn take(&self, request: Option<connect_request::Request>, reply: Reply) {
-        match self.command(request) {
-            Ok(command) => {
-                // Only a broker that stops takes no command, and then every session is told to go away.
-                drop(self.broker.send(command(reply)).await);
+        match self.arrival(request) {
+            Ok(arrival) => {
+                // Only a broker that stops takes nothing, and then every session is told to go away.
+                drop(self.broker.send(arrival(reply)).await);
             }
             Err(error) => reply.send(Err(error)),
         }
     }
 
-    fn command(
+    fn arrival(
         &self,
         request: Option<connect_request::Request>,
-    ) -> Result<Box<dyn FnOnce(Reply) -> Command + Send>, Refused> {
+    ) -> Result<Box<dyn FnOnce(Reply) -> Arrival + Send>, Refused> {
         use connect_request::Request as R;
         let (agent, holder) = (self.agent.clone(), self.holder.id);
         match request {
             Some(R::Envelope(raw)) => {
-                let envelope = self.broker.verify(raw, Some(&self.agent))?;
-                Ok(Box::new(|reply| Command::Submit { envelope, reply }))
+                let envelope = self.broker.parse(raw, Some(&self.agent))?;
+                Ok(Box::new(|reply| Arrival::Envelope { envelope, uncounted_bytes: None, reply }))
             }
             Some(R::Acknowledgement(acknowledgement)) => {
                 let (delivery_id, fate) = messages::fate(acknowledgement).map_err(refused)?;
-                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply }))
+                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply }.into()))
             }
             Some(R::Credit(credit)) => {
                 let path = "credit.max_outstanding";
                 let outstanding_max = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
-                Ok(Box::new(move |reply| Command::Credit { holder, outstanding_max, reply: Some(reply) }))
+                Ok(Box::new(move |reply| Command::Credit { holder, outstanding_max, reply: Some(reply) }.into()))
             }
             Some(R::Heartbeat(heartbeat)) => {
                 let mut checks = Checks::default();
                 check_heartbeat(&heartbeat, "heartbeat", &mut checks);
                 checks.finish().map_err(refused)?;
-                Ok(Box::new(move |reply| Command::Heartbeat { holder, agent, heartbeat, reply: Some(reply) }))
+                Ok(Box::new(move |reply| Command::Heartbeat { holder, agent, heartbeat, reply: Some(reply) }.into()))
             }
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }

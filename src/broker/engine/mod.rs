@@ -19,6 +19,7 @@ mod messages;
 mod presence;
 mod retention;
 mod steps;
+mod task_removal;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},

@@ -203,21 +203,9 @@ impl Engine {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
         let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
-        let env =
-            |name: &str, otherwise: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(otherwise);
-        let database = Database::builder(&engine_path)
-            .max_journaling_size(env("X_JOURNAL", 512) << 20)
-            .cache_size(env("X_CACHE", 32) << 20)
-            .open()
-            .map_err(error)?;
+        let database = Database::builder(&engine_path).open().map_err(error)?;
         let keyspace = |name: &str| {
-            let opened = database.keyspace(name, || {
-                let mut o = KeyspaceCreateOptions::default().max_memtable_size(env("X_MEMTABLE", 64) << 20);
-                if env("X_HITS", 0) > 0 {
-                    o = o.expect_point_read_hits(true);
-                }
-                o
-            });
+            let opened = database.keyspace(name, KeyspaceCreateOptions::default);
             opened.map_err(|source| OpenError::Engine { path: engine_path.clone(), source: source.into() })
         };
         let tables = Table::ALL.iter().map(|table| keyspace(table.name())).collect::<Result<_, _>>()?;

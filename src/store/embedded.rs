@@ -49,6 +49,9 @@ const ROOM_FILE: &str = "room";
 /// fjall holds a commit back at 4 memtables that are to be written to disk, and at 30 runs that are to be merged.
 const MEMTABLES_BEHIND_MAX: usize = 2;
 const RUNS_BEHIND_MAX: usize = 24;
+/// A start after a kill reads the journals, at about 20 ms a MiB; and what they hold is in memory. fjall would let them grow
+/// to four times as much.
+const JOURNAL_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// How often it is looked whether there is space to be given back.
 const GROUPS_BETWEEN_LOOKS: u64 = 1024;
 const WAIT_FOR_FLUSHES: Duration = Duration::from_millis(10);
@@ -203,7 +206,8 @@ impl Engine {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
         let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
-        let database = Database::builder(&engine_path).open().map_err(error)?;
+        let builder = Database::builder(&engine_path).max_journaling_size(JOURNAL_BYTES_MAX);
+        let database = builder.open().map_err(error)?;
         let keyspace = |name: &str| {
             let opened = database.keyspace(name, KeyspaceCreateOptions::default);
             opened.map_err(|source| OpenError::Engine { path: engine_path.clone(), source: source.into() })

@@ -23,6 +23,8 @@ use crate::{
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
 /// Where a broker keeps its data unless it is told otherwise.
 pub const DEFAULT_DATA: &str = "baton-data";
+/// A store may not be held smaller than this, 1 GiB.
+const STORE_BYTES_MIN: u64 = 1 << 30;
 
 /// The least that `broker_limits.frame_bytes_max` can be.
 const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
@@ -477,6 +479,12 @@ impl Config {
             let problem = "delivery.ack_wait_ms and session.heartbeat_interval_ms must not be 0".to_owned();
             return Err(ConfigError::Refused(problem));
         }
+        if self.settings.retention.store_bytes_max.is_some_and(|most| most < STORE_BYTES_MIN) {
+            let problem = format!(
+                "retention.store_bytes_max must be 0 or at least {STORE_BYTES_MIN}: journals and what is not merged count too"
+            );
+            return Err(ConfigError::Refused(problem));
+        }
         if self.settings.retention.message_ids < self.settings.clock_window * 2 {
             let problem =
                 "retention.message_ids_ms must be at least twice session.clock_window_ms: a message that is sent \
@@ -577,12 +585,13 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_good_is_said_by_0() {
-        let text =
-            format!("{TLS}[retention]\nended_tasks_ms = 0\nsettled_dead_letters_ms = 5000\nstore_bytes_max = 7\n");
+        let text = format!(
+            "{TLS}[retention]\nended_tasks_ms = 0\nsettled_dead_letters_ms = 5000\nstore_bytes_max = 7000000000\n"
+        );
         let retention = read(&text).unwrap().settings.retention;
         assert_eq!(retention.ended_tasks, None);
         assert_eq!(retention.settled_dead_letters, Some(Duration::from_secs(5)));
-        assert_eq!(retention.store_bytes_max, Some(7));
+        assert_eq!(retention.store_bytes_max, Some(7_000_000_000));
         assert_eq!(retention.message_ids, Duration::from_secs(48 * 60 * 60));
         assert_eq!(read(TLS).unwrap().settings.retention, Retention::default());
     }
@@ -603,6 +612,7 @@ mod tests {
             (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
             (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),
             (format!("{TLS}[retention]\nmessage_ids_ms = 1000\n"), "message_ids_ms"),
+            (format!("{TLS}[retention]\nstore_bytes_max = 1000\n"), "store_bytes_max"),
             (format!("{TLS}[retention]\nended_tasks_days = 1\n"), "ended_tasks_days"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),

@@ -50,6 +50,9 @@ const ROOM_FILE: &str = "room";
 /// fjall holds a commit back at 4 memtables that are to be written to disk, and at 30 runs that are to be merged.
 const MEMTABLES_BEHIND_MAX: usize = 2;
 const RUNS_BEHIND_MAX: usize = 24;
+/// A start after a kill reads the journals, at about 20 ms a MiB; and what they hold is in memory. fjall would let them grow
+/// to four times as much.
+const JOURNAL_BYTES_MAX: u64 = 128 * 1024 * 1024;
 /// How often it is looked whether there is space to be given back.
 const GROUPS_BETWEEN_LOOKS: u64 = 1024;
 const WAIT_FOR_FLUSHES: Duration = Duration::from_millis(10);
@@ -205,21 +208,10 @@ impl Engine {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
         let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
-        let env =
-            |name: &str, otherwise: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(otherwise);
-        let database = Database::builder(&engine_path)
-            .max_journaling_size(env("X_JOURNAL", 512) << 20)
-            .cache_size(env("X_CACHE", 32) << 20)
-            .open()
-            .map_err(error)?;
+        let builder = Database::builder(&engine_path).max_journaling_size(JOURNAL_BYTES_MAX);
+        let database = builder.open().map_err(error)?;
         let keyspace = |name: &str| {
-            let opened = database.keyspace(name, || {
-                let mut o = KeyspaceCreateOptions::default().max_memtable_size(env("X_MEMTABLE", 64) << 20);
-                if env("X_HITS", 0) > 0 {
-                    o = o.expect_point_read_hits(true);
-                }
-                o
-            });
+            let opened = database.keyspace(name, KeyspaceCreateOptions::default);
             opened.map_err(|source| OpenError::Engine { path: engine_path.clone(), source: source.into() })
         };
         let tables = Table::ALL.iter().map(|table| keyspace(table.name())).collect::<Result<_, _>>()?;

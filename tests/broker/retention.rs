@@ -71,7 +71,7 @@ fn an_open_task_is_kept_for_good_and_its_log_says_its_receipts() {
     world.pass(DAY);
     let third = world.send(world.status("a", "", 1, TaskStatus::InProgress)).unwrap();
     world.pass(100 * DAY);
-    assert_eq!(keys(&world, Table::Messages), [Bytes::new(); 0]);
+    assert!(keys(&world, Table::Messages).is_empty());
     world.audit("t");
     let receipts: Vec<_> = world.custody("t").into_iter().filter_map(|entry| entry.receipt).collect();
     assert_eq!(receipts, [first, second, third]);
@@ -86,7 +86,7 @@ fn a_message_id_is_remembered_for_48_hours() {
     world.pass(48 * HOUR - Duration::from_secs(1));
     assert_eq!(world.send_signed(&envelope).unwrap(), first);
     world.pass(Duration::from_secs(1));
-    assert_eq!(keys(&world, Table::Messages), [Bytes::new(); 0]);
+    assert!(keys(&world, Table::Messages).is_empty());
     assert_refused(world.send_signed(&envelope), ErrorCode::TimestampOutsideWindow);
 }
 
@@ -131,7 +131,7 @@ fn a_parked_dead_letter_outlives_its_task_and_goes_when_it_is_settled() {
     b.deliveries().iter().for_each(|(delivery, _)| world.ack(&b, delivery));
     world.send(world.status("a", "", 1, TaskStatus::Failed)).unwrap();
     world.pass(60 * DAY);
-    assert_eq!(keys(&world, Table::Tasks), [Bytes::new(); 0]);
+    assert!(keys(&world, Table::Tasks).is_empty());
     let dead = world.dead_letters().remove(0);
     let caller = operator();
     let view = world.view(&caller);

@@ -16,11 +16,13 @@ mod enrollment;
 mod expiry;
 mod holders;
 mod keys;
+mod limits;
 mod messages;
 mod permits;
 mod presence;
 mod retention;
 mod steps;
+mod task_removal;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -36,6 +38,7 @@ use tokio::sync::{mpsc, watch};
 use self::{
     drafts::{Act, Group},
     holders::Holder,
+    limits::Depth,
     presence::Unseen,
     retention::Removals,
 };
@@ -622,78 +625,6 @@ impl Engine {
         }
     }
 }
-
-/// How much mail waits for an agent. It is counted a part a message, so that no message has to wait for a large mailbox.
-#[derive(Debug)]
-struct Depth {
-    letters: u64,
-    /// The place up to which they are counted; `None`: all are.
-    counted_to: Option<u64>,
-}
-
-impl Default for Depth {
-    fn default() -> Self {
-        Self { letters: 0, counted_to: Some(0) }
-    }
-}
-
-impl Depth {
-    /// A new letter is behind all others.
-    fn one_more(&mut self) {
-        self.letters += u64::from(self.counted_to.is_none());
-    }
-
-    fn one_less(&mut self, place: u64) {
-        let was_counted = self.counted_to.is_none_or(|end| place < end);
-        self.letters = self.letters.saturating_sub(u64::from(was_counted));
-    }
-}
-
-/// What one agent may use.
-impl Engine {
-    fn one_less_open(&mut self, agent: &AgentId) {
-        if let Some(open) = self.open_of.get_mut(agent) {
-            *open -= 1;
-            if *open == 0 {
-                self.open_of.remove(agent);
-            }
-        }
-    }
-
-    /// Whether the agent may ask for one more handoff. What is in the same group is not counted yet.
-    fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
-        let most = self.settings.limits.open_handoffs_max;
-        if most == 0 || self.open_of.get(agent).is_none_or(|open| *open < most) {
-            return Ok(());
-        }
-        Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
-    }
-
-    /// Whether there is room in the agent's mailbox. What is in the same group is not counted yet.
-    fn check_mailbox(&mut self, agent: &AgentId) -> Result<(), BrokerError> {
-        let most = u64::from(self.settings.limits.mailbox_max);
-        if most == 0 {
-            return Ok(());
-        }
-        let depth = self.depths.entry(agent.clone()).or_default();
-        if let Some(from) = depth.counted_to {
-            let range = (Bound::Included(records::letter_key(agent, from).key), records::mailbox_range(agent).1);
-            let stored = self.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
-            depth.letters += stored.len() as u64;
-            depth.counted_to = match stored.last().filter(|_| stored.len() == LOADED_AT_ONCE) {
-                Some((last, _)) => Some(records::letter_place(last)? + 1),
-                None => None,
-            };
-        }
-        if depth.letters < most {
-            return Ok(());
-        }
-        Err(BrokerError::LimitExceeded { what: "the receiver's mailbox is full", retry_after: LIMIT_RETRY })
-    }
-}
-
-/// When it may help to try again what was over a limit that others or time bring down.
-const LIMIT_RETRY: Duration = Duration::from_secs(5);
 
 /// Those who follow a task.
 impl Engine {

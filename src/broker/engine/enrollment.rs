@@ -1,8 +1,9 @@
 //! Registering agents, changing their cards, and letting somebody register once.
 
 use super::{
-    Engine, LIMIT_RETRY,
+    Engine,
     drafts::{Act, Draft},
+    limits::LIMIT_RETRY,
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, access::Caller, directory::Entry, refused},

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// When it may help to try again what was over a limit that others or time bring down.
-const LIMIT_RETRY: Duration = Duration::from_secs(5);
+pub(super) const LIMIT_RETRY: Duration = Duration::from_secs(5);
 
 /// How much mail waits for an agent. It is counted a part a message, so that no message has to wait for a large mailbox.
 #[derive(Debug)]

@@ -18,7 +18,7 @@ from baton.errors import (
     UntrustedError,
     VerificationError,
 )
-from baton.handoffs import HandedOver, Offer, OwnedTask, Takeover
+from baton.handoffs import HandedOver, Offer, Outcome, OwnedTask, Takeover
 from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt
 
@@ -30,6 +30,7 @@ __all__ = [
     "HandedOver",
     "HandoffFailedError",
     "Offer",
+    "Outcome",
     "OwnedTask",
     "PoisonError",
     "RetryLaterError",

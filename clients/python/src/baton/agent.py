@@ -21,7 +21,7 @@ from baton.directory import Directory
 from baton.dispatch import Dispatcher, Handler, HandoffHandler
 from baton.envelopes import make_envelope, payload_of
 from baton.errors import BatonError, VerificationError
-from baton.handoffs import HandedOver
+from baton.handoffs import HandedOver, Outcome
 from baton.keys import public_bytes
 from baton.link import Link
 from baton.messages import Messages
@@ -307,6 +307,27 @@ class Agent(Messages):
         with self._dispatcher.conversation(envelope.message_id) as mail:
             receipt = await self.send_envelope(envelope)
             return await handoffs.hand_over(self, mail, receipt, context)
+
+    async def delegate(
+        self,
+        receiver_id: str,
+        task_id: str,
+        request: v1.HandoffRequest,
+        context: Iterable[v1.ContextSection],
+        *,
+        epoch: int = 1,
+    ) -> Outcome:
+        """Lends a task and waits for what comes of it: `hand_over` with HANDOFF_MODE_DELEGATE, then the final status.
+
+        With that the task is this agent's again, one epoch on. It takes as long as the delegate takes; bound it with
+        `asyncio.timeout`. Raises as `hand_over`.
+        """
+        lent = v1.HandoffRequest()
+        lent.CopyFrom(request)
+        lent.mode = v1.HANDOFF_MODE_DELEGATE
+        with self._dispatcher.results(task_id) as results:
+            await self.hand_over(receiver_id, task_id, lent, context, epoch=epoch)
+            return await handoffs.outcome(results)
 
     # -------------------------------------------------------------------------------------------------- looking
 

@@ -75,12 +75,12 @@ class Delivery:
         NACK_CAUSE_POISON makes a dead letter of it at once. `text` is cut to 4096 bytes. Raises BatonError.
         """
         cut = text.encode()[:4096].decode(errors="ignore")
-        nack = v1.Nack(cause=cause, reason_text=cut, retry_after=retry_after and duration(retry_after))
+        nack = v1.Nack(cause=cause, reason_text=cut, retry_after=duration(retry_after))
         await self._settle(v1.Acknowledgement(delivery_id=self.delivery_id, nack=nack))
 
     async def extend(self, extension: timedelta | None = None) -> datetime:
         """Asks for more time, from now: at most 10 minutes, by default the ack wait. Returns the new deadline, UTC."""
-        extend = v1.Extend(extension=extension and duration(extension))
+        extend = v1.Extend(extension=duration(extension))
         acknowledgement = v1.Acknowledgement(delivery_id=self.delivery_id, extend=extend)
         answer = await self._acknowledger.acknowledge(acknowledgement)
         self.ack_deadline = answer.ack_deadline.ToDatetime(tzinfo=UTC)
@@ -119,8 +119,10 @@ class Delivery:
         return f"<Delivery {kind} {self.envelope.message_id} of {self.envelope.sender_id}, attempt {self.attempt}>"
 
 
-def duration(span: timedelta) -> Duration:
+def duration(span: timedelta | None) -> Duration | None:
     """A span of time as protobuf has it."""
+    if span is None:
+        return None
     made = Duration()
     made.FromTimedelta(span)
     return made

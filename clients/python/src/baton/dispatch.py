@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from baton import v1
-from baton.delivery import Delivery, duration
+from baton.delivery import Delivery
 from baton.errors import BatonError, HandoffFailedError, PoisonError, RetryLaterError
 from baton.handoffs import Offer
 
@@ -29,6 +29,7 @@ _OF_A_HANDOFF = (
     v1.HandoffReject,
     v1.HandoffComplete,
 )
+_FINAL = (v1.TASK_STATUS_COMPLETED, v1.TASK_STATUS_FAILED, v1.TASK_STATUS_CANCELED)
 # To know of them is enough; a handler is not needed.
 _NEWS = (v1.ErrorNotification, v1.TaskStatusUpdate, v1.HandoffReject, v1.HandoffCancel, v1.HandoffComplete)
 _TOO_LATE = {"HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH"}
@@ -45,6 +46,7 @@ class Dispatcher:
         self._agent = agent
         self._timeout = None if handler_timeout is None else handler_timeout.total_seconds()
         self._conversations: dict[str, asyncio.Queue[Delivery]] = {}
+        self._results: dict[str, asyncio.Queue[Delivery]] = {}
         self._held: dict[str, Delivery] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
@@ -54,14 +56,21 @@ class Dispatcher:
         """Whether mail goes to handlers at all."""
         return bool(self.handlers) or self.handoff_handler is not None
 
-    @contextlib.contextmanager
-    def conversation(self, handoff_id: str) -> Iterator["asyncio.Queue[Delivery]"]:
+    def conversation(self, handoff_id: str) -> contextlib.AbstractContextManager["asyncio.Queue[Delivery]"]:
         """The mail of one handoff, for as long as this lasts."""
-        mail = self._conversations[handoff_id] = asyncio.Queue[Delivery]()
+        return self._waiting(self._conversations, handoff_id)
+
+    def results(self, task_id: str) -> contextlib.AbstractContextManager["asyncio.Queue[Delivery]"]:
+        """The final status of a task, for as long as this lasts."""
+        return self._waiting(self._results, task_id)
+
+    @contextlib.contextmanager
+    def _waiting(self, waiting: dict[str, "asyncio.Queue[Delivery]"], name: str) -> Iterator["asyncio.Queue[Delivery]"]:
+        mail = waiting[name] = asyncio.Queue[Delivery]()
         try:
             yield mail
         finally:
-            del self._conversations[handoff_id]
+            del waiting[name]
             while not mail.empty():
                 self.dispatch(mail.get_nowait())
 
@@ -79,7 +88,7 @@ class Dispatcher:
 
     def dispatch(self, delivery: Delivery) -> None:
         """Gives it to whoever is to have it."""
-        if self.has_handlers or delivery.handoff_id in self._conversations:
+        if self.has_handlers or self._waiting_for(delivery) is not None:
             task = asyncio.create_task(self._give(delivery))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -94,9 +103,9 @@ class Dispatcher:
 
     async def _route(self, delivery: Delivery) -> None:
         payload = delivery.payload
-        mail = self._conversations.get(delivery.handoff_id)
+        mail = self._waiting_for(delivery)
         handler = self.handlers.get(type(payload))
-        if mail is not None and (isinstance(payload, _OF_A_HANDOFF) or self._is_notice(delivery)):
+        if mail is not None:
             self._hold(delivery)
             mail.put_nowait(delivery)
         elif self._is_stopping:
@@ -122,9 +131,14 @@ class Dispatcher:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _is_notice(self, delivery: Delivery) -> bool:
+    def _waiting_for(self, delivery: Delivery) -> "asyncio.Queue[Delivery] | None":
+        payload = delivery.payload
+        if isinstance(payload, v1.TaskStatusUpdate) and payload.status in _FINAL:
+            return self._results.get(delivery.envelope.task_id)
         is_of_broker = delivery.envelope.sender_id == self._agent.welcome.broker_id
-        return is_of_broker and isinstance(delivery.payload, v1.ErrorNotification)
+        if isinstance(payload, _OF_A_HANDOFF) or (is_of_broker and isinstance(payload, v1.ErrorNotification)):
+            return self._conversations.get(delivery.handoff_id)
+        return None
 
     def _hold(self, delivery: Delivery) -> None:
         self._held[delivery.envelope.message_id] = delivery
@@ -167,7 +181,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             if not self._is_stopping:
                 raise
-            verdict = v1.Nack(cause=v1.NACK_CAUSE_SHUTDOWN, reason_text="the agent is stopping")
+            verdict: v1.Nack | None = v1.Nack(cause=v1.NACK_CAUSE_SHUTDOWN, reason_text="the agent is stopping")
         except Exception as error:  # noqa: BLE001
             verdict = _verdict(error, what)
         else:
@@ -203,7 +217,7 @@ def _verdict(error: Exception, what: str) -> v1.Nack | None:
         case PoisonError():
             return v1.Nack(cause=v1.NACK_CAUSE_POISON, reason_text=text)
         case RetryLaterError():
-            failure.retry_after.CopyFrom(duration(error.retry_after))
+            failure.retry_after.FromTimedelta(error.retry_after)
         case HandoffFailedError():
             _LOG.info("handoff %s has ended: %s", error.handoff_id, error)
         case BatonError() if error.reason in _TOO_LATE:

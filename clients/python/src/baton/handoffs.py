@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from google.protobuf import json_format
+
 from baton import v1
 from baton.delivery import Delivery
 from baton.errors import BatonError, HandoffFailedError, VerificationError
@@ -217,6 +219,19 @@ class HandedOver:
     """Who did not take it before, and why, in words."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How a delegated task ended. It is this agent's again."""
+
+    task_id: str
+    epoch: int
+    """The epoch that began with it."""
+    status: v1.TaskStatus
+    """TASK_STATUS_COMPLETED, FAILED or CANCELED."""
+    result: dict[str, Any]
+    details: str
+
+
 async def hand_over(
     agent: "Agent",
     mail: "asyncio.Queue[Delivery]",
@@ -242,6 +257,15 @@ async def hand_over(
                 await delivery.ack()
                 raise HandoffFailedError(request.handoff_id, code_of(told), told.error_message, rejections)
         await delivery.ack()
+
+
+async def outcome(results: "asyncio.Queue[Delivery]") -> Outcome:
+    """Waits for the final status of a delegated task."""
+    delivery = await results.get()
+    await delivery.ack()
+    envelope, update = delivery.envelope, delivery.payload
+    result = json_format.MessageToDict(update.result)
+    return Outcome(envelope.task_id, envelope.epoch + 1, update.status, result, update.details)
 
 
 async def _send_context(

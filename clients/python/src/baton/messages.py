@@ -52,9 +52,7 @@ class Messages:
         self, request: Delivery, *, wanted_sections: Iterable[str] = (), estimate: timedelta | None = None
     ) -> v1.Receipt:
         """Takes the handoff of a delivered HandoffRequest; `wanted_sections` empty means the whole context."""
-        accept = v1.HandoffAccept(
-            estimated_handoff_time=estimate and duration(estimate), wanted_sections=wanted_sections
-        )
+        accept = v1.HandoffAccept(estimated_handoff_time=duration(estimate), wanted_sections=wanted_sections)
         return await self.reply(request, accept)
 
     async def reject(
@@ -70,7 +68,7 @@ class Messages:
         reject = v1.HandoffReject(
             reason=reason,
             reason_text=text,
-            retry_after=retry_after and duration(retry_after),
+            retry_after=duration(retry_after),
             alternative_agent_suggestions=alternatives,
         )
         return await self.reply(request, reject)

@@ -1,0 +1,97 @@
+package dev.baton;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.baton.Envelopes.About;
+import dev.baton.v1.AgentCard;
+import dev.baton.v1.Info;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.KeyStore;
+import java.time.Duration;
+import java.util.Base64;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
+import org.junit.jupiter.api.io.TempDir;
+
+/** A broker where only operators register agents: by their token, by an invitation, and certificates as proof. */
+@EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
+@Timeout(60)
+class EnrollmentTest {
+    private static final AgentCard CARD = AgentCard.newBuilder().addAgentTypes("support").build();
+
+    @TempDir
+    Path folder;
+
+    private RealBroker broker;
+
+    @BeforeEach
+    void start() throws Exception {
+        broker = new RealBroker(folder).start();
+    }
+
+    @AfterEach
+    void stop() throws Exception {
+        broker.close();
+    }
+
+    @Test
+    void byAnOperatorOrByAnInvitation() throws Exception {
+        broker.serve("");
+        try (Agent operator = broker.agent("alice").operatorToken(broker.operatorToken()).build();
+                Agent bob = broker.agent("bob").build()) {
+            assertEquals("alice", operator.register(CARD).getCard().getAgentId());
+            var refused = assertThrows(BatonException.class, () -> bob.register(CARD));
+            assertTrue(List.of("IDENTITY_MISSING", "PERMISSION_DENIED").contains(refused.reason()), refused.reason());
+            var wrong = assertThrows(BatonException.class, () -> bob.register(CARD, "invitation-0000"));
+            assertEquals("INVITATION_INVALID", wrong.reason());
+            bob.register(CARD, broker.invite("bob"));
+            bob.connect();
+            operator.connect();
+            operator.send("bob", About.NOTHING, Info.newBuilder().setText("welcome").build());
+            bob.poll(Duration.ofSeconds(RealBroker.PATIENCE_SECONDS)).orElseThrow().ack();
+        }
+    }
+
+    @Test
+    void aClientCertificateProvesWhoOneIs() throws Exception {
+        Path certificate = folder.resolve("bob.crt");
+        Path certificateKey = folder.resolve("bob.key");
+        makeCertificate("bob", certificate, certificateKey);
+        broker.serve("client_ca = \"" + certificate + "\"");
+        try (Agent operator = broker.agent("bob").operatorToken(broker.operatorToken()).build()) {
+            operator.register(CARD);
+        }
+        // Another key than the registered one: the challenge could not be signed.
+        try (Agent bob = broker.agent("bob").clientCertificate(certificate, certificateKey).connect()) {
+            assertEquals("bob", bob.welcome().getAgentId());
+            var refused = assertThrows(
+                    BatonException.class, () -> bob.send("alice", About.NOTHING, Info.getDefaultInstance()));
+            assertEquals("SIGNATURE_INVALID", refused.reason(), "what it says is still proven by its key alone");
+        }
+    }
+
+    private void makeCertificate(String agentId, Path certificate, Path key) throws Exception {
+        Path store = folder.resolve("store.p12");
+        Path keytool = Path.of(System.getProperty("java.home"), "bin", "keytool");
+        List<String> command = List.of(
+                keytool.toString(), "-genkeypair", "-keystore", store.toString(), "-storepass", "secret", "-alias",
+                "agent", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=" + agentId, "-ext",
+                "san=uri:urn:baton:agent:" + agentId, "-ext", "eku=clientAuth");
+        assertEquals(0, new ProcessBuilder(command).inheritIO().start().waitFor());
+        KeyStore loaded = KeyStore.getInstance(store.toFile(), "secret".toCharArray());
+        Files.writeString(certificate, pem("CERTIFICATE", loaded.getCertificate("agent").getEncoded()));
+        Files.writeString(key, pem("PRIVATE KEY", loaded.getKey("agent", "secret".toCharArray()).getEncoded()));
+    }
+
+    private static String pem(String kind, byte[] bytes) {
+        String text = Base64.getMimeEncoder(64, "\n".getBytes()).encodeToString(bytes);
+        return "-----BEGIN " + kind + "-----\n" + text + "\n-----END " + kind + "-----\n";
+    }
+}

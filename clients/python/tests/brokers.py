@@ -23,6 +23,7 @@ class RealBroker:
         self.data = folder / "data"
         self.ca = self.data / "tls" / "ca.pem"
         self.server = ""
+        self._config: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
@@ -30,6 +31,8 @@ class RealBroker:
         address.unlink(missing_ok=True)
         listen = self.server or "127.0.0.1:0"
         command = [str(BATON), "dev", "--data", str(self.data), "--listen", listen]
+        if self._config is not None:
+            command = [str(BATON), "serve", "--config", str(self._config)]
         with (self.folder / "broker.log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -37,6 +40,16 @@ class RealBroker:
                 assert self._process.poll() is None, (self.folder / "broker.log").read_text()[-2000:]
                 await asyncio.sleep(0.02)
         self.server = address.read_text().strip()
+
+    async def serve(self, more: str = "") -> None:
+        """The same broker, now as `baton serve` runs it: only operators register agents."""
+        self.stop()
+        tls = self.data / "tls"
+        lines = [f'listen = "{self.server}"', f'data = "{self.data}"', "[tls]"]
+        lines += [f'certificate = "{tls / "server.pem"}"', f'key = "{tls / "server.key"}"', more]
+        self._config = self.folder / "broker.toml"
+        self._config.write_text("\n".join(lines))
+        await self.start()
 
     def kill(self) -> None:
         self._end(signal.SIGKILL)

@@ -300,6 +300,17 @@ async def test_a_message_type_of_a_newer_schema_is_kept_as_a_dead_letter(broker,
     assert "PAYLOAD_TYPE_MISMATCH" in nack.reason_text
 
 
+async def test_whoever_waits_for_a_handoff_hears_of_the_end(broker, agent):
+    broker.agent_keys["bob"] = generate_key()
+    handing = asyncio.create_task(agent.hand_over("bob", "task", v1.HandoffRequest(task_type="x"), []))
+    while not any(frame.HasField("envelope") for frame in broker.frames):
+        await asyncio.sleep(0.001)
+    broker.refuses_for_good = True
+    await broker.out.put(None)
+    with pytest.raises(BatonError, match="never again"):
+        await asyncio.wait_for(handing, 10)
+
+
 async def test_an_agent_connects_once(agent):
     with pytest.raises(RuntimeError):
         await agent.connect()

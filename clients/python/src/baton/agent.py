@@ -99,7 +99,7 @@ class Agent(Messages):
             welcomed=self._welcomed,
             deliver=self._arrived,
             heartbeat=self._beat,
-            ended=lambda: self._mail.put_nowait(None),
+            ended=self._ended,
             credit=credit,
         )
         self._arrivals: asyncio.Queue[v1.Delivery] = asyncio.Queue()
@@ -219,7 +219,7 @@ class Agent(Messages):
             await asyncio.gather(self._sorter, return_exceptions=True)
         await self._give_back()
         await self._link.close()
-        self._mail.put_nowait(None)
+        self._ended(self._link.over_by())
         await self._connection.close()
 
     async def set_credit(self, max_outstanding: int) -> None:
@@ -380,6 +380,10 @@ class Agent(Messages):
         self.welcome = welcome
         self._directory.meet_broker(welcome)
         self.ack_wait = welcome.ack_wait.ToTimedelta() or self.ack_wait
+
+    def _ended(self, why: BatonError) -> None:
+        self._dispatcher.fail(why)
+        self._mail.put_nowait(None)
 
     def _beat(self) -> v1.Heartbeat:
         heartbeat = v1.Heartbeat()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf.message import Message
 
 from baton import v1
+from baton.conversation import Conversation
 from baton.delivery import Delivery
 from baton.errors import BatonError, HandoffFailedError, PoisonError, RetryLaterError
 from baton.handoffs import Offer
@@ -45,8 +46,8 @@ class Dispatcher:
         """Handoffs that are worked on."""
         self._agent = agent
         self._timeout = None if handler_timeout is None else handler_timeout.total_seconds()
-        self._conversations: dict[str, asyncio.Queue[Delivery]] = {}
-        self._results: dict[str, asyncio.Queue[Delivery]] = {}
+        self._conversations: dict[str, Conversation] = {}
+        self._results: dict[str, Conversation] = {}
         self._held: dict[str, Delivery] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
@@ -56,23 +57,29 @@ class Dispatcher:
         """Whether mail goes to handlers at all."""
         return bool(self.handlers) or self.handoff_handler is not None
 
-    def conversation(self, handoff_id: str) -> contextlib.AbstractContextManager["asyncio.Queue[Delivery]"]:
+    def conversation(self, handoff_id: str) -> contextlib.AbstractContextManager[Conversation]:
         """The mail of one handoff, for as long as this lasts."""
         return self._waiting(self._conversations, handoff_id)
 
-    def results(self, task_id: str) -> contextlib.AbstractContextManager["asyncio.Queue[Delivery]"]:
+    def results(self, task_id: str) -> contextlib.AbstractContextManager[Conversation]:
         """The final status of a task, for as long as this lasts."""
         return self._waiting(self._results, task_id)
 
     @contextlib.contextmanager
-    def _waiting(self, waiting: dict[str, "asyncio.Queue[Delivery]"], name: str) -> Iterator["asyncio.Queue[Delivery]"]:
-        mail = waiting[name] = asyncio.Queue[Delivery]()
+    def _waiting(self, waiting: dict[str, Conversation], name: str) -> Iterator[Conversation]:
+        mail = waiting[name] = Conversation()
         try:
             yield mail
         finally:
-            del waiting[name]
-            while not mail.empty():
-                self.dispatch(mail.get_nowait())
+            if waiting.get(name) is mail:
+                del waiting[name]
+            for delivery in mail.rest():
+                self.dispatch(delivery)
+
+    def fail(self, why: BatonError) -> None:
+        """There will be no further mail."""
+        for mail in [*self._conversations.values(), *self._results.values()]:
+            mail.fail(why)
 
     def renew(self, arrived: v1.Delivery) -> bool:
         """Whether a message that was handed out again is in somebody's hands already, who then goes on with it."""
@@ -107,7 +114,7 @@ class Dispatcher:
         handler = self.handlers.get(type(payload))
         if mail is not None:
             self._hold(delivery)
-            mail.put_nowait(delivery)
+            mail.put(delivery)
         elif self._is_stopping:
             await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
         elif self.handoff_handler and isinstance(payload, v1.HandoffRequest | v1.TaskContextTransfer):
@@ -131,7 +138,7 @@ class Dispatcher:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _waiting_for(self, delivery: Delivery) -> "asyncio.Queue[Delivery] | None":
+    def _waiting_for(self, delivery: Delivery) -> Conversation | None:
         payload = delivery.payload
         if isinstance(payload, v1.TaskStatusUpdate) and payload.status in _FINAL:
             return self._results.get(delivery.envelope.task_id)

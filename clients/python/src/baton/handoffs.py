@@ -1,6 +1,5 @@
 """A handoff as its two sides live through it: an offer that is taken over, and a task that is handed over."""
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import json_format
 
 from baton import v1
+from baton.conversation import Conversation
 from baton.delivery import Delivery
 from baton.errors import BatonError, HandoffFailedError, VerificationError
 
@@ -25,7 +25,7 @@ class Offer:
     offer that was accepted before then has its context at once.
     """
 
-    def __init__(self, agent: "Agent", mail: "asyncio.Queue[Delivery]", delivery: Delivery) -> None:
+    def __init__(self, agent: "Agent", mail: Conversation, delivery: Delivery) -> None:
         envelope = delivery.envelope
         self.handoff_id = delivery.handoff_id
         self.task_id = envelope.task_id
@@ -91,7 +91,7 @@ class Offer:
 
     async def _next_context(self) -> Delivery:
         while True:
-            delivery = await self._mail.get()
+            delivery = await self._mail.next()
             match delivery.payload:
                 case v1.TaskContextTransfer():
                     return delivery
@@ -234,7 +234,7 @@ class Outcome:
 
 async def hand_over(
     agent: "Agent",
-    mail: "asyncio.Queue[Delivery]",
+    mail: Conversation,
     request: v1.Receipt,
     context: Iterable[v1.ContextSection],
 ) -> HandedOver:
@@ -242,7 +242,7 @@ async def hand_over(
     sections = list(context)
     rejections: list[str] = []
     while True:
-        delivery = await mail.get()
+        delivery = await mail.next()
         sender_id = delivery.envelope.sender_id
         match delivery.payload:
             case v1.HandoffAccept():
@@ -259,9 +259,9 @@ async def hand_over(
         await delivery.ack()
 
 
-async def outcome(results: "asyncio.Queue[Delivery]") -> Outcome:
+async def outcome(results: Conversation) -> Outcome:
     """Waits for the final status of a delegated task."""
-    delivery = await results.get()
+    delivery = await results.next()
     await delivery.ack()
     envelope, update = delivery.envelope, delivery.payload
     result = json_format.MessageToDict(update.result)

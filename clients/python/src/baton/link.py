@@ -37,7 +37,7 @@ class Link:
         welcomed: Callable[[v1.Welcome], None],
         deliver: Callable[[v1.Delivery], None],
         heartbeat: Callable[[], v1.Heartbeat],
-        ended: Callable[[], None],
+        ended: Callable[[BatonError], None],
         credit: int,
     ) -> None:
         self.credit = credit
@@ -66,13 +66,13 @@ class Link:
         async with self._changed:
             await self._changed.wait_for(lambda: self.session or self.end or self.is_closing)
         if self.session is None:
-            raise self._over()
+            raise self.over_by()
         return self.session
 
     async def ask(self, frame: v1.ConnectRequest) -> v1.ConnectResponse:
         """One question, on the present session or not at all. Raises BatonError."""
         if self.session is None:
-            raise self._over()
+            raise self.over_by()
         return await self.session.ask(frame)
 
     async def ask_until_answered(self, envelope: v1.Envelope) -> v1.Receipt:
@@ -109,7 +109,8 @@ class Link:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
 
-    def _over(self) -> BatonError:
+    def over_by(self) -> BatonError:
+        """What there is to say where there is no session."""
         return self.end or SessionEndedError(grpc.StatusCode.UNAVAILABLE, "the session has ended")
 
     async def _open(self) -> Session:
@@ -142,7 +143,7 @@ class Link:
             except BatonError as error:
                 _LOG.error("there will be no further session: %s", error)
                 self.end = error
-                self._ended()
+                self._ended(error)
                 await self._tell()
                 return
             _LOG.info("connected again")

@@ -18,6 +18,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -136,7 +137,11 @@ final class Dispatcher {
             hold(delivery);
             waiting.put(delivery);
         } else if (hasListeners()) {
-            executor.execute(() -> handle(delivery));
+            try {
+                executor.execute(() -> handle(delivery));
+            } catch (RejectedExecutionException e) {
+                // The agent is closed: the end of the session gives it back.
+            }
         } else {
             agent.leave(delivery);
         }

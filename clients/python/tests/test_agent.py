@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import ipaddress
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -112,7 +113,7 @@ async def broker():
 
 
 @pytest.fixture
-async def agent(broker, tmp_path):
+async def server(broker, tmp_path):
     private, public = certificate()
     server = grpc.aio.server()
     broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker, server)
@@ -121,10 +122,15 @@ async def agent(broker, tmp_path):
     await server.start()
     ca_file = tmp_path / "ca.pem"
     ca_file.write_bytes(public)
-    async with Agent(f"127.0.0.1:{port}", "alice", generate_key(), ca_file=ca_file, credit=3) as agent:
+    yield SimpleNamespace(address=f"127.0.0.1:{port}", ca_file=ca_file)
+    await server.stop(None)
+
+
+@pytest.fixture
+async def agent(server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file, credit=3) as agent:
         await agent.connect()
         yield agent
-    await server.stop(None)
 
 
 def message(broker, text, key=None):
@@ -323,3 +329,16 @@ async def test_nobody_there():
         assert failed.value.code is grpc.StatusCode.UNAVAILABLE
         with pytest.raises(RuntimeError):
             await agent.send(v1.Info(), receiver_id="bob")
+
+
+async def test_a_handler_can_close_its_agent(broker, server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+
+        @agent.on(v1.Info)
+        async def stop(delivery):
+            await delivery.ack()
+            await agent.close()
+
+        await agent.connect()
+        await broker.deliver(message(broker, "stop"))
+        await asyncio.wait_for(agent.run(), 5)

@@ -411,6 +411,9 @@ class Agent(Messages):
                 await self._check(delivery)
         except BatonError as error:
             _LOG.warning("message %s could not be acknowledged: %s", message_id, error)
+        except Exception:  # noqa: BLE001
+            # Whatever one message does, the next is taken.
+            _LOG.exception("message %s could not be taken", message_id)
 
     async def _check(self, delivery: Delivery) -> None:
         envelope = delivery.envelope

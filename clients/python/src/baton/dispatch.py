@@ -132,8 +132,11 @@ class Dispatcher:
         What these had, and whatever else comes meanwhile, is nacked as SHUTDOWN.
         """
         self._is_stopping = True
-        if self._running:
-            _, late = await asyncio.wait(set(self._running), timeout=grace.total_seconds())
+        running = {
+            task for task in self._running if task is not asyncio.current_task()
+        }  # a handler may close its agent
+        if running:
+            _, late = await asyncio.wait(running, timeout=grace.total_seconds())
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)

@@ -155,11 +155,13 @@ final class Dispatcher {
         isStopping = true;
         long deadlineNanos = System.nanoTime() + grace.toNanos();
         synchronized (running) {
-            while (!running.isEmpty() && System.nanoTime() < deadlineNanos) {
+            while (running.stream().anyMatch(Handling::isOfAnother) && System.nanoTime() < deadlineNanos) {
                 running.wait(Math.max(1, TimeUnit.NANOSECONDS.toMillis(deadlineNanos - System.nanoTime())));
             }
         }
-        running.forEach(one -> one.abort(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING));
+        running.stream()
+                .filter(Handling::isOfAnother)
+                .forEach(one -> one.abort(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING));
     }
 
     private static Conversation open(Map<String, Conversation> waiting, String name) {
@@ -275,6 +277,11 @@ final class Dispatcher {
         Handling(String what, Supplier<Delivery<?>> inHand) {
             this.what = what;
             this.inHand = inHand;
+        }
+
+        /** A listener may close its agent, which does not wait for itself. */
+        boolean isOfAnother() {
+            return thread != Thread.currentThread();
         }
 
         void run(Work work) throws InterruptedException {

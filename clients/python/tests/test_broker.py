@@ -264,29 +264,64 @@ async def test_what_a_stopping_agent_was_at_goes_to_its_next_life(broker):
             await within(taken.wait())
 
 
+@pytest.mark.parametrize("is_completed", [False, True])
+async def test_what_an_earlier_life_said_and_did_not_ack_counts(broker, is_completed):
+    key, owned = generate_key(), asyncio.Queue()
+    async with broker.agent("alice") as alice, broker.agent("bob", key=key) as second:
+        async with broker.agent("bob", key=key) as first:
+            await begin(alice, first)
+            handing = asyncio.create_task(alice.hand_over("bob", "ticket-1", request(), SECTIONS))
+            mail = first.deliveries()
+            asked = await within(anext(mail))
+            await first.accept(asked)
+            if is_completed:
+                await asked.ack()
+                await first.complete(await within(anext(mail)))
+
+        calls = []
+
+        @second.on_handoff
+        async def take(offer):
+            calls.append(offer.handoff_id)
+            owned.put_nowait(await (await offer.accept()).complete())
+
+        await second.connect()
+        assert (await within(handing)).owner_id == "bob"
+        assert (await within(owned.get())).epoch == 2
+        assert len(calls) == 1, "it is no failure"
+
+
 async def test_a_broker_that_is_killed_in_mid_handoff(broker):
-    accepted, go_on = asyncio.Event(), asyncio.Event()
+    accepted, told, calls = asyncio.Event(), asyncio.Event(), []
     async with broker.agent("alice") as alice, broker.agent("bob") as bob:
 
         @bob.on_handoff
         async def take(offer):
+            calls.append(offer.handoff_id)
             takeover = await offer.accept()
             accepted.set()
-            await go_on.wait()
+            await told.wait()
             await takeover.complete()
+
+        @bob.on(v1.Info)
+        async def read(_delivery):
+            told.set()  # later than the context, which has come again before it
 
         await begin(alice, bob)
         handing = asyncio.create_task(alice.hand_over("bob", "ticket-1", request(), SECTIONS))
         await within(accepted.wait())
         broker.kill()
         sending = asyncio.create_task(alice.send(v1.Info(text="meanwhile"), receiver_id="bob"))
-        go_on.set()
         await asyncio.sleep(0)
         assert not sending.done()
         await broker.start()
         handed = await within(handing)
         assert (handed.owner_id, handed.epoch) == ("bob", 2)
         assert (await within(sending)).sequence > 0
+        told.clear()
+        await alice.send(v1.Info(text="afterwards"), receiver_id="bob")
+        await within(told.wait())
+        assert calls == [handed.handoff_id], "what came again goes on in the same hands"
         task = await alice.get_task("ticket-1")
         assert (task.owner_id, task.epoch) == ("bob", 2)
 

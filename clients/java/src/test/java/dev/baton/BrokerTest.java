@@ -22,6 +22,8 @@ import dev.baton.v1.Delegation;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffCancel;
+import dev.baton.v1.HandoffComplete;
+import dev.baton.v1.HandoffOutcome;
 import dev.baton.v1.HandoffReason;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.HandoffTimeouts;
@@ -31,6 +33,7 @@ import dev.baton.v1.Presence;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.RejectReason;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskContextTransfer;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import io.grpc.Status;
@@ -59,6 +62,8 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** Agents with a real broker. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
@@ -317,26 +322,63 @@ class BrokerTest {
         }
     }
 
+    @ParameterizedTest
+    @ValueSource(booleans = {false, true})
+    void whatAnEarlierLifeSaidAndDidNotAckCounts(boolean isCompleted) throws Exception {
+        KeyPair key = Keys.generate();
+        BlockingQueue<String> owned = new LinkedBlockingQueue<>();
+        try (Agent alice = begin(broker.agent("alice"))) {
+            Future<HandedOver> handing;
+            try (Agent first = begin(broker.agent("bob").key(key))) {
+                handing = soon(() -> alice.handOver("bob", "ticket-1", 1, request(), SECTIONS));
+                Delivery<?> asked = first.poll(Duration.ofSeconds(PATIENCE_SECONDS)).orElseThrow();
+                first.reply(asked, HandoffAccept.getDefaultInstance());
+                if (isCompleted) {
+                    asked.ack();
+                    Delivery<?> context = first.poll(Duration.ofSeconds(PATIENCE_SECONDS)).orElseThrow();
+                    first.reply(context, HandoffComplete.newBuilder()
+                            .setOutcome(HandoffOutcome.HANDOFF_OUTCOME_SUCCESS)
+                            .setContextDigest(((TaskContextTransfer) context.payload()).getContextDigest())
+                            .build());
+                }
+            }
+            HandoffListener take = offer -> {
+                owned.add("called");
+                owned.add("at " + offer.accept().complete().epoch());
+            };
+            try (Agent second = broker.agent("bob").key(key).onHandoff(take).connect()) {
+                assertEquals(second.id(), within(handing).ownerId());
+                assertEquals(List.of("called", "at 2"), List.of(next(owned), next(owned)), "it is no failure");
+            }
+        }
+    }
+
     @Test
     void aBrokerThatIsKilledInMidHandoff() throws Exception {
         CountDownLatch accepted = new CountDownLatch(1);
-        CountDownLatch goOn = new CountDownLatch(1);
+        BlockingQueue<String> told = new LinkedBlockingQueue<>();
+        List<String> calls = Collections.synchronizedList(new ArrayList<>());
         HandoffListener slow = offer -> {
+            calls.add(offer.handoffId());
             Takeover takeover = offer.accept();
             accepted.countDown();
-            goOn.await();
+            next(told);
             takeover.complete();
         };
+        // Later than the context, which has come again before it.
+        MessageListener<Info> read = delivery -> told.add(delivery.payload().getText());
         try (Agent alice = begin(broker.agent("alice"));
-                Agent bob = begin(broker.agent("bob").onHandoff(slow))) {
+                Agent bob = begin(broker.agent("bob").onHandoff(slow).on(Info.class, read))) {
             Future<HandedOver> handing = soon(() -> alice.handOver(bob.id(), "ticket-1", 1, request(), SECTIONS));
             accepted.await();
             broker.kill();
             Future<Receipt> sending = soon(() -> alice.send(bob.id(), About.NOTHING, info("meanwhile")));
-            goOn.countDown();
             broker.start();
             HandedOver handed = within(handing);
             assertEquals(List.of("bob", 2L), List.of(handed.ownerId(), handed.epoch()));
+            alice.send(bob.id(), About.NOTHING, info("afterwards"));
+            assertEquals("afterwards", next(told));
+            assertEquals(List.of(handed.handoffId()), calls, "what came again goes on in the same hands");
             assertTrue(within(sending).getSequence() > 0);
             Task task = alice.getTask("ticket-1");
             assertEquals(List.of("bob", 2L), List.of(task.getOwnerId(), task.getEpoch()));

@@ -7,11 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.baton.Envelopes.About;
 import dev.baton.v1.AgentCard;
 import dev.baton.v1.Info;
-import java.nio.file.Files;
 import java.nio.file.Path;
-import java.security.KeyStore;
 import java.time.Duration;
-import java.util.Base64;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -63,7 +60,7 @@ class EnrollmentTest {
     void aClientCertificateProvesWhoOneIs() throws Exception {
         Path certificate = folder.resolve("bob.crt");
         Path certificateKey = folder.resolve("bob.key");
-        makeCertificate("bob", certificate, certificateKey);
+        Certificates.make("uri:urn:baton:agent:bob", certificate, certificateKey);
         broker.serve("client_ca = \"" + certificate + "\"");
         try (Agent operator = broker.agent("bob").operatorToken(broker.operatorToken()).build()) {
             operator.register(CARD);
@@ -75,23 +72,5 @@ class EnrollmentTest {
                     BatonException.class, () -> bob.send("alice", About.NOTHING, Info.getDefaultInstance()));
             assertEquals("SIGNATURE_INVALID", refused.reason(), "what it says is still proven by its key alone");
         }
-    }
-
-    private void makeCertificate(String agentId, Path certificate, Path key) throws Exception {
-        Path store = folder.resolve("store.p12");
-        Path keytool = Path.of(System.getProperty("java.home"), "bin", "keytool");
-        List<String> command = List.of(
-                keytool.toString(), "-genkeypair", "-keystore", store.toString(), "-storepass", "secret", "-alias",
-                "agent", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=" + agentId, "-ext",
-                "san=uri:urn:baton:agent:" + agentId, "-ext", "eku=clientAuth");
-        assertEquals(0, new ProcessBuilder(command).inheritIO().start().waitFor());
-        KeyStore loaded = KeyStore.getInstance(store.toFile(), "secret".toCharArray());
-        Files.writeString(certificate, pem("CERTIFICATE", loaded.getCertificate("agent").getEncoded()));
-        Files.writeString(key, pem("PRIVATE KEY", loaded.getKey("agent", "secret".toCharArray()).getEncoded()));
-    }
-
-    private static String pem(String kind, byte[] bytes) {
-        String text = Base64.getMimeEncoder(64, "\n".getBytes()).encodeToString(bytes);
-        return "-----BEGIN " + kind + "-----\n" + text + "\n-----END " + kind + "-----\n";
     }
 }

@@ -319,7 +319,8 @@ async def test_a_broker_that_is_killed_in_mid_handoff(broker):
         assert (handed.owner_id, handed.epoch) == ("bob", 2)
         assert (await within(sending)).sequence > 0
         told.clear()
-        await alice.send(v1.Info(text="afterwards"), receiver_id="bob")
+        # About the same task: it waits until whatever is before it is acked.
+        await alice.send(v1.Info(text="afterwards"), receiver_id="bob", task_id="ticket-1", epoch=2)
         await within(told.wait())
         assert calls == [handed.handoff_id], "what came again goes on in the same hands"
         task = await alice.get_task("ticket-1")

@@ -385,7 +385,8 @@ class BrokerTest {
             broker.start();
             HandedOver handed = within(handing);
             assertEquals(List.of("bob", 2L), List.of(handed.ownerId(), handed.epoch()));
-            alice.send(bob.id(), About.NOTHING, info("afterwards"));
+            // About the same task: it waits until whatever is before it is acked.
+            alice.send(bob.id(), About.task("ticket-1", 2), info("afterwards"));
             assertEquals("afterwards", next(told));
             assertEquals(List.of(handed.handoffId()), calls, "what came again goes on in the same hands");
             assertTrue(within(sending).getSequence() > 0);

@@ -25,6 +25,8 @@ public final class Signing {
     private static final String SESSION = "application/vnd.baton.session.v1";
     private static final String RECEIPT = "application/vnd.baton.receipt.v1";
     private static final String CUSTODY = "application/vnd.baton.custody.v1";
+    private static final String AUDIT = "application/vnd.baton.audit.v1";
+    private static final String VOUCHER = "application/vnd.baton.key-voucher.v1";
 
     private Signing() {}
 
@@ -167,6 +169,32 @@ public final class Signing {
     /** The next hash of a custody chain, 32 bytes; the first follows 32 zero bytes. */
     public static byte[] custodyHash(byte[] previous, byte[] entry) {
         return sha256(pae(CUSTODY, new Body().bytes(previous).bytes(entry).done()));
+    }
+
+    /** The next hash of the chain of administrative acts, 32 bytes; the first follows 32 zero bytes. */
+    public static byte[] auditHash(byte[] previous, byte[] entry) {
+        return sha256(pae(AUDIT, new Body().bytes(previous).bytes(entry).done()));
+    }
+
+    /** What of an operator's word for a key is signed; until when the word is good, or null for good. */
+    public static byte[] voucherBody(String agentId, AgentKey key, String operatorKeyId, Timestamp notAfter) {
+        return new Body()
+                .text(agentId)
+                .text(key.getKeyId())
+                .bytes(key.getPublicKey().toByteArray())
+                .text(operatorKeyId)
+                .time(notAfter)
+                .done();
+    }
+
+    /**
+     * Checks that this operator's key has signed that the key is the agent's. Whether the word is still good is the
+     * caller's to ask. Throws {@link VerificationException}: KEY_WEAK or SIGNATURE_INVALID.
+     */
+    public static void verifyVoucher(
+            String agentId, AgentKey key, AgentKey operatorKey, Timestamp notAfter, ByteString signature) {
+        byte[] body = voucherBody(agentId, key, operatorKey.getKeyId(), notAfter);
+        verify(operatorKey, pae(VOUCHER, body), signature);
     }
 
     static byte[] sha256(byte[] bytes) {

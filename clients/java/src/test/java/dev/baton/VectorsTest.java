@@ -11,6 +11,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.protobuf.ByteString;
+import com.google.protobuf.Timestamp;
 import dev.baton.v1.AgentKey;
 import dev.baton.v1.ContextBytes;
 import dev.baton.v1.ContextDelta;
@@ -24,6 +25,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.UnaryOperator;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.DynamicTest;
@@ -165,6 +167,42 @@ class VectorsTest {
             head = Signing.custodyHash(head, HexFormat.of().parseHex(entries.get(i).getAsString()));
             assertEquals(hashes.get(i).getAsString(), hex(head));
         }
+    }
+
+    @Test
+    void auditChain() {
+        JsonObject audit = DIGESTS.getAsJsonObject("audit");
+        byte[] head = new byte[32];
+        var entries = audit.getAsJsonArray("entries");
+        var hashes = audit.getAsJsonArray("hashes");
+        assertEquals(entries.size(), hashes.size());
+        for (int i = 0; i < entries.size(); i++) {
+            head = Signing.auditHash(head, HexFormat.of().parseHex(entries.get(i).getAsString()));
+            assertEquals(hashes.get(i).getAsString(), hex(head));
+        }
+    }
+
+    @TestFactory
+    Stream<DynamicTest> vouchers() {
+        return Vectors.each(DIGESTS, "vouchers", one -> {
+            AgentKey key = AgentKey.newBuilder()
+                    .setKeyId(text(one, "key_id"))
+                    .setPublicKey(string(one, "public_key"))
+                    .build();
+            AgentKey operator = AgentKey.newBuilder()
+                    .setKeyId(text(one, "operator_key_id"))
+                    .setPublicKey(string(DIGESTS, "operator_public_key"))
+                    .build();
+            AtomicReference<Timestamp> notAfter = new AtomicReference<>();
+            time(one, "not_after_time", notAfter::set);
+            String agent = text(one, "agent_id");
+            byte[] body = Signing.voucherBody(agent, key, operator.getKeyId(), notAfter.get());
+            assertEquals(text(one, "body"), hex(body));
+            Signing.verifyVoucher(agent, key, operator, notAfter.get(), string(one, "signature"));
+            assertThrows(
+                    VerificationException.class,
+                    () -> Signing.verifyVoucher("AgentB", key, operator, notAfter.get(), string(one, "signature")));
+        });
     }
 
     private static Envelope signed(JsonObject one) {

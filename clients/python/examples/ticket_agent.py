@@ -8,11 +8,12 @@ The key file is made if it is not there. `offer` ends when the ticket is bob's, 
 
 import argparse
 import asyncio
+import logging
 import sys
 import uuid
 from pathlib import Path
 
-from baton import Agent, BatonError, Delivery, VerificationError, generate_key, json_section, load_key, save_key, v1
+from baton import Agent, BatonError, HandoffFailedError, Offer, generate_key, json_section, load_key, save_key, v1
 
 
 async def offer(agent: Agent, to: str, task_id: str, title: str) -> int:
@@ -23,36 +24,14 @@ async def offer(agent: Agent, to: str, task_id: str, title: str) -> int:
         priority=v1.PRIORITY_HIGH,
         initial_context_summary=title,
     )
-    receipt = await agent.request_handoff(to, task_id, request)
-    handoff_id = receipt.handoff_id
-    print(f"{task_id}: offered to {to}, handoff {handoff_id}", flush=True)
-    async for delivery in agent.deliveries():
-        code = None
-        if delivery.envelope.correlation_id == handoff_id:
-            code = await answer(agent, delivery, task_id, title)
-        await delivery.ack()
-        if code is not None:
-            return code
-    return 1
-
-
-async def answer(agent: Agent, delivery: Delivery, task_id: str, title: str) -> int | None:
-    """Takes one message of the handoff that we asked for. Returns the exit code once it is over."""
-    sender = delivery.envelope.sender_id
-    match delivery.payload:
-        case v1.HandoffAccept():
-            await agent.send_context(delivery, ticket(title))
-            print(f"{task_id}: {sender} accepted, context sent", flush=True)
-        case v1.HandoffReject() as reject:
-            print(f"{task_id}: {sender} does not take it: {reject.reason_text}", flush=True)
-        case v1.HandoffComplete(outcome=v1.HANDOFF_OUTCOME_SUCCESS):
-            task = await agent.get_task(task_id)
-            print(f"{task_id}: handed over, owned by {task.owner_id} at epoch {task.epoch}", flush=True)
-            return 0
-        case v1.ErrorNotification() as error:
-            print(f"{task_id}: not handed over: {error.error_message}", flush=True)
-            return 1
-    return None
+    print(f"{task_id}: offered to {to}", flush=True)
+    try:
+        handed = await agent.hand_over(to, task_id, request, ticket(title))
+    except HandoffFailedError as error:
+        print(f"{task_id}: not handed over: {error}", flush=True)
+        return 1
+    print(f"{task_id}: handed over, owned by {handed.owner_id} at epoch {handed.epoch}", flush=True)
+    return 0
 
 
 def ticket(title: str) -> list[v1.ContextSection]:
@@ -64,34 +43,15 @@ def ticket(title: str) -> list[v1.ContextSection]:
     ]
 
 
-async def serve(agent: Agent) -> None:
-    """Takes every handoff, until stopped."""
-    print(f"{agent.agent_id}: waiting for tickets", flush=True)
-    async for delivery in agent.deliveries():
-        try:
-            await take(agent, delivery)
-        except (BatonError, VerificationError) as error:
-            # The handoff has gone on without us, or this delivery is a repeat: there is nothing left to do about it.
-            print(f"{delivery.envelope.task_id}: {error}", flush=True)
-        await delivery.ack()
-
-
-async def take(agent: Agent, delivery: Delivery) -> None:
-    """Takes one message of a handoff to us."""
-    task_id, sender = delivery.envelope.task_id, delivery.envelope.sender_id
-    match delivery.payload:
-        case v1.HandoffRequest() as request:
-            print(f"{task_id}: {sender} asks: {request.initial_context_summary}", flush=True)
-            await agent.accept(delivery)
-        case v1.TaskContextTransfer() as context:
-            receipt = await agent.complete(delivery)  # checks the digest of the context
-            names = ", ".join(section.name for section in context.sections)
-            print(f"{task_id}: taken over from {sender} at epoch {receipt.epoch}, with {names}", flush=True)
-            await agent.update_status(
-                task_id, receipt.epoch, v1.TASK_STATUS_IN_PROGRESS, "reading the history", receiver_id=sender
-            )
-        case v1.ErrorNotification(next_step=v1.NEXT_STEP_DROP_TASK) as error:
-            print(f"{task_id}: dropped: {error.error_message}", flush=True)
+async def take(offer: Offer) -> None:
+    """Takes a ticket that is offered."""
+    asked = offer.request.initial_context_summary if offer.request else "as before"
+    print(f"{offer.task_id}: {offer.sender_id} asks: {asked}", flush=True)
+    takeover = await offer.accept()
+    task = await takeover.complete()  # checks the digest of the context; from here on the ticket is ours
+    names = ", ".join(section.name for section in takeover.sections)
+    print(f"{task.task_id}: taken over from {offer.sender_id} at epoch {task.epoch}, with {names}", flush=True)
+    await task.report("reading the history", progress=0.1)
 
 
 async def main() -> int:
@@ -111,15 +71,18 @@ async def main() -> int:
     if not options.key.exists():
         save_key(options.key, generate_key())
     async with Agent(options.server, options.id, load_key(options.key), ca_file=options.ca) as agent:
+        agent.on_handoff(take)
         await agent.register(agent_types=["support"], description="Takes and hands over support tickets.")
         await agent.connect()
         if options.command == "serve":
-            await serve(agent)
+            print(f"{agent.agent_id}: waiting for tickets", flush=True)
+            await agent.run()
             return 0
         return await offer(agent, options.to, options.task, options.title)
 
 
 if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING)
     try:
         sys.exit(asyncio.run(main()))
     except BatonError as error:

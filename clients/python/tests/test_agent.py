@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import ipaddress
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -27,11 +28,15 @@ class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_p
         self.frames = []
         self.on_envelope = lambda frame: [self.receipt(frame)]
         self.out = asyncio.Queue()
+        self.sessions = 0
+        self.refuses_for_good = False
 
     async def CreateChallenge(self, _request, _context):
         return v1.CreateChallengeResponse(challenge=bytes(32))
 
-    async def CreateToken(self, _request, _context):
+    async def CreateToken(self, _request, context):
+        if self.refuses_for_good:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "never again")
         return v1.CreateTokenResponse(token="secret")
 
     async def GetAgent(self, request, context):
@@ -42,12 +47,14 @@ class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_p
 
     async def Connect(self, requests, context):
         assert dict(context.invocation_metadata())["authorization"] == "Bearer secret"
+        self.sessions += 1
+        out = self.out = asyncio.Queue()
         broker_key = v1.AgentKey(key_id="broker", public_key=public_bytes(self.key))
         beat = Duration(seconds=60)
         welcome = v1.Welcome(broker_id="baton", broker_key=broker_key, heartbeat_interval=beat)
         yield v1.ConnectResponse(welcome=welcome)
         reading = asyncio.create_task(self.read(requests))
-        while (frame := await self.out.get()) is not None:
+        while (frame := await out.get()) is not None:
             yield frame
         reading.cancel()
 
@@ -106,7 +113,7 @@ async def broker():
 
 
 @pytest.fixture
-async def agent(broker, tmp_path):
+async def server(broker, tmp_path):
     private, public = certificate()
     server = grpc.aio.server()
     broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker, server)
@@ -115,10 +122,15 @@ async def agent(broker, tmp_path):
     await server.start()
     ca_file = tmp_path / "ca.pem"
     ca_file.write_bytes(public)
-    async with Agent(f"127.0.0.1:{port}", "alice", generate_key(), ca_file=ca_file, credit=3) as agent:
+    yield SimpleNamespace(address=f"127.0.0.1:{port}", ca_file=ca_file)
+    await server.stop(None)
+
+
+@pytest.fixture
+async def agent(server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file, credit=3) as agent:
         await agent.connect()
         yield agent
-    await server.stop(None)
 
 
 def message(broker, text, key=None):
@@ -214,19 +226,95 @@ async def test_mail_ends_when_the_agent_closes(agent):
     await closing
 
 
-async def test_mail_raises_when_the_broker_goes_away(broker, agent):
-    go_away = v1.GoAway(reason_text="the broker is stopping", reconnect_after=Duration(seconds=2))
-    await broker.out.put(v1.ConnectResponse(go_away=go_away))
-    broker.on_envelope = lambda _frame: [None]  # the stream ends without an answer
-    with pytest.raises(BatonError) as ended:
-        await agent.send(v1.Info(), receiver_id="bob")
-    assert (ended.value.code, ended.value.reason) == (grpc.StatusCode.UNAVAILABLE, "SHUTTING_DOWN")
-    assert ended.value.retry_delay == 2
+def go_away(seconds):
+    text = "the broker is stopping"
+    return v1.ConnectResponse(go_away=v1.GoAway(reason_text=text, reconnect_after=Duration(nanos=int(seconds * 1e9))))
+
+
+async def test_what_has_no_answer_is_sent_again_on_the_next_session(broker, agent):
+    take = broker.on_envelope
+
+    def go_away_once(_frame):
+        broker.on_envelope = take
+        return [go_away(0.3), None]  # the stream ends without an answer
+
+    broker.on_envelope = go_away_once
+    began = asyncio.get_running_loop().time()
+    receipt = await agent.send(v1.Info(text="again"), receiver_id="bob")
+    waited = asyncio.get_running_loop().time() - began
+    assert waited >= 0.3 * 0.8, "as long as the broker asked for"
+    first, second = [frame.envelope for frame in broker.frames if frame.HasField("envelope")]
+    assert first == second
+    assert receipt.message_id == first.message_id
+    assert broker.sessions == 2
+
+
+async def test_an_ack_that_was_cut_off_is_made_up_for(broker, agent):
+    envelope = message(broker, "one")
+    await broker.deliver(envelope)
+    deliveries = agent.deliveries()
+    delivery = await anext(deliveries)
+    await broker.out.put(None)  # the session ends
+    while agent._link.session is not None:
+        await asyncio.sleep(0.001)
+    await delivery.ack()
+    while broker.sessions < 2:
+        await asyncio.sleep(0.001)
+    await broker.deliver(envelope)
+    await broker.deliver(message(broker, "two"))
+    assert (await anext(deliveries)).payload.text == "two"
+    assert broker.acknowledgements()[-1].delivery_id == envelope.message_id
+
+
+async def test_an_agent_that_is_refused_for_good_ends(broker, agent):
+    broker.refuses_for_good = True
+    await broker.out.put(None)
+    with pytest.raises(BatonError, match="never again"):
+        await agent.run()
     for _ in range(2):
-        with pytest.raises(BatonError, match="stopping"):
+        with pytest.raises(BatonError, match="never again"):
             await anext(agent.deliveries())
-    with pytest.raises(BatonError, match="stopping"):
+    with pytest.raises(BatonError, match="never again"):
         await agent.send(v1.Info(), receiver_id="bob")
+
+
+async def test_fields_of_a_newer_schema_do_not_break_the_signature(broker, agent):
+    envelope = message(broker, "new")
+    # Field 1000 of the envelope and of the payload, which this schema does not know.
+    raw = bytearray(envelope.SerializeToString()) + b"\xc2\x3e\x03new"
+    await broker.deliver(v1.Envelope.FromString(bytes(raw)))
+    newer = make_envelope(v1.Info(text="newer"), sender_id="bob", receiver_id="alice")
+    newer.payload.value += b"\xc2\x3e\x03new"
+    sign_envelope(newer, "k1", broker.agent_keys["bob"])
+    await broker.deliver(newer)
+    deliveries = agent.deliveries()
+    first, second = await anext(deliveries), await anext(deliveries)
+    assert (first.payload.text, second.payload.text) == ("new", "newer")
+    assert second.envelope.payload.value == newer.payload.value
+    assert first.envelope.SerializeToString() == bytes(raw), "it is forwarded untouched"
+
+
+async def test_a_message_type_of_a_newer_schema_is_kept_as_a_dead_letter(broker, agent):
+    envelope = message(broker, "strange")
+    envelope.message_type = 99
+    sign_envelope(envelope, "k1", broker.agent_keys["bob"])
+    await broker.deliver(envelope)
+    await broker.deliver(message(broker, "two"))
+    assert (await anext(agent.deliveries())).payload.text == "two"
+    nack = broker.acknowledgements()[0].nack
+    assert nack.cause == v1.NACK_CAUSE_POISON
+    assert "PAYLOAD_TYPE_MISMATCH" in nack.reason_text
+
+
+async def test_whoever_waits_for_a_handoff_hears_of_the_end(broker, agent):
+    broker.agent_keys["bob"] = generate_key()
+    handing = asyncio.create_task(agent.hand_over("bob", "task", v1.HandoffRequest(task_type="x"), []))
+    while not any(frame.HasField("envelope") for frame in broker.frames):
+        await asyncio.sleep(0.001)
+    broker.refuses_for_good = True
+    await broker.out.put(None)
+    with pytest.raises(BatonError, match="never again"):
+        await asyncio.wait_for(handing, 10)
 
 
 async def test_an_agent_connects_once(agent):
@@ -241,3 +329,16 @@ async def test_nobody_there():
         assert failed.value.code is grpc.StatusCode.UNAVAILABLE
         with pytest.raises(RuntimeError):
             await agent.send(v1.Info(), receiver_id="bob")
+
+
+async def test_a_handler_can_close_its_agent(broker, server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+
+        @agent.on(v1.Info)
+        async def stop(delivery):
+            await delivery.ack()
+            await agent.close()
+
+        await agent.connect()
+        await broker.deliver(message(broker, "stop"))
+        await asyncio.wait_for(agent.run(), 5)

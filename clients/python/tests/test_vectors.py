@@ -147,3 +147,21 @@ def test_custody_chain():
     for entry, expected in zip(DIGESTS["custody"]["entries"], DIGESTS["custody"]["hashes"], strict=True):
         head = signing.custody_hash(head, bytes.fromhex(entry))
         assert head.hex() == expected
+
+
+def test_audit_chain():
+    head = bytes(32)
+    for entry, expected in zip(DIGESTS["audit"]["entries"], DIGESTS["audit"]["hashes"], strict=True):
+        head = signing.audit_hash(head, bytes.fromhex(entry))
+        assert head.hex() == expected
+
+
+@pytest.mark.parametrize("case", named(DIGESTS["vouchers"]))
+def test_vouchers(case):
+    key = v1.AgentKey(key_id=case["key_id"], public_key=bytes.fromhex(case["public_key"]))
+    operator = v1.AgentKey(key_id=case["operator_key_id"], public_key=bytes.fromhex(DIGESTS["operator_public_key"]))
+    not_after, signature = vectors.time(case["not_after_time"]), bytes.fromhex(case["signature"])
+    assert signing.voucher_body(case["agent_id"], key, operator.key_id, not_after).hex() == case["body"]
+    signing.verify_voucher(case["agent_id"], key, operator, not_after, signature)
+    with pytest.raises(VerificationError, match="SIGNATURE_INVALID"):
+        signing.verify_voucher("AgentB", key, operator, not_after, signature)

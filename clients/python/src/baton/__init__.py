@@ -5,9 +5,20 @@ The messages themselves are in `baton.v1`.
 """
 
 from baton import v1
-from baton.agent import Agent, Delivery
+from baton.agent import Agent
+from baton.custody import VerifiedLog
+from baton.delivery import Delivery
 from baton.envelopes import bytes_section, handoff_id_of, json_section, make_envelope, payload_of
-from baton.errors import BatonError, FieldViolation, VerificationError
+from baton.errors import (
+    BatonError,
+    FieldViolation,
+    HandoffFailedError,
+    PoisonError,
+    RetryLaterError,
+    UntrustedError,
+    VerificationError,
+)
+from baton.handoffs import HandedOver, Offer, Outcome, OwnedTask, Takeover
 from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt
 
@@ -16,7 +27,17 @@ __all__ = [
     "BatonError",
     "Delivery",
     "FieldViolation",
+    "HandedOver",
+    "HandoffFailedError",
+    "Offer",
+    "Outcome",
+    "OwnedTask",
+    "PoisonError",
+    "RetryLaterError",
+    "Takeover",
+    "UntrustedError",
     "VerificationError",
+    "VerifiedLog",
     "bytes_section",
     "context_digest",
     "generate_key",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Self
 
 import grpc
@@ -9,6 +10,14 @@ from google.rpc import error_details_pb2, status_pb2
 
 _DETAILS = "grpc-status-details-bin"
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_PASSING = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+}
+# A broker says why it refuses. What has no reason comes from the connection, also in the words of HTTP/2.
+_OF_CONNECTION = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED}
 
 
 @dataclass(frozen=True)
@@ -79,12 +88,58 @@ class BatonError(Exception):
         )
 
     @classmethod
-    def from_call(cls, error: grpc.aio.AioRpcError) -> Self:
+    def from_call(cls, error: grpc.aio.AioRpcError) -> "BatonError":
         """The error of a call that failed."""
         for name, value in error.trailing_metadata() or ():
             if name == _DETAILS and isinstance(value, bytes):
                 return cls.from_status(status_pb2.Status.FromString(value))
-        return cls(error.code(), error.details() or "the call failed")
+        problem = error.details() or "the call failed"
+        if "CERTIFICATE_VERIFY_FAILED" in problem or "Peer name" in problem:
+            return UntrustedError(error.code(), problem)
+        return cls(error.code(), problem)
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether the same may work later, without any change."""
+        if self.reason:
+            return self.reason == "TOKEN_INVALID" or self.code in _PASSING
+        return self.code in _PASSING | _OF_CONNECTION
+
+
+class UntrustedError(BatonError):
+    """The server's certificate is not of the CA that is trusted, or not for this name. Trying again does not help."""
+
+    @property
+    def is_passing(self) -> bool:
+        """Never."""
+        return False
+
+
+class HandoffFailedError(Exception):
+    """A handoff ended without moving the task; its sender still owns it, at the same epoch."""
+
+    def __init__(self, handoff_id: str, reason: str, message: str, rejections: Sequence[str] = ()) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.handoff_id = handoff_id
+        """Which one."""
+        self.reason = reason
+        """The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED, TAKEOVER_FAILED."""
+        self.message = message
+        """In words, for people."""
+        self.rejections = tuple(rejections)
+        """Who rejected it and why, in words, in order; known to its sender."""
+
+
+class PoisonError(Exception):
+    """To be raised by a handler: the message can never be taken. It becomes a dead letter at once."""
+
+
+class RetryLaterError(Exception):
+    """To be raised by a handler: not now. The message is delivered again after `retry_after`."""
+
+    def __init__(self, retry_after: timedelta, message: str = "later") -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class VerificationError(Exception):

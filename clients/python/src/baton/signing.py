@@ -22,6 +22,8 @@ _CONTEXT = "application/vnd.baton.context.v1"
 _SESSION = "application/vnd.baton.session.v1"
 _RECEIPT = "application/vnd.baton.receipt.v1"
 _CUSTODY = "application/vnd.baton.custody.v1"
+_AUDIT = "application/vnd.baton.audit.v1"
+_VOUCHER = "application/vnd.baton.key-voucher.v1"
 
 _KEY_BYTES = 32
 _SIGNATURE_BYTES = 64
@@ -172,6 +174,27 @@ def verify_receipt(receipt: v1.Receipt, broker_key: v1.AgentKey) -> None:
 def custody_hash(previous: bytes, entry: bytes) -> bytes:
     """The next hash of a custody chain, 32 bytes; the first follows 32 zero bytes."""
     return hashlib.sha256(pae(_CUSTODY, _bytes(previous) + _bytes(entry))).digest()
+
+
+def audit_hash(previous: bytes, entry: bytes) -> bytes:
+    """The next hash of the chain of administrative acts, 32 bytes; the first follows 32 zero bytes."""
+    return hashlib.sha256(pae(_AUDIT, _bytes(previous) + _bytes(entry))).digest()
+
+
+def voucher_body(agent_id: str, key: v1.AgentKey, operator_key_id: str, not_after: Timestamp | None) -> bytes:
+    """What of an operator's word for a key is signed; `not_after` is until when the word is good, if not for good."""
+    named = [agent_id.encode(), key.key_id.encode(), key.public_key, operator_key_id.encode()]
+    return b"".join(map(_bytes, named)) + _time(not_after)
+
+
+def verify_voucher(
+    agent_id: str, key: v1.AgentKey, operator_key: v1.AgentKey, not_after: Timestamp | None, signature: bytes
+) -> None:
+    """Checks that this operator's key has signed that the key is the agent's.
+
+    Whether the word is still good is the caller's to ask. Raises VerificationError: KEY_WEAK or SIGNATURE_INVALID.
+    """
+    _verify(operator_key, pae(_VOUCHER, voucher_body(agent_id, key, operator_key.key_id, not_after)), signature)
 
 
 # ------------------------------------------------------------------------------------------------------------- helpers

@@ -7,6 +7,7 @@ try:
     from baton._gen.baton.v1.broker_service_pb2 import *
     from baton._gen.baton.v1.broker_service_pb2_grpc import BrokerServiceStub as BrokerServiceStub
     from baton._gen.baton.v1.context_pb2 import *
+    from baton._gen.baton.v1.custody_pb2 import *
     from baton._gen.baton.v1.envelope_pb2 import *
     from baton._gen.baton.v1.error_pb2 import *
     from baton._gen.baton.v1.handoff_pb2 import *

@@ -1,0 +1,152 @@
+package dev.baton;
+
+import com.google.protobuf.ByteString;
+import dev.baton.v1.AgentServiceGrpc;
+import dev.baton.v1.BrokerServiceGrpc;
+import dev.baton.v1.CreateChallengeRequest;
+import dev.baton.v1.CreateTokenRequest;
+import dev.baton.v1.HandoffServiceGrpc;
+import dev.baton.v1.TaskServiceGrpc;
+import io.grpc.Channel;
+import io.grpc.Grpc;
+import io.grpc.ManagedChannel;
+import io.grpc.Metadata;
+import io.grpc.StatusRuntimeException;
+import io.grpc.TlsChannelCredentials;
+import io.grpc.stub.AbstractStub;
+import io.grpc.stub.MetadataUtils;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.security.KeyPair;
+import java.time.Duration;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
+
+/**
+ * The connection to a broker: TLS, who calls, and the calls that are not on the session.
+ *
+ * <p>Who calls is proven by the client certificate if there is one, else by the token that {@link #prove} gets for the
+ * signed challenge. An operator's token goes with every call but the session, which is always the agent's own.
+ */
+final class Connection implements AutoCloseable {
+    static final Duration CALL_TIMEOUT = Duration.ofSeconds(30);
+    private static final int FRAME_BYTES_MAX = 4 * 1024 * 1024;
+    private static final Metadata.Key<String> AUTHORIZATION =
+            Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
+
+    /** Who an agent is, and the key that proves it. */
+    record Identity(String agentId, String keyId, KeyPair key) {}
+
+    private final ManagedChannel channel;
+    private final Identity identity;
+    private final boolean isCertified;
+    private final String operatorToken;
+    private volatile String token = "";
+
+    Connection(String server, Identity identity, Path caFile, Path certificateFile, Path keyFile, String operatorToken)
+            throws IOException {
+        this.identity = identity;
+        this.isCertified = certificateFile != null;
+        this.operatorToken = operatorToken;
+        TlsChannelCredentials.Builder tls = TlsChannelCredentials.newBuilder();
+        if (caFile != null) {
+            tls.trustManager(caFile.toFile());
+        }
+        if (certificateFile != null) {
+            tls.keyManager(certificateFile.toFile(), keyFile.toFile());
+        }
+        this.channel = Grpc.newChannelBuilder(server, tls.build())
+                .maxInboundMessageSize(FRAME_BYTES_MAX)
+                .keepAliveTime(30, TimeUnit.SECONDS)
+                .keepAliveTimeout(10, TimeUnit.SECONDS)
+                .build();
+    }
+
+    /** Signs a challenge for a token, which later calls carry. */
+    String prove() {
+        AgentServiceGrpc.AgentServiceBlockingStub agents = bounded(AgentServiceGrpc.newBlockingStub(channel));
+        try {
+            byte[] challenge = agents.createChallenge(CreateChallengeRequest.newBuilder()
+                            .setAgentId(identity.agentId())
+                            .build())
+                    .getChallenge()
+                    .toByteArray();
+            byte[] signature = Signing.signSession(identity.agentId(), identity.keyId(), challenge, identity.key());
+            token = agents.createToken(CreateTokenRequest.newBuilder()
+                            .setAgentId(identity.agentId())
+                            .setKeyId(identity.keyId())
+                            .setChallenge(ByteString.copyFrom(challenge))
+                            .setSignature(ByteString.copyFrom(signature))
+                            .build())
+                    .getToken();
+            return token;
+        } catch (StatusRuntimeException e) {
+            throw BatonException.of(e);
+        }
+    }
+
+    /** What a session is opened with: nothing but the certificate, or a fresh token. Tries to connect at once. */
+    BrokerServiceGrpc.BrokerServiceStub forSession() {
+        channel.resetConnectBackoff();
+        BrokerServiceGrpc.BrokerServiceStub broker = BrokerServiceGrpc.newStub(channel);
+        return isCertified ? broker : bearing(broker, prove());
+    }
+
+    <A> A agents(Function<AgentServiceGrpc.AgentServiceBlockingStub, A> call) {
+        return call(AgentServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> A tasks(Function<TaskServiceGrpc.TaskServiceBlockingStub, A> call) {
+        return call(TaskServiceGrpc::newBlockingStub, call);
+    }
+
+    <A> A handoffs(Function<HandoffServiceGrpc.HandoffServiceBlockingStub, A> call) {
+        return call(HandoffServiceGrpc::newBlockingStub, call);
+    }
+
+    @Override
+    public void close() {
+        channel.shutdown();
+        try {
+            if (!channel.awaitTermination(5, TimeUnit.SECONDS)) {
+                channel.shutdownNow();
+            }
+        } catch (InterruptedException e) {
+            channel.shutdownNow();
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** One call. A token that has run out is replaced once. */
+    private <S extends AbstractStub<S>, A> A call(Function<Channel, S> service, Function<S, A> call) {
+        String present = operatorToken.isEmpty() ? token : operatorToken;
+        S stub = service.apply(channel);
+        try {
+            return call.apply(bounded(bearing(stub, present)));
+        } catch (StatusRuntimeException e) {
+            BatonException error = BatonException.of(e);
+            if (!error.reason().equals("TOKEN_INVALID") || present.isEmpty() || !operatorToken.isEmpty()) {
+                throw error;
+            }
+        }
+        String fresh = prove();
+        try {
+            return call.apply(bounded(bearing(stub, fresh)));
+        } catch (StatusRuntimeException e) {
+            throw BatonException.of(e);
+        }
+    }
+
+    private static <S extends AbstractStub<S>> S bounded(S stub) {
+        return stub.withDeadlineAfter(CALL_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS);
+    }
+
+    private static <S extends AbstractStub<S>> S bearing(S stub, String token) {
+        if (token.isEmpty()) {
+            return stub;
+        }
+        Metadata headers = new Metadata();
+        headers.put(AUTHORIZATION, "Bearer " + token);
+        return stub.withInterceptors(MetadataUtils.newAttachHeadersInterceptor(headers));
+    }
+}

@@ -1,0 +1,70 @@
+package dev.baton;
+
+import dev.baton.v1.Agent;
+import dev.baton.v1.AgentKey;
+import dev.baton.v1.Envelope;
+import dev.baton.v1.Welcome;
+import java.time.Duration;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Function;
+
+/** Whose key is it: the public keys of other agents, pinned or from the broker's directory. */
+final class Directory {
+    /** How long another agent's keys are believed, and so how late a revocation is noticed. */
+    static final Duration KEY_CACHE_TIME = Duration.ofSeconds(60);
+
+    private record Fetched(long atNanos, Map<String, AgentKey> keys) {}
+
+    private final Function<String, Agent> getAgent;
+    private final Map<String, Map<String, AgentKey>> pinned = new HashMap<>();
+    private final Map<String, Fetched> fetched = new ConcurrentHashMap<>();
+    private volatile Welcome broker = Welcome.getDefaultInstance();
+
+    Directory(Function<String, Agent> getAgent, Map<String, ? extends Collection<AgentKey>> pinned) {
+        this.getAgent = getAgent;
+        pinned.forEach((agentId, keys) -> this.pinned.put(agentId, byId(keys)));
+    }
+
+    /** The broker's own key, as it says it over TLS; used unless the broker's keys are pinned. */
+    void meetBroker(Welcome welcome) {
+        broker = welcome;
+    }
+
+    /** Checks the sender's signature. Throws VerificationException; BatonException if the keys cannot be had. */
+    void verify(Envelope envelope) {
+        Signing.verify(envelope, key(envelope.getSenderId(), envelope.getKeyId()));
+    }
+
+    /** One key. Throws VerificationException, KEY_UNKNOWN; BatonException if the keys cannot be had. */
+    AgentKey key(String agentId, String keyId) {
+        Map<String, AgentKey> keys = pinned.get(agentId);
+        AgentKey brokerKey = broker.getBrokerKey();
+        if (keys == null && agentId.equals(broker.getBrokerId()) && keyId.equals(brokerKey.getKeyId())) {
+            return brokerKey;
+        }
+        if (keys == null) {
+            Fetched known = fetched.get(agentId);
+            boolean isFresh = known != null && System.nanoTime() - known.atNanos() < KEY_CACHE_TIME.toNanos();
+            if (!isFresh || !known.keys().containsKey(keyId)) {
+                Agent agent = getAgent.apply(agentId);
+                known = new Fetched(System.nanoTime(), byId(agent.getCard().getKeysList()));
+                fetched.put(agentId, known);
+            }
+            keys = known.keys();
+        }
+        AgentKey key = keys.get(keyId);
+        if (key == null) {
+            throw new VerificationException("KEY_UNKNOWN", agentId + " has no key " + keyId);
+        }
+        return key;
+    }
+
+    private static Map<String, AgentKey> byId(Collection<AgentKey> keys) {
+        Map<String, AgentKey> byId = new HashMap<>();
+        keys.forEach(key -> byId.put(key.getKeyId(), key));
+        return byId;
+    }
+}

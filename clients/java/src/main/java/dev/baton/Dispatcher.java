@@ -1,0 +1,358 @@
+package dev.baton;
+
+import com.google.protobuf.Message;
+import dev.baton.v1.ErrorNotification;
+import dev.baton.v1.HandoffAccept;
+import dev.baton.v1.HandoffCancel;
+import dev.baton.v1.HandoffComplete;
+import dev.baton.v1.HandoffReject;
+import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.NackCause;
+import dev.baton.v1.RejectReason;
+import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskStatus;
+import dev.baton.v1.TaskStatusUpdate;
+import java.lang.System.Logger.Level;
+import java.time.Duration;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.Supplier;
+
+/**
+ * Who gets a delivery: a handoff that waits for it, a listener, or whoever polls the agent's mail. Keeps it extended
+ * meanwhile, and acks or nacks it by how the listener ends.
+ */
+final class Dispatcher {
+    private static final System.Logger LOG = System.getLogger("dev.baton");
+    private static final Set<Class<? extends Message>> OF_A_HANDOFF = Set.of(
+            TaskContextTransfer.class,
+            HandoffCancel.class,
+            HandoffAccept.class,
+            HandoffReject.class,
+            HandoffComplete.class);
+    /** To know of them is enough; a listener is not needed. */
+    private static final Set<Class<? extends Message>> NEWS = Set.of(
+            ErrorNotification.class,
+            TaskStatusUpdate.class,
+            HandoffReject.class,
+            HandoffCancel.class,
+            HandoffComplete.class);
+
+    private static final Set<TaskStatus> FINAL = Set.of(
+            TaskStatus.TASK_STATUS_COMPLETED, TaskStatus.TASK_STATUS_FAILED, TaskStatus.TASK_STATUS_CANCELED);
+    private static final Set<String> TOO_LATE =
+            Set.of("HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH");
+    private static final String STOPPING = "the agent is stopping";
+
+    /** What a listener does. */
+    private interface Work {
+        void run() throws Exception;
+    }
+
+    private final Agent agent;
+    private final ExecutorService executor;
+    private final HandoffListener handoffListener;
+    private final Map<Class<? extends Message>, MessageListener<Message>> listeners;
+    private final Duration timeout;
+    private final Map<String, Conversation> conversations = new ConcurrentHashMap<>();
+    private final Map<String, Conversation> results = new ConcurrentHashMap<>();
+    private final Map<String, Delivery<?>> held = new ConcurrentHashMap<>();
+    private final Set<Handling> running = ConcurrentHashMap.newKeySet();
+    private final AtomicInteger active = new AtomicInteger();
+    private volatile boolean isStopping;
+
+    Dispatcher(
+            Agent agent,
+            ExecutorService executor,
+            HandoffListener handoffListener,
+            Map<Class<? extends Message>, MessageListener<Message>> listeners,
+            Duration timeout) {
+        this.agent = agent;
+        this.executor = executor;
+        this.handoffListener = handoffListener;
+        this.listeners = Map.copyOf(listeners);
+        this.timeout = timeout;
+    }
+
+    boolean hasListeners() {
+        return handoffListener != null || !listeners.isEmpty();
+    }
+
+    /** Handoffs that are worked on. */
+    int activeCount() {
+        return active.get();
+    }
+
+    /** The mail of one handoff, until {@link #close}. */
+    Conversation conversation(String handoffId) {
+        return open(conversations, handoffId);
+    }
+
+    /** The final status of a task, until {@link #closeResults}. */
+    Conversation results(String taskId) {
+        return open(results, taskId);
+    }
+
+    void close(String handoffId, Conversation conversation) {
+        conversations.remove(handoffId, conversation);
+        conversation.rest().forEach(this::dispatch);
+    }
+
+    void closeResults(String taskId, Conversation conversation) {
+        results.remove(taskId, conversation);
+        conversation.rest().forEach(this::dispatch);
+    }
+
+    /** There will be no further mail. */
+    void fail(BatonException why) {
+        conversations.values().forEach(one -> one.fail(why));
+        results.values().forEach(one -> one.fail(why));
+    }
+
+    /** Whether a message that was handed out again is in somebody's hands already, who then goes on with it. */
+    boolean renew(dev.baton.v1.Delivery arrived) {
+        Delivery<?> delivery = held.get(arrived.getEnvelope().getMessageId());
+        if (delivery == null) {
+            return false;
+        }
+        delivery.renew(arrived);
+        return true;
+    }
+
+    /** A delivery was acked or nacked. */
+    void settled(Delivery<?> delivery) {
+        held.remove(delivery.envelope().getMessageId(), delivery);
+    }
+
+    /** Gives it to whoever is to have it. */
+    void dispatch(Delivery<?> delivery) {
+        Conversation waiting = waitingFor(delivery);
+        if (waiting != null) {
+            hold(delivery);
+            waiting.put(delivery);
+        } else if (hasListeners()) {
+            try {
+                executor.execute(() -> handle(delivery));
+            } catch (RejectedExecutionException e) {
+                // The agent is closed: the end of the session gives it back.
+            }
+        } else {
+            agent.leave(delivery);
+        }
+    }
+
+    /**
+     * Lets listeners end, with the mail that they wait for; those that do not are interrupted. What these had, and
+     * whatever else comes meanwhile, is nacked as SHUTDOWN.
+     */
+    void stop(Duration grace) throws InterruptedException {
+        isStopping = true;
+        long deadlineNanos = System.nanoTime() + grace.toNanos();
+        synchronized (running) {
+            while (running.stream().anyMatch(Handling::isOfAnother) && System.nanoTime() < deadlineNanos) {
+                running.wait(Math.max(1, TimeUnit.NANOSECONDS.toMillis(deadlineNanos - System.nanoTime())));
+            }
+        }
+        running.stream()
+                .filter(Handling::isOfAnother)
+                .forEach(one -> one.abort(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING));
+    }
+
+    private static Conversation open(Map<String, Conversation> waiting, String name) {
+        Conversation conversation = new Conversation();
+        waiting.put(name, conversation);
+        return conversation;
+    }
+
+    private Conversation waitingFor(Delivery<?> delivery) {
+        Message payload = delivery.payload();
+        if (payload instanceof TaskStatusUpdate update && FINAL.contains(update.getStatus())) {
+            return results.get(delivery.envelope().getTaskId());
+        }
+        boolean isNotice = payload instanceof ErrorNotification
+                && delivery.envelope().getSenderId().equals(agent.welcome().getBrokerId());
+        return isNotice || OF_A_HANDOFF.contains(payload.getClass())
+                ? conversations.get(delivery.handoffId())
+                : null;
+    }
+
+    private void hold(Delivery<?> delivery) {
+        held.put(delivery.envelope().getMessageId(), delivery);
+        delivery.keep();
+    }
+
+    private void handle(Delivery<?> delivery) {
+        Message payload = delivery.payload();
+        try {
+            MessageListener<Message> listener = listeners.get(payload.getClass());
+            boolean isOffer = payload instanceof HandoffRequest || payload instanceof TaskContextTransfer;
+            if (isStopping) {
+                delivery.nack(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING);
+            } else if (isOffer && handoffListener != null) {
+                offer(delivery);
+            } else if (listener != null) {
+                hold(delivery);
+                new Handling(delivery.toString(), () -> delivery).run(() -> listen(listener, delivery));
+            } else {
+                byDefault(delivery);
+            }
+        } catch (BatonException e) {
+            LOG.log(Level.WARNING, "what became of {0} could not be told: {1}", delivery, e.getMessage());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    @SuppressWarnings("unchecked")
+    private static void listen(MessageListener<Message> listener, Delivery<?> delivery) throws Exception {
+        listener.onMessage((Delivery<Message>) delivery);
+        if (!delivery.isSettled()) {
+            delivery.ack();
+        }
+    }
+
+    private void offer(Delivery<?> delivery) throws InterruptedException {
+        int capacity = agent.capacity();
+        int working = active.incrementAndGet();
+        try {
+            if (delivery.payload() instanceof HandoffRequest && capacity > 0 && working > capacity) {
+                String text = "works on " + capacity + " handoffs already";
+                agent.reply(delivery, rejectOf(RejectReason.REJECT_REASON_OVERLOADED, text));
+                delivery.ack();
+                return;
+            }
+            hold(delivery);
+            Conversation mail = conversation(delivery.handoffId());
+            Offer offer = new Offer(agent, mail, delivery);
+            try {
+                new Handling("handoff " + offer.handoffId(), offer::inHand).run(() -> decide(offer));
+            } finally {
+                close(offer.handoffId(), mail);
+            }
+        } finally {
+            active.decrementAndGet();
+        }
+    }
+
+    private void decide(Offer offer) throws Exception {
+        handoffListener.onHandoff(offer);
+        if (!offer.isOver()) {
+            throw new IllegalStateException("the listener has neither rejected nor completed the handoff");
+        }
+    }
+
+    private void byDefault(Delivery<?> delivery) throws InterruptedException {
+        Message payload = delivery.payload();
+        if (payload instanceof HandoffRequest) {
+            agent.reply(delivery, rejectOf(RejectReason.REJECT_REASON_OTHER, "this agent takes no handoffs"));
+            delivery.ack();
+        } else if (NEWS.contains(payload.getClass())) {
+            LOG.log(Level.INFO, "{0}, which no listener is for", delivery);
+            delivery.ack();
+        } else {
+            LOG.log(Level.WARNING, "{0}, which no listener is for", delivery);
+            String kind = payload.getDescriptorForType().getName();
+            delivery.nack(NackCause.NACK_CAUSE_POISON, "this agent has no listener for " + kind);
+        }
+    }
+
+    private static HandoffReject rejectOf(RejectReason reason, String text) {
+        return HandoffReject.newBuilder().setReason(reason).setReasonText(text).build();
+    }
+
+    /** One listener at work; whatever it throws becomes a nack of what it has in hand. */
+    private final class Handling {
+        private final String what;
+        private final Supplier<Delivery<?>> inHand;
+        private final Thread thread = Thread.currentThread();
+        private boolean isDone;
+        private boolean isAborted;
+
+        Handling(String what, Supplier<Delivery<?>> inHand) {
+            this.what = what;
+            this.inHand = inHand;
+        }
+
+        /** A listener may close its agent, which does not wait for itself. */
+        boolean isOfAnother() {
+            return thread != Thread.currentThread();
+        }
+
+        void run(Work work) throws InterruptedException {
+            ScheduledFuture<?> alarm = timeout == null
+                    ? null
+                    : agent.scheduler()
+                            .schedule(
+                                    () -> abort(NackCause.NACK_CAUSE_FAILURE, "the listener took too long"),
+                                    timeout.toMillis(),
+                                    TimeUnit.MILLISECONDS);
+            running.add(this);
+            Exception thrown = null;
+            try {
+                work.run();
+            } catch (Exception e) {
+                thrown = e;
+            } finally {
+                if (alarm != null) {
+                    alarm.cancel(false);
+                }
+                end();
+            }
+            if (thrown != null && !isAborted) {
+                settle(thrown);
+            }
+        }
+
+        /** Interrupts it. What it has in hand is nacked at once: a listener need not heed an interrupt. */
+        synchronized void abort(NackCause cause, String text) {
+            if (isDone) {
+                return;
+            }
+            LOG.log(Level.WARNING, "the listener of {0} is interrupted: {1}", what, text);
+            isAborted = true;
+            Delivery<?> delivery = inHand.get();
+            if (delivery != null && !delivery.isSettled()) {
+                delivery.nackSoon(cause, text);
+            }
+            thread.interrupt();
+        }
+
+        private void end() {
+            synchronized (this) {
+                isDone = true;
+                Thread.interrupted(); // an interrupt that came too late is not the next listener's
+            }
+            running.remove(this);
+            synchronized (running) {
+                running.notifyAll();
+            }
+        }
+
+        private void settle(Exception thrown) throws InterruptedException {
+            boolean isTooLate = thrown instanceof BatonException e && TOO_LATE.contains(e.reason());
+            if (thrown instanceof HandoffFailedException || isTooLate) {
+                LOG.log(Level.INFO, "{0} has gone on without its listener: {1}", what, thrown.getMessage());
+            } else {
+                LOG.log(Level.WARNING, "the listener of " + what + " failed", thrown);
+            }
+            Delivery<?> delivery = inHand.get();
+            if (delivery == null || delivery.isSettled()) {
+                return;
+            }
+            if (isTooLate) {
+                delivery.ack(); // trying again cannot help
+            } else if (thrown instanceof PoisonException) {
+                delivery.nack(NackCause.NACK_CAUSE_POISON, thrown.toString());
+            } else {
+                Duration retryAfter = thrown instanceof RetryLaterException later ? later.retryAfter() : null;
+                delivery.nack(NackCause.NACK_CAUSE_FAILURE, thrown.toString(), retryAfter);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+package dev.baton;
+
+import com.google.protobuf.Any;
+import com.google.protobuf.ByteString;
+import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.protobuf.Message;
+import dev.baton.v1.ContextBytes;
+import dev.baton.v1.ContextSection;
+import dev.baton.v1.Delegation;
+import dev.baton.v1.Envelope;
+import dev.baton.v1.ErrorNotification;
+import dev.baton.v1.HandoffAccept;
+import dev.baton.v1.HandoffCancel;
+import dev.baton.v1.HandoffComplete;
+import dev.baton.v1.HandoffReject;
+import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.Heartbeat;
+import dev.baton.v1.Info;
+import dev.baton.v1.MessageType;
+import dev.baton.v1.TaskAccept;
+import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskOffer;
+import dev.baton.v1.TaskRequest;
+import dev.baton.v1.TaskStatusUpdate;
+import java.security.SecureRandom;
+import java.time.Instant;
+import java.util.Map;
+import java.util.UUID;
+
+/** Making and reading envelopes, their payloads and the sections of a context. */
+public final class Envelopes {
+    private static final String TYPE_URL = "type.googleapis.com/baton.v1.";
+    private static final SecureRandom RANDOM = new SecureRandom();
+    private static final Map<MessageType, Message> PAYLOADS = Map.ofEntries(
+            Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_REQUEST, HandoffRequest.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_ACCEPT, HandoffAccept.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_REJECT, HandoffReject.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_CANCEL, HandoffCancel.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_CONTEXT_TRANSFER, TaskContextTransfer.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_HANDOFF_COMPLETE, HandoffComplete.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_STATUS_UPDATE, TaskStatusUpdate.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_ERROR_NOTIFICATION, ErrorNotification.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_HEARTBEAT, Heartbeat.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_REQUEST, TaskRequest.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_OFFER, TaskOffer.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_ACCEPT, TaskAccept.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_DELEGATION, Delegation.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_INFO, Info.getDefaultInstance()));
+
+    private Envelopes() {}
+
+    /**
+     * What a message is about. All of it may be empty.
+     *
+     * @param taskId the task
+     * @param epoch its fencing token as the sender knows it: 1 for a new task, 0 where there is no task
+     * @param correlationId the handoff, or the message that is answered
+     */
+    public record About(String taskId, long epoch, String correlationId) {
+        /** Plain mail. */
+        public static final About NOTHING = new About("", 0, "");
+
+        /** A task. */
+        public static About task(String taskId, long epoch) {
+            return new About(taskId, epoch, "");
+        }
+    }
+
+    /** A UUID of version 7: later ids sort after earlier ones. */
+    public static String newMessageId(Instant now) {
+        long high = now.toEpochMilli() << 16 | 0x7000 | RANDOM.nextInt(1 << 12);
+        long low = RANDOM.nextLong() >>> 2 | 1L << 63;
+        return new UUID(high, low).toString();
+    }
+
+    /** An envelope around a payload of baton.v1, not yet signed. */
+    public static Envelope make(Message payload, String senderId, String receiverId, About about, Instant now) {
+        String name = payload.getDescriptorForType().getName();
+        return Envelope.newBuilder()
+                .setMessageId(newMessageId(now))
+                .setSenderId(senderId)
+                .setReceiverId(receiverId)
+                .setTimestamp(Times.ofInstant(now))
+                .setMessageType(typeOf(payload))
+                .setCorrelationId(about.correlationId())
+                .setTaskId(about.taskId())
+                .setEpoch(about.epoch())
+                .setPayload(Any.newBuilder().setTypeUrl(TYPE_URL + name).setValue(payload.toByteString()))
+                .build();
+    }
+
+    /**
+     * The payload as the message of baton.v1 that message_type names. Throws {@link VerificationException}:
+     * PAYLOAD_TYPE_MISMATCH if it is not what message_type says, MALFORMED if it does not parse.
+     */
+    public static Message payloadOf(Envelope envelope) {
+        Message known = PAYLOADS.get(envelope.getMessageType());
+        String url = envelope.getPayload().getTypeUrl();
+        if (known == null || !url.equals(TYPE_URL + known.getDescriptorForType().getName())) {
+            throw new VerificationException(
+                    "PAYLOAD_TYPE_MISMATCH",
+                    "message_type " + envelope.getMessageTypeValue() + " with a payload of type '" + url + "'");
+        }
+        try {
+            return known.getParserForType().parseFrom(envelope.getPayload().getValue());
+        } catch (InvalidProtocolBufferException e) {
+            throw new VerificationException("MALFORMED", "the payload does not parse: " + e.getMessage());
+        }
+    }
+
+    /** The handoff that an envelope belongs to: a request's own message_id, any other's correlation_id. */
+    public static String handoffIdOf(Envelope envelope) {
+        boolean isRequest = envelope.getMessageType() == MessageType.MESSAGE_TYPE_HANDOFF_REQUEST;
+        return isRequest ? envelope.getMessageId() : envelope.getCorrelationId();
+    }
+
+    /** A context section of a JSON object or list, as text; its digest is that of exactly this text. */
+    public static ContextSection jsonSection(String name, String json) {
+        return ContextSection.newBuilder().setName(name).setJson(json).build();
+    }
+
+    /** A context section of bytes of any other kind. */
+    public static ContextSection bytesSection(String name, byte[] data, String mediaType) {
+        ContextBytes bytes = ContextBytes.newBuilder()
+                .setData(ByteString.copyFrom(data))
+                .setMediaType(mediaType)
+                .build();
+        return ContextSection.newBuilder().setName(name).setBytes(bytes).build();
+    }
+
+    private static MessageType typeOf(Message payload) {
+        return PAYLOADS.entrySet().stream()
+                .filter(entry -> entry.getValue().getClass() == payload.getClass())
+                .map(Map.Entry::getKey)
+                .findFirst()
+                .orElseThrow(() -> new IllegalArgumentException(
+                        payload.getDescriptorForType().getFullName() + " is not a payload"));
+    }
+}

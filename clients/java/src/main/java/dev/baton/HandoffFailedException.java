@@ -1,0 +1,33 @@
+package dev.baton;
+
+import java.util.List;
+
+/** A handoff ended without moving the task; its sender still owns it, at the same epoch. */
+public final class HandoffFailedException extends RuntimeException {
+    private static final long serialVersionUID = 1;
+    private final String handoffId;
+    private final String reason;
+    private final transient List<String> rejections;
+
+    HandoffFailedException(String handoffId, String reason, String message, List<String> rejections) {
+        super(reason + ": " + message);
+        this.handoffId = handoffId;
+        this.reason = reason;
+        this.rejections = List.copyOf(rejections);
+    }
+
+    /** Which one. */
+    public String handoffId() {
+        return handoffId;
+    }
+
+    /** The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED, TAKEOVER_FAILED. */
+    public String reason() {
+        return reason;
+    }
+
+    /** Who rejected it and why, in words, in order; known to its sender. */
+    public List<String> rejections() {
+        return rejections;
+    }
+}

@@ -1,0 +1,270 @@
+package dev.baton;
+
+import dev.baton.v1.ConnectRequest;
+import dev.baton.v1.ConnectResponse;
+import dev.baton.v1.Credit;
+import dev.baton.v1.Delivery;
+import dev.baton.v1.Envelope;
+import dev.baton.v1.Heartbeat;
+import dev.baton.v1.Receipt;
+import dev.baton.v1.Welcome;
+import io.grpc.Status;
+import java.lang.System.Logger.Level;
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+
+/**
+ * An agent's link to its broker: one session after the other, for as long as the agent lives.
+ *
+ * <p>When a session ends, the next is opened: after the time that the broker asked for, or with a backoff. That ends for
+ * good when the link is closed, when the server is not trusted any more, or when the broker has refused several times in a
+ * row for a reason that waiting does not change.
+ */
+final class Link {
+    private static final System.Logger LOG = System.getLogger("dev.baton");
+    private static final Duration BACKOFF_MIN = Duration.ofMillis(100);
+    private static final Duration BACKOFF_MAX = Duration.ofSeconds(30);
+    /** After how long a session counts as one that works, so that the backoff begins anew. */
+    private static final Duration STEADY = Duration.ofSeconds(5);
+    /** How often in a row a broker may refuse to take an agent back before the agent believes it. */
+    private static final int REFUSALS_MAX = 3;
+
+    /** What the link tells the agent. */
+    record Events(
+            Consumer<Welcome> welcomed,
+            Consumer<Delivery> delivered,
+            Supplier<Heartbeat> heartbeat,
+            Consumer<BatonException> ended) {}
+
+    private final Connection connection;
+    private final ScheduledExecutorService scheduler;
+    private final Events events;
+    private int credit;
+    private Thread keeper;
+    private Session session;
+    private BatonException end;
+    private boolean isClosing;
+    private Duration backoff = BACKOFF_MIN;
+
+    Link(Connection connection, ScheduledExecutorService scheduler, Events events, int credit) {
+        this.connection = connection;
+        this.scheduler = scheduler;
+        this.events = events;
+        this.credit = credit;
+    }
+
+    /** Opens the first session; tries once. */
+    void begin(String name) throws InterruptedException {
+        Session first = open();
+        keeper = new Thread(() -> keepUp(first), name);
+        keeper.setDaemon(true);
+        keeper.start();
+    }
+
+    /** The present session, or null. */
+    synchronized Session session() {
+        return session;
+    }
+
+    /** Why there will be no further session, if it was not closed; or null. */
+    synchronized BatonException end() {
+        return end;
+    }
+
+    synchronized boolean isClosing() {
+        return isClosing;
+    }
+
+    /** One question, on the present session or not at all. */
+    CompletableFuture<ConnectResponse> ask(ConnectRequest.Builder frame) {
+        Session present = session();
+        return present == null ? CompletableFuture.failedFuture(over()) : present.ask(frame);
+    }
+
+    /** As {@link #ask}, and waits for the answer. */
+    ConnectResponse askAndWait(ConnectRequest.Builder frame) throws InterruptedException {
+        Session present = session();
+        if (present == null) {
+            throw over();
+        }
+        return present.askAndWait(frame);
+    }
+
+    /** Sends the same bytes on one session after the other, until the broker has answered. */
+    Receipt askUntilAnswered(Envelope envelope, Duration timeout) throws InterruptedException {
+        long deadlineNanos = System.nanoTime() + timeout.toNanos();
+        while (true) {
+            Session present = live(deadlineNanos);
+            CompletableFuture<ConnectResponse> answer = present.ask(ConnectRequest.newBuilder().setEnvelope(envelope));
+            try {
+                return answer.get(Math.max(0, deadlineNanos - System.nanoTime()), TimeUnit.NANOSECONDS)
+                        .getReceipt();
+            } catch (ExecutionException e) {
+                BatonException error = BatonException.of(e.getCause());
+                if (error instanceof SessionEndedException) {
+                    forget(present);
+                } else if (error.code() == Status.Code.UNAVAILABLE) {
+                    long wait = error.retryDelay().orElse(Duration.ofSeconds(1)).toNanos();
+                    TimeUnit.NANOSECONDS.sleep(Math.min(wait, Math.max(0, deadlineNanos - System.nanoTime())));
+                } else {
+                    throw error;
+                }
+            } catch (TimeoutException e) {
+                throw new BatonException(
+                        Status.Code.DEADLINE_EXCEEDED,
+                        "no receipt for message " + envelope.getMessageId()
+                                + " in time; nobody knows whether it was taken");
+            } finally {
+                answer.cancel(false);
+            }
+        }
+    }
+
+    /** Sets the most deliveries that are handed out and not yet acknowledged, now and on every later session. */
+    void credit(int outstandingMax) throws InterruptedException {
+        live(System.nanoTime() + Connection.CALL_TIMEOUT.toNanos()).askAndWait(credited(outstandingMax));
+        synchronized (this) {
+            credit = outstandingMax;
+        }
+    }
+
+    /** Waits until it is closing, or has ended for good: then throws. */
+    synchronized void awaitOver() throws InterruptedException {
+        while (!isClosing && end == null) {
+            wait();
+        }
+        if (end != null) {
+            throw end;
+        }
+    }
+
+    /** There will be no further session. */
+    synchronized void closing() {
+        isClosing = true;
+        notifyAll();
+    }
+
+    /** Ends the session in order. */
+    void close() {
+        Session present = session();
+        if (present != null) {
+            present.close();
+        }
+        if (keeper != null) {
+            keeper.interrupt();
+        }
+    }
+
+    private synchronized Session live(long deadlineNanos) throws InterruptedException {
+        if (keeper == null && session == null && end == null && !isClosing) {
+            throw new IllegalStateException("connect first");
+        }
+        while (session == null && end == null && !isClosing) {
+            long millis = TimeUnit.NANOSECONDS.toMillis(deadlineNanos - System.nanoTime());
+            if (millis <= 0) {
+                throw Session.noAnswer();
+            }
+            wait(millis);
+        }
+        if (session == null) {
+            throw over();
+        }
+        return session;
+    }
+
+    private synchronized BatonException over() {
+        return end != null ? end : SessionEndedException.plain();
+    }
+
+    private synchronized void forget(Session gone) {
+        if (session == gone) {
+            session = null;
+        }
+    }
+
+    private synchronized void set(Session present) {
+        session = present;
+        notifyAll();
+    }
+
+    private Session open() throws InterruptedException {
+        Session opened = Session.open(connection.forSession(), events.delivered(), events.heartbeat(), scheduler);
+        events.welcomed().accept(opened.welcome());
+        int outstandingMax;
+        synchronized (this) {
+            outstandingMax = credit;
+        }
+        set(opened);
+        try {
+            opened.askAndWait(credited(outstandingMax));
+        } catch (BatonException | InterruptedException e) {
+            forget(opened);
+            opened.close();
+            throw e;
+        }
+        return opened;
+    }
+
+    private void keepUp(Session first) {
+        Session present = first;
+        try {
+            while (true) {
+                long beganNanos = System.nanoTime();
+                SessionEndedException why = present.ended().get();
+                forget(present);
+                if (isClosing()) {
+                    return;
+                }
+                LOG.log(Level.WARNING, "the session has ended: {0}", why.getMessage());
+                if (System.nanoTime() - beganNanos >= STEADY.toNanos()) {
+                    backoff = BACKOFF_MIN;
+                }
+                present = openAgain(why);
+                LOG.log(Level.INFO, "connected again");
+            }
+        } catch (BatonException e) {
+            LOG.log(Level.ERROR, "there will be no further session: {0}", e.getMessage());
+            synchronized (this) {
+                end = e;
+                notifyAll();
+            }
+            events.ended().accept(e);
+        } catch (InterruptedException e) {
+            // by close()
+        } catch (ExecutionException e) {
+            throw new IllegalStateException("it never fails", e);
+        }
+    }
+
+    private Session openAgain(SessionEndedException ended) throws InterruptedException {
+        int refusals = 0;
+        Duration delay = ended.retryDelay().orElse(null);
+        while (true) {
+            Duration wait = delay == null ? backoff : delay;
+            double jitter = ThreadLocalRandom.current().nextDouble(0.8, 1.2);
+            TimeUnit.NANOSECONDS.sleep((long) (wait.toNanos() * jitter));
+            backoff = backoff.multipliedBy(2).compareTo(BACKOFF_MAX) < 0 ? backoff.multipliedBy(2) : BACKOFF_MAX;
+            try {
+                return open();
+            } catch (BatonException e) {
+                LOG.log(Level.INFO, "could not connect: {0}", e.getMessage());
+                refusals = e.isPassing() ? 0 : refusals + 1;
+                if (refusals >= REFUSALS_MAX || e instanceof UntrustedException) {
+                    throw e;
+                }
+                delay = e.retryDelay().orElse(null);
+            }
+        }
+    }
+
+    private static ConnectRequest.Builder credited(int outstandingMax) {
+        return ConnectRequest.newBuilder().setCredit(Credit.newBuilder().setMaxOutstanding(outstandingMax));
+    }
+}

@@ -1,0 +1,175 @@
+package dev.baton;
+
+import com.google.protobuf.Message;
+import dev.baton.v1.ErrorNotification;
+import dev.baton.v1.HandoffAccept;
+import dev.baton.v1.HandoffCancel;
+import dev.baton.v1.HandoffReject;
+import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.NextStep;
+import dev.baton.v1.RejectReason;
+import dev.baton.v1.TaskContextTransfer;
+import java.util.Collection;
+import java.util.List;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * A task that is offered to this agent: {@link #accept} or {@link #reject} it.
+ *
+ * <p>The listener that gets it works on its own time: what it was handed out with is extended meanwhile. After a crash or
+ * an exception in the listener the broker delivers again what was not yet answered, and the listener is called anew; an
+ * offer that was accepted before then has its context at once.
+ */
+public final class Offer {
+    private static final Set<String> ACCEPTED_BEFORE = Set.of("ACCEPTED", "CONTEXT_SENT");
+
+    private final Agent agent;
+    private final Conversation mail;
+    private final String handoffId;
+    private final String taskId;
+    private final long epoch;
+    private final String senderId;
+    private final HandoffRequest request;
+    private volatile Delivery<?> requestInHand;
+    private volatile Delivery<?> contextInHand;
+    private volatile boolean isOver;
+
+    Offer(Agent agent, Conversation mail, Delivery<?> delivery) {
+        this.agent = agent;
+        this.mail = mail;
+        this.handoffId = delivery.handoffId();
+        this.taskId = delivery.envelope().getTaskId();
+        this.epoch = delivery.envelope().getEpoch();
+        this.senderId = delivery.envelope().getSenderId();
+        if (delivery.payload() instanceof HandoffRequest asked) {
+            this.request = asked;
+            this.requestInHand = delivery;
+        } else {
+            this.request = null;
+            this.contextInHand = delivery;
+        }
+    }
+
+    /** The handoff. */
+    public String handoffId() {
+        return handoffId;
+    }
+
+    /** The task. */
+    public String taskId() {
+        return taskId;
+    }
+
+    /** The task's epoch at its present owner. */
+    public long epoch() {
+        return epoch;
+    }
+
+    /** The task's present owner. */
+    public String senderId() {
+        return senderId;
+    }
+
+    /** What is asked; empty where an earlier life of this agent accepted it. */
+    public Optional<HandoffRequest> request() {
+        return Optional.ofNullable(request);
+    }
+
+    /**
+     * Takes it, and waits for the context: the sections of these names, or all of it. Throws
+     * {@link HandoffFailedException} if the handoff ends before the context comes, {@link BatonException} if it is too
+     * late.
+     */
+    public Takeover accept(String... wantedSections) throws InterruptedException {
+        Delivery<?> asked = requestInHand;
+        if (asked != null) {
+            say(asked, HandoffAccept.newBuilder().addAllWantedSections(List.of(wantedSections)).build());
+            ackIfKnown(asked);
+            requestInHand = null;
+        }
+        if (contextInHand == null) {
+            contextInHand = nextContext();
+        }
+        return new Takeover(agent, this, contextInHand, (TaskContextTransfer) contextInHand.payload());
+    }
+
+    /** Does not take it. The next candidate is asked, if there is one. */
+    public void reject(RejectReason reason, String text) throws InterruptedException {
+        reject(reason, text, List.of());
+    }
+
+    /** Does not take it, and says who might; these are asked next. */
+    public void reject(RejectReason reason, String text, Collection<String> alternatives) throws InterruptedException {
+        Delivery<?> asked = requestInHand;
+        if (asked == null) {
+            throw new IllegalStateException("it was accepted; a Takeover can be refused by fail()");
+        }
+        agent.reply(asked, HandoffReject.newBuilder()
+                .setReason(reason)
+                .setReasonText(text)
+                .addAllAlternativeAgentSuggestions(alternatives)
+                .build());
+        isOver = true;
+        requestInHand = null;
+        ackIfKnown(asked);
+    }
+
+    /** What is not yet acknowledged of it, or null. */
+    Delivery<?> inHand() {
+        Delivery<?> asked = requestInHand;
+        return asked != null ? asked : contextInHand;
+    }
+
+    /** Whether it was rejected, taken over or refused here. */
+    boolean isOver() {
+        return isOver;
+    }
+
+    void end() throws InterruptedException {
+        isOver = true;
+        Delivery<?> context = contextInHand;
+        contextInHand = null;
+        ackIfKnown(context);
+    }
+
+    static void ackIfKnown(Delivery<?> delivery) throws InterruptedException {
+        try {
+            delivery.ack();
+        } catch (BatonException e) {
+            if (!e.reason().equals("DELIVERY_UNKNOWN")) { // its time was over: it comes again, and is known then
+                throw e;
+            }
+        }
+    }
+
+    private void say(Delivery<?> asked, HandoffAccept accept) throws InterruptedException {
+        try {
+            agent.reply(asked, accept);
+        } catch (BatonException e) {
+            // In an earlier life this agent accepted it and did not come to ack the request.
+            boolean isAccepted = e.reason().equals("HANDOFF_STATE")
+                    && ACCEPTED_BEFORE.contains(e.metadata().getOrDefault("state", ""));
+            if (!isAccepted) {
+                throw e;
+            }
+        }
+    }
+
+    private Delivery<?> nextContext() throws InterruptedException {
+        while (true) {
+            Delivery<?> delivery = mail.next();
+            Message payload = delivery.payload();
+            if (payload instanceof TaskContextTransfer) {
+                return delivery;
+            }
+            ackIfKnown(delivery);
+            if (payload instanceof HandoffCancel cancel) {
+                throw new HandoffFailedException(handoffId, "HANDOFF_CANCELLED", cancel.getReasonText(), List.of());
+            }
+            if (payload instanceof ErrorNotification told && told.getNextStep() == NextStep.NEXT_STEP_DROP_TASK) {
+                throw new HandoffFailedException(handoffId, Agent.codeOf(told), told.getErrorMessage(), List.of());
+            }
+        }
+    }
+}

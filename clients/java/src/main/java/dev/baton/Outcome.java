@@ -1,0 +1,15 @@
+package dev.baton;
+
+import com.google.protobuf.Struct;
+import dev.baton.v1.TaskStatus;
+
+/**
+ * How a delegated task ended. It is this agent's again.
+ *
+ * @param taskId the task
+ * @param epoch the epoch that began with it
+ * @param status TASK_STATUS_COMPLETED, FAILED or CANCELED
+ * @param result what came out
+ * @param details in words
+ */
+public record Outcome(String taskId, long epoch, TaskStatus status, Struct result, String details) {}

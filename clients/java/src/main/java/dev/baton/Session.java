@@ -1,0 +1,209 @@
+package dev.baton;
+
+import com.google.rpc.Status;
+import dev.baton.v1.BrokerServiceGrpc.BrokerServiceStub;
+import dev.baton.v1.ConnectRequest;
+import dev.baton.v1.ConnectResponse;
+import dev.baton.v1.Delivery;
+import dev.baton.v1.Heartbeat;
+import dev.baton.v1.Welcome;
+import io.grpc.stub.ClientCallStreamObserver;
+import io.grpc.stub.ClientResponseObserver;
+import java.lang.System.Logger.Level;
+import java.time.Duration;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ScheduledExecutorService;
+import java.util.concurrent.ScheduledFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
+
+/** One session with the broker: a Connect stream, its frames, its heartbeats. It ends once and is not used again. */
+final class Session {
+    private static final System.Logger LOG = System.getLogger("dev.baton");
+    private static final Duration CLOSE_TIME = Duration.ofSeconds(5);
+
+    private final Consumer<Delivery> deliver;
+    private final AtomicLong lastRequestId = new AtomicLong();
+    private final Map<Long, CompletableFuture<ConnectResponse>> answers = new ConcurrentHashMap<>();
+    private final CompletableFuture<Welcome> welcome = new CompletableFuture<>();
+    private final CompletableFuture<SessionEndedException> ended = new CompletableFuture<>();
+    private ClientCallStreamObserver<ConnectRequest> out;
+    private ScheduledFuture<?> beating;
+    private SessionEndedException goAway;
+
+    private Session(Consumer<Delivery> deliver) {
+        this.deliver = deliver;
+    }
+
+    /** Opens the stream and waits for the broker's welcome. */
+    static Session open(
+            BrokerServiceStub broker,
+            Consumer<Delivery> deliver,
+            Supplier<Heartbeat> heartbeat,
+            ScheduledExecutorService scheduler)
+            throws InterruptedException {
+        Session session = new Session(deliver);
+        broker.connect(session.new Reader());
+        Welcome welcome;
+        try {
+            welcome = session.welcome.get(Connection.CALL_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (ExecutionException e) {
+            throw BatonException.of(e.getCause());
+        } catch (TimeoutException | InterruptedException e) {
+            session.out.cancel("no welcome", e);
+            if (e instanceof InterruptedException interrupted) {
+                throw interrupted;
+            }
+            throw noAnswer();
+        }
+        long millis = Math.max(100, Times.toDuration(welcome.getHeartbeatInterval()).toMillis());
+        session.beating = scheduler.scheduleAtFixedRate(
+                () -> session.write(ConnectRequest.newBuilder().setHeartbeat(heartbeat.get()).build()),
+                0,
+                millis,
+                TimeUnit.MILLISECONDS);
+        session.ended.thenRun(() -> session.beating.cancel(false));
+        return session;
+    }
+
+    Welcome welcome() {
+        return welcome.join();
+    }
+
+    /** Completes at the session's end with why; its retryDelay is the broker's word on when to come back. */
+    CompletableFuture<SessionEndedException> ended() {
+        return ended;
+    }
+
+    /** Sends one frame. The answer, or a BatonException; a SessionEndedException if there will be no answer. */
+    CompletableFuture<ConnectResponse> ask(ConnectRequest.Builder frame) {
+        long requestId = lastRequestId.incrementAndGet();
+        CompletableFuture<ConnectResponse> answer = new CompletableFuture<>();
+        answers.put(requestId, answer);
+        answer.whenComplete((response, error) -> answers.remove(requestId));
+        if (!write(frame.setRequestId(requestId).build())) {
+            answer.completeExceptionally(why());
+        }
+        // The session may have ended between the two, and then nobody else completes it.
+        if (ended.isDone()) {
+            answer.completeExceptionally(why());
+        }
+        return answer;
+    }
+
+    /** As {@link #ask}, and waits for the answer. */
+    ConnectResponse askAndWait(ConnectRequest.Builder frame) throws InterruptedException {
+        CompletableFuture<ConnectResponse> answer = ask(frame);
+        try {
+            return answer.get(Connection.CALL_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (ExecutionException e) {
+            throw BatonException.of(e.getCause());
+        } catch (TimeoutException e) {
+            throw noAnswer();
+        } finally {
+            answer.cancel(false);
+        }
+    }
+
+    /** Ends the session in order: says that nothing more comes, and reads what is still on its way. */
+    void close() {
+        synchronized (this) {
+            if (!ended.isDone()) {
+                out.onCompleted();
+            }
+        }
+        try {
+            ended.get(CLOSE_TIME.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (TimeoutException | ExecutionException e) {
+            out.cancel("the broker does not end the session", e);
+        } catch (InterruptedException e) {
+            out.cancel("interrupted", e);
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    static BatonException noAnswer() {
+        return new BatonException(io.grpc.Status.Code.DEADLINE_EXCEEDED, "no answer in time");
+    }
+
+    private synchronized boolean write(ConnectRequest frame) {
+        if (ended.isDone()) {
+            return false;
+        }
+        try {
+            out.onNext(frame);
+            return true;
+        } catch (IllegalStateException e) {
+            return false; // closed by close(), or the call was cancelled
+        }
+    }
+
+    private SessionEndedException why() {
+        return ended.getNow(SessionEndedException.plain());
+    }
+
+    private void end(SessionEndedException why) {
+        ended.complete(why);
+        answers.values().forEach(answer -> answer.completeExceptionally(why));
+    }
+
+    private void take(ConnectResponse frame) {
+        switch (frame.getResponseCase()) {
+            case WELCOME -> welcome.complete(frame.getWelcome());
+            case DELIVERY -> deliver.accept(frame.getDelivery());
+            case GO_AWAY -> goAway = new SessionEndedException(
+                    frame.getGoAway().getReasonText(),
+                    "SHUTTING_DOWN",
+                    Times.toDuration(frame.getGoAway().getReconnectAfter()));
+            case ERROR -> refuse(frame.getRequestId(), frame.getError());
+            case RECEIPT, ACKNOWLEDGED, CREDITED, RESPONSE_NOT_SET -> {
+                CompletableFuture<ConnectResponse> answer = answers.get(frame.getRequestId());
+                if (answer != null) {
+                    answer.complete(frame);
+                }
+            }
+        }
+    }
+
+    private void refuse(long requestId, Status error) {
+        CompletableFuture<ConnectResponse> answer = answers.get(requestId);
+        if (answer != null) {
+            answer.completeExceptionally(BatonException.of(error));
+        } else {
+            LOG.log(Level.WARNING, "the broker refused a frame that nobody waits for: {0}", error.getMessage());
+        }
+    }
+
+    private final class Reader implements ClientResponseObserver<ConnectRequest, ConnectResponse> {
+        @Override
+        public void beforeStart(ClientCallStreamObserver<ConnectRequest> requests) {
+            out = requests;
+        }
+
+        @Override
+        public void onNext(ConnectResponse frame) {
+            take(frame);
+        }
+
+        @Override
+        public void onError(Throwable error) {
+            BatonException broken = BatonException.of(error);
+            welcome.completeExceptionally(broken);
+            Duration delay = broken.retryDelay().orElse(null);
+            end(goAway != null ? goAway : new SessionEndedException(broken.getMessage(), broken.reason(), delay));
+        }
+
+        @Override
+        public void onCompleted() {
+            SessionEndedException why = goAway != null ? goAway : SessionEndedException.plain();
+            welcome.completeExceptionally(why);
+            end(why);
+        }
+    }
+}

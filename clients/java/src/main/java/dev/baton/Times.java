@@ -1,0 +1,34 @@
+package dev.baton;
+
+import com.google.protobuf.Timestamp;
+import java.time.Duration;
+import java.time.Instant;
+
+/** Times and spans, between java.time and protobuf. */
+final class Times {
+    private Times() {}
+
+    static Duration toDuration(com.google.protobuf.Duration span) {
+        return Duration.ofSeconds(span.getSeconds(), span.getNanos());
+    }
+
+    static com.google.protobuf.Duration ofDuration(Duration span) {
+        return com.google.protobuf.Duration.newBuilder()
+                .setSeconds(span.getSeconds())
+                .setNanos(span.getNano())
+                .build();
+    }
+
+    /** As numbers: what a peer says need not be a time that java.time has. */
+    static int compare(Timestamp one, Timestamp other) {
+        int seconds = Long.compare(one.getSeconds(), other.getSeconds());
+        return seconds != 0 ? seconds : Integer.compare(one.getNanos(), other.getNanos());
+    }
+
+    static Timestamp ofInstant(Instant time) {
+        return Timestamp.newBuilder()
+                .setSeconds(time.getEpochSecond())
+                .setNanos(time.getNano())
+                .build();
+    }
+}

@@ -1,0 +1,17 @@
+package dev.baton;
+
+import io.grpc.Status;
+
+/** The server's certificate is not of the CA that is trusted, or not for this name. Trying again does not help. */
+public final class UntrustedException extends BatonException {
+    private static final long serialVersionUID = 1;
+
+    UntrustedException(Status.Code code, String message) {
+        super(code, message);
+    }
+
+    @Override
+    public boolean isPassing() {
+        return false;
+    }
+}

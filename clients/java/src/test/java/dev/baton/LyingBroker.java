@@ -1,0 +1,179 @@
+package dev.baton;
+
+import com.google.protobuf.ByteString;
+import dev.baton.v1.Acknowledged;
+import dev.baton.v1.Acknowledgement;
+import dev.baton.v1.AgentCard;
+import dev.baton.v1.AgentKey;
+import dev.baton.v1.AgentServiceGrpc;
+import dev.baton.v1.BrokerServiceGrpc;
+import dev.baton.v1.ConnectRequest;
+import dev.baton.v1.ConnectResponse;
+import dev.baton.v1.CreateChallengeRequest;
+import dev.baton.v1.CreateChallengeResponse;
+import dev.baton.v1.CreateTokenRequest;
+import dev.baton.v1.CreateTokenResponse;
+import dev.baton.v1.Credited;
+import dev.baton.v1.Envelope;
+import dev.baton.v1.GetAgentRequest;
+import dev.baton.v1.GetAgentResponse;
+import dev.baton.v1.Receipt;
+import dev.baton.v1.Welcome;
+import io.grpc.Grpc;
+import io.grpc.Server;
+import io.grpc.Status;
+import io.grpc.TlsServerCredentials;
+import io.grpc.stub.StreamObserver;
+import java.nio.file.Path;
+import java.security.KeyPair;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.function.BiConsumer;
+
+/** A broker that answers by script, and so lies and breaks off as a real one would not. */
+final class LyingBroker implements AutoCloseable {
+    final KeyPair key = Keys.generate();
+    final KeyPair bob = Keys.generate();
+    final List<Envelope> envelopes = new CopyOnWriteArrayList<>();
+    final BlockingQueue<Acknowledgement> acknowledgements = new LinkedBlockingQueue<>();
+    final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
+    volatile boolean refusesForGood;
+    /** What follows an envelope; a receipt unless a test says otherwise. */
+    volatile BiConsumer<ConnectRequest, StreamObserver<ConnectResponse>> onEnvelope =
+            (frame, out) -> out.onNext(receipt(frame, key));
+
+    private final Path certificate;
+    private final Server server;
+
+    LyingBroker(Path folder) throws Exception {
+        certificate = folder.resolve("server.pem");
+        Path certificateKey = folder.resolve("server.key");
+        Certificates.make("ip:127.0.0.1", certificate, certificateKey);
+        server = Grpc.newServerBuilderForPort(
+                        0, TlsServerCredentials.create(certificate.toFile(), certificateKey.toFile()))
+                .addService(new Agents())
+                .addService(new Broker())
+                .build()
+                .start();
+    }
+
+    AgentBuilder agent(String id) {
+        return Agent.builder()
+                .server("127.0.0.1:" + server.getPort())
+                .caFile(certificate)
+                .id(id)
+                .key(Keys.generate());
+    }
+
+    /** Delivers an envelope of bob's on the latest session. */
+    void deliver(Envelope envelope) {
+        dev.baton.v1.Delivery delivery = dev.baton.v1.Delivery.newBuilder()
+                .setDeliveryId(envelope.getMessageId())
+                .setEnvelope(envelope)
+                .setAttempt(1)
+                .build();
+        StreamObserver<ConnectResponse> out = sessions.get(sessions.size() - 1);
+        out.onNext(ConnectResponse.newBuilder().setDelivery(delivery).build());
+    }
+
+    ConnectResponse receipt(ConnectRequest frame, KeyPair signer) {
+        Receipt receipt = Receipt.newBuilder()
+                .setMessageId(frame.getEnvelope().getMessageId())
+                .setSequence(1)
+                .setHandoffId(frame.getEnvelope().getMessageId())
+                .setKeyId("broker")
+                .build();
+        byte[] signed = Signing.pae("application/vnd.baton.receipt.v1", Signing.receiptBody(receipt));
+        ByteString signature = ByteString.copyFrom(Keys.sign(signer.getPrivate(), signed));
+        return ConnectResponse.newBuilder()
+                .setRequestId(frame.getRequestId())
+                .setReceipt(receipt.toBuilder().setSignature(signature))
+                .build();
+    }
+
+    @Override
+    public void close() throws InterruptedException {
+        server.shutdownNow().awaitTermination();
+    }
+
+    private static AgentKey publicKey(String id, KeyPair key) {
+        return AgentKey.newBuilder()
+                .setKeyId(id)
+                .setPublicKey(ByteString.copyFrom(Keys.publicBytes(key)))
+                .build();
+    }
+
+    private final class Agents extends AgentServiceGrpc.AgentServiceImplBase {
+        @Override
+        public void createChallenge(CreateChallengeRequest request, StreamObserver<CreateChallengeResponse> out) {
+            ByteString challenge = ByteString.copyFrom(new byte[32]);
+            out.onNext(CreateChallengeResponse.newBuilder().setChallenge(challenge).build());
+            out.onCompleted();
+        }
+
+        @Override
+        public void createToken(CreateTokenRequest request, StreamObserver<CreateTokenResponse> out) {
+            if (refusesForGood) {
+                out.onError(Status.PERMISSION_DENIED.withDescription("never again").asRuntimeException());
+                return;
+            }
+            out.onNext(CreateTokenResponse.newBuilder().setToken("secret").build());
+            out.onCompleted();
+        }
+
+        @Override
+        public void getAgent(GetAgentRequest request, StreamObserver<GetAgentResponse> out) {
+            AgentCard card = AgentCard.newBuilder().addKeys(publicKey("k1", bob)).build();
+            out.onNext(GetAgentResponse.newBuilder()
+                    .setAgent(dev.baton.v1.Agent.newBuilder().setCard(card))
+                    .build());
+            out.onCompleted();
+        }
+    }
+
+    private final class Broker extends BrokerServiceGrpc.BrokerServiceImplBase {
+        @Override
+        public StreamObserver<ConnectRequest> connect(StreamObserver<ConnectResponse> out) {
+            sessions.add(out);
+            Welcome welcome = Welcome.newBuilder()
+                    .setBrokerId(Agent.BROKER_ID)
+                    .setBrokerKey(publicKey("broker", key))
+                    .setHeartbeatInterval(Times.ofDuration(Duration.ofMinutes(1)))
+                    .build();
+            out.onNext(ConnectResponse.newBuilder().setWelcome(welcome).build());
+            return new StreamObserver<>() {
+                @Override
+                public void onNext(ConnectRequest frame) {
+                    take(frame, out);
+                }
+
+                @Override
+                public void onError(Throwable error) {}
+
+                @Override
+                public void onCompleted() {
+                    out.onCompleted();
+                }
+            };
+        }
+
+        private void take(ConnectRequest frame, StreamObserver<ConnectResponse> out) {
+            ConnectResponse.Builder answer = ConnectResponse.newBuilder().setRequestId(frame.getRequestId());
+            switch (frame.getRequestCase()) {
+                case ENVELOPE -> {
+                    envelopes.add(frame.getEnvelope());
+                    onEnvelope.accept(frame, out);
+                }
+                case ACKNOWLEDGEMENT -> {
+                    acknowledgements.add(frame.getAcknowledgement());
+                    out.onNext(answer.setAcknowledged(Acknowledged.getDefaultInstance()).build());
+                }
+                case CREDIT -> out.onNext(answer.setCredited(Credited.getDefaultInstance()).build());
+                case HEARTBEAT, REQUEST_NOT_SET -> {}
+            }
+        }
+    }
+}

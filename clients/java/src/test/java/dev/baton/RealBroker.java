@@ -1,0 +1,148 @@
+package dev.baton;
+
+import static org.junit.jupiter.api.Assertions.fail;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonParser;
+import dev.baton.v1.AgentCard;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.TimeUnit;
+
+/** A real broker as a process: BATON_BIN says which. It can be killed and started again on the same port. */
+final class RealBroker implements AutoCloseable {
+    static final long PATIENCE_SECONDS = 20;
+    private static final String BATON = System.getenv("BATON_BIN");
+
+    private final Path folder;
+    private final Path data;
+    private final List<String> command = new ArrayList<>();
+    private Process process;
+    private String server = "127.0.0.1:0";
+
+    RealBroker(Path folder) {
+        this.folder = folder;
+        this.data = folder.resolve("data");
+        command.addAll(List.of(BATON, "dev", "--data", data.toString()));
+    }
+
+    /** The same broker, now as `baton serve` runs it: only operators register agents; more of its configuration. */
+    void serve(String more) throws Exception {
+        close();
+        Path config = folder.resolve("broker.toml");
+        Path tls = data.resolve("tls");
+        Files.writeString(
+                config,
+                """
+                listen = "%s"
+                data = "%s"
+                [tls]
+                certificate = "%s"
+                key = "%s"
+                %s
+                """
+                        .formatted(server, data, tls.resolve("server.pem"), tls.resolve("server.key"), more));
+        command.clear();
+        command.addAll(List.of(BATON, "serve", "--config", config.toString()));
+        start();
+    }
+
+    RealBroker start() throws Exception {
+        Path address = data.resolve("address");
+        Files.deleteIfExists(address);
+        List<String> whole = new ArrayList<>(command);
+        if (whole.contains("dev")) {
+            whole.addAll(List.of("--listen", server));
+        }
+        process = new ProcessBuilder(whole)
+                .redirectErrorStream(true)
+                .redirectOutput(ProcessBuilder.Redirect.appendTo(folder.resolve("broker.log").toFile()))
+                .start();
+        until("the broker is ready", () -> {
+            if (!process.isAlive()) {
+                fail(Files.readString(folder.resolve("broker.log")));
+            }
+            return Files.exists(address) && !Files.readString(address).isBlank();
+        });
+        server = Files.readString(address).strip();
+        return this;
+    }
+
+    void kill() throws InterruptedException {
+        process.destroyForcibly().waitFor(PATIENCE_SECONDS, TimeUnit.SECONDS);
+    }
+
+    @Override
+    public void close() throws InterruptedException {
+        process.destroy();
+        if (!process.waitFor(PATIENCE_SECONDS, TimeUnit.SECONDS)) {
+            kill();
+        }
+    }
+
+    Path ca() {
+        return data.resolve("tls").resolve("ca.pem");
+    }
+
+    String operatorToken() throws IOException {
+        return Files.readString(data.resolve("operator.token")).strip();
+    }
+
+    /** An agent of this broker, with a new key. */
+    AgentBuilder agent(String id) {
+        return Agent.builder().server(server).caFile(ca()).id(id).key(Keys.generate());
+    }
+
+    /** The same, registered and connected. */
+    static Agent begin(AgentBuilder from, String... types) throws Exception {
+        Agent agent = from.build();
+        try {
+            agent.register(AgentCard.newBuilder().addAllAgentTypes(List.of(types)).build());
+            agent.connect();
+            return agent;
+        } catch (BatonException e) {
+            agent.close();
+            throw e;
+        }
+    }
+
+    JsonArray deadLetters() throws Exception {
+        return JsonParser.parseString(cli("dlq", "list", "-o", "json")).getAsJsonArray();
+    }
+
+    String invite(String agentId) throws Exception {
+        return JsonParser.parseString(cli("agent", "invite", "--id", agentId, "-o", "json"))
+                .getAsJsonObject()
+                .get("invitation")
+                .getAsString();
+    }
+
+    private String cli(String... arguments) throws Exception {
+        List<String> whole = new ArrayList<>(List.of(BATON));
+        whole.addAll(List.of(arguments));
+        whole.addAll(List.of("--server", server, "--ca", ca().toString(), "--token", operatorToken()));
+        Process running = new ProcessBuilder(whole)
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+        String text = new String(running.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+        if (running.waitFor() != 0) {
+            fail(String.join(" ", arguments) + " ended with " + running.exitValue());
+        }
+        return text;
+    }
+
+    static void until(String what, Callable<Boolean> holds) throws Exception {
+        long deadlineNanos = System.nanoTime() + TimeUnit.SECONDS.toNanos(PATIENCE_SECONDS);
+        while (!holds.call()) {
+            if (System.nanoTime() > deadlineNanos) {
+                fail("not in time: " + what);
+            }
+            TimeUnit.MILLISECONDS.sleep(20);
+        }
+    }
+}

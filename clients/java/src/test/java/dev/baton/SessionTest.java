@@ -1,0 +1,171 @@
+package dev.baton;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.baton.Envelopes.About;
+import dev.baton.v1.Acknowledgement;
+import dev.baton.v1.ConnectResponse;
+import dev.baton.v1.Envelope;
+import dev.baton.v1.GoAway;
+import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.Info;
+import dev.baton.v1.MessageType;
+import dev.baton.v1.NackCause;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+
+/** The session, against a broker that lies and breaks off as a real one would not. */
+@Timeout(60)
+class SessionTest {
+    private static final Duration PATIENCE = Duration.ofSeconds(10);
+
+    @TempDir
+    Path folder;
+
+    private LyingBroker broker;
+
+    @BeforeEach
+    void start() throws Exception {
+        broker = new LyingBroker(folder);
+    }
+
+    @AfterEach
+    void stop() throws Exception {
+        broker.close();
+    }
+
+    @Test
+    void aReceiptOfSomebodyElseIsNone() throws Exception {
+        broker.onEnvelope = (frame, out) -> out.onNext(broker.receipt(frame, Keys.generate()));
+        try (Agent alice = broker.agent("alice").connect()) {
+            var refused = assertThrows(
+                    VerificationException.class, () -> alice.send("bob", About.NOTHING, info("hello")));
+            assertEquals("SIGNATURE_INVALID", refused.reason());
+        }
+    }
+
+    @Test
+    void whatHasNoAnswerIsSentAgainOnTheNextSession() throws Exception {
+        var receipts = broker.onEnvelope;
+        broker.onEnvelope = (frame, out) -> {
+            broker.onEnvelope = receipts;
+            GoAway goAway = GoAway.newBuilder()
+                    .setReconnectAfter(Times.ofDuration(Duration.ofMillis(600)))
+                    .build();
+            out.onNext(ConnectResponse.newBuilder().setGoAway(goAway).build());
+            out.onCompleted(); // without an answer
+        };
+        try (Agent alice = broker.agent("alice").connect()) {
+            long beganNanos = System.nanoTime();
+            alice.send("bob", About.NOTHING, info("again"));
+            long waitedMillis = TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - beganNanos);
+            assertTrue(waitedMillis >= 600 * 0.8, "as long as the broker asked for");
+            assertEquals(2, broker.envelopes.size());
+            assertEquals(broker.envelopes.get(0).toByteString(), broker.envelopes.get(1).toByteString());
+            assertEquals(2, broker.sessions.size());
+        }
+    }
+
+    @Test
+    void onlyWhatVerifiesIsGivenOut() throws Exception {
+        Envelope good = ofBob("good");
+        Envelope forged = Signing.sign(ofBob("forged"), "k1", Keys.generate());
+        Envelope unsigned = ofBob("unsigned").toBuilder().clearSignature().build();
+        Envelope unknownKey = Signing.sign(ofBob("unknown"), "k2", broker.bob);
+        Envelope newerType = Signing.sign(ofBob("newer").toBuilder().setMessageTypeValue(99).build(), "k1", broker.bob);
+        Envelope mismatched = Signing.sign(
+                ofBob("mismatched").toBuilder().setMessageType(MessageType.MESSAGE_TYPE_DELEGATION).build(),
+                "k1",
+                broker.bob);
+        try (Agent alice = broker.agent("alice").connect()) {
+            List<Envelope> bad = List.of(forged, unsigned, unknownKey, newerType, mismatched);
+            bad.forEach(broker::deliver);
+            broker.deliver(good);
+            Delivery<?> delivery = alice.poll(PATIENCE).orElseThrow();
+            assertEquals(good, delivery.envelope());
+            delivery.ack();
+            List<String> reasons = List.of(
+                    "SIGNATURE_INVALID", "SIGNATURE_MISSING", "KEY_UNKNOWN", "PAYLOAD_TYPE_MISMATCH",
+                    "PAYLOAD_TYPE_MISMATCH");
+            for (int i = 0; i < bad.size(); i++) {
+                Acknowledgement told = broker.acknowledgements.take();
+                assertEquals(bad.get(i).getMessageId(), told.getDeliveryId());
+                assertEquals(NackCause.NACK_CAUSE_POISON, told.getNack().getCause());
+                assertTrue(told.getNack().getReasonText().startsWith(reasons.get(i)), told.getNack().getReasonText());
+            }
+            assertTrue(broker.acknowledgements.take().hasAck());
+        }
+    }
+
+    @Test
+    void anAckThatWasCutOffIsMadeUpFor() throws Exception {
+        try (Agent alice = broker.agent("alice").connect()) {
+            Envelope envelope = ofBob("one");
+            broker.deliver(envelope);
+            Delivery<?> delivery = alice.poll(PATIENCE).orElseThrow();
+            broker.sessions.get(0).onCompleted();
+            RealBroker.until("another session", () -> broker.sessions.size() == 2);
+            alice.send("bob", About.NOTHING, info("the session is there"));
+            broker.sessions.get(1).onCompleted();
+            RealBroker.until("the session's end", () -> {
+                try {
+                    delivery.extend();
+                    return false;
+                } catch (SessionEndedException e) {
+                    return true;
+                }
+            });
+            delivery.ack();
+            broker.acknowledgements.clear();
+            RealBroker.until("another session", () -> broker.sessions.size() == 3);
+            broker.deliver(envelope);
+            broker.deliver(ofBob("two"));
+            assertEquals("two", ((Info) alice.poll(PATIENCE).orElseThrow().payload()).getText());
+            assertEquals(envelope.getMessageId(), broker.acknowledgements.take().getDeliveryId());
+        }
+    }
+
+    @Test
+    void anAgentThatIsRefusedForGoodEnds() throws Exception {
+        try (Agent alice = broker.agent("alice").connect()) {
+            CompletableFuture<HandedOver> handing = CompletableFuture.supplyAsync(() -> {
+                try {
+                    return alice.handOver("bob", "task", 1, HandoffRequest.getDefaultInstance(), List.of());
+                } catch (InterruptedException e) {
+                    throw new IllegalStateException(e);
+                }
+            });
+            RealBroker.until("the request", () -> broker.envelopes.size() == 1);
+            broker.refusesForGood = true;
+            broker.sessions.get(0).onCompleted();
+            for (var one : List.of(
+                    assertThrows(BatonException.class, alice::awaitEnd),
+                    assertThrows(BatonException.class, () -> alice.poll(Duration.ZERO)),
+                    assertThrows(BatonException.class, () -> alice.send("bob", About.NOTHING, info("x"))),
+                    assertThrows(ExecutionException.class, handing::get).getCause())) {
+                assertTrue(one.getMessage().contains("never again"), one.getMessage());
+            }
+        }
+    }
+
+    private Envelope ofBob(String text) {
+        return Signing.sign(
+                Envelopes.make(info(text), "bob", "alice", About.NOTHING, Instant.now()), "k1", broker.bob);
+    }
+
+    private static Info info(String text) {
+        return Info.newBuilder().setText(text).build();
+    }
+}

@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Everything that must hold for the Python client: format, lint, types, tests against a real broker, a wheel that works,
+# and the example of the README.
+#
+#   BATON_BIN=target/debug/baton clients/python/ci.sh
+#
+# Needs python3 with venv; installs the exact versions of the requirements, from PyPI, into BATON_CI_CACHE.
+set -euo pipefail
+
+: "${BATON_BIN:?must name the baton program}"
+BATON_BIN="$(realpath "$BATON_BIN")"
+export BATON_BIN
+cd "$(dirname "${BASH_SOURCE[0]}")"
+export no_grpc_proxy=127.0.0.1 no_proxy=127.0.0.1 PYTHONDONTWRITEBYTECODE=1
+
+cache="${BATON_CI_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/baton-ci}"
+locks="$(cat requirements.txt requirements-adapters.txt | sha256sum | cut -c1-12)"
+venv="$cache/python-client-$locks"
+if [[ ! -e "$venv/complete" ]]; then
+    rm -rf "$venv"
+    python3 -m venv "$venv"
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
+        -r requirements.txt -r requirements-adapters.txt
+    "$venv/bin/pip" check
+    touch "$venv/complete"
+fi
+export PATH="$venv/bin:$PATH"
+
+work="$(mktemp -d)"
+broker=
+serving=
+finish() {
+    for process in $serving $broker; do kill "$process" 2>/dev/null && wait "$process" 2>/dev/null || true; done
+    rm -rf "$work"
+}
+trap finish EXIT
+
+echo "# stubs"
+python generate.py
+echo "# format, lint, types"
+ruff format --check .
+ruff check .
+mypy
+echo "# tests"
+pytest --quiet -p no:cacheprovider
+echo "# the wheel"
+# From a copy: what a build leaves behind is not for this folder.
+cp -r pyproject.toml README.md src "$work"
+pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$work/dist" "$work"
+python3 -m venv --system-site-packages "$work/venv"
+# The dependencies are those of the tests.
+echo "$venv"/lib/python3*/site-packages > "$(echo "$work"/venv/lib/python3*/site-packages)/tests.pth"
+"$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$work"/dist/*.whl
+(
+    cd "$work"
+    "$work/venv/bin/python" -c '
+import pathlib, baton
+folder = pathlib.Path(baton.__file__).parent
+assert "venv" in str(folder), folder
+assert (folder / "py.typed").exists() and list(folder.glob("_gen/baton/v1/*.pyi"))
+assert baton.v1.HandoffRequest(task_type="x").task_type == "x"
+'
+)
+echo "# the example"
+"$BATON_BIN" dev --data "$work/data" --port 0 >"$work/broker.log" 2>&1 &
+broker=$!
+until [[ -s "$work/data/address" ]]; do kill -0 "$broker"; sleep 0.05; done
+example() {
+    "$work/venv/bin/python" examples/ticket_agent.py --server "$(cat "$work/data/address")" \
+        --ca "$work/data/tls/ca.pem" "$@"
+}
+example --id bob --key "$work/bob.pem" serve >"$work/bob.log" 2>&1 &
+serving=$!
+until grep -q "waiting for tickets" "$work/bob.log"; do kill -0 "$serving"; sleep 0.05; done
+example --id alice --key "$work/alice.pem" offer --to bob --task ticket-1 | tee "$work/alice.log"
+grep -q "ticket-1: handed over, owned by bob at epoch 2" "$work/alice.log"
+echo "the Python client is in order"

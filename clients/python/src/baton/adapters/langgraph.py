@@ -1,0 +1,53 @@
+"""A handoff as a node of a LangGraph graph. Needs `langgraph`: pip install baton-client[langgraph]."""
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from langchain_core.load import dumpd
+from langchain_core.messages import BaseMessage, messages_to_dict
+
+from baton import Agent, json_section, v1
+
+Node = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+
+
+def handoff_node(
+    agent: Agent,
+    receiver_id: str,
+    task_type: str,
+    *,
+    result_key: str = "handoff",
+    summary: Callable[[Mapping[str, Any]], str] | None = None,
+) -> Node:
+    """A node that delegates the graph's state as a task and comes back with the result.
+
+    The state goes along as the context: `messages` as the section history_log, all else as session_variables. The
+    update is `{result_key: {"task_id", "status", "result", "details"}}`. A delegation that nobody takes raises
+    HandoffFailedError, which ends the run unless the node has a retry policy or an error handler.
+
+        graph.add_node("billing", handoff_node(agent, "type:billing", "invoice-question"))
+    """
+
+    async def node(state: Mapping[str, Any]) -> dict[str, Any]:
+        request = v1.HandoffRequest(
+            task_type=task_type,
+            reason=v1.HANDOFF_REASON_WORKFLOW,
+            initial_context_summary=summary(state) if summary else "",
+        )
+        task_id = f"langgraph-{uuid.uuid4()}"
+        outcome = await agent.delegate(receiver_id, task_id, request, state_sections(state))
+        status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")
+        update = {"task_id": task_id, "status": status, "result": outcome.result, "details": outcome.details}
+        return {result_key: update}
+
+    return node
+
+
+def state_sections(state: Mapping[str, Any]) -> list[v1.ContextSection]:
+    """A graph's state as context: `messages` as history_log, all else as session_variables."""
+    messages = state.get("messages", [])
+    history = messages_to_dict([one for one in messages if isinstance(one, BaseMessage)])
+    variables = {key: dumpd(value) for key, value in state.items() if key != "messages"}
+    sections = [json_section("history_log", history)] if history else []
+    return [*sections, json_section("session_variables", variables)]

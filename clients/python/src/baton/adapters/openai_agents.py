@@ -1,0 +1,64 @@
+"""A handoff as a tool of the OpenAI Agents SDK. Needs `openai-agents`: pip install baton-client[openai-agents]."""
+
+import hashlib
+import json
+import re
+import uuid
+from typing import Any
+
+from agents import FunctionTool
+
+from baton import Agent, BatonError, HandoffFailedError, json_section, v1
+
+_NAME_CHARACTERS_MAX = 40
+_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "summary": {"type": "string", "description": "What is to be done, in one or two sentences."},
+        "details": {"type": "string", "description": "Everything that the other agent needs to know for it."},
+    },
+    "required": ["summary", "details"],
+    "additionalProperties": False,
+}
+
+
+def handoff_tool(agent: Agent, receiver_id: str, task_type: str, *, description: str, name: str = "") -> FunctionTool:
+    """A tool `transfer_to_NAME` that delegates a task and gives the model the result.
+
+    What the model is told is JSON: `status`, `result` and `details`, or `error` and `message` where nobody took the
+    task or the broker refused, so that it can go on by other means.
+
+        Agent(name="triage", tools=[handoff_tool(agent, "type:billing", "invoice-question", description="…")])
+    """
+
+    async def invoke(_context: Any, arguments: str) -> str:
+        asked = json.loads(arguments)
+        request = v1.HandoffRequest(
+            task_type=task_type, reason=v1.HANDOFF_REASON_SKILL, initial_context_summary=asked["summary"]
+        )
+        sections = [json_section("task_description", asked)]
+        try:
+            outcome = await agent.delegate(receiver_id, f"tool-{uuid.uuid4()}", request, sections)
+        except HandoffFailedError as error:
+            return json.dumps({"error": error.reason, "message": error.message, "rejections": error.rejections})
+        except BatonError as error:
+            return json.dumps({"error": error.reason or error.code.name, "message": error.message})
+        status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")
+        return json.dumps({"status": status, "result": outcome.result, "details": outcome.details})
+
+    return FunctionTool(
+        name=name or tool_name(receiver_id),
+        description=description,
+        params_json_schema=_PARAMETERS,
+        on_invoke_tool=invoke,
+        strict_json_schema=True,
+    )
+
+
+def tool_name(receiver_id: str) -> str:
+    """`transfer_to_NAME`, in the characters and the length that tools may have; a hash marks what was cut."""
+    plain = "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", receiver_id.removeprefix("type:"))
+    if len(plain) <= _NAME_CHARACTERS_MAX:
+        return plain
+    mark = hashlib.sha256(receiver_id.encode()).hexdigest()[:8]
+    return f"{plain[: _NAME_CHARACTERS_MAX - len(mark) - 1]}_{mark}"

@@ -1,0 +1,114 @@
+"""The connection to a broker: TLS, who calls, and the calls that are not on the session."""
+
+import os
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from google.protobuf.message import Message
+
+from baton import v1
+from baton.errors import BatonError
+from baton.session import CALL_TIMEOUT_SECONDS
+from baton.signing import sign_session
+
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+
+File = str | os.PathLike[str]
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who an agent is, and the key that proves it."""
+
+    agent_id: str
+    key_id: str
+    key: Ed25519PrivateKey
+
+
+class Connection:
+    """A channel with the services of baton.v1.
+
+    Who calls is proven by the client certificate if there is one, else by the token that `prove` gets for the signed
+    challenge. An operator's token goes with every call but the session, which is always the agent's own.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        identity: Identity,
+        *,
+        ca_file: File | None,
+        cert_file: File | None,
+        cert_key_file: File | None,
+        operator_token: str | None,
+    ) -> None:
+        self._identity = identity
+        self._is_certified = cert_file is not None
+        self._operator_token = operator_token
+        self._token = ""
+        credentials = grpc.ssl_channel_credentials(_read(ca_file), _read(cert_key_file), _read(cert_file))
+        options = [
+            ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            # The agent's own backoff says when to try again.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 1_000),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+        ]
+        self._channel = grpc.aio.secure_channel(server, credentials, options=options)
+        self.broker = v1.BrokerServiceStub(self._channel)
+        self.agents = v1.AgentServiceStub(self._channel)
+        self.handoffs = v1.HandoffServiceStub(self._channel)
+        self.tasks = v1.TaskServiceStub(self._channel)
+
+    async def prove(self) -> str:
+        """Signs a challenge for a token, which later calls carry. Raises BatonError."""
+        identity = self._identity
+        request = v1.CreateChallengeRequest(agent_id=identity.agent_id)
+        challenge = (await self._once(self.agents.CreateChallenge, request, ())).challenge
+        proof = v1.CreateTokenRequest(
+            agent_id=identity.agent_id,
+            key_id=identity.key_id,
+            challenge=challenge,
+            signature=sign_session(identity.agent_id, identity.key_id, challenge, identity.key),
+        )
+        self._token = (await self._once(self.agents.CreateToken, proof, ())).token
+        return self._token
+
+    async def for_session(self) -> Metadata:
+        """What a session is opened with: nothing but the certificate, or a fresh token."""
+        return () if self._is_certified else _bearer(await self.prove())
+
+    async def call(self, method: Any, request: Message) -> Any:
+        """One call. A token that has run out is replaced once. Raises BatonError."""
+        try:
+            return await self._once(method, request, _bearer(self._operator_token or self._token))
+        except BatonError as error:
+            if error.reason != "TOKEN_INVALID" or self._operator_token or not self._token:
+                raise
+        return await self._once(method, request, _bearer(await self.prove()))
+
+    async def close(self) -> None:
+        """Closes the channel."""
+        await self._channel.close()
+
+    async def _once(self, method: Any, request: Message, metadata: Metadata) -> Any:
+        call: Awaitable[Any] = method(request, metadata=metadata, timeout=CALL_TIMEOUT_SECONDS)
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise BatonError.from_call(error) from error
+
+
+def _bearer(token: str) -> Metadata:
+    return (("authorization", f"Bearer {token}"),) if token else ()
+
+
+def _read(file: File | None) -> bytes | None:
+    return None if file is None else Path(file).read_bytes()

@@ -1,0 +1,47 @@
+"""Whose key is it: the public keys of other agents, pinned or from the broker's directory."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+
+from baton import v1
+from baton.errors import VerificationError
+from baton.signing import verify_envelope
+
+KEY_CACHE_SECONDS = 60.0
+"""How long another agent's keys are believed before they are fetched again, and so how late a revocation is noticed."""
+
+
+class Directory:
+    """Keys by agent and key id. An agent whose keys are pinned is never asked for at the broker."""
+
+    def __init__(
+        self, get_agent: Callable[[str], Awaitable[v1.Agent]], pinned: Mapping[str, Iterable[v1.AgentKey]]
+    ) -> None:
+        self._get_agent = get_agent
+        self._pinned = {agent_id: {key.key_id: key for key in keys} for agent_id, keys in pinned.items()}
+        self._broker = v1.Welcome()
+        self._fetched: dict[str, tuple[float, dict[str, v1.AgentKey]]] = {}
+
+    def meet_broker(self, welcome: v1.Welcome) -> None:
+        """The broker's own key, as it says it over TLS; used unless the broker's keys are pinned."""
+        self._broker = welcome
+
+    async def verify(self, envelope: v1.Envelope) -> None:
+        """Checks the sender's signature. Raises VerificationError; BatonError if the keys cannot be had."""
+        verify_envelope(envelope, await self.key(envelope.sender_id, envelope.key_id))
+
+    async def key(self, agent_id: str, key_id: str) -> v1.AgentKey:
+        """One key. Raises VerificationError, KEY_UNKNOWN; BatonError if the keys cannot be had."""
+        keys = self._pinned.get(agent_id)
+        broker_key = self._broker.broker_key
+        if keys is None and agent_id == self._broker.broker_id and key_id == broker_key.key_id:
+            return broker_key
+        if keys is None:
+            fetched_at, keys = self._fetched.get(agent_id, (0.0, {}))
+            if key_id not in keys or time.monotonic() - fetched_at > KEY_CACHE_SECONDS:
+                card = (await self._get_agent(agent_id)).card
+                keys = {key.key_id: key for key in card.keys}
+                self._fetched[agent_id] = (time.monotonic(), keys)
+        if key_id not in keys:
+            raise VerificationError("KEY_UNKNOWN", f"{agent_id} has no key {key_id}")
+        return keys[key_id]

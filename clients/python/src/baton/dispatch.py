@@ -1,0 +1,238 @@
+"""Who gets a delivery: a handoff that waits for it, a handler, or whoever reads the agent's mail."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
+
+from baton import v1
+from baton.conversation import Conversation
+from baton.delivery import Delivery
+from baton.errors import BatonError, HandoffFailedError, PoisonError, RetryLaterError
+from baton.handoffs import Offer
+
+if TYPE_CHECKING:
+    from baton.agent import Agent
+
+_LOG = logging.getLogger("baton")
+
+Handler = Callable[[Delivery], Awaitable[None]]
+HandoffHandler = Callable[[Offer], Awaitable[None]]
+
+_OF_A_HANDOFF = (
+    v1.TaskContextTransfer,
+    v1.HandoffCancel,
+    v1.HandoffAccept,
+    v1.HandoffReject,
+    v1.HandoffComplete,
+)
+_FINAL = (v1.TASK_STATUS_COMPLETED, v1.TASK_STATUS_FAILED, v1.TASK_STATUS_CANCELED)
+# To know of them is enough; a handler is not needed.
+_NEWS = (v1.ErrorNotification, v1.TaskStatusUpdate, v1.HandoffReject, v1.HandoffCancel, v1.HandoffComplete)
+_TOO_LATE = {"HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH"}
+
+
+class Dispatcher:
+    """Gives each delivery to its handler, keeps it extended meanwhile, and acks or nacks it by how the handler ends."""
+
+    def __init__(self, agent: "Agent", handler_timeout: timedelta | None) -> None:
+        self.handlers: dict[type[Message], Handler] = {}
+        self.handoff_handler: HandoffHandler | None = None
+        self.active_count = 0
+        """Handoffs that are worked on."""
+        self._agent = agent
+        self._timeout = None if handler_timeout is None else handler_timeout.total_seconds()
+        self._conversations: dict[str, Conversation] = {}
+        self._results: dict[str, Conversation] = {}
+        self._held: dict[str, Delivery] = {}
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_stopping = False
+
+    @property
+    def has_handlers(self) -> bool:
+        """Whether mail goes to handlers at all."""
+        return bool(self.handlers) or self.handoff_handler is not None
+
+    def conversation(self, handoff_id: str) -> contextlib.AbstractContextManager[Conversation]:
+        """The mail of one handoff, for as long as this lasts."""
+        return self._waiting(self._conversations, handoff_id)
+
+    def results(self, task_id: str) -> contextlib.AbstractContextManager[Conversation]:
+        """The final status of a task, for as long as this lasts."""
+        return self._waiting(self._results, task_id)
+
+    @contextlib.contextmanager
+    def _waiting(self, waiting: dict[str, Conversation], name: str) -> Iterator[Conversation]:
+        mail = waiting[name] = Conversation()
+        try:
+            yield mail
+        finally:
+            if waiting.get(name) is mail:
+                del waiting[name]
+            for delivery in mail.rest():
+                self.dispatch(delivery)
+
+    def fail(self, why: BatonError) -> None:
+        """There will be no further mail."""
+        for mail in [*self._conversations.values(), *self._results.values()]:
+            mail.fail(why)
+
+    def renew(self, arrived: v1.Delivery) -> bool:
+        """Whether a message that was handed out again is in somebody's hands already, who then goes on with it."""
+        held = self._held.get(arrived.envelope.message_id)
+        if held is None:
+            return False
+        held.renew(arrived)
+        return True
+
+    def settled(self, delivery: Delivery) -> None:
+        """A delivery was acked or nacked."""
+        self._held.pop(delivery.envelope.message_id, None)
+
+    def dispatch(self, delivery: Delivery) -> None:
+        """Gives it to whoever is to have it."""
+        if self.has_handlers or self._waiting_for(delivery) is not None:
+            task = asyncio.create_task(self._give(delivery))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        else:
+            self._agent.leave(delivery)
+
+    async def _give(self, delivery: Delivery) -> None:
+        try:
+            await self._route(delivery)
+        except BatonError as error:
+            _LOG.warning("what became of %r could not be told: %s", delivery, error)
+
+    async def _route(self, delivery: Delivery) -> None:
+        payload = delivery.payload
+        mail = self._waiting_for(delivery)
+        handler = self.handlers.get(type(payload))
+        if mail is not None:
+            self._hold(delivery)
+            mail.put(delivery)
+        elif self._is_stopping:
+            await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
+        elif self.handoff_handler and isinstance(payload, v1.HandoffRequest | v1.TaskContextTransfer):
+            await self._offer(delivery, self.handoff_handler)
+        elif handler is not None:
+            await self._handle(delivery, handler)
+        elif self.has_handlers:
+            await self._by_default(delivery)
+        else:
+            self._agent.leave(delivery)
+
+    async def stop(self, grace: timedelta) -> None:
+        """Lets handlers end, with the mail that they wait for; those that do not are cancelled.
+
+        What these had, and whatever else comes meanwhile, is nacked as SHUTDOWN.
+        """
+        self._is_stopping = True
+        running = {
+            task for task in self._running if task is not asyncio.current_task()
+        }  # a handler may close its agent
+        if running:
+            _, late = await asyncio.wait(running, timeout=grace.total_seconds())
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _waiting_for(self, delivery: Delivery) -> Conversation | None:
+        payload = delivery.payload
+        if isinstance(payload, v1.TaskStatusUpdate) and payload.status in _FINAL:
+            return self._results.get(delivery.envelope.task_id)
+        is_of_broker = delivery.envelope.sender_id == self._agent.welcome.broker_id
+        if isinstance(payload, _OF_A_HANDOFF) or (is_of_broker and isinstance(payload, v1.ErrorNotification)):
+            return self._conversations.get(delivery.handoff_id)
+        return None
+
+    def _hold(self, delivery: Delivery) -> None:
+        self._held[delivery.envelope.message_id] = delivery
+        delivery.keep()
+
+    async def _offer(self, delivery: Delivery, handler: HandoffHandler) -> None:
+        capacity = self._agent.capacity
+        if isinstance(delivery.payload, v1.HandoffRequest) and 0 < capacity <= self.active_count:
+            await self._agent.reject(delivery, v1.REJECT_REASON_OVERLOADED, f"works on {capacity} handoffs already")
+            await delivery.ack()
+            return
+        self._hold(delivery)
+        self.active_count += 1
+        try:
+            with self.conversation(delivery.handoff_id) as mail:
+                offer = Offer(self._agent, mail, delivery)
+                await self._guarded(lambda: offer.in_hand, offer.handoff_id, self._decided(offer, handler))
+        finally:
+            self.active_count -= 1
+
+    async def _decided(self, offer: Offer, handler: HandoffHandler) -> None:
+        await handler(offer)
+        if not offer.is_over:
+            raise RuntimeError("the handler has neither rejected nor completed the handoff")
+
+    async def _handle(self, delivery: Delivery, handler: Handler) -> None:
+        async def run() -> None:
+            await handler(delivery)
+            if not delivery.is_settled:
+                await delivery.ack()
+
+        self._hold(delivery)
+        await self._guarded(lambda: delivery, delivery.envelope.message_id, run())
+
+    async def _guarded(self, in_hand: Callable[[], Delivery | None], what: str, handling: Awaitable[None]) -> None:
+        """Waits for a handler; whatever it raises becomes a nack of what it had in hand."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                await handling
+        except asyncio.CancelledError:
+            if not self._is_stopping:
+                raise
+            verdict: v1.Nack | None = v1.Nack(cause=v1.NACK_CAUSE_SHUTDOWN, reason_text="the agent is stopping")
+        except Exception as error:  # noqa: BLE001
+            verdict = _verdict(error, what)
+        else:
+            return
+        delivery = in_hand()
+        if delivery is None or delivery.is_settled:
+            return
+        if verdict is None:
+            await delivery.ack()
+        else:
+            retry_after = verdict.retry_after.ToTimedelta() if verdict.HasField("retry_after") else None
+            await delivery.nack(verdict.cause, verdict.reason_text, retry_after=retry_after)
+
+    async def _by_default(self, delivery: Delivery) -> None:
+        payload, envelope = delivery.payload, delivery.envelope
+        kind = type(payload).__name__
+        if isinstance(payload, v1.HandoffRequest):
+            await self._agent.reject(delivery, v1.REJECT_REASON_OTHER, "this agent takes no handoffs")
+            await delivery.ack()
+        elif isinstance(payload, _NEWS):
+            _LOG.info("%s of %s about task %s, which no handler is for", kind, envelope.sender_id, envelope.task_id)
+            await delivery.ack()
+        else:
+            _LOG.warning("%s %s of %s, which no handler is for", kind, envelope.message_id, envelope.sender_id)
+            await delivery.nack(v1.NACK_CAUSE_POISON, f"this agent has no handler for {kind}")
+
+
+def _verdict(error: Exception, what: str) -> v1.Nack | None:
+    """What becomes of a message whose handler has raised this; None: it is taken, for trying again cannot help."""
+    text = f"{type(error).__name__}: {error}"
+    failure = v1.Nack(cause=v1.NACK_CAUSE_FAILURE, reason_text=text)
+    match error:
+        case PoisonError():
+            return v1.Nack(cause=v1.NACK_CAUSE_POISON, reason_text=text)
+        case RetryLaterError():
+            failure.retry_after.FromTimedelta(error.retry_after)
+        case HandoffFailedError():
+            _LOG.info("handoff %s has ended: %s", error.handoff_id, error)
+        case BatonError() if error.reason in _TOO_LATE:
+            _LOG.warning("the handoff has gone on without the handler of %s: %s", what, error)
+            return None
+        case _:
+            _LOG.error("the handler of %s failed", what, exc_info=error)
+    return failure

@@ -1,0 +1,126 @@
+"""The messages of a handoff as calls."""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from google.protobuf.message import Message
+
+from baton import v1
+from baton.delivery import Delivery, duration
+from baton.errors import VerificationError
+from baton.signing import context_digest
+
+
+class Messages:
+    """What an agent says, each step as a call that returns the broker's receipt. Raises BatonError where it refuses."""
+
+    async def send(
+        self,
+        payload: Message,
+        *,
+        receiver_id: str = "",
+        task_id: str = "",
+        epoch: int = 0,
+        correlation_id: str = "",
+        expires_at: datetime | None = None,
+    ) -> v1.Receipt:
+        """Signs and sends a payload of baton.v1."""
+        raise NotImplementedError
+
+    async def reply(self, to: Delivery, payload: Message) -> v1.Receipt:
+        """Sends to the sender of a message, about the same task, epoch and handoff."""
+        return await self.send(
+            payload,
+            receiver_id=to.envelope.sender_id,
+            task_id=to.envelope.task_id,
+            epoch=to.envelope.epoch,
+            correlation_id=to.handoff_id,
+        )
+
+    async def request_handoff(
+        self, receiver_id: str, task_id: str, request: v1.HandoffRequest, *, epoch: int = 1
+    ) -> v1.Receipt:
+        """Asks an agent, or any able one of `type:NAME`, to take a task. The receipt's handoff_id names the handoff.
+
+        A task_id that is new makes the task, owned by this agent at epoch 1. Raises BatonError, for example
+        HANDOFF_OPEN, STALE_EPOCH, LOOP_LIMIT, RECEIVER_UNKNOWN.
+        """
+        return await self.send(request, receiver_id=receiver_id, task_id=task_id, epoch=epoch)
+
+    async def accept(
+        self, request: Delivery, *, wanted_sections: Iterable[str] = (), estimate: timedelta | None = None
+    ) -> v1.Receipt:
+        """Takes the handoff of a delivered HandoffRequest; `wanted_sections` empty means the whole context."""
+        accept = v1.HandoffAccept(estimated_handoff_time=duration(estimate), wanted_sections=wanted_sections)
+        return await self.reply(request, accept)
+
+    async def reject(
+        self,
+        request: Delivery,
+        reason: v1.RejectReason,
+        text: str = "",
+        *,
+        retry_after: timedelta | None = None,
+        alternatives: Iterable[str] = (),
+    ) -> v1.Receipt:
+        """Does not take the handoff of a delivered HandoffRequest, for a reason REJECT_REASON_*."""
+        reject = v1.HandoffReject(
+            reason=reason,
+            reason_text=text,
+            retry_after=duration(retry_after),
+            alternative_agent_suggestions=alternatives,
+        )
+        return await self.reply(request, reject)
+
+    async def cancel(self, request: v1.Receipt, candidate_id: str, text: str = "") -> v1.Receipt:
+        """Takes back a handoff that this agent asked for, before it is complete. `request` is the request's receipt."""
+        return await self.send(
+            v1.HandoffCancel(reason_text=text),
+            receiver_id=candidate_id,
+            task_id=request.task_id,
+            epoch=request.epoch,
+            correlation_id=request.handoff_id,
+        )
+
+    async def send_context(self, accept: Delivery, sections: Iterable[v1.ContextSection]) -> v1.Receipt:
+        """Hands the context over, to the candidate of a delivered HandoffAccept: the sections that it wants, or all."""
+        wanted = set(accept.payload.wanted_sections)
+        chosen = [section for section in sections if not wanted or section.name in wanted]
+        context = v1.TaskContextTransfer(sections=chosen, context_digest=context_digest(chosen))
+        return await self.reply(accept, context)
+
+    async def complete(
+        self, context: Delivery, outcome: v1.HandoffOutcome = v1.HANDOFF_OUTCOME_SUCCESS, details: str = ""
+    ) -> v1.Receipt:
+        """Ends the handoff of a delivered TaskContextTransfer.
+
+        By SUCCESS this agent owns the task from the receipt on, at the receipt's epoch; not before. The digest is
+        computed from the sections: raises VerificationError, CONTEXT_DIGEST_MISMATCH if it is not what the sender said.
+        """
+        digest = context_digest(context.payload.sections)
+        if outcome == v1.HANDOFF_OUTCOME_SUCCESS and digest != context.payload.context_digest:
+            raise VerificationError("CONTEXT_DIGEST_MISMATCH", f"the sections have the digest {digest.hex()}")
+        complete = v1.HandoffComplete(outcome=outcome, context_digest=digest, details=details)
+        return await self.reply(context, complete)
+
+    async def update_status(
+        self,
+        task_id: str,
+        epoch: int,
+        status: v1.TaskStatus,
+        details: str = "",
+        *,
+        progress: float | None = None,
+        result: Mapping[str, Any] | None = None,
+        receiver_id: str = "",
+        handoff_id: str = "",
+    ) -> v1.Receipt:
+        """Says how a task is doing that this agent owns: TASK_STATUS_*, progress from 0 to 1; a final status is final.
+
+        With `handoff_id` and IN_PROGRESS, the side of an open handoff that is on turn gets more time.
+        """
+        update = v1.TaskStatusUpdate(status=status, details=details, progress=progress)
+        if result is not None:
+            update.result.update(result)
+        return await self.send(update, receiver_id=receiver_id, task_id=task_id, epoch=epoch, correlation_id=handoff_id)

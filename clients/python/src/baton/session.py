@@ -1,0 +1,167 @@
+"""One session with the broker: a `Connect` stream, its frames, its heartbeats. It ends once and is not used again."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from baton import v1
+from baton.errors import BatonError
+
+_LOG = logging.getLogger("baton")
+
+CALL_TIMEOUT_SECONDS = 30.0
+"""How long a call or an answer on the session may take."""
+_CLOSE_SECONDS = 5.0
+
+
+class SessionEndedError(BatonError):
+    """The session has ended, and with it every question on it; what was sent may or may not have been taken."""
+
+
+class Session:
+    """An open session. `open` makes one."""
+
+    def __init__(
+        self,
+        call: Any,
+        welcome: v1.Welcome,
+        deliver: Callable[[v1.Delivery], None],
+        heartbeat: Callable[[], v1.Heartbeat],
+    ) -> None:
+        self.welcome = welcome
+        self._call = call
+        self._deliver = deliver
+        self._heartbeat = heartbeat
+        self._request_ids = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[v1.ConnectResponse]] = {}
+        self._writing = asyncio.Lock()
+        self._end: SessionEndedError | None = None
+        self._reader = asyncio.create_task(self._read())
+        self._beater = asyncio.create_task(self._beat())
+
+    @classmethod
+    async def open(
+        cls,
+        broker: Any,
+        metadata: tuple[tuple[str, str], ...],
+        deliver: Callable[[v1.Delivery], None],
+        heartbeat: Callable[[], v1.Heartbeat],
+    ) -> "Session":
+        """Opens the stream and waits for the broker's welcome. Raises BatonError."""
+        call = broker.Connect(metadata=metadata)
+        try:
+            first = await asyncio.wait_for(call.read(), CALL_TIMEOUT_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise BatonError.from_call(error) from error
+        except TimeoutError:
+            call.cancel()
+            raise no_answer() from None
+        if first is grpc.aio.EOF or not first.HasField("welcome"):
+            call.cancel()
+            raise BatonError(grpc.StatusCode.UNAVAILABLE, "the session ended before it began")
+        return cls(call, first.welcome, deliver, heartbeat)
+
+    async def ended(self) -> SessionEndedError:
+        """Waits for the session's end. Returns why; its retry_delay is the broker's word on when to come back."""
+        await asyncio.wait([self._reader])
+        assert self._end is not None  # noqa: S101
+        return self._end
+
+    async def ask(
+        self, frame: v1.ConnectRequest, *, seconds_max: float | None = CALL_TIMEOUT_SECONDS
+    ) -> v1.ConnectResponse:
+        """Sends one frame and waits for its answer. Raises BatonError; SessionEndedError if there will be no answer."""
+        frame.request_id = next(self._request_ids)
+        answer = asyncio.get_running_loop().create_future()
+        self._answers[frame.request_id] = answer
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._write(frame)
+                response: v1.ConnectResponse = await answer
+        except TimeoutError:
+            raise no_answer() from None
+        finally:
+            del self._answers[frame.request_id]
+            answer.cancel()
+        if response.HasField("error"):
+            raise BatonError.from_status(response.error)
+        return response
+
+    async def close(self) -> None:
+        """Ends the session in order: says that nothing more comes, and reads what is still on its way."""
+        self._beater.cancel()
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._call.done_writing()
+                await asyncio.wait([self._reader])
+        except (TimeoutError, asyncio.InvalidStateError, grpc.aio.UsageError, grpc.aio.AioRpcError):
+            pass
+        self._call.cancel()
+        await asyncio.gather(self._reader, self._beater, return_exceptions=True)
+
+    async def _write(self, frame: v1.ConnectRequest) -> None:
+        async with self._writing:
+            if self._end is not None:
+                raise self._end
+            try:
+                await self._call.write(frame)
+            except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+                raise self._end or _ended() from error
+
+    async def _read(self) -> None:
+        """Gives every frame to whoever waits for it, until the session's end."""
+        end = _ended()
+        try:
+            while (frame := await self._call.read()) is not grpc.aio.EOF:
+                if frame.HasField("go_away"):
+                    wait = frame.go_away.reconnect_after
+                    end = _ended(frame.go_away.reason_text, "SHUTTING_DOWN", wait.seconds + wait.nanos / 1e9)
+                else:
+                    self._take(frame)
+        except grpc.aio.AioRpcError as error:
+            if not end.reason:
+                broken = BatonError.from_call(error)
+                end = _ended(broken.message, broken.reason, broken.retry_delay)
+        except asyncio.CancelledError:
+            pass  # by close, of the call under it
+        finally:
+            self._end = end
+            self._beater.cancel()
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(end)
+
+    def _take(self, frame: v1.ConnectResponse) -> None:
+        answer = self._answers.get(frame.request_id)
+        if frame.HasField("delivery"):
+            self._deliver(frame.delivery)
+        elif answer is not None and not answer.done():
+            answer.set_result(frame)
+        elif frame.HasField("error"):
+            _LOG.warning("the broker refused a frame that nobody waits for: %s", frame.error.message)
+
+    async def _beat(self) -> None:
+        """Says that the agent is there, as often as the broker wants."""
+        interval = self.welcome.heartbeat_interval
+        seconds = max(interval.seconds + interval.nanos / 1e9, 0.1)
+        while True:
+            try:
+                await self._write(v1.ConnectRequest(heartbeat=self._heartbeat()))
+            except BatonError:
+                return  # the session has ended, and whoever uses it learns that by itself
+            await asyncio.sleep(seconds)
+
+
+def _ended(
+    text: str = "the session has ended", reason: str = "", retry_delay: float | None = None
+) -> SessionEndedError:
+    return SessionEndedError(grpc.StatusCode.UNAVAILABLE, text, reason=reason, retry_delay=retry_delay)
+
+
+def no_answer() -> BatonError:
+    """Nobody knows whether it was taken."""
+    return BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")

@@ -1,0 +1,79 @@
+"""A real broker as a process, for tests: BATON_BIN says which."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from baton import Agent, generate_key
+
+BATON = os.environ.get("BATON_BIN")
+PATIENCE_SECONDS = 20.0
+needs_broker = pytest.mark.skipif(not BATON, reason="BATON_BIN names no broker")
+
+
+class RealBroker:
+    """A broker with its folder; it can be killed and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.ca = self.data / "tls" / "ca.pem"
+        self.server = ""
+        self._config: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    async def start(self) -> None:
+        address = self.data / "address"
+        address.unlink(missing_ok=True)
+        listen = self.server or "127.0.0.1:0"
+        command = [str(BATON), "dev", "--data", str(self.data), "--listen", listen]
+        if self._config is not None:
+            command = [str(BATON), "serve", "--config", str(self._config)]
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (address.exists() and address.read_text().strip()):
+                assert self._process.poll() is None, (self.folder / "broker.log").read_text()[-2000:]
+                await asyncio.sleep(0.02)
+        self.server = address.read_text().strip()
+
+    async def serve(self, more: str = "") -> None:
+        """The same broker, now as `baton serve` runs it: only operators register agents."""
+        self.stop()
+        tls = self.data / "tls"
+        lines = [f'listen = "{self.server}"', f'data = "{self.data}"', "[tls]"]
+        lines += [f'certificate = "{tls / "server.pem"}"', f'key = "{tls / "server.key"}"', more]
+        self._config = self.folder / "broker.toml"
+        self._config.write_text("\n".join(lines))
+        await self.start()
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def agent(self, agent_id: str, **options) -> Agent:
+        options = {"ca_file": self.ca} | options
+        return Agent(self.server, agent_id, options.pop("key", None) or generate_key(), **options)
+
+    def operator_token(self) -> str:
+        return (self.data / "operator.token").read_text().strip()
+
+    def cli(self, *arguments: str, stdin: str = "") -> str:
+        options = ["--server", self.server, "--ca", str(self.ca)]
+        command = [str(BATON), *arguments, *options]
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
+        )
+        return done.stdout
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(PATIENCE_SECONDS)
+            self._process = None

@@ -55,7 +55,8 @@ type broker struct {
 	process *exec.Cmd
 }
 
-// newBroker is one of the test's own. settings, if there are any, are those of a configuration file.
+// newBroker is one of the test's own. settings, if there are any, are those of a configuration file, in which [tls] is
+// the last section and may be gone on with.
 func newBroker(t *testing.T, settings string) *broker {
 	t.Helper()
 	b := &broker{data: t.TempDir()}
@@ -74,8 +75,12 @@ func newBroker(t *testing.T, settings string) *broker {
 func (b *broker) config(t *testing.T, settings string) string {
 	t.Helper()
 	path := filepath.Join(b.data, "baton.toml")
-	text := fmt.Sprintf("listen = \"127.0.0.1:0\"\ndata = %q\n%s\n[tls]\ncertificate = %q\nkey = %q\n",
-		filepath.Join(b.data, "data"), settings, filepath.Join(shared.data, "tls/server.pem"), filepath.Join(shared.data, "tls/server.key"))
+	text := fmt.Sprintf("listen = \"127.0.0.1:0\"\ndata = %q\n%s\n", filepath.Join(b.data, "data"), settings)
+	if !strings.Contains(text, "[tls]") {
+		text += "[tls]\n"
+	}
+	tls := filepath.Join(shared.data, "tls")
+	text += fmt.Sprintf("certificate = %q\nkey = %q\n", filepath.Join(tls, "server.pem"), filepath.Join(tls, "server.key"))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -372,7 +372,7 @@ func TestABrokerThatStopsInOrderIsComeBackTo(t *testing.T) {
 	before := ok[*session](t)(alice.current(patient(t)))
 	b.stop()
 	<-before.ended.Done()
-	if before.wait <= 0 {
+	if before.reconnectAfter() <= 0 {
 		t.Error("the broker did not say when to come back")
 	}
 	b.restart(t)

@@ -85,7 +85,7 @@ func (a *Agent) keepConnected(s *session) {
 			return
 		}
 		a.options.Logger.Info("the session has ended; connecting again", "cause", context.Cause(s.ended))
-		next, err := a.reopen(s.wait)
+		next, err := a.reopen(s.reconnectAfter())
 		if err != nil {
 			a.end(err)
 			return
@@ -274,6 +274,12 @@ func (s *session) leave(wait time.Duration) {
 	defer s.mu.Unlock()
 	s.leaving = true
 	s.wait = max(s.wait, wait)
+}
+
+func (s *session) reconnectAfter() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wait
 }
 
 func (s *session) answered(a *Agent, frame *v1.ConnectResponse) {

@@ -26,22 +26,32 @@ type Delivery struct {
 	// The handoff that it belongs to, if any. Of a request that was redriven this is not the message_id.
 	HandoffID string
 
-	agent *Agent
-	mu    sync.Mutex
-	id    string
-	from  *session
+	agent  *Agent
+	mu     sync.Mutex
+	id     string
+	from   *session
+	become outcome
 }
+
+type outcome int
+
+const (
+	open outcome = iota
+	acked
+	nacked
+)
 
 // About is what an answer to the delivery is about.
 func (d *Delivery) About() About {
 	return About{TaskID: d.Envelope.GetTaskId(), Epoch: d.Envelope.GetEpoch(), CorrelationID: d.HandoffID}
 }
 
-// Ack takes it: it is never delivered again. Serve does so by itself when a handler returns nil. It fails with an Error:
-// DELIVERY_UNKNOWN if its time was over.
+// Ack takes it: it is never delivered again. Serve does so by itself when a handler returns nil; a handler that acks
+// before may take its time, and what it returns then is only logged. It fails with an Error: DELIVERY_UNKNOWN if its time
+// was over.
 func (d *Delivery) Ack(ctx context.Context) error {
 	_, err := d.acknowledge(ctx, &v1.Acknowledgement{Outcome: &v1.Acknowledgement_Ack{Ack: &v1.Ack{}}})
-	return err
+	return d.settled(acked, err)
 }
 
 // Nack does not take it. It is delivered again after the wait, or by the broker's backoff if that is 0; for POISON never.
@@ -52,7 +62,7 @@ func (d *Delivery) Nack(ctx context.Context, cause v1.NackCause, retryAfter time
 		nack.RetryAfter = durationpb.New(retryAfter)
 	}
 	_, err := d.acknowledge(ctx, &v1.Acknowledgement{Outcome: &v1.Acknowledgement_Nack{Nack: nack}})
-	return err
+	return d.settled(nacked, err)
 }
 
 // Extend asks for more time, from now: at most 10 minutes, the ack wait if it is 0. It returns the new deadline. Serve
@@ -78,6 +88,21 @@ func (d *Delivery) handle() (string, *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.id, d.from
+}
+
+func (d *Delivery) settled(outcome outcome, err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		d.become = outcome
+	}
+	return err
+}
+
+func (d *Delivery) outcome() outcome {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.become
 }
 
 // renew makes a later handing-out of the same message the one to acknowledge.

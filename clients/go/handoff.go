@@ -140,7 +140,7 @@ func (a *Agent) UpdateStatus(
 }
 
 // KeepTurn asks for more time for the step of a handoff that is this agent's: an accept, a context or a completion that
-// takes longer than its timeout.
+// takes longer than its timeout. A request must be acked before: from then on its accept timeout runs.
 func (a *Agent) KeepTurn(ctx context.Context, delivery *Delivery, details string) (*v1.Receipt, error) {
 	update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Details: details}
 	return a.Reply(ctx, delivery, update)

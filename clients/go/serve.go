@@ -203,7 +203,9 @@ func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool 
 			timer.Stop()
 			return a.settle(d, context.Cause(ctx))
 		case <-timer.C:
-			a.extend(ctx, d)
+			if d.outcome() == open {
+				a.extend(ctx, d)
+			}
 		}
 	}
 }
@@ -217,7 +219,7 @@ func (a *Agent) extend(ctx context.Context, d *Delivery) {
 	}
 }
 
-// settle acknowledges by what a handler returned.
+// settle acknowledges by what a handler returned, unless it did so itself. It tells whether the message was taken.
 func (a *Agent) settle(d *Delivery, result error) bool {
 	ctx, cancel := context.WithTimeout(a.life, callTimeout)
 	defer cancel()
@@ -225,6 +227,10 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 	var err error
 	var nack *nackError
 	switch {
+	case d.outcome() != open:
+		if result != nil {
+			log.Warn("a handler failed after its acknowledgement", "error", result)
+		}
 	case result == nil:
 		err = d.Ack(ctx)
 	case errors.Is(result, errStopped):
@@ -238,6 +244,9 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 	}
 	if err != nil {
 		log.Info("an acknowledgement was lost; the message comes again", "error", err)
+	}
+	if become := d.outcome(); become != open {
+		return become == acked
 	}
 	return result == nil
 }

@@ -253,6 +253,32 @@ func TestAHandlerThatNeverReturnsIsGivenUp(t *testing.T) {
 	}
 }
 
+func TestAHandlerThatAcksByItselfMayTakeItsTime(t *testing.T) {
+	b := newBroker(t, shortAckWait)
+	alice, bob := b.agent(t, "alice"), b.agent(t, "bob")
+	calls := atomic.Int32{}
+	handlers, _ := giver(t, alice)
+	serve(t, alice, handlers)
+	handlers, owning := taker(bob)
+	handlers.HandoffRequest = func(ctx context.Context, d *Delivery, _ *v1.HandoffRequest) error {
+		calls.Add(1)
+		if err := d.Ack(ctx); err != nil {
+			return err
+		}
+		if _, err := bob.KeepTurn(ctx, d, "asking a person"); err != nil {
+			return err
+		}
+		time.Sleep(time.Second) // more than three times the ack wait: the work itself
+		_, err := bob.Accept(ctx, d, nil)
+		return errors.Join(err, errors.New("only logged"))
+	}
+	serve(t, bob, handlers)
+	ok[*v1.Receipt](t)(alice.RequestHandoff(patient(t), bob.ID(), unique("ticket"), 1, supportRequest()))
+	if receipt := await(t, owning); receipt.GetOwnerId() != bob.ID() || calls.Load() != 1 {
+		t.Errorf("%v, %d calls", receipt, calls.Load())
+	}
+}
+
 func TestCreditBoundsWhatIsInWork(t *testing.T) {
 	alice, options := shared.agent(t, "alice"), shared.options(t, "bob")
 	options.Credit = 2

@@ -331,7 +331,7 @@ export class Agent {
 
   /**
    * The handoffs that are offered to this agent: accept or reject each. What else comes goes to `handlers`. Ends as `serve`
-   * does, when `signal` aborts or the loop is left.
+   * does, when `signal` aborts or the loop is left; what was not decided then is rejected for SHUTDOWN.
    *
    *     for await (const offer of agent.handoffs()) {
    *       const context = await offer.accept();
@@ -351,9 +351,12 @@ export class Agent {
       },
     );
     try {
-      yield* offers.queue;
+      for await (const offer of offers.queue) {
+        await offer.begin();
+        yield offer;
+      }
     } finally {
-      offers.end();
+      await offers.leave();
       leave.abort();
       await serving.catch(() => undefined);
     }

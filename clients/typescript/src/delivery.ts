@@ -23,6 +23,7 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
 
   #deliveryId: string;
   #session: Session;
+  #outcome: "acked" | "nacked" | undefined;
 
   /** @internal */
   constructor(wire: WireDelivery, envelope: Envelope, payload: P, session: Session) {
@@ -40,9 +41,13 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     return { taskId: this.envelope.taskId, epoch: this.envelope.epoch, correlationId: this.handoffId };
   }
 
-  /** Takes it: it is never delivered again. `serve` does so by itself. Throws BatonError: DELIVERY_UNKNOWN if its time was over. */
+  /**
+   * Takes it: it is never delivered again. `serve` does so by itself when the handler is done; a handler that has it acked
+   * before may take its time. Throws BatonError: DELIVERY_UNKNOWN if its time was over.
+   */
   async ack(): Promise<void> {
     await this.#acknowledge({ case: "ack", value: {} });
+    this.#outcome = "acked";
   }
 
   /** Does not take it. It comes again after `retryAfterMs`, or by the broker's backoff; after POISON never. */
@@ -50,6 +55,7 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     const { retryAfterMs, text = "" } = options;
     const retryAfter = retryAfterMs === undefined ? {} : { retryAfter: durationFromMs(retryAfterMs) };
     await this.#acknowledge({ case: "nack", value: { cause, reasonText: clipped(text), ...retryAfter } });
+    this.#outcome = "nacked";
   }
 
   /** Asks for more time, from now: at most 10 minutes, by default the ack wait. Returns the new deadline. `serve` does so by itself. */
@@ -58,6 +64,11 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     const answer = await this.#acknowledge({ case: "extend", value });
     const deadline = answer.case === "acknowledged" ? answer.value.ackDeadline : undefined;
     return deadline && timestampDate(deadline);
+  }
+
+  /** What became of it so far. */
+  get outcome(): "acked" | "nacked" | undefined {
+    return this.#outcome;
   }
 
   /** @internal */

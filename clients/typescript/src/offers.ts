@@ -5,18 +5,19 @@ import { Queue } from "./queue.js";
 import { type Handlers, Poison, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
 import type * as v1 from "./v1.js";
+import { RejectReason } from "./v1.js";
 
 /** The handoff went on without this agent: cancelled, out of time, or offered to another. Drop what there is of it. */
 export class HandoffEnded extends Error {
   override readonly name = "HandoffEnded";
 }
 
-/** A handoff that is offered to this agent. Until it is accepted or rejected its delivery is extended. */
+/** A handoff that is offered to this agent, and is to be decided within its accept timeout. */
 export class Offer {
   /** Aborts when the handoff goes on without this agent. */
   readonly signal: AbortSignal;
-  /** @internal */
-  readonly decided = deferred<undefined>();
+  /** @internal Settles when its reader has it, or nobody will. */
+  readonly begun = deferred<undefined>();
   /** @internal */
   readonly contextCame = deferred<Context>();
   readonly #agent: Agent;
@@ -34,6 +35,7 @@ export class Offer {
     this.#agent = agent;
     this.signal = this.#abort.signal;
     this.contextCame.promise.catch(() => undefined); // nobody need wait for it
+    this.begun.promise.catch(() => undefined);
   }
 
   get handoffId(): string {
@@ -65,21 +67,33 @@ export class Offer {
     await this.#agent.keepTurn(this.delivery, details);
   }
 
+  /** @internal Acks the request, from which on the accept timeout runs, and gives the offer to its reader. */
+  async begin(): Promise<void> {
+    // If the session ends meanwhile, the request is delivered again, and acked then.
+    await this.delivery.ack().catch(() => undefined);
+    this.begun.resolve(undefined);
+  }
+
   /** @internal */
   end(cause: Error): void {
     this.#abort.abort(cause);
     this.contextCame.reject(cause);
-    this.decided.resolve(undefined);
+    this.begun.reject(cause);
+  }
+
+  /** @internal Its reader has gone: what it has not decided is rejected, so that another is asked. */
+  async leave(): Promise<void> {
+    if (this.delivery.outcome === "acked" && !this.#isDecided && !this.signal.aborted) {
+      await this.reject({ reason: RejectReason.SHUTDOWN }).catch(() => undefined);
+    }
+    this.end(new Stopped("the agent stops"));
   }
 
   async #decide(say: () => Promise<unknown>): Promise<void> {
     if (this.#isDecided) throw new Error("the offer is decided already");
     this.#isDecided = true;
     this.signal.throwIfAborted();
-    // If it is refused, there is nothing left to decide: whoever offers it was told otherwise.
-    await say().finally(() => {
-      this.decided.resolve(undefined);
-    });
+    await say();
   }
 }
 
@@ -158,9 +172,10 @@ export class Offers {
   }
 
   /** Gives up what is open: nobody asks for it any more. */
-  end(): void {
-    for (const offer of this.#open.values()) offer.end(new Stopped("the agent stops"));
+  async leave(): Promise<void> {
+    const open = [...this.#open.values()];
     this.#open.clear();
+    await Promise.all(open.map((offer) => offer.leave()));
   }
 
   async #offered(request: v1.HandoffRequest, delivery: Delivery, signal: AbortSignal): Promise<void> {
@@ -168,11 +183,9 @@ export class Offers {
     this.#open.set(offer.handoffId, offer);
     this.queue.push(offer);
     signal.addEventListener("abort", () => {
-      if (this.#open.delete(offer.handoffId)) offer.end(signal.reason as Error);
+      offer.begun.reject(signal.reason as Error);
     });
-    await offer.decided.promise;
-    // Left by its reader before it was decided: it is given back.
-    if (offer.signal.reason instanceof Stopped) throw offer.signal.reason;
+    await offer.begun.promise;
   }
 
   async #contextCame(

@@ -149,7 +149,7 @@ export class Jobs {
       const ackWait = delivery.session.welcome.ackWait;
       extending.timer = setTimeout(
         () => {
-          if (signal.aborted) return;
+          if (signal.aborted || delivery.outcome !== undefined) return;
           // Without a session, or where it came too late, the message is delivered again, and taken up there.
           delivery.extend().catch((error: unknown) => {
             this.options.log("failed to extend a delivery", error);
@@ -166,7 +166,9 @@ export class Jobs {
   /** Acknowledges by what the handler came to. Tells whether the message was taken. */
   async #settle(delivery: Delivery, failure: unknown): Promise<boolean> {
     try {
-      if (failure === undefined) {
+      if (delivery.outcome !== undefined) {
+        if (failure !== undefined) this.options.log("a handler failed after its acknowledgement", failure);
+      } else if (failure === undefined) {
         await delivery.ack();
       } else if (failure instanceof Stopped) {
         await delivery.nack(NackCause.SHUTDOWN, { text: failure.message });
@@ -179,7 +181,7 @@ export class Jobs {
     } catch (error) {
       this.options.log("an acknowledgement was lost; the message comes again", error);
     }
-    return failure === undefined;
+    return delivery.outcome === undefined ? failure === undefined : delivery.outcome === "acked";
   }
 
   #remember(id: string): void {

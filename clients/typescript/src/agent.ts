@@ -465,14 +465,19 @@ export class Agent {
     this.#sessionCame = deferred();
     this.#startBeating(session);
     void session.ended.then((cause) => this.#reopen(session, cause));
-    if (this.#credit > 0) await giveCredit(session, this.#credit);
+    if (this.#credit > 0) {
+      await giveCredit(session, this.#credit).catch((error: unknown) => {
+        session.end(BatonError.of(error));
+      });
+    }
   }
 
   async #reopen(old: Session, cause: BatonError): Promise<void> {
     clearInterval(this.#beat);
     this.#session = undefined;
     const life = this.#life.signal;
-    if (life.aborted) return;
+    const isOver = (): boolean => life.aborted;
+    if (isOver()) return;
     this.#log("the session has ended; connecting again", cause);
     let wait = old.reconnectAfterMs;
     let refusals = 0;
@@ -483,7 +488,7 @@ export class Agent {
         await this.#enter(await this.#open(anyOf(life, AbortSignal.timeout(CALL_TIMEOUT_MS))));
         return;
       } catch (caught) {
-        if (life.aborted) return;
+        if (isOver()) return;
         const error = BatonError.of(caught);
         // A broker that restarts between two steps of the proof refuses the second: a refusal counts when it comes twice.
         if (!isPassing(error) && ++refusals > 1) {

@@ -59,7 +59,7 @@ export class BatonError extends Error {
       details.badRequest ??= anyUnpack(any, BadRequestSchema);
       details.retry ??= anyUnpack(any, RetryInfoSchema);
     }
-    return new BatonError(status.code as Code, status.message, details);
+    return new BatonError(codeOf(status.code), status.message, details);
   }
 
   /** The error of a call that failed. */
@@ -96,6 +96,11 @@ export class SessionEnded extends BatonError {
   constructor(cause?: unknown) {
     super(Code.Unavailable, "the session has ended", {}, cause);
   }
+}
+
+function codeOf(number: number): Code {
+  const name = Code[number] as keyof typeof Code | undefined;
+  return name === undefined ? Code.Unknown : Code[name];
 }
 
 /** Whether the same call may work later: connections that fail, and brokers that stop. */

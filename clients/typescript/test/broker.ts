@@ -26,7 +26,7 @@ export class Broker {
       certificates.folder ??= join(broker.data, "tls");
       return broker;
     }
-    if (certificates.folder === undefined) (await Broker.start()).stop();
+    if (certificates.folder === undefined) await (await Broker.start()).stop();
     const broker = new Broker(join(folder, "data"));
     mkdirSync(broker.data);
     await broker.#run("serve", "--config", broker.#configure(folder, settings));
@@ -74,16 +74,17 @@ export class Broker {
       stdio: ["ignore", "ignore", "inherit"],
       env: { ...process.env, BATON_LOG: "error" },
     });
-    for (const until = Date.now() + PATIENCE_MS; Date.now() < until; await wait(5)) {
+    for (const until = Date.now() + PATIENCE_MS; Date.now() < until;) {
       this.address = existsSync(file) ? readFileSync(file, "utf8").trim() : "";
       if (this.address !== "") return;
+      await wait(5);
     }
     throw new Error("the broker does not start");
   }
 
   async #end(signal: NodeJS.Signals): Promise<void> {
     const running = this.#process;
-    if (running === undefined || running.exitCode !== null || running.signalCode !== null) return;
+    if (running?.exitCode !== null || running.signalCode !== null) return;
     const ended = once(running, "exit");
     running.kill(signal);
     await ended;

@@ -251,11 +251,11 @@ function get<T>(map: Map<string, T>, name: string): T {
 
 function shown(handoff: v1.Handoff): JsonObject {
   return {
-    state: v1.HandoffState[handoff.state] ?? "",
-    sender_view: v1.SenderView[handoff.senderView] ?? "",
-    receiver_view: v1.ReceiverView[handoff.receiverView] ?? "",
+    state: v1.HandoffState[handoff.state],
+    sender_view: v1.SenderView[handoff.senderView],
+    receiver_view: v1.ReceiverView[handoff.receiverView],
     candidate: handoff.candidateId,
-    error: v1.ErrorCode[handoff.errorCode] ?? "",
+    error: v1.ErrorCode[handoff.errorCode],
   };
 }
 
@@ -274,7 +274,7 @@ async function expected(deed: () => Promise<Record<string, unknown>>, expect: Ex
     found = await deed();
   } catch (error) {
     if (!(error instanceof BatonError) || expect["error"] === undefined) throw error;
-    const code = (Code[error.code] ?? "").replace(/(?<=[a-z])[A-Z]/g, "_$&").toUpperCase();
+    const code = Code[error.code].replace(/(?<=[a-z])[A-Z]/g, "_$&").toUpperCase();
     const fields = error.fields.map(({ field }) => field);
     found = { error: error.reason, code, fields, metadata: error.metadata };
   }
@@ -286,7 +286,7 @@ function partOf(what: string, expect: object, found: object): void {
   for (const [name, value] of Object.entries(expect) as [string, unknown][]) {
     const there = (found as Record<string, unknown>)[name];
     if (typeof value === "object" && value !== null && !Array.isArray(value)) {
-      partOf(`${what}.${name}`, value, (there ?? {}) as object);
+      partOf(`${what}.${name}`, value, there ?? {});
     } else {
       assert.deepEqual(there, value, `${what}.${name} is ${JSON.stringify(there)}, expected ${JSON.stringify(value)}`);
     }

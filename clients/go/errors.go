@@ -62,7 +62,7 @@ func (e *Error) ErrorCode() v1.ErrorCode {
 // VerificationError says that a message does not verify here, whatever the broker says of it.
 type VerificationError struct {
 	// The broker's word for the same: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN, KEY_WEAK,
-	// KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH.
+	// KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH. CUSTODY_INVALID is ours.
 	Reason string
 	// In words, for people.
 	Message string

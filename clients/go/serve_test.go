@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
@@ -89,6 +91,40 @@ func TestAWholeHandoff(t *testing.T) {
 		t.Error(err)
 	}
 	ok[*v1.Receipt](t)(bob.UpdateStatus(patient(t), task, 2, &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_COMPLETED}))
+	for _, agent := range []*Agent{alice, bob} {
+		entries := ok[[]*v1.CustodyEntry](t)(agent.AuditTask(patient(t), task))
+		last := entries[len(entries)-1]
+		if last.GetOwnerId() != bob.ID() || last.GetEpoch() != 2 || last.GetTaskStatus() != v1.TaskStatus_TASK_STATUS_COMPLETED {
+			t.Errorf("%v", last)
+		}
+	}
+	auditSees(t, alice, task)
+}
+
+// auditSees changes each thing that an audit looks at.
+func auditSees(t *testing.T, agent *Agent, task string) {
+	t.Helper()
+	page := ok[*v1.GetCustodyLogResponse](t)(agent.tasks.GetCustodyLog(
+		agent.Authorize(patient(t)), &v1.GetCustodyLogRequest{TaskId: task, IncludeEnvelopes: true, PageSize: 1}))
+	keys := ok[*v1.Agent](t)(agent.GetAgent(patient(t), "baton")).GetCard().GetKeys()
+	changes := map[string]func(*v1.CustodyLogEntry){
+		"CUSTODY_INVALID": func(e *v1.CustodyLogEntry) { e.EntryBytes = append(e.EntryBytes, 0x78, 1) },
+		"SIGNATURE_INVALID": func(e *v1.CustodyLogEntry) {
+			e.Receipt.Epoch++
+		},
+		"SIGNATURE_MISSING": func(e *v1.CustodyLogEntry) { e.Envelope.Signature = nil },
+	}
+	for reason, change := range changes {
+		entry := proto.CloneOf(page.GetEntries()[0])
+		head := CustodyHash(make([]byte, 32), entry.GetEntryBytes())
+		if _, err := agent.auditEntry(patient(t), entry, 1, head, keys); err != nil {
+			t.Fatal(err)
+		}
+		change(entry)
+		head = CustodyHash(make([]byte, 32), entry.GetEntryBytes())
+		_, err := agent.auditEntry(patient(t), entry, 1, head, keys)
+		refusedHere(t, err, reason)
+	}
 }
 
 func TestARejectedHandoffGoesToTheNext(t *testing.T) {

@@ -3,6 +3,7 @@ import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { Audit, invalid } from "./audit.js";
 import { clipped, Delivery } from "./delivery.js";
 import { type About, makeEnvelope, type Payload, payloadOf } from "./envelopes.js";
 import { BatonError, isPassing, SessionEnded, VerificationError } from "./errors.js";
@@ -17,6 +18,7 @@ import * as v1 from "./v1.js";
 const FRAME_BYTES_MAX = 4 * 1024 * 1024;
 const CREDIT_MAX = 4096;
 const CALL_TIMEOUT_MS = 30_000;
+const CUSTODY_PAGE = 200;
 const KEYS_KEPT_MS = 60_000;
 const RECONNECT_FIRST_MS = 100;
 const RECONNECT_MOST_MS = 10_000;
@@ -293,6 +295,26 @@ export class Agent {
   async getAgent(agentId: string): Promise<v1.Agent> {
     const { agent } = await this.#call((options) => this.#agents.getAgent({ agentId }, options));
     return agent ?? create(v1.AgentSchema);
+  }
+
+  /**
+   * Reads the custody log of a task that this agent takes or took part in, and checks all of it: the chain of hashes without
+   * a gap, the broker's receipt for every accepted envelope, and the envelopes themselves with their senders' signatures.
+   * Returns the entries, oldest first; their states say what became of the task. Throws VerificationError: CUSTODY_INVALID,
+   * or what is wrong with a signature, also KEY_NOT_VALID if a sender's key was revoked since.
+   */
+  async auditTask(taskId: string): Promise<v1.CustodyEntry[]> {
+    const audit = new Audit((await this.getAgent("baton")).card?.keys ?? []);
+    for (;;) {
+      const request = { taskId, afterNumber: BigInt(audit.entries.length), pageSize: CUSTODY_PAGE, includeEnvelopes: true };
+      const page = await this.#call((options) => this.#tasks.getCustodyLog(request, options));
+      for (const found of page.entries) {
+        audit.add(found);
+        if (found.envelope) await this.#verifySender(found.envelope);
+      }
+      if (audit.entries.length >= page.custodyLength) return audit.entries;
+      if (page.entries.length === 0) throw invalid(audit.entries.length + 1, "it is missing");
+    }
   }
 
   /**

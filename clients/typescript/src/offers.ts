@@ -5,7 +5,7 @@ import { Queue } from "./queue.js";
 import { type Handlers, Poison, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
 import type * as v1 from "./v1.js";
-import { RejectReason } from "./v1.js";
+import { NextStep, RejectReason } from "./v1.js";
 
 /** The handoff went on without this agent: cancelled, out of time, or offered to another. Drop what there is of it. */
 export class HandoffEnded extends Error {
@@ -165,7 +165,7 @@ export class Offers {
         await others.handoffCancel?.(cancel, delivery, context);
       },
       errorNotification: async (error, delivery, context) => {
-        this.#ended(delivery, error.errorMessage);
+        if (error.nextStep === NextStep.DROP_TASK) this.#ended(delivery, error.errorMessage);
         await others.errorNotification?.(error, delivery, context);
       },
     };

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
-import { create } from "@bufbuild/protobuf";
+import { clone, create } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import {
   type Agent,
@@ -15,6 +15,7 @@ import {
   v1,
   VerificationError,
 } from "../src/index.js";
+import { Audit } from "../src/audit.js";
 import { Queue } from "../src/queue.js";
 import { deferred } from "../src/session.js";
 import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
@@ -105,6 +106,39 @@ test("a whole handoff", async () => {
   const status = v1.TaskStatus.COMPLETED;
   await assert.rejects(alice.updateStatus(task, 1n, { status }), refusal("STALE_EPOCH"));
   await bob.updateStatus(task, 2n, { status });
+  for (const agent of [alice, bob]) {
+    const last = (await agent.auditTask(task)).at(-1);
+    assert.deepEqual([last?.ownerId, last?.epoch, last?.taskStatus], [bob.id, 2n, status]);
+  }
+});
+
+test("an audit sees each change of a custody log", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const taskId = unique("ticket");
+  await alice.requestHandoff(bob.id, taskId, { taskType: "support" });
+  const tasks = createClient(v1.TaskService, alice.transport);
+  const { entries } = await tasks.getCustodyLog({ taskId, includeEnvelopes: true }, { headers: alice.headers });
+  const first = entries[0];
+  assert.ok(first?.receipt && first.envelope);
+  const keys = (await alice.getAgent("baton")).card?.keys ?? [];
+  new Audit(keys).add(first);
+  const changes: [string, (entry: v1.CustodyLogEntry) => void][] = [
+    ["CUSTODY_INVALID", (e) => (e.entryBytes = new Uint8Array([...e.entryBytes, 0x78, 1]))],
+    ["CUSTODY_INVALID", (e) => (e.custodyHash = new Uint8Array(32))],
+    ["CUSTODY_INVALID", (e) => e.envelope && (e.envelope.taskId = "another")],
+    ["CUSTODY_INVALID", (e) => delete e.receipt],
+    ["SIGNATURE_INVALID", (e) => e.receipt && e.receipt.epoch++],
+  ];
+  for (const [reason, change] of changes) {
+    const changed = clone(v1.CustodyLogEntrySchema, first);
+    change(changed);
+    assert.throws(
+      () => {
+        new Audit(keys).add(changed);
+      },
+      (error) => error instanceof VerificationError && error.reason === reason,
+    );
+  }
 });
 
 test("a rejected handoff goes to the next", async () => {

@@ -1,6 +1,7 @@
 package baton
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -52,6 +53,7 @@ func run(m *testing.M) int {
 type broker struct {
 	data    string
 	address string
+	toml    string // its configuration file, if it has one
 	process *exec.Cmd
 }
 
@@ -84,7 +86,7 @@ func (b *broker) config(t *testing.T, settings string) string {
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.data = filepath.Join(b.data, "data")
+	b.data, b.toml = filepath.Join(b.data, "data"), path
 	return path
 }
 
@@ -121,7 +123,16 @@ func (b *broker) stop() {
 // restart starts it again on its folder and port.
 func (b *broker) restart(t *testing.T) {
 	t.Helper()
-	if err := b.start("dev", "--data", b.data, "--listen", b.address); err != nil {
+	arguments := []string{"dev", "--data", b.data, "--listen", b.address}
+	if b.toml != "" {
+		text := ok[[]byte](t)(os.ReadFile(b.toml))
+		text = bytes.Replace(text, []byte("127.0.0.1:0"), []byte(b.address), 1)
+		if err := os.WriteFile(b.toml, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		arguments = []string{"serve", "--config", b.toml}
+	}
+	if err := b.start(arguments...); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -8,9 +8,13 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
+
+// A message that waited for longer than this may be made anew when the broker finds it too old.
+const resignAfter = time.Second
 
 // Send signs and sends a payload of baton.v1, and waits for the broker's receipt, whose signature it checks. When the
 // session breaks it sends the same envelope again on the next one, so that the message is taken once, for as long as ctx
@@ -20,8 +24,19 @@ func (a *Agent) Send(ctx context.Context, receiverID string, about About, payloa
 	if err != nil {
 		return nil, err
 	}
+	made := time.Now()
 	SignEnvelope(envelope, a.options.KeyID, a.options.Key)
-	return a.SendEnvelope(ctx, envelope)
+	receipt, err := a.SendEnvelope(ctx, envelope)
+	var refused *Error
+	isOld := errors.As(err, &refused) && refused.ErrorCode() == v1.ErrorCode_ERROR_CODE_TIMESTAMP_OUTSIDE_WINDOW
+	if isOld && time.Since(made) > resignAfter {
+		// The broker was away for longer than its clock window. It knows repeats before it looks at the time, so that the
+		// message was not taken before and may be made anew. A clock that is off is refused again.
+		envelope.Timestamp = timestamppb.Now()
+		SignEnvelope(envelope, a.options.KeyID, a.options.Key)
+		return a.SendEnvelope(ctx, envelope)
+	}
+	return receipt, err
 }
 
 // SendEnvelope sends an envelope as it is: one that was made by NewEnvelope and SignEnvelope, perhaps before. As Send; the

@@ -462,3 +462,22 @@ func TestAnUnansweredMessageIsSentAgain(t *testing.T) {
 		}
 	}
 }
+
+func TestAMessageThatWaitedForTooLongIsMadeAnew(t *testing.T) {
+	b := newBroker(t, "enrollment = \"open\"\n[session]\nclock_window_ms = 1000")
+	alice, bob := b.agent(t, "alice"), b.agent(t, "bob")
+	b.kill()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := alice.Send(patient(t), bob.ID(), About{}, hello("late"))
+		sent <- err
+	}()
+	time.Sleep(1500 * time.Millisecond) // longer than the clock window: the outage itself
+	b.restart(t)
+	if err := await(t, sent); err != nil {
+		t.Fatal(err)
+	}
+	if _, info := next[*v1.Info](t, bob); info.GetText() != "late" {
+		t.Errorf("%v", info)
+	}
+}

@@ -14,6 +14,8 @@ const certificates: { folder?: string } = {};
 export class Broker {
   address = "";
   #process: ChildProcess | undefined;
+  /** Its configuration file, if it has one. */
+  #toml: string | undefined;
 
   private constructor(readonly data: string) {}
 
@@ -35,7 +37,9 @@ export class Broker {
 
   /** Starts it again on its folder and port. */
   async restart(): Promise<void> {
-    await this.#run("dev", "--data", this.data, "--listen", this.address);
+    if (this.#toml === undefined) return this.#run("dev", "--data", this.data, "--listen", this.address);
+    writeFileSync(this.#toml, readFileSync(this.#toml, "utf8").replace("127.0.0.1:0", this.address));
+    return this.#run("serve", "--config", this.#toml);
   }
 
   /** Ends it without a word. */
@@ -98,6 +102,7 @@ export class Broker {
     if (!settings.includes("[tls]")) lines.push("[tls]");
     lines.push(`certificate = ${quoted(join(tls, "server.pem"))}`, `key = ${quoted(join(tls, "server.key"))}`, "");
     writeFileSync(path, lines.join("\n"));
+    this.#toml = path;
     return path;
   }
 }

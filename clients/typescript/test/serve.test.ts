@@ -444,3 +444,14 @@ test("messages that are under way when the broker is killed are taken once", asy
   assert.equal(texts.length, 201);
   assert.equal(new Set(texts).size, 201);
 });
+
+test("a message that waited for too long is made anew", async () => {
+  const b = await own('enrollment = "open"\n[session]\nclock_window_ms = 1000');
+  const [alice, bob] = [await agents.connect(b.options("alice")), await agents.connect(b.options("bob"))];
+  await b.kill();
+  const sending = alice.send(bob.id, {}, hello("late"));
+  await wait(1500); // longer than the clock window: the outage itself
+  await b.restart();
+  await patient(sending);
+  assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "late");
+});

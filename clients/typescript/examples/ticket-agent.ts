@@ -2,13 +2,14 @@
  * A support agent that hands tickets over, or takes them.
  *
  *     node build/examples/ticket-agent.js --id bob --key bob.pem serve
- *     node build/examples/ticket-agent.js --id alice --key alice.pem offer --to bob
+ *     node build/examples/ticket-agent.js --id carol --key carol.pem serve --then bob
+ *     node build/examples/ticket-agent.js --id alice --key alice.pem offer --to carol
  *
- * The key file is made if it is not there. `offer` ends when the ticket is the other's, or with exit code 1 when it is not.
+ * The key file is made if it is not there. With `--then` each ticket is handed on, with its context. `offer` ends when the ticket is the other's, or with exit code 1 when it is not.
  */
 import { existsSync, readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { Agent, generateKey, HandoffEnded, jsonSection, loadKey, saveKey, v1 } from "../src/index.js";
+import { Agent, generateKey, type Handlers, HandoffEnded, jsonSection, loadKey, Poison, saveKey, v1 } from "../src/index.js";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -18,6 +19,7 @@ const { values, positionals } = parseArgs({
     id: { type: "string", default: "" },
     key: { type: "string", default: "" },
     to: { type: "string", default: "" },
+    then: { type: "string", default: "" },
     task: { type: "string", default: `ticket-${Date.now()}` },
     title: { type: "string", default: "Router drops the line every evening." },
   },
@@ -30,16 +32,33 @@ for (const signal of ["SIGINT", "SIGTERM"] as const) {
   });
 }
 
-/** Takes every ticket. */
-async function serve(agent: Agent): Promise<void> {
+/** Takes every ticket, and hands it on if there is somebody to take it then. */
+async function serve(agent: Agent, then: string): Promise<void> {
   console.log(`${agent.id}: waiting for tickets`);
-  for await (const offer of agent.handoffs({ signal: stop.signal })) {
+  const contexts = new Map<string, readonly v1.ContextSection[]>(); // of the tickets that are handed on, by task id
+  const handlers: Handlers = {
+    handoffAccept: async (_, delivery) => {
+      const sections = contexts.get(delivery.envelope.taskId);
+      if (sections === undefined) throw new Poison("the ticket is not here");
+      await agent.sendContext(delivery, sections);
+    },
+    handoffComplete: (_, { envelope }) => {
+      contexts.delete(envelope.taskId);
+      console.log(`${envelope.taskId}: handed on to ${envelope.senderId}`);
+    },
+  };
+  for await (const offer of agent.handoffs({ signal: stop.signal, handlers })) {
     console.log(`${offer.taskId}: ${offer.senderId} asks: ${offer.request.initialContextSummary}`);
     try {
       const context = await offer.accept();
       const { epoch } = await context.complete();
       const names = context.sections.map(({ name }) => name).join(", ");
       console.log(`${offer.taskId}: taken over from ${offer.senderId} at epoch ${epoch}, with ${names}`);
+      if (then !== "") {
+        contexts.set(offer.taskId, context.sections);
+        const request = { taskType: "support-ticket", initialContextSummary: `handed on by ${agent.id}` };
+        await agent.requestHandoff(then, offer.taskId, request, { epoch });
+      }
     } catch (error) {
       // The handoff has gone on without us: there is nothing left to do about it.
       if (!(error instanceof HandoffEnded)) throw error;
@@ -84,7 +103,7 @@ const agent = await Agent.connect({
   },
 });
 try {
-  if (positionals[0] === "serve") await serve(agent);
+  if (positionals[0] === "serve") await serve(agent, values.then);
   else if (positionals[0] === "offer") await offer(agent, values.to, values.task, values.title);
   else throw new Error("what to do? serve, or offer");
 } finally {

@@ -1,9 +1,10 @@
 // Ticketagent is a support agent that hands tickets over, or takes them.
 //
 //	ticketagent -id bob -key bob.pem serve
-//	ticketagent -id alice -key alice.pem offer -to bob
+//	ticketagent -id carol -key carol.pem serve -then bob
+//	ticketagent -id alice -key alice.pem offer -to carol
 //
-// The key file is made if it is not there. "offer" ends when the ticket is the other's, or with exit code 1 when it is not.
+// The key file is made if it is not there. With "-then" each ticket is handed on, with its context. "offer" ends when the ticket is the other's, or with exit code 1 when it is not.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -48,7 +50,12 @@ func run(ctx context.Context) error {
 	defer agent.Close()
 	switch flag.Arg(0) {
 	case "serve":
-		return serve(ctx, agent)
+		serving := flag.NewFlagSet("serve", flag.ExitOnError)
+		then := serving.String("then", "", "hand each ticket on: an agent's `id` or type:NAME")
+		if err := serving.Parse(flag.Args()[1:]); err != nil {
+			return err
+		}
+		return serve(ctx, agent, *then)
 	case "offer":
 		if err := offering.Parse(flag.Args()[1:]); err != nil {
 			return err
@@ -78,23 +85,43 @@ func connect(ctx context.Context, server, ca, id, keyFile string) (*baton.Agent,
 	})
 }
 
-// serve takes every ticket.
-func serve(ctx context.Context, agent *baton.Agent) error {
+// serve takes every ticket, and hands it on if there is somebody to take it then.
+func serve(ctx context.Context, agent *baton.Agent, then string) error {
 	fmt.Println(agent.ID() + ": waiting for tickets")
+	var contexts sync.Map // of the tickets that are handed on, by task id
 	return agent.Serve(ctx, baton.Handlers{
 		HandoffRequest: func(ctx context.Context, d *baton.Delivery, request *v1.HandoffRequest) error {
 			fmt.Printf("%s: %s asks: %s\n", d.Envelope.GetTaskId(), d.Envelope.GetSenderId(), request.GetInitialContextSummary())
 			_, err := agent.Accept(ctx, d, nil)
 			return err
 		},
-		TaskContextTransfer: func(ctx context.Context, d *baton.Delivery, context *v1.TaskContextTransfer) error {
+		TaskContextTransfer: func(ctx context.Context, d *baton.Delivery, transfer *v1.TaskContextTransfer) error {
 			receipt, err := agent.Complete(ctx, d)
 			if err != nil {
 				return err
 			}
 			sender := d.Envelope.GetSenderId()
 			fmt.Printf("%s: taken over from %s at epoch %d, with %d sections\n",
-				receipt.GetTaskId(), sender, receipt.GetEpoch(), len(context.GetSections()))
+				receipt.GetTaskId(), sender, receipt.GetEpoch(), len(transfer.GetSections()))
+			if then == "" {
+				return nil
+			}
+			contexts.Store(receipt.GetTaskId(), transfer.GetSections())
+			request := &v1.HandoffRequest{TaskType: "support-ticket", InitialContextSummary: "handed on by " + agent.ID()}
+			_, err = agent.RequestHandoff(ctx, then, receipt.GetTaskId(), receipt.GetEpoch(), request)
+			return err
+		},
+		HandoffAccept: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffAccept) error {
+			sections, ok := contexts.Load(d.Envelope.GetTaskId())
+			if !ok {
+				return baton.Poison(errors.New("the ticket is not here"))
+			}
+			_, err := agent.SendContext(ctx, d, sections.([]*v1.ContextSection)...)
+			return err
+		},
+		HandoffComplete: func(_ context.Context, d *baton.Delivery, _ *v1.HandoffComplete) error {
+			contexts.Delete(d.Envelope.GetTaskId())
+			fmt.Printf("%s: handed on to %s\n", d.Envelope.GetTaskId(), d.Envelope.GetSenderId())
 			return nil
 		},
 		ErrorNotification: func(_ context.Context, d *baton.Delivery, problem *v1.ErrorNotification) error {

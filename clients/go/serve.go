@@ -30,8 +30,8 @@ type HandlerFunc func(ctx context.Context, delivery *Delivery) error
 func (f HandlerFunc) Handle(ctx context.Context, delivery *Delivery) error { return f(ctx, delivery) }
 
 // Handlers is a Handler with a function for each kind of message. A message that asks for something (HandoffRequest,
-// TaskContextTransfer, TaskRequest, TaskOffer, TaskAccept, Delegation, or a type that this version does not know) and has
-// no function is nacked as POISON, so that the broker keeps it as a dead letter; one that only tells something is acked.
+// HandoffAccept, TaskContextTransfer, TaskRequest, TaskOffer, TaskAccept, Delegation, or a type that this version does not
+// know) and has no function is nacked as POISON, so that the broker keeps it as a dead letter; one that only tells something is acked.
 type Handlers struct {
 	HandoffRequest      func(context.Context, *Delivery, *v1.HandoffRequest) error
 	HandoffAccept       func(context.Context, *Delivery, *v1.HandoffAccept) error
@@ -56,7 +56,7 @@ func (h Handlers) Handle(ctx context.Context, d *Delivery) error {
 	case *v1.HandoffRequest:
 		return one(ctx, h, d, h.HandoffRequest, payload, true)
 	case *v1.HandoffAccept:
-		return one(ctx, h, d, h.HandoffAccept, payload, false)
+		return one(ctx, h, d, h.HandoffAccept, payload, true)
 	case *v1.HandoffReject:
 		return one(ctx, h, d, h.HandoffReject, payload, false)
 	case *v1.HandoffCancel:

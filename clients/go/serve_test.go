@@ -236,7 +236,11 @@ func TestADeliveryIsExtendedWhileItsHandlerWorks(t *testing.T) {
 	serve(t, bob, Handlers{Info: func(_ context.Context, d *Delivery, info *v1.Info) error {
 		if info.GetText() == "long" {
 			calls.Add(1)
-			time.Sleep(1500 * time.Millisecond) // five times the ack wait: the work itself, no waiting for anything
+			before, _ := d.handle()
+			time.Sleep(2 * time.Second) // many times the ack wait: the work itself, no waiting for anything
+			if now, _ := d.handle(); now != before {
+				t.Error("it was delivered again")
+			}
 		}
 		finished <- d.Attempt
 		return nil

@@ -71,6 +71,11 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     return this.#outcome;
   }
 
+  /** Names this handing-out; another one after each redelivery. */
+  get deliveryId(): string {
+    return this.#deliveryId;
+  }
+
   /** @internal */
   get session(): Session {
     return this.#session;

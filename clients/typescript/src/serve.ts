@@ -19,9 +19,9 @@ type Handler<Name extends string> = (payload: Named<Name>, delivery: Delivery, c
  * A function for each kind of message. When it is done (its promise is resolved) the message is acked; when it throws the
  * message is nacked as FAILURE and comes again, or as `Poison` and `RetryAfter` say.
  *
- * A message that asks for something (handoffRequest, taskContextTransfer, taskRequest, taskOffer, taskAccept, delegation,
- * or a type that this version does not know) and has no handler is nacked as POISON, so that the broker keeps it as a dead
- * letter; one that only tells something is acked.
+ * A message that asks for something (handoffRequest, handoffAccept, taskContextTransfer, taskRequest, taskOffer,
+ * taskAccept, delegation, or a type that this version does not know) and has no handler is nacked as POISON, so that the
+ * broker keeps it as a dead letter; one that only tells something is acked.
  */
 export interface Handlers {
   handoffRequest?: Handler<"HandoffRequest">;
@@ -69,7 +69,15 @@ export class Stopped extends Error {
   override readonly name = "Stopped";
 }
 
-const ASKS = new Set(["HandoffRequest", "TaskContextTransfer", "TaskRequest", "TaskOffer", "TaskAccept", "Delegation"]);
+const ASKS = new Set([
+  "HandoffRequest",
+  "HandoffAccept",
+  "TaskContextTransfer",
+  "TaskRequest",
+  "TaskOffer",
+  "TaskAccept",
+  "Delegation",
+]);
 /** How many handled messages are remembered, so that one whose ack was lost is not handled twice. */
 const REMEMBERED_MAX = 4096;
 

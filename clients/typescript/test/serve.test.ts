@@ -266,11 +266,13 @@ test("a delivery is extended while its handler works", async () => {
   const finished = new Queue<number>();
   let calls = 0;
   serve(bob, {
-    info: async ({ text }, { attempt }) => {
+    info: async ({ text }, delivery) => {
+      const { attempt, deliveryId } = delivery;
       if (text === "long") {
         calls++;
-        await wait(1500); // five times the ack wait: the work itself, no waiting for anything
+        await wait(2000); // many times the ack wait: the work itself, no waiting for anything
       }
+      if (delivery.deliveryId !== deliveryId) finished.fail(new Error("it was delivered again"));
       finished.push(attempt);
     },
   });

@@ -102,6 +102,22 @@ func errorOfStatus(s *status.Status) *Error {
 	return e
 }
 
+// HasGoneOn tells whether the broker refused because the handoff or the task has gone on: it is over, or at another step,
+// or another agent's. Nothing is left to do about the message that led to it, and Serve acks it.
+func HasGoneOn(err error) bool {
+	var e *Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.ErrorCode() {
+	case v1.ErrorCode_ERROR_CODE_HANDOFF_STATE, v1.ErrorCode_ERROR_CODE_HANDOFF_FINAL,
+		v1.ErrorCode_ERROR_CODE_HANDOFF_EXPIRED, v1.ErrorCode_ERROR_CODE_NOT_CANDIDATE,
+		v1.ErrorCode_ERROR_CODE_NOT_OWNER, v1.ErrorCode_ERROR_CODE_STALE_EPOCH, v1.ErrorCode_ERROR_CODE_TASK_FINAL:
+		return true
+	}
+	return false
+}
+
 // isPassing tells whether the same call may work later: connections that fail, and brokers that stop.
 func isPassing(err error) bool {
 	var e *Error

@@ -16,8 +16,9 @@ import (
 // How many handled messages Serve remembers, so that one whose ack was lost is not handled twice.
 const rememberedMax = 4096
 
-// Handler handles deliveries, several at a time. nil acks; an error nacks as FAILURE, so that the message comes again, or
-// as Poison and RetryAfter say. A panic is an error. ctx ends when the handler's time is over (Options.HandlerTimeout),
+// Handler handles deliveries, several at a time. nil acks, and so does a refusal of the broker because the handoff has gone
+// on (HasGoneOn); any other error nacks as FAILURE, so that the message comes again, or as Poison and RetryAfter say. A
+// panic is an error. ctx ends when the handler's time is over (Options.HandlerTimeout),
 // and when the agent stops.
 type Handler interface {
 	Handle(ctx context.Context, delivery *Delivery) error
@@ -232,6 +233,11 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 			log.Warn("a handler failed after its acknowledgement", "error", result)
 		}
 	case result == nil:
+		err = d.Ack(ctx)
+	case HasGoneOn(result):
+		// The agent did this before it restarted, or came too late: again it would be refused again.
+		log.Warn("the handoff has gone on", "error", result)
+		result = nil
 		err = d.Ack(ctx)
 	case errors.Is(result, errStopped):
 		err = d.Nack(ctx, v1.NackCause_NACK_CAUSE_SHUTDOWN, 0, "the agent stops")

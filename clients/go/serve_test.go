@@ -485,3 +485,33 @@ func TestAMessageThatWaitedForTooLongIsMadeAnew(t *testing.T) {
 		t.Errorf("%v", info)
 	}
 }
+
+// An agent that stops between its accept and its ack gets the request again; its second accept is refused, and that is no
+// reason to be given the request five times.
+func TestAnAgentThatRestartsGoesOnWithItsHandoff(t *testing.T) {
+	alice, options := shared.agent(t, "alice"), shared.options(t, "bob")
+	handlers, completed := giver(t, alice)
+	serve(t, alice, handlers)
+	before := connected(t, options)
+	ok[*v1.Receipt](t)(alice.RequestHandoff(patient(t), before.ID(), unique("ticket"), 1, supportRequest()))
+	request := ok[*Delivery](t)(before.Receive(patient(t)))
+	ok[*v1.Receipt](t)(before.Accept(patient(t), request, nil))
+	_ = before.Close()
+
+	bob := connected(t, options)
+	handlers, owned := taker(bob)
+	accept, calls := handlers.HandoffRequest, make(chan error, 16)
+	handlers.HandoffRequest = func(ctx context.Context, d *Delivery, request *v1.HandoffRequest) error {
+		err := accept(ctx, d, request)
+		calls <- err
+		return err
+	}
+	serve(t, bob, handlers)
+	refused(t, await(t, calls), "HANDOFF_STATE")
+	await(t, owned)
+	await(t, completed)
+	ok[*v1.Receipt](t)(alice.RequestHandoff(patient(t), bob.ID(), unique("other"), 1, supportRequest()))
+	if err := await(t, calls); err != nil { // the next request, and not the first one again
+		t.Error(err)
+	}
+}

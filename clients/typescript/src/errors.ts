@@ -103,6 +103,24 @@ function codeOf(number: number): Code {
   return name === undefined ? Code.Unknown : Code[name];
 }
 
+const GONE_ON = new Set([
+  "HANDOFF_STATE",
+  "HANDOFF_FINAL",
+  "HANDOFF_EXPIRED",
+  "NOT_CANDIDATE",
+  "NOT_OWNER",
+  "STALE_EPOCH",
+  "TASK_FINAL",
+]);
+
+/**
+ * Whether the broker refused because the handoff or the task has gone on: it is over, or at another step, or another
+ * agent's. Nothing is left to do about the message that led to it, and `serve` acks it.
+ */
+export function hasGoneOn(error: unknown): boolean {
+  return error instanceof BatonError && GONE_ON.has(error.reason);
+}
+
 /** Whether the same call may work later: connections that fail, and brokers that stop. */
 export function isPassing(error: BatonError): boolean {
   switch (error.code) {

@@ -2,7 +2,7 @@ import { Code } from "@connectrpc/connect";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import type { Delivery } from "./delivery.js";
 import type { Payload } from "./envelopes.js";
-import { BatonError } from "./errors.js";
+import { BatonError, hasGoneOn } from "./errors.js";
 import { deferred } from "./session.js";
 import { NackCause } from "./v1.js";
 
@@ -17,7 +17,8 @@ type Handler<Name extends string> = (payload: Named<Name>, delivery: Delivery, c
 
 /**
  * A function for each kind of message. When it is done (its promise is resolved) the message is acked; when it throws the
- * message is nacked as FAILURE and comes again, or as `Poison` and `RetryAfter` say.
+ * message is nacked as FAILURE and comes again, or as `Poison` and `RetryAfter` say. A refusal of the broker because the
+ * handoff has gone on (`hasGoneOn`) acks.
  *
  * A message that asks for something (handoffRequest, handoffAccept, taskContextTransfer, taskRequest, taskOffer,
  * taskAccept, delegation, or a type that this version does not know) and has no handler is nacked as POISON, so that the
@@ -172,7 +173,13 @@ export class Jobs {
   }
 
   /** Acknowledges by what the handler came to. Tells whether the message was taken. */
-  async #settle(delivery: Delivery, failure: unknown): Promise<boolean> {
+  async #settle(delivery: Delivery, outcome: unknown): Promise<boolean> {
+    let failure = outcome;
+    if (hasGoneOn(failure)) {
+      // The agent did this before it restarted, or came too late: again it would be refused again.
+      this.options.log("the handoff has gone on", failure);
+      failure = undefined;
+    }
     try {
       if (delivery.outcome !== undefined) {
         if (failure !== undefined) this.options.log("a handler failed after its acknowledgement", failure);

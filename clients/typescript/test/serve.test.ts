@@ -5,6 +5,7 @@ import { clone, create } from "@bufbuild/protobuf";
 import { createClient } from "@connectrpc/connect";
 import {
   type Agent,
+  BatonError,
   bytesSection,
   HandlerTimeout,
   type Handlers,
@@ -456,4 +457,38 @@ test("a message that waited for too long is made anew", async () => {
   await b.restart();
   await patient(sending);
   assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "late");
+});
+
+// Its second accept is refused, and that is no reason to be given the request five times.
+test("an agent that restarts between its accept and its ack goes on with its handoff", async () => {
+  const [alice, options] = [await agents.named("alice"), broker.options("bob")];
+  const completed = give(alice);
+  const before = await agents.connect(options);
+  await alice.requestHandoff(before.id, unique("ticket"), { taskType: "support" });
+  const { value: request } = await patient(before.deliveries().next());
+  assert.ok(request);
+  await before.accept(request);
+  before.close();
+
+  const bob = await agents.connect(options);
+  const accepts = new Queue<string>();
+  serve(bob, {
+    handoffRequest: async (_, delivery) => {
+      const accepting = bob.accept(delivery);
+      accepting.then(
+        () => {
+          accepts.push("taken");
+        },
+        (error: unknown) => {
+          accepts.push(error instanceof BatonError ? error.reason : String(error));
+        },
+      );
+      await accepting;
+    },
+    taskContextTransfer: (_, delivery) => bob.complete(delivery),
+  });
+  assert.equal(await taken(accepts), "HANDOFF_STATE");
+  await taken(completed);
+  await alice.requestHandoff(bob.id, unique("other"), { taskType: "support" });
+  assert.equal(await taken(accepts), "taken"); // the next request, and not the first one again
 });

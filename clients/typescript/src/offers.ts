@@ -1,6 +1,7 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Agent } from "./agent.js";
 import type { Delivery } from "./delivery.js";
+import { BatonError, hasGoneOn } from "./errors.js";
 import { Queue } from "./queue.js";
 import { type Handlers, Poison, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
@@ -51,9 +52,18 @@ export class Offer {
     return this.delivery.envelope.senderId;
   }
 
-  /** Takes the handoff and waits for the context. Throws BatonError if it is too late, HandoffEnded if it ends before. */
+  /**
+   * Takes the handoff and waits for the context. Throws HandoffEnded if it is too late, or if the handoff ends before. One
+   * that this agent accepted before it restarted is gone on with.
+   */
   async accept(accept: MessageInitShape<typeof v1.HandoffAcceptSchema> = {}): Promise<Context> {
-    await this.#decide(() => this.#agent.accept(this.delivery, accept));
+    await this.#decide(async () => {
+      try {
+        await this.#agent.accept(this.delivery, accept);
+      } catch (error) {
+        if (!isAcceptedBefore(error)) throw error;
+      }
+    });
     return this.contextCame.promise;
   }
 
@@ -93,8 +103,18 @@ export class Offer {
     if (this.#isDecided) throw new Error("the offer is decided already");
     this.#isDecided = true;
     this.signal.throwIfAborted();
-    await say();
+    try {
+      await say();
+    } catch (error) {
+      throw hasGoneOn(error) ? new HandoffEnded(String(error), { cause: error }) : error;
+    }
   }
+}
+
+/** NOT_CANDIDATE would be the answer if somebody else had accepted. */
+function isAcceptedBefore(error: unknown): boolean {
+  const isOther = error instanceof BatonError && error.reason === "HANDOFF_STATE";
+  return isOther && ["ACCEPTED", "CONTEXT_SENT"].includes(error.metadata["state"] ?? "");
 }
 
 /** The context of a task that is handed over. */

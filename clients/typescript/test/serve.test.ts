@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { clone, create } from "@bufbuild/protobuf";
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { createClient } from "@connectrpc/connect";
 import {
   type Agent,
@@ -79,13 +80,13 @@ function give(agent: Agent, more: Handlers = {}): Queue<v1.HandoffComplete> {
 }
 
 /** Takes over what it is offered; what it owns then comes out of the queue. */
-function take(agent: Agent): Queue<v1.Receipt> {
+function take(agent: Agent, sections = 1): Queue<v1.Receipt> {
   const owned = new Queue<v1.Receipt>();
   const taking = async (): Promise<void> => {
     for await (const offer of agent.handoffs()) {
       const context = await offer.accept({ wantedSections: ["goals"] });
       assert.deepEqual(context.json("goals"), ["find the cause"]);
-      assert.equal(context.sections.length, 1);
+      assert.equal(context.sections.length, sections);
       owned.push(await context.complete());
     }
   };
@@ -491,4 +492,29 @@ test("an agent that restarts between its accept and its ack goes on with its han
   await taken(completed);
   await alice.requestHandoff(bob.id, unique("other"), { taskType: "support" });
   assert.equal(await taken(accepts), "taken"); // the next request, and not the first one again
+});
+
+test("offers go on after a restart of their agent", async () => {
+  const [alice, options] = [await agents.named("alice"), broker.options("bob")];
+  const completed = give(alice);
+  const before = await agents.connect(options);
+  await alice.requestHandoff(before.id, unique("ticket"), { taskType: "support" });
+  const { value: request } = await patient(before.deliveries().next());
+  assert.ok(request);
+  await before.accept(request);
+  before.close();
+  const owned = take(await agents.connect(options), 2); // its first accept wanted all
+  assert.equal((await taken(owned)).ownerId, options.agentId);
+  await taken(completed);
+});
+
+test("an offer that is too late ends", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const timeouts = { accept: durationFromMs(100) };
+  await alice.requestHandoff(bob.id, unique("ticket"), { taskType: "support", timeouts });
+  for await (const offer of bob.handoffs()) {
+    while ((await bob.getHandoff(offer.handoffId)).state !== v1.HandoffState.FAILED);
+    await assert.rejects(offer.accept(), HandoffEnded);
+    break;
+  }
 });

@@ -12,6 +12,8 @@ use protox::prost::Message as _;
 const SOURCES: &[&str] = &[
     "baton/v1/agent.proto",
     "baton/v1/agent_service.proto",
+    "baton/v1/audit.proto",
+    "baton/v1/audit_service.proto",
     "baton/v1/broker_service.proto",
     "baton/v1/context.proto",
     "baton/v1/custody.proto",

@@ -28,6 +28,10 @@ dev *arguments:
 demo *arguments:
     cargo run --release -- demo {{ arguments }}
 
+# How many handoffs a second, and how fast; arguments are flags of `baton bench handoff`.
+bench *arguments:
+    cargo run --release -- bench handoff {{ arguments }}
+
 # Talks to a freshly built broker in other languages.
 interop: build
     BATON_BIN="${CARGO_TARGET_DIR:-target}/release/baton" tests/interop/run.sh

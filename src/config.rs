@@ -7,14 +7,16 @@ use std::{
     fmt, io,
     net::SocketAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use serde::Deserialize;
 
 use crate::{
-    broker::{AgentLimits, Enrollment, Settings, TimeoutBounds},
+    broker::{AgentLimits, Retention, Settings, TimeoutBounds},
     domain::handoff::{LoopLimits, Timeouts},
+    policy::{Action, Agent, Policies, PolicyError, Principal, Question, Resource, Source},
 };
 
 /// Where a broker listens unless it is told otherwise. Below 32768, where client ports begin; the word baton on a phone.
@@ -31,10 +33,87 @@ pub struct Config {
     pub data: PathBuf,
     /// Where the certificate comes from.
     pub tls: TlsSource,
+    /// Whether connections without TLS are taken too. Only on loopback.
+    pub plaintext_allowed: bool,
     /// Who else signs tokens of operators.
     pub operators: Option<OperatorTokens>,
+    /// Who may do what.
+    pub policy: PolicySource,
     /// The rules of the protocol.
     pub settings: Settings,
+}
+
+/// Where the policies come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PolicySource {
+    /// The one that is built in.
+    BuiltIn(Enrollment),
+    /// A file, or a folder of files.
+    Path(PathBuf),
+}
+
+/// Who may register a new agent, by the policies that are built in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Enrollment {
+    /// An operator, or whoever has an invitation.
+    Operator,
+    /// Anybody; agents and tasks can be looked at by anybody too. Only for development.
+    Open,
+}
+
+/// Why policies are not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicySourceError {
+    /// They cannot be read, or are wrong.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// Too open for where the broker listens.
+    #[error("{what} is only for development: listen on a loopback address, not {listen}")]
+    TooOpen {
+        /// What is.
+        what: &'static str,
+        /// Where the broker listens.
+        listen: SocketAddr,
+    },
+}
+
+impl PolicySource {
+    /// Reads them, for a broker that listens there.
+    pub fn load(&self, listen: SocketAddr) -> Result<Arc<Policies>, PolicySourceError> {
+        let policies = match self {
+            Self::BuiltIn(Enrollment::Operator) => Policies::built_in(),
+            Self::BuiltIn(Enrollment::Open) => Policies::development(),
+            Self::Path(path) => Arc::new(Policies::parse(&Source::read(path)?)?),
+        };
+        let anybody = Question {
+            principal: Principal::Anonymous,
+            action: Action::Enroll,
+            resource: Resource::Agent(Agent { id: "anybody", types: &[] }),
+        };
+        if !listen.ip().is_loopback() && policies.decide(&anybody).is_allowed {
+            return Err(PolicySourceError::TooOpen { what: "open enrollment", listen });
+        }
+        Ok(policies)
+    }
+
+    /// The files that it is made of, as far as they can be found.
+    pub fn files(&self) -> Vec<PathBuf> {
+        match self {
+            Self::BuiltIn(_) => Vec::new(),
+            Self::Path(path) => Source::files(path).unwrap_or_else(|_| vec![path.clone()]),
+        }
+    }
+}
+
+impl fmt::Display for PolicySource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn(Enrollment::Operator) => formatter.write_str("built in, with enrollment by operators"),
+            Self::BuiltIn(Enrollment::Open) => formatter.write_str("built in, with open enrollment"),
+            Self::Path(path) => write!(formatter, "{}", path.display()),
+        }
+    }
 }
 
 /// JSON Web Tokens of operators.
@@ -121,8 +200,7 @@ struct File {
     listen: SocketAddr,
     #[serde(default = "default_data")]
     data: PathBuf,
-    #[serde(default = "default_enrollment")]
-    enrollment: Enrollment,
+    enrollment: Option<Enrollment>,
     #[serde(default)]
     allow_unsigned: bool,
     tls: TlsSection,
@@ -134,7 +212,16 @@ struct File {
     session: SessionSection,
     #[serde(default)]
     limits: LimitsSection,
+    #[serde(default)]
+    retention: RetentionSection,
     operators: Option<OperatorTokens>,
+    policy: Option<PolicySection>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicySection {
+    path: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -148,6 +235,8 @@ struct TlsSection {
     client_certificate: ClientCertificate,
     #[serde(default)]
     min_version: MinimumTls,
+    #[serde(default)]
+    allow_plaintext: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -206,6 +295,33 @@ struct LimitsSection {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RetentionSection {
+    message_ids_ms: Option<u64>,
+    ended_tasks_ms: Option<u64>,
+    settled_dead_letters_ms: Option<u64>,
+    store_bytes_max: Option<u64>,
+}
+
+impl RetentionSection {
+    fn retention(&self) -> Retention {
+        let defaults = Retention::default();
+        let or = |milliseconds: Option<u64>, otherwise| match milliseconds {
+            Some(0) => None,
+            Some(milliseconds) => Some(Duration::from_millis(milliseconds)),
+            None => otherwise,
+        };
+        Retention {
+            message_ids: self.message_ids_ms.map_or(defaults.message_ids, Duration::from_millis),
+            ended_tasks: or(self.ended_tasks_ms, defaults.ended_tasks),
+            settled_dead_letters: or(self.settled_dead_letters_ms, defaults.settled_dead_letters),
+            store_bytes_max: self.store_bytes_max.filter(|bytes| *bytes > 0),
+            entries_a_step: defaults.entries_a_step,
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SessionSection {
     clock_window_ms: Option<u64>,
     heartbeat_interval_ms: Option<u64>,
@@ -220,15 +336,19 @@ fn default_data() -> PathBuf {
     DEFAULT_DATA.into()
 }
 
-fn default_enrollment() -> Enrollment {
-    Enrollment::Operator
-}
-
 impl Config {
-    /// What `baton dev` starts with: open enrollment, a CA of its own.
-    pub fn development(listen: SocketAddr, data: PathBuf, unsigned_allowed: bool) -> Result<Self, ConfigError> {
-        let settings = Settings { enrollment: Enrollment::Open, unsigned_allowed, ..Settings::default() };
-        Self { listen, data, tls: TlsSource::Development, operators: None, settings }.checked()
+    /// What `baton dev` starts with: a CA of its own, and open enrollment unless there is a policy.
+    pub fn development(
+        listen: SocketAddr,
+        data: PathBuf,
+        policy: Option<PathBuf>,
+        plaintext_allowed: bool,
+        unsigned_allowed: bool,
+    ) -> Result<Self, ConfigError> {
+        let settings = Settings { unsigned_allowed, ..Settings::default() };
+        let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
+        let tls = TlsSource::Development;
+        Self { listen, data, tls, plaintext_allowed, operators: None, policy, settings }.checked()
     }
 
     /// Reads a file.
@@ -237,24 +357,31 @@ impl Config {
         let file: File = toml::from_str(&text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
         let settings = file.settings();
+        let plaintext_allowed = file.tls.allow_plaintext;
         let tls = file.tls.source()?;
-        Self { listen: file.listen, data: file.data, tls, operators: file.operators, settings }.checked()
+        let policy = match (file.policy, file.enrollment) {
+            (None, enrollment) => PolicySource::BuiltIn(enrollment.unwrap_or(Enrollment::Operator)),
+            (Some(section), None) => PolicySource::Path(section.path),
+            (Some(_), Some(_)) => {
+                let problem = "enrollment and policy.path do not go together: the policy says who may enroll";
+                return Err(ConfigError::Refused(problem.to_owned()));
+            }
+        };
+        let File { listen, data, operators, .. } = file;
+        Self { listen, data, tls, plaintext_allowed, operators, policy, settings }.checked()
     }
 
     /// What is only for development is only on loopback.
     fn checked(self) -> Result<Self, ConfigError> {
-        let local = self.listen.ip().is_loopback();
-        let refuse = |what: &str| {
-            let problem = format!("{what} is only for development: listen on a loopback address, not {}", self.listen);
-            Err(ConfigError::Refused(problem))
-        };
-        if self.settings.unsigned_allowed && !local {
-            return refuse("allow_unsigned");
+        let refused = |error: PolicySourceError| ConfigError::Refused(error.to_string());
+        if self.settings.unsigned_allowed && !self.listen.ip().is_loopback() {
+            return Err(refused(PolicySourceError::TooOpen { what: "allow_unsigned", listen: self.listen }));
         }
-        if self.settings.enrollment == Enrollment::Open && !local {
-            return refuse("open enrollment");
+        if self.plaintext_allowed && !self.listen.ip().is_loopback() {
+            return Err(refused(PolicySourceError::TooOpen { what: "plaintext", listen: self.listen }));
         }
         self.check_timeouts()?;
+        self.settings.policies.store(self.policy.load(self.listen).map_err(refused)?);
         Ok(self)
     }
 
@@ -279,6 +406,13 @@ impl Config {
         }
         if self.settings.ack_wait.is_zero() || self.settings.heartbeat_interval.is_zero() {
             let problem = "delivery.ack_wait_ms and session.heartbeat_interval_ms must not be 0".to_owned();
+            return Err(ConfigError::Refused(problem));
+        }
+        if self.settings.retention.message_ids < self.settings.clock_window * 2 {
+            let problem =
+                "retention.message_ids_ms must be at least twice session.clock_window_ms: a message that is sent \
+                           again must not be taken for a new one"
+                    .to_owned();
             return Err(ConfigError::Refused(problem));
         }
         if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
@@ -325,8 +459,9 @@ impl File {
                 mailbox_max: self.limits.mailbox_max.unwrap_or(defaults.limits.mailbox_max),
                 sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
             },
+            retention: self.retention.retention(),
             unsigned_allowed: self.allow_unsigned,
-            enrollment: self.enrollment,
+            policies: defaults.policies,
         }
     }
 }
@@ -358,7 +493,7 @@ mod tests {
         let config = read(TLS).unwrap();
         assert_eq!(config.listen.to_string(), DEFAULT_LISTEN);
         assert_eq!(config.settings.timeouts, Timeouts::default());
-        assert_eq!(config.settings.enrollment, Enrollment::Operator);
+        assert_eq!(config.policy, PolicySource::BuiltIn(Enrollment::Operator));
     }
 
     #[test]
@@ -368,6 +503,18 @@ mod tests {
         let config = read(&text).unwrap();
         assert_eq!(config.settings.timeouts.accept, Duration::from_millis(1500));
         assert_eq!(config.settings.ack_wait, Duration::from_millis(7));
+    }
+
+    #[test]
+    fn what_is_kept_for_good_is_said_by_0() {
+        let text =
+            format!("{TLS}[retention]\nended_tasks_ms = 0\nsettled_dead_letters_ms = 5000\nstore_bytes_max = 7\n");
+        let retention = read(&text).unwrap().settings.retention;
+        assert_eq!(retention.ended_tasks, None);
+        assert_eq!(retention.settled_dead_letters, Some(Duration::from_secs(5)));
+        assert_eq!(retention.store_bytes_max, Some(7));
+        assert_eq!(retention.message_ids, Duration::from_secs(48 * 60 * 60));
+        assert_eq!(read(TLS).unwrap().settings.retention, Retention::default());
     }
 
     #[test]
@@ -381,8 +528,13 @@ mod tests {
             (format!("{TLS}client_certificate = \"required\"\n"), "tls.client_ca"),
             (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
             (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),
+            (format!("{TLS}[retention]\nmessage_ids_ms = 1000\n"), "message_ids_ms"),
+            (format!("{TLS}[retention]\nended_tasks_days = 1\n"), "ended_tasks_days"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
+            (format!("listen = \"0.0.0.0:1\"\n{TLS}allow_plaintext = true\n"), "loopback"),
+            (format!("enrollment = \"open\"\n{TLS}[policy]\npath = \"p\"\n"), "do not go together"),
+            (format!("{TLS}[policy]\npath = \"/no/such/policy\"\n"), "/no/such/policy"),
         ] {
             let error = read(&text).unwrap_err();
             assert!(error.contains(part), "{text:?} gives {error:?}");

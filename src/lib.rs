@@ -9,6 +9,7 @@ pub mod config;
 pub mod domain;
 pub mod envelope;
 pub mod ids;
+pub mod policy;
 pub mod proto;
 pub mod records;
 pub mod server;

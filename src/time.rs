@@ -142,6 +142,33 @@ fn follow(before: Timestamp, passed: Duration, machine: Timestamp) -> Timestamp 
     Timestamp(now.plus(ahead.min(most)).0 - i64::try_from(behind.min(most).as_nanos()).unwrap_or(0))
 }
 
+/// A moment on the clock that nobody sets: for how long something takes, never for when it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(Instant);
+
+impl Moment {
+    /// The present one.
+    pub fn now() -> Self {
+        Self(monotonic())
+    }
+
+    /// How long ago it was.
+    pub fn elapsed(self) -> Duration {
+        Self::now().since(self)
+    }
+
+    /// How long after an earlier one it is; zero if it is not.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_duration_since(earlier.0)
+    }
+
+    /// So much later.
+    #[must_use]
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0 + span)
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
 fn machine_time() -> Timestamp {
     let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

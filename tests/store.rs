@@ -98,9 +98,9 @@ fn a_second_broker_on_the_same_folder_is_refused_and_told_who_has_it() {
 #[test]
 fn a_folder_of_a_newer_version_is_refused_and_not_touched() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("FORMAT"), "baton-store 3\n").unwrap();
+    fs::write(folder.path().join("FORMAT"), "baton-store 4\n").unwrap();
     match EmbeddedStore::open(folder.path()) {
-        Err(OpenError::Format { found, .. }) => assert_eq!(found, "baton-store 3"),
+        Err(OpenError::Format { found, .. }) => assert_eq!(found, "baton-store 4"),
         other => panic!("expected Format, got {:?}", other.err()),
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was added");
@@ -314,4 +314,45 @@ fn a_killed_process_loses_no_answered_group() {
         let store = EmbeddedStore::open(folder.path()).unwrap();
         assert!(count(&store) >= last, "round {round}: {last} were answered, {} are there", count(&store));
     }
+}
+
+/// fjall alone would keep it until it has reason to merge the tables.
+#[test]
+fn what_is_removed_gives_its_space_back_and_the_rest_stays_whole() {
+    const LEFT: [&str; 2] = ["0000", "1000"];
+    let folder = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(folder.path()).unwrap();
+    let large = "x".repeat(100_000);
+    let key = |number: u32| format!("{number:04}");
+    let commit =
+        |write| assert_eq!(store.commit(&[Change { expectations: vec![], writes: vec![write] }]).unwrap(), [Ok(())]);
+    (0..=1000).for_each(|number| commit(put(Table::Tasks, &key(number), 1, &large)));
+    (1..1000).for_each(|number| commit(delete(Table::Tasks, &key(number))));
+    let tables = || table_bytes(&folder.path().join("fjall/keyspaces"));
+    let before = tables();
+    assert!(before > 50_000_000, "{before}");
+    store.give_space_back();
+    while store.size_bytes().is_none() {
+        std::thread::yield_now();
+    }
+    assert!(tables() < before / 10, "{} of {before} bytes are left", tables());
+    drop(store);
+    let mut found = Vec::new();
+    read_all(folder.path(), |record| found.push(record)).unwrap();
+    let names = found.iter().map(|found| match found {
+        Found::Record { key, .. } => std::str::from_utf8(key).unwrap(),
+        damaged @ Found::Damaged { .. } => panic!("{damaged:?}"),
+    });
+    assert_eq!(names.collect::<Vec<_>>(), LEFT);
+    assert_eq!(count(&EmbeddedStore::open(folder.path()).unwrap()), LEFT.len());
+}
+
+fn table_bytes(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let size = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => table_bytes(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0, // it was merged away meanwhile
+    };
+    entries.map(size).sum()
 }

@@ -130,6 +130,7 @@ fn directory_with(case: &Value) -> Directory {
         not_before_time: time(&case["not_before"]),
         not_after_time: time(&case["not_after"]),
         revoke_time: time(&case["revoked_at"]),
+        vouchers: Vec::new(),
     };
     let card = v1::AgentCard { agent_id: "x".into(), keys: vec![key], ..Default::default() };
     let record = AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() };
@@ -183,9 +184,25 @@ fn proofs_receipts_and_chains_are_as_the_vectors_say() {
         let signature = broker.sign(&signing::receipt_input(&receipt));
         assert_eq!(signature.to_vec(), bytes(&vector["signature"]), "{}", vector["name"]);
     }
-    let mut hash = [0; 32];
-    for (entry, expected) in list(&vectors["custody"], "entries").iter().zip(list(&vectors["custody"], "hashes")) {
-        hash = signing::custody_hash(&hash, &bytes(entry));
-        assert_eq!(hash.to_vec(), bytes(expected));
+    let operator = seed(&vectors["operator_private_key_seed"]);
+    for vector in list(&vectors, "vouchers") {
+        let public_key = bytes(&vector["public_key"]).into();
+        let key = v1::AgentKey { key_id: text(&vector["key_id"]), public_key, ..Default::default() };
+        let voucher = v1::KeyVoucher {
+            operator_key_id: text(&vector["operator_key_id"]),
+            not_after_time: time(&vector["not_after_time"]),
+            ..Default::default()
+        };
+        let input = signing::voucher_input(&text(&vector["agent_id"]), &key, &voucher);
+        assert_eq!(operator.sign(&input).to_vec(), bytes(&vector["signature"]), "{}", vector["name"]);
+    }
+    type Next = fn(&[u8; 32], &[u8]) -> [u8; 32];
+    let chains: [(&str, Next); 2] = [("custody", signing::custody_hash), ("audit", signing::audit_hash)];
+    for (chain, next) in chains {
+        let mut hash = [0; 32];
+        for (entry, expected) in list(&vectors[chain], "entries").iter().zip(list(&vectors[chain], "hashes")) {
+            hash = next(&hash, &bytes(entry));
+            assert_eq!(hash.to_vec(), bytes(expected), "{chain}");
+        }
     }
 }

@@ -27,6 +27,8 @@ CONTEXT = "application/vnd.baton.context.v1"
 SESSION = "application/vnd.baton.session.v1"
 RECEIPT = "application/vnd.baton.receipt.v1"
 CUSTODY = "application/vnd.baton.custody.v1"
+AUDIT = "application/vnd.baton.audit.v1"
+VOUCHER = "application/vnd.baton.key-voucher.v1"
 
 NOW = [1700000000, 123456789]
 FIELDS = ["message_id", "sender_id", "receiver_id", "timestamp", "message_type", "correlation_id", "task_id", "epoch",
@@ -433,23 +435,42 @@ def receipts():
     return result
 
 
-def custody():
+def vouchers():
+    """An operator's word for the public key of SEED, signed with OTHER_SEED."""
+    result = []
+    for name, agent, key_id, operator, end in [
+        ("for good", "AgentA_CustomerService", "k1", "ops-2026", None),
+        ("for some time", "AgentA_CustomerService", "k1", "ops-2026", NOW),
+        ("boundary shifted", "AgentA_CustomerServicek", "1", "ops-2026", None),
+    ]:
+        key = public(SEED)
+        text = body(agent, key_id, key, operator, end)
+        result.append({"name": name, "agent_id": agent, "key_id": key_id, "public_key": key.hex(),
+                       "operator_key_id": operator, "not_after_time": end, "body": text.hex(),
+                       "signature": sign(OTHER_SEED, pae(VOUCHER, text)).hex()})
+    return result
+
+
+def chain(kind):
     entries = [b"first", b"", bytes(range(256))]
     head, hashes = bytes(32), []
     for entry in entries:
-        head = sha256(pae(CUSTODY, body(head, entry)))
+        head = sha256(pae(kind, body(head, entry)))
         hashes.append(head.hex())
     return {"entries": [entry.hex() for entry in entries], "hashes": hashes}
 
 
 def digests():
     return {
-        "about": "docs/signing.md: context digests, proofs of identity, receipts and a custody chain. bytes and hashes as "
+        "about": "docs/signing.md: context digests, proofs of identity, receipts, vouchers for keys, and the "
+                 "chains of the custody log and the audit log. bytes and hashes as "
                  "hex, times as [seconds, nanos]. A section holds json (text), bytes, or the sha256 of a reference or of "
                  "a delta's result. Made by generate.py.",
         "private_key_seed": SEED.hex(), "public_key": public(SEED).hex(),
         "broker_private_key_seed": BROKER_SEED.hex(), "broker_public_key": public(BROKER_SEED).hex(),
-        "contexts": contexts(), "sessions": sessions(), "receipts": receipts(), "custody": custody(),
+        "operator_private_key_seed": OTHER_SEED.hex(), "operator_public_key": public(OTHER_SEED).hex(),
+        "contexts": contexts(), "sessions": sessions(), "receipts": receipts(), "vouchers": vouchers(),
+        "custody": chain(CUSTODY), "audit": chain(AUDIT),
     }
 
 

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use super::{BrokerError, BrokerIdentity};
+use super::{
+    BrokerError, BrokerIdentity,
+    engine::{KEYS_MAX, VOUCHERS_MAX},
+};
 use crate::{
     envelope::{
         Checks, EnvelopeError, KeyRing, KeyRingError,
@@ -241,12 +244,12 @@ impl Entry {
         let mut checks = Checks::default();
         check_card(card, &mut checks);
         let types = checks.ids("card.agent_types", &card.agent_types, 16, AgentType::parse);
-        checks.at_most("card.keys", card.keys.len(), 16, "entries");
+        checks.at_most("card.keys", card.keys.len(), KEYS_MAX, "entries");
         if card.keys.is_empty() {
             checks.wrong("card.keys", "must not be empty");
         }
         let mut keys = HashMap::new();
-        for (index, key) in card.keys.iter().enumerate().take(16) {
+        for (index, key) in card.keys.iter().enumerate().take(KEYS_MAX) {
             if let Some((id, key)) = parse_key(key, &format!("card.keys[{index}]"), &mut checks)?
                 && keys.insert(id, key).is_some()
             {
@@ -298,10 +301,28 @@ fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
     }
 }
 
+/// Checks a key by itself.
+pub fn check_key(key: &v1::AgentKey, path: &str, checks: &mut Checks) -> Result<(), BrokerError> {
+    parse_key(key, path, checks).map(drop)
+}
+
+/// Checks the form of a voucher. Whether it is true only its receivers can know.
+pub fn check_voucher(voucher: &v1::KeyVoucher, path: &str, checks: &mut Checks) {
+    checks.id(&format!("{path}.operator_key_id"), &voucher.operator_key_id, KeyId::parse);
+    checks.time(&format!("{path}.not_after_time"), voucher.not_after_time.as_ref());
+    if voucher.signature.len() != 64 {
+        checks.wrong(format!("{path}.signature"), "must have 64 bytes");
+    }
+}
+
 fn parse_key(key: &v1::AgentKey, path: &str, checks: &mut Checks) -> Result<Option<(KeyId, ValidKey)>, BrokerError> {
     let key_id = checks.id(&format!("{path}.key_id"), &key.key_id, KeyId::parse);
     let not_before = checks.time(&format!("{path}.not_before_time"), key.not_before_time.as_ref());
     let not_after = checks.time(&format!("{path}.not_after_time"), key.not_after_time.as_ref());
+    checks.at_most(&format!("{path}.vouchers"), key.vouchers.len(), VOUCHERS_MAX, "entries");
+    for (index, voucher) in key.vouchers.iter().enumerate().take(VOUCHERS_MAX) {
+        check_voucher(voucher, &format!("{path}.vouchers[{index}]"), checks);
+    }
     match PublicKey::parse(&key.public_key) {
         Ok(public) => {
             let valid = ValidKey { key: public, not_before, not_after, revoked: key.revoke_time.is_some() };

@@ -29,7 +29,7 @@ use crate::{
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     ids::{AgentId, IdSource},
     proto::v1,
-    records::ParkReason,
+    records::{AuditAct, ParkReason},
     store::{OpenError, Store},
     time::{Clock, Timestamp},
 };
@@ -178,8 +178,8 @@ impl Broker {
     }
 
     /// The rules of who may do what.
-    pub fn access(&self) -> Access {
-        Access(self.shared.settings.enrollment)
+    pub fn access(&self) -> Access<'_> {
+        Access { policies: &self.shared.settings.policies, directory: &self.shared.directory }
     }
 
     /// What is stored, as this caller may see it.
@@ -242,6 +242,11 @@ impl Broker {
             let broker = self.clone();
             runtime.spawn(async move { drop(broker.send(command).await) });
         }
+    }
+
+    /// Puts an act on record that changes nothing that is stored.
+    pub fn note(&self, act: AuditAct) {
+        self.send_soon(Command::Note { act });
     }
 
     /// Hands a command to the engine and waits for its answer.

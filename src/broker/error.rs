@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::access::Denied;
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
     ids::{AgentId, MessageId},
@@ -81,6 +82,28 @@ pub enum BrokerError {
         /// Which of the card's.
         key_id: String,
     },
+    /// No such key of the agent.
+    #[error("agent {agent} has no key {key_id}")]
+    AgentKeyUnknown {
+        /// The agent.
+        agent: AgentId,
+        /// The key.
+        key_id: String,
+    },
+    /// The agent's key, or key_id, already.
+    #[error("{agent} has key {key_id} already, and it is not the same")]
+    KeyExists {
+        /// The agent.
+        agent: AgentId,
+        /// What it is called there.
+        key_id: String,
+    },
+    /// A key that must not come back.
+    #[error("key {key_id} was revoked, and that is for good: make a new one, with a new key_id")]
+    KeyRevoked {
+        /// The key.
+        key_id: String,
+    },
     /// A weak key.
     #[error("key {key_id} {problem}")]
     KeyWeak {
@@ -148,12 +171,13 @@ pub enum BrokerError {
     #[error("the challenge is not known, used or over, or the signature is not that of a valid key of the agent")]
     ChallengeFailed,
     /// Not permitted.
-    #[error("{caller} may not {action}")]
-    PermissionDenied {
-        /// Who.
+    #[error("{0}")]
+    PermissionDenied(Box<Denied>),
+    /// A call that is for agents.
+    #[error("{caller} is no agent: this call is for an agent, with the agent's own token or certificate")]
+    AgentsOnly {
+        /// Who called.
         caller: String,
-        /// What.
-        action: String,
     },
     /// A page token of something else.
     #[error("the page token is not of this list with these filters")]
@@ -204,6 +228,9 @@ impl Refusal for BrokerError {
             Self::InvitationInvalid => ErrorCode::InvitationInvalid,
             Self::KeyTaken { .. } => ErrorCode::KeyTaken,
             Self::KeyWeak { .. } => ErrorCode::KeyWeak,
+            Self::AgentKeyUnknown { .. } => ErrorCode::AgentKeyUnknown,
+            Self::KeyExists { .. } => ErrorCode::KeyExists,
+            Self::KeyRevoked { .. } => ErrorCode::KeyRevoked,
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,
@@ -214,7 +241,7 @@ impl Refusal for BrokerError {
             Self::IdentityMissing => ErrorCode::IdentityMissing,
             Self::TokenInvalid => ErrorCode::TokenInvalid,
             Self::ChallengeFailed => ErrorCode::ChallengeFailed,
-            Self::PermissionDenied { .. } => ErrorCode::PermissionDenied,
+            Self::PermissionDenied(_) | Self::AgentsOnly { .. } => ErrorCode::PermissionDenied,
             Self::PageTokenInvalid => ErrorCode::PageTokenInvalid,
             Self::Conflict => ErrorCode::Conflict,
             Self::TlsRequired => ErrorCode::TlsRequired,
@@ -229,6 +256,11 @@ impl Refusal for BrokerError {
     fn metadata(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
+            Self::PermissionDenied(denied) => vec![
+                ("action", denied.action_name.to_owned()),
+                ("resource", denied.resource.clone()),
+                ("rules", denied.decision.rules.join(", ")),
+            ],
             _ => Vec::new(),
         }
     }

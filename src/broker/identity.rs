@@ -3,9 +3,20 @@
 //! In memory only: after a restart everybody proves it again. Tokens are kept as digests, so that neither a dump of the
 //! memory nor a log line gives one away.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use super::{BrokerError, access::Caller, directory::Directory, jwt::OperatorKeys};
+use arc_swap::ArcSwapOption;
+
+use super::{
+    BrokerError,
+    access::{Caller, LOCAL_OPERATOR},
+    directory::Directory,
+    jwt::OperatorKeys,
+};
 use crate::{
     envelope::{KeyRing, signing},
     ids::{AgentId, IdSource, KeyId},
@@ -20,20 +31,32 @@ const CHALLENGES_MAX: usize = 10_000;
 const TOKENS_MAX: usize = 100_000;
 
 type Digest = [u8; 32];
+/// An agent, and the key that it proved itself with.
+type Proven = (AgentId, KeyId);
 
 /// Challenges and tokens that are out. See the module.
 #[derive(Debug)]
 pub struct Identities {
     operator: Digest,
-    operators: Option<OperatorKeys>,
+    operators: ArcSwapOption<OperatorKeys>,
     challenges: Mutex<HashMap<[u8; 32], (AgentId, Timestamp)>>,
-    tokens: Mutex<HashMap<Digest, (AgentId, Timestamp)>>,
+    tokens: Mutex<HashMap<Digest, (Proven, Timestamp)>>,
 }
 
 impl Identities {
     /// With this operator's token, and the keys of whoever else signs tokens of operators.
     pub fn new(operator_token: &str, operators: Option<OperatorKeys>) -> Self {
-        Self { operator: digest(operator_token), operators, challenges: Mutex::default(), tokens: Mutex::default() }
+        Self {
+            operator: digest(operator_token),
+            operators: ArcSwapOption::from_pointee(operators),
+            challenges: Mutex::default(),
+            tokens: Mutex::default(),
+        }
+    }
+
+    /// Takes other keys of those who sign tokens of operators. Tokens that the old ones have signed are good no more.
+    pub fn set_operators(&self, operators: OperatorKeys) {
+        self.operators.store(Some(Arc::new(operators)));
     }
 
     /// Something to sign, and until when.
@@ -74,23 +97,25 @@ impl Identities {
         let expires_at = now.plus(TOKEN_LIFETIME);
         let mut tokens = self.tokens.lock().expect("no holder panics");
         make_room(&mut tokens, TOKENS_MAX, now, "too many tokens are out")?;
-        tokens.insert(digest(&token), (agent, expires_at));
+        tokens.insert(digest(&token), ((agent, proof.key_id.clone()), expires_at));
         Ok((token, expires_at))
     }
 
-    /// Who has this token.
-    pub fn caller(&self, token: Option<&str>, now: Timestamp) -> Result<Caller, BrokerError> {
+    /// Who has this token. That of an agent is good for as long as the key is that it was got with.
+    pub fn caller(&self, token: Option<&str>, directory: &Directory, now: Timestamp) -> Result<Caller, BrokerError> {
         let Some(token) = token else { return Ok(Caller::Anonymous) };
         let digest = digest(token);
         // Digests are compared, and so the time it takes says nothing about the token.
         if digest == self.operator {
-            return Ok(Caller::Operator("an operator".to_owned()));
+            return Ok(Caller::Operator(LOCAL_OPERATOR.to_owned()));
         }
-        if let Some(name) = self.operators.as_ref().and_then(|keys| keys.operator(token, now)) {
-            return Ok(Caller::Operator(format!("operator {name}")));
+        if let Some(name) = self.operators.load().as_ref().and_then(|keys| keys.operator(token, now)) {
+            return Ok(Caller::Operator(name));
         }
         match self.tokens.lock().expect("no holder panics").get(&digest) {
-            Some((agent, expires_at)) if *expires_at > now => Ok(Caller::Agent(agent.clone())),
+            Some(((agent, key_id), expires_at)) if *expires_at > now && directory.key(agent, key_id, now).is_ok() => {
+                Ok(Caller::Agent(agent.clone()))
+            }
             Some(_) | None => Err(BrokerError::TokenInvalid),
         }
     }
@@ -121,8 +146,8 @@ fn digest(token: &str) -> Digest {
     signing::sha256(&[b"baton token", token.as_bytes()])
 }
 
-fn make_room<K: std::hash::Hash + Eq + Clone>(
-    map: &mut HashMap<K, (AgentId, Timestamp)>,
+fn make_room<K: std::hash::Hash + Eq + Clone, V>(
+    map: &mut HashMap<K, (V, Timestamp)>,
     most: usize,
     now: Timestamp,
     what: &'static str,
@@ -199,12 +224,13 @@ mod tests {
         let case = case();
         let challenge = case.challenge(0);
         let token = case.answer(&challenge, &challenge, 59).unwrap();
-        let caller = |seconds| case.identities.caller(Some(&token), at(seconds));
+        let caller = |seconds| case.identities.caller(Some(&token), &case.directory, at(seconds));
         assert_eq!(caller(60), Ok(Caller::Agent(case.agent.clone())));
         assert_eq!(caller(59 + 12 * 60 * 60), Err(BrokerError::TokenInvalid));
-        assert_eq!(case.identities.caller(Some("operator"), at(0)), Ok(Caller::Operator("an operator".to_owned())));
-        assert_eq!(case.identities.caller(Some("guessed"), at(0)), Err(BrokerError::TokenInvalid));
-        assert_eq!(case.identities.caller(None, at(0)), Ok(Caller::Anonymous));
+        let who = |token| case.identities.caller(token, &case.directory, at(0));
+        assert_eq!(who(Some("operator")), Ok(Caller::Operator(LOCAL_OPERATOR.to_owned())));
+        assert_eq!(who(Some("guessed")), Err(BrokerError::TokenInvalid));
+        assert_eq!(who(None), Ok(Caller::Anonymous));
     }
 
     #[test]

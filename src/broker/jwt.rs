@@ -6,6 +6,7 @@
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header, jwk};
 use serde::Deserialize;
 
+use super::access::LOCAL_OPERATOR;
 use crate::time::Timestamp;
 
 /// Keys that sign tokens of operators, and what the tokens must say.
@@ -70,7 +71,8 @@ impl OperatorKeys {
         let claims = self.keys.iter().filter(fits).find_map(|key| self.claims(token, &header, key))?;
         let (seconds, _) = now.to_parts();
         let in_time = claims.exp > seconds && claims.nbf.is_none_or(|not_before| not_before <= seconds);
-        (in_time && !claims.sub.is_empty()).then_some(claims.sub)
+        let is_name = !claims.sub.is_empty() && claims.sub != LOCAL_OPERATOR;
+        (in_time && is_name).then_some(claims.sub)
     }
 
     fn claims(&self, token: &str, header: &Header, key: &SigningKey) -> Option<Claims> {
@@ -204,6 +206,7 @@ mod tests {
             ("by no issuer", without("iss")),
             ("of nobody", without("sub")),
             ("of an empty name", with("sub", "")),
+            ("of the broker's own operator", with("sub", LOCAL_OPERATOR)),
         ] {
             assert_eq!(keys.operator(&signer.token(&claims), now()), None, "a token {what}");
         }

@@ -22,4 +22,4 @@ mod settings;
 pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
 pub use driver::{Broker, EngineError, StartError};
 pub use error::BrokerError;
-pub use settings::{AgentLimits, BrokerIdentity, Enrollment, Settings, TimeoutBounds};
+pub use settings::{AgentLimits, BrokerIdentity, Retention, Settings, TimeoutBounds};

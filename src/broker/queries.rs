@@ -12,12 +12,13 @@ use super::{
 use crate::{
     domain::handoff::{Handoff, State, TaskStatus},
     ids::{AgentId, MessageId, TaskId},
+    policy::{Action, Resource},
     proto::v1,
     records::{
-        CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason, TaskRecord,
-        by_number,
+        AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason,
+        TaskRecord, by_number, receipt_of,
     },
-    store::{Key, Order, Store, Table},
+    store::{Key, Order, Record, Store, Table},
     time::Timestamp,
 };
 
@@ -114,7 +115,7 @@ pub struct View<'a> {
     /// What is stored.
     pub store: &'a dyn Store,
     /// The rules.
-    pub access: Access,
+    pub access: Access<'a>,
     /// Who asks.
     pub caller: &'a Caller,
 }
@@ -129,10 +130,17 @@ impl View<'_> {
     /// One handoff, with its place in lists.
     pub fn handoff(&self, id: MessageId) -> Result<Handoff, BrokerError> {
         let unknown = || BrokerError::HandoffUnknown { handoff: id.to_string() };
-        let record = self.store.get(&HandoffRecord::key(id))?.ok_or_else(unknown)?;
-        let handoff = HandoffRecord::decode(&record.value)?.handoff;
+        let handoff = self.stored_handoff(&HandoffRecord::key(id))?.ok_or_else(unknown)?;
         self.access.may_see_handoff(self.caller, &handoff)?;
         Ok(handoff)
+    }
+
+    /// A handoff whose task is gone is about to go too.
+    fn stored_handoff(&self, key: &Key) -> Result<Option<Handoff>, BrokerError> {
+        let Some(record) = self.store.get(key)? else { return Ok(None) };
+        let handoff = HandoffRecord::decode(&record.value)?.handoff;
+        let is_whole = !handoff.state.is_final() || self.store.get(&TaskRecord::key(&handoff.task))?.is_some();
+        Ok(is_whole.then_some(handoff))
     }
 
     /// One task.
@@ -146,10 +154,7 @@ impl View<'_> {
 
     /// Handoffs that the caller may see, newest first.
     pub fn handoffs(&self, filter: &HandoffFilter, size: usize, token: &str) -> Result<Page<Handoff>, BrokerError> {
-        let read = |_: &Bytes, id: &Bytes| {
-            let record = self.store.get(&Key { table: Table::Handoffs, key: id.clone() })?;
-            record.map(|record| Ok(HandoffRecord::decode(&record.value)?.handoff)).transpose()
-        };
+        let read = |_: &Bytes, id: &Bytes| self.stored_handoff(&Key { table: Table::Handoffs, key: id.clone() });
         let wanted = |handoff: &Handoff| {
             let agent_fits = |agent: &AgentId| handoff.sender == *agent || handoff.candidate == *agent;
             filter.task.as_ref().is_none_or(|task| handoff.task == *task)
@@ -188,7 +193,7 @@ impl View<'_> {
     pub fn dead_bytes(&self, dead: &DeadLetterRecord) -> Result<Bytes, BrokerError> {
         match &dead.envelope {
             DeadEnvelope::Refused(raw) => Ok(raw.clone()),
-            DeadEnvelope::Accepted(sequence) => self.envelope(*sequence),
+            DeadEnvelope::Accepted(_) => self.envelope(dead.number),
         }
     }
 
@@ -252,6 +257,19 @@ impl View<'_> {
     /// wanted. Receipts are not signed yet.
     pub fn custody(&self, id: &TaskId, after: u64, limit: usize, envelopes: bool) -> Result<CustodyPage, BrokerError> {
         let record = self.task(id)?;
+        let page = self.custody_page(id, &record, after, limit, envelopes);
+        self.task(id)?; // it may have been removed meanwhile, and what was read of it is not all there was
+        page
+    }
+
+    fn custody_page(
+        &self,
+        id: &TaskId,
+        record: &TaskRecord,
+        after: u64,
+        limit: usize,
+        envelopes: bool,
+    ) -> Result<CustodyPage, BrokerError> {
         let (length, is_final) = (record.custody.length, record.task.status.is_final());
         if after > length {
             // The caller has seen more than there is: of a broker that was set back.
@@ -263,7 +281,7 @@ impl View<'_> {
         let mut page = CustodyPage { entries: Vec::new(), length, is_final, gap: None };
         let mut bytes = 0;
         for (_, record) in stored {
-            let entry = self.custody_entry(&record.value, envelopes)?;
+            let entry = self.custody_entry(id, &record.value, envelopes)?;
             let number = entry.entry.as_ref().map_or(0, |entry| entry.number);
             if page.entries.is_empty() && number > after + 1 {
                 page.gap = Some((after + 1, number - 1));
@@ -280,7 +298,12 @@ impl View<'_> {
         Ok(page)
     }
 
-    fn custody_entry(&self, stored: &Bytes, envelopes: bool) -> Result<v1::CustodyLogEntry, BrokerError> {
+    fn custody_entry(
+        &self,
+        task: &TaskId,
+        stored: &Bytes,
+        envelopes: bool,
+    ) -> Result<v1::CustodyLogEntry, BrokerError> {
         use v1::custody_entry::Event;
         let (hash, entry_bytes) = CustodyLink::decode(stored)?;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).map_err(|error| {
@@ -294,13 +317,29 @@ impl View<'_> {
             if envelopes || is_status {
                 shown.envelope = self.envelope(accepted.sequence)?;
             }
-            let id = MessageId::parse(&accepted.message_id).map_err(|_| BrokerError::Internal)?;
-            let record = self.store.get(&MessageRecord::key(id))?;
-            shown.receipt =
-                record.map(|record| MessageRecord::decode(&record.value)).transpose()?.map(|known| known.receipt);
+            shown.receipt = Some(receipt_of(task, &entry, accepted, hash));
         }
         shown.entry = Some(entry);
         Ok(shown)
+    }
+
+    /// Entries of the log of administrative acts after this number, oldest first, and how many the log has.
+    pub fn audit_log(&self, after: u64, limit: usize) -> Result<(Vec<v1::AuditLogEntry>, u64), BrokerError> {
+        self.access.check(self.caller, Action::ReadAuditLog, Resource::Broker)?;
+        let stored = self.store.get(&AuditHead::key())?;
+        let head = stored.map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
+        let range = (Bound::Excluded(AuditHead::entry_key(after).key), Bound::Unbounded);
+        let found = self.store.scan(Table::Audit, range, Order::Ascending, limit)?;
+        let shown = |record: &Record| {
+            let (hash, entry_bytes) = AuditHead::decode_entry(&record.value)?;
+            let entry = v1::AuditEntry::decode(entry_bytes.clone()).map_err(|error| {
+                tracing::error!(%error, "an entry of the audit log does not decode");
+                BrokerError::Internal
+            })?;
+            Ok(v1::AuditLogEntry { entry: Some(entry), entry_bytes, chain_hash: hash.to_vec().into() })
+        };
+        let entries: Result<Vec<_>, BrokerError> = found.iter().map(|(_, record)| shown(record)).collect();
+        Ok((entries?, head.length))
     }
 
     /// A page of an index, newest first. The token names the last entry that was looked at, and the filter.
@@ -314,7 +353,8 @@ impl View<'_> {
         wanted: impl Fn(&T) -> bool,
     ) -> Result<Page<T>, BrokerError> {
         if *self.caller == Caller::Anonymous {
-            self.access.may_see_directory(self.caller)?; // the same rule: open enrollment, or an identity
+            // Rather than a list without anything in it.
+            self.access.may_see_directory(self.caller)?;
         }
         let list = format!("{index:?} {filter}");
         let end = match token {

@@ -1,12 +1,15 @@
 //! What the operator decides about the protocol. Read once, at the start.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
 
 use super::directory::PresenceRule;
 use crate::{
     domain::handoff::{LoopLimits, Timeouts},
     envelope::keys::{PrivateKey, PublicKey},
     ids::KeyId,
+    policy::Policies,
     time::Timestamp,
 };
 
@@ -35,10 +38,12 @@ pub struct Settings {
     pub refusals_recorded_max: u32,
     /// What one agent may use.
     pub limits: AgentLimits,
+    /// What is removed, and when.
+    pub retention: Retention,
     /// Whether unsigned envelopes are taken. Only for development, only on loopback.
     pub unsigned_allowed: bool,
-    /// Who may register a new agent.
-    pub enrollment: Enrollment,
+    /// Who may do what. May change while the broker runs.
+    pub policies: Arc<ArcSwap<Policies>>,
 }
 
 /// The shortest and the longest timeout that a request may name, for each of its four.
@@ -77,14 +82,33 @@ impl Default for AgentLimits {
     }
 }
 
-/// Who may register a new agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Enrollment {
-    /// An operator.
-    Operator,
-    /// Anybody; agents and tasks can be looked at by anybody too. Only for development.
-    Open,
+/// How long things are kept that nothing waits for any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// How long a message is recognised by its id (SPEC 4). At least twice the clock window, so that nothing is applied
+    /// twice.
+    pub message_ids: Duration,
+    /// How long a task is kept after it has ended, with its handoffs and its custody log. `None`: for good.
+    pub ended_tasks: Option<Duration>,
+    /// How long a dead letter is kept after somebody decided about it. `None`: for good.
+    pub settled_dead_letters: Option<Duration>,
+    /// From this size of the store on, the tasks that ended first are removed, however young. `None`: from none.
+    pub store_bytes_max: Option<u64>,
+    /// Entries of a custody log that are looked at, or removed, at a time.
+    pub entries_a_step: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
+        Self {
+            message_ids: days(2),
+            ended_tasks: Some(days(30)),
+            settled_dead_letters: Some(days(30)),
+            store_bytes_max: None,
+            entries_a_step: 256,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -104,8 +128,9 @@ impl Default for Settings {
             loop_limits: LoopLimits::default(),
             refusals_recorded_max: 256,
             limits: AgentLimits::default(),
+            retention: Retention::default(),
             unsigned_allowed: false,
-            enrollment: Enrollment::Operator,
+            policies: Arc::new(ArcSwap::new(Policies::built_in())),
         }
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::{
     Failure,
     connection::ConnectionArgs,
-    json,
+    json, key,
     output::{self, Output},
     worker,
 };
@@ -32,19 +32,25 @@ pub(super) enum AgentCommand {
         id: AgentId,
     },
     Invite(InviteArgs),
+    /// List, add, rotate, revoke and vouch for an agent's keys.
+    #[command(subcommand)]
+    Key(key::KeyCommand),
     Serve(worker::ServeAgentArgs),
 }
 
 /// Make an invitation: it lets one new agent register, once. For an operator.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  baton agent invite --id carol
+  baton agent invite --id carol --type billing
   baton agent invite --hours 2
   baton agent register --id carol --key carol.pem --invitation invitation-5f3a…")]
 pub(super) struct InviteArgs {
     /// Whom it is for; without it, any new agent.
     #[arg(long, value_name = "AGENT")]
     id: Option<AgentId>,
+    /// A type that the new agent may have; can be given several times.
+    #[arg(long = "type", value_name = "TYPE")]
+    types: Vec<AgentType>,
     /// For how many hours it is good; at most 720.
     #[arg(long, default_value_t = 24, value_name = "HOURS")]
     hours: u32,
@@ -103,12 +109,14 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
             let client = connection.client().await?;
             let lifetime = Some(prost_types::Duration { seconds: i64::from(args.hours) * 3600, nanos: 0 });
             let agent_id = args.id.map(|id| id.to_string()).unwrap_or_default();
-            let request = v1::CreateInvitationRequest { agent_id, lifetime };
+            let agent_types = args.types.iter().map(ToString::to_string).collect();
+            let request = v1::CreateInvitationRequest { agent_id, lifetime, agent_types };
             let made = client.answer(client.agents().create_invitation(request).await)?;
             output.one(&made, |made| {
                 vec![("invitation", made.invitation.clone()), ("good until", output::time(made.expire_time.as_ref()))]
             })
         }
+        AgentCommand::Key(command) => key::run(command, connection, output).await,
         AgentCommand::Serve(args) => worker::run(args, connection).await,
     }
 }

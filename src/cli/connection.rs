@@ -16,9 +16,9 @@ use crate::{
 /// Flags of every command that talks to a broker.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ConnectionArgs {
-    /// The broker to talk to.
-    #[arg(long, global = true, env = "BATON_SERVER", default_value = DEFAULT_LISTEN, value_name = "HOST:PORT")]
-    server: String,
+    /// The broker to talk to. Default: 127.0.0.1:22866, where `baton dev` listens; `baton bench` starts one of its own.
+    #[arg(long, global = true, env = "BATON_SERVER", value_name = "HOST:PORT")]
+    server: Option<String>,
     /// The CA to trust, a PEM file. Default: ./baton-data/tls/ca.pem if it is there, else the system's CAs.
     #[arg(long, global = true, env = "BATON_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -48,15 +48,20 @@ pub(super) struct IdentityArgs {
 }
 
 impl ConnectionArgs {
+    /// Whether a broker is named, by a flag or by the environment.
+    pub(super) fn names_a_broker(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// Where the broker is, with the operator's token if it is at hand.
-    fn options(&self) -> Options {
+    pub(super) fn options(&self) -> Options {
         let data = PathBuf::from(DEFAULT_DATA);
         let ca = self.ca.clone().or_else(|| Some(data.join("tls/ca.pem")).filter(|path| path.exists()));
         let operator = || std::fs::read_to_string(data.join("operator.token")).ok();
         let token = self.token.clone().or_else(operator).map(|token| token.trim().to_owned());
         let certificate = self.cert.clone().zip(self.cert_key.clone());
         Options {
-            server: self.server.clone(),
+            server: self.server.clone().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()),
             ca,
             token: token.filter(|token| !token.is_empty()),
             certificate: certificate.map(|(certificate, key)| ClientCertificate { certificate, key }),

@@ -27,6 +27,12 @@ pub(super) struct DevArgs {
     /// The port alone; 0 for any that is free.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Who may do what: a Cedar file, or a folder of them. Without it whoever reaches the port may register agents.
+    #[arg(long, value_name = "PATH")]
+    policy: Option<PathBuf>,
+    /// Take connections without TLS too.
+    #[arg(long)]
+    plaintext: bool,
     /// Take envelopes that are not signed.
     #[arg(long)]
     allow_unsigned: bool,
@@ -38,13 +44,16 @@ pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
     if let Some(port) = args.port {
         listen.set_port(port);
     }
-    let config = Config::development(listen, args.data, args.allow_unsigned)?;
+    let config = Config::development(listen, args.data, args.policy, args.plaintext, args.allow_unsigned)?;
     serve::run_until_signal(config, say_what_next).await
 }
 
 fn say_what_next(ready: &Ready) {
     let ca = ready.ca.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let Ready { address, data, agents, open_handoffs, .. } = ready;
+    if ready.plaintext_allowed {
+        eprintln!("baton: WARNING: connections without TLS are taken; never do this where others can listen");
+    }
     // As it was called: it need not be on the PATH.
     let baton = std::env::args().next().unwrap_or_else(|| "baton".to_owned());
     let options = match (address.to_string().as_str(), data.to_str()) {

@@ -82,6 +82,7 @@ impl From<ClientError> for Failure {
             ClientError::Ca { .. }
             | ClientError::Certificate { .. }
             | ClientError::Address { .. }
+            | ClientError::PlaintextAfar { .. }
             | ClientError::Token => CONFIGURATION,
             ClientError::Unreachable { .. } | ClientError::Untrusted { .. } => UNREACHABLE,
             ClientError::Refused(_) => REFUSED,

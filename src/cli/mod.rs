@@ -7,6 +7,8 @@
 mod output;
 
 mod agent;
+mod audit;
+mod bench;
 mod completions;
 mod connection;
 mod demo;
@@ -16,9 +18,11 @@ mod envelope;
 mod exit;
 mod handoff;
 mod json;
+mod key;
 mod keygen;
 mod logging;
 mod mail;
+mod policy;
 mod serve;
 mod store;
 mod task;
@@ -90,9 +94,16 @@ enum Command {
     /// Sign, verify and inspect envelopes, as JSON.
     #[command(subcommand)]
     Envelope(envelope::EnvelopeCommand),
+    /// Check, test and explain policies: who may do what.
+    #[command(subcommand)]
+    Policy(policy::PolicyCommand),
+    Audit(audit::AuditArgs),
     /// Check a store that may be damaged, and save what can be read.
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Measure a broker: handoffs, idle sessions, backlogs, recovery.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     Completions(completions::CompletionsArgs),
 }
 
@@ -113,7 +124,10 @@ pub async fn run() -> u8 {
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection).await,
         Command::Envelope(command) => envelope::run(command),
+        Command::Policy(command) => policy::run(command, &output),
+        Command::Audit(audit::AuditArgs {}) => audit::run(&cli.connection, &output).await,
         Command::Store(command) => store::run(command, &output),
+        Command::Bench(command) => bench::run(command, &cli.connection, &output).await,
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     config::DEFAULT_DATA,
-    records::{self, CustodyLink},
+    records::{self, AuditHead, CustodyLink},
     store::{Found, Record, Table, read_all},
 };
 
@@ -125,10 +125,14 @@ fn line(damage: &Value) -> String {
 fn readable(table: Table, record: &Record) -> Option<Value> {
     let value = match table {
         Table::Custody => CustodyLink::decode(&record.value).ok()?.1,
+        Table::Audit => AuditHead::decode_entry(&record.value).ok()?.1,
         _ => record.value.clone(),
     };
     let name = match table {
-        Table::Meta => "baton.storage.v1.SequenceRecord",
+        Table::Meta => match AuditHead::decode(&value) {
+            Ok(_) => "baton.storage.v1.AuditHeadRecord",
+            Err(_) => "baton.storage.v1.SequenceRecord",
+        },
         Table::Agents => "baton.storage.v1.AgentRecord",
         Table::Tasks => "baton.storage.v1.TaskRecord",
         Table::Handoffs => "baton.storage.v1.HandoffRecord",
@@ -138,7 +142,10 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Envelopes => "baton.v1.Envelope",
         Table::Custody => "baton.v1.CustodyEntry",
         Table::Invitations => "baton.storage.v1.InvitationRecord",
-        Table::TasksBySequence | Table::HandoffsBySequence | Table::Timers => return None,
+        Table::Audit => "baton.v1.AuditEntry",
+        Table::SharedEnvelopes => "baton.storage.v1.SharedEnvelopeRecord",
+        Table::RemovedTasks => "baton.storage.v1.RemovedTaskRecord",
+        Table::TasksBySequence | Table::HandoffsBySequence | Table::Timers | Table::Kept => return None,
     };
     json::of_bytes(name, &value).ok()
 }

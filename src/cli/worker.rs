@@ -11,10 +11,12 @@ use serde_json::json;
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
+    key,
 };
 use crate::{
-    client::{About, Agent, ClientError, Delivered, context_of, context_of_sections},
-    ids::{AgentId, AgentType},
+    client::{About, Agent, ClientError, Delivered, Trust, context_of, context_of_sections},
+    envelope::keys::PublicKey,
+    ids::{AgentId, AgentType, KeyId},
     proto::v1::{self, MessageType},
 };
 
@@ -37,9 +39,42 @@ pub(super) struct ServeAgentArgs {
     /// Hand each task on to this agent once it is taken over.
     #[arg(long, value_name = "AGENT")]
     return_to: Option<AgentId>,
+    /// Take only keys that this operator has vouched for; can be given several times.
+    #[arg(long, value_name = "NAME=HEX", value_parser = parse_trusted)]
+    trust: Vec<(KeyId, PublicKey)>,
+    /// Take only this key of this agent, and no other agents; can be given several times.
+    #[arg(long, value_name = "AGENT=HEX", value_parser = parse_pin, conflicts_with = "trust")]
+    pin: Vec<(AgentId, PublicKey)>,
     /// End after one task: taken over, and handed on if it is to be.
     #[arg(long)]
     once: bool,
+}
+
+impl ServeAgentArgs {
+    fn trust(&self) -> Trust {
+        if !self.trust.is_empty() {
+            return Trust::Operators(self.trust.iter().cloned().collect());
+        }
+        let mut pins: HashMap<AgentId, Vec<PublicKey>> = HashMap::new();
+        for (agent, key) in &self.pin {
+            pins.entry(agent.clone()).or_default().push(key.clone());
+        }
+        if pins.is_empty() { Trust::Broker } else { Trust::Pinned(pins) }
+    }
+}
+
+fn parse_trusted(text: &str) -> Result<(KeyId, PublicKey), String> {
+    parse_named(text, |name| KeyId::parse(name).map_err(|error| error.to_string()))
+}
+
+fn parse_pin(text: &str) -> Result<(AgentId, PublicKey), String> {
+    parse_named(text, |name| AgentId::parse(name).map_err(|error| error.to_string()))
+}
+
+fn parse_named<N>(text: &str, parse: impl Fn(&str) -> Result<N, String>) -> Result<(N, PublicKey), String> {
+    let (name, hex) = text.split_once('=').ok_or("must be NAME=HEX")?;
+    let key = key::parse_public_key(hex).map_err(|failure| failure.to_string())?;
+    Ok((parse(name)?, key))
 }
 
 /// What the agent has to do with tasks.
@@ -57,7 +92,7 @@ pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Re
     let (mut seen, mut owned) = (HashSet::new(), HashMap::new());
     let mut wait = Duration::from_millis(250);
     loop {
-        let agent = connection.agent(identity.clone(), 16).await;
+        let agent = connection.agent(identity.clone(), 16).await.map(|agent| agent.trusting(args.trust()));
         let ended = match agent {
             Ok(agent) => {
                 wait = Duration::from_millis(250);

@@ -7,7 +7,7 @@ use std::{
 
 use prost::Message as _;
 
-use super::{About, Client, ClientError, Composer, Identity, Session, compose};
+use super::{About, Client, ClientError, Composer, Identity, Session, Trust, compose};
 use crate::{
     envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
     ids::{AgentId, IdSource, KeyId},
@@ -23,6 +23,7 @@ pub struct Agent {
     pub session: Session,
     composer: Composer,
     known_keys: Mutex<HashMap<(AgentId, KeyId), PublicKey>>,
+    trust: Trust,
 }
 
 /// A delivery whose envelope was verified with its sender's key.
@@ -78,7 +79,13 @@ impl Agent {
         let session = Session::open(&client).await?;
         session.credit(credit).await?;
         let composer = Composer { identity, clock, ids };
-        Ok(Self { client, session, composer, known_keys: Mutex::default() })
+        Ok(Self { client, session, composer, known_keys: Mutex::default(), trust: Trust::default() })
+    }
+
+    /// The same, with keys taken by this rule: see [`Trust`].
+    #[must_use]
+    pub fn trusting(self, trust: Trust) -> Self {
+        Self { trust, known_keys: Mutex::default(), ..self }
     }
 
     /// Its id.
@@ -177,7 +184,9 @@ impl Agent {
         let found = self.client.answer(self.client.agents().get_agent(request).await)?;
         let card = found.agent.and_then(|agent| agent.card).unwrap_or_default();
         let mut known = self.known_keys.lock().expect("no holder panics");
-        for key in card.keys.iter().filter(|key| key.revoke_time.is_none()) {
+        let now = self.composer.clock.now();
+        let is_good = |key: &&v1::AgentKey| key.revoke_time.is_none() && self.trust.accepts(&agent, key, now);
+        for key in card.keys.iter().filter(is_good) {
             if let (Ok(id), Ok(public)) = (KeyId::parse(&key.key_id), PublicKey::parse(&key.public_key)) {
                 known.insert((agent.clone(), id), public);
             }

@@ -50,9 +50,16 @@ pub struct Composer {
 impl Composer {
     /// A signed envelope with a new id, of now.
     pub fn compose<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> v1::Envelope {
+        let mut envelope = self.draft(to, kind, about, payload);
+        envelope::sign(&mut envelope, &self.identity.key_id, &self.identity.key);
+        envelope
+    }
+
+    /// The same without a signature, which only a broker for development takes.
+    pub fn draft<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> v1::Envelope {
         let now = self.clock.now();
         let (seconds, nanos) = now.to_parts();
-        let mut envelope = v1::Envelope {
+        v1::Envelope {
             message_id: self.ids.message_id(now).to_string(),
             sender_id: self.identity.agent.to_string(),
             receiver_id: to.to_owned(),
@@ -63,12 +70,10 @@ impl Composer {
             epoch: about.epoch,
             payload: Some(envelope::payload_of(payload)),
             ..Default::default()
-        };
-        envelope::sign(&mut envelope, &self.identity.key_id, &self.identity.key);
-        envelope
+        }
     }
 
-    /// The same as the bytes that are sent.
+    /// A signed envelope as the bytes that are sent.
     pub fn encode<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> Bytes {
         self.compose(to, kind, about, payload).encode_to_vec().into()
     }

@@ -32,6 +32,12 @@ pub enum ClientError {
         /// Why.
         source: tonic::transport::Error,
     },
+    /// A connection without TLS to another machine.
+    #[error("failed to use the server {server:?}: http:// is without TLS, and only for 127.0.0.1, ::1 and localhost")]
+    PlaintextAfar {
+        /// As it was given.
+        server: String,
+    },
     /// A token with characters that no token has.
     #[error("failed to use the token: it has characters that cannot be sent")]
     Token,

@@ -6,7 +6,9 @@
 mod agent;
 mod compose;
 mod error;
+mod pipeline;
 mod session;
+mod trust;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -20,15 +22,17 @@ use tonic::{
 pub use agent::{Agent, Delivered};
 pub use compose::{About, Composer, context_of, context_of_sections};
 pub use error::{ClientError, Refused};
+pub use pipeline::Pipeline;
 pub use session::Session;
+pub use trust::{Trust, vouch};
 
 use crate::{
     envelope::{FRAME_BYTES_MAX, keys::PrivateKey, signing},
     ids::{AgentId, KeyId},
     proto::v1::{
-        self, agent_service_client::AgentServiceClient, broker_service_client::BrokerServiceClient,
-        dead_letter_service_client::DeadLetterServiceClient, handoff_service_client::HandoffServiceClient,
-        task_service_client::TaskServiceClient,
+        self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
+        broker_service_client::BrokerServiceClient, dead_letter_service_client::DeadLetterServiceClient,
+        handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
     },
 };
 
@@ -37,7 +41,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where a broker is, and as whom to call it.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// HOST:PORT.
+    /// HOST:PORT; or http://HOST:PORT without TLS, to a broker on this machine that takes such connections.
     pub server: String,
     /// A PEM file with the CA to trust; the system's CAs if there is none.
     pub ca: Option<PathBuf>,
@@ -91,6 +95,38 @@ impl Interceptor for Token {
     }
 }
 
+/// Over TLS, with the CA to trust and the certificate to show.
+fn encrypted(server: &str, options: &Options) -> Result<Endpoint, ClientError> {
+    let mut tls = ClientTlsConfig::new();
+    tls = match &options.ca {
+        Some(path) => {
+            let pem = std::fs::read(path).map_err(|source| ClientError::Ca { path: path.clone(), source })?;
+            tls.ca_certificate(Certificate::from_pem(pem))
+        }
+        None => tls.with_native_roots(),
+    };
+    if let Some(files) = &options.certificate {
+        let read = |path: &PathBuf| {
+            std::fs::read(path).map_err(|source| ClientError::Certificate { path: path.clone(), source })
+        };
+        tls = tls.identity(tonic::transport::Identity::from_pem(read(&files.certificate)?, read(&files.key)?));
+    }
+    Endpoint::from_shared(format!("https://{server}"))
+        .and_then(|endpoint| endpoint.tls_config(tls))
+        .map_err(|source| ClientError::Address { server: server.to_owned(), source })
+}
+
+/// Without TLS, and so never off this machine: what is sent has tokens in it.
+fn plaintext(server: &str, address: &str) -> Result<Endpoint, ClientError> {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    let is_here = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if !is_here {
+        return Err(ClientError::PlaintextAfar { server: server.to_owned() });
+    }
+    Endpoint::from_shared(server.to_owned())
+        .map_err(|source| ClientError::Address { server: server.to_owned(), source })
+}
+
 /// A connection to a broker. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Client {
@@ -105,23 +141,11 @@ impl Client {
     /// Connects.
     pub async fn connect(options: &Options) -> Result<Self, ClientError> {
         let server = options.server.clone();
-        let mut tls = ClientTlsConfig::new();
-        tls = match &options.ca {
-            Some(path) => {
-                let pem = std::fs::read(path).map_err(|source| ClientError::Ca { path: path.clone(), source })?;
-                tls.ca_certificate(Certificate::from_pem(pem))
-            }
-            None => tls.with_native_roots(),
+        let endpoint = match server.strip_prefix("http://") {
+            Some(address) => plaintext(&server, address)?,
+            None => encrypted(&server, options)?,
         };
-        if let Some(files) = &options.certificate {
-            let read = |path: &PathBuf| {
-                std::fs::read(path).map_err(|source| ClientError::Certificate { path: path.clone(), source })
-            };
-            tls = tls.identity(tonic::transport::Identity::from_pem(read(&files.certificate)?, read(&files.key)?));
-        }
-        let endpoint = Endpoint::from_shared(format!("https://{server}"))
-            .and_then(|endpoint| endpoint.tls_config(tls))
-            .map_err(|source| ClientError::Address { server: server.clone(), source })?
+        let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(Duration::from_secs(30))
             .tcp_nodelay(true);
@@ -174,6 +198,11 @@ impl Client {
     pub fn handoffs(&self) -> HandoffServiceClient<Authorized> {
         HandoffServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// The log of administrative acts.
+    pub fn audit(&self) -> AuditServiceClient<Authorized> {
+        AuditServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
     }
 
     /// Dead letters.

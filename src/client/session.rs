@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
-use tokio_stream::{StreamExt, wrappers::ReceiverStream};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::Streaming;
 
 use super::{Client, ClientError};
@@ -52,12 +52,7 @@ impl Session {
     /// Opens a session for the agent of the client's token. It sends heartbeats by itself, as often as the broker asks for.
     pub async fn open(client: &Client) -> Result<Self, ClientError> {
         let (frames, receiver) = mpsc::channel(FRAMES_MAX);
-        let answer = client.messages().connect(ReceiverStream::new(receiver)).await;
-        let mut responses = client.answer(answer)?;
-        let first = responses.next().await.transpose().map_err(|status| ClientError::of(&client.server, &status))?;
-        let Some(v1::ConnectResponse { response: Some(Response::Welcome(welcome)), .. }) = first else {
-            return Err(ClientError::Answer("the first frame is not a welcome".to_owned()));
-        };
+        let (welcome, responses) = open_stream(client, ReceiverStream::new(receiver)).await?;
         let key = welcome.broker_key.as_ref().map(|key| PublicKey::parse(&key.public_key));
         let Some(Ok(broker_key)) = key else {
             return Err(ClientError::Answer("the welcome has no good key of the broker".to_owned()));
@@ -156,6 +151,19 @@ impl Session {
         let pending = self.pending.lock().expect("no holder panics");
         pending.ended.clone().unwrap_or_else(|| "the connection was lost".to_owned())
     }
+}
+
+/// Opens the stream, and takes the first frame.
+pub(super) async fn open_stream(
+    client: &Client,
+    requests: impl Stream<Item = v1::ConnectRequest> + Send + 'static,
+) -> Result<(v1::Welcome, Streaming<v1::ConnectResponse>), ClientError> {
+    let mut responses = client.answer(client.messages().connect(requests).await)?;
+    let first = responses.next().await.transpose().map_err(|status| ClientError::of(&client.server, &status))?;
+    let Some(v1::ConnectResponse { response: Some(Response::Welcome(welcome)), .. }) = first else {
+        return Err(ClientError::Answer("the first frame is not a welcome".to_owned()));
+    };
+    Ok((welcome, responses))
 }
 
 /// Until the session is dropped.

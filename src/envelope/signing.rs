@@ -17,6 +17,8 @@ const CONTEXT: &str = "application/vnd.baton.context.v1";
 const SESSION: &str = "application/vnd.baton.session.v1";
 const RECEIPT: &str = "application/vnd.baton.receipt.v1";
 const CUSTODY: &str = "application/vnd.baton.custody.v1";
+const AUDIT: &str = "application/vnd.baton.audit.v1";
+const VOUCHER: &str = "application/vnd.baton.key-voucher.v1";
 
 /// What is signed for an envelope: the pre-authentication encoding of its body.
 pub fn envelope_input(envelope: &v1::Envelope) -> Vec<u8> {
@@ -79,10 +81,30 @@ pub fn receipt_input(receipt: &v1::Receipt) -> Vec<u8> {
 
 /// The next hash of a custody chain.
 pub fn custody_hash(previous: &Digest32, entry: &[u8]) -> Digest32 {
+    chain_hash(CUSTODY, previous, entry)
+}
+
+/// The next hash of the audit log.
+pub fn audit_hash(previous: &Digest32, entry: &[u8]) -> Digest32 {
+    chain_hash(AUDIT, previous, entry)
+}
+
+fn chain_hash(kind: &str, previous: &Digest32, entry: &[u8]) -> Digest32 {
     let mut body = Body::default();
     body.bytes(previous);
     body.bytes(entry);
-    sha256(&[&pre_authentication(CUSTODY, &body.0)])
+    sha256(&[&pre_authentication(kind, &body.0)])
+}
+
+/// What an operator signs to vouch for an agent's key. The signature in the voucher is not looked at.
+pub fn voucher_input(agent_id: &str, key: &v1::AgentKey, voucher: &v1::KeyVoucher) -> Vec<u8> {
+    let mut body = Body::default();
+    body.bytes(agent_id.as_bytes());
+    body.bytes(key.key_id.as_bytes());
+    body.bytes(&key.public_key);
+    body.bytes(voucher.operator_key_id.as_bytes());
+    body.time(voucher.not_after_time.as_ref());
+    pre_authentication(VOUCHER, &body.0)
 }
 
 /// SHA-256 over the parts, one after another.

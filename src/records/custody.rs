@@ -6,7 +6,7 @@ use bytes::Bytes;
 use prost::Message;
 use prost_types::Timestamp as WireTime;
 
-use super::{DecodeError, Reader, by_name_and_number, range_of_name, texts};
+use super::{DecodeError, Reader, by_name_and_number, chain, range_of_name, texts, unchain};
 use crate::{
     codes::ErrorCode,
     domain::handoff::{Acked, Handoff, LoopLimits, Task, Timeouts},
@@ -39,13 +39,12 @@ impl CustodyLink {
 
     /// The stored form of the entry that this is the head after.
     pub fn encode(&self, entry: &[u8]) -> Bytes {
-        [&self.hash, entry].concat().into()
+        chain(&self.hash, entry)
     }
 
     /// The hash after an entry and the entry, from their stored form.
     pub fn decode(value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
-        let hash = value.first_chunk().ok_or_else(|| Reader("custody").error("a value is too short"))?;
-        Ok((*hash, value.slice(hash.len()..)))
+        unchain(&Reader("custody"), value)
     }
 
     /// The head after one more entry.
@@ -131,6 +130,29 @@ pub fn custody_entry(
     }
     .encode_to_vec()
     .into()
+}
+
+/// The receipt of an accepted envelope, not signed. Its entry says all of it, and outlives the memory of its id.
+pub fn receipt_of(
+    task: &TaskId,
+    entry: &v1::CustodyEntry,
+    accepted: &v1::CustodyEnvelope,
+    custody_hash: [u8; 32],
+) -> v1::Receipt {
+    v1::Receipt {
+        message_id: accepted.message_id.clone(),
+        sequence: accepted.sequence,
+        accept_time: entry.entry_time,
+        task_id: task.to_string(),
+        task_status: entry.task_status,
+        owner_id: entry.owner_id.clone(),
+        epoch: entry.epoch,
+        handoff_id: entry.handoff_id.clone(),
+        handoff_state: entry.handoff_state,
+        custody_hash: custody_hash.to_vec().into(),
+        key_id: String::new(),
+        signature: Bytes::new(),
+    }
 }
 
 fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnvelope {

@@ -6,7 +6,7 @@ use prost::Message;
 use super::{DecodeError, Reader, moment};
 use crate::{
     envelope::signing,
-    ids::AgentId,
+    ids::{AgentId, AgentType},
     proto::storage,
     store::{Key, Table},
     time::Timestamp,
@@ -17,6 +17,8 @@ use crate::{
 pub struct InvitationRecord {
     /// Whom it is for; `None`: any new agent.
     pub agent: Option<AgentId>,
+    /// The types that the new agent may have.
+    pub types: Vec<AgentType>,
     /// Until when it is good.
     pub expires_at: Timestamp,
     /// Who used it.
@@ -26,15 +28,20 @@ pub struct InvitationRecord {
 impl InvitationRecord {
     /// Where the record of this invitation lies.
     pub fn key(invitation: &str) -> Key {
-        let digest = signing::sha256(&[b"baton invitation", invitation.as_bytes()]);
-        Key { table: Table::Invitations, key: Bytes::copy_from_slice(&digest) }
+        Key { table: Table::Invitations, key: Bytes::copy_from_slice(&Self::digest(invitation)) }
+    }
+
+    /// What names the invitation without giving it away.
+    pub fn digest(invitation: &str) -> [u8; 32] {
+        signing::sha256(&[b"baton invitation", invitation.as_bytes()])
     }
 
     /// Its stored form.
     pub fn encode(&self) -> Bytes {
         let text = |agent: &Option<AgentId>| agent.as_ref().map(ToString::to_string).unwrap_or_default();
         let expires_at = self.expires_at.unix_nanoseconds();
-        storage::InvitationRecord { agent_id: text(&self.agent), expires_at, used_by: text(&self.used_by) }
+        let agent_types = self.types.iter().map(ToString::to_string).collect();
+        storage::InvitationRecord { agent_id: text(&self.agent), expires_at, used_by: text(&self.used_by), agent_types }
             .encode_to_vec()
             .into()
     }
@@ -48,6 +55,11 @@ impl InvitationRecord {
             agent: agent(&stored.agent_id)?,
             expires_at: moment(stored.expires_at),
             used_by: agent(&stored.used_by)?,
+            types: stored
+                .agent_types
+                .iter()
+                .map(|name| AgentType::parse(name).map_err(|error| reader.error(format!("type {name:?} {error}"))))
+                .collect::<Result<_, _>>()?,
         })
     }
 }

@@ -7,7 +7,7 @@ use super::{DecodeError, Reader, by_name_and_number, id_bytes, moment, range_of_
 use crate::{
     domain::{
         handoff::{Acked, Priority},
-        mailbox::{Attempt, AttemptEnd, Letter},
+        mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
     ids::AgentId,
     proto::storage,
@@ -54,6 +54,7 @@ pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
         handoff_id: letter.handoff.map(|(handoff, _)| id_bytes(handoff)).unwrap_or_default(),
         handoff_mail: letter.handoff.map_or(0, |(_, mail)| mail.number()),
         attempts: letter.attempts.iter().map(attempt_to_storage).collect(),
+        keeper: letter.keeper.number(),
     }
 }
 
@@ -99,5 +100,6 @@ pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterR
             .into_iter()
             .map(|attempt| attempt_from_storage(reader, attempt))
             .collect::<Result<_, _>>()?,
+        keeper: reader.some(Keeper::from_number(stored.keeper), "keeper")?,
     })
 }

@@ -1,4 +1,5 @@
-//! Table messages: what was accepted under a message id. Table envelopes: the bytes, by sequence.
+//! Table messages: what was accepted under a message id. Table envelopes: the bytes, by sequence. Table shared_envelopes:
+//! how many letters keep an envelope that more than one keeps.
 
 use bytes::Bytes;
 use prost::Message;
@@ -30,6 +31,22 @@ impl MessageRecord {
     /// Where the envelope with this sequence lies.
     pub fn envelope_key(sequence: u64) -> Key {
         by_number(Table::Envelopes, sequence)
+    }
+
+    /// Where the number of letters lies that keep this envelope together.
+    pub fn shared_key(sequence: u64) -> Key {
+        by_number(Table::SharedEnvelopes, sequence)
+    }
+
+    /// The stored form of that number.
+    pub fn encode_shared(letters: u64) -> Bytes {
+        storage::SharedEnvelopeRecord { letters }.encode_to_vec().into()
+    }
+
+    /// That number from its stored form.
+    pub fn decode_shared(value: &Bytes) -> Result<u64, DecodeError> {
+        let reader = Reader("shared_envelopes");
+        Ok(reader.message::<storage::SharedEnvelopeRecord>(value)?.letters)
     }
 
     /// Its stored form.

@@ -4,10 +4,12 @@
 //! A value that does not decode is reported as damaged, never guessed at.
 
 mod agent;
+mod audit;
 mod custody;
 mod dead_letter;
 mod handoff;
 mod invitation;
+mod kept;
 mod letter;
 mod message;
 mod task;
@@ -16,10 +18,12 @@ mod timer;
 use bytes::Bytes;
 
 pub use agent::AgentRecord;
-pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry};
+pub use audit::{AuditAct, AuditHead, audit_entry};
+pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
 pub use handoff::{HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
+pub use kept::{Kept, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
@@ -127,10 +131,21 @@ fn range_of_name(name: &str) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>)
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
 }
 
+/// The stored form of an entry of a chain: the hash after it, 32 bytes, and the entry.
+fn chain(hash: &[u8; 32], entry: &[u8]) -> Bytes {
+    [hash, entry].concat().into()
+}
+
+fn unchain(reader: &Reader, value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
+    let hash = value.first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
+    Ok((*hash, value.slice(hash.len()..)))
+}
+
 /// Checks that a value says what its table promises.
 pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError> {
     let reader = Reader(table.name());
     match table {
+        Table::Meta if *key == AuditHead::key().key => AuditHead::decode(value).map(drop),
         Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
         Table::Agents => AgentRecord::decode(value).map(drop),
         Table::Tasks => TaskRecord::decode(value).map(drop),
@@ -142,7 +157,14 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
         Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
         Table::HandoffsBySequence => reader.message_id(value).map(drop),
+        Table::Audit => reader.message::<v1::AuditEntry>(&unchain(&reader, value)?.1).map(drop),
         Table::Invitations => InvitationRecord::decode(value).map(drop),
+        Table::SharedEnvelopes => MessageRecord::decode_shared(value).map(drop),
+        Table::RemovedTasks => RemovedTaskRecord::decode(value).map(drop),
+        Table::Kept => match Kept::parse(&Bytes::copy_from_slice(key))?.0 {
+            Kept::Messages => decode_message_ids(value).map(drop),
+            Kept::Task | Kept::DeadLetter | Kept::Invitation | Kept::Rest => Ok(()),
+        },
         Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }
 }

@@ -16,6 +16,8 @@ use std::{
     sync::Arc,
 };
 
+use zeroize::Zeroizing;
+
 use crate::{
     broker::{BrokerIdentity, identity::random_bytes},
     envelope::{
@@ -50,7 +52,7 @@ pub(super) struct DataFolder {
     path: PathBuf,
     pub(super) store: Arc<dyn Store>,
     pub(super) identity: BrokerIdentity,
-    pub(super) operator_token: String,
+    pub(super) operator_token: Zeroizing<String>,
 }
 
 impl DataFolder {
@@ -61,7 +63,8 @@ impl DataFolder {
         let store = Arc::new(EmbeddedStore::open(&path.join("store"))?);
         make_private(&path.join("keys"))?;
         let identity = broker_identity(&path.join("keys").join("broker.pem"), ids)?;
-        let operator_token = operator_token(&path.join("operator.token"), ids)?;
+        let operator_token = Zeroizing::new(operator_token(&path.join("operator.token"), ids)?);
+        warn_of_readers(path);
         Ok(Self { path: path.into(), store, identity, operator_token })
     }
 
@@ -81,6 +84,17 @@ impl DataFolder {
     pub(super) fn remove_address(&self) {
         // It may be gone already; a stale one does no harm either.
         drop(fs::remove_file(self.path.join("address")));
+    }
+}
+
+/// Says so in the log if others on this machine can read what only the broker should.
+pub(super) fn warn_of_readers(path: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let Ok(file) = fs::metadata(path) else { return };
+    let mode = file.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let wanted = if file.is_dir() { "700" } else { "600" };
+        tracing::warn!("others can read {} (mode {mode:o}): chmod {wanted} it", path.display());
     }
 }
 

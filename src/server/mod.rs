@@ -25,9 +25,11 @@ use self::{
 };
 use crate::{
     broker::{Broker, BrokerError, EngineError, StartError, identity::Identities, jwt::OperatorKeys},
-    config::{Config, MinimumTls, OperatorTokens, TlsSource},
+    config::{Config, MinimumTls, OperatorTokens, PolicySource, TlsSource},
     ids::{IdSource, SystemIds},
-    proto,
+    policy::Policies,
+    proto::{self, v1::AuditAction},
+    records::AuditAct,
     store::OpenError,
     time::{Clock, SteadyClock},
     wire::{
@@ -92,6 +94,8 @@ pub struct Ready {
     pub ca: Option<PathBuf>,
     /// The operator's token.
     pub operator_token: PathBuf,
+    /// Whether connections without TLS are taken too.
+    pub plaintext_allowed: bool,
     /// Agents that are registered.
     pub agents: usize,
     /// Handoffs that were open when it stopped.
@@ -124,15 +128,20 @@ pub async fn run(
     let ready_state = Ready {
         address,
         data: config.data.clone(),
+        plaintext_allowed: config.plaintext_allowed,
         ca,
         operator_token: folder.operator_token_path(),
         agents: broker.directory().list(None, usize::MAX, None).len(),
         open_handoffs: broker.open_handoffs_at_start(),
     };
     folder.write_address(address)?;
+    if config.plaintext_allowed {
+        tracing::warn!("connections without TLS are taken: whoever can listen on this machine reads along");
+    }
     ready(&ready_state);
-    let fresh = tokio::spawn(reload::keep_fresh(setup, tls.clone(), reload));
-    let served = serve(&broker, listener, tls, stop).await;
+    broker.note(policy_act(&config));
+    let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
+    let served = serve(&config, &broker, listener, tls, stop).await;
     fresh.abort();
     let stopped = broker.stop().await;
     folder.remove_address();
@@ -141,6 +150,78 @@ pub async fn run(
         Err(EngineError::Store(damaged)) => Err(damaged.into()),
         Err(EngineError::Panicked) => Err(ServerError::Engine),
     }
+}
+
+/// Which policies are in force from the start.
+fn policy_act(config: &Config) -> AuditAct {
+    AuditAct {
+        actor: "the broker".to_owned(),
+        action: AuditAction::PolicyLoaded,
+        subject: config.policy.to_string(),
+        details: describe(&config.settings.policies.load()),
+    }
+}
+
+fn describe(policies: &Policies) -> String {
+    for warning in policies.warnings() {
+        tracing::debug!("policy: {warning}");
+    }
+    format!("{} rules, sha256 {}", policies.rule_ids().len(), hex::encode(policies.digest()))
+}
+
+/// What can change while the broker runs.
+fn sources(
+    config: &Config,
+    setup: TlsSetup,
+    tls: &Arc<ArcSwap<rustls::ServerConfig>>,
+    broker: &Broker,
+) -> Vec<reload::Source> {
+    let (tls, files) = (tls.clone(), setup.clone());
+    let certificates = reload::Source {
+        what: "certificates",
+        files: Box::new(move || files.paths().into_iter().map(Into::into).collect()),
+        load: Box::new(move || {
+            tls.store(Arc::new(setup.load().map_err(|error| error.to_string())?));
+            Ok(String::new())
+        }),
+        loaded: AuditAction::CertificatesLoaded,
+        refused: AuditAction::CertificatesRefused,
+    };
+    let (source, listen, policies) = (config.policy.clone(), config.listen, config.settings.policies.clone());
+    let policy = matches!(source, PolicySource::Path(_)).then(|| reload::Source {
+        what: "policies",
+        files: {
+            let source = source.clone();
+            Box::new(move || source.files())
+        },
+        load: Box::new(move || {
+            let loaded = source.load(listen).map_err(|error| error.to_string())?;
+            let details = describe(&loaded);
+            policies.store(loaded);
+            Ok(details)
+        }),
+        loaded: AuditAction::PolicyLoaded,
+        refused: AuditAction::PolicyRefused,
+    });
+    let operators = config.operators.clone().map(|tokens| reload::Source {
+        what: "keys of operators",
+        files: {
+            let path = tokens.keys.clone();
+            Box::new(move || vec![path.clone()])
+        },
+        load: {
+            let broker = broker.clone();
+            Box::new(move || {
+                let keys = operator_keys(&tokens).map_err(|error| error.to_string())?;
+                let details = format!("{keys:?}");
+                broker.identities().set_operators(keys);
+                Ok(details)
+            })
+        },
+        loaded: AuditAction::OperatorKeysLoaded,
+        refused: AuditAction::OperatorKeysRefused,
+    });
+    [Some(certificates), policy, operators].into_iter().flatten().collect()
 }
 
 fn operator_keys(tokens: &OperatorTokens) -> Result<OperatorKeys, ServerError> {
@@ -166,6 +247,7 @@ fn certificate(
             Ok((setup, Some(made.ca_certificate)))
         }
         TlsSource::Files { certificate, key, clients, minimum } => {
+            folder::warn_of_readers(key);
             let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
             Ok((TlsSetup { files, clients: clients.clone(), minimum: *minimum }, None))
         }
@@ -173,6 +255,7 @@ fn certificate(
 }
 
 async fn serve(
+    config: &Config,
     broker: &Broker,
     listener: Listener,
     tls: Arc<ArcSwap<rustls::ServerConfig>>,
@@ -196,7 +279,7 @@ async fn serve(
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
         .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
-        .layer(RequireTlsLayer::new(|| status::of(&BrokerError::TlsRequired)))
+        .layer(RequireTlsLayer::new(config.plaintext_allowed, || status::of(&BrokerError::TlsRequired)))
         .layer(DeadlineLayer::new(status::deadline_exceeded))
         .add_routes(routes)
         .serve_with_incoming_shutdown(incoming, closing.clone().cancelled_owned());

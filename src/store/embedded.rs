@@ -28,11 +28,12 @@ use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, Persis
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
     files::{Damage, Folder, cut_journal},
+    space::Space,
     survey,
 };
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 2\n";
+const FORMAT: &str = "baton-store 3\n";
 /// First byte of every record; the layout is this byte, revision (u64), CRC-32C (u32), both big-endian, then the value.
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
@@ -48,6 +49,8 @@ const ROOM_FILE: &str = "room";
 /// fjall holds a commit back at 4 memtables that are to be written to disk, and at 30 runs that are to be merged.
 const MEMTABLES_BEHIND_MAX: usize = 2;
 const RUNS_BEHIND_MAX: usize = 24;
+/// How often it is looked whether there is space to be given back.
+const GROUPS_BETWEEN_LOOKS: u64 = 1024;
 const WAIT_FOR_FLUSHES: Duration = Duration::from_millis(10);
 
 /// Failed to open a store.
@@ -154,6 +157,7 @@ pub struct EmbeddedStore {
     /// Empty only while it is being opened again.
     engine: RwLock<Option<Engine>>,
     last_group: Mutex<u64>,
+    space: Space,
     witness: File,
     poisoned: AtomicBool,
     /// How often in a row it was fjall's own threads that failed, and not a write of ours.
@@ -199,9 +203,21 @@ impl Engine {
     fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
         let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
-        let database = Database::builder(&engine_path).open().map_err(error)?;
+        let env =
+            |name: &str, otherwise: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(otherwise);
+        let database = Database::builder(&engine_path)
+            .max_journaling_size(env("X_JOURNAL", 512) << 20)
+            .cache_size(env("X_CACHE", 32) << 20)
+            .open()
+            .map_err(error)?;
         let keyspace = |name: &str| {
-            let opened = database.keyspace(name, KeyspaceCreateOptions::default);
+            let opened = database.keyspace(name, || {
+                let mut o = KeyspaceCreateOptions::default().max_memtable_size(env("X_MEMTABLE", 64) << 20);
+                if env("X_HITS", 0) > 0 {
+                    o = o.expect_point_read_hits(true);
+                }
+                o
+            });
             opened.map_err(|source| OpenError::Engine { path: engine_path.clone(), source: source.into() })
         };
         let tables = Table::ALL.iter().map(|table| keyspace(table.name())).collect::<Result<_, _>>()?;
@@ -252,6 +268,7 @@ impl EmbeddedStore {
             path: path.into(),
             engine: RwLock::new(Some(engine)),
             last_group: Mutex::new(last_group),
+            space: Space::default(),
             witness,
             poisoned: AtomicBool::new(false),
             background_failures: AtomicU32::new(0),
@@ -291,6 +308,12 @@ impl EmbeddedStore {
     }
 }
 
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        self.space.wait();
+    }
+}
+
 impl Store for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
         let stored = self.with_engine(|engine| {
@@ -323,6 +346,20 @@ impl Store for EmbeddedStore {
         })
     }
 
+    fn size_bytes(&self) -> Option<u64> {
+        if self.space.is_being_given_back() {
+            return None;
+        }
+        let engine = self.engine.read().expect("no writer panics");
+        engine.as_ref()?.database.disk_space().ok()
+    }
+
+    fn give_space_back(&self) {
+        if let Some(engine) = &*self.engine.read().expect("no writer panics") {
+            self.space.give_back(&engine.tables, &engine.groups, true);
+        }
+    }
+
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         // Held over the whole commit: what was compared must still be so when it is set.
         let mut last_group = self.last_group.lock().expect("no writer panics");
@@ -346,6 +383,11 @@ impl Store for EmbeddedStore {
             return Err(CommitError::Engine { path: self.path.clone(), source: source.into() });
         }
         *last_group = number;
+        let removed = writes.iter().filter(|write| write.record.is_none());
+        removed.for_each(|write| self.space.removed(write.key.table));
+        if number.is_multiple_of(GROUPS_BETWEEN_LOOKS) {
+            self.space.give_back(&engine.tables, &engine.groups, false);
+        }
         // Not synced: it guards against a damaged journal, not against a power cut, after which it may be older.
         if let Err(error) = self.witness.write_all_at(&encode_witness(number), 0) {
             tracing::warn!(path = %self.path.display(), %error, "failed to write the witness file");
@@ -359,6 +401,7 @@ impl Store for EmbeddedStore {
         let last_group = self.last_group.lock().expect("no writer panics");
         make_sure_of_room(&self.path)?;
         let mut engine = self.engine.write().expect("no writer panics");
+        self.space.wait();
         drop(engine.take());
         let folder = Folder::new(self.path.join(ENGINE_FOLDER));
         if self.background_failures.load(Ordering::Relaxed) > 1 {
@@ -483,6 +526,11 @@ fn open_witness(path: &Path) -> io::Result<File> {
 }
 
 /// The number in the witness file, if it is whole.
+/// How many groups were committed in this folder since it was made, each with one sync. Can be read while a broker has it.
+pub fn groups_committed(path: &Path) -> Option<u64> {
+    read_witness(&File::open(path.join("witness")).ok()?)
+}
+
 pub(super) fn read_witness(file: &File) -> Option<u64> {
     let mut stored = [0; 20];
     file.read_exact_at(&mut stored, 0).ok()?;

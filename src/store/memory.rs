@@ -49,6 +49,11 @@ impl Store for MemoryStore {
         })
     }
 
+    fn size_bytes(&self) -> Option<u64> {
+        let records = self.records.read().expect("no writer panics");
+        Some(records.iter().map(|(key, record)| (key.key.len() + record.value.len()) as u64).sum())
+    }
+
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         let mut records = self.records.write().expect("no writer panics");
         let revision_of = |key: &Key| Ok::<_, CommitError>(records.get(key).map(|record| record.revision));

@@ -234,3 +234,29 @@ fn a_full_disk_refuses_and_delivers_nothing() {
     world.restart();
     world.send(world.info("a", "b", "three")).unwrap();
 }
+
+/// More than is loaded at once; nothing is missing, doubled or out of turn, also of what comes meanwhile.
+#[test]
+fn a_large_mailbox_is_handed_out_whole_and_in_order() {
+    const LETTERS: usize = 5000;
+    let mut world = World::with(&["a", "b"]);
+    for number in 0..LETTERS - 1 {
+        world.send(world.info("a", "b", &number.to_string())).unwrap();
+    }
+    world.restart();
+    let mut b = world.connect("b");
+    world.send(world.info("a", "b", "the last")).unwrap();
+    let mut sequences = Vec::new();
+    loop {
+        let deliveries = b.deliveries();
+        if deliveries.is_empty() {
+            break;
+        }
+        for (delivery, _) in deliveries {
+            world.ack(&b, &delivery);
+            sequences.push(delivery.sequence);
+        }
+    }
+    assert_eq!(sequences.len(), LETTERS);
+    assert!(sequences.is_sorted());
+}

@@ -3,8 +3,11 @@
 mod dead_letters;
 mod deliveries;
 mod handoffs;
+mod keys;
 mod limits;
+mod policies;
 mod presence;
 mod refusals;
 mod restarts;
+mod retention;
 mod world;

@@ -1,7 +1,5 @@
 //! Bad input: each case is refused with its code, and nothing changes.
 
-use std::time::Duration;
-
 use baton::{
     codes::ErrorCode,
     envelope::{self, keys::PrivateKey},
@@ -296,34 +294,4 @@ fn a_final_status_never_changes() {
     check(&mut world, envelope, ErrorCode::TaskFinal);
     let envelope = world.request("b", "a", 2);
     check(&mut world, envelope, ErrorCode::TaskFinal);
-}
-
-#[test]
-fn a_revoked_or_expired_key_is_refused() {
-    use baton::{broker::directory::Entry, records::AgentRecord};
-    let mut world = World::with(&["a", "b"]);
-    let time = |world: &World, offset: i64| {
-        let (seconds, nanos) = world.now.to_parts();
-        Some(prost_types::Timestamp { seconds: seconds + offset, nanos })
-    };
-    type Change = fn(&mut v1::AgentKey, Option<prost_types::Timestamp>);
-    let change: [(&str, Change, i64); 3] = [
-        ("revoked", |key, at| key.revoke_time = at, -1),
-        ("expired", |key, at| key.not_after_time = at, -1),
-        ("not yet valid", |key, at| key.not_before_time = at, 1),
-    ];
-    let original = world.engine.directory().get(&"a".parse().unwrap()).unwrap().record.card.clone();
-    for (name, set, offset) in change {
-        let mut card = original.clone();
-        set(&mut card.keys[0], time(&world, offset));
-        let entry = Entry::parse(AgentRecord { card, created_at: world.now, updated_at: world.now }).unwrap();
-        let (sender, _receiver) = tokio::sync::oneshot::channel();
-        let reply = baton::broker::Reply::Once(sender);
-        let right = baton::broker::engine::EnrollmentRight::Enroll { may_change: true };
-        let register = baton::broker::engine::Command::Register { entry: Box::new(entry), right, reply };
-        world.engine.take(register, world.now);
-        world.pass(Duration::ZERO);
-        let (code, _) = world.send(world.info("a", "b", "hello")).unwrap_err();
-        assert_eq!(code, ErrorCode::KeyNotValid, "{name}");
-    }
 }

@@ -12,10 +12,10 @@ use std::{
 use baton::{
     audit::Audit,
     broker::{
-        Answer, BrokerIdentity, Enrollment, Event, OutgoingDelivery, Refused, Reply, Settings,
+        Answer, BrokerIdentity, Event, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
         directory::{Entry, Liveness},
-        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
+        engine::{Command, Engine, Fate, HolderKind},
         queries::View,
     },
     codes::ErrorCode,
@@ -63,6 +63,10 @@ impl Store for Disk {
         limit: usize,
     ) -> Result<Vec<(bytes::Bytes, Record)>, ReadError> {
         self.store.scan(table, range, order, limit)
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        self.store.size_bytes()
     }
 
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
@@ -115,6 +119,11 @@ pub struct World {
     ids: Arc<CountingIds>,
     keys: HashMap<String, PrivateKey>,
     next_holder: u64,
+}
+
+/// Somebody whom the built-in policy lets do everything.
+pub fn operator() -> Caller {
+    Caller::Operator("olga".to_owned())
 }
 
 pub type Refusal = (ErrorCode, Refused);
@@ -170,15 +179,15 @@ impl World {
         };
         self.keys.insert(name.to_owned(), key);
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
-        let register = |reply| Command::Register {
-            entry: Box::new(entry),
-            right: EnrollmentRight::Enroll { may_change: false },
-            reply,
-        };
-        self.ask(register).unwrap();
+        self.register_as(operator(), entry, "").unwrap();
     }
 
-    fn ask(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<Answer, Refusal> {
+    pub fn register_as(&mut self, caller: Caller, entry: Entry, invitation: &str) -> Result<Answer, Refusal> {
+        let (entry, invitation) = (Box::new(entry), invitation.to_owned());
+        self.ask(|reply| Command::Register { entry, caller, invitation, reply })
+    }
+
+    pub fn ask(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<Answer, Refusal> {
         let (sender, mut receiver) = oneshot::channel();
         self.engine.take(command(Reply::Once(sender)), self.now);
         self.settle();
@@ -306,10 +315,16 @@ impl World {
         HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
     }
 
+    /// What this caller may see of what is stored.
+    pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
+        let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
+        View { store: &*self.disk, access, caller }
+    }
+
     /// The task's custody log as an operator sees it, with envelopes.
     pub fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
-        let caller = Caller::Operator("an operator".into());
-        let view = View { store: &*self.disk, access: Access(Enrollment::Operator), caller: &caller };
+        let caller = operator();
+        let view = self.view(&caller);
         let task = TaskId::parse(id).unwrap();
         let mut entries = Vec::new();
         loop {
@@ -346,11 +361,11 @@ impl World {
 
     pub fn redrive(&mut self, dead_letter: u64, to: Option<&str>) -> Result<DeadLetterRecord, Refusal> {
         let to = to.map(|to| AgentId::parse(to).unwrap());
-        self.settled(|reply| Command::Redrive { dead_letter, to, by: "an operator".to_owned(), reply })
+        self.settled(|reply| Command::Redrive { dead_letter, to, caller: operator(), reply })
     }
 
     pub fn discard(&mut self, dead_letter: u64) -> Result<DeadLetterRecord, Refusal> {
-        self.settled(|reply| Command::Discard { dead_letter, by: "an operator".to_owned(), reply })
+        self.settled(|reply| Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply })
     }
 
     fn settled(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<DeadLetterRecord, Refusal> {

@@ -15,6 +15,7 @@ use baton::{
     proto::v1,
     time::SystemClock,
 };
+use serde_json::Value;
 
 /// How long a broker may take to stop. It gives its connections 10 s.
 const STOP_MAX: Duration = Duration::from_secs(20);
@@ -47,14 +48,39 @@ impl Broker {
         Self::spawn(command, folder)
     }
 
+    /// A broker with a configuration: `top` before the tables, `more` after them.
+    pub fn serve(top: &str, more: &str) -> Self {
+        let first = Self::start();
+        let (tls, folder) = (first.data().join("tls"), first.kill());
+        let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
+        let text = format!(
+            "listen = \"127.0.0.1:0\"\ndata = {data:?}\n{top}\n[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
+        );
+        write(&folder.path().join("baton.toml"), &text);
+        Self::serve_again(folder)
+    }
+
+    /// The same, after its end.
+    pub fn serve_again(folder: Arc<tempfile::TempDir>) -> Self {
+        let mut command = baton();
+        command.args(["serve", "--config"]).arg(folder.path().join("baton.toml"));
+        Self::spawn(command, folder)
+    }
+
     /// Starts the command and waits until it says that it is ready.
     pub fn spawn(mut command: Command, folder: Arc<tempfile::TempDir>) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let log = std::fs::File::create(folder.path().join("log")).unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let first = lines.next().expect("a broker that starts says so").unwrap();
         let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
         let address = address.unwrap_or_else(|| panic!("not ready: {first}")).to_owned();
         Self { child, address, folder }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
     pub fn data(&self) -> PathBuf {
@@ -112,6 +138,43 @@ impl Broker {
         self.client_with(None).await
     }
 
+    /// The operator that the folder's token is of.
+    pub fn operator_token(&self) -> String {
+        std::fs::read_to_string(self.data().join("operator.token")).unwrap().trim().to_owned()
+    }
+
+    pub async fn operator(&self) -> Client {
+        self.client_with(Some(self.operator_token())).await
+    }
+
+    /// As this agent, which is registered.
+    pub async fn client_of(&self, name: &str) -> Client {
+        let client = self.client().await;
+        client.with_token(&client.prove(&identity(name)).await.unwrap()).unwrap()
+    }
+
+    /// SIGHUP.
+    pub fn hang_up(&self) {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    }
+
+    /// A command of an operator.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = baton();
+        command.args(arguments).args(["--server", &self.address, "--token", &self.operator_token(), "--ca"]);
+        command.arg(self.ca());
+        command
+    }
+
+    /// What it prints, a JSON document a line.
+    pub fn lines(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.command(arguments).args(["--output", "jsonl"]).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
     pub async fn client_with(&self, token: Option<String>) -> Client {
         let options = Options { server: self.address.clone(), ca: Some(self.ca()), token, certificate: None };
         Client::connect(&options).await.unwrap()
@@ -129,6 +192,12 @@ impl Broker {
             client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card), ..Default::default() }).await;
         client.answer(registered).unwrap();
         Agent::connect(&client, identity(name), credit, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
+    }
+
+    /// Opens a session of an agent that is registered.
+    pub async fn agent_session(&self, name: &str) -> Agent {
+        let client = self.client().await;
+        Agent::connect(&client, identity(name), 100, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
     }
 }
 
@@ -166,6 +235,17 @@ pub fn new_task() -> String {
 
 pub fn a_request() -> v1::HandoffRequest {
     v1::HandoffRequest { task_type: "support".into(), ..Default::default() }
+}
+
+/// Tries until it succeeds: the broker takes its time to see a change.
+pub async fn eventually(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
+    for _ in 0..200 {
+        if attempt().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{what}");
 }
 
 /// The exit code of a command, and what it said on stderr.

@@ -2,9 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::Command,
     sync::Arc,
-    time::Duration,
 };
 
 use baton::{
@@ -18,7 +16,7 @@ use rcgen::{
     KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
-use crate::broker::{Broker, baton, card, exit_of, identity, write};
+use crate::broker::{Broker, baton, card, eventually, exit_of, identity, write};
 
 type Ca = CertifiedIssuer<'static, KeyPair>;
 
@@ -199,36 +197,21 @@ async fn a_client_without_a_certificate_is_turned_away_where_one_is_required() {
     assert_eq!(exit_of(&mut command).0, Some(0));
 }
 
-/// Tries until it succeeds: the broker takes its time to see a change.
-async fn eventually(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
-    for _ in 0..200 {
-        if attempt().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{what}");
-}
-
 #[tokio::test]
 async fn a_changed_certificate_is_taken_in_without_a_restart_and_a_broken_one_is_not() {
     let fixture = Fixture::start("").await;
     fixture.register(&["a"]).await;
     let old = Client::connect(&fixture.options(None)).await.unwrap();
-    let hang_up = || {
-        let pid = fixture.broker.pid().to_string();
-        assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
-    };
     let new_ca = make_ca("next year");
     write(&fixture.path("new-ca.pem"), &new_ca.pem());
     write_server_certificate(fixture.broker.folder.path(), &new_ca);
     let trusting_new = Options { ca: Some(fixture.path("new-ca.pem")), ..fixture.options(None) };
-    hang_up();
+    fixture.broker.hang_up();
     eventually("the new certificate is served", async || Client::connect(&trusting_new).await.is_ok()).await;
     assert!(Client::connect(&fixture.options(None)).await.is_err(), "new connections get the new one");
     old.agents().list_agents(v1::ListAgentsRequest::default()).await.expect("open connections go on");
     write(&fixture.path("server.pem"), "nonsense");
-    hang_up();
+    fixture.broker.hang_up();
     // Also without a signal: the file itself is watched.
     for _ in 0..3 {
         Client::connect(&trusting_new).await.expect("the old one stays");

@@ -1,39 +1,13 @@
 //! Dead letters over the wire and on the command line, following a task, and auditing it.
 
-use std::process::Command;
-
 use baton::{
     client::{About, Agent, Client, ClientError, context_of},
     proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update},
 };
 use prost::Message as _;
-use serde_json::Value;
 use tokio_stream::StreamExt as _;
 
-use crate::broker::{Broker, a_request, baton, composer, exit_of, new_task};
-
-impl Broker {
-    /// A command of an operator.
-    fn command(&self, arguments: &[&str]) -> Command {
-        let token = std::fs::read_to_string(self.data().join("operator.token")).unwrap();
-        let mut command = baton();
-        command.args(arguments).args(["--server", &self.address, "--token", token.trim(), "--ca"]).arg(self.ca());
-        command
-    }
-
-    /// What it prints, a JSON document a line.
-    fn lines(&self, arguments: &[&str]) -> Vec<Value> {
-        let output = self.command(arguments).args(["--output", "jsonl"]).output().unwrap();
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
-    async fn operator(&self) -> Client {
-        let token = std::fs::read_to_string(self.data().join("operator.token")).unwrap();
-        self.client_with(Some(token.trim().to_owned())).await
-    }
-}
+use crate::broker::{Broker, a_request, composer, exit_of, new_task};
 
 fn poison() -> v1::Nack {
     v1::Nack { cause: v1::NackCause::Poison.into(), reason_text: "cannot parse".into(), ..Default::default() }
@@ -144,7 +118,7 @@ async fn dead_letters_are_exported_discarded_and_paged() {
     let id = exported[0]["deadLetterId"].as_str().unwrap();
     broker.lines(&["dlq", "discard", id, "--reason", "of no use"]);
     let shown = broker.lines(&["dlq", "show", id]).remove(0);
-    assert_eq!(shown["settleText"], "an operator: of no use");
+    assert_eq!(shown["settleText"], "operator operator.token: of no use");
     let operator = broker.operator().await;
     let page = |filter, page_token| v1::ListDeadLettersRequest { page_size: 2, page_token, filter: Some(filter) };
     let all = v1::DeadLetterFilter::default();

@@ -228,29 +228,9 @@ async fn garbage_plaintext_and_strangers_on_the_port_leave_the_broker_as_it_is()
     broker.agent("a").await;
 }
 
-/// A broker with a configuration of its own, and open enrollment.
-fn with_configuration(more: &str) -> Broker {
-    with_enrollment("open", more)
-}
-
-fn with_enrollment(enrollment: &str, more: &str) -> Broker {
-    let first = Broker::start();
-    let (tls, folder) = (first.data().join("tls"), first.kill());
-    let config = folder.path().join("baton.toml");
-    let (data, certificate, key) = (folder.path().join("data"), tls.join("server.pem"), tls.join("server.key"));
-    let text = format!(
-        "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = {enrollment:?}\n\
-         [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n{more}"
-    );
-    crate::broker::write(&config, &text);
-    let mut command = crate::broker::baton();
-    command.args(["serve", "--config"]).arg(&config);
-    Broker::spawn(command, folder)
-}
-
 #[tokio::test]
 async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concerned() {
-    let broker = with_configuration("[limits]\nmessages_per_second = 5\n");
+    let broker = Broker::serve("enrollment = \"open\"", "[limits]\nmessages_per_second = 5\n");
     let (a, b) = (broker.agent("a").await, broker.agent("b").await);
     let info = v1::Info::default();
     let mut refusal = None;
@@ -272,11 +252,10 @@ async fn an_agent_over_its_rate_is_told_when_to_go_on_and_others_are_not_concern
 
 #[tokio::test]
 async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
-    let broker = with_enrollment("operator", "");
-    let token = std::fs::read_to_string(broker.data().join("operator.token")).unwrap();
-    let (anybody, operator) = (broker.client().await, broker.client_with(Some(token.trim().to_owned())).await);
+    let broker = Broker::serve("", "");
+    let (anybody, operator) = (broker.client().await, broker.operator().await);
     let invite = async |client: &Client, agent_id: &str, lifetime| {
-        let request = v1::CreateInvitationRequest { agent_id: agent_id.into(), lifetime };
+        let request = v1::CreateInvitationRequest { agent_id: agent_id.into(), lifetime, ..Default::default() };
         client.answer(client.agents().create_invitation(request).await).map(|made| made.invitation)
     };
     let register = async |name: &str, invitation: &str| {
@@ -303,10 +282,7 @@ async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
     check(invite(&operator, "", too_long).await, Code::InvalidArgument, "FIELD_INVALID");
 
     // Registered is registered: the card again needs no invitation, and another one does not get in.
-    let folder = broker.kill();
-    let mut command = crate::broker::baton();
-    command.args(["serve", "--config"]).arg(folder.path().join("baton.toml"));
-    let broker = Broker::spawn(command, folder);
+    let broker = Broker::serve_again(broker.kill());
     let client = broker.client().await;
     let request = v1::RegisterAgentRequest { card: Some(card("c", "")), invitation: for_anybody };
     invalid(client.answer(client.agents().register_agent(request).await));
@@ -320,7 +296,7 @@ async fn an_operator_may_show_a_token_that_the_configured_key_has_signed() {
     let path = folder.path().join("operators.pem");
     crate::broker::write(&path, &pair.public_key_pem());
     let more = format!("[operators]\nkeys = {path:?}\naudience = \"baton\"\n");
-    let broker = with_enrollment("operator", &more);
+    let broker = Broker::serve("", &more);
     let key = EncodingKey::from_ed_pem(pair.serialize_pem().as_bytes()).unwrap();
     let token = |audience: &str, expires_at: i64| {
         let claims = serde_json::json!({"sub": "olga", "aud": audience, "exp": expires_at});
@@ -348,7 +324,7 @@ async fn the_key_of_another_agent_is_refused() {
 
 #[tokio::test]
 async fn an_agent_has_no_more_sessions_than_it_may() {
-    let broker = with_configuration("[limits]\nsessions_max = 2\n");
+    let broker = Broker::serve("enrollment = \"open\"", "[limits]\nsessions_max = 2\n");
     let first = broker.agent("a").await;
     let _second = broker.agent("a").await;
     let refused = async || {
@@ -363,21 +339,8 @@ async fn an_agent_has_no_more_sessions_than_it_may() {
 
 #[tokio::test]
 async fn with_a_configuration_only_operators_enroll_and_agents_see_only_their_own() {
-    let first = Broker::start();
-    let (tls, folder) = (first.data().join("tls"), first.kill());
-    let config = folder.path().join("baton.toml");
-    let text = format!(
-        "listen = \"127.0.0.1:0\"\ndata = {:?}\n[tls]\ncertificate = {:?}\nkey = {:?}\n",
-        folder.path().join("data"),
-        tls.join("server.pem"),
-        tls.join("server.key"),
-    );
-    crate::broker::write(&config, &text);
-    let mut command = crate::broker::baton();
-    command.args(["serve", "--config"]).arg(&config);
-    let broker = Broker::spawn(command, folder);
-    let token = std::fs::read_to_string(broker.data().join("operator.token")).unwrap();
-    let (anybody, operator) = (broker.client().await, broker.client_with(Some(token.trim().to_owned())).await);
+    let broker = Broker::serve("", "");
+    let (anybody, operator) = (broker.client().await, broker.operator().await);
 
     let register = async |client: &Client, name: &str| {
         let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };

@@ -152,7 +152,8 @@ impl Agent {
     }
 
     fn inform(&mut self, other: &str, ids: &Ids, now: Timestamp) -> Option<Deed> {
-        let mut envelope = self.envelope(other, T::Info, "", "", 0, &v1::Info::default(), ids, now);
+        let to = if self.dice.once_in(4) { "all:worker" } else { other };
+        let mut envelope = self.envelope(to, T::Info, "", "", 0, &v1::Info::default(), ids, now);
         if self.dice.once_in(3) {
             let (seconds, nanos) = now.to_parts();
             let seconds = seconds + i64::try_from(1 + self.dice.roll(60)).unwrap();

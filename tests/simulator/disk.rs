@@ -7,7 +7,7 @@ use std::{
 };
 
 use baton::{
-    broker::Event,
+    broker::{Event, Retention},
     domain::mailbox::HolderId,
     store::{Change, CommitError, Conflict, Key, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table},
 };
@@ -59,10 +59,10 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(pipes: Arc<Mutex<Pipes>>) -> Self {
+    pub fn new(pipes: Arc<Mutex<Pipes>>, retention: Retention) -> Self {
         Self {
             store: MemoryStore::default(),
-            laws: Mutex::default(),
+            laws: Mutex::new(Laws::new(retention)),
             plan: Mutex::new(Plan::Live),
             pipes,
             escaped: Mutex::default(),
@@ -83,6 +83,10 @@ impl Store for Disk {
         limit: usize,
     ) -> Result<Vec<(Bytes, Record)>, ReadError> {
         self.store.scan(table, range, order, limit)
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        self.store.size_bytes()
     }
 
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {

@@ -6,11 +6,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use baton::{
     audit::Audit,
-    domain::handoff::{Handoff, State},
+    broker::Retention,
+    domain::{
+        handoff::{Handoff, State},
+        mailbox::Letter,
+    },
     ids::{AgentId, MessageId, TaskId},
     proto::v1,
-    records::{self, CustodyLink, DeadLetterRecord, DeadState, HandoffRecord, TaskRecord},
-    store::{Change, Record, Table},
+    records::{self, CustodyLink, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, TaskRecord},
+    store::{Change, Record, Store, Table},
     time::Timestamp,
 };
 use bytes::Bytes;
@@ -21,20 +25,26 @@ type Mail = (MessageId, AgentId);
 
 #[derive(Debug, Default)]
 pub struct Laws {
+    /// The broker's time, as it says it.
+    pub now: Timestamp,
+    /// What may be gone, and when.
+    keeping: crate::keeping::Keeping,
     tasks: HashMap<TaskId, (AgentId, u64, bool)>,
     audits: BTreeMap<TaskId, Audit>,
     open: BTreeMap<MessageId, Timestamp>,
     ended: HashMap<MessageId, State>,
     accepted: HashSet<Bytes>,
+    /// What was ever accepted, by the digest of all that was signed.
+    applied: HashSet<[u8; 32]>,
     /// Letters that are in a mailbox: by agent and place.
-    mailbox: BTreeMap<(AgentId, u64), (MessageId, Option<TaskId>)>,
+    mailbox: BTreeMap<(AgentId, u64), Letter>,
     lines: BTreeMap<(AgentId, TaskId), BTreeSet<u64>>,
     /// All mail that was ever put into a mailbox, or kept as a dead letter.
     known_mail: HashSet<Mail>,
     /// Acks that agents have sent, by delivery. Whether the broker heard of them is another matter.
     pub acks_sent: HashSet<(AgentId, u64)>,
-    /// What agents were told: the first receipt of each message, and its bytes.
-    receipts: HashMap<String, (v1::Receipt, Bytes)>,
+    /// What agents were told: the first receipt of each message, by its bytes.
+    receipts: HashMap<Bytes, v1::Receipt>,
     /// Who owned a task at an epoch, by any receipt.
     owners: BTreeMap<(String, u64), String>,
     /// Messages that were signed by somebody else than they say.
@@ -44,6 +54,15 @@ pub struct Laws {
 }
 
 impl Laws {
+    pub fn new(retention: Retention) -> Self {
+        Self { keeping: crate::keeping::Keeping::new(retention), ..Self::default() }
+    }
+
+    /// Long after the last fault: nothing is left that nobody needs.
+    pub fn see_rest(&self, store: &dyn Store) {
+        self.keeping.see_rest(store, self.now, &self.mailbox);
+    }
+
     /// A change is durable.
     pub fn see_change(&mut self, change: &Change, befores: &[Option<Record>], envelope: &dyn Fn(u64) -> Bytes) {
         self.changes += 1;
@@ -51,10 +70,12 @@ impl Laws {
         for (write, before) in change.writes.iter().zip(befores) {
             let key = &write.key.key;
             match (write.key.table, &write.record) {
-                (Table::Messages, record) => {
-                    assert!(record.is_some(), "law 4: the memory of a message is never given up");
+                (Table::Messages, Some(record)) => {
                     assert!(before.is_none(), "law 4: a message is applied once");
-                    assert!(self.accepted.insert(key.clone()));
+                    // After its time an id may be another message's, but never the same one's.
+                    let digest = MessageRecord::decode(&record.value).unwrap().content_digest;
+                    assert!(self.applied.insert(digest), "law 4: a message is applied once, however long ago");
+                    self.accepted.insert(key.clone());
                 }
                 (Table::Tasks, Some(record)) => seen.task = Some(TaskRecord::decode(&record.value).unwrap()),
                 (Table::Handoffs, Some(record)) => {
@@ -71,7 +92,7 @@ impl Laws {
                     if let Some(task) = &letter.task {
                         self.lines.entry((agent.clone(), task.clone())).or_default().insert(letter.sequence);
                     }
-                    self.mailbox.insert((agent, letter.sequence), (letter.message, letter.task));
+                    self.mailbox.insert((agent, letter.sequence), letter);
                 }
                 (Table::Mailbox, None) => seen.removed.push((agent_of(key), place_of(key))),
                 (Table::DeadLetters, Some(record)) => {
@@ -98,13 +119,15 @@ impl Laws {
         }
         self.see_removals(&seen);
         self.see_task(&seen, envelope);
+        let (tasks, mailbox) = (&self.tasks, &self.mailbox);
+        self.keeping.see_change(change, befores, self.now, tasks, mailbox, &mut self.by_end);
     }
 
     /// Law 2: what leaves a mailbox was acked, or is a dead letter by the same change.
     fn see_removals(&mut self, seen: &Seen) {
         for (agent, place) in &seen.removed {
-            let Some((_, task)) = self.mailbox.remove(&(agent.clone(), *place)) else { continue };
-            if let Some(task) = task {
+            let Some(letter) = self.mailbox.remove(&(agent.clone(), *place)) else { continue };
+            if let Some(task) = letter.task {
                 self.lines.get_mut(&(agent.clone(), task)).unwrap().remove(place);
             }
             let acked = self.acks_sent.contains(&(agent.clone(), *place));
@@ -201,8 +224,8 @@ impl Laws {
         assert!(self.accepted.contains(&stored.as_bytes()[..]), "law 2: {id} has a receipt and is not stored");
         let envelope = v1::Envelope::decode(bytes.clone()).unwrap();
         assert_eq!(envelope.sender_id, agent, "law 6");
-        if let Some((first, first_bytes)) = self.receipts.get(id) {
-            assert_eq!((first, first_bytes), (receipt, bytes), "law 4: the same message gets the first receipt again");
+        if let Some(first) = self.receipts.get(bytes) {
+            assert_eq!(first, receipt, "law 4: the same message gets the first receipt again");
             return;
         }
         if !receipt.task_id.is_empty() && receipt.epoch > 0 {
@@ -212,12 +235,12 @@ impl Laws {
         if let Some(to) = addressee(&envelope) {
             assert!(self.known_mail.contains(&(stored, to.clone())), "law 2: {id} has a receipt, and {to} has no mail");
         }
-        self.receipts.insert(id.clone(), (receipt.clone(), bytes.clone()));
+        self.receipts.insert(bytes.clone(), receipt.clone());
     }
 
     /// An agent got a delivery.
     pub fn see_delivery(&mut self, agent: &AgentId, place: u64, envelope: &v1::Envelope) {
-        let Some((message, task)) = self.mailbox.get(&(agent.clone(), place)) else {
+        let Some(Letter { message, task, .. }) = self.mailbox.get(&(agent.clone(), place)) else {
             return; // acked since, by an ack that overtook a second delivery
         };
         assert_eq!(message.to_string(), envelope.message_id, "law 6: {agent} got what is not in its mailbox");

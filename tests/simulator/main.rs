@@ -12,6 +12,7 @@
 mod agent;
 mod dice;
 mod disk;
+mod keeping;
 mod laws;
 mod world;
 

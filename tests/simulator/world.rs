@@ -8,9 +8,10 @@ use std::{
 
 use baton::{
     broker::{
-        Answer, BrokerIdentity, Event, Reply, Settings,
+        Answer, BrokerIdentity, Event, Reply, Retention, Settings,
+        access::Caller,
         directory::Entry,
-        engine::{Command, Engine, EnrollmentRight, Fate, HolderKind},
+        engine::{Command, Engine, Fate, HolderKind},
         refused,
     },
     codes::ErrorCode,
@@ -34,6 +35,10 @@ use crate::{
 
 /// The way back of all simple calls.
 const CALLS: HolderId = HolderId(0);
+
+fn operator() -> Caller {
+    Caller::Operator("sim".to_owned())
+}
 
 /// What was done to a run, and what it did.
 #[derive(Debug, Clone, Default)]
@@ -110,6 +115,19 @@ impl Trace {
     }
 }
 
+/// Short enough that things go while others are under way, and a log takes several steps. Some stores are too small, too.
+fn retention(dice: &mut Dice) -> Retention {
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    Retention {
+        // Twice the clock window, and twice as far as the broker's clock is ever off.
+        message_ids: Duration::from_secs(2 * 300 + 2 * 60),
+        ended_tasks: dice.pick(&[seconds(5), seconds(60), None]),
+        settled_dead_letters: dice.pick(&[seconds(20), None]),
+        store_bytes_max: dice.pick(&[None, None, Some(30_000)]),
+        entries_a_step: dice.pick(&[3, 256]),
+    }
+}
+
 impl World {
     pub fn new(seed: u64, aloud: bool) -> Self {
         let mut dice = Dice::new(seed);
@@ -121,11 +139,15 @@ impl World {
             names.iter().map(|name| Agent::new(name, dice.pick(&manners), dice.split())).collect();
         agents[0].manner = Manner::Diligent;
         agents[1].manner = dice.pick(&[Manner::Diligent, Manner::Slow, Manner::Double]);
-        let settings = Settings { mail_lifetime: Duration::from_secs(600), ..Settings::default() };
+        let settings = Settings {
+            mail_lifetime: Duration::from_secs(600),
+            retention: retention(&mut dice),
+            ..Settings::default()
+        };
         let mut world = Self {
             now: Timestamp::from_parts(1_700_000_000, 0).unwrap(),
             counts: Counts::default(),
-            disk: Arc::new(Disk::new(pipes.clone())),
+            disk: Arc::new(Disk::new(pipes.clone(), settings.retention)),
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, aloud },
             skew: 0,
             ids: Arc::new(Ids::new(dice.number())),
@@ -159,8 +181,9 @@ impl World {
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
         let reply = self.reply(0);
         let command =
-            Command::Register { entry: Box::new(entry), right: EnrollmentRight::Enroll { may_change: false }, reply };
+            Command::Register { entry: Box::new(entry), caller: operator(), invitation: String::new(), reply };
         let now = self.broker_now();
+        self.disk.laws.lock().unwrap().now = now;
         let engine = self.engine.as_mut().unwrap();
         engine.take(command, now);
         engine.finish(now);
@@ -327,6 +350,7 @@ impl World {
         let plan = *self.disk.plan.lock().unwrap();
         for _ in 0..100 {
             let now = self.broker_now();
+            self.disk.laws.lock().unwrap().now = now;
             let engine = self.engine.as_mut().unwrap();
             engine.tick(now);
             engine.finish(now);
@@ -594,11 +618,11 @@ impl World {
         let command = match self.dice.roll(4) {
             0 => {
                 self.counts.add("discards");
-                Command::Discard { dead_letter, by: "sim".into(), reply }
+                Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply }
             }
             _ => {
                 self.counts.add("redrives");
-                Command::Redrive { dead_letter, to, by: "sim".into(), reply }
+                Command::Redrive { dead_letter, to, caller: operator(), reply }
             }
         };
         let now = self.broker_now();
@@ -620,5 +644,6 @@ impl World {
         let laws = self.disk.laws.lock().unwrap();
         assert_eq!(laws.open_handoffs(), 0, "law 3: every handoff ends");
         assert_eq!(laws.mail_left(), 0, "law 2: all mail is delivered");
+        laws.see_rest(&*self.disk);
     }
 }

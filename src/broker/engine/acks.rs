@@ -10,10 +10,10 @@ use crate::{
     broker::{Answer, BrokerError, Outcome, refused},
     domain::{
         handoff::Input,
-        mailbox::{ATTEMPTS_MAX, AttemptEnd, Lease, Letter, backoff},
+        mailbox::{ATTEMPTS_MAX, AttemptEnd, Keeper, Lease, Letter, backoff},
     },
     ids::AgentId,
-    records::{CustodyEvent, ParkReason, encode_letter, letter_key, mail_timer_key},
+    records::{CustodyEvent, MessageRecord, ParkReason, encode_letter, letter_key, mail_timer_key},
     time::Timestamp,
 };
 
@@ -73,7 +73,7 @@ impl Engine {
 
     fn take_out(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Result<(), BrokerError> {
         let mut draft = self.draft();
-        remove_letter(&mut draft, agent, letter);
+        self.remove_letter(&mut draft, agent, letter)?;
         if let Some((handoff, mail)) = letter.handoff {
             let input = Input::Acked { by: agent.clone(), mail };
             self.step_if_known(&mut draft, handoff, &input, &CustodyEvent::Acked(agent, mail), now)?;
@@ -92,7 +92,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let mut draft = self.draft();
-        remove_letter(&mut draft, agent, letter);
+        self.remove_letter(&mut draft, agent, letter)?;
         self.park(&mut draft, agent, letter, (reason, text), now);
         if let Some((handoff, mail)) = letter.handoff {
             let input = Input::Undeliverable { to: agent.clone(), mail };
@@ -148,10 +148,30 @@ impl Engine {
             self.end_unanswered();
         }
     }
-}
 
-pub(super) fn remove_letter(draft: &mut Draft, agent: &AgentId, letter: &Letter) {
-    draft.delete(letter_key(agent, letter.sequence));
-    draft.delete(mail_timer_key(letter.expires_at, agent, letter.sequence));
-    draft.acts.push(Act::LetterRemoved { agent: agent.clone(), place: letter.sequence });
+    /// Takes a letter out of its mailbox, and its envelope out of the store if nobody else keeps it.
+    fn remove_letter(&self, draft: &mut Draft, agent: &AgentId, letter: &Letter) -> Result<(), BrokerError> {
+        draft.delete(letter_key(agent, letter.sequence));
+        draft.delete(mail_timer_key(letter.expires_at, agent, letter.sequence));
+        draft.acts.push(Act::LetterRemoved { agent: agent.clone(), place: letter.sequence });
+        match letter.keeper {
+            Keeper::Letter => draft.delete(MessageRecord::envelope_key(letter.bytes_at())),
+            Keeper::Letters => self.one_letter_less(draft, letter.bytes_at())?,
+            Keeper::Log => {}
+        }
+        Ok(())
+    }
+
+    fn one_letter_less(&self, draft: &mut Draft, envelope: u64) -> Result<(), BrokerError> {
+        let key = MessageRecord::shared_key(envelope);
+        let stored = self.read(draft, &key)?;
+        match stored.as_ref().map(|stored| MessageRecord::decode_shared(&stored.value)).transpose()? {
+            Some(letters) if letters > 1 => draft.put(key, MessageRecord::encode_shared(letters - 1), stored.as_ref()),
+            Some(_) | None => {
+                draft.delete(key);
+                draft.delete(MessageRecord::envelope_key(envelope));
+            }
+        }
+        Ok(())
+    }
 }

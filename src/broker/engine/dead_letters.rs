@@ -5,19 +5,21 @@ use bytes::Bytes;
 use super::{
     Engine,
     drafts::Draft,
+    permits::{Work, message_type_name},
     steps::{Origin, StepError, store_letter},
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, refused},
+    broker::{Answer, BrokerError, Outcome, access::Caller, refused},
     domain::{
         handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
-        mailbox::{Attempt, AttemptEnd, Letter},
+        mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
     envelope::{Body, UnverifiedEnvelope},
     ids::{AgentId, MessageId},
+    proto::v1::{AuditAction, MessageType},
     records::{
-        CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, MessageRecord,
-        ParkReason, RequestPlace, Settlement,
+        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, Kept,
+        MessageRecord, ParkReason, RequestPlace, Settlement,
     },
     store::Record,
     time::Timestamp,
@@ -35,6 +37,7 @@ struct DeadMail<'a> {
     letter: Option<&'a Letter>,
     attempts: Vec<(AgentId, Attempt)>,
     sequence: u64,
+    bytes: Option<Bytes>,
     handoff: Option<MessageId>,
 }
 
@@ -65,6 +68,7 @@ impl Engine {
             letter: Some(letter),
             attempts,
             sequence: letter.message_sequence,
+            bytes: self.envelope_bytes(letter.bytes_at()),
             handoff: letter.handoff.map(|(handoff, _)| handoff),
         };
         self.write_dead_letter(draft, about, why, now);
@@ -89,15 +93,16 @@ impl Engine {
             letter: None,
             attempts: offers_as_attempts(handoff, now),
             sequence: request.sequence,
+            bytes: self.envelope_bytes(request.sequence),
             handoff: Some(handoff.id),
         };
         self.write_dead_letter(draft, about, (reason, text), now);
     }
 
     fn write_dead_letter(&mut self, draft: &mut Draft, about: DeadMail<'_>, (reason, text): Why<'_>, now: Timestamp) {
-        let DeadMail { agent, letter, attempts, sequence, handoff } = about;
-        let raw = self.envelope_bytes(sequence).unwrap_or_default();
-        let summary = EnvelopeSummary::of(&raw);
+        let DeadMail { agent, letter, attempts, sequence, bytes, handoff } = about;
+        let bytes = bytes.unwrap_or_default();
+        let summary = EnvelopeSummary::of(&bytes);
         tracing::warn!(
             %agent, message_id = summary.message_id, task = summary.task_id, reason = reason.name(),
             "a message became a dead letter"
@@ -117,10 +122,12 @@ impl Engine {
             summary,
         };
         draft.put_new(DeadLetterRecord::key(record.number), record.encode());
+        // Its own: what it was kept by before goes its way.
+        draft.put_new(MessageRecord::envelope_key(record.number), bytes);
     }
 
     /// The bytes of an accepted envelope, also of one that this group accepts.
-    fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
+    pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
         let key = MessageRecord::envelope_key(sequence);
         match self.read(&mut Draft::default(), &key) {
             Ok(record) => record.map(|record| record.value),
@@ -160,13 +167,14 @@ impl Engine {
     }
 
     /// Puts a dead letter on its way again, and marks it, in one commit.
-    pub(super) fn redrive(&mut self, number: u64, to: Option<&AgentId>, by: &str, now: Timestamp) -> Outcome {
+    pub(super) fn redrive(&mut self, number: u64, to: Option<&AgentId>, caller: &Caller, now: Timestamp) -> Outcome {
         let mut draft = self.draft();
-        let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
+        let (mut dead, stored) = self.parked(&mut draft, number, caller).map_err(refused)?;
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
             return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
         };
-        let mut settlement = Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None };
+        let text = caller.to_string();
+        let mut settlement = Settlement { at: now, text, redriven_to: None, redriven_handoff: None };
         match self.ended_handoff(&mut draft, &dead).map_err(refused)? {
             Some(former) => {
                 let (handoff, asked) = self.try_again(&mut draft, &dead, &former, to, now)?;
@@ -175,32 +183,65 @@ impl Engine {
             }
             None => {
                 let to = self.registered(to.unwrap_or(&dead.agent)).map_err(refused)?;
-                let letter = self.fresh_letter(&dead, sequence, now).map_err(refused)?;
+                if to != dead.agent {
+                    self.check_redirected(&dead, &to).map_err(refused)?;
+                }
+                let letter = self.fresh_letter(&mut draft, &dead, sequence, now).map_err(refused)?;
                 store_letter(&mut draft, to.clone(), letter);
                 settlement.redriven_to = Some(to);
             }
         }
+        let to = settlement.redriven_to.as_ref().map_or("nobody", AgentId::as_str);
+        let details = format!("to {to}");
         dead.state = DeadState::Redriven;
         dead.settlement = Some(settlement);
-        draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
-        self.seal(draft);
-        tracing::info!(dead_letter = number, by, "redrove a dead letter");
-        Ok(Answer::DeadLetter(Box::new(dead)))
+        self.settle(draft, dead, &stored, (AuditAction::DeadLetterRedriven, details), caller, now)
     }
 
     /// Gives a dead letter up for good, and says so on it.
-    pub(super) fn discard(&mut self, number: u64, by: &str, now: Timestamp) -> Outcome {
+    pub(super) fn discard(&mut self, number: u64, caller: &Caller, reason_text: &str, now: Timestamp) -> Outcome {
         let mut draft = self.draft();
-        let (mut dead, stored) = self.parked(&mut draft, number).map_err(refused)?;
+        let (mut dead, stored) = self.parked(&mut draft, number, caller).map_err(refused)?;
+        let text = if reason_text.is_empty() { caller.to_string() } else { format!("{caller}: {reason_text}") };
         dead.state = DeadState::Discarded;
-        dead.settlement = Some(Settlement { at: now, text: by.to_owned(), redriven_to: None, redriven_handoff: None });
-        draft.put(DeadLetterRecord::key(number), dead.encode(), Some(&stored));
+        dead.settlement = Some(Settlement { at: now, text, redriven_to: None, redriven_handoff: None });
+        let act = (AuditAction::DeadLetterDiscarded, reason_text.to_owned());
+        self.settle(draft, dead, &stored, act, caller, now)
+    }
+
+    fn settle(
+        &mut self,
+        mut draft: Draft,
+        dead: DeadLetterRecord,
+        stored: &Record,
+        (action, details): (AuditAction, String),
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Outcome {
+        let key = DeadLetterRecord::key(dead.number);
+        draft.keep(Kept::DeadLetter, now, &key.key);
+        draft.put(key, dead.encode(), Some(stored));
+        let act = AuditAct { actor: caller.to_string(), action, subject: dead.number.to_string(), details };
+        self.record(&mut draft, act, now).map_err(refused)?;
         self.seal(draft);
-        tracing::info!(dead_letter = number, by, "discarded a dead letter");
+        tracing::info!(dead_letter = dead.number, by = %caller, state = dead.state.name(), "settled a dead letter");
         Ok(Answer::DeadLetter(Box::new(dead)))
     }
 
-    fn parked(&self, draft: &mut Draft, number: u64) -> Result<(DeadLetterRecord, Record), BrokerError> {
+    /// Mail that goes to another agent than it was for: its sender must be one who may write to that one.
+    fn check_redirected(&self, dead: &DeadLetterRecord, to: &AgentId) -> Result<(), BrokerError> {
+        let sender = AgentId::parse(&dead.summary.sender_id).map_err(|_| BrokerError::Internal)?;
+        let (Some(from), Some(to)) = (self.directory.get(&sender), self.directory.get(to)) else { return Ok(()) };
+        let kind = MessageType::try_from(dead.summary.message_type).unwrap_or_default();
+        self.access().may_send(&from, &to, message_type_name(kind))
+    }
+
+    fn parked(
+        &self,
+        draft: &mut Draft,
+        number: u64,
+        caller: &Caller,
+    ) -> Result<(DeadLetterRecord, Record), BrokerError> {
         if self.failed {
             return Err(BrokerError::StoreUnavailable);
         }
@@ -208,6 +249,7 @@ impl Engine {
         let unknown = || BrokerError::DeadLetterUnknown { dead_letter: number.to_string() };
         let stored = self.read(draft, &key)?.ok_or_else(unknown)?;
         let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
+        self.access().may_settle_dead_letter(caller, &dead)?;
         match dead.state {
             DeadState::Parked => Ok((dead, stored)),
             state @ (DeadState::Redriven | DeadState::Discarded) => {
@@ -220,7 +262,9 @@ impl Engine {
     fn ended_handoff(&self, draft: &mut Draft, dead: &DeadLetterRecord) -> Result<Option<HandoffRecord>, BrokerError> {
         let is_request = dead.summary.message_type == crate::proto::v1::MessageType::HandoffRequest as i32;
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
-        let Some(stored) = self.read(draft, &HandoffRecord::key(handoff))? else { return Ok(None) };
+        let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
+        // Its task has ended and was removed: there is nothing any more that could be handed over.
+        let stored = self.read(draft, &HandoffRecord::key(handoff))?.ok_or_else(unknown)?;
         Ok(Some(HandoffRecord::decode(&stored.value)?))
     }
 
@@ -234,7 +278,11 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(MessageId, AgentId), crate::broker::Refused> {
         let candidates = match to {
-            Some(to) => vec![self.registered(to).map_err(refused)?],
+            Some(to) => {
+                let to = self.registered(to).map_err(refused)?;
+                self.check_hand_off(&Work::of_handoff(&former.handoff), &to).map_err(refused)?;
+                vec![to]
+            }
             None => self.candidates_again(former.request, now).map_err(refused)?,
         };
         let id = self.ids.message_id(now);
@@ -270,6 +318,7 @@ impl Engine {
     /// The same message in the mailbox once more, with fresh counts and a fresh lifetime: somebody wants it there.
     fn fresh_letter(
         &mut self,
+        draft: &mut Draft,
         dead: &DeadLetterRecord,
         message_sequence: u64,
         now: Timestamp,
@@ -277,8 +326,11 @@ impl Engine {
         let before = dead.letter.as_ref();
         let message = MessageId::parse(&dead.summary.message_id)
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
+        let bytes = self.envelope_bytes(dead.number).ok_or(BrokerError::Internal)?;
+        let sequence = self.new_sequence();
+        draft.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {
-            sequence: self.new_sequence(),
+            sequence,
             message_sequence,
             message,
             task: before.and_then(|letter| letter.task.clone()),
@@ -289,6 +341,7 @@ impl Engine {
             not_before: now,
             handoff: before.and_then(|letter| letter.handoff),
             attempts: Vec::new(),
+            keeper: Keeper::Letter,
         })
     }
 }

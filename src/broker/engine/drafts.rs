@@ -13,6 +13,7 @@ use crate::{
     broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
     domain::{handoff::Handoff, mailbox::Letter},
     ids::{AgentId, MessageId, TaskId},
+    records::Kept,
     store::{Change, Expectation, Key, Record, Write},
     time::Timestamp,
 };
@@ -26,7 +27,10 @@ pub(super) enum Act {
     Timer { handoff: MessageId, sender: AgentId, before: Option<Timestamp>, after: Option<Timestamp> },
     HandoffMoved(Arc<Handoff>),
     TaskMoved { task: TaskId, length: u64 },
+    TaskRemoved(TaskId),
+    Kept { kind: Kept, key: Key, since: Timestamp },
     AgentStored(Box<Entry>),
+    KeyRevoked(AgentId),
 }
 
 /// One command's change in the making.
@@ -48,8 +52,20 @@ impl Draft {
         self.write(key, Some(Record { revision: 1, value }));
     }
 
+    /// Sees to it that something is removed when it was kept for its time.
+    pub(super) fn keep(&mut self, kind: Kept, since: Timestamp, what: &[u8]) {
+        let key = kind.key(since, what);
+        self.put_new(key.clone(), Bytes::new());
+        self.acts.push(Act::Kept { kind, key, since });
+    }
+
     pub(super) fn delete(&mut self, key: Key) {
         self.write(key, None);
+    }
+
+    /// How many records it writes.
+    pub(super) fn writes(&self) -> usize {
+        self.change.writes.len()
     }
 
     fn write(&mut self, key: Key, record: Option<Record>) {
@@ -81,6 +97,8 @@ pub(super) struct Group {
     pub(super) tickets: Vec<Ticket>,
     pub(super) touched: BTreeSet<AgentId>,
     pub(super) watches: Vec<(MessageId, Updates)>,
+    /// The messages that it accepts.
+    pub(super) accepted: Vec<MessageId>,
     /// What the group has written so far: later commands of the group see it.
     written: HashMap<Key, Option<Record>>,
     /// Changes from here on belong to the command in hand.

@@ -1,84 +1,205 @@
-//! Registering agents, and letting somebody do so once.
+//! Registering agents, changing their cards, and letting somebody register once.
 
 use super::{
-    Engine, EnrollmentRight,
+    Engine,
     drafts::{Act, Draft},
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, directory::Entry, refused},
-    ids::AgentId,
-    records::{AgentRecord, InvitationRecord},
+    broker::{Answer, BrokerError, Outcome, access::Caller, directory::Entry, refused},
+    codes::FieldViolation,
+    ids::{AgentId, AgentType},
+    policy::{Action, Agent, Resource},
+    proto::v1::{AgentKey, AuditAction},
+    records::{AgentRecord, AuditAct, InvitationRecord, Kept},
+    store::Record,
     time::Timestamp,
 };
 
 impl Engine {
-    pub(super) fn register(&mut self, entry: Entry, right: &EnrollmentRight, now: Timestamp) -> Outcome {
-        self.make_entry(entry, right, now).map_err(refused)
+    pub(super) fn register(&mut self, entry: Entry, caller: &Caller, invitation: &str, now: Timestamp) -> Outcome {
+        let mut draft = self.draft();
+        let id = entry.id();
+        let known = self.agent_record(&mut draft, &id).map_err(refused)?;
+        let outcome = match known {
+            Some((known, stored)) => self.change(draft, entry, &known, &stored, caller, now),
+            None => self.enroll(draft, entry, caller, invitation, now),
+        };
+        outcome.map_err(refused)
     }
 
-    fn make_entry(&mut self, mut entry: Entry, right: &EnrollmentRight, now: Timestamp) -> Result<Answer, BrokerError> {
+    /// A new agent: as the policy permits, or by an invitation.
+    fn enroll(
+        &mut self,
+        mut draft: Draft,
+        entry: Entry,
+        caller: &Caller,
+        invitation: &str,
+        now: Timestamp,
+    ) -> Result<Answer, BrokerError> {
         let id = entry.id();
-        let mut draft = self.draft();
-        let key = AgentRecord::key(&id);
-        let stored = self.read(&mut draft, &key)?;
-        let mut record = AgentRecord { created_at: now, updated_at: now, ..entry.record.clone() };
-        if let Some(stored) = &stored {
-            let known = AgentRecord::decode(&stored.value)?;
-            if known.card == record.card {
-                return Ok(Answer::Registered);
-            }
-            let may_change = matches!(right, EnrollmentRight::Change | EnrollmentRight::Enroll { may_change: true });
-            if !may_change {
-                return Err(BrokerError::AgentExists { agent: id });
-            }
-            record.created_at = known.created_at;
-        }
+        let permitted = self.access().check(caller, Action::Enroll, Resource::Agent(entry.as_asked()));
         if let Some(key_id) = self.directory.key_of_another(&entry) {
+            permitted?;
             return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
         }
-        match right {
-            EnrollmentRight::Invited(invitation) if stored.is_none() => {
-                self.use_invitation(&mut draft, invitation, &id, now)?;
+        let details = match permitted {
+            Ok(()) => {
+                self.check_types(caller, &entry, &entry.types)?;
+                String::new()
             }
-            EnrollmentRight::Change if stored.is_none() => {
-                return Err(BrokerError::AgentUnknown { agent: id.to_string() });
-            }
-            EnrollmentRight::Invited(_) | EnrollmentRight::Change | EnrollmentRight::Enroll { .. } => {}
-        }
-        draft.put(key, record.encode(), stored.as_ref());
-        entry.record = record;
-        draft.acts.push(Act::AgentStored(Box::new(entry)));
-        self.seal(draft);
+            Err(refusal) if invitation.is_empty() => return Err(refusal),
+            Err(_) => self.use_invitation(&mut draft, invitation, &entry, now)?,
+        };
+        let act = (AuditAction::AgentRegistered, details);
+        self.store_agent(draft, entry, None, act, caller, now)?;
+        tracing::info!(agent = %id, by = %caller, "registered an agent");
         Ok(Answer::Registered)
     }
 
-    /// Used up in the commit that registers the agent, or not at all.
+    /// The card of an agent that is registered: all but its keys. The same card again is no error for whoever could
+    /// register it.
+    fn change(
+        &mut self,
+        draft: Draft,
+        mut entry: Entry,
+        known: &AgentRecord,
+        stored: &Record,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Answer, BrokerError> {
+        let agent = Resource::Agent(entry.as_asked());
+        let may_change = self.access().check(caller, Action::ChangeCard, agent);
+        let may_enroll = self.access().check(caller, Action::Enroll, agent);
+        if may_change.is_err() {
+            may_enroll?;
+        }
+        keep_keys(&mut entry, known, may_change.is_ok())?;
+        if entry.record.card == known.card {
+            return Ok(Answer::Registered);
+        }
+        let id = entry.id();
+        if may_change.is_err() {
+            return Err(BrokerError::AgentExists { agent: id });
+        }
+        let before = Entry::parse(known.clone())?;
+        let differs = |one: &Entry, other: &Entry| -> Vec<AgentType> {
+            one.types.iter().filter(|name| !other.types.contains(name)).cloned().collect()
+        };
+        let changed = [differs(&entry, &before), differs(&before, &entry)].concat();
+        self.check_types(caller, &before, &changed)?;
+        entry.record.created_at = known.created_at;
+        let types = if changed.is_empty() { String::new() } else { format!("types {:?}", entry.types) };
+        self.store_agent(draft, entry, Some(stored), (AuditAction::AgentChanged, types), caller, now)?;
+        Ok(Answer::Registered)
+    }
+
+    /// Whether the caller may give an agent these types, or take them away.
+    fn check_types(&self, caller: &Caller, entry: &Entry, types: &[AgentType]) -> Result<(), BrokerError> {
+        let agent = Agent { types: &[], ..entry.as_asked() };
+        let check =
+            |name: &AgentType| self.access().check(caller, Action::AssignType { agent }, Resource::Type(name.as_str()));
+        types.iter().try_for_each(check)
+    }
+
+    pub(super) fn agent_record(
+        &self,
+        draft: &mut Draft,
+        agent: &AgentId,
+    ) -> Result<Option<(AgentRecord, Record)>, BrokerError> {
+        let stored = self.read(draft, &AgentRecord::key(agent))?;
+        stored.map(|stored| Ok((AgentRecord::decode(&stored.value)?, stored))).transpose()
+    }
+
+    /// Writes an agent with the act that it comes from.
+    pub(super) fn store_agent(
+        &mut self,
+        mut draft: Draft,
+        mut entry: Entry,
+        before: Option<&Record>,
+        (action, details): (AuditAction, String),
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let id = entry.id();
+        entry.record.updated_at = now;
+        draft.put(AgentRecord::key(&id), entry.record.encode(), before);
+        let act = AuditAct { actor: caller.to_string(), action, subject: id.to_string(), details };
+        self.record(&mut draft, act, now)?;
+        draft.acts.push(Act::AgentStored(Box::new(entry)));
+        self.seal(draft);
+        Ok(())
+    }
+
+    /// Used up in the commit that registers the agent, or not at all. Returns what the log is to say.
     fn use_invitation(
         &self,
         draft: &mut Draft,
         invitation: &str,
-        agent: &AgentId,
+        entry: &Entry,
         now: Timestamp,
-    ) -> Result<(), BrokerError> {
+    ) -> Result<String, BrokerError> {
+        let agent = entry.id();
         let key = InvitationRecord::key(invitation);
         let stored = self.read(draft, &key)?.ok_or(BrokerError::InvitationInvalid)?;
         let record = InvitationRecord::decode(&stored.value)?;
         let is_good = record.used_by.is_none()
             && record.expires_at > now
-            && record.agent.as_ref().is_none_or(|invited| invited == agent);
+            && record.agent.as_ref().is_none_or(|invited| *invited == agent)
+            && entry.types.iter().all(|name| record.types.contains(name));
         if !is_good {
             return Err(BrokerError::InvitationInvalid);
         }
-        let used = InvitationRecord { used_by: Some(agent.clone()), ..record };
+        let used = InvitationRecord { used_by: Some(agent), ..record };
         draft.put(key, used.encode(), Some(&stored));
-        Ok(())
+        Ok(format!("invitation {}", named(invitation)))
     }
 
-    pub(super) fn invite(&mut self, invitation: &str, agent: Option<AgentId>, expires_at: Timestamp) -> Outcome {
+    pub(super) fn invite(
+        &mut self,
+        invitation: &str,
+        record: &InvitationRecord,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Outcome {
+        self.access().check(caller, Action::Invite, Resource::Broker).map_err(refused)?;
         let mut draft = self.draft();
-        let record = InvitationRecord { agent, expires_at, used_by: None };
-        draft.put_new(InvitationRecord::key(invitation), record.encode());
+        let key = InvitationRecord::key(invitation);
+        draft.keep(Kept::Invitation, record.expires_at, &key.key);
+        draft.put_new(key, record.encode());
+        let whom = record.agent.as_ref().map_or("any new agent".to_owned(), ToString::to_string);
+        let act = AuditAct {
+            actor: caller.to_string(),
+            action: AuditAction::InvitationCreated,
+            subject: named(invitation),
+            details: format!("for {whom}, types {:?}, until {}", record.types, record.expires_at),
+        };
+        self.record(&mut draft, act, now).map_err(refused)?;
         self.seal(draft);
         Ok(Answer::Registered)
     }
+}
+
+/// The beginning of its digest: enough to tell invitations apart, and of no use to whoever reads it.
+fn named(invitation: &str) -> String {
+    hex::encode(&InvitationRecord::digest(invitation)[..8])
+}
+
+/// Keys of a registered agent change by calls of their own. A card may leave them out; what it names must be known.
+fn keep_keys(entry: &mut Entry, known: &AgentRecord, may_change: bool) -> Result<(), BrokerError> {
+    let is_known = |key: &AgentKey| {
+        let mut known = known.card.keys.iter();
+        known.any(|other| other.key_id == key.key_id && other.public_key == key.public_key)
+    };
+    if let Some(place) = entry.record.card.keys.iter().position(|key| !is_known(key)) {
+        if !may_change {
+            return Err(BrokerError::AgentExists { agent: entry.id() });
+        }
+        let problem = "is new: keys of a registered agent are added with AddAgentKey".to_owned();
+        let violations = vec![FieldViolation { path: format!("card.keys[{place}]"), problem }];
+        return Err(BrokerError::Fields { violations });
+    }
+    let mut record = entry.record.clone();
+    record.card.keys.clone_from(&known.card.keys);
+    *entry = Entry::parse(record)?;
+    Ok(())
 }

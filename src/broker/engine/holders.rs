@@ -1,10 +1,10 @@
 //! Who takes deliveries: sessions and calls of `Receive`, their credits, and handing out.
 
-use std::time::Duration;
+use std::{ops::Bound, time::Duration};
 
 use tokio::sync::mpsc;
 
-use super::{Engine, HolderKind};
+use super::{Engine, HolderKind, LOADED_AT_ONCE};
 use crate::{
     broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply, refused},
     domain::{
@@ -38,6 +38,10 @@ impl Holder {
         drop(self.events.send(Event::GoAway));
     }
 
+    pub(super) fn is_of(&self, agent: &AgentId) -> bool {
+        self.agent == *agent
+    }
+
     fn is_done(&self) -> bool {
         matches!(self.kind, HolderKind::Receive { deliveries_max: Some(most) } if self.handed_out >= most)
     }
@@ -52,10 +56,11 @@ impl Engine {
         events: mpsc::UnboundedSender<Event>,
     ) {
         if !self.mailboxes.contains_key(agent) {
-            match self.load_mailbox(agent) {
-                Ok(mailbox) => drop(self.mailboxes.insert(agent.clone(), mailbox)),
+            self.mailboxes.insert(agent.clone(), Mailbox::default());
+            if let Err(error) = self.load_some(agent, 0) {
+                self.mailboxes.remove(agent);
                 // The stream of events ends without a word; the cause is in the log.
-                Err(error) => return tracing::error!(%agent, %error, "failed to load a mailbox"),
+                return tracing::error!(%agent, %error, "failed to load a mailbox");
             }
         }
         let holder = Holder { agent: agent.clone(), kind, events, outstanding_max: 0, outstanding: 0, handed_out: 0 };
@@ -71,14 +76,39 @@ impl Engine {
         );
     }
 
-    /// An agent's mail, from the store. What the group in hand has changed of it follows when that is committed.
-    fn load_mailbox(&self, agent: &AgentId) -> Result<Mailbox, BrokerError> {
-        let mut mailbox = Mailbox::default();
-        let range = records::mailbox_range(agent);
-        for (key, record) in self.store.scan(Table::Mailbox, range, Order::Ascending, usize::MAX)? {
-            mailbox.add(records::decode_letter(&key, &record.value)?);
+    /// An agent's mail, from the store, from this place on. A large mailbox is loaded a part a tick, so that nobody else
+    /// has to wait for it; the oldest first, so that no line can be entered behind its first. What the group in hand has
+    /// changed of it follows when that is committed.
+    fn load_some(&mut self, agent: &AgentId, from: u64) -> Result<(), BrokerError> {
+        self.loading.remove(agent);
+        let Some(mailbox) = self.mailboxes.get_mut(agent) else { return Ok(()) };
+        let range = (Bound::Included(records::letter_key(agent, from).key), records::mailbox_range(agent).1);
+        let stored = self.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
+        let is_all = stored.len() < LOADED_AT_ONCE;
+        let mut next = from;
+        for (key, record) in stored {
+            let letter = records::decode_letter(&key, &record.value)?;
+            next = letter.sequence + 1;
+            mailbox.add(letter);
         }
-        Ok(mailbox)
+        if !is_all {
+            self.loading.insert(agent.clone(), next);
+        }
+        Ok(())
+    }
+
+    /// Goes on with one mailbox that is not loaded to its end, each in its turn.
+    pub(super) fn load_more(&mut self) {
+        let after = (self.loaded_last.take()).map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.loading.range::<AgentId, _>((after, Bound::Unbounded)).next();
+        let Some((agent, from)) = next.or_else(|| self.loading.first_key_value()).map(|(a, f)| (a.clone(), *f)) else {
+            return;
+        };
+        if let Err(error) = self.load_some(&agent, from) {
+            tracing::error!(%agent, %error, "failed to load the rest of a mailbox");
+        }
+        self.group.touched.insert(agent.clone());
+        self.loaded_last = Some(agent);
     }
 
     pub(super) fn credit(&mut self, id: HolderId, outstanding_max: u32, now: Timestamp) {
@@ -159,7 +189,7 @@ impl Engine {
             self.expired_at_hand_out.push((agent.clone(), lease.sequence));
             return true;
         }
-        let envelope = match self.store.get(&MessageRecord::envelope_key(letter.message_sequence)) {
+        let envelope = match self.store.get(&MessageRecord::envelope_key(letter.bytes_at())) {
             Ok(Some(record)) => record.value,
             Ok(None) => {
                 tracing::error!(%agent, sequence = letter.message_sequence, "a letter's envelope is not in the store");
@@ -207,18 +237,24 @@ impl Engine {
         let idle = self.mailboxes.get(agent).is_some_and(|mailbox| !mailbox.has_leases());
         if idle && !self.holders_of.contains_key(agent) {
             self.mailboxes.remove(agent);
+            self.loading.remove(agent);
         }
     }
 
-    pub(super) fn send_everybody_away(&mut self, now: Timestamp) {
+    /// Tells those that are meant to come back, and ends them.
+    pub(super) fn send_away(&mut self, is_meant: impl Fn(&Holder) -> bool, now: Timestamp) {
         let mut receives = Vec::new();
-        for (id, holder) in &self.holders {
+        for (id, holder) in self.holders.iter().filter(|(_, holder)| is_meant(holder)) {
             holder.send_away();
             if holder.kind != HolderKind::Session {
                 receives.push(*id); // a session ends from the wire's side; a Receive has nobody else to end it
             }
         }
         receives.into_iter().for_each(|id| self.close_holder(id, now));
+    }
+
+    pub(super) fn send_everybody_away(&mut self, now: Timestamp) {
+        self.send_away(|_| true, now);
         // Their streams would hold their connections open, and the stop would wait for them.
         for updates in std::mem::take(&mut self.watchers).into_values().flatten() {
             drop(updates.send(Err(refused(BrokerError::ShuttingDown))));

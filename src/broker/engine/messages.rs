@@ -7,12 +7,16 @@ use prost_types::Timestamp as WireTime;
 use super::{
     Engine,
     drafts::Draft,
+    permits::{Work, permitted},
     steps::{Known, Origin, StepError, Stepped, ThisMessage},
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, Refused, refused},
     codes::{FieldViolation, Refusal},
-    domain::handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
+    domain::{
+        handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
+        mailbox::Keeper,
+    },
     envelope::{self, Body, Header, Receiver, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
     ids::AgentId,
     proto::v1,
@@ -44,9 +48,8 @@ impl Engine {
             Body::Mail => self.take_mail(draft, envelope, now),
             Body::Request(request) => self.take_request(draft, envelope, request, now),
             Body::Handoff(Message::Reject { suggestions, .. }) => {
-                let known: Vec<AgentId> =
-                    suggestions.iter().filter(|agent| self.directory.is_registered(agent)).cloned().collect();
-                self.make_step(draft, envelope, Resolved { agents: &known, terms: None }, now)
+                let able = self.able_suggestions(envelope.header(), suggestions).map_err(refused)?;
+                self.make_step(draft, envelope, Resolved { agents: &able, terms: None }, now)
             }
             Body::Handoff(_) => self.make_step(draft, envelope, Resolved { agents: &[], terms: None }, now),
             Body::Status { .. } => {
@@ -55,6 +58,17 @@ impl Engine {
             }
         }?;
         Ok(Answer::Receipt(Box::new(receipt)))
+    }
+
+    /// Of those that a reject suggests: those that are registered, and that the policy lets the owner ask.
+    fn able_suggestions(&self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
+        let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
+        let Some(stored) = self.read(&mut self.draft(), &HandoffRecord::key(handoff))? else { return Ok(Vec::new()) };
+        let handoff = HandoffRecord::decode(&stored.value)?.handoff;
+        let work = Work::of_handoff(&handoff);
+        let is_able =
+            |agent: &&AgentId| self.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok();
+        Ok(suggestions.iter().filter(is_able).cloned().collect())
     }
 
     /// A repeat may be older than the window, and so this comes after the repeats.
@@ -111,17 +125,26 @@ impl Engine {
         request: &RequestBody,
         now: Timestamp,
     ) -> Result<Vec<AgentId>, BrokerError> {
+        let work = Work::of_request(header, request);
+        let named = |agent: &AgentId| {
+            let agent = self.registered(agent)?;
+            self.check_hand_off(&work, &agent).map(|()| agent)
+        };
         let mut candidates = match &header.receiver {
-            Receiver::Agent(agent) => vec![self.registered(agent)?],
-            Receiver::AnyOf(agent_type) => self.directory.able(agent_type, &request.required_skills, now),
+            Receiver::Agent(agent) if *agent == header.sender => {
+                let problem = "an agent cannot hand a task to itself".to_owned();
+                return Err(BrokerError::ReceiverInvalid { receiver: header.sender.to_string(), problem });
+            }
+            Receiver::Agent(agent) => vec![named(agent)?],
+            Receiver::AnyOf(agent_type) => {
+                let mut able = self.directory.able(agent_type, &request.required_skills, now);
+                able.retain(|agent| *agent != header.sender);
+                permitted(able, |agent| self.check_hand_off(&work, agent))?
+            }
             Receiver::Nobody | Receiver::AllOf(_) => unreachable!("refused when the envelope was parsed"),
         };
-        if header.receiver == Receiver::Agent(header.sender.clone()) {
-            let problem = "an agent cannot hand a task to itself".to_owned();
-            return Err(BrokerError::ReceiverInvalid { receiver: header.sender.to_string(), problem });
-        }
-        for fallback in &request.fallback_candidates {
-            candidates.push(self.registered(fallback)?);
+        for fallback in request.fallback_candidates.iter().filter(|agent| **agent != header.sender) {
+            candidates.push(named(fallback)?);
         }
         let mut seen = std::collections::HashSet::new();
         candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
@@ -189,6 +212,9 @@ impl Engine {
         };
         let task = header.task.as_ref().expect("checked when the envelope was parsed");
         let mut known = self.known(&mut draft, task, handoff).map_err(refused)?;
+        if known.task.is_none() {
+            self.check_not_removed(&mut draft, header)?;
+        }
         check_handoff(header, &mut known)?;
         let sequence = self.next_sequence;
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
@@ -240,6 +266,9 @@ impl Engine {
             Some(task) => self.known(&mut draft, task, None).map_err(refused)?,
             None => Known::default(),
         };
+        if known.task.is_none() {
+            self.check_not_stale(&mut draft, header)?;
+        }
         let task = known.task.as_ref().map(|stored| stored.value.clone());
         if let Some(current) = task.as_ref().map(|record| record.task.epoch)
             && header.epoch != 0
@@ -250,8 +279,16 @@ impl Engine {
             return Err(refused(rejection));
         }
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
+        let keeper = match (&task, receivers.len()) {
+            (Some(_), _) => Keeper::Log,
+            (None, 0 | 1) => Keeper::Letter,
+            (None, many) => {
+                draft.put_new(MessageRecord::shared_key(this.sequence), MessageRecord::encode_shared(many as u64));
+                Keeper::Letters
+            }
+        };
         for to in &receivers {
-            self.deliver_this(&mut draft, to, this, Priority::default(), None, now);
+            self.deliver_this(&mut draft, to, this, (keeper, None), Priority::default(), now);
         }
         let stepped = task.map(|record| {
             let facts = EnvelopeFacts {
@@ -271,17 +308,24 @@ impl Engine {
         let unknown = || BrokerError::ReceiverUnknown { receiver: header.receiver.to_string() };
         match &header.receiver {
             Receiver::Nobody => Ok(Vec::new()),
-            Receiver::Agent(agent) => Ok(vec![self.registered(agent)?]),
+            Receiver::Agent(agent) => {
+                let agent = self.registered(agent)?;
+                self.check_send(header, &agent)?;
+                Ok(vec![agent])
+            }
             Receiver::AnyOf(agent_type) => {
                 let mut able = self.directory.able(agent_type, &[], now);
                 able.retain(|agent| *agent != header.sender);
+                let mut able = permitted(able, |agent| self.check_send(header, agent))?;
                 able.truncate(1);
                 if able.is_empty() { Err(unknown()) } else { Ok(able) }
             }
             Receiver::AllOf(agent_type) => {
+                self.check_send_to_all(header, agent_type)?;
                 let everybody = self.directory.list(None, usize::MAX, Some(agent_type));
                 let mut everybody: Vec<_> = everybody.iter().map(|entry| entry.id()).collect();
                 everybody.retain(|agent| *agent != header.sender);
+                let everybody = permitted(everybody, |agent| self.check_send(header, agent))?;
                 if everybody.is_empty() { Err(unknown()) } else { Ok(everybody) }
             }
         }
@@ -304,6 +348,7 @@ impl Engine {
         };
         draft.put_new(MessageRecord::envelope_key(this.sequence), this.envelope.raw().clone());
         draft.put_new(MessageRecord::key(header.message_id), record.encode());
+        self.group.accepted.push(header.message_id);
         self.seal(draft);
         receipt
     }

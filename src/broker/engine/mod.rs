@@ -9,17 +9,22 @@
 //! 3. [`Engine::finish`]: commits the group with one sync, and only then answers, delivers and sets timers.
 
 mod acks;
+mod audit;
 mod dead_letters;
 mod drafts;
 mod enrollment;
 mod expiry;
 mod holders;
+mod keys;
 mod messages;
+mod permits;
 mod presence;
+mod retention;
 mod steps;
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    ops::Bound,
     sync::Arc,
     time::Duration,
 };
@@ -32,9 +37,11 @@ use self::{
     drafts::{Act, Group},
     holders::Holder,
     presence::Unseen,
+    retention::Removals,
 };
 use super::{
     BrokerError, BrokerIdentity, Event, Outcome, Refused, Reply, Settings,
+    access::{Access, Caller},
     directory::{Directory, Entry},
     refused,
 };
@@ -46,10 +53,12 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
-    records::{self, AgentRecord, ParkReason, TaskRecord},
+    records::{self, AgentRecord, AuditAct, InvitationRecord, Kept, ParkReason, TaskRecord},
     store::{Key, OpenError, Order, Store, Table},
     time::Timestamp,
 };
+
+pub use self::keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX};
 
 /// Where a watcher's updates go. Not bounded by itself: the steps of a handoff are.
 pub type Updates = mpsc::UnboundedSender<Result<Arc<Handoff>, Refused>>;
@@ -115,8 +124,10 @@ pub enum Command {
     Register {
         /// The agent.
         entry: Box<Entry>,
-        /// What the caller may do.
-        right: EnrollmentRight,
+        /// Who wants it.
+        caller: Caller,
+        /// The invitation that it comes with, or nothing.
+        invitation: String,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -124,12 +135,28 @@ pub enum Command {
     Invite {
         /// The invitation.
         invitation: String,
-        /// Whom it is for, if not for anybody.
-        agent: Option<AgentId>,
-        /// Until when.
-        expires_at: Timestamp,
+        /// What it is good for.
+        record: InvitationRecord,
+        /// Who wants it.
+        caller: Caller,
         /// Who waits for the answer.
         reply: Reply,
+    },
+    /// Change an agent's keys.
+    ChangeKeys {
+        /// Whose.
+        agent: AgentId,
+        /// How.
+        change: KeyChange,
+        /// Who wants it.
+        caller: Caller,
+        /// Who waits for the answer.
+        reply: Reply,
+    },
+    /// Put an act on record that changes nothing that is stored.
+    Note {
+        /// The act.
+        act: AuditAct,
     },
     /// Send a handoff as it is now, and after each step until it is final.
     Watch {
@@ -152,7 +179,7 @@ pub enum Command {
         /// To whom, if not to whom it was to go.
         to: Option<AgentId>,
         /// Who wants it.
-        by: String,
+        caller: Caller,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -160,8 +187,10 @@ pub enum Command {
     Discard {
         /// Which.
         dead_letter: u64,
-        /// Who wants it, and why.
-        by: String,
+        /// Who wants it.
+        caller: Caller,
+        /// Why.
+        reason_text: String,
         /// Who waits for the answer.
         reply: Reply,
     },
@@ -178,20 +207,6 @@ pub enum Command {
     },
     /// Tell every session that the broker is about to stop.
     GoAway,
-}
-
-/// What one who registers an agent may do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EnrollmentRight {
-    /// Register a new one, and change a card only if it says so.
-    Enroll {
-        /// Whether a card may be changed.
-        may_change: bool,
-    },
-    /// Only change a card.
-    Change,
-    /// Register a new one, with this invitation.
-    Invited(String),
 }
 
 /// What became of a delivery.
@@ -237,6 +252,11 @@ pub enum HolderKind {
     },
 }
 
+/// Timers that fire in one tick: after a long time without a broker many are overdue.
+const TIMERS_A_TICK: usize = 1024;
+/// Records that are read at once where there may be very many.
+const LOADED_AT_ONCE: usize = 2048;
+
 /// Why an engine cannot go on yet.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
@@ -259,6 +279,10 @@ pub struct Engine {
     group: Group,
     /// The mail of agents with a holder or a lease. Everybody else's is only in the store.
     mailboxes: HashMap<AgentId, Mailbox>,
+    /// Mailboxes that are not loaded to their end, and the place of the first letter that may be missing.
+    loading: BTreeMap<AgentId, u64>,
+    /// The one that was loaded from last.
+    loaded_last: Option<AgentId>,
     holders: HashMap<HolderId, Holder>,
     holders_of: HashMap<AgentId, Vec<HolderId>>,
     /// When each mailbox wants to be looked at next.
@@ -272,7 +296,7 @@ pub struct Engine {
     /// How many handoffs each agent has asked for that are open.
     open_of: HashMap<AgentId, u32>,
     /// How much mail waits for agents that somebody wrote to since the start.
-    depths: HashMap<AgentId, u64>,
+    depths: HashMap<AgentId, Depth>,
     watchers: HashMap<MessageId, Vec<Updates>>,
     task_watchers: HashMap<TaskId, Vec<watch::Sender<u64>>>,
     /// When to see whether an agent is gone; one for each that was seen and is not gone.
@@ -283,6 +307,7 @@ pub struct Engine {
     unseen: Unseen,
     /// How many refused envelopes of each agent were kept since the start.
     refused_kept: HashMap<AgentId, u32>,
+    removals: Removals,
     /// A commit failed: nobody knows what is on disk, and nothing is taken any more.
     failed: bool,
 }
@@ -315,6 +340,7 @@ impl Engine {
         };
         let (handoff_timers, open_of) = load_timers(&*store)?;
         let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
+        let removals = Removals::new(&settings.retention, now);
         Ok(Self {
             store,
             directory,
@@ -324,6 +350,8 @@ impl Engine {
             next_sequence,
             group: Group::default(),
             mailboxes: HashMap::new(),
+            loading: BTreeMap::new(),
+            loaded_last: None,
             holders: HashMap::new(),
             holders_of: HashMap::new(),
             mailbox_alarms: BTreeSet::new(),
@@ -340,6 +368,7 @@ impl Engine {
             gone: VecDeque::new(),
             unseen,
             refused_kept: HashMap::new(),
+            removals,
             failed: false,
         })
     }
@@ -362,6 +391,10 @@ impl Engine {
             drop(updates.send(Err(refused(BrokerError::StoreUnavailable))));
         }
         Ok(())
+    }
+
+    fn access(&self) -> Access<'_> {
+        Access { policies: &self.settings.policies, directory: &self.directory }
     }
 
     /// Who is registered and who is there.
@@ -388,14 +421,19 @@ impl Engine {
                 let outcome = self.acknowledge(&agent, &delivery_id, &fate, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Register { entry, right, reply } => {
-                let outcome = self.register(*entry, &right, now);
+            Command::Register { entry, caller, invitation, reply } => {
+                let outcome = self.register(*entry, &caller, &invitation, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Invite { invitation, agent, expires_at, reply } => {
-                let outcome = self.invite(&invitation, agent, expires_at);
+            Command::Invite { invitation, record, caller, reply } => {
+                let outcome = self.invite(&invitation, &record, &caller, now);
                 self.group.answer(reply, outcome);
             }
+            Command::ChangeKeys { agent, change, caller, reply } => {
+                let outcome = self.change_keys(&agent, &change, &caller, now);
+                self.group.answer(reply, outcome);
+            }
+            Command::Note { act } => self.note(act, now),
             Command::Open { holder, agent, kind, events } => {
                 self.open_holder(holder, &agent, kind, events);
                 self.seen(&agent, now);
@@ -411,12 +449,12 @@ impl Engine {
             }
             Command::Watch { handoff, updates } => self.group.watches.push((handoff, updates)),
             Command::WatchTask { task, lengths } => self.watch_task(task, lengths),
-            Command::Redrive { dead_letter, to, by, reply } => {
-                let outcome = self.redrive(dead_letter, to.as_ref(), &by, now);
+            Command::Redrive { dead_letter, to, caller, reply } => {
+                let outcome = self.redrive(dead_letter, to.as_ref(), &caller, now);
                 self.group.answer(reply, outcome);
             }
-            Command::Discard { dead_letter, by, reply } => {
-                let outcome = self.discard(dead_letter, &by, now);
+            Command::Discard { dead_letter, caller, reason_text, reply } => {
+                let outcome = self.discard(dead_letter, &caller, &reason_text, now);
                 self.group.answer(reply, outcome);
             }
             Command::KeepRefused { agent, raw, reason, text } => self.keep_refused(&agent, raw, (reason, &text), now),
@@ -429,7 +467,8 @@ impl Engine {
         if self.failed {
             return;
         }
-        let due: Vec<_> = self.handoff_timers.iter().take_while(|(at, _)| *at <= now).copied().collect();
+        let due = self.handoff_timers.iter().take_while(|(at, _)| *at <= now);
+        let due: Vec<_> = due.take(TIMERS_A_TICK).copied().collect();
         for (at, handoff) in due {
             match self.pass_time(handoff, now) {
                 Ok(true) => {}
@@ -440,13 +479,16 @@ impl Engine {
                 Err(error) => tracing::error!(%handoff, %error, "failed to let time pass for a handoff"),
             }
         }
-        let due: Vec<_> = self.mailbox_alarms.iter().take_while(|(at, _)| *at <= now).cloned().collect();
+        let due = self.mailbox_alarms.iter().take_while(|(at, _)| *at <= now);
+        let due: Vec<_> = due.take(TIMERS_A_TICK).cloned().collect();
         for (_, agent) in due {
             self.end_overdue_leases(&agent, now);
             self.group.touched.insert(agent);
         }
+        self.load_more();
         self.park_expired(now);
         self.look_for_the_gone(now);
+        self.remove_what_is_over(now);
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -454,18 +496,22 @@ impl Engine {
         if self.failed {
             return None;
         }
-        if !self.expired_at_hand_out.is_empty() {
+        if !self.expired_at_hand_out.is_empty() || !self.loading.is_empty() {
             return Some(Timestamp::default());
         }
         let handoff = self.handoff_timers.first().map(|(at, _)| *at);
         let mailbox = self.mailbox_alarms.first().map(|(at, _)| *at);
         let presence = self.next_presence_deadline();
-        [handoff, mailbox, presence, self.next_mail_expiry].into_iter().flatten().min()
+        [handoff, mailbox, presence, self.next_mail_expiry, self.next_removal()].into_iter().flatten().min()
     }
 
     /// Commits the group, then acts. Nothing is answered or delivered before the commit is synced.
     pub fn finish(&mut self, now: Timestamp) {
+        let accepted = self.keep_accepted(now);
         let mut group = std::mem::take(&mut self.group);
+        if let Some((key, ids)) = &accepted {
+            group.put_unconditionally(key.clone(), ids.clone());
+        }
         if !group.changes.is_empty() {
             group.put_unconditionally(sequence_key(), sequence_value(self.next_sequence - 1));
         }
@@ -477,6 +523,9 @@ impl Engine {
                 return group.refuse_all(BrokerError::from(error));
             }
         };
+        if let Some((key, _)) = accepted {
+            self.kept(Kept::Messages, key, now);
+        }
         let mut touched = group.touched;
         for ticket in group.tickets {
             let conflict = ticket.changes.clone().find_map(|index| applied[index].as_ref().err());
@@ -486,7 +535,7 @@ impl Engine {
                 continue;
             }
             for act in ticket.acts {
-                self.act(act, &mut touched);
+                self.act(act, &mut touched, now);
             }
             if let Some((reply, outcome)) = ticket.answer {
                 reply.send(outcome);
@@ -500,22 +549,23 @@ impl Engine {
         }
     }
 
-    fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>) {
+    fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
         match act {
             Act::LetterStored { agent, letter } => {
                 let expiry = letter.expires_at;
                 if let Some(depth) = self.depths.get_mut(&agent) {
-                    *depth += 1;
+                    depth.one_more();
                 }
                 self.next_mail_expiry = Some(self.next_mail_expiry.map_or(expiry, |at| at.min(expiry)));
-                if let Some(mailbox) = self.mailboxes.get_mut(&agent) {
+                let is_to_be_loaded = self.loading.get(&agent).is_some_and(|next| *next <= letter.sequence);
+                if let Some(mailbox) = self.mailboxes.get_mut(&agent).filter(|_| !is_to_be_loaded) {
                     mailbox.add(letter);
                     touched.insert(agent);
                 }
             }
             Act::LetterRemoved { agent, place } => {
                 if let Some(depth) = self.depths.get_mut(&agent) {
-                    *depth = depth.saturating_sub(1);
+                    depth.one_less(place);
                 }
                 let ended = self.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.remove(place));
                 self.lease_ended(ended);
@@ -540,7 +590,10 @@ impl Engine {
                 self.tell_watchers(&handoff);
             }
             Act::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
+            Act::TaskRemoved(task) => drop(self.task_watchers.remove(&task)),
+            Act::Kept { kind, key, since } => self.kept(kind, key, since),
             Act::AgentStored(entry) => self.directory.put(*entry),
+            Act::KeyRevoked(agent) => self.send_away(|holder| holder.is_of(&agent), now),
         }
     }
 
@@ -566,6 +619,32 @@ impl Engine {
         if handoff.state.is_final() || watchers.is_empty() {
             self.watchers.remove(&handoff.id);
         }
+    }
+}
+
+/// How much mail waits for an agent. It is counted a part a message, so that no message has to wait for a large mailbox.
+#[derive(Debug)]
+struct Depth {
+    letters: u64,
+    /// The place up to which they are counted; `None`: all are.
+    counted_to: Option<u64>,
+}
+
+impl Default for Depth {
+    fn default() -> Self {
+        Self { letters: 0, counted_to: Some(0) }
+    }
+}
+
+impl Depth {
+    /// A new letter is behind all others.
+    fn one_more(&mut self) {
+        self.letters += u64::from(self.counted_to.is_none());
+    }
+
+    fn one_less(&mut self, place: u64) {
+        let was_counted = self.counted_to.is_none_or(|end| place < end);
+        self.letters = self.letters.saturating_sub(u64::from(was_counted));
     }
 }
 
@@ -595,17 +674,17 @@ impl Engine {
         if most == 0 {
             return Ok(());
         }
-        let depth = match self.depths.get(agent) {
-            Some(depth) => *depth,
-            None => {
-                let limit = usize::try_from(most).unwrap_or(usize::MAX);
-                let range = records::mailbox_range(agent);
-                let depth = self.store.scan(Table::Mailbox, range, Order::Ascending, limit)?.len() as u64;
-                self.depths.insert(agent.clone(), depth);
-                depth
-            }
-        };
-        if depth < most {
+        let depth = self.depths.entry(agent.clone()).or_default();
+        if let Some(from) = depth.counted_to {
+            let range = (Bound::Included(records::letter_key(agent, from).key), records::mailbox_range(agent).1);
+            let stored = self.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
+            depth.letters += stored.len() as u64;
+            depth.counted_to = match stored.last().filter(|_| stored.len() == LOADED_AT_ONCE) {
+                Some((last, _)) => Some(records::letter_place(last)? + 1),
+                None => None,
+            };
+        }
+        if depth.letters < most {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded { what: "the receiver's mailbox is full", retry_after: LIMIT_RETRY })
@@ -685,12 +764,16 @@ type OpenHandoffs = (BTreeSet<(Timestamp, MessageId)>, HashMap<AgentId, u32>);
 
 /// The timers of open handoffs, and how many each agent has open.
 fn load_timers(store: &dyn Store) -> Result<OpenHandoffs, BrokerError> {
-    let stored = store.scan(Table::Timers, records::handoff_timers(), Order::Ascending, usize::MAX)?;
     let (mut timers, mut open_of) = (BTreeSet::new(), HashMap::new());
-    for (key, record) in stored {
-        let (timer, sender) = records::parse_handoff_timer(&key, &record.value)?;
-        timers.insert(timer);
-        *open_of.entry(sender).or_default() += 1;
+    let (mut from, end) = records::handoff_timers();
+    loop {
+        let stored = store.scan(Table::Timers, (from, end.clone()), Order::Ascending, LOADED_AT_ONCE)?;
+        let Some((last, _)) = stored.last() else { return Ok((timers, open_of)) };
+        from = Bound::Excluded(last.clone());
+        for (key, record) in stored {
+            let (timer, sender) = records::parse_handoff_timer(&key, &record.value)?;
+            timers.insert(timer);
+            *open_of.entry(sender).or_default() += 1;
+        }
     }
-    Ok((timers, open_of))
 }

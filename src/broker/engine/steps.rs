@@ -15,13 +15,13 @@ use crate::{
             Acked, Advice, Effect, Handoff, Input, Mail, Message, Notice, Outcome, Priority, Rejection, Situation,
             Task, Transition, step,
         },
-        mailbox::Letter,
+        mailbox::{Keeper, Letter},
     },
     envelope::{self, VerifiedEnvelope},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     records::{
-        CustodyEvent, CustodyLink, HandoffRecord, MessageRecord, RequestPlace, TaskRecord, custody_entry,
+        CustodyEvent, CustodyLink, HandoffRecord, Kept, MessageRecord, RequestPlace, TaskRecord, custody_entry,
         encode_letter, handoff_timer_key, letter_key, mail_timer_key,
     },
     store::Record,
@@ -157,7 +157,7 @@ impl Engine {
             match effect {
                 Effect::Deliver { to, mail } => {
                     let about = About { task: &task, handoff: handoff.as_ref(), request };
-                    self.deliver(draft, to, mail, &about, origin.message(), now);
+                    self.deliver(draft, to, mail, &about, origin.message(), now)?;
                 }
                 Effect::ParkRequest(why) => {
                     let request = request.expect("only a handoff has a request");
@@ -174,6 +174,10 @@ impl Engine {
         };
         if known.task.is_none() {
             draft.put_new(TaskRecord::index_key(sequence), record.task.id.as_str().as_bytes().to_vec().into());
+        }
+        let was_final = known.task.as_ref().is_some_and(|stored| stored.value.task.status.is_final());
+        if record.task.status.is_final() && !was_final {
+            draft.keep(Kept::Task, now, record.task.id.as_str().as_bytes());
         }
         let task = self.write_task(draft, known, record, event, handoff.as_ref(), &absent, now);
         Ok(Some(Stepped { task, handoff }))
@@ -263,22 +267,25 @@ impl Engine {
         about: &About<'_>,
         this: Option<ThisMessage<'_>>,
         now: Timestamp,
-    ) {
+    ) -> Result<(), BrokerError> {
         let handoff = about.handoff;
         let priority = handoff.map_or(Priority::default(), |handoff| handoff.priority);
         match mail {
             Mail::ThisMessage => {
                 let this = this.expect("only a message is delivered as this message");
                 let about = handoff.and_then(|handoff| Some((handoff.id, fate_of(this.envelope)?)));
-                self.deliver_this(draft, &to, this, priority, about, now);
+                self.deliver_this(draft, &to, this, (Keeper::Log, about), priority, now);
             }
             Mail::RequestAgain => {
                 let handoff = handoff.expect("only a handoff has a request");
                 let request = about.request.expect("only a handoff has a request");
                 // One that was redriven has outlived its own expires_at by somebody's will.
                 let expires_at = request.expires_at.filter(|_| handoff.redrive_of.is_none());
+                let bytes = self.envelope_bytes(request.sequence).ok_or(BrokerError::Internal)?;
+                let sequence = self.new_sequence();
+                draft.put_new(MessageRecord::envelope_key(sequence), bytes);
                 let letter = Letter {
-                    sequence: self.new_sequence(),
+                    sequence,
                     message_sequence: request.sequence,
                     message: request.message,
                     task: Some(about.task.id.clone()),
@@ -289,6 +296,7 @@ impl Engine {
                     not_before: now,
                     handoff: Some((handoff.id, Acked::Request)),
                     attempts: Vec::new(),
+                    keeper: Keeper::Letter,
                 };
                 store_letter(draft, to, letter);
             }
@@ -297,6 +305,7 @@ impl Engine {
                 self.deliver_notice(draft, to, &notice, handoff, about.task, now);
             }
         }
+        Ok(())
     }
 
     /// Puts the message in hand into a mailbox.
@@ -305,8 +314,8 @@ impl Engine {
         draft: &mut Draft,
         to: &AgentId,
         this: ThisMessage<'_>,
+        (keeper, handoff): (Keeper, Option<(MessageId, Acked)>),
         priority: Priority,
-        handoff: Option<(MessageId, Acked)>,
         now: Timestamp,
     ) {
         let header = this.envelope.header();
@@ -322,6 +331,7 @@ impl Engine {
             not_before: now,
             handoff,
             attempts: Vec::new(),
+            keeper,
         };
         store_letter(draft, to.clone(), letter);
     }
@@ -352,6 +362,7 @@ impl Engine {
             not_before: now,
             handoff: None,
             attempts: Vec::new(),
+            keeper: Keeper::Letter,
         };
         store_letter(draft, to, letter);
     }

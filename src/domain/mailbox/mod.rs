@@ -60,6 +60,19 @@ pub struct Letter {
     pub handoff: Option<(MessageId, Acked)>,
     /// The latest hand-outs that ended without an ack, oldest first; at most [`ATTEMPTS_KEPT`].
     pub attempts: Vec<Attempt>,
+    /// Who keeps the message's bytes.
+    pub keeper: Keeper,
+}
+
+/// Who keeps the bytes of a letter's message, and so when they can go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keeper {
+    /// The letter alone, under its own sequence: they go with it.
+    Letter,
+    /// All letters of the message together, under its sequence: they go with the last.
+    Letters,
+    /// The task's custody log, under the message's sequence: they go with the task, and that waits for the letter.
+    Log,
 }
 
 /// One hand-out that ended without an ack; in the history of a dead request, one offer.
@@ -103,6 +116,7 @@ numbered! {
         NoAck = 1, Failure = 2, Poison = 3, Shutdown = 4, SessionEnded = 5, Rejected = 6, Undecided = 7, Gone = 8,
         Undeliverable = 9,
     }
+    Keeper { Letter = 1, Letters = 2, Log = 3, }
 }
 
 impl AttemptEnd {
@@ -112,6 +126,14 @@ impl AttemptEnd {
 }
 
 impl Letter {
+    /// The sequence under which the message's bytes are kept.
+    pub fn bytes_at(&self) -> u64 {
+        match self.keeper {
+            Keeper::Letter => self.sequence,
+            Keeper::Letters | Keeper::Log => self.message_sequence,
+        }
+    }
+
     /// Writes down that a hand-out of it has ended without an ack, and counts it if it is a failure.
     pub fn attempt_ended(&mut self, lease: &Lease, end: AttemptEnd, text: &str, now: Timestamp) {
         if end.is_failure() {
@@ -376,6 +398,7 @@ mod tests {
             not_before: at(0),
             handoff: None,
             attempts: Vec::new(),
+            keeper: Keeper::Log,
         }
     }
 

@@ -8,20 +8,21 @@ use super::{auth, checked, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
-        directory::Entry,
-        engine::{Command, EnrollmentRight},
+        access::Caller,
+        directory::{Entry, check_key, check_voucher},
+        engine::{Command, KEYS_MAX, KeyChange},
         identity::{Proof, random_bytes},
     },
     envelope::Checks,
     ids::{AgentId, AgentType, KeyId},
     proto::v1::{self, agent_service_server::AgentService},
-    records::AgentRecord,
+    records::{AgentRecord, InvitationRecord},
     wire::to_proto,
 };
 
-/// For how long an invitation is good, if nothing is said.
-const INVITATION_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-const INVITATION_LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// For how long an invitation, or a key that is replaced, is good, if nothing is said.
+const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+const LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 pub(super) struct Agents {
     broker: Broker,
@@ -36,6 +37,20 @@ impl Agents {
         let directory = self.broker.directory();
         to_proto::agent(entry, &directory.presence(&entry.id()), directory.liveness(&entry.id(), self.broker.now()))
     }
+
+    /// The agent as it is now known.
+    fn agent(&self, id: &AgentId) -> Result<v1::Agent, Status> {
+        let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
+        self.broker.directory().get(id).map(|entry| self.to_proto(&entry)).ok_or_else(unknown)
+    }
+
+    async fn change_keys(&self, agent: &str, change: KeyChange, caller: Caller) -> Result<v1::Agent, Status> {
+        let agent = agent_id(agent)?;
+        let id = agent.clone();
+        let command = |reply| Command::ChangeKeys { agent, change, caller, reply };
+        self.broker.ask(command).await.map_err(refuse_shared)?;
+        self.agent(&id)
+    }
 }
 
 #[tonic::async_trait]
@@ -46,23 +61,67 @@ impl AgentService for Agents {
     ) -> Result<Response<v1::RegisterAgentResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let v1::RegisterAgentRequest { card, invitation } = request.into_inner();
-        let card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
+        let mut card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
+        if card.keys.is_empty()
+            && let Some(known) = AgentId::parse(&card.agent_id).ok().and_then(|id| self.broker.directory().get(&id))
+        {
+            card.keys.clone_from(&known.record.card.keys);
+        }
         let now = self.broker.now();
         let entry = Entry::parse(AgentRecord { card, created_at: now, updated_at: now }).map_err(refuse)?;
         let id = entry.id();
-        let access = self.broker.access();
-        let may_change = access.may_change_card(&caller, &id);
-        let right = match access.may_enroll(&caller) {
-            Ok(()) => EnrollmentRight::Enroll { may_change },
-            // A known agent may change its own card also where it could not enroll.
-            Err(_) if may_change && self.broker.directory().is_registered(&id) => EnrollmentRight::Change,
-            Err(_) if !invitation.is_empty() => EnrollmentRight::Invited(invitation),
-            Err(refusal) => return Err(refuse(refusal)),
-        };
         let entry = Box::new(entry);
-        self.broker.ask(|reply| Command::Register { entry, right, reply }).await.map_err(refuse_shared)?;
-        let entry = self.broker.directory().get(&id).ok_or_else(|| refuse(BrokerError::Internal))?;
-        Ok(Response::new(v1::RegisterAgentResponse { agent: Some(self.to_proto(&entry)) }))
+        let command = |reply| Command::Register { entry, caller, invitation, reply };
+        self.broker.ask(command).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::RegisterAgentResponse { agent: Some(self.agent(&id)?) }))
+    }
+
+    async fn add_agent_key(
+        &self,
+        request: Request<v1::AddAgentKeyRequest>,
+    ) -> Result<Response<v1::AddAgentKeyResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let request = request.into_inner();
+        let key = request.key.ok_or_else(|| refuse(super::field("key", "must be set")))?;
+        let mut checks = Checks::default();
+        check_key(&key, "key", &mut checks).map_err(refuse)?;
+        let replaced = checks.ids("replaced_key_ids", &request.replaced_key_ids, KEYS_MAX, KeyId::parse);
+        let grace = lifetime(&mut checks, "grace", request.grace.as_ref());
+        checked(checks)?;
+        let change = KeyChange::Add { key: Box::new(key), replaced, grace };
+        let agent = self.change_keys(&request.agent_id, change, caller).await?;
+        Ok(Response::new(v1::AddAgentKeyResponse { agent: Some(agent) }))
+    }
+
+    async fn revoke_agent_key(
+        &self,
+        request: Request<v1::RevokeAgentKeyRequest>,
+    ) -> Result<Response<v1::RevokeAgentKeyResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let request = request.into_inner();
+        let mut checks = Checks::default();
+        let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
+        checks.text("reason_text", &request.reason_text, 1024);
+        checked(checks)?;
+        let change = KeyChange::Revoke { key_id: key_id.expect("checked above"), reason_text: request.reason_text };
+        let agent = self.change_keys(&request.agent_id, change, caller).await?;
+        Ok(Response::new(v1::RevokeAgentKeyResponse { agent: Some(agent) }))
+    }
+
+    async fn vouch_for_agent_key(
+        &self,
+        request: Request<v1::VouchForAgentKeyRequest>,
+    ) -> Result<Response<v1::VouchForAgentKeyResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let request = request.into_inner();
+        let voucher = request.voucher.ok_or_else(|| refuse(super::field("voucher", "must be set")))?;
+        let mut checks = Checks::default();
+        let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
+        check_voucher(&voucher, "voucher", &mut checks);
+        checked(checks)?;
+        let change = KeyChange::Vouch { key_id: key_id.expect("checked above"), voucher };
+        let agent = self.change_keys(&request.agent_id, change, caller).await?;
+        Ok(Response::new(v1::VouchForAgentKeyResponse { agent: Some(agent) }))
     }
 
     async fn create_invitation(
@@ -70,18 +129,16 @@ impl AgentService for Agents {
         request: Request<v1::CreateInvitationRequest>,
     ) -> Result<Response<v1::CreateInvitationResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().may_invite(&caller).map_err(refuse)?;
         let request = request.get_ref();
         let mut checks = Checks::default();
         let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
-        let lifetime = checks.span("lifetime", request.lifetime.as_ref()).unwrap_or(INVITATION_LIFETIME);
-        if lifetime.is_zero() || lifetime > INVITATION_LIFETIME_MAX {
-            checks.wrong("lifetime", "must be over 0 and at most 30 days");
-        }
+        let types = checks.ids("agent_types", &request.agent_types, 16, AgentType::parse);
+        let lifetime = lifetime(&mut checks, "lifetime", request.lifetime.as_ref());
         checked(checks)?;
         let invitation = format!("invitation-{}", hex::encode(random_bytes(self.broker.ids())));
         let expires_at = self.broker.now().plus(lifetime);
-        let command = |reply| Command::Invite { invitation: invitation.clone(), agent, expires_at, reply };
+        let record = InvitationRecord { agent, types, expires_at, used_by: None };
+        let command = |reply| Command::Invite { invitation: invitation.clone(), record, caller, reply };
         self.broker.ask(command).await.map_err(refuse_shared)?;
         let expire_time = Some(to_proto::time(expires_at));
         Ok(Response::new(v1::CreateInvitationResponse { invitation, expire_time }))
@@ -91,9 +148,7 @@ impl AgentService for Agents {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let id = agent_id(&request.get_ref().agent_id)?;
-        let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
-        let entry = self.broker.directory().get(&id).ok_or_else(unknown)?;
-        Ok(Response::new(v1::GetAgentResponse { agent: Some(self.to_proto(&entry)) }))
+        Ok(Response::new(v1::GetAgentResponse { agent: Some(self.agent(&id)?) }))
     }
 
     async fn list_agents(
@@ -153,6 +208,14 @@ impl AgentService for Agents {
         let expire_time = Some(to_proto::time(expires_at));
         Ok(Response::new(v1::CreateTokenResponse { token, expire_time }))
     }
+}
+
+fn lifetime(checks: &mut Checks, path: &str, wanted: Option<&prost_types::Duration>) -> Duration {
+    let lifetime = checks.span(path, wanted).unwrap_or(LIFETIME);
+    if lifetime.is_zero() || lifetime > LIFETIME_MAX {
+        checks.wrong(path, "must be over 0 and at most 30 days");
+    }
+    lifetime
 }
 
 fn agent_id(text: &str) -> Result<AgentId, Status> {

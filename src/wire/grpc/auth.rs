@@ -21,7 +21,7 @@ pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller,
         }
     };
     let certified = certified(request);
-    match broker.identities().caller(token, broker.now()).map_err(refuse)? {
+    match broker.identities().caller(token, broker.directory(), broker.now()).map_err(refuse)? {
         Caller::Anonymous => match certified.filter(|agent| broker.directory().is_registered(agent)) {
             Some(agent) => Ok(Caller::Agent(agent.clone())),
             None => Ok(Caller::Anonymous),

@@ -88,11 +88,10 @@ impl DeadLetterService for DeadLetters {
         request: Request<v1::RedriveDeadLetterRequest>,
     ) -> Result<Response<v1::RedriveDeadLetterResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
-        let by = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
         let request = request.into_inner();
         let dead_letter = number(&request.dead_letter_id)?;
         let to = receiver(&request.to_agent_id)?;
-        let dead_letter = self.settle(|reply| Command::Redrive { dead_letter, to, by, reply }).await?;
+        let dead_letter = self.settle(|reply| Command::Redrive { dead_letter, to, caller, reply }).await?;
         Ok(Response::new(v1::RedriveDeadLetterResponse { dead_letter: Some(dead_letter) }))
     }
 
@@ -103,7 +102,6 @@ impl DeadLetterService for DeadLetters {
         request: Request<v1::RedriveDeadLettersRequest>,
     ) -> Result<Response<Self::RedriveDeadLettersStream>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
-        let by = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
         let request = request.into_inner();
         let wanted = request.filter.unwrap_or_default();
         if !wanted.states.is_empty() {
@@ -114,11 +112,11 @@ impl DeadLetterService for DeadLetters {
         let pause = pause(request.max_per_second)?;
         let last = self.broker.view(&caller).last_dead_letter().map_err(refuse)?;
         let (first, _) = find(&self.broker, &caller, &filter, 0, last).await.map_err(refuse)?;
-        if first.is_empty() {
-            return Err(refuse(BrokerError::NothingMatches));
-        }
+        // Who may settle nothing is told at once; what somebody may not settle among others is told where it comes.
+        let first = first.first().ok_or_else(|| refuse(BrokerError::NothingMatches))?;
+        self.broker.access().may_settle_dead_letter(&caller, first).map_err(refuse)?;
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
-        let redrive = Redrive { broker: self.broker.clone(), caller, by, filter, to, pause, last, answers };
+        let redrive = Redrive { broker: self.broker.clone(), caller, filter, to, pause, last, answers };
         tokio::spawn(async move {
             if let Err(error) = redrive.run().await {
                 drop(redrive.answers.send(Err(refuse(error))).await);
@@ -132,14 +130,13 @@ impl DeadLetterService for DeadLetters {
         request: Request<v1::DiscardDeadLetterRequest>,
     ) -> Result<Response<v1::DiscardDeadLetterResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
-        let who = self.broker.access().may_settle_dead_letters(&caller).map_err(refuse)?;
         let request = request.into_inner();
         let dead_letter = number(&request.dead_letter_id)?;
         let mut checks = Checks::default();
         checks.text("reason_text", &request.reason_text, 4096);
         checked(checks)?;
-        let by = if request.reason_text.is_empty() { who } else { format!("{who}: {}", request.reason_text) };
-        let dead_letter = self.settle(|reply| Command::Discard { dead_letter, by, reply }).await?;
+        let reason_text = request.reason_text;
+        let dead_letter = self.settle(|reply| Command::Discard { dead_letter, caller, reason_text, reply }).await?;
         Ok(Response::new(v1::DiscardDeadLetterResponse { dead_letter: Some(dead_letter) }))
     }
 }
@@ -148,7 +145,6 @@ impl DeadLetterService for DeadLetters {
 struct Redrive {
     broker: Broker,
     caller: Caller,
-    by: String,
     filter: DeadLetterFilter,
     to: Option<AgentId>,
     pause: Option<Duration>,
@@ -180,8 +176,8 @@ impl Redrive {
     }
 
     async fn redrive(&self, dead: &DeadLetterRecord) -> v1::RedriveDeadLettersResponse {
-        let (dead_letter, to, by) = (dead.number, self.to.clone(), self.by.clone());
-        match self.broker.ask(|reply| Command::Redrive { dead_letter, to, by, reply }).await {
+        let (dead_letter, to, caller) = (dead.number, self.to.clone(), self.caller.clone());
+        match self.broker.ask(|reply| Command::Redrive { dead_letter, to, caller, reply }).await {
             Ok(Answer::DeadLetter(dead)) => {
                 v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(&dead)), error: None }
             }

@@ -371,7 +371,7 @@ mod tests {
         let mut incoming = listener.incoming(tls.clone(), shutdown.clone());
         adjust(&mut incoming);
         let (_reporter, health) = tonic_health::server::health_reporter();
-        let router = Server::builder().layer(RequireTlsLayer::new(tls_required)).add_service(health);
+        let router = Server::builder().layer(RequireTlsLayer::new(false, tls_required)).add_service(health);
         let stop = shutdown.clone().cancelled_owned();
         let server = tokio::spawn(async { router.serve_with_incoming_shutdown(incoming, stop).await.unwrap() });
         Fixture { address, identity, tls, shutdown, server }

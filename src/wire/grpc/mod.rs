@@ -1,6 +1,7 @@
 //! The gRPC services: one file a service, and what they share.
 
 mod agents;
+mod audit;
 mod auth;
 mod connection;
 mod dead_letters;
@@ -22,15 +23,16 @@ use crate::{
     codes::{FieldViolation, Refusal},
     envelope::{Checks, FRAME_BYTES_MAX},
     proto::v1::{
-        agent_service_server::AgentServiceServer, broker_service_server::BrokerServiceServer,
-        dead_letter_service_server::DeadLetterServiceServer, handoff_service_server::HandoffServiceServer,
-        task_service_server::TaskServiceServer,
+        agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
+        broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
+        handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
     },
 };
 
 /// Names of all our services, for health.
-pub const SERVICES: [&str; 5] = [
+pub const SERVICES: [&str; 6] = [
     "baton.v1.AgentService",
+    "baton.v1.AuditService",
     "baton.v1.BrokerService",
     "baton.v1.DeadLetterService",
     "baton.v1.HandoffService",
@@ -48,6 +50,7 @@ pub fn routes(broker: &Broker) -> Routes {
         .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
         .add_service(limited!(TaskServiceServer::new(tasks::Tasks::new(broker.clone()))))
         .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))
+        .add_service(limited!(AuditServiceServer::new(audit::Audit::new(broker.clone()))))
         .add_service(limited!(DeadLetterServiceServer::new(dead_letters::DeadLetters::new(broker.clone()))))
 }
 

@@ -1,5 +1,5 @@
-//! Refuses what comes without TLS, in words that a gRPC client can show. Owns that rule; must not know any call, nor how
-//! statuses are built: the one for a refusal is handed in.
+//! Refuses what comes without TLS, in words that a gRPC client can show, unless that is allowed. Owns that rule; must not
+//! know any call, nor how statuses are built: the one for a refusal is handed in.
 
 use std::{
     pin::Pin,
@@ -14,13 +14,14 @@ use super::connection::ConnectInfo;
 /// Answers every request over a plaintext connection with the status that is handed in; none reaches the service.
 #[derive(Debug, Clone, Copy)]
 pub struct RequireTlsLayer {
+    plaintext_allowed: bool,
     status: fn() -> tonic::Status,
 }
 
 impl RequireTlsLayer {
     /// The layer; `status` builds the answer to a plaintext request, TLS_REQUIRED.
-    pub const fn new(status: fn() -> tonic::Status) -> Self {
-        Self { status }
+    pub const fn new(plaintext_allowed: bool, status: fn() -> tonic::Status) -> Self {
+        Self { plaintext_allowed, status }
     }
 }
 
@@ -28,7 +29,7 @@ impl<S> Layer<S> for RequireTlsLayer {
     type Service = RequireTls<S>;
 
     fn layer(&self, inner: S) -> RequireTls<S> {
-        RequireTls { inner, status: self.status }
+        RequireTls { inner, rule: *self }
     }
 }
 
@@ -36,7 +37,7 @@ impl<S> Layer<S> for RequireTlsLayer {
 #[derive(Debug, Clone)]
 pub struct RequireTls<S> {
     inner: S,
-    status: fn() -> tonic::Status,
+    rule: RequireTlsLayer,
 }
 
 impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RequireTls<S>
@@ -56,10 +57,11 @@ where
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
         // A request that came from no listener of ours says nothing about TLS, and so is refused too.
-        if request.extensions().get::<ConnectInfo>().is_some_and(|connection| connection.encrypted) {
+        let is_encrypted = request.extensions().get::<ConnectInfo>().is_some_and(|connection| connection.encrypted);
+        if is_encrypted || self.rule.plaintext_allowed {
             Box::pin(self.inner.call(request))
         } else {
-            Box::pin(std::future::ready(Ok((self.status)().into_http())))
+            Box::pin(std::future::ready(Ok((self.rule.status)().into_http())))
         }
     }
 }

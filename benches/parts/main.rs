@@ -1,0 +1,66 @@
+//! The parts of a handoff, one by one: what each costs when nothing else happens.
+//!
+//! ```text
+//! cargo bench --bench parts                        all, in time
+//! cargo bench --bench parts -- verify              those with this in their name
+//! benches/instructions.sh verify/strict            in instructions, which no noise of the machine changes
+//! ```
+
+mod access;
+mod envelopes;
+mod states;
+mod stores;
+
+use std::time::Duration;
+
+use criterion::{Criterion, Throughput};
+
+/// Something to be measured: its name, how many things one turn is, and the turn.
+pub struct Part {
+    name: &'static str,
+    many: u64,
+    turn: Box<dyn FnMut()>,
+}
+
+impl Part {
+    /// One turn is one thing.
+    pub fn one(name: &'static str, turn: impl FnMut() + 'static) -> Self {
+        Self::many(name, 1, turn)
+    }
+
+    /// One turn is so many things.
+    pub fn many(name: &'static str, many: u64, turn: impl FnMut() + 'static) -> Self {
+        Self { name, many, turn: Box::new(turn) }
+    }
+}
+
+fn main() {
+    let parts = access::parts().into_iter().chain(envelopes::parts()).chain(states::parts()).chain(stores::parts());
+    match std::env::var("PARTS_TURNS") {
+        Ok(turns) => take_turns(parts, &turns),
+        Err(_) => measure(parts),
+    }
+}
+
+fn measure(parts: impl Iterator<Item = Part>) {
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(3))
+        .configure_from_args();
+    for Part { name, many, mut turn } in parts {
+        let (group, function) = name.split_once('/').expect("a name is GROUP/FUNCTION");
+        let mut group = criterion.benchmark_group(group);
+        group.throughput(Throughput::Elements(many)).bench_function(function, |bencher| bencher.iter(&mut turn));
+        group.finish();
+    }
+    criterion.final_summary();
+}
+
+/// Takes so many turns of one part and nothing else, for whoever counts instructions from outside: `NAME:TURNS`.
+fn take_turns(mut parts: impl Iterator<Item = Part>, wanted: &str) {
+    let (wanted, turns) = wanted.split_once(':').expect("PARTS_TURNS is NAME:TURNS");
+    let turns: u64 = turns.parse().expect("the turns are a number");
+    let mut part = parts.find(|part| part.name == wanted).unwrap_or_else(|| panic!("there is no part {wanted}"));
+    (0..turns).for_each(|_| (part.turn)());
+    println!("{}", part.many);
+}

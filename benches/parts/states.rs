@@ -1,0 +1,75 @@
+//! The state machine, and the records of what it decides.
+
+use std::hint::black_box;
+
+use baton::{
+    domain::handoff::{
+        Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Situation, Task, Timeouts, step,
+    },
+    ids::{AgentId, MessageId, TaskId},
+    records::{HandoffRecord, RequestPlace},
+    time::Timestamp,
+};
+
+use super::Part;
+
+const DIGEST: [u8; 32] = [7; 32];
+
+fn agent(name: &str) -> AgentId {
+    AgentId::parse(name).unwrap()
+}
+
+fn now() -> Timestamp {
+    Timestamp::from_parts(1_700_000_000, 0).unwrap()
+}
+
+fn said(from: &str, message: Message) -> Input {
+    Input::Message { from: agent(from), epoch: 1, message }
+}
+
+/// The four messages of a handoff, in their order.
+fn inputs() -> [Input; 4] {
+    let request = Input::Request(Request {
+        id: MessageId::from_bytes([1; 16]),
+        task: TaskId::parse("bench-task").unwrap(),
+        from: agent("giver"),
+        epoch: 1,
+        receiver: "taker".into(),
+        candidates: vec![agent("taker")],
+        task_type: "bench".into(),
+        reason: 0,
+        mode: Mode::Transfer,
+        priority: Priority::Medium,
+        timeouts: Timeouts::default(),
+        loop_limits: LoopLimits::default(),
+    });
+    let accept = said("taker", Message::Accept { wanted_sections: vec![] });
+    let context = said("giver", Message::Context { digest: DIGEST });
+    let complete = Message::Complete { success: true, digest: Some(DIGEST), details: String::new() };
+    [request, accept, context, said("taker", complete)]
+}
+
+fn take(known: Option<&(Task, Handoff)>, input: &Input) -> (Task, Handoff) {
+    let (task, handoff) = known.map(|(task, handoff)| (task, handoff)).unzip();
+    match step(Situation { task, handoff, gone: &[] }, input, now()).unwrap() {
+        Outcome::Moved(transition) => (transition.task, transition.handoff.unwrap()),
+        Outcome::Unchanged => unreachable!("each of the four moves it"),
+    }
+}
+
+pub fn parts() -> Vec<Part> {
+    let inputs = inputs();
+    let ended = inputs.iter().fold(None, |known, input| Some(take(known.as_ref(), input)));
+    let (_, handoff) = ended.expect("four were taken");
+    let place = RequestPlace { message: handoff.id, sequence: 1, expires_at: None };
+    let record = HandoffRecord { handoff, sequence: 1, request: place };
+    let stored = record.encode();
+    vec![
+        Part::many("step/whole handoff", 4, move || {
+            let ended = inputs.iter().fold(None, |known, input| Some(take(known.as_ref(), input)));
+            drop(black_box(ended));
+        }),
+        Part::one("codec/handoff record, write", move || drop(black_box(record.encode()))),
+        Part::one("codec/handoff record, read", move || drop(black_box(HandoffRecord::decode(&stored).unwrap()))),
+    ]
+}

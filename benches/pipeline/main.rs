@@ -1,0 +1,80 @@
+//! A bare pipeline of the same shape as the broker: frames in, batch verification, one synced append a group, frames out.
+//! No state, no directory, no custody, no retries, receipts that nobody signed: what is left when everything that makes a
+//! broker is taken away, and so the mark that the broker is measured against.
+//!
+//! It speaks just enough of the protocol that `baton bench handoff` drives it as it drives a broker:
+//!
+//! ```text
+//! cargo bench --bench pipeline -- --pairs 8 --window 32        the flags of `baton bench handoff`
+//! cargo bench --bench pipeline -- --unsigned --no-sync         neither signatures nor disk
+//! ```
+
+mod engine;
+mod service;
+
+use std::{path::Path, process::Command, sync::Arc};
+
+use baton::{
+    ids::{IdSource as _, SystemIds},
+    proto::v1::{agent_service_server::AgentServiceServer, broker_service_server::BrokerServiceServer},
+    server::development_ca::DevelopmentCa,
+    time::{Clock as _, SystemClock},
+};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
+
+use self::{engine::Engine, service::Service};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    // Cargo says --bench; the rest is for the clients, but for what this takes away from itself.
+    let own = ["--bench", "--no-sync"];
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let syncs = !arguments.iter().any(|argument| argument == "--no-sync");
+    let of_clients = arguments.into_iter().filter(|argument| !own.contains(&argument.as_str()));
+
+    let folder = tempfile::Builder::new().prefix("bare-pipeline-").tempdir()?;
+    let engine = Engine::start(&folder.path().join("log"), syncs)?;
+    let socket = TcpListener::bind("127.0.0.1:0").await?;
+    let address = socket.local_addr()?;
+    let (tls, ca) = certificate(folder.path())?;
+    tokio::spawn(serve(Service::new(Arc::new(engine)), tls, socket));
+
+    let mut clients = Command::new(env!("CARGO_BIN_EXE_baton"));
+    clients.args(["bench", "handoff", "--server", &address.to_string(), "--ca", &ca]);
+    clients.args(["--broker-pid", &std::process::id().to_string()]).args(of_clients);
+    let ended = tokio::task::spawn_blocking(move || clients.status()).await??;
+    if ended.success() { Ok(()) } else { Err(format!("the clients ended with {ended}").into()) }
+}
+
+fn certificate(folder: &Path) -> Result<(ServerTlsConfig, String), Failure> {
+    let made = DevelopmentCa::load_or_create(&folder.join("tls"), SystemClock.now(), &["127.0.0.1".to_owned()])?;
+    let read = |path: &Path| std::fs::read(path);
+    let identity = Identity::from_pem(read(&made.server.certificate)?, read(&made.server.key)?);
+    Ok((ServerTlsConfig::new().identity(identity), made.ca_certificate.display().to_string()))
+}
+
+async fn serve(service: Service, tls: ServerTlsConfig, socket: TcpListener) -> Result<(), Failure> {
+    const WINDOW_BYTES: u32 = 1 << 20;
+    let service = Arc::new(service);
+    Server::builder()
+        .tls_config(tls)?
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .add_service(BrokerServiceServer::from_arc(service.clone()))
+        .add_service(AgentServiceServer::from_arc(service))
+        .serve_with_incoming(TcpListenerStream::new(socket))
+        .await?;
+    Ok(())
+}
+
+/// A key of the broker's that the welcome needs, and that signs nothing.
+fn idle_key() -> baton::envelope::keys::PublicKey {
+    let mut seed = [0; 32];
+    seed[..16].copy_from_slice(&SystemIds.random());
+    baton::envelope::keys::PrivateKey::from_seed(&seed).public()
+}

@@ -1,0 +1,188 @@
+//! Keys of agents that are registered: adding, rotating, revoking, vouching (SPEC 5). None of it touches handoffs or mail.
+
+use std::time::Duration;
+
+use super::{
+    Engine,
+    drafts::{Act, Draft},
+};
+use crate::{
+    broker::{Answer, BrokerError, Outcome, access::Caller, directory::Entry, refused},
+    ids::{AgentId, KeyId},
+    policy::{Action, Resource},
+    proto::v1::{AgentKey, AuditAction, KeyVoucher},
+    records::AgentRecord,
+    store::Record,
+    time::Timestamp,
+};
+
+/// Most keys of one agent. Where there is no room, those that ended long ago go; those that were revoked stay.
+pub const KEYS_MAX: usize = 64;
+/// Most vouchers of one key.
+pub const VOUCHERS_MAX: usize = 8;
+/// When it may help to try again: an operator is needed.
+const TOO_MANY_RETRY: Duration = Duration::from_secs(60 * 60);
+
+/// What is to become of an agent's keys.
+#[derive(Debug, Clone, PartialEq)]
+pub enum KeyChange {
+    /// One more.
+    Add {
+        /// The key.
+        key: Box<AgentKey>,
+        /// Those that end after the grace period.
+        replaced: Vec<KeyId>,
+        /// How long that is.
+        grace: Duration,
+    },
+    /// One that is good no more, for ever.
+    Revoke {
+        /// Which.
+        key_id: KeyId,
+        /// Why.
+        reason_text: String,
+    },
+    /// An operator's word for one.
+    Vouch {
+        /// Which.
+        key_id: KeyId,
+        /// The word.
+        voucher: KeyVoucher,
+    },
+}
+
+impl Engine {
+    pub(super) fn change_keys(
+        &mut self,
+        agent: &AgentId,
+        change: &KeyChange,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Outcome {
+        self.make_key_change(agent, change, caller, now).map_err(refused)
+    }
+
+    fn make_key_change(
+        &mut self,
+        agent: &AgentId,
+        change: &KeyChange,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Answer, BrokerError> {
+        let mut draft = self.draft();
+        let known = self.agent_record(&mut draft, agent)?;
+        let (mut record, stored) = known.ok_or_else(|| BrokerError::AgentUnknown { agent: agent.to_string() })?;
+        let before = Entry::parse(record.clone())?;
+        self.access().check(caller, Action::ManageKeys, Resource::Agent(before.as_asked()))?;
+        let act = match change {
+            KeyChange::Add { key, replaced, grace } => {
+                match add(&mut record, agent, key, replaced, now.plus(*grace))? {
+                    Some(details) => (AuditAction::KeyAdded, details),
+                    None => return Ok(Answer::Registered),
+                }
+            }
+            KeyChange::Revoke { key_id, reason_text } => {
+                let key = find(&mut record, agent, key_id)?;
+                if key.revoke_time.is_some() {
+                    return Ok(Answer::Registered);
+                }
+                let (seconds, nanos) = now.to_parts();
+                key.revoke_time = Some(prost_types::Timestamp { seconds, nanos });
+                draft.acts.push(Act::KeyRevoked(agent.clone()));
+                (AuditAction::KeyRevoked, format!("key {key_id}: {reason_text}"))
+            }
+            KeyChange::Vouch { key_id, voucher } => {
+                vouch(find(&mut record, agent, key_id)?, voucher)?;
+                (AuditAction::KeyVouched, format!("key {key_id} by {}", voucher.operator_key_id))
+            }
+        };
+        self.store_keys(draft, record, &stored, act, caller, now)
+    }
+
+    fn store_keys(
+        &mut self,
+        draft: Draft,
+        record: AgentRecord,
+        stored: &Record,
+        act: (AuditAction, String),
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Answer, BrokerError> {
+        let entry = Entry::parse(record)?;
+        if let Some(key_id) = self.directory.key_of_another(&entry) {
+            return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
+        }
+        tracing::info!(agent = %entry.id(), by = %caller, act = act.0.as_str_name(), "changed an agent's keys: {}", act.1);
+        self.store_agent(draft, entry, Some(stored), act, caller, now)?;
+        Ok(Answer::Registered)
+    }
+}
+
+fn find<'a>(record: &'a mut AgentRecord, agent: &AgentId, key_id: &KeyId) -> Result<&'a mut AgentKey, BrokerError> {
+    let mut keys = record.card.keys.iter_mut();
+    let found = keys.find(|key| key.key_id == key_id.as_str());
+    found.ok_or_else(|| BrokerError::AgentKeyUnknown { agent: agent.clone(), key_id: key_id.to_string() })
+}
+
+/// `None`: it is there already, the very same.
+fn add(
+    record: &mut AgentRecord,
+    agent: &AgentId,
+    key: &AgentKey,
+    replaced: &[KeyId],
+    replaced_until: Timestamp,
+) -> Result<Option<String>, BrokerError> {
+    let same = |known: &&AgentKey| known.key_id == key.key_id || known.public_key == key.public_key;
+    if let Some(known) = record.card.keys.iter().find(same) {
+        if known.revoke_time.is_some() {
+            return Err(BrokerError::KeyRevoked { key_id: known.key_id.clone() });
+        }
+        if known.key_id == key.key_id && known.public_key == key.public_key {
+            return Ok(None);
+        }
+        return Err(BrokerError::KeyExists { agent: agent.clone(), key_id: known.key_id.clone() });
+    }
+    for key_id in replaced {
+        let old = find(record, agent, key_id)?;
+        let (seconds, nanos) = replaced_until.to_parts();
+        let ends_before = old.not_after_time.is_some_and(|end| (end.seconds, end.nanos) <= (seconds, nanos));
+        if !ends_before {
+            old.not_after_time = Some(prost_types::Timestamp { seconds, nanos });
+        }
+    }
+    make_room(&mut record.card.keys)?;
+    // Only the broker says that a key is revoked.
+    record.card.keys.push(AgentKey { revoke_time: None, ..key.clone() });
+    let names: Vec<&str> = replaced.iter().map(KeyId::as_str).collect();
+    let hex = hex::encode(&key.public_key);
+    Ok(Some(match names.as_slice() {
+        [] => format!("key {} {hex}", key.key_id),
+        names => format!("key {} {hex} in place of {} from {replaced_until}", key.key_id, names.join(", ")),
+    }))
+}
+
+/// The key that ended first goes, if one has an end and there is no room.
+fn make_room(keys: &mut Vec<AgentKey>) -> Result<(), BrokerError> {
+    if keys.len() < KEYS_MAX {
+        return Ok(());
+    }
+    let ended = |key: &AgentKey| key.not_after_time.filter(|_| key.revoke_time.is_none());
+    let ends = keys.iter().enumerate().filter_map(|(place, key)| Some((ended(key)?, place)));
+    match ends.min_by_key(|(end, _)| (end.seconds, end.nanos)) {
+        Some((_, place)) => {
+            keys.remove(place);
+            Ok(())
+        }
+        None => Err(BrokerError::LimitExceeded { what: "the agent has too many keys", retry_after: TOO_MANY_RETRY }),
+    }
+}
+
+fn vouch(key: &mut AgentKey, voucher: &KeyVoucher) -> Result<(), BrokerError> {
+    key.vouchers.retain(|known| known.operator_key_id != voucher.operator_key_id);
+    if key.vouchers.len() >= VOUCHERS_MAX {
+        let what = "the key has too many vouchers";
+        return Err(BrokerError::LimitExceeded { what, retry_after: TOO_MANY_RETRY });
+    }
+    key.vouchers.push(voucher.clone());
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! What policies say to messages: who may be asked to take a task, and who may be written to.
+//!
+//! A receiver that the sender names must be permitted, or the message is refused. Of a type, those count that are
+//! permitted; if there are some and none is, it is refused.
+
+use super::Engine;
+use crate::{
+    broker::BrokerError,
+    domain::handoff::{Handoff, Mode},
+    envelope::{Header, RequestBody},
+    ids::{AgentId, AgentType},
+    proto::v1::MessageType,
+};
+
+/// A task that is to be handed off, as policies see it.
+pub(super) struct Work<'a> {
+    from: &'a AgentId,
+    task_type: &'a str,
+    mode: Mode,
+}
+
+impl<'a> Work<'a> {
+    pub(super) fn of_request(header: &'a Header, request: &'a RequestBody) -> Self {
+        Self { from: &header.sender, task_type: &request.task_type, mode: request.mode }
+    }
+
+    pub(super) fn of_handoff(handoff: &'a Handoff) -> Self {
+        Self { from: &handoff.sender, task_type: &handoff.task_type, mode: handoff.mode }
+    }
+}
+
+/// As policies name it: without the prefix of the schema.
+pub(super) fn message_type_name(kind: MessageType) -> &'static str {
+    kind.as_str_name().trim_start_matches("MESSAGE_TYPE_")
+}
+
+impl Engine {
+    /// Whether this agent may be asked to take this.
+    pub(super) fn check_hand_off(&self, work: &Work<'_>, to: &AgentId) -> Result<(), BrokerError> {
+        let (Some(from), Some(to)) = (self.directory.get(work.from), self.directory.get(to)) else {
+            return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
+        };
+        let mode = match work.mode {
+            Mode::Transfer => "TRANSFER",
+            Mode::Delegate => "DELEGATE",
+        };
+        self.access().may_hand_off(&from, &to, work.task_type, mode)
+    }
+
+    /// Whether the sender may write to this agent.
+    pub(super) fn check_send(&self, header: &Header, to: &AgentId) -> Result<(), BrokerError> {
+        let (Some(from), Some(to)) = (self.directory.get(&header.sender), self.directory.get(to)) else {
+            return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
+        };
+        self.access().may_send(&from, &to, message_type_name(header.message_type))
+    }
+
+    /// Whether the sender may write to all of this type.
+    pub(super) fn check_send_to_all(&self, header: &Header, to: &AgentType) -> Result<(), BrokerError> {
+        let Some(from) = self.directory.get(&header.sender) else {
+            return Err(BrokerError::AgentUnknown { agent: header.sender.to_string() });
+        };
+        self.access().may_send_to_all(&from, to, message_type_name(header.message_type))
+    }
+}
+
+/// Those that pass; an error only if there were some and none has.
+pub(super) fn permitted(
+    agents: Vec<AgentId>,
+    check: impl Fn(&AgentId) -> Result<(), BrokerError>,
+) -> Result<Vec<AgentId>, BrokerError> {
+    let mut refusal = None;
+    let mut passed = Vec::with_capacity(agents.len());
+    for agent in agents {
+        match check(&agent) {
+            Ok(()) => passed.push(agent),
+            Err(error) => refusal = Some(error),
+        }
+    }
+    match refusal {
+        Some(error) if passed.is_empty() => Err(error),
+        Some(_) | None => Ok(passed),
+    }
+}

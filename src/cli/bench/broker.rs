@@ -1,0 +1,182 @@
+//! The broker that is measured: one of our own in a folder that goes away, or one that runs already.
+
+use std::{
+    future::Future,
+    io::{BufRead as _, BufReader},
+    os::unix::process::CommandExt as _,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+};
+
+use clap::Args;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+
+use super::process::{self, Memory, Usage};
+use crate::{
+    cli::{Failure, connection::ConnectionArgs},
+    client::{Client, Options},
+    store,
+};
+
+/// Flags of every bench.
+#[derive(Debug, Clone, Args)]
+pub(super) struct BrokerArgs {
+    /// Send envelopes that are not signed; a broker that is named must allow that.
+    #[arg(long)]
+    pub(super) unsigned: bool,
+    /// The process id of the broker that is named with --server, if it runs on this machine: its CPU time, memory and
+    /// bytes are then measured too.
+    #[arg(long, value_name = "PID", requires = "server")]
+    broker_pid: Option<u32>,
+}
+
+/// The broker that is measured.
+pub(super) struct Target {
+    options: Options,
+    pid: Option<u32>,
+    own: Option<OwnBroker>,
+}
+
+/// A broker process in a folder of its own. Killed when it is dropped, and its folder removed.
+struct OwnBroker {
+    child: Child,
+    folder: tempfile::TempDir,
+    unsigned: bool,
+}
+
+impl Target {
+    /// The broker that is named; one of our own if none is.
+    pub(super) async fn find(args: &BrokerArgs, connection: &ConnectionArgs) -> Result<Self, Failure> {
+        if connection.names_a_broker() {
+            return Ok(Self { options: connection.options(), pid: args.broker_pid, own: None });
+        }
+        Self::start(args).await
+    }
+
+    /// A broker of our own.
+    pub(super) async fn start(args: &BrokerArgs) -> Result<Self, Failure> {
+        let folder = tempfile::Builder::new().prefix("baton-bench-").tempdir()?;
+        let (own, address) = OwnBroker::start(folder, args.unsigned).await?;
+        let ca = Some(own.data().join("tls/ca.pem"));
+        let options = Options { server: address, ca, ..Options::default() };
+        Ok(Self { options, pid: Some(own.child.id()), own: Some(own) })
+    }
+
+    /// kill -9, and a new process on the same folder. Returns when it says that it is ready.
+    pub(super) async fn kill_and_start_again(self) -> Result<Self, Failure> {
+        let Some(own) = self.own else { return Err(Failure::usage("only a broker of our own can be killed")) };
+        let unsigned = own.unsigned;
+        let (own, address) = OwnBroker::start(own.kill()?, unsigned).await?;
+        let options = Options { server: address, ..self.options };
+        Ok(Self { options, pid: Some(own.child.id()), own: Some(own) })
+    }
+
+    /// As whoever may register agents.
+    pub(super) async fn operator(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.options).await?)
+    }
+
+    /// A new connection that proves nothing yet.
+    pub(super) fn connect(&self) -> impl Future<Output = Result<Client, Failure>> + Send + use<> {
+        let options = Options { token: None, ..self.options.clone() };
+        async move { Ok(Client::connect(&options).await?) }
+    }
+
+    /// What its process has used so far, if that can be found out.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        process::usage(self.pid?)
+    }
+
+    /// Its process's memory, if that can be found out.
+    pub(super) fn memory(&self) -> Option<Memory> {
+        process::memory(self.pid?)
+    }
+
+    /// Commits so far, each with one sync, if that can be found out.
+    pub(super) fn syncs(&self) -> Option<u64> {
+        store::groups_committed(&self.own.as_ref()?.data().join("store"))
+    }
+
+    /// Stops a broker of our own in order.
+    pub(super) async fn stop(self) -> Result<(), Failure> {
+        let Some(own) = self.own else { return Ok(()) };
+        own.stop().await
+    }
+}
+
+impl OwnBroker {
+    async fn start(folder: tempfile::TempDir, unsigned: bool) -> Result<(Self, String), Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
+        if unsigned {
+            command.arg("--allow-unsigned");
+        }
+        if std::env::var_os("BATON_LOG").is_none() {
+            command.env("BATON_LOG", "warn"); // that it starts and stops is no news
+        }
+        // In a group of its own: ctrl-C is for the bench, which then stops its broker itself.
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
+        let mut own = Self { child, folder, unsigned };
+        let stdout = own.child.stdout.take().expect("it is piped");
+        let first = tokio::task::spawn_blocking(move || {
+            let mut lines = BufReader::new(stdout).lines();
+            let first = lines.next();
+            // Read to its end, so that the broker never waits for us.
+            std::thread::spawn(move || lines.for_each(drop));
+            first
+        });
+        let first = first.await.ok().flatten().transpose()?.unwrap_or_default();
+        let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
+        let address = address.ok_or_else(|| Failure::failed("the broker to measure did not start; see above"))?;
+        Ok((own, address.to_owned()))
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Leaves its folder.
+    fn kill(mut self) -> Result<tempfile::TempDir, Failure> {
+        self.child.kill()?;
+        self.child.wait()?;
+        let elsewhere = tempfile::tempdir()?;
+        Ok(std::mem::replace(&mut self.folder, elsewhere))
+    }
+
+    async fn stop(self) -> Result<(), Failure> {
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            kill_process(pid, Signal::TERM).map_err(std::io::Error::from)?;
+        }
+        let mut own = self;
+        let ended = tokio::task::spawn_blocking(move || own.child.wait()).await;
+        match ended {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(ended) => Err(Failure::failed(format!("the broker did not end in order: {ended:?}"))),
+            Err(failed) => Err(Failure::failed(failed.to_string())),
+        }
+    }
+}
+
+impl Drop for OwnBroker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Makes room for so many connections, of ours and of a broker that is started after this.
+pub(super) fn allow_connections(connections: usize) -> Result<(), Failure> {
+    /// For everything else that is open.
+    const OTHER_FILES: u64 = 256;
+    let wanted = connections as u64 + OTHER_FILES;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return Ok(());
+    }
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    setrlimit(Resource::Nofile, raised).map_err(|error| {
+        let most = limit.maximum.map_or_else(|| "unlimited".to_owned(), |most| most.to_string());
+        Failure::failed(format!("failed to open {wanted} files ({error}); at most {most} are allowed: see ulimit -n"))
+    })
+}

@@ -1,0 +1,76 @@
+//! `baton bench`: what a broker can do, measured from outside, with real agents over real TLS.
+//!
+//! Owns load, clocks and counters. Must not know a broker's insides: one of its own is a process like any other, of which
+//! it sees what the operating system counts, and how many groups its store has committed.
+
+mod agents;
+mod backlog;
+mod broker;
+mod handoff;
+mod idle;
+mod latency;
+mod pace;
+mod pair;
+mod process;
+mod recover;
+mod report;
+mod run;
+
+use clap::Subcommand;
+
+use super::{Failure, connection::ConnectionArgs, output::Output};
+
+#[derive(Debug, Subcommand)]
+#[command(
+    after_help = "Without --server, each bench starts a broker of its own in a temporary folder (TMPDIR) and stops \
+it again. Measure on a disk: on a tmpfs a sync costs nothing. Ctrl-C ends a bench early, with what it has so far."
+)]
+pub(super) enum BenchCommand {
+    Handoff(handoff::HandoffArgs),
+    Idle(idle::IdleArgs),
+    Backlog(backlog::BacklogArgs),
+    Recover(recover::RecoverArgs),
+}
+
+pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    match command {
+        BenchCommand::Handoff(args) => handoff::run(args, connection, *output).await,
+        BenchCommand::Idle(args) => idle::run(args, connection, *output).await,
+        BenchCommand::Backlog(args) => backlog::run(args, connection, *output).await,
+        BenchCommand::Recover(args) => recover::run(args, connection, *output).await,
+    }
+}
+
+/// A span such as 10s, 500ms or 1.5m; a number alone is in seconds.
+fn parse_span(text: &str) -> Result<std::time::Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let seconds_each = match &text[digits.len()..] {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        unit => return Err(format!("{unit} is no unit; use ms, s, m or h")),
+    };
+    let number: f64 = digits.parse().map_err(|_| "must be a span such as 10s or 500ms".to_owned())?;
+    let span = std::time::Duration::try_from_secs_f64(number * seconds_each).ok();
+    span.filter(|span| span.as_secs() <= 24 * 3600).ok_or_else(|| "must be from 0 to 24h".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::parse_span;
+
+    #[test]
+    fn spans_have_a_unit_or_are_seconds() {
+        for (text, milliseconds) in
+            [("10", 10_000), ("1.5s", 1500), ("250ms", 250), ("2m", 120_000), ("24h", 86_400_000)]
+        {
+            assert_eq!(parse_span(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for bad in ["", "s", "-1s", "10 s", "1d", "25h", "nan", "inf", "1e99"] {
+            assert!(parse_span(bad).is_err(), "{bad}");
+        }
+    }
+}

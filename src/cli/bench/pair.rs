@@ -1,0 +1,461 @@
+//! A pair of agents, a giver and a taker, with many handoffs from the one to the other in flight. Both are driven by one
+//! task, so that what they know of a handoff needs no lock; each has a connection and a session of its own.
+
+use std::{collections::HashMap, sync::Arc, task::Poll, time::Duration};
+
+use bytes::Bytes;
+use prost::{Message as _, Name};
+use tokio::sync::mpsc;
+
+use super::{agents, broker::Target, latency::Latencies, run::Run};
+use crate::{
+    cli::Failure,
+    client::{About, ClientError, Composer, Identity, Pipeline, context_of},
+    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
+    ids::{AgentId, KeyId, SystemIds},
+    proto::v1::{self, MessageType, connect_request::Request, connect_response::Response},
+    time::{Clock as _, Moment, SystemClock, Timestamp},
+};
+
+/// Frames that are taken before what answers them is sent.
+const BURST_MAX: usize = 16;
+/// How long a handoff that is under way has to end once nothing new is begun.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// A third of what the broker asks for by default.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The four messages of a handoff, in their order.
+pub(super) const STEPS: [&str; 4] = ["request", "accept", "context", "complete"];
+const REQUEST: usize = 0;
+const ACCEPT: usize = 1;
+const CONTEXT: usize = 2;
+const COMPLETE: usize = 3;
+
+const GIVER: usize = 0;
+const TAKER: usize = 1;
+
+/// What the handoffs are like.
+#[derive(Debug, Clone)]
+pub(super) struct Work {
+    /// Most handoffs in flight.
+    pub(super) window: usize,
+    pub(super) context_bytes: usize,
+    pub(super) signed: bool,
+    /// Whether receivers check each delivery by its sender's key.
+    pub(super) verify: bool,
+    /// What the request asks for; the broker's own timeouts if it is not set.
+    pub(super) timeouts: Option<v1::HandoffTimeouts>,
+    /// Whether handoffs are left open once they are accepted.
+    pub(super) stays_open: bool,
+}
+
+/// When handoffs are begun.
+pub(super) enum Schedule {
+    /// As soon as there is room in the window, until the run stops, or so many were begun.
+    Full(u64),
+    /// At these moments, or as soon after as there is room. Each is timed from the moment at which it was to begin.
+    At(mpsc::UnboundedReceiver<Moment>),
+    /// Handoffs that are open already go on from their context.
+    Resume(std::vec::IntoIter<OpenHandoff>),
+}
+
+/// A handoff that was accepted and waits for its context.
+#[derive(Debug, Clone)]
+pub(super) struct OpenHandoff {
+    number: u64,
+    about: About,
+}
+
+#[cfg(test)]
+impl OpenHandoff {
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+#[cfg(test)]
+pub(super) fn open_handoff(number: u64) -> OpenHandoff {
+    OpenHandoff { number, about: About::default() }
+}
+
+/// What came of it.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// Handoffs of which all four messages were delivered and have their receipts.
+    pub(super) completed: u64,
+    /// Those that ended while it was measured.
+    pub(super) measured: u64,
+    /// Handoffs that did not come to their end.
+    pub(super) failed: u64,
+    /// Deliveries that were handed out before.
+    pub(super) redelivered: u64,
+    /// Of the first failure: why.
+    pub(super) failure: Option<String>,
+    pub(super) latencies: Option<StepLatencies>,
+    /// Handoffs that were left open.
+    pub(super) open: Vec<OpenHandoff>,
+}
+
+/// How long it took, of those that ended while it was measured.
+pub(super) struct StepLatencies {
+    pub(super) handoff: Latencies,
+    /// From before it is signed until it is delivered.
+    pub(super) steps: [Latencies; 4],
+    /// From before it is signed until its receipt is there.
+    pub(super) receipt: Latencies,
+}
+
+impl StepLatencies {
+    pub(super) fn new() -> Self {
+        Self { handoff: Latencies::new(), steps: std::array::from_fn(|_| Latencies::new()), receipt: Latencies::new() }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.handoff.add(&other.handoff);
+        self.receipt.add(&other.receipt);
+        for (step, other) in self.steps.iter_mut().zip(&other.steps) {
+            step.add(other);
+        }
+    }
+}
+
+/// One handoff that is under way.
+struct Flight {
+    /// When it began, or was to begin.
+    began: Moment,
+    sent: [Moment; 4],
+    /// Steps whose receipt is missing, and steps that are not delivered.
+    missing: u8,
+    /// The step that is delivered next.
+    next: usize,
+}
+
+/// One of the two.
+struct Side {
+    id: String,
+    session: Pipeline,
+    composer: Composer,
+}
+
+pub(super) struct Pair {
+    sides: [Side; 2],
+    keys: Keys,
+    work: Work,
+    context: Arc<v1::TaskContextTransfer>,
+    task_prefix: String,
+    flights: HashMap<u64, Flight>,
+    next_number: u64,
+    run: Run,
+    tally: Tally,
+    latencies: StepLatencies,
+}
+
+impl Pair {
+    /// Connects both. They are registered already.
+    pub(super) async fn connect(
+        target: &Target,
+        identities: [Identity; 2],
+        work: Work,
+        run: Run,
+    ) -> Result<Self, Failure> {
+        let keys = Keys(identities.iter().map(|known| (known.agent.clone(), known.key.public())).collect());
+        // What is at the receiver but not acked is at most one message of each handoff.
+        let credit = u32::try_from(work.window).unwrap_or(u32::MAX);
+        let [giver, taker] = identities;
+        let task_prefix = format!("{}-", giver.agent);
+        let (giver, taker) =
+            tokio::try_join!(Side::connect(target, giver, credit), Side::connect(target, taker, credit))?;
+        let context = context_of([("collected_data", json_list(work.context_bytes))]).into();
+        Ok(Self {
+            sides: [giver, taker],
+            keys,
+            work,
+            context,
+            task_prefix,
+            flights: HashMap::new(),
+            next_number: 0,
+            run,
+            tally: Tally::default(),
+            latencies: StepLatencies::new(),
+        })
+    }
+
+    /// Hands over until the schedule or the run is at its end, and all that is under way has ended.
+    pub(super) async fn run(mut self, mut schedule: Schedule) -> Result<Tally, Failure> {
+        let (run, mut frames) = (self.run.clone(), Vec::with_capacity(BURST_MAX));
+        let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
+        let drain = async {
+            run.stopped().await;
+            tokio::time::sleep(DRAIN_MAX).await;
+        };
+        tokio::pin!(drain);
+        let mut over = false;
+        loop {
+            over = over || self.begin_what_can(&mut schedule);
+            self.sides.iter_mut().for_each(|side| side.session.flush());
+            if over && self.flights.is_empty() {
+                break;
+            }
+            let has_room = self.flights.len() < self.work.window;
+            tokio::select! {
+                biased;
+                () = run.stopped(), if !over => over = true,
+                () = &mut drain => break,
+                gathered = gather(&mut self.sides, &mut frames) => {
+                    gathered?;
+                    for (side, response) in frames.drain(..) {
+                        self.take(side, response)?;
+                    }
+                }
+                at = next_moment(&mut schedule), if !over && has_room => match at {
+                    Some(at) => self.begin(at),
+                    None => over = true,
+                },
+                _ = heartbeat.tick() => self.sides.iter_mut().for_each(Side::beat),
+            }
+        }
+        self.tally.failed += self.flights.len() as u64;
+        if !self.flights.is_empty() {
+            self.tally.failure.get_or_insert_with(|| "some handoffs did not end in time".to_owned());
+        }
+        self.tally.latencies = Some(self.latencies);
+        Ok(self.tally)
+    }
+
+    /// Whether nothing more is to be begun.
+    fn begin_what_can(&mut self, schedule: &mut Schedule) -> bool {
+        while self.flights.len() < self.work.window {
+            match schedule {
+                Schedule::Full(0) => return true,
+                Schedule::Full(left) => {
+                    *left -= 1;
+                    self.begin(Moment::now());
+                }
+                Schedule::At(_) => return false,
+                Schedule::Resume(open) => match open.next() {
+                    Some(handoff) => self.resume(&handoff),
+                    None => return true,
+                },
+            }
+        }
+        false
+    }
+
+    fn begin(&mut self, began: Moment) {
+        let number = self.next_number;
+        self.next_number += 1;
+        let request = v1::HandoffRequest {
+            task_type: "bench".to_owned(),
+            reason: v1::HandoffReason::Workflow.into(),
+            initial_context_summary: "one of very many handoffs, which measure what a handoff costs".to_owned(),
+            timeouts: self.work.timeouts,
+            ..Default::default()
+        };
+        let about = About::task(&format!("{}{number}", self.task_prefix), 1);
+        let missing = if self.work.stays_open { 0b0011_0011 } else { 0b1111_1111 };
+        self.flights.insert(number, Flight { began, sent: [began; 4], missing, next: REQUEST });
+        self.send(number, REQUEST, &about, &request);
+    }
+
+    fn resume(&mut self, handoff: &OpenHandoff) {
+        let now = Moment::now();
+        let flight = Flight { began: now, sent: [now; 4], missing: 0b1100_1100, next: CONTEXT };
+        self.flights.insert(handoff.number, flight);
+        let context = self.context.clone();
+        self.send(handoff.number, CONTEXT, &handoff.about, &*context);
+    }
+
+    fn take(&mut self, side: usize, response: v1::ConnectResponse) -> Result<(), Failure> {
+        match response.response {
+            Some(Response::Receipt(_)) => {
+                let (number, step) = parse_request_id(response.request_id);
+                if let Some(flight) = self.flights.get_mut(&number) {
+                    flight.missing &= !(1 << step);
+                    if self.run.measures() {
+                        self.latencies.receipt.record(flight.sent[step].elapsed());
+                    }
+                    self.end_if_complete(number);
+                }
+            }
+            Some(Response::Delivery(delivery)) => self.take_delivery(side, delivery)?,
+            Some(Response::Error(error)) => self.fail(parse_request_id(response.request_id).0, &error.message),
+            Some(Response::GoAway(go_away)) => return Err(ClientError::SessionEnded(go_away.reason_text).into()),
+            Some(Response::Welcome(_) | Response::Acknowledged(_) | Response::Credited(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    fn take_delivery(&mut self, side: usize, delivery: v1::Delivery) -> Result<(), Failure> {
+        if self.work.verify {
+            self.verify(delivery.envelope.clone())?;
+        }
+        let envelope = v1::Envelope::decode(delivery.envelope)
+            .map_err(|error| Failure::failed(format!("a delivery does not parse: {error}")))?;
+        let number = envelope.task_id.strip_prefix(&self.task_prefix).and_then(|number| number.parse().ok());
+        let (number, step) = (number.unwrap_or(u64::MAX), step_of(envelope.message_type()));
+        self.tally.redelivered += u64::from(delivery.attempt > 1);
+        match (self.flights.get_mut(&number), step) {
+            (Some(flight), Some(step)) if flight.next == step => {
+                flight.missing &= !(0b1_0000 << step);
+                flight.next += 1;
+                if self.run.measures() {
+                    self.latencies.steps[step].record(flight.sent[step].elapsed());
+                }
+                let handoff_id = if step == REQUEST { delivery.handoff_id } else { envelope.correlation_id };
+                let about = About { task_id: envelope.task_id, epoch: envelope.epoch, correlation_id: handoff_id };
+                self.answer(number, step, about, envelope.payload);
+            }
+            (Some(_), None) => self.fail(number, &format!("a {:?} came", envelope.message_type())),
+            // A redelivery, or of a handoff that is given up.
+            (Some(_), Some(_)) | (None, _) => {}
+        }
+        // Behind the answer, in the same burst: the broker takes them in this order.
+        self.sides[side].ack(delivery.delivery_id);
+        self.end_if_complete(number);
+        Ok(())
+    }
+
+    /// What the receiver of a step does.
+    fn answer(&mut self, number: u64, step: usize, about: About, payload: Option<crate::proto::Any>) {
+        match step {
+            REQUEST => self.send(number, ACCEPT, &about, &v1::HandoffAccept::default()),
+            ACCEPT if self.work.stays_open => self.tally.open.push(OpenHandoff { number, about }),
+            ACCEPT => {
+                let context = self.context.clone();
+                self.send(number, CONTEXT, &about, &*context);
+            }
+            CONTEXT => {
+                let context = v1::TaskContextTransfer::decode(payload.unwrap_or_default().value);
+                let complete = v1::HandoffComplete {
+                    outcome: v1::HandoffOutcome::Success.into(),
+                    context_digest: context.unwrap_or_default().context_digest,
+                    ..Default::default()
+                };
+                self.send(number, COMPLETE, &about, &complete);
+            }
+            _ => {}
+        }
+    }
+
+    fn send<M: prost::Message + Name>(&mut self, number: u64, step: usize, about: &About, payload: &M) {
+        if let Some(flight) = self.flights.get_mut(&number) {
+            flight.sent[step] = if step == REQUEST { flight.began } else { Moment::now() };
+        }
+        let (from, to) = if step == REQUEST || step == CONTEXT { (GIVER, TAKER) } else { (TAKER, GIVER) };
+        let (side, to) = (&self.sides[from], &self.sides[to].id);
+        let kind = KINDS[step];
+        let envelope = match self.work.signed {
+            true => side.composer.encode(to, kind, about, payload),
+            false => side.composer.draft(to, kind, about, payload).encode_to_vec().into(),
+        };
+        self.sides[from].session.push(request_id(number, step), Request::Envelope(envelope));
+    }
+
+    fn end_if_complete(&mut self, number: u64) {
+        if self.flights.get(&number).is_none_or(|flight| flight.missing != 0) {
+            return;
+        }
+        let Some(flight) = self.flights.remove(&number) else { return };
+        self.tally.completed += 1;
+        self.run.done_one();
+        if self.run.measures() {
+            self.tally.measured += 1;
+            self.latencies.handoff.record(flight.began.elapsed());
+        }
+    }
+
+    fn fail(&mut self, number: u64, problem: &str) {
+        self.tally.failure.get_or_insert_with(|| problem.to_owned());
+        // What is no handoff of ours, such as an ack that was refused, counts as well.
+        self.flights.remove(&number);
+        self.tally.failed += 1;
+    }
+
+    fn verify(&self, raw: Bytes) -> Result<(), Failure> {
+        let unsigned_allowed = !self.work.signed;
+        let verified = UnverifiedEnvelope::parse(raw)
+            .and_then(|parsed| parsed.verify(&self.keys, SystemClock.now(), unsigned_allowed));
+        verified.map(drop).map_err(|error| Failure::failed(format!("a delivery is not its sender's: {error}")))
+    }
+}
+
+/// A JSON list of so many bytes, at least 4.
+fn json_list(bytes: usize) -> String {
+    format!("[\"{}\"]", "x".repeat(bytes.saturating_sub(4)))
+}
+
+const KINDS: [MessageType; 4] = [
+    MessageType::HandoffRequest,
+    MessageType::HandoffAccept,
+    MessageType::TaskContextTransfer,
+    MessageType::HandoffComplete,
+];
+
+fn step_of(kind: MessageType) -> Option<usize> {
+    KINDS.iter().position(|known| *known == kind)
+}
+
+/// Never 0, which would ask for no answer.
+fn request_id(number: u64, step: usize) -> u64 {
+    number * 4 + step as u64 + 1
+}
+
+/// Of the answer to a frame that asked for none, a number that no handoff has.
+fn parse_request_id(request_id: u64) -> (u64, usize) {
+    match request_id.checked_sub(1) {
+        Some(id) => (id / 4, (id % 4) as usize),
+        None => (u64::MAX, 0),
+    }
+}
+
+async fn next_moment(schedule: &mut Schedule) -> Option<Moment> {
+    match schedule {
+        Schedule::At(moments) => moments.recv().await,
+        Schedule::Full(_) | Schedule::Resume(_) => std::future::pending().await,
+    }
+}
+
+/// What has come for either, at least one frame and at most a burst.
+async fn gather(sides: &mut [Side; 2], frames: &mut Vec<(usize, v1::ConnectResponse)>) -> Result<(), ClientError> {
+    std::future::poll_fn(|context| {
+        for (number, side) in sides.iter_mut().enumerate() {
+            while frames.len() < BURST_MAX * (number + 1) / 2 {
+                match side.session.poll_next(context) {
+                    Poll::Ready(Ok(frame)) => frames.push((number, frame)),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                    Poll::Pending => break,
+                }
+            }
+        }
+        if frames.is_empty() { Poll::Pending } else { Poll::Ready(Ok(())) }
+    })
+    .await
+}
+
+impl Side {
+    async fn connect(target: &Target, identity: Identity, credit: u32) -> Result<Self, Failure> {
+        let mut session = agents::open(&target.connect().await?, &identity).await?;
+        agents::take_credit(&mut session, credit);
+        let id = identity.agent.to_string();
+        let composer = Composer { identity, clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) };
+        Ok(Self { id, session, composer })
+    }
+
+    fn ack(&mut self, delivery_id: String) {
+        let outcome = Some(v1::acknowledgement::Outcome::Ack(v1::Ack {}));
+        self.session.push(0, Request::Acknowledgement(v1::Acknowledgement { delivery_id, outcome }));
+    }
+
+    fn beat(&mut self) {
+        self.session.push(0, Request::Heartbeat(v1::Heartbeat::default()));
+    }
+}
+
+/// The keys of the two.
+struct Keys(HashMap<AgentId, PublicKey>);
+
+impl KeyRing for Keys {
+    fn key(&self, agent: &AgentId, _key_id: &KeyId, _now: Timestamp) -> Result<PublicKey, KeyRingError> {
+        self.0.get(agent).cloned().ok_or(KeyRingError::Unknown)
+    }
+}

@@ -1,0 +1,172 @@
+//! `baton agent key`: keys of an agent that is registered.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::{
+    Failure,
+    connection::ConnectionArgs,
+    output::{self, Output},
+};
+use crate::{
+    client,
+    envelope::keys::{PrivateKey, PublicKey},
+    ids::{AgentId, KeyId},
+    proto::v1,
+    time::{Clock as _, SystemClock},
+};
+
+const DAY: i64 = 24 * 60 * 60;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// List an agent's keys.
+    List {
+        /// Whose.
+        agent: AgentId,
+    },
+    Add(AddArgs),
+    /// Revoke a key, for good: nothing that is signed by it is taken any more, and whoever came in by it must prove anew
+    /// who it is.
+    Revoke {
+        /// Whose.
+        agent: AgentId,
+        /// Which.
+        key_id: KeyId,
+        /// Why, for the audit log.
+        #[arg(long, default_value = "", value_name = "TEXT")]
+        reason: String,
+    },
+    Vouch(VouchArgs),
+}
+
+/// Add a key, or rotate one: with --replaces, the old one ends after a grace period.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton keygen --out alice-2.pem
+  baton agent key add alice k2 --key-file alice-2.pem --replaces k1 --grace-hours 48
+  baton --token \"$(baton token --id alice --key alice.pem)\" agent key add alice k2 --key-file alice-2.pem")]
+pub(super) struct AddArgs {
+    /// Whose.
+    agent: AgentId,
+    /// Its name among the agent's keys: new.
+    key_id: KeyId,
+    #[command(flatten)]
+    public: PublicArgs,
+    /// A key that it replaces; can be given several times.
+    #[arg(long, value_name = "KEY_ID")]
+    replaces: Vec<KeyId>,
+    /// For how many hours the replaced keys stay good; at most 720.
+    #[arg(long, default_value_t = 24, value_name = "HOURS")]
+    grace_hours: u32,
+    /// For how many days the new key is good; without it, for good.
+    #[arg(long, value_name = "DAYS")]
+    days: Option<u32>,
+}
+
+/// Vouch for a key, as an operator: sign that it is the agent's, so that receivers need not believe the broker whose it is.
+///
+/// Get the public key from the agent's people by another way than the broker.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton agent key vouch alice k1 --public-key 03a107bf…5531b8 --operator ops-2026 --operator-key ops.pem
+  baton agent serve --id bob --key bob.pem --trust ops-2026=77f2a9…")]
+pub(super) struct VouchArgs {
+    /// Whose.
+    agent: AgentId,
+    /// Which.
+    key_id: KeyId,
+    #[command(flatten)]
+    public: PublicArgs,
+    /// What receivers know the operator's key by.
+    #[arg(long, value_name = "NAME")]
+    operator: KeyId,
+    /// The operator's key, a file from `baton keygen`.
+    #[arg(long, value_name = "FILE")]
+    operator_key: PathBuf,
+    /// For how many days the word is good; without it, for good.
+    #[arg(long, value_name = "DAYS")]
+    days: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+struct PublicArgs {
+    /// The key: a file from `baton keygen`. Only its public half is sent.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+    /// The public key, in hex.
+    #[arg(long, value_name = "HEX")]
+    public_key: Option<String>,
+}
+
+impl PublicArgs {
+    fn load(&self) -> Result<PublicKey, Failure> {
+        match (&self.key_file, &self.public_key) {
+            (Some(path), _) => Ok(PrivateKey::read(path)?.public()),
+            (None, hex) => parse_public_key(hex.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+/// A public key in hex, as flags have it.
+pub(super) fn parse_public_key(text: &str) -> Result<PublicKey, Failure> {
+    let bytes = hex::decode(text).unwrap_or_default();
+    PublicKey::parse(&bytes).map_err(|error| Failure::usage(format!("public key {text:?} {error}, as 64 hex digits")))
+}
+
+pub(super) async fn run(command: KeyCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let client = connection.client().await?;
+    let agent = match command {
+        KeyCommand::List { agent } => {
+            let request = v1::GetAgentRequest { agent_id: agent.to_string() };
+            client.answer(client.agents().get_agent(request).await)?.agent
+        }
+        KeyCommand::Add(args) => {
+            let key = v1::AgentKey {
+                key_id: args.key_id.to_string(),
+                public_key: args.public.load()?.as_bytes().to_vec().into(),
+                not_after_time: in_days(args.days),
+                ..Default::default()
+            };
+            let request = v1::AddAgentKeyRequest {
+                agent_id: args.agent.to_string(),
+                key: Some(key),
+                replaced_key_ids: args.replaces.iter().map(ToString::to_string).collect(),
+                grace: Some(prost_types::Duration { seconds: i64::from(args.grace_hours) * 3600, nanos: 0 }),
+            };
+            client.answer(client.agents().add_agent_key(request).await)?.agent
+        }
+        KeyCommand::Revoke { agent, key_id, reason } => {
+            let (agent_id, key_id) = (agent.to_string(), key_id.to_string());
+            let request = v1::RevokeAgentKeyRequest { agent_id, key_id, reason_text: reason };
+            client.answer(client.agents().revoke_agent_key(request).await)?.agent
+        }
+        KeyCommand::Vouch(args) => {
+            let (operator, days) = (PrivateKey::read(&args.operator_key)?, in_days(args.days));
+            let voucher =
+                client::vouch(&operator, &args.operator, &args.agent, &args.key_id, &args.public.load()?, days);
+            let (agent_id, key_id) = (args.agent.to_string(), args.key_id.to_string());
+            let request = v1::VouchForAgentKeyRequest { agent_id, key_id, voucher: Some(voucher) };
+            client.answer(client.agents().vouch_for_agent_key(request).await)?.agent
+        }
+    };
+    let keys = agent.and_then(|agent| agent.card).unwrap_or_default().keys;
+    output.list(&["KEY", "PUBLIC KEY", "FROM", "UNTIL", "REVOKED", "VOUCHED BY"], &keys, |key| {
+        let vouchers: Vec<&str> = key.vouchers.iter().map(|voucher| voucher.operator_key_id.as_str()).collect();
+        vec![
+            key.key_id.clone(),
+            hex::encode(&key.public_key),
+            output::time(key.not_before_time.as_ref()),
+            output::time(key.not_after_time.as_ref()),
+            output::time(key.revoke_time.as_ref()),
+            vouchers.join(", "),
+        ]
+    })
+}
+
+fn in_days(days: Option<u32>) -> Option<prost_types::Timestamp> {
+    let (seconds, _) = SystemClock.now().to_parts();
+    days.map(|days| prost_types::Timestamp { seconds: seconds + i64::from(days) * DAY, nanos: 0 })
+}

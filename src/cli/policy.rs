@@ -1,0 +1,168 @@
+//! `baton policy`: check, test and explain policies. Needs no broker.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+
+use super::{Failure, output::Output};
+use crate::policy::{Asked, Cases, DEFAULT, DEVELOPMENT, Policies, SCHEMA, Source};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum PolicyCommand {
+    /// Print the schema, or a policy that is built in, to start from.
+    #[command(after_help = "Examples:
+  baton policy show default > /etc/baton/policy/baton.cedar
+  baton policy show schema")]
+    Show {
+        /// Which.
+        what: BuiltIn,
+    },
+    Check(CheckArgs),
+    Test(TestArgs),
+    Explain(Box<ExplainArgs>),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum BuiltIn {
+    /// What there is to write policies about.
+    Schema,
+    /// The policy where no other is configured.
+    Default,
+    /// What open enrollment adds to it.
+    Development,
+}
+
+/// Check policies: syntax, the schema, and rules that can never decide anything.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton policy check /etc/baton/policy
+  baton policy check --deny-warnings refunds.cedar
+
+Exit code 3 if a policy cannot be used. What only cannot be meant is a warning.")]
+pub(super) struct CheckArgs {
+    /// A policy file, or a folder of them.
+    path: PathBuf,
+    /// Take warnings for errors.
+    #[arg(long)]
+    deny_warnings: bool,
+}
+
+/// Test policies: decide each case of a file, and compare with what it expects.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  baton policy test --policy /etc/baton/policy cases.toml
+
+A case:
+  [[case]]
+  name = \"refunds go to billing only\"
+  principal = \"agent:alice\"
+  action = \"handOff\"
+  resource = \"agent:bob\"
+  resource_types = [\"shipping\"]
+  task_type = \"refund\"
+  expect = \"deny\"
+  rule = \"refunds-to-billing-only\"   # which rule is to decide; can be left out
+
+Further keys have the names of the flags of `baton policy explain`. Exit code 1 if a case fails.")]
+pub(super) struct TestArgs {
+    /// The cases, a TOML file.
+    cases: PathBuf,
+    /// A policy file, or a folder of them. Default: the policy that is built in.
+    #[arg(long, value_name = "PATH")]
+    policy: Option<PathBuf>,
+}
+
+/// Decide one question, and show the rules that decided it.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton policy explain --principal agent:alice --action handOff --resource agent:bob --task-type refund
+  baton policy explain --policy my.cedar --principal anonymous --action enroll --resource agent:carol")]
+pub(super) struct ExplainArgs {
+    #[command(flatten)]
+    asked: Asked,
+    /// A policy file, or a folder of them. Default: the policy that is built in.
+    #[arg(long, value_name = "PATH")]
+    policy: Option<PathBuf>,
+}
+
+pub(super) fn run(command: PolicyCommand, output: &Output) -> Result<(), Failure> {
+    match command {
+        PolicyCommand::Show { what } => {
+            let text = match what {
+                BuiltIn::Schema => SCHEMA,
+                BuiltIn::Default => DEFAULT,
+                BuiltIn::Development => DEVELOPMENT,
+            };
+            say!("{}", text.trim_end());
+            Ok(())
+        }
+        PolicyCommand::Check(args) => check(&args),
+        PolicyCommand::Test(args) => test(&args),
+        PolicyCommand::Explain(args) => explain(&args, output),
+    }
+}
+
+fn load(path: Option<&Path>) -> Result<std::sync::Arc<Policies>, Failure> {
+    let Some(path) = path else { return Ok(Policies::built_in()) };
+    let policies = Source::read(path).and_then(|sources| Policies::parse(&sources));
+    policies.map(std::sync::Arc::new).map_err(|error| Failure::file(path, error))
+}
+
+fn check(args: &CheckArgs) -> Result<(), Failure> {
+    let policies = load(Some(&args.path))?;
+    for warning in policies.warnings() {
+        eprintln!("baton: warning: {warning}");
+    }
+    if args.deny_warnings && !policies.warnings().is_empty() {
+        return Err(Failure::file(&args.path, format!("{} warnings", policies.warnings().len())));
+    }
+    say!("{}: {} rules, {} warnings", args.path.display(), policies.rule_ids().len(), policies.warnings().len());
+    Ok(())
+}
+
+fn test(args: &TestArgs) -> Result<(), Failure> {
+    let policies = load(args.policy.as_deref())?;
+    let text = std::fs::read_to_string(&args.cases).map_err(|error| Failure::file(&args.cases, error))?;
+    let cases: Cases = toml::from_str(&text).map_err(|error| Failure::file(&args.cases, error))?;
+    let mut failed = 0;
+    for case in &cases.cases {
+        let title = case.title();
+        let checked = case.check(&policies).map_err(|error| Failure::file(&args.cases, format!("{title}: {error}")))?;
+        match &checked.problem {
+            None => say!("ok      {title}: {}", checked.decision),
+            Some(problem) => {
+                failed += 1;
+                say!("FAILED  {title}: {problem}");
+            }
+        }
+    }
+    match failed {
+        0 => Ok(()),
+        failed => Err(Failure::failed(format!("{failed} of {} cases failed", cases.cases.len()))),
+    }
+}
+
+fn explain(args: &ExplainArgs, output: &Output) -> Result<(), Failure> {
+    let policies = load(args.policy.as_deref())?;
+    let decision = args.asked.decide(&policies).map_err(|error| Failure::usage(error.to_string()))?;
+    if output.is_table() {
+        let word = if decision.is_allowed { "allowed" } else { "denied" };
+        say!("{word}: {decision}");
+        for rule in &decision.rules {
+            say!("\n{}", policies.rule(rule).unwrap_or_default().trim());
+        }
+        return Ok(());
+    }
+    let rules: Vec<_> = decision
+        .rules
+        .iter()
+        .map(|rule| json!({"id": rule, "text": policies.rule(rule).unwrap_or_default()}))
+        .collect();
+    output.value(&json!({
+        "allowed": decision.is_allowed,
+        "why": decision.to_string(),
+        "rules": rules,
+        "failures": decision.failures,
+    }))
+}

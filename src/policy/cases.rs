@@ -1,0 +1,263 @@
+//! Questions in writing: what a policy is expected to decide, so that it can be tested, and one question explained.
+
+use serde::Deserialize;
+
+use super::{
+    Decision, PARSED_SCHEMA, Policies,
+    question::{Action, Agent, Principal, Question, Resource, Shared},
+};
+use crate::ids::{AgentId, AgentType};
+
+/// A file of cases.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cases {
+    /// In their order.
+    #[serde(rename = "case")]
+    pub cases: Vec<Case>,
+}
+
+/// One question, and what is expected.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// What it is about, in words.
+    #[serde(default)]
+    pub name: String,
+    /// Who and what.
+    #[serde(flatten)]
+    pub asked: Asked,
+    /// What is to come out.
+    pub expect: Expected,
+    /// Which rule is to decide, if that matters.
+    pub rule: Option<String>,
+}
+
+/// What a case expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Expected {
+    /// It is permitted.
+    Allow,
+    /// It is not.
+    Deny,
+}
+
+/// A question in writing.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, clap::Args)]
+pub struct Asked {
+    /// Who: agent:ID, operator:NAME, or anonymous.
+    #[arg(long, value_name = "WHO")]
+    pub principal: String,
+    /// A type of that agent; can be given several times.
+    #[serde(default)]
+    #[arg(long = "principal-type", value_name = "TYPE")]
+    pub principal_types: Vec<AgentType>,
+    /// What: for example handOff. `baton policy show schema` has all actions.
+    #[arg(long, value_name = "ACTION")]
+    pub action: String,
+    /// To what: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, or broker.
+    #[arg(long, value_name = "WHAT")]
+    pub resource: String,
+    /// A type of that agent; can be given several times.
+    #[serde(default)]
+    #[arg(long = "resource-type", value_name = "TYPE")]
+    pub resource_types: Vec<AgentType>,
+    /// Who took part in it: an agent; can be given several times.
+    #[serde(default)]
+    #[arg(long = "participant", value_name = "ID")]
+    pub participants: Vec<AgentId>,
+    /// For handOff: the type of the task.
+    #[serde(default)]
+    #[arg(long, value_name = "TYPE", default_value = "")]
+    pub task_type: String,
+    /// For handOff: TRANSFER or DELEGATE.
+    #[serde(default = "transfer")]
+    #[arg(long, value_name = "MODE", default_value = "TRANSFER")]
+    pub mode: String,
+    /// For send and sendToAll: for example INFO.
+    #[serde(default = "info")]
+    #[arg(long, value_name = "TYPE", default_value = "INFO")]
+    pub message_type: String,
+    /// For assignType: the agent that gets the type.
+    #[arg(long, value_name = "ID")]
+    pub agent: Option<AgentId>,
+}
+
+fn transfer() -> String {
+    "TRANSFER".to_owned()
+}
+
+fn info() -> String {
+    "INFO".to_owned()
+}
+
+/// Why a question cannot be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CaseError {
+    /// Not a principal.
+    #[error("{0:?} is not a principal: agent:ID, operator:NAME or anonymous")]
+    Principal(String),
+    /// Not a resource.
+    #[error("{0:?} is not a resource: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID or broker")]
+    Resource(String),
+    /// Not an action.
+    #[error("{0:?} is not an action: {known}", known = Action::NAMES.join(", "))]
+    Action(String),
+    /// An action without what it needs.
+    #[error("assignType needs the agent that gets the type")]
+    AgentMissing,
+    /// They do not go together.
+    #[error("the schema does not have this question: {0}")]
+    NotInSchema(String),
+}
+
+/// What became of a case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    /// What was decided.
+    pub decision: Decision,
+    /// What is not as it was expected.
+    pub problem: Option<String>,
+}
+
+impl Asked {
+    /// Decides it by these policies.
+    ///
+    /// # Errors
+    /// Where it is not a question that the schema knows.
+    pub fn decide(&self, policies: &Policies) -> Result<Decision, CaseError> {
+        let participants: Vec<&str> = self.participants.iter().map(AgentId::as_str).collect();
+        let principal = match self.principal.split_once(':') {
+            Some(("agent", id)) => Principal::Agent(Agent { id, types: &self.principal_types }),
+            Some(("operator", name)) => Principal::Operator(name),
+            None if self.principal == "anonymous" => Principal::Anonymous,
+            Some(_) | None => return Err(CaseError::Principal(self.principal.clone())),
+        };
+        let shared = |id| Shared { id, participants: &participants };
+        let resource = match self.resource.split_once(':') {
+            Some(("agent", id)) => Resource::Agent(Agent { id, types: &self.resource_types }),
+            Some(("type", name)) => Resource::Type(name),
+            Some(("task", id)) => Resource::Task(shared(id)),
+            Some(("handoff", id)) => Resource::Handoff(shared(id)),
+            Some(("dead-letter", id)) => Resource::DeadLetter(shared(id)),
+            None if self.resource == "broker" => Resource::Broker,
+            Some(_) | None => return Err(CaseError::Resource(self.resource.clone())),
+        };
+        let question = Question { principal, action: self.action()?, resource };
+        question.check(&PARSED_SCHEMA).map_err(CaseError::NotInSchema)?;
+        Ok(policies.decide(&question).as_ref().clone())
+    }
+
+    fn action(&self) -> Result<Action<'_>, CaseError> {
+        let Self { task_type, mode, message_type, .. } = self;
+        let agent = || {
+            let id = self.agent.as_ref().ok_or(CaseError::AgentMissing)?.as_str();
+            Ok(Agent { id, types: &[] })
+        };
+        Ok(match self.action.as_str() {
+            "handOff" => Action::HandOff { task_type, mode },
+            "send" => Action::Send { message_type },
+            "sendToAll" => Action::SendToAll { message_type },
+            "readTask" => Action::ReadTask,
+            "readHandoff" => Action::ReadHandoff,
+            "readDeadLetter" => Action::ReadDeadLetter,
+            "settleDeadLetter" => Action::SettleDeadLetter,
+            "readDirectory" => Action::ReadDirectory,
+            "enroll" => Action::Enroll,
+            "invite" => Action::Invite,
+            "changeCard" => Action::ChangeCard,
+            "assignType" => Action::AssignType { agent: agent()? },
+            "manageKeys" => Action::ManageKeys,
+            "readAuditLog" => Action::ReadAuditLog,
+            unknown => return Err(CaseError::Action(unknown.to_owned())),
+        })
+    }
+}
+
+impl Case {
+    /// Decides it, and says what is not as it was expected.
+    ///
+    /// # Errors
+    /// Where it is not a question that the schema knows.
+    pub fn check(&self, policies: &Policies) -> Result<Checked, CaseError> {
+        let decision = self.asked.decide(policies)?;
+        let expected = self.expect == Expected::Allow;
+        let other_rule = self.rule.as_ref().filter(|rule| !decision.rules.contains(rule));
+        let problem = match other_rule {
+            _ if decision.is_allowed != expected => Some(format!("expected {:?}: {decision}", self.expect)),
+            Some(rule) => Some(format!("expected rule {rule} to decide: {decision}")),
+            None => None,
+        };
+        Ok(Checked { decision, problem })
+    }
+
+    /// What it is called where it has no name.
+    pub fn title(&self) -> String {
+        match self.name.as_str() {
+            "" => format!("{} {} {}", self.asked.principal, self.asked.action, self.asked.resource),
+            name => name.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases(text: &str) -> Result<Cases, toml::de::Error> {
+        toml::from_str(text)
+    }
+
+    fn problem(text: &str) -> Option<String> {
+        let cases = cases(&format!("[[case]]\n{text}")).unwrap();
+        cases.cases[0].check(&Policies::built_in()).unwrap().problem
+    }
+
+    #[test]
+    fn a_case_says_what_is_not_as_expected() {
+        let asked = "principal = \"agent:a\"\naction = \"readTask\"\nresource = \"task:t\"\n";
+        assert_eq!(problem(&format!("{asked}expect = \"deny\"")), None);
+        let denied = problem(&format!("{asked}expect = \"allow\""));
+        assert_eq!(denied.as_deref(), Some("expected Allow: no policy permits it"));
+        assert_eq!(problem(&format!("{asked}participants = [\"a\"]\nexpect = \"allow\"")), None);
+        let rule = |rule: &str| problem(&format!("{asked}participants = [\"a\"]\nexpect = \"allow\"\nrule = {rule:?}"));
+        assert_eq!(rule("participants-read"), None);
+        assert_eq!(rule("operators").unwrap(), "expected rule operators to decide: permitted by participants-read");
+    }
+
+    #[test]
+    fn every_action_can_be_asked_in_writing() {
+        for name in Action::NAMES {
+            let (principal, resource) = match *name {
+                "sendToAll" | "assignType" => ("agent:a", "type:t"),
+                "readTask" => ("anonymous", "task:t"),
+                "readHandoff" => ("anonymous", "handoff:h"),
+                "readDeadLetter" | "settleDeadLetter" => ("operator:o", "dead-letter:1"),
+                "readDirectory" | "invite" | "readAuditLog" => ("operator:o", "broker"),
+                _ => ("agent:a", "agent:b"),
+            };
+            let text = format!(
+                "[[case]]\nprincipal = {principal:?}\naction = {name:?}\nresource = {resource:?}\nagent = \"x\"\n\
+                 expect = \"allow\"\n"
+            );
+            cases(&text).unwrap().cases[0].check(&Policies::built_in()).unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_told() {
+        let ask = |principal: &str, action: &str, resource: &str| {
+            let text = format!(
+                "[[case]]\nprincipal = {principal:?}\naction = {action:?}\nresource = {resource:?}\nexpect = \"deny\"\n"
+            );
+            cases(&text).unwrap().cases[0].check(&Policies::built_in()).unwrap_err().to_string()
+        };
+        assert!(ask("robot:a", "send", "agent:b").contains("robot:a"));
+        assert!(ask("agent:a", "fly", "agent:b").contains("readTask"));
+        assert!(ask("agent:a", "send", "planet:b").contains("planet:b"));
+        assert!(ask("agent:a", "send", "broker").contains("schema"));
+        assert!(ask("agent:a", "assignType", "type:b").contains("agent"));
+        assert!(cases("[[case]]\nexpect = \"maybe\"").is_err());
+    }
+}

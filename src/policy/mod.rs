@@ -1,0 +1,312 @@
+//! Who may do what, by policies in the Cedar language.
+//!
+//! Owns the schema, the built-in policies, reading and checking policy files, and the decision with the rules that made
+//! it. Must not know how a caller has proven who it is, nor what becomes of a decision. What is not permitted is denied;
+//! a rule that forbids wins; a rule that fails while it is evaluated denies, so that a mistake never opens a door.
+
+mod cases;
+mod files;
+mod question;
+mod shadows;
+
+use std::{
+    fmt,
+    sync::{Arc, LazyLock},
+};
+
+use cedar_policy::{Authorizer, Decision as CedarDecision, PolicyId, PolicySet, Schema, ValidationMode, Validator};
+use quick_cache::sync::Cache;
+use sha2::{Digest as _, Sha256};
+
+pub use self::{
+    cases::{Asked, Case, CaseError, Cases, Checked},
+    files::{PolicyError, Source},
+    question::{Action, Agent, Principal, Question, Resource, Shared},
+};
+
+/// The schema that policies are checked against.
+pub const SCHEMA: &str = include_str!("baton.cedarschema");
+/// The policy where no other is configured.
+pub const DEFAULT: &str = include_str!("default.cedar");
+/// What open enrollment adds to it.
+pub const DEVELOPMENT: &str = include_str!("development.cedar");
+
+/// Decisions that are kept. The oldest that nobody asked for again goes first.
+const DECISIONS_KEPT: usize = 65_536;
+
+static PARSED_SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
+    let (schema, _warnings) = Schema::from_cedarschema_str(SCHEMA).expect("a test parses the schema that is built in");
+    schema
+});
+
+/// Policies that fit the schema, and what they have decided so far.
+pub struct Policies {
+    set: PolicySet,
+    authorizer: Authorizer,
+    /// Goes with the policies, and each key has all else that the decision depends on: never stale.
+    decisions: Cache<String, Arc<Decision>>,
+    warnings: Vec<String>,
+    digest: [u8; 32],
+}
+
+/// What was decided, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether it is permitted.
+    pub is_allowed: bool,
+    /// The rules that decided, by id: those that permit, or those that forbid. None: no rule permits it.
+    pub rules: Vec<String>,
+    /// Rules that failed while they were evaluated. If there are any, it is denied.
+    pub failures: Vec<String>,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rules = self.rules.join(", ");
+        match (self.is_allowed, self.rules.is_empty(), self.failures.as_slice()) {
+            (_, _, [first, ..]) => write!(formatter, "a policy failed: {first}"),
+            (true, _, []) => write!(formatter, "permitted by {rules}"),
+            (false, false, []) => write!(formatter, "forbidden by {rules}"),
+            (false, true, []) => write!(formatter, "no policy permits it"),
+        }
+    }
+}
+
+impl fmt::Debug for Policies {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_list().entries(self.rule_ids()).finish()
+    }
+}
+
+impl Policies {
+    /// Reads policies and checks them against the schema. All that is wrong is told at once.
+    ///
+    /// # Errors
+    /// Syntax, a name that the schema does not have, a template, or a rule id that is used twice.
+    pub fn parse(sources: &[Source]) -> Result<Self, PolicyError> {
+        let set = files::parse(sources)?;
+        let result = Validator::new(PARSED_SCHEMA.clone()).validate(&set, ValidationMode::Strict);
+        let problems: Vec<String> = result.validation_errors().map(ToString::to_string).collect();
+        if !problems.is_empty() {
+            return Err(PolicyError::Problems(problems));
+        }
+        let warned = result.validation_warnings().map(ToString::to_string);
+        let warnings = warned.chain(shadows::find(&set)).collect();
+        let mut digest = Sha256::new();
+        for source in sources {
+            digest.update((source.text.len() as u64).to_be_bytes());
+            digest.update(&source.text);
+        }
+        let (authorizer, decisions, digest) = (Authorizer::new(), Cache::new(DECISIONS_KEPT), digest.finalize().into());
+        Ok(Self { set, authorizer, decisions, warnings, digest })
+    }
+
+    /// The policy where no other is configured.
+    pub fn built_in() -> Arc<Self> {
+        static BUILT_IN: LazyLock<Arc<Policies>> =
+            LazyLock::new(|| Arc::new(Policies::parse(&[Source::new("default", DEFAULT)]).expect("a test parses it")));
+        BUILT_IN.clone()
+    }
+
+    /// The policy of open enrollment.
+    pub fn development() -> Arc<Self> {
+        static DEVELOPING: LazyLock<Arc<Policies>> = LazyLock::new(|| {
+            let sources = [Source::new("default", DEFAULT), Source::new("development", DEVELOPMENT)];
+            Arc::new(Policies::parse(&sources).expect("a test parses it"))
+        });
+        DEVELOPING.clone()
+    }
+
+    /// SHA-256 of their texts, each after its length (8 bytes, big-endian): says which version is in force.
+    pub fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
+    /// What is not wrong, and probably not meant: rules that can never decide anything.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// The ids of all rules.
+    pub fn rule_ids(&self) -> Vec<String> {
+        self.set.policies().map(|policy| policy.id().to_string()).collect()
+    }
+
+    /// The text of a rule.
+    pub fn rule(&self, id: &str) -> Option<String> {
+        self.set.policy(&PolicyId::new(id)).map(ToString::to_string)
+    }
+
+    /// Decides. What is asked with every message is decided once for the same agents with the same types.
+    pub fn decide(&self, question: &Question<'_>) -> Arc<Decision> {
+        let Some(key) = question.cache_key() else { return Arc::new(self.evaluate(question)) };
+        if let Some(decided) = self.decisions.get(&key) {
+            return decided;
+        }
+        let decision = Arc::new(self.evaluate(question));
+        self.decisions.insert(key, decision.clone());
+        decision
+    }
+
+    fn evaluate(&self, question: &Question<'_>) -> Decision {
+        let (request, entities) = question.to_cedar();
+        let response = self.authorizer.is_authorized(&request, &self.set, &entities);
+        let diagnostics = response.diagnostics();
+        let failures: Vec<String> = diagnostics.errors().map(ToString::to_string).collect();
+        let mut rules: Vec<String> = diagnostics.reason().map(ToString::to_string).collect();
+        rules.sort();
+        Decision { is_allowed: response.decision() == CedarDecision::Allow && failures.is_empty(), rules, failures }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AgentType;
+
+    const A: Agent<'static> = Agent { id: "a", types: &[] };
+
+    fn agent(id: &str) -> Principal<'_> {
+        Principal::Agent(Agent { id, types: &[] })
+    }
+
+    fn to_agent(id: &str) -> Resource<'_> {
+        Resource::Agent(Agent { id, types: &[] })
+    }
+
+    fn hand_off<'a>(task_type: &'a str) -> Action<'a> {
+        Action::HandOff { task_type, mode: "TRANSFER" }
+    }
+
+    fn policies(text: &str) -> Policies {
+        Policies::parse(&[Source::new("test.cedar", text)]).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn problem(text: &str) -> String {
+        Policies::parse(&[Source::new("test.cedar", text)]).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_built_in_policies_have_no_unmeant_rule() {
+        assert_eq!(Policies::built_in().warnings(), &[] as &[String]);
+        // What is open to all makes narrower rules superfluous, and nothing else.
+        let is_wide = |warning: &String| warning.contains("rule open-enrollment covers all of it");
+        assert!(Policies::development().warnings().iter().all(is_wide));
+    }
+
+    #[test]
+    fn every_question_fits_the_schema() {
+        for question in question::examples() {
+            question.check(&PARSED_SCHEMA).unwrap_or_else(|problem| panic!("{question:?}: {problem}"));
+        }
+    }
+
+    #[test]
+    fn by_default_agents_hand_off_and_participants_read() {
+        let policies = Policies::built_in();
+        let decide =
+            |principal, action, resource| policies.decide(&Question { principal, action, resource }).is_allowed;
+        assert!(decide(agent("a"), hand_off("refund"), to_agent("b")));
+        let task = |participants| Resource::Task(Shared { id: "t", participants });
+        assert!(decide(agent("a"), Action::ReadTask, task(&["b", "a"])));
+        assert!(!decide(agent("c"), Action::ReadTask, task(&["b", "a"])));
+        assert!(decide(Principal::Operator("olga"), Action::ReadTask, task(&[])));
+        assert!(!decide(Principal::Anonymous, Action::ReadTask, task(&["anonymous"])));
+        assert!(decide(agent("a"), Action::ManageKeys, to_agent("a")));
+        assert!(!decide(agent("a"), Action::ManageKeys, to_agent("b")));
+        let billing = Resource::Type("billing");
+        assert!(!decide(agent("a"), Action::AssignType { agent: A }, billing));
+        assert!(decide(Principal::Operator("olga"), Action::AssignType { agent: A }, billing));
+        assert!(!decide(agent("a"), Action::Invite, Resource::Broker));
+    }
+
+    #[test]
+    fn open_enrollment_is_for_registering_and_reading_not_for_deciding() {
+        let policies = Policies::development();
+        let decide = |action, resource| {
+            let principal = Principal::Anonymous;
+            policies.decide(&Question { principal, action, resource }).is_allowed
+        };
+        assert!(decide(Action::Enroll, to_agent("a")));
+        assert!(decide(Action::ReadTask, Resource::Task(Shared { id: "t", participants: &[] })));
+        let letter = Resource::DeadLetter(Shared { id: "1", participants: &[] });
+        assert!(!decide(Action::SettleDeadLetter, letter));
+        assert!(!decide(Action::ManageKeys, to_agent("a")));
+        assert!(!decide(Action::ReadAuditLog, Resource::Broker));
+    }
+
+    #[test]
+    fn the_rule_that_decided_is_named() {
+        let policies = policies(
+            "@id(\"all\") permit(principal, action, resource);
+             @id(\"refunds\") forbid(principal, action == Action::\"handOff\", resource)
+             when { context.taskType == \"refund\" && !(resource in Type::\"billing\") };",
+        );
+        let billing = [AgentType::parse("billing").unwrap()];
+        let ask = |task_type, types: &[AgentType]| {
+            let resource = Resource::Agent(Agent { id: "b", types });
+            policies.decide(&Question { principal: agent("a"), action: hand_off(task_type), resource })
+        };
+        assert_eq!(ask("refund", &[]).to_string(), "forbidden by refunds");
+        assert_eq!(ask("refund", &billing).to_string(), "permitted by all");
+        assert_eq!(ask("invoice", &[]).to_string(), "permitted by all");
+        let nothing = policies_denying().decide(&Question {
+            principal: agent("a"),
+            action: hand_off("x"),
+            resource: to_agent("b"),
+        });
+        assert_eq!(nothing.to_string(), "no policy permits it");
+    }
+
+    fn policies_denying() -> Policies {
+        policies("permit(principal is Operator, action, resource);")
+    }
+
+    #[test]
+    fn a_policy_that_fails_denies() {
+        let policies = policies(
+            "permit(principal, action, resource);
+             @id(\"overflow\") forbid(principal, action == Action::\"handOff\", resource)
+             when { 9223372036854775807 + (if context.taskType == \"x\" then 1 else 0) == 0 };",
+        );
+        let decision =
+            policies.decide(&Question { principal: agent("a"), action: hand_off("x"), resource: to_agent("b") });
+        assert!(!decision.is_allowed && decision.to_string().contains("overflow"), "{decision}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_told_with_its_name() {
+        for (text, parts) in [
+            ("permit(principal, action, resource", ["test.cedar", "line 1"]),
+            ("permit(principal is Robot, action, resource);", ["Robot", "test.cedar"]),
+            ("permit(principal, action == Action::\"fly\", resource);", ["fly", "test.cedar"]),
+            (
+                "permit(principal, action == Action::\"handOff\", resource) when { context.colour == \"red\" };",
+                ["colour", "test.cedar"],
+            ),
+            ("permit(principal == ?principal, action, resource);", ["template", "test.cedar"]),
+            (
+                "@id(\"one\") permit(principal, action, resource);
+                 @id(\"one\") forbid(principal, action, resource);",
+                ["one", "twice"],
+            ),
+        ] {
+            let problem = problem(text);
+            assert!(parts.iter().all(|part| problem.contains(part)), "{text} gives {problem}");
+        }
+    }
+
+    #[test]
+    fn a_decision_is_kept_and_never_stale() {
+        let policies = policies("permit(principal, action, resource in Type::\"billing\");");
+        let billing = [AgentType::parse("billing").unwrap()];
+        let ask = |types: &[AgentType], task_type| {
+            let resource = Resource::Agent(Agent { id: "b", types });
+            policies.decide(&Question { principal: agent("a"), action: hand_off(task_type), resource })
+        };
+        assert!(!ask(&[], "x").is_allowed);
+        assert!(ask(&billing, "x").is_allowed, "the agent has changed");
+        assert!(Arc::ptr_eq(&ask(&billing, "x"), &ask(&billing, "x")), "it is kept");
+        assert!(!Arc::ptr_eq(&ask(&billing, "x"), &ask(&billing, "y")), "another question");
+    }
+}

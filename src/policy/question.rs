@@ -1,0 +1,334 @@
+//! What can be asked, and how Cedar sees it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    str::FromStr as _,
+    sync::LazyLock,
+};
+
+use cedar_policy::{
+    Context, Entities, Entity, EntityId, EntityTypeName, EntityUid, Request, RestrictedExpression, Schema,
+};
+
+use crate::ids::AgentType;
+
+/// May this principal do this to that?
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question<'a> {
+    /// Who.
+    pub principal: Principal<'a>,
+    /// What.
+    pub action: Action<'a>,
+    /// To what. Which kinds go with which action stands in the schema.
+    pub resource: Resource<'a>,
+}
+
+/// An agent, as policies see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agent<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// The types of its card.
+    pub types: &'a [AgentType],
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Principal<'a> {
+    /// An agent.
+    Agent(Agent<'a>),
+    /// An operator, by name.
+    Operator(&'a str),
+    /// Nobody knows.
+    Anonymous,
+}
+
+macro_rules! actions {
+    ($($variant:ident $({ $($field:ident: $kind:ty),* })? = $name:literal,)*) => {
+        /// What is asked for, with its context. Described in the schema.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "described in the schema")]
+        pub enum Action<'a> { $($variant $({ $($field: $kind),* })?,)* }
+
+        impl Action<'_> {
+            /// The names of all actions.
+            pub const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            /// Its name in policies.
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$variant { .. } => $name,)* }
+            }
+        }
+    };
+}
+
+actions! {
+    HandOff { task_type: &'a str, mode: &'a str } = "handOff",
+    Send { message_type: &'a str } = "send",
+    SendToAll { message_type: &'a str } = "sendToAll",
+    ReadTask = "readTask",
+    ReadHandoff = "readHandoff",
+    ReadDeadLetter = "readDeadLetter",
+    SettleDeadLetter = "settleDeadLetter",
+    ReadDirectory = "readDirectory",
+    Enroll = "enroll",
+    Invite = "invite",
+    ChangeCard = "changeCard",
+    AssignType { agent: Agent<'a> } = "assignType",
+    ManageKeys = "manageKeys",
+    ReadAuditLog = "readAuditLog",
+}
+
+/// What it is done to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resource<'a> {
+    /// An agent.
+    Agent(Agent<'a>),
+    /// A type of agents.
+    Type(&'a str),
+    /// A task.
+    Task(Shared<'a>),
+    /// A handoff.
+    Handoff(Shared<'a>),
+    /// A dead letter.
+    DeadLetter(Shared<'a>),
+    /// The broker itself.
+    Broker,
+}
+
+/// Something that several agents have to do with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// Those agents.
+    pub participants: &'a [&'a str],
+}
+
+struct Kinds {
+    agent: EntityTypeName,
+    kind: EntityTypeName,
+    operator: EntityTypeName,
+    anonymous: EntityTypeName,
+    broker: EntityTypeName,
+    task: EntityTypeName,
+    handoff: EntityTypeName,
+    dead_letter: EntityTypeName,
+    action: EntityTypeName,
+}
+
+static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
+    let kind = |name| EntityTypeName::from_str(name).expect("a name of the schema");
+    Kinds {
+        agent: kind("Agent"),
+        kind: kind("Type"),
+        operator: kind("Operator"),
+        anonymous: kind("Anonymous"),
+        broker: kind("Broker"),
+        task: kind("Task"),
+        handoff: kind("Handoff"),
+        dead_letter: kind("DeadLetter"),
+        action: kind("Action"),
+    }
+});
+
+fn uid(kind: &EntityTypeName, id: &str) -> EntityUid {
+    EntityUid::from_type_name_and_id(kind.clone(), EntityId::new(id))
+}
+
+fn entity(uid: EntityUid, attributes: HashMap<String, RestrictedExpression>, parents: HashSet<EntityUid>) -> Entity {
+    Entity::new(uid, attributes, parents).expect("the attributes are literals")
+}
+
+fn text(value: &str) -> RestrictedExpression {
+    RestrictedExpression::new_string(value.to_owned())
+}
+
+impl Agent<'_> {
+    fn write(&self, key: &mut String) {
+        key.extend([self.id, "\n"]);
+        self.types.iter().for_each(|name| key.extend([name.as_str(), " "]));
+        key.push('\n');
+    }
+
+    fn entity(&self) -> Entity {
+        let parents = self.types.iter().map(|name| uid(&KINDS.kind, name.as_str())).collect();
+        entity(uid(&KINDS.agent, self.id), HashMap::from([("id".to_owned(), text(self.id))]), parents)
+    }
+}
+
+impl Principal<'_> {
+    fn entity(&self) -> Entity {
+        match self {
+            Self::Agent(agent) => agent.entity(),
+            Self::Operator(name) => {
+                let attributes = HashMap::from([("name".to_owned(), text(name))]);
+                entity(uid(&KINDS.operator, name), attributes, HashSet::new())
+            }
+            Self::Anonymous => Entity::with_uid(uid(&KINDS.anonymous, "anonymous")),
+        }
+    }
+}
+
+impl Resource<'_> {
+    fn entity(&self) -> Entity {
+        match self {
+            Self::Agent(agent) => agent.entity(),
+            Self::Type(name) => Entity::with_uid(uid(&KINDS.kind, name)),
+            Self::Task(shared) => shared.entity(&KINDS.task),
+            Self::Handoff(shared) => shared.entity(&KINDS.handoff),
+            Self::DeadLetter(shared) => shared.entity(&KINDS.dead_letter),
+            Self::Broker => Entity::with_uid(uid(&KINDS.broker, "broker")),
+        }
+    }
+}
+
+impl Shared<'_> {
+    fn entity(&self, kind: &EntityTypeName) -> Entity {
+        let agents = self.participants.iter().map(|id| RestrictedExpression::new_entity_uid(uid(&KINDS.agent, id)));
+        let attributes = HashMap::from([("participants".to_owned(), RestrictedExpression::new_set(agents))]);
+        entity(uid(kind, self.id), attributes, HashSet::new())
+    }
+}
+
+impl Action<'_> {
+    fn context(&self) -> Context {
+        let pairs: Vec<(String, RestrictedExpression)> = match self {
+            Self::HandOff { task_type, mode } => {
+                vec![("taskType".to_owned(), text(task_type)), ("mode".to_owned(), text(mode))]
+            }
+            Self::Send { message_type } | Self::SendToAll { message_type } => {
+                vec![("messageType".to_owned(), text(message_type))]
+            }
+            Self::AssignType { agent } => {
+                vec![("agent".to_owned(), RestrictedExpression::new_entity_uid(uid(&KINDS.agent, agent.id)))]
+            }
+            Self::ReadTask
+            | Self::ReadHandoff
+            | Self::ReadDeadLetter
+            | Self::SettleDeadLetter
+            | Self::ReadDirectory
+            | Self::Enroll
+            | Self::Invite
+            | Self::ChangeCard
+            | Self::ManageKeys
+            | Self::ReadAuditLog => Vec::new(),
+        };
+        Context::from_pairs(pairs).expect("the names differ, and the values are literals")
+    }
+
+    /// All of its context as text, where decisions are worth keeping: for what is asked with messages.
+    fn write_context(&self, key: &mut String) -> bool {
+        match self {
+            Self::HandOff { task_type, mode } => key.extend([mode, "\n", task_type]),
+            Self::Send { message_type } | Self::SendToAll { message_type } => key.push_str(message_type),
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl Question<'_> {
+    pub(super) fn to_cedar(self) -> (Request, Entities) {
+        let (request, entities) = self.parts(None);
+        (request.expect("only a schema refuses a request"), entities.expect("no two differ under one name"))
+    }
+
+    fn parts(self, schema: Option<&Schema>) -> (Result<Request, String>, Result<Entities, String>) {
+        let (principal, resource) = (self.principal.entity(), self.resource.entity());
+        let action = uid(&KINDS.action, self.action.name());
+        let request = Request::new(principal.uid(), action, resource.uid(), self.action.context(), schema);
+        let mut all = vec![principal, resource];
+        if let Action::AssignType { agent } = &self.action {
+            all.push(agent.entity());
+        }
+        let mut seen = HashSet::new();
+        all.retain(|entity| seen.insert(entity.uid()));
+        let entities = Entities::from_entities(all, schema);
+        (request.map_err(|error| error.to_string()), entities.map_err(|error| error.to_string()))
+    }
+
+    /// Whether it is a question that the schema knows.
+    pub(super) fn check(self, schema: &Schema) -> Result<(), String> {
+        let (request, entities) = self.parts(Some(schema));
+        request.map(drop).and_then(|()| entities.map(drop))
+    }
+
+    /// All that a decision about it depends on beside the policies, so that one that is kept is never stale. `None`: it
+    /// is not kept.
+    pub(super) fn cache_key(&self) -> Option<String> {
+        let Principal::Agent(principal) = self.principal else { return None };
+        let mut key = String::with_capacity(128);
+        // Names have no line end in them, and what is free text comes last.
+        principal.write(&mut key);
+        key.push_str(self.action.name());
+        match self.resource {
+            Resource::Agent(agent) => agent.write(&mut key),
+            Resource::Type(name) => key.extend(["type\n", name, "\n"]),
+            Resource::Task(_) | Resource::Handoff(_) | Resource::DeadLetter(_) | Resource::Broker => return None,
+        }
+        self.action.write_context(&mut key).then_some(key)
+    }
+}
+
+/// In words, as in "agent alice".
+impl std::fmt::Display for Principal<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Agent(agent) => write!(formatter, "agent {}", agent.id),
+            Self::Operator(name) => write!(formatter, "operator {name}"),
+            Self::Anonymous => formatter.write_str("a caller without an identity"),
+        }
+    }
+}
+
+/// With what it is about.
+impl std::fmt::Display for Action<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(self.name())?;
+        match self {
+            Self::HandOff { task_type, mode } => write!(formatter, " (taskType {task_type:?}, mode {mode:?})"),
+            Self::Send { message_type } | Self::SendToAll { message_type } => {
+                write!(formatter, " (messageType {message_type:?})")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// As policies name it.
+impl std::fmt::Display for Resource<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}", self.entity().uid())
+    }
+}
+
+/// A question of each kind.
+#[cfg(test)]
+pub(super) fn examples() -> Vec<Question<'static>> {
+    let agent = Agent { id: "a", types: &[] };
+    let shared = Shared { id: "x", participants: &["a", "b"] };
+    let to_agent = Resource::Agent(Agent { id: "b", types: &[] });
+    let by_all = [Principal::Agent(agent), Principal::Operator("olga"), Principal::Anonymous];
+    let mut all = vec![
+        (by_all[0], Action::HandOff { task_type: "t", mode: "TRANSFER" }, to_agent),
+        (by_all[0], Action::Send { message_type: "INFO" }, to_agent),
+        (by_all[0], Action::SendToAll { message_type: "INFO" }, Resource::Type("t")),
+    ];
+    for principal in by_all {
+        all.extend([
+            (principal, Action::ReadTask, Resource::Task(shared)),
+            (principal, Action::ReadHandoff, Resource::Handoff(shared)),
+            (principal, Action::ReadDeadLetter, Resource::DeadLetter(shared)),
+            (principal, Action::SettleDeadLetter, Resource::DeadLetter(shared)),
+            (principal, Action::ReadDirectory, Resource::Broker),
+            (principal, Action::Enroll, to_agent),
+            (principal, Action::Invite, Resource::Broker),
+            (principal, Action::ChangeCard, to_agent),
+            (principal, Action::AssignType { agent }, Resource::Type("t")),
+            (principal, Action::ManageKeys, to_agent),
+            (principal, Action::ReadAuditLog, Resource::Broker),
+        ]);
+    }
+    all.into_iter().map(|(principal, action, resource)| Question { principal, action, resource }).collect()
+}

@@ -1,0 +1,133 @@
+//! Table kept: what is removed some time after something happened to it. Each kind lies together, first by the time from
+//! which its time counts, so that a change of the configuration holds for what is there too. And table removed_tasks: what
+//! is left of a task that was removed.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::{DecodeError, Reader, by_name, moment};
+use crate::{
+    domain::{handoff::TaskStatus, numbered},
+    ids::{MessageId, TaskId},
+    proto::storage,
+    store::{Key, KeyRange, Table},
+    time::Timestamp,
+};
+
+/// What is kept for a time. The numbers are the first byte of the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kept {
+    /// The ids of the messages that one group accepted, since then.
+    Messages,
+    /// A task that has ended, since then.
+    Task,
+    /// A dead letter that somebody decided about, since then.
+    DeadLetter,
+    /// An invitation, since its time was over.
+    Invitation,
+    /// A task that was removed, and whose custody log is not all gone.
+    Rest,
+}
+
+numbered! {
+    Kept { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, }
+}
+
+impl Kept {
+    /// All kinds.
+    pub const ALL: [Kept; 5] = [Kept::Rest, Kept::Messages, Kept::Task, Kept::DeadLetter, Kept::Invitation];
+
+    fn byte(self) -> u8 {
+        self.number().to_le_bytes()[0]
+    }
+
+    /// Where the entry for something lies: for messages the group's last sequence, for others their key in their own table.
+    pub fn key(self, since: Timestamp, what: &[u8]) -> Key {
+        let mut key = vec![self.byte()];
+        key.extend_from_slice(&since.unix_nanoseconds().cast_unsigned().to_be_bytes());
+        key.extend_from_slice(what);
+        Key { table: Table::Kept, key: key.into() }
+    }
+
+    /// Where all of this kind lie, from a key on.
+    pub fn range(self, from: Bytes) -> KeyRange {
+        let first = Bytes::copy_from_slice(&[self.byte()]);
+        (Bound::Included(from.max(first)), Bound::Excluded(Bytes::copy_from_slice(&[self.byte() + 1])))
+    }
+
+    /// The kind, since when, and the rest of a key.
+    pub fn parse(key: &Bytes) -> Result<(Self, Timestamp, Bytes), DecodeError> {
+        let reader = Reader("kept");
+        let (kind, rest) = key.split_first().ok_or_else(|| reader.error("a key is empty"))?;
+        let kind = reader.some(Self::from_number(i32::from(*kind)), "what is kept")?;
+        let (since, what) = rest.split_first_chunk().ok_or_else(|| reader.error("a key is too short"))?;
+        Ok((kind, moment(u64::from_be_bytes(*since).cast_signed()), key.slice_ref(what)))
+    }
+}
+
+/// The stored form of the ids that a group accepted.
+pub fn encode_message_ids(ids: &[MessageId]) -> Bytes {
+    ids.iter().flat_map(|id| *id.as_bytes()).collect()
+}
+
+/// The ids from their stored form.
+pub fn decode_message_ids(value: &[u8]) -> Result<Vec<MessageId>, DecodeError> {
+    let reader = Reader("kept");
+    value.chunks(16).map(|id| reader.message_id(id)).collect()
+}
+
+/// What is left of a task that was removed: enough to refuse whatever still comes for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemovedTaskRecord {
+    /// Its last epoch.
+    pub epoch: u64,
+    /// How it ended.
+    pub status: TaskStatus,
+}
+
+impl RemovedTaskRecord {
+    /// Where it lies.
+    pub fn key(task: &TaskId) -> Key {
+        by_name(Table::RemovedTasks, task.as_str())
+    }
+
+    /// Its stored form.
+    pub fn encode(self) -> Bytes {
+        storage::RemovedTaskRecord { epoch: self.epoch, status: self.status.number() }.encode_to_vec().into()
+    }
+
+    /// From its stored form.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader("removed_tasks");
+        let stored: storage::RemovedTaskRecord = reader.message(value)?;
+        Ok(Self { epoch: stored.epoch, status: reader.some(TaskStatus::from_number(stored.status), "status")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_lie_by_kind_and_time() {
+        let at = |seconds| Timestamp::from_parts(seconds, 0).expect("a time");
+        let key = Kept::Task.key(at(7), b"task-1");
+        assert_eq!(Kept::parse(&key.key), Ok((Kept::Task, at(7), Bytes::from_static(b"task-1"))));
+        assert!(key.key < Kept::Task.key(at(8), b"task-0").key);
+        assert!(Kept::Messages.key(at(9), b"").key < key.key);
+        let (Bound::Included(first), Bound::Excluded(last)) = Kept::Task.range(Bytes::new()) else { panic!() };
+        assert!(first <= key.key && key.key < last);
+        for bad in [&b""[..], b"\x02short", b"\x09123456789"] {
+            assert!(Kept::parse(&Bytes::from_static(bad)).is_err());
+        }
+    }
+
+    #[test]
+    fn message_ids_come_back() {
+        let ids = [MessageId::from_bytes([1; 16]), MessageId::from_bytes([2; 16])];
+        assert_eq!(decode_message_ids(&encode_message_ids(&ids)), Ok(ids.to_vec()));
+        assert!(decode_message_ids(&[0; 17]).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Giving back the space of what was removed.
+//!
+//! fjall drops a removed record when a merge meets it. Where keys only grow that may take very long, and without writes it
+//! never happens. So removals are counted, table by table; when they are a good part of a large table, the whole table is
+//! merged, on a thread of its own, one table at a time. Each merge gives back a quarter at least of what it reads, and so
+//! costs no more than a few times what was removed. fjall goes on taking writes meanwhile, and flushes them on other threads.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use fjall::Keyspace;
+
+use super::Table;
+
+/// A table smaller than this is not worth it.
+const TABLE_BYTES_MIN: u64 = 32 * 1024 * 1024;
+/// A table is merged when this many times its removals are as many as its entries. Each removal is an entry too, beside the
+/// one that it removes: so at four, half of the entries are of no use.
+const REMOVALS_WEIGHT: u64 = 4;
+
+/// A key of fjall's bookkeeping that says nothing.
+const MERGED: &str = "merged";
+/// How long a merge waits for what is in memory to be written to a file.
+const FLUSH_LOOKS_MAX: u32 = 100;
+const FLUSH_LOOK: Duration = Duration::from_millis(50);
+
+/// What was removed and may still take space.
+#[derive(Default)]
+pub(super) struct Space {
+    removals: [AtomicU64; Table::ALL.len()],
+    is_merging: Arc<AtomicBool>,
+    merging: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Space {
+    /// A record was removed.
+    pub(super) fn removed(&self, table: Table) {
+        self.removals[table as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether tables are being merged.
+    pub(super) fn is_being_given_back(&self) -> bool {
+        self.is_merging.load(Ordering::Acquire)
+    }
+
+    /// Merges the tables that are worth it; or all in which anything was removed. `groups` is written with every group.
+    pub(super) fn give_back(&self, tables: &[Keyspace], groups: &Keyspace, even_a_little: bool) {
+        if self.is_being_given_back() {
+            return;
+        }
+        let is_worth_it = |table: Table| {
+            let (removals, keyspace) = (self.removals[table as usize].load(Ordering::Relaxed), &tables[table as usize]);
+            removals > 0
+                && keyspace.disk_space() >= TABLE_BYTES_MIN
+                && (even_a_little || removals * REMOVALS_WEIGHT >= keyspace.approximate_len() as u64)
+        };
+        let chosen: Vec<Table> = Table::ALL.into_iter().filter(|table| is_worth_it(*table)).collect();
+        if chosen.is_empty() {
+            return;
+        }
+        let keyspaces: Vec<Keyspace> = chosen.iter().map(|table| tables[*table as usize].clone()).collect();
+        chosen.iter().for_each(|table| self.removals[*table as usize].store(0, Ordering::Relaxed));
+        self.wait();
+        let (is_merging, groups) = (self.is_merging.clone(), groups.clone());
+        is_merging.store(true, Ordering::Release);
+        let merge = move || {
+            keyspaces.iter().for_each(merge);
+            // fjall deletes the files that were merged when something was written since, and a memtable begins anew.
+            if let Err(error) = groups.insert(MERGED, []).and_then(|()| groups.rotate_memtable()) {
+                tracing::warn!(%error, "failed to have merged files deleted");
+            }
+            drop((keyspaces, groups));
+            is_merging.store(false, Ordering::Release);
+        };
+        match std::thread::Builder::new().name("baton-merge".to_owned()).spawn(merge) {
+            Ok(thread) => *self.merging.lock().expect("no holder panics") = Some(thread),
+            Err(error) => {
+                self.is_merging.store(false, Ordering::Release);
+                tracing::warn!(%error, "failed to start a thread that gives space back");
+            }
+        }
+    }
+
+    /// Waits until no table is merged any more: before fjall is closed.
+    pub(super) fn wait(&self) {
+        if let Some(thread) = self.merging.lock().expect("no holder panics").take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// What was removed last is not in a file yet, and can take nothing with it from there. On a full disk it stays so.
+#[expect(clippy::disallowed_methods, reason = "a thread that has nothing else to do")]
+fn flush(table: &Keyspace) -> fjall::Result<()> {
+    table.rotate_memtable()?;
+    for _ in 0..FLUSH_LOOKS_MAX {
+        if table.sealed_memtable_count() == 0 {
+            break;
+        }
+        std::thread::sleep(FLUSH_LOOK);
+    }
+    Ok(())
+}
+
+fn merge(table: &Keyspace) {
+    let before = table.disk_space();
+    let merged = flush(table).and_then(|()| table.major_compact());
+    match merged {
+        Ok(()) => {
+            tracing::info!(table = %table.name(), bytes_before = before, bytes = table.disk_space(), "gave space back");
+        }
+        Err(error) => tracing::warn!(table = %table.name(), %error, "failed to give space back"),
+    }
+}

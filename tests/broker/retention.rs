@@ -1,0 +1,201 @@
+//! What nothing waits for any more is removed, and nothing else.
+
+use std::{ops::Bound::Unbounded, time::Duration};
+
+use baton::{
+    broker::{BrokerError, Retention, Settings, engine::Fate},
+    codes::ErrorCode,
+    ids::{MessageId, TaskId},
+    proto::v1::TaskStatus,
+    store::{Order, Store as _, Table},
+};
+use bytes::Bytes;
+
+use crate::world::{Session, World, assert_refused, operator};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn keys(world: &World, table: Table) -> Vec<Bytes> {
+    let found = world.disk.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
+    found.into_iter().map(|(key, _)| key).collect()
+}
+
+/// The tables in which anything is left.
+fn used(world: &World) -> Vec<&'static str> {
+    Table::ALL.into_iter().filter(|table| !keys(world, *table).is_empty()).map(Table::name).collect()
+}
+
+fn with(retention: Retention) -> World {
+    World::with_settings(&["a:x", "b:x", "c:x"], Settings { retention, ..Settings::default() })
+}
+
+/// Task "t" goes from a to b, who ends it.
+fn hand_over_and_end(world: &mut World) -> (Session, Session, String) {
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let handoff = world.hand_over(&mut a, &mut b, 1);
+    world.send(world.status("b", "", 2, TaskStatus::Completed)).unwrap();
+    (a, b, handoff)
+}
+
+#[test]
+fn an_ended_task_is_removed_whole_and_its_id_never_begins_again() {
+    let mut world = World::with(&["a", "b"]);
+    hand_over_and_end(&mut world);
+    world.pass(30 * DAY - HOUR);
+    world.audit("t");
+    world.pass(2 * HOUR);
+    assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks"]);
+    for restarted in [false, true] {
+        if restarted {
+            world.restart();
+        }
+        assert_refused(world.send(world.request("b", "a", 2)), ErrorCode::TaskFinal);
+        assert_refused(world.send(world.request("a", "b", 1)), ErrorCode::StaleEpoch);
+        assert_refused(world.send(world.status("a", "", 1, TaskStatus::InProgress)), ErrorCode::StaleEpoch);
+        let mut late = world.info("a", "b", "still there?");
+        (late.task_id, late.epoch) = ("t".into(), 1);
+        assert_refused(world.send(late), ErrorCode::StaleEpoch);
+    }
+}
+
+#[test]
+fn an_open_task_is_kept_for_good_and_its_log_says_its_receipts() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let first = world.send(world.request("a", "b", 1)).unwrap();
+    world.take_and_ack(&mut b);
+    let id = first.handoff_id.clone();
+    let second = world.send(world.reject("b", "a", &id, &[])).unwrap();
+    a.deliveries().iter().for_each(|(delivery, _)| world.ack(&a, delivery));
+    world.pass(DAY);
+    let third = world.send(world.status("a", "", 1, TaskStatus::InProgress)).unwrap();
+    world.pass(100 * DAY);
+    assert_eq!(keys(&world, Table::Messages), [Bytes::new(); 0]);
+    world.audit("t");
+    let receipts: Vec<_> = world.custody("t").into_iter().filter_map(|entry| entry.receipt).collect();
+    assert_eq!(receipts, [first, second, third]);
+}
+
+#[test]
+fn a_message_id_is_remembered_for_48_hours() {
+    let mut world = World::with(&["a", "b"]);
+    let mut envelope = world.info("a", "b", "once");
+    world.sign(&mut envelope);
+    let first = world.send_signed(&envelope).unwrap();
+    world.pass(48 * HOUR - Duration::from_secs(1));
+    assert_eq!(world.send_signed(&envelope).unwrap(), first);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(keys(&world, Table::Messages), [Bytes::new(); 0]);
+    assert_refused(world.send_signed(&envelope), ErrorCode::TimestampOutsideWindow);
+}
+
+#[test]
+fn mail_goes_from_the_store_with_its_last_ack() {
+    let mut world = with(Retention::default());
+    world.send(world.info("a", "b", "for one")).unwrap();
+    world.send(world.info("a", "all:x", "for two")).unwrap();
+    assert_eq!(keys(&world, Table::Envelopes).len(), 2);
+    let (b, mut c) = (&mut world.connect("b"), world.connect("c"));
+    for (left, (delivery, _)) in [1, 1].into_iter().zip(b.deliveries()) {
+        world.ack(b, &delivery);
+        assert_eq!(keys(&world, Table::Envelopes).len(), left);
+    }
+    world.take_and_ack(&mut c);
+    assert_eq!(used(&world), ["meta", "agents", "messages", "audit", "kept"]);
+}
+
+#[test]
+fn a_task_waits_for_the_mail_about_it() {
+    let mut world = with(Retention { ended_tasks: Some(HOUR), ..Retention::default() });
+    let (_, _, _) = hand_over_and_end(&mut world);
+    let mut note = world.info("a", "c", "how did it end?");
+    (note.task_id, note.epoch) = ("t".into(), 2);
+    world.send(note).unwrap();
+    world.pass(10 * HOUR);
+    world.audit("t");
+    let mut c = world.connect("c");
+    world.take_and_ack(&mut c);
+    world.pass(HOUR);
+    assert_eq!(used(&world), ["meta", "agents", "messages", "audit", "kept", "removed_tasks"]);
+}
+
+#[test]
+fn a_parked_dead_letter_outlives_its_task_and_goes_when_it_is_settled() {
+    let mut world = with(Retention { ended_tasks: Some(HOUR), ..Retention::default() });
+    world.send(world.request("a", "b", 1)).unwrap();
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let (delivery, request) = b.delivery();
+    world.acknowledge(&b, &delivery, Fate::Poison { text: "no".into() }).unwrap();
+    world.take_and_ack(&mut a);
+    b.deliveries().iter().for_each(|(delivery, _)| world.ack(&b, delivery));
+    world.send(world.status("a", "", 1, TaskStatus::Failed)).unwrap();
+    world.pass(60 * DAY);
+    assert_eq!(keys(&world, Table::Tasks), [Bytes::new(); 0]);
+    let dead = world.dead_letters().remove(0);
+    let caller = operator();
+    let view = world.view(&caller);
+    let bytes = view.dead_bytes(&dead).unwrap();
+    assert_eq!(prost::Message::decode(bytes), Ok(request));
+    assert_refused(world.redrive(dead.number, None), ErrorCode::HandoffUnknown);
+    world.discard(dead.number).unwrap();
+    world.pass(29 * DAY);
+    assert_eq!(world.dead_letters().len(), 1);
+    world.pass(2 * DAY);
+    assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks"]);
+}
+
+/// Also when the broker is killed after each of the steps.
+#[test]
+fn a_long_log_goes_in_steps_and_nobody_sees_a_part_of_it() {
+    let mut world = with(Retention { ended_tasks: Some(HOUR), entries_a_step: 2, ..Retention::default() });
+    let (_, _, handoff) = hand_over_and_end(&mut world);
+    let entries = keys(&world, Table::Custody).len();
+    let (task, handoff) = (TaskId::parse("t").unwrap(), MessageId::parse(&handoff).unwrap());
+    world.now = world.now.plus(HOUR);
+    let mut seen = vec![entries];
+    while !keys(&world, Table::Custody).is_empty() {
+        world.restart();
+        // A restart looks through the log again from its beginning, as long as the task is whole.
+        while keys(&world, Table::Custody).len() == seen[seen.len() - 1] {
+            world.engine.tick(world.now);
+            world.engine.finish(world.now);
+        }
+        seen.push(keys(&world, Table::Custody).len());
+        let caller = operator();
+        let view = world.view(&caller);
+        assert!(matches!(view.task(&task), Err(BrokerError::TaskUnknown { .. })));
+        assert!(matches!(view.custody(&task, 0, 100, true), Err(BrokerError::TaskUnknown { .. })));
+        assert!(matches!(view.handoff(handoff), Err(BrokerError::HandoffUnknown { .. })));
+        assert_eq!(view.handoffs(&Default::default(), 100, "").unwrap().entries, []);
+    }
+    assert!(seen.len() > 3, "{seen:?}");
+    world.settle();
+    assert_eq!(used(&world), ["meta", "agents", "messages", "audit", "kept", "removed_tasks"]);
+}
+
+#[test]
+fn a_store_that_is_too_large_loses_the_tasks_that_ended_first() {
+    const MOST: u64 = 40_000;
+    let mut world = with(Retention { store_bytes_max: Some(MOST), ..Retention::default() });
+    let id = |number: u32| format!("t{number:02}");
+    let about = |envelope, number| baton::proto::v1::Envelope { task_id: id(number), ..envelope };
+    let mut number = 0;
+    while world.disk.size_bytes().unwrap() <= MOST {
+        number += 1;
+        let request = world.send(about(world.request("a", "b", 1), number)).unwrap();
+        world.send(about(world.cancel("a", "b", &request.handoff_id, 1), number)).unwrap();
+        world.send(about(world.status("a", "", 1, TaskStatus::Canceled), number)).unwrap();
+        let mut b = world.connect("b");
+        while let Some((delivery, _)) = b.deliveries().pop() {
+            world.ack(&b, &delivery);
+        }
+        world.disconnect(b);
+    }
+    world.pass(Duration::from_secs(120));
+    assert!(world.disk.size_bytes().unwrap() <= MOST, "it is small enough again");
+    let left = keys(&world, Table::Tasks);
+    assert!(!left.is_empty(), "and no more was removed than had to be");
+    let newest: Vec<_> = (1..=number).map(id).skip(number as usize - left.len()).collect();
+    assert_eq!(left, newest);
+}

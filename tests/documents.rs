@@ -1,0 +1,62 @@
+//! What documents say of the code: the tests that docs/security.md names are there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(sources(&path)),
+            false => found.push(path),
+        }
+    }
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    found
+}
+
+/// Whether `cargo test` with these words would run a test: `process access::nobody_reads`, `--lib jwt`, `damage`.
+fn is_there(words: &str) -> bool {
+    let (target, filter) = words.split_once(' ').unwrap_or((words, ""));
+    let files = match target {
+        "--lib" => sources(&root().join("src")),
+        target => {
+            let single = root().join(format!("tests/{target}.rs"));
+            if single.exists() { vec![single] } else { sources(&root().join("tests").join(target)) }
+        }
+    };
+    let last = filter.rsplit("::").next().unwrap_or_default();
+    let is_module = |file: &PathBuf| file.file_stem().is_some_and(|stem| *stem == *last);
+    let has_test = |file: &PathBuf| fs::read_to_string(file).unwrap().contains(&format!("fn {last}"));
+    !files.is_empty() && (last.is_empty() || files.iter().any(|file| is_module(file) || has_test(file)))
+}
+
+#[test]
+fn each_attack_has_its_test() {
+    let text = fs::read_to_string(root().join("docs/security.md")).unwrap();
+    let (_, table) = text.split_once("| attack | answer | test |").unwrap();
+    let (table, _) = table.split_once("\n\n").unwrap();
+    let rows: Vec<&str> = table.lines().skip(2).filter(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 30, "{} rows", rows.len());
+    for row in rows {
+        let tests = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap().trim();
+        let named: Vec<&str> = tests.split('`').skip(1).step_by(2).collect();
+        assert!(!named.is_empty() || tests == "the same", "{row}");
+        for words in named {
+            assert!(is_there(words), "{words:?} is no test: {row}");
+        }
+    }
+}
+
+#[test]
+fn a_test_that_is_not_there_is_found_out() {
+    assert!(is_there("damage") && is_there("process access") && is_there("--lib jwt"));
+    assert!(!is_there("process access::no_such_test") && !is_there("no_such_target"));
+}

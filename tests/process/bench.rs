@@ -1,0 +1,225 @@
+//! `baton bench`: what it prints agrees with itself and with the broker, and ctrl-C ends it in order.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use baton::proto::v1::{self, HandoffState};
+use serde_json::Value;
+
+use crate::broker::{Broker, baton, exit_of};
+
+/// How long anything may take. Reached only where something is wrong.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = baton();
+    command.arg("bench").args(arguments).args(["-o", "json"]);
+    command
+}
+
+/// What it prints. It must end well.
+fn report_of(mut command: Command) -> Value {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[track_caller]
+fn number(report: &Value, path: &str) -> f64 {
+    report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report:#}"))
+}
+
+/// What must hold of every report of handoffs.
+#[track_caller]
+fn check_handoffs(report: &Value, in_flight_max: f64) {
+    let handoffs = number(report, "/handoffs");
+    assert!(handoffs > 0.0 && number(report, "/handoffs_whole_run") >= handoffs, "{report:#}");
+    assert_eq!(number(report, "/failed"), 0.0);
+    let rate = handoffs / number(report, "/duration_s");
+    assert!((number(report, "/handoffs_per_second") - rate).abs() <= rate * 0.01 + 0.1, "{rate}: {report:#}");
+    assert_eq!(number(report, "/latency/handoff/count"), handoffs);
+    for (step, times) in [("request", 1.0), ("accept", 1.0), ("context", 1.0), ("complete", 1.0), ("receipt", 4.0)] {
+        let count = number(report, &format!("/latency/{step}/count"));
+        assert!((count - handoffs * times).abs() <= in_flight_max * times, "{step}: {report:#}");
+    }
+    for of in ["handoff", "request", "accept", "context", "complete", "receipt"] {
+        let at = |quantile: &str| number(report, &format!("/latency/{of}/{quantile}_us"));
+        let quantiles = [at("p50"), at("p90"), at("p99"), at("max")];
+        assert!(quantiles[0] > 0.0 && quantiles.is_sorted(), "{of}: {quantiles:?}");
+    }
+    let [whole, request] = ["handoff", "request"].map(|of| number(report, &format!("/latency/{of}/p50_us")));
+    assert!(whole > request, "a handoff takes longer than its request");
+}
+
+#[test]
+fn wrong_flags_are_wrong_usage() {
+    for (arguments, part) in [
+        (&["handoff", "--pair", "2"][..], "--pairs"),
+        (&["handof"], "handoff"),
+        (&["handoff", "--pairs", "0"], "1..=4096"),
+        (&["handoff", "--window", "4097"], "1..=4096"),
+        (&["handoff", "--context-size", "3"], "4..=1000000"),
+        (&["handoff", "--duration", "10 parsecs"], "ms, s, m or h"),
+        (&["handoff", "--warm-up", "25h"], "24h"),
+        (&["handoff", "--rate", "0"], "0.01"),
+        (&["handoff", "--verify", "--unsigned"], "cannot be used with"),
+        (&["handoff", "--broker-pid", "1"], "--server"),
+        (&["idle", "--sessions", "0"], "1..=1000000"),
+        (&["backlog", "--size", "65537"], "0..=65536"),
+        (&["recover", "--server", "127.0.0.1:1"], "without --server"),
+    ] {
+        let (code, stderr) = exit_of(&mut bench(arguments));
+        assert_eq!(code, Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part), "{arguments:?}: {stderr:?} lacks {part:?}");
+    }
+}
+
+#[test]
+fn a_broker_that_does_not_answer_is_said_so() {
+    let (code, stderr) = exit_of(&mut bench(&["handoff", "--server", "127.0.0.1:1"]));
+    assert_eq!(code, Some(9), "{stderr}");
+}
+
+#[test]
+fn a_broker_of_its_own_is_measured_from_outside() {
+    let work = ["handoff", "--pairs", "2", "--window", "4", "--duration", "1s", "--warm-up", "200ms"];
+    let report = report_of(bench(&[&work[..], &["--verify"]].concat()));
+    check_handoffs(&report, 8.0);
+    assert_eq!((&report["signed"], &report["verified"]), (&true.into(), &true.into()));
+    for what in ["clients_cpu_us", "broker_cpu_us", "broker_written_bytes", "broker_syncs"] {
+        assert!(number(&report, &format!("/per_handoff/{what}")) > 0.0, "{what}: {report:#}");
+    }
+    // One at a time there would be a sync for each of four messages and as many acks.
+    assert!(number(&report, "/per_handoff/broker_syncs") <= 8.0, "{report:#}");
+    assert!(number(&report, "/resident/broker_max_bytes") >= number(&report, "/resident/broker_bytes"));
+
+    let report = report_of(bench(&[&work[..], &["--unsigned"]].concat()));
+    check_handoffs(&report, 8.0);
+    assert_eq!((&report["signed"], &report["verified"]), (&false.into(), &false.into()));
+}
+
+#[test]
+fn a_rate_is_kept_and_not_exceeded() {
+    let report =
+        report_of(bench(&["handoff", "--pairs", "2", "--rate", "20", "--duration", "2s", "--warm-up", "100ms"]));
+    check_handoffs(&report, 64.0);
+    // At full speed there would be many more. Those that were late when it began come in addition.
+    assert!(number(&report, "/handoffs") <= 20.0 * (number(&report, "/duration_s") + 1.0), "{report:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_broker_has_seen_every_handoff_that_is_counted() {
+    let broker = Broker::start();
+    let pid = broker.pid().to_string();
+    let mut command = bench(&["handoff", "--pairs", "2", "--window", "4", "--duration", "500ms", "--warm-up", "100ms"]);
+    command.args(["--server", &broker.address, "--broker-pid", &pid, "--ca"]).arg(broker.ca());
+    let report = report_of(command);
+    check_handoffs(&report, 8.0);
+    assert!(number(&report, "/per_handoff/broker_cpu_us") > 0.0);
+    assert_eq!(report["per_handoff"]["broker_syncs"], Value::Null, "nobody knows them of a broker that runs elsewhere");
+    let whole_run = number(&report, "/handoffs_whole_run");
+    assert_eq!(handoffs(&broker, &[HandoffState::Completed]).await as f64, whole_run);
+    assert_eq!(handoffs(&broker, &[]).await as f64, whole_run, "none is left open");
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctrl_c_ends_it_with_what_it_has_and_leaves_no_handoff_open() {
+    let broker = Broker::start();
+    let mut command = bench(&["handoff", "--pairs", "2", "--window", "4", "--duration", "1h", "--warm-up", "0s"]);
+    command.args(["--server", &broker.address, "--ca"]).arg(broker.ca());
+    let running = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    until(async || handoffs(&broker, &[HandoffState::Completed]).await > 0).await;
+    interrupt(&running);
+    let output = running.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["interrupted"], true);
+    check_handoffs(&report, 8.0);
+    let completed = handoffs(&broker, &[HandoffState::Completed]).await;
+    assert_eq!(handoffs(&broker, &[]).await, completed, "none is left open");
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctrl_c_takes_a_broker_of_its_own_and_its_folder_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = bench(&["handoff", "--duration", "1h"]);
+    let running = command.env("TMPDIR", folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    until(async || fs::read_dir(folder.path()).unwrap().flatten().any(|entry| is_served(&entry.path()))).await;
+    interrupt(&running);
+    running.wait_with_output().unwrap();
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the folder is gone");
+}
+
+/// Whether a broker has written into this folder where it listens.
+fn is_served(folder: &Path) -> bool {
+    folder.join("data/address").exists()
+}
+
+#[test]
+fn idle_sessions_stay_open_and_have_a_price() {
+    let report =
+        report_of(bench(&["idle", "--sessions", "20", "--sessions-per-connection", "3", "--duration", "300ms"]));
+    assert_eq!((number(&report, "/sessions"), number(&report, "/connections")), (20.0, 7.0));
+    assert_eq!(number(&report, "/lost"), 0.0);
+    let [before, after, each] = ["broker_resident_before_bytes", "broker_resident_bytes", "broker_bytes_per_session"]
+        .map(|name| number(&report, &format!("/{name}")));
+    assert!((after - before - each * 20.0).abs() <= 20.0, "{report:#}");
+}
+
+#[test]
+fn a_backlog_is_taken_by_those_who_come_back() {
+    let report = report_of(bench(&["backlog", "--agents", "5", "--messages", "70", "--senders", "2"]));
+    assert_eq!(number(&report, "/messages"), 350.0);
+    assert_eq!((number(&report, "/first_message/count"), number(&report, "/all_messages/count")), (5.0, 5.0));
+    assert!(number(&report, "/first_message/p50_us") <= number(&report, "/all_messages/p50_us"));
+    for what in ["/per_stored/broker_syncs", "/per_taken/broker_syncs"] {
+        assert!((f64::MIN_POSITIVE..=1.0).contains(&number(&report, what)), "{what}: {report:#}");
+    }
+    assert_eq!(number(&report, "/redelivered"), 0.0);
+}
+
+#[test]
+fn open_handoffs_go_on_after_a_kill() {
+    let report = report_of(bench(&["recover", "--handoffs", "50", "--resume", "20"]));
+    assert_eq!((number(&report, "/handoffs"), number(&report, "/resumed")), (50.0, 20.0));
+    let times = ["ready_s", "connected_s", "first_completed_s", "last_completed_s"];
+    let times = times.map(|name| number(&report, &format!("/{name}")));
+    assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
+}
+
+fn interrupt(process: &Child) {
+    assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
+}
+
+/// Looks until it is so.
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let looking = async {
+        let mut looks = tokio::time::interval(Duration::from_millis(10));
+        while !is_so().await {
+            looks.tick().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, looking).await.expect("it never happens");
+}
+
+/// How many handoffs the broker knows in these states.
+async fn handoffs(broker: &Broker, states: &[HandoffState]) -> usize {
+    let client = broker.client().await;
+    let (mut many, mut page_token) = (0, String::new());
+    loop {
+        let states = states.iter().map(|state| (*state).into()).collect();
+        let request = v1::ListHandoffsRequest { page_size: 1000, page_token, states, ..Default::default() };
+        let page = client.answer(client.handoffs().list_handoffs(request).await).unwrap();
+        many += page.handoffs.len();
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            return many;
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What may be gone, watched from outside: nothing of a task that is open, no mail that waits, no dead letter that nobody has
+//! decided about, and nothing before its time. And at the end, that what may be gone is gone.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Bound::Unbounded,
+    time::Duration,
+};
+
+use baton::{
+    broker::Retention,
+    domain::mailbox::Letter,
+    ids::{AgentId, TaskId},
+    proto::{storage, v1},
+    records::{CustodyLink, DeadLetterRecord, HandoffRecord, TaskRecord},
+    store::{Change, Order, Record, Store, Table},
+    time::Timestamp,
+};
+use bytes::Bytes;
+use prost::Message as _;
+
+/// Removals may come a little later than they could: what had to wait is looked at again after a minute.
+const LATE_BY_MAX: Duration = Duration::from_secs(120);
+
+type Mailbox = BTreeMap<(AgentId, u64), Letter>;
+/// Owner, epoch, and whether it has ended.
+type Tasks = HashMap<TaskId, (AgentId, u64, bool)>;
+
+#[derive(Debug, Default)]
+pub struct Keeping {
+    retention: Retention,
+    accepted_at: HashMap<Bytes, Timestamp>,
+    ended_at: HashMap<TaskId, Timestamp>,
+    removed: HashSet<TaskId>,
+    /// The task whose log has this envelope.
+    logged: HashMap<u64, TaskId>,
+    dead: HashSet<u64>,
+    settled_at: HashMap<u64, Timestamp>,
+}
+
+impl Keeping {
+    pub fn new(retention: Retention) -> Self {
+        Self { retention, ..Self::default() }
+    }
+
+    /// A change is durable; `tasks` and `mailbox` are as they are after it.
+    pub fn see_change(
+        &mut self,
+        change: &Change,
+        befores: &[Option<Record>],
+        now: Timestamp,
+        tasks: &Tasks,
+        mailbox: &Mailbox,
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) {
+        let mut gone_tasks = Vec::new();
+        let mut left = HashMap::new();
+        for (write, before) in change.writes.iter().zip(befores) {
+            let key = &write.key.key;
+            match (write.key.table, &write.record) {
+                (Table::Messages, Some(_)) => drop(self.accepted_at.insert(key.clone(), now)),
+                (Table::Messages, None) => {
+                    let accepted_at = self.accepted_at.remove(key).expect("only what is there is removed");
+                    let is_over = accepted_at.plus(self.retention.message_ids) <= now;
+                    assert!(is_over, "law 4: the memory of a message was given up before its time");
+                    *counts.entry("message ids removed").or_default() += 1;
+                }
+                (Table::Tasks, Some(record)) => {
+                    let task = TaskRecord::decode(&record.value).unwrap().task;
+                    assert!(!self.removed.contains(&task.id), "law 4: {} was removed, and is there again", task.id);
+                    if task.status.is_final() {
+                        self.ended_at.entry(task.id).or_insert(task.updated_at);
+                    }
+                }
+                (Table::Tasks, None) => gone_tasks.push(task_of(key)),
+                (Table::RemovedTasks, Some(record)) => {
+                    let record = storage::RemovedTaskRecord::decode(record.value.clone()).unwrap();
+                    left.insert(task_of(key), record.epoch);
+                }
+                (Table::RemovedTasks, None) => panic!("law 1: the last epoch of {} is forgotten", task_of(key)),
+                (Table::Custody, Some(record)) => {
+                    let (_, entry) = CustodyLink::decode(&record.value).unwrap();
+                    let entry = v1::CustodyEntry::decode(entry).unwrap();
+                    if let Some(v1::custody_entry::Event::Accepted(accepted)) = entry.event {
+                        self.logged.insert(accepted.sequence, task_of(&key.slice(..key.len() - 9)));
+                    }
+                }
+                (Table::DeadLetters, Some(record)) => {
+                    let dead = DeadLetterRecord::decode(key, &record.value).unwrap();
+                    self.dead.insert(dead.number);
+                    let settled_at = dead.settlement.map(|settlement| settlement.at);
+                    self.settled_at.extend(settled_at.map(|at| (dead.number, at)));
+                }
+                (Table::DeadLetters, None) => {
+                    let dead = DeadLetterRecord::decode(key, &before.as_ref().unwrap().value).unwrap();
+                    let settled_at = self.settled_at.get(&dead.number);
+                    let settled_at = settled_at.expect("law 2: a dead letter is gone, and nobody decided so");
+                    let kept = self.retention.settled_dead_letters.expect("dead letters are kept for good");
+                    assert!(settled_at.plus(kept) <= now, "a dead letter was removed before its time");
+                    self.dead.remove(&dead.number);
+                    *counts.entry("dead letters removed").or_default() += 1;
+                }
+                _ => {}
+            }
+        }
+        for task in gone_tasks {
+            let (_, epoch, is_final) = tasks[&task];
+            assert!(is_final, "{task} was removed, and had not ended");
+            assert_eq!(left.get(&task), Some(&epoch), "law 1: the last epoch of {task} stays");
+            let aged = self.retention.ended_tasks.is_some_and(|kept| self.ended_at[&task].plus(kept) <= now);
+            assert!(aged || self.retention.store_bytes_max.is_some(), "{task} was removed before its time");
+            *counts.entry("tasks removed").or_default() += 1;
+            self.removed.insert(task);
+        }
+        self.see_parts(change, befores, mailbox);
+    }
+
+    /// What goes with a task goes after it was seen to go; and nobody loses the bytes of what he is to get.
+    fn see_parts(&self, change: &Change, befores: &[Option<Record>], mailbox: &Mailbox) {
+        for (write, before) in change.writes.iter().zip(befores).filter(|(write, _)| write.record.is_none()) {
+            let (key, Some(before)) = (&write.key.key, before) else { continue };
+            match write.key.table {
+                Table::Custody => {
+                    let task = task_of(&key.slice(..key.len() - 9));
+                    assert!(self.removed.contains(&task), "law 7: {task} lost a part of its log");
+                }
+                Table::Handoffs => {
+                    let task = HandoffRecord::decode(&before.value).unwrap().handoff.task;
+                    assert!(self.removed.contains(&task), "{task} lost a handoff");
+                }
+                Table::Envelopes => {
+                    let sequence = number_of(key);
+                    let keeper = self.keeper(sequence, mailbox);
+                    assert_eq!(keeper, None, "law 2: envelope {sequence} is gone");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Who needs this envelope.
+    fn keeper(&self, sequence: u64, mailbox: &Mailbox) -> Option<String> {
+        if let Some(task) = self.logged.get(&sequence).filter(|task| !self.removed.contains(*task)) {
+            return Some(format!("the log of {task}"));
+        }
+        if self.dead.contains(&sequence) {
+            return Some("a dead letter".to_owned());
+        }
+        let letter = mailbox.iter().find(|(_, letter)| letter.bytes_at() == sequence);
+        letter.map(|((agent, place), _)| format!("the mail of {agent} at {place}"))
+    }
+
+    /// Long after the last fault.
+    pub fn see_rest(&self, store: &dyn Store, now: Timestamp, mailbox: &Mailbox) {
+        let all = |table| store.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
+        let is_late = |since: Timestamp, kept: Duration| since.plus(kept).plus(LATE_BY_MAX) < now;
+        for (key, _) in all(Table::Envelopes) {
+            let sequence = number_of(&key);
+            assert!(self.keeper(sequence, mailbox).is_some(), "envelope {sequence} is kept for nobody");
+        }
+        for (key, _) in all(Table::Messages) {
+            assert!(!is_late(self.accepted_at[&key], self.retention.message_ids), "an id is kept for ever");
+        }
+        for (key, _) in all(Table::Tasks) {
+            let ended_at = self.ended_at.get(&task_of(&key)).copied();
+            let overdue = ended_at.zip(self.retention.ended_tasks).is_some_and(|(at, kept)| is_late(at, kept));
+            assert!(!overdue, "{} is kept for ever", task_of(&key));
+        }
+        for (key, record) in all(Table::TasksBySequence) {
+            assert!(!self.removed.contains(&task_of(&record.value)), "{key:?} in a list of tasks is of none");
+        }
+        for (key, _) in all(Table::Custody) {
+            let task = task_of(&key.slice(..key.len() - 9));
+            assert!(!self.removed.contains(&task), "a part of the log of {task} is left");
+        }
+        let handoffs: HashSet<Bytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).collect();
+        for (_, record) in all(Table::HandoffsBySequence) {
+            assert!(handoffs.contains(&record.value), "a list of handoffs has one that is gone");
+        }
+        for number in &self.dead {
+            let settled_at = self.settled_at.get(number).zip(self.retention.settled_dead_letters);
+            assert!(!settled_at.is_some_and(|(at, kept)| is_late(*at, kept)), "dead letter {number} is kept for ever");
+        }
+        assert_eq!(all(Table::SharedEnvelopes).len(), 0, "no mail is left that shares an envelope");
+    }
+}
+
+fn task_of(key: &Bytes) -> TaskId {
+    TaskId::parse(std::str::from_utf8(key).unwrap()).unwrap()
+}
+
+fn number_of(key: &Bytes) -> u64 {
+    u64::from_be_bytes(key[..].try_into().unwrap())
+}

@@ -94,7 +94,8 @@ type AgentCard struct {
 	Skills []*AgentSkill `protobuf:"bytes,4,rep,name=skills,proto3" json:"skills,omitempty"`
 	// How many tasks it takes at a time; 0 means it does not say.
 	Capacity uint32 `protobuf:"varint,5,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// The keys it signs with, 1 to 16.
+	// The keys it signs with, 1 to 64. Set when the agent is registered; AddAgentKey and RevokeAgentKey change them. A
+	// card of an agent that is registered may leave out keys, or all of them: they stay.
 	Keys []*AgentKey `protobuf:"bytes,6,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Anything else: at most 32 entries, keys up to 64 and values up to 1024 bytes.
 	Metadata      map[string]string `protobuf:"bytes,7,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -265,8 +266,11 @@ type AgentKey struct {
 	NotBeforeTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=not_before_time,json=notBeforeTime,proto3" json:"not_before_time,omitempty"`
 	// Until when it is valid; unset means for good.
 	NotAfterTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=not_after_time,json=notAfterTime,proto3" json:"not_after_time,omitempty"`
-	// When it was revoked; unset means it was not.
-	RevokeTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
+	// When it was revoked; unset means it was not. Only the broker sets it.
+	RevokeTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=revoke_time,json=revokeTime,proto3" json:"revoke_time,omitempty"`
+	// Who vouches for it, at most 8. The broker keeps them and does not check them: they are for receivers who do not
+	// want to trust the broker.
+	Vouchers      []*KeyVoucher `protobuf:"bytes,6,rep,name=vouchers,proto3" json:"vouchers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -336,6 +340,77 @@ func (x *AgentKey) GetRevokeTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *AgentKey) GetVouchers() []*KeyVoucher {
+	if x != nil {
+		return x.Vouchers
+	}
+	return nil
+}
+
+// An operator's word that a public key is an agent's. See docs/signing.md for the layout that is signed.
+type KeyVoucher struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operator's key that signed: same characters as an agent's id. Whoever checks it knows the key by this name.
+	OperatorKeyId string `protobuf:"bytes,1,opt,name=operator_key_id,json=operatorKeyId,proto3" json:"operator_key_id,omitempty"`
+	// Until when the word is good; unset means for good.
+	NotAfterTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=not_after_time,json=notAfterTime,proto3" json:"not_after_time,omitempty"`
+	// ed25519, 64 bytes.
+	Signature     []byte `protobuf:"bytes,3,opt,name=signature,proto3" json:"signature,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeyVoucher) Reset() {
+	*x = KeyVoucher{}
+	mi := &file_baton_v1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeyVoucher) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeyVoucher) ProtoMessage() {}
+
+func (x *KeyVoucher) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeyVoucher.ProtoReflect.Descriptor instead.
+func (*KeyVoucher) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *KeyVoucher) GetOperatorKeyId() string {
+	if x != nil {
+		return x.OperatorKeyId
+	}
+	return ""
+}
+
+func (x *KeyVoucher) GetNotAfterTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfterTime
+	}
+	return nil
+}
+
+func (x *KeyVoucher) GetSignature() []byte {
+	if x != nil {
+		return x.Signature
+	}
+	return nil
+}
+
 // An agent as the broker knows it.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -359,7 +434,7 @@ type Agent struct {
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_baton_v1_agent_proto_msgTypes[3]
+	mi := &file_baton_v1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -371,7 +446,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[3]
+	mi := &file_baton_v1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -384,7 +459,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Agent) GetCard() *AgentCard {
@@ -455,7 +530,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_baton_v1_agent_proto_msgTypes[4]
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +542,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[4]
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +555,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Heartbeat) GetStatus() string {
@@ -541,7 +616,7 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\x04tags\x18\x02 \x03(\tR\x04tags\x12\x1c\n" +
 	"\tlanguages\x18\x03 \x03(\tR\tlanguages\x12\x1d\n" +
 	"\n" +
-	"task_types\x18\x04 \x03(\tR\ttaskTypes\"\x83\x02\n" +
+	"task_types\x18\x04 \x03(\tR\ttaskTypes\"\xb5\x02\n" +
 	"\bAgentKey\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x1d\n" +
 	"\n" +
@@ -549,7 +624,13 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\x0fnot_before_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\rnotBeforeTime\x12@\n" +
 	"\x0enot_after_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\fnotAfterTime\x12;\n" +
 	"\vrevoke_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"revokeTime\"\x87\x03\n" +
+	"revokeTime\x120\n" +
+	"\bvouchers\x18\x06 \x03(\v2\x14.baton.v1.KeyVoucherR\bvouchers\"\x94\x01\n" +
+	"\n" +
+	"KeyVoucher\x12&\n" +
+	"\x0foperator_key_id\x18\x01 \x01(\tR\roperatorKeyId\x12@\n" +
+	"\x0enot_after_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\fnotAfterTime\x12\x1c\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\"\x87\x03\n" +
 	"\x05Agent\x12'\n" +
 	"\x04card\x18\x01 \x01(\v2\x13.baton.v1.AgentCardR\x04card\x12.\n" +
 	"\bpresence\x18\x02 \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x12#\n" +
@@ -590,37 +671,40 @@ func file_baton_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_baton_v1_agent_proto_goTypes = []any{
 	(Presence)(0),                 // 0: baton.v1.Presence
 	(*AgentCard)(nil),             // 1: baton.v1.AgentCard
 	(*AgentSkill)(nil),            // 2: baton.v1.AgentSkill
 	(*AgentKey)(nil),              // 3: baton.v1.AgentKey
-	(*Agent)(nil),                 // 4: baton.v1.Agent
-	(*Heartbeat)(nil),             // 5: baton.v1.Heartbeat
-	nil,                           // 6: baton.v1.AgentCard.MetadataEntry
-	nil,                           // 7: baton.v1.Heartbeat.MetricsEntry
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*KeyVoucher)(nil),            // 4: baton.v1.KeyVoucher
+	(*Agent)(nil),                 // 5: baton.v1.Agent
+	(*Heartbeat)(nil),             // 6: baton.v1.Heartbeat
+	nil,                           // 7: baton.v1.AgentCard.MetadataEntry
+	nil,                           // 8: baton.v1.Heartbeat.MetricsEntry
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_baton_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.AgentCard.skills:type_name -> baton.v1.AgentSkill
 	3,  // 1: baton.v1.AgentCard.keys:type_name -> baton.v1.AgentKey
-	6,  // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
-	8,  // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
-	8,  // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
-	8,  // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
-	1,  // 6: baton.v1.Agent.card:type_name -> baton.v1.AgentCard
-	0,  // 7: baton.v1.Agent.presence:type_name -> baton.v1.Presence
-	5,  // 8: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
-	8,  // 9: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
-	8,  // 10: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	8,  // 11: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	7,  // 12: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	7,  // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
+	9,  // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
+	9,  // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
+	9,  // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
+	4,  // 6: baton.v1.AgentKey.vouchers:type_name -> baton.v1.KeyVoucher
+	9,  // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
+	1,  // 8: baton.v1.Agent.card:type_name -> baton.v1.AgentCard
+	0,  // 9: baton.v1.Agent.presence:type_name -> baton.v1.Presence
+	6,  // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
+	9,  // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
+	9,  // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	9,  // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	8,  // 14: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_proto_init() }
@@ -634,7 +718,7 @@ func file_baton_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_proto_rawDesc), len(file_baton_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

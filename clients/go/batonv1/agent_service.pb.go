@@ -86,7 +86,9 @@ type CreateInvitationRequest struct {
 	// Whom it is for; empty: any new agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// For how long it is good, at most 30 days. Unset means one day.
-	Lifetime      *durationpb.Duration `protobuf:"bytes,2,opt,name=lifetime,proto3" json:"lifetime,omitempty"`
+	Lifetime *durationpb.Duration `protobuf:"bytes,2,opt,name=lifetime,proto3" json:"lifetime,omitempty"`
+	// The types that the new agent may have, at most 16.
+	AgentTypes    []string `protobuf:"bytes,3,rep,name=agent_types,json=agentTypes,proto3" json:"agent_types,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -135,6 +137,352 @@ func (x *CreateInvitationRequest) GetLifetime() *durationpb.Duration {
 	return nil
 }
 
+func (x *CreateInvitationRequest) GetAgentTypes() []string {
+	if x != nil {
+		return x.AgentTypes
+	}
+	return nil
+}
+
+// See AgentService.AddAgentKey.
+type AddAgentKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The key. Its key_id must be new among the agent's, and its public_key new to the broker.
+	Key *AgentKey `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Keys that it replaces, at most 64: they end when the grace period is over, if not before.
+	ReplacedKeyIds []string `protobuf:"bytes,3,rep,name=replaced_key_ids,json=replacedKeyIds,proto3" json:"replaced_key_ids,omitempty"`
+	// For how long the replaced keys stay good, at most 30 days. Unset means one day.
+	Grace         *durationpb.Duration `protobuf:"bytes,4,opt,name=grace,proto3" json:"grace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddAgentKeyRequest) Reset() {
+	*x = AddAgentKeyRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddAgentKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddAgentKeyRequest) ProtoMessage() {}
+
+func (x *AddAgentKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddAgentKeyRequest.ProtoReflect.Descriptor instead.
+func (*AddAgentKeyRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AddAgentKeyRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *AddAgentKeyRequest) GetKey() *AgentKey {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *AddAgentKeyRequest) GetReplacedKeyIds() []string {
+	if x != nil {
+		return x.ReplacedKeyIds
+	}
+	return nil
+}
+
+func (x *AddAgentKeyRequest) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+// See AgentService.AddAgentKey.
+type AddAgentKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent as it is now known.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddAgentKeyResponse) Reset() {
+	*x = AddAgentKeyResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddAgentKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddAgentKeyResponse) ProtoMessage() {}
+
+func (x *AddAgentKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddAgentKeyResponse.ProtoReflect.Descriptor instead.
+func (*AddAgentKeyResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AddAgentKeyResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// See AgentService.RevokeAgentKey.
+type RevokeAgentKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Which.
+	KeyId string `protobuf:"bytes,2,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// Why, for the audit log: at most 1024 bytes.
+	ReasonText    string `protobuf:"bytes,3,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAgentKeyRequest) Reset() {
+	*x = RevokeAgentKeyRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAgentKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAgentKeyRequest) ProtoMessage() {}
+
+func (x *RevokeAgentKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAgentKeyRequest.ProtoReflect.Descriptor instead.
+func (*RevokeAgentKeyRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RevokeAgentKeyRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *RevokeAgentKeyRequest) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *RevokeAgentKeyRequest) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
+// See AgentService.RevokeAgentKey.
+type RevokeAgentKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent as it is now known.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeAgentKeyResponse) Reset() {
+	*x = RevokeAgentKeyResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeAgentKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeAgentKeyResponse) ProtoMessage() {}
+
+func (x *RevokeAgentKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeAgentKeyResponse.ProtoReflect.Descriptor instead.
+func (*RevokeAgentKeyResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *RevokeAgentKeyResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// See AgentService.VouchForAgentKey.
+type VouchForAgentKeyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Which.
+	KeyId string `protobuf:"bytes,2,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// The word. One of the same operator_key_id takes the place of the one before.
+	Voucher       *KeyVoucher `protobuf:"bytes,3,opt,name=voucher,proto3" json:"voucher,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VouchForAgentKeyRequest) Reset() {
+	*x = VouchForAgentKeyRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VouchForAgentKeyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VouchForAgentKeyRequest) ProtoMessage() {}
+
+func (x *VouchForAgentKeyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VouchForAgentKeyRequest.ProtoReflect.Descriptor instead.
+func (*VouchForAgentKeyRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *VouchForAgentKeyRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *VouchForAgentKeyRequest) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *VouchForAgentKeyRequest) GetVoucher() *KeyVoucher {
+	if x != nil {
+		return x.Voucher
+	}
+	return nil
+}
+
+// See AgentService.VouchForAgentKey.
+type VouchForAgentKeyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent as it is now known.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VouchForAgentKeyResponse) Reset() {
+	*x = VouchForAgentKeyResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VouchForAgentKeyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VouchForAgentKeyResponse) ProtoMessage() {}
+
+func (x *VouchForAgentKeyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VouchForAgentKeyResponse.ProtoReflect.Descriptor instead.
+func (*VouchForAgentKeyResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *VouchForAgentKeyResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
 // See AgentService.CreateInvitation.
 type CreateInvitationResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -148,7 +496,7 @@ type CreateInvitationResponse struct {
 
 func (x *CreateInvitationResponse) Reset() {
 	*x = CreateInvitationResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[2]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -160,7 +508,7 @@ func (x *CreateInvitationResponse) String() string {
 func (*CreateInvitationResponse) ProtoMessage() {}
 
 func (x *CreateInvitationResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[2]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -173,7 +521,7 @@ func (x *CreateInvitationResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateInvitationResponse.ProtoReflect.Descriptor instead.
 func (*CreateInvitationResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateInvitationResponse) GetInvitation() string {
@@ -201,7 +549,7 @@ type RegisterAgentResponse struct {
 
 func (x *RegisterAgentResponse) Reset() {
 	*x = RegisterAgentResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[3]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -213,7 +561,7 @@ func (x *RegisterAgentResponse) String() string {
 func (*RegisterAgentResponse) ProtoMessage() {}
 
 func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[3]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -226,7 +574,7 @@ func (x *RegisterAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterAgentResponse.ProtoReflect.Descriptor instead.
 func (*RegisterAgentResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RegisterAgentResponse) GetAgent() *Agent {
@@ -247,7 +595,7 @@ type GetAgentRequest struct {
 
 func (x *GetAgentRequest) Reset() {
 	*x = GetAgentRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[4]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +607,7 @@ func (x *GetAgentRequest) String() string {
 func (*GetAgentRequest) ProtoMessage() {}
 
 func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[4]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +620,7 @@ func (x *GetAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentRequest.ProtoReflect.Descriptor instead.
 func (*GetAgentRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetAgentRequest) GetAgentId() string {
@@ -293,7 +641,7 @@ type GetAgentResponse struct {
 
 func (x *GetAgentResponse) Reset() {
 	*x = GetAgentResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -305,7 +653,7 @@ func (x *GetAgentResponse) String() string {
 func (*GetAgentResponse) ProtoMessage() {}
 
 func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -318,7 +666,7 @@ func (x *GetAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAgentResponse.ProtoReflect.Descriptor instead.
 func (*GetAgentResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetAgentResponse) GetAgent() *Agent {
@@ -343,7 +691,7 @@ type ListAgentsRequest struct {
 
 func (x *ListAgentsRequest) Reset() {
 	*x = ListAgentsRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[6]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -355,7 +703,7 @@ func (x *ListAgentsRequest) String() string {
 func (*ListAgentsRequest) ProtoMessage() {}
 
 func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[6]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -368,7 +716,7 @@ func (x *ListAgentsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsRequest.ProtoReflect.Descriptor instead.
 func (*ListAgentsRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListAgentsRequest) GetPageSize() uint32 {
@@ -405,7 +753,7 @@ type ListAgentsResponse struct {
 
 func (x *ListAgentsResponse) Reset() {
 	*x = ListAgentsResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[7]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -417,7 +765,7 @@ func (x *ListAgentsResponse) String() string {
 func (*ListAgentsResponse) ProtoMessage() {}
 
 func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[7]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -430,7 +778,7 @@ func (x *ListAgentsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAgentsResponse.ProtoReflect.Descriptor instead.
 func (*ListAgentsResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListAgentsResponse) GetAgents() []*Agent {
@@ -458,7 +806,7 @@ type CreateChallengeRequest struct {
 
 func (x *CreateChallengeRequest) Reset() {
 	*x = CreateChallengeRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[8]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -470,7 +818,7 @@ func (x *CreateChallengeRequest) String() string {
 func (*CreateChallengeRequest) ProtoMessage() {}
 
 func (x *CreateChallengeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[8]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -483,7 +831,7 @@ func (x *CreateChallengeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChallengeRequest.ProtoReflect.Descriptor instead.
 func (*CreateChallengeRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateChallengeRequest) GetAgentId() string {
@@ -506,7 +854,7 @@ type CreateChallengeResponse struct {
 
 func (x *CreateChallengeResponse) Reset() {
 	*x = CreateChallengeResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[9]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -518,7 +866,7 @@ func (x *CreateChallengeResponse) String() string {
 func (*CreateChallengeResponse) ProtoMessage() {}
 
 func (x *CreateChallengeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[9]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -531,7 +879,7 @@ func (x *CreateChallengeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateChallengeResponse.ProtoReflect.Descriptor instead.
 func (*CreateChallengeResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateChallengeResponse) GetChallenge() []byte {
@@ -565,7 +913,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[10]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +925,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[10]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +938,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreateTokenRequest) GetAgentId() string {
@@ -634,7 +982,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_baton_v1_agent_service_proto_msgTypes[11]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +994,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_service_proto_msgTypes[11]
+	mi := &file_baton_v1_agent_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +1007,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -685,10 +1033,32 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\x04card\x18\x01 \x01(\v2\x13.baton.v1.AgentCardR\x04card\x12\x1e\n" +
 	"\n" +
 	"invitation\x18\x02 \x01(\tR\n" +
-	"invitation\"k\n" +
+	"invitation\"\x8c\x01\n" +
 	"\x17CreateInvitationRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x125\n" +
-	"\blifetime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\blifetime\"w\n" +
+	"\blifetime\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\blifetime\x12\x1f\n" +
+	"\vagent_types\x18\x03 \x03(\tR\n" +
+	"agentTypes\"\xb0\x01\n" +
+	"\x12AddAgentKeyRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12$\n" +
+	"\x03key\x18\x02 \x01(\v2\x12.baton.v1.AgentKeyR\x03key\x12(\n" +
+	"\x10replaced_key_ids\x18\x03 \x03(\tR\x0ereplacedKeyIds\x12/\n" +
+	"\x05grace\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05grace\"<\n" +
+	"\x13AddAgentKeyResponse\x12%\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"j\n" +
+	"\x15RevokeAgentKeyRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x15\n" +
+	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12\x1f\n" +
+	"\vreason_text\x18\x03 \x01(\tR\n" +
+	"reasonText\"?\n" +
+	"\x16RevokeAgentKeyResponse\x12%\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"{\n" +
+	"\x17VouchForAgentKeyRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x15\n" +
+	"\x06key_id\x18\x02 \x01(\tR\x05keyId\x12.\n" +
+	"\avoucher\x18\x03 \x01(\v2\x14.baton.v1.KeyVoucherR\avoucher\"A\n" +
+	"\x18VouchForAgentKeyResponse\x12%\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"w\n" +
 	"\x18CreateInvitationResponse\x12\x1e\n" +
 	"\n" +
 	"invitation\x18\x01 \x01(\tR\n" +
@@ -724,10 +1094,13 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime2\xeb\x03\n" +
+	"expireTime2\xe7\x05\n" +
 	"\fAgentService\x12P\n" +
 	"\rRegisterAgent\x12\x1e.baton.v1.RegisterAgentRequest\x1a\x1f.baton.v1.RegisterAgentResponse\x12Y\n" +
-	"\x10CreateInvitation\x12!.baton.v1.CreateInvitationRequest\x1a\".baton.v1.CreateInvitationResponse\x12A\n" +
+	"\x10CreateInvitation\x12!.baton.v1.CreateInvitationRequest\x1a\".baton.v1.CreateInvitationResponse\x12J\n" +
+	"\vAddAgentKey\x12\x1c.baton.v1.AddAgentKeyRequest\x1a\x1d.baton.v1.AddAgentKeyResponse\x12S\n" +
+	"\x0eRevokeAgentKey\x12\x1f.baton.v1.RevokeAgentKeyRequest\x1a .baton.v1.RevokeAgentKeyResponse\x12Y\n" +
+	"\x10VouchForAgentKey\x12!.baton.v1.VouchForAgentKeyRequest\x1a\".baton.v1.VouchForAgentKeyResponse\x12A\n" +
 	"\bGetAgent\x12\x19.baton.v1.GetAgentRequest\x1a\x1a.baton.v1.GetAgentResponse\x12G\n" +
 	"\n" +
 	"ListAgents\x12\x1b.baton.v1.ListAgentsRequest\x1a\x1c.baton.v1.ListAgentsResponse\x12V\n" +
@@ -747,51 +1120,71 @@ func file_baton_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_agent_service_proto_rawDescData
 }
 
-var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*RegisterAgentRequest)(nil),     // 0: baton.v1.RegisterAgentRequest
 	(*CreateInvitationRequest)(nil),  // 1: baton.v1.CreateInvitationRequest
-	(*CreateInvitationResponse)(nil), // 2: baton.v1.CreateInvitationResponse
-	(*RegisterAgentResponse)(nil),    // 3: baton.v1.RegisterAgentResponse
-	(*GetAgentRequest)(nil),          // 4: baton.v1.GetAgentRequest
-	(*GetAgentResponse)(nil),         // 5: baton.v1.GetAgentResponse
-	(*ListAgentsRequest)(nil),        // 6: baton.v1.ListAgentsRequest
-	(*ListAgentsResponse)(nil),       // 7: baton.v1.ListAgentsResponse
-	(*CreateChallengeRequest)(nil),   // 8: baton.v1.CreateChallengeRequest
-	(*CreateChallengeResponse)(nil),  // 9: baton.v1.CreateChallengeResponse
-	(*CreateTokenRequest)(nil),       // 10: baton.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),      // 11: baton.v1.CreateTokenResponse
-	(*AgentCard)(nil),                // 12: baton.v1.AgentCard
-	(*durationpb.Duration)(nil),      // 13: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),    // 14: google.protobuf.Timestamp
-	(*Agent)(nil),                    // 15: baton.v1.Agent
+	(*AddAgentKeyRequest)(nil),       // 2: baton.v1.AddAgentKeyRequest
+	(*AddAgentKeyResponse)(nil),      // 3: baton.v1.AddAgentKeyResponse
+	(*RevokeAgentKeyRequest)(nil),    // 4: baton.v1.RevokeAgentKeyRequest
+	(*RevokeAgentKeyResponse)(nil),   // 5: baton.v1.RevokeAgentKeyResponse
+	(*VouchForAgentKeyRequest)(nil),  // 6: baton.v1.VouchForAgentKeyRequest
+	(*VouchForAgentKeyResponse)(nil), // 7: baton.v1.VouchForAgentKeyResponse
+	(*CreateInvitationResponse)(nil), // 8: baton.v1.CreateInvitationResponse
+	(*RegisterAgentResponse)(nil),    // 9: baton.v1.RegisterAgentResponse
+	(*GetAgentRequest)(nil),          // 10: baton.v1.GetAgentRequest
+	(*GetAgentResponse)(nil),         // 11: baton.v1.GetAgentResponse
+	(*ListAgentsRequest)(nil),        // 12: baton.v1.ListAgentsRequest
+	(*ListAgentsResponse)(nil),       // 13: baton.v1.ListAgentsResponse
+	(*CreateChallengeRequest)(nil),   // 14: baton.v1.CreateChallengeRequest
+	(*CreateChallengeResponse)(nil),  // 15: baton.v1.CreateChallengeResponse
+	(*CreateTokenRequest)(nil),       // 16: baton.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),      // 17: baton.v1.CreateTokenResponse
+	(*AgentCard)(nil),                // 18: baton.v1.AgentCard
+	(*durationpb.Duration)(nil),      // 19: google.protobuf.Duration
+	(*AgentKey)(nil),                 // 20: baton.v1.AgentKey
+	(*Agent)(nil),                    // 21: baton.v1.Agent
+	(*KeyVoucher)(nil),               // 22: baton.v1.KeyVoucher
+	(*timestamppb.Timestamp)(nil),    // 23: google.protobuf.Timestamp
 }
 var file_baton_v1_agent_service_proto_depIdxs = []int32{
-	12, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
-	13, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
-	14, // 2: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
-	15, // 3: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
-	15, // 4: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
-	15, // 5: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
-	14, // 6: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	14, // 7: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	0,  // 8: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
-	1,  // 9: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
-	4,  // 10: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
-	6,  // 11: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
-	8,  // 12: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
-	10, // 13: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
-	3,  // 14: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
-	2,  // 15: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
-	5,  // 16: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
-	7,  // 17: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
-	9,  // 18: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
-	11, // 19: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
-	14, // [14:20] is the sub-list for method output_type
-	8,  // [8:14] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	18, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
+	19, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
+	20, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
+	19, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
+	21, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	21, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	22, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
+	21, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	23, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
+	21, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
+	21, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
+	21, // 11: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
+	23, // 12: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	23, // 13: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	0,  // 14: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
+	1,  // 15: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
+	2,  // 16: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
+	4,  // 17: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
+	6,  // 18: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
+	10, // 19: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
+	12, // 20: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
+	14, // 21: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
+	16, // 22: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
+	9,  // 23: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
+	8,  // 24: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
+	3,  // 25: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
+	5,  // 26: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
+	7,  // 27: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
+	11, // 28: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
+	13, // 29: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
+	15, // 30: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
+	17, // 31: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
+	23, // [23:32] is the sub-list for method output_type
+	14, // [14:23] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_service_proto_init() }
@@ -806,7 +1199,7 @@ func file_baton_v1_agent_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_service_proto_rawDesc), len(file_baton_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

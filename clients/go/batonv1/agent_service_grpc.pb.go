@@ -23,6 +23,9 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	AgentService_RegisterAgent_FullMethodName    = "/baton.v1.AgentService/RegisterAgent"
 	AgentService_CreateInvitation_FullMethodName = "/baton.v1.AgentService/CreateInvitation"
+	AgentService_AddAgentKey_FullMethodName      = "/baton.v1.AgentService/AddAgentKey"
+	AgentService_RevokeAgentKey_FullMethodName   = "/baton.v1.AgentService/RevokeAgentKey"
+	AgentService_VouchForAgentKey_FullMethodName = "/baton.v1.AgentService/VouchForAgentKey"
 	AgentService_GetAgent_FullMethodName         = "/baton.v1.AgentService/GetAgent"
 	AgentService_ListAgents_FullMethodName       = "/baton.v1.AgentService/ListAgents"
 	AgentService_CreateChallenge_FullMethodName  = "/baton.v1.AgentService/CreateChallenge"
@@ -35,12 +38,19 @@ const (
 //
 // The directory of agents, and how an agent proves who it is.
 type AgentServiceClient interface {
-	// Registers an agent, or changes its card. A new agent: by an operator, by anybody with an invitation, or by anybody
-	// where enrolment is open. A known
-	// one: by itself or by an operator; the same card again is no error.
+	// Registers an agent, or changes its card, as the policy permits; a new one also with an invitation. The same card
+	// again is no error.
 	RegisterAgent(ctx context.Context, in *RegisterAgentRequest, opts ...grpc.CallOption) (*RegisterAgentResponse, error)
-	// An invitation: lets one new agent register once, until it is over. By an operator.
+	// An invitation: lets one new agent register once, until it is over. Policy: invite.
 	CreateInvitation(ctx context.Context, in *CreateInvitationRequest, opts ...grpc.CallOption) (*CreateInvitationResponse, error)
+	// Adds a key, or rotates one: the keys that it replaces stay good for a grace period. Policy: manageKeys. Again with
+	// the same key is no error.
+	AddAgentKey(ctx context.Context, in *AddAgentKeyRequest, opts ...grpc.CallOption) (*AddAgentKeyResponse, error)
+	// Revokes a key for good: nothing that is signed by it is taken any more, tokens that were got with it end, and the
+	// agent's sessions are told to come back. Its handoffs and its mail stay. Policy: manageKeys.
+	RevokeAgentKey(ctx context.Context, in *RevokeAgentKeyRequest, opts ...grpc.CallOption) (*RevokeAgentKeyResponse, error)
+	// Adds an operator's word for a key. Policy: manageKeys.
+	VouchForAgentKey(ctx context.Context, in *VouchForAgentKeyRequest, opts ...grpc.CallOption) (*VouchForAgentKeyResponse, error)
 	// One agent. The broker itself is "baton".
 	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
 	// Agents by id.
@@ -74,6 +84,36 @@ func (c *agentServiceClient) CreateInvitation(ctx context.Context, in *CreateInv
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateInvitationResponse)
 	err := c.cc.Invoke(ctx, AgentService_CreateInvitation_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) AddAgentKey(ctx context.Context, in *AddAgentKeyRequest, opts ...grpc.CallOption) (*AddAgentKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AddAgentKeyResponse)
+	err := c.cc.Invoke(ctx, AgentService_AddAgentKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) RevokeAgentKey(ctx context.Context, in *RevokeAgentKeyRequest, opts ...grpc.CallOption) (*RevokeAgentKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeAgentKeyResponse)
+	err := c.cc.Invoke(ctx, AgentService_RevokeAgentKey_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) VouchForAgentKey(ctx context.Context, in *VouchForAgentKeyRequest, opts ...grpc.CallOption) (*VouchForAgentKeyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(VouchForAgentKeyResponse)
+	err := c.cc.Invoke(ctx, AgentService_VouchForAgentKey_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -126,12 +166,19 @@ func (c *agentServiceClient) CreateToken(ctx context.Context, in *CreateTokenReq
 //
 // The directory of agents, and how an agent proves who it is.
 type AgentServiceServer interface {
-	// Registers an agent, or changes its card. A new agent: by an operator, by anybody with an invitation, or by anybody
-	// where enrolment is open. A known
-	// one: by itself or by an operator; the same card again is no error.
+	// Registers an agent, or changes its card, as the policy permits; a new one also with an invitation. The same card
+	// again is no error.
 	RegisterAgent(context.Context, *RegisterAgentRequest) (*RegisterAgentResponse, error)
-	// An invitation: lets one new agent register once, until it is over. By an operator.
+	// An invitation: lets one new agent register once, until it is over. Policy: invite.
 	CreateInvitation(context.Context, *CreateInvitationRequest) (*CreateInvitationResponse, error)
+	// Adds a key, or rotates one: the keys that it replaces stay good for a grace period. Policy: manageKeys. Again with
+	// the same key is no error.
+	AddAgentKey(context.Context, *AddAgentKeyRequest) (*AddAgentKeyResponse, error)
+	// Revokes a key for good: nothing that is signed by it is taken any more, tokens that were got with it end, and the
+	// agent's sessions are told to come back. Its handoffs and its mail stay. Policy: manageKeys.
+	RevokeAgentKey(context.Context, *RevokeAgentKeyRequest) (*RevokeAgentKeyResponse, error)
+	// Adds an operator's word for a key. Policy: manageKeys.
+	VouchForAgentKey(context.Context, *VouchForAgentKeyRequest) (*VouchForAgentKeyResponse, error)
 	// One agent. The broker itself is "baton".
 	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
 	// Agents by id.
@@ -156,6 +203,15 @@ func (UnimplementedAgentServiceServer) RegisterAgent(context.Context, *RegisterA
 }
 func (UnimplementedAgentServiceServer) CreateInvitation(context.Context, *CreateInvitationRequest) (*CreateInvitationResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateInvitation not implemented")
+}
+func (UnimplementedAgentServiceServer) AddAgentKey(context.Context, *AddAgentKeyRequest) (*AddAgentKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AddAgentKey not implemented")
+}
+func (UnimplementedAgentServiceServer) RevokeAgentKey(context.Context, *RevokeAgentKeyRequest) (*RevokeAgentKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeAgentKey not implemented")
+}
+func (UnimplementedAgentServiceServer) VouchForAgentKey(context.Context, *VouchForAgentKeyRequest) (*VouchForAgentKeyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method VouchForAgentKey not implemented")
 }
 func (UnimplementedAgentServiceServer) GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetAgent not implemented")
@@ -222,6 +278,60 @@ func _AgentService_CreateInvitation_Handler(srv interface{}, ctx context.Context
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AgentServiceServer).CreateInvitation(ctx, req.(*CreateInvitationRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_AddAgentKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AddAgentKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).AddAgentKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_AddAgentKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).AddAgentKey(ctx, req.(*AddAgentKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_RevokeAgentKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeAgentKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).RevokeAgentKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_RevokeAgentKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).RevokeAgentKey(ctx, req.(*RevokeAgentKeyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_VouchForAgentKey_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(VouchForAgentKeyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).VouchForAgentKey(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_VouchForAgentKey_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).VouchForAgentKey(ctx, req.(*VouchForAgentKeyRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -312,6 +422,18 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "CreateInvitation",
 			Handler:    _AgentService_CreateInvitation_Handler,
+		},
+		{
+			MethodName: "AddAgentKey",
+			Handler:    _AgentService_AddAgentKey_Handler,
+		},
+		{
+			MethodName: "RevokeAgentKey",
+			Handler:    _AgentService_RevokeAgentKey_Handler,
+		},
+		{
+			MethodName: "VouchForAgentKey",
+			Handler:    _AgentService_VouchForAgentKey_Handler,
 		},
 		{
 			MethodName: "GetAgent",

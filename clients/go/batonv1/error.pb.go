@@ -204,12 +204,16 @@ const (
 	ErrorCode_ERROR_CODE_DEAD_LETTER_UNKNOWN ErrorCode = 65
 	// No dead letter matches the filter. NOT_FOUND.
 	ErrorCode_ERROR_CODE_NOTHING_MATCHES ErrorCode = 66
+	// The agent has no key of this key_id. NOT_FOUND.
+	ErrorCode_ERROR_CODE_AGENT_KEY_UNKNOWN ErrorCode = 67
 	// Another message came before under this id. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_MESSAGE_ID_REUSED ErrorCode = 80
 	// Another agent is registered under this id. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_AGENT_EXISTS ErrorCode = 81
 	// The public key is another agent's. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_KEY_TAKEN ErrorCode = 82
+	// The agent has another key under this key_id, or this key under another. ALREADY_EXISTS.
+	ErrorCode_ERROR_CODE_KEY_EXISTS ErrorCode = 83
 	// The task has an open handoff. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_HANDOFF_OPEN ErrorCode = 100
 	// The handoff is not in a state for this message; metadata has the state. FAILED_PRECONDITION.
@@ -232,6 +236,8 @@ const (
 	ErrorCode_ERROR_CODE_DEAD_LETTER_SETTLED ErrorCode = 109
 	// The dead letter is no message that can be delivered. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE ErrorCode = 110
+	// The key was revoked, and that is for good. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_KEY_REVOKED ErrorCode = 111
 	// Somebody else changed the same thing first; try again. ABORTED.
 	ErrorCode_ERROR_CODE_CONFLICT ErrorCode = 120
 	// Too much at once; RetryInfo says when to try again. RESOURCE_EXHAUSTED.
@@ -300,9 +306,11 @@ var (
 		64:  "ERROR_CODE_DELIVERY_UNKNOWN",
 		65:  "ERROR_CODE_DEAD_LETTER_UNKNOWN",
 		66:  "ERROR_CODE_NOTHING_MATCHES",
+		67:  "ERROR_CODE_AGENT_KEY_UNKNOWN",
 		80:  "ERROR_CODE_MESSAGE_ID_REUSED",
 		81:  "ERROR_CODE_AGENT_EXISTS",
 		82:  "ERROR_CODE_KEY_TAKEN",
+		83:  "ERROR_CODE_KEY_EXISTS",
 		100: "ERROR_CODE_HANDOFF_OPEN",
 		101: "ERROR_CODE_HANDOFF_STATE",
 		102: "ERROR_CODE_HANDOFF_FINAL",
@@ -314,6 +322,7 @@ var (
 		108: "ERROR_CODE_MESSAGE_EXPIRED",
 		109: "ERROR_CODE_DEAD_LETTER_SETTLED",
 		110: "ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE",
+		111: "ERROR_CODE_KEY_REVOKED",
 		120: "ERROR_CODE_CONFLICT",
 		130: "ERROR_CODE_LIMIT_EXCEEDED",
 		140: "ERROR_CODE_SHUTTING_DOWN",
@@ -363,9 +372,11 @@ var (
 		"ERROR_CODE_DELIVERY_UNKNOWN":          64,
 		"ERROR_CODE_DEAD_LETTER_UNKNOWN":       65,
 		"ERROR_CODE_NOTHING_MATCHES":           66,
+		"ERROR_CODE_AGENT_KEY_UNKNOWN":         67,
 		"ERROR_CODE_MESSAGE_ID_REUSED":         80,
 		"ERROR_CODE_AGENT_EXISTS":              81,
 		"ERROR_CODE_KEY_TAKEN":                 82,
+		"ERROR_CODE_KEY_EXISTS":                83,
 		"ERROR_CODE_HANDOFF_OPEN":              100,
 		"ERROR_CODE_HANDOFF_STATE":             101,
 		"ERROR_CODE_HANDOFF_FINAL":             102,
@@ -377,6 +388,7 @@ var (
 		"ERROR_CODE_MESSAGE_EXPIRED":           108,
 		"ERROR_CODE_DEAD_LETTER_SETTLED":       109,
 		"ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE": 110,
+		"ERROR_CODE_KEY_REVOKED":               111,
 		"ERROR_CODE_CONFLICT":                  120,
 		"ERROR_CODE_LIMIT_EXCEEDED":            130,
 		"ERROR_CODE_SHUTTING_DOWN":             140,
@@ -536,7 +548,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\x9e\x0f\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xf7\x0f\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -570,9 +582,11 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1bERROR_CODE_DELIVERY_UNKNOWN\x10@\x12\"\n" +
 	"\x1eERROR_CODE_DEAD_LETTER_UNKNOWN\x10A\x12\x1e\n" +
 	"\x1aERROR_CODE_NOTHING_MATCHES\x10B\x12 \n" +
+	"\x1cERROR_CODE_AGENT_KEY_UNKNOWN\x10C\x12 \n" +
 	"\x1cERROR_CODE_MESSAGE_ID_REUSED\x10P\x12\x1b\n" +
 	"\x17ERROR_CODE_AGENT_EXISTS\x10Q\x12\x18\n" +
-	"\x14ERROR_CODE_KEY_TAKEN\x10R\x12\x1b\n" +
+	"\x14ERROR_CODE_KEY_TAKEN\x10R\x12\x19\n" +
+	"\x15ERROR_CODE_KEY_EXISTS\x10S\x12\x1b\n" +
 	"\x17ERROR_CODE_HANDOFF_OPEN\x10d\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_STATE\x10e\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_FINAL\x10f\x12\x1e\n" +
@@ -583,7 +597,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15ERROR_CODE_TASK_FINAL\x10k\x12\x1e\n" +
 	"\x1aERROR_CODE_MESSAGE_EXPIRED\x10l\x12\"\n" +
 	"\x1eERROR_CODE_DEAD_LETTER_SETTLED\x10m\x12(\n" +
-	"$ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE\x10n\x12\x17\n" +
+	"$ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE\x10n\x12\x1a\n" +
+	"\x16ERROR_CODE_KEY_REVOKED\x10o\x12\x17\n" +
 	"\x13ERROR_CODE_CONFLICT\x10x\x12\x1e\n" +
 	"\x19ERROR_CODE_LIMIT_EXCEEDED\x10\x82\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_SHUTTING_DOWN\x10\x8c\x01\x12!\n" +

@@ -13,3 +13,5 @@ export * from "./gen/baton/v1/handoff_service_pb.js";
 export * from "./gen/baton/v1/negotiation_pb.js";
 export * from "./gen/baton/v1/task_pb.js";
 export * from "./gen/baton/v1/task_service_pb.js";
+export * from "./gen/baton/v1/audit_pb.js";
+export * from "./gen/baton/v1/audit_service_pb.js";

@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/agent.proto.
  */
 export const file_baton_v1_agent: GenFile = /*@__PURE__*/
-  fileDesc("ChRiYXRvbi92MS9hZ2VudC5wcm90bxIIYmF0b24udjEihwIKCUFnZW50Q2FyZBIQCghhZ2VudF9pZBgBIAEoCRITCgthZ2VudF90eXBlcxgCIAMoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRIkCgZza2lsbHMYBCADKAsyFC5iYXRvbi52MS5BZ2VudFNraWxsEhAKCGNhcGFjaXR5GAUgASgNEiAKBGtleXMYBiADKAsyEi5iYXRvbi52MS5BZ2VudEtleRIzCghtZXRhZGF0YRgHIAMoCzIhLmJhdG9uLnYxLkFnZW50Q2FyZC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJPCgpBZ2VudFNraWxsEgwKBG5hbWUYASABKAkSDAoEdGFncxgCIAMoCRIRCglsYW5ndWFnZXMYAyADKAkSEgoKdGFza190eXBlcxgEIAMoCSLIAQoIQWdlbnRLZXkSDgoGa2V5X2lkGAEgASgJEhIKCnB1YmxpY19rZXkYAiABKAwSMwoPbm90X2JlZm9yZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg5ub3RfYWZ0ZXJfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIq8CCgVBZ2VudBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USFQoNc2Vzc2lvbl9jb3VudBgDIAEoDRIrCg5sYXN0X2hlYXJ0YmVhdBgEIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdBI3ChNsYXN0X2hlYXJ0YmVhdF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtjcmVhdGVfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIrwBCglIZWFydGJlYXQSDgoGc3RhdHVzGAEgASgJEhQKDGFjdGl2ZV90YXNrcxgCIAEoDRIQCghjYXBhY2l0eRgDIAEoDRIUCgxxdWV1ZV9sZW5ndGgYBCABKA0SMQoHbWV0cmljcxgFIAMoCzIgLmJhdG9uLnYxLkhlYXJ0YmVhdC5NZXRyaWNzRW50cnkaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEqYQoIUHJlc2VuY2USGAoUUFJFU0VOQ0VfVU5TUEVDSUZJRUQQABISCg5QUkVTRU5DRV9BTElWRRABEhQKEFBSRVNFTkNFX1NVU1BFQ1QQAhIRCg1QUkVTRU5DRV9HT05FEANiBnByb3RvMw", [file_google_protobuf_timestamp]);
+  fileDesc("ChRiYXRvbi92MS9hZ2VudC5wcm90bxIIYmF0b24udjEihwIKCUFnZW50Q2FyZBIQCghhZ2VudF9pZBgBIAEoCRITCgthZ2VudF90eXBlcxgCIAMoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRIkCgZza2lsbHMYBCADKAsyFC5iYXRvbi52MS5BZ2VudFNraWxsEhAKCGNhcGFjaXR5GAUgASgNEiAKBGtleXMYBiADKAsyEi5iYXRvbi52MS5BZ2VudEtleRIzCghtZXRhZGF0YRgHIAMoCzIhLmJhdG9uLnYxLkFnZW50Q2FyZC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJPCgpBZ2VudFNraWxsEgwKBG5hbWUYASABKAkSDAoEdGFncxgCIAMoCRIRCglsYW5ndWFnZXMYAyADKAkSEgoKdGFza190eXBlcxgEIAMoCSLwAQoIQWdlbnRLZXkSDgoGa2V5X2lkGAEgASgJEhIKCnB1YmxpY19rZXkYAiABKAwSMwoPbm90X2JlZm9yZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg5ub3RfYWZ0ZXJfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiYKCHZvdWNoZXJzGAYgAygLMhQuYmF0b24udjEuS2V5Vm91Y2hlciJsCgpLZXlWb3VjaGVyEhcKD29wZXJhdG9yX2tleV9pZBgBIAEoCRIyCg5ub3RfYWZ0ZXJfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEQoJc2lnbmF0dXJlGAMgASgMIq8CCgVBZ2VudBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USFQoNc2Vzc2lvbl9jb3VudBgDIAEoDRIrCg5sYXN0X2hlYXJ0YmVhdBgEIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdBI3ChNsYXN0X2hlYXJ0YmVhdF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtjcmVhdGVfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIrwBCglIZWFydGJlYXQSDgoGc3RhdHVzGAEgASgJEhQKDGFjdGl2ZV90YXNrcxgCIAEoDRIQCghjYXBhY2l0eRgDIAEoDRIUCgxxdWV1ZV9sZW5ndGgYBCABKA0SMQoHbWV0cmljcxgFIAMoCzIgLmJhdG9uLnYxLkhlYXJ0YmVhdC5NZXRyaWNzRW50cnkaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEqYQoIUHJlc2VuY2USGAoUUFJFU0VOQ0VfVU5TUEVDSUZJRUQQABISCg5QUkVTRU5DRV9BTElWRRABEhQKEFBSRVNFTkNFX1NVU1BFQ1QQAhIRCg1QUkVTRU5DRV9HT05FEANiBnByb3RvMw", [file_google_protobuf_timestamp]);
 
 /**
  * What an agent says of itself.
@@ -58,7 +58,8 @@ export type AgentCard = Message<"baton.v1.AgentCard"> & {
   capacity: number;
 
   /**
-   * The keys it signs with, 1 to 16.
+   * The keys it signs with, 1 to 64. Set when the agent is registered; AddAgentKey and RevokeAgentKey change them. A
+   * card of an agent that is registered may leave out keys, or all of them: they stay.
    *
    * @generated from field: repeated baton.v1.AgentKey keys = 6;
    */
@@ -156,11 +157,19 @@ export type AgentKey = Message<"baton.v1.AgentKey"> & {
   notAfterTime?: Timestamp | undefined;
 
   /**
-   * When it was revoked; unset means it was not.
+   * When it was revoked; unset means it was not. Only the broker sets it.
    *
    * @generated from field: google.protobuf.Timestamp revoke_time = 5;
    */
   revokeTime?: Timestamp | undefined;
+
+  /**
+   * Who vouches for it, at most 8. The broker keeps them and does not check them: they are for receivers who do not
+   * want to trust the broker.
+   *
+   * @generated from field: repeated baton.v1.KeyVoucher vouchers = 6;
+   */
+  vouchers: KeyVoucher[];
 };
 
 /**
@@ -169,6 +178,41 @@ export type AgentKey = Message<"baton.v1.AgentKey"> & {
  */
 export const AgentKeySchema: GenMessage<AgentKey> = /*@__PURE__*/
   messageDesc(file_baton_v1_agent, 2);
+
+/**
+ * An operator's word that a public key is an agent's. See docs/signing.md for the layout that is signed.
+ *
+ * @generated from message baton.v1.KeyVoucher
+ */
+export type KeyVoucher = Message<"baton.v1.KeyVoucher"> & {
+  /**
+   * The operator's key that signed: same characters as an agent's id. Whoever checks it knows the key by this name.
+   *
+   * @generated from field: string operator_key_id = 1;
+   */
+  operatorKeyId: string;
+
+  /**
+   * Until when the word is good; unset means for good.
+   *
+   * @generated from field: google.protobuf.Timestamp not_after_time = 2;
+   */
+  notAfterTime?: Timestamp | undefined;
+
+  /**
+   * ed25519, 64 bytes.
+   *
+   * @generated from field: bytes signature = 3;
+   */
+  signature: Uint8Array;
+};
+
+/**
+ * Describes the message baton.v1.KeyVoucher.
+ * Use `create(KeyVoucherSchema)` to create a new message.
+ */
+export const KeyVoucherSchema: GenMessage<KeyVoucher> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent, 3);
 
 /**
  * An agent as the broker knows it.
@@ -231,7 +275,7 @@ export type Agent = Message<"baton.v1.Agent"> & {
  * Use `create(AgentSchema)` to create a new message.
  */
 export const AgentSchema: GenMessage<Agent> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent, 3);
+  messageDesc(file_baton_v1_agent, 4);
 
 /**
  * Payload, and also a frame of its own on a session: how an agent is doing. Not stored.
@@ -280,7 +324,7 @@ export type Heartbeat = Message<"baton.v1.Heartbeat"> & {
  * Use `create(HeartbeatSchema)` to create a new message.
  */
 export const HeartbeatSchema: GenMessage<Heartbeat> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent, 4);
+  messageDesc(file_baton_v1_agent, 5);
 
 /**
  * Whether an agent is there.

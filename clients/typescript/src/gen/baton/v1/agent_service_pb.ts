@@ -6,7 +6,7 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Agent, AgentCard } from "./agent_pb.js";
+import type { Agent, AgentCard, AgentKey, KeyVoucher } from "./agent_pb.js";
 import { file_baton_v1_agent } from "./agent_pb.js";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/agent_service.proto.
  */
 export const file_baton_v1_agent_service: GenFile = /*@__PURE__*/
-  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkiWAoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSIyChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiTgoRTGlzdEFnZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSEgoKYWdlbnRfdHlwZRgDIAEoCSJOChJMaXN0QWdlbnRzUmVzcG9uc2USHwoGYWdlbnRzGAEgAygLMg8uYmF0b24udjEuQWdlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkiXQoXQ3JlYXRlQ2hhbGxlbmdlUmVzcG9uc2USEQoJY2hhbGxlbmdlGAEgASgMEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJcChJDcmVhdGVUb2tlblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhEKCWNoYWxsZW5nZRgDIAEoDBIRCglzaWduYXR1cmUYBCABKAwiVQoTQ3JlYXRlVG9rZW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIvCgtleHBpcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAy6wMKDEFnZW50U2VydmljZRJQCg1SZWdpc3RlckFnZW50Eh4uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlcXVlc3QaHy5iYXRvbi52MS5SZWdpc3RlckFnZW50UmVzcG9uc2USWQoQQ3JlYXRlSW52aXRhdGlvbhIhLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXF1ZXN0GiIuYmF0b24udjEuQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEkEKCEdldEFnZW50EhkuYmF0b24udjEuR2V0QWdlbnRSZXF1ZXN0GhouYmF0b24udjEuR2V0QWdlbnRSZXNwb25zZRJHCgpMaXN0QWdlbnRzEhsuYmF0b24udjEuTGlzdEFnZW50c1JlcXVlc3QaHC5iYXRvbi52MS5MaXN0QWdlbnRzUmVzcG9uc2USVgoPQ3JlYXRlQ2hhbGxlbmdlEiAuYmF0b24udjEuQ3JlYXRlQ2hhbGxlbmdlUmVxdWVzdBohLmJhdG9uLnYxLkNyZWF0ZUNoYWxsZW5nZVJlc3BvbnNlEkoKC0NyZWF0ZVRva2VuEhwuYmF0b24udjEuQ3JlYXRlVG9rZW5SZXF1ZXN0Gh0uYmF0b24udjEuQ3JlYXRlVG9rZW5SZXNwb25zZWIGcHJvdG8z", [file_baton_v1_agent, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkibQoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLYWdlbnRfdHlwZXMYAyADKAkiiwEKEkFkZEFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIfCgNrZXkYAiABKAsyEi5iYXRvbi52MS5BZ2VudEtleRIYChByZXBsYWNlZF9rZXlfaWRzGAMgAygJEigKBWdyYWNlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjUKE0FkZEFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJOChVSZXZva2VBZ2VudEtleVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJIjgKFlJldm9rZUFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJiChdWb3VjaEZvckFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSJQoHdm91Y2hlchgDIAEoCzIULmJhdG9uLnYxLktleVZvdWNoZXIiOgoYVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSIyChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiTgoRTGlzdEFnZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSEgoKYWdlbnRfdHlwZRgDIAEoCSJOChJMaXN0QWdlbnRzUmVzcG9uc2USHwoGYWdlbnRzGAEgAygLMg8uYmF0b24udjEuQWdlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkiXQoXQ3JlYXRlQ2hhbGxlbmdlUmVzcG9uc2USEQoJY2hhbGxlbmdlGAEgASgMEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJcChJDcmVhdGVUb2tlblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhEKCWNoYWxsZW5nZRgDIAEoDBIRCglzaWduYXR1cmUYBCABKAwiVQoTQ3JlYXRlVG9rZW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIvCgtleHBpcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAy5wUKDEFnZW50U2VydmljZRJQCg1SZWdpc3RlckFnZW50Eh4uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlcXVlc3QaHy5iYXRvbi52MS5SZWdpc3RlckFnZW50UmVzcG9uc2USWQoQQ3JlYXRlSW52aXRhdGlvbhIhLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXF1ZXN0GiIuYmF0b24udjEuQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEkoKC0FkZEFnZW50S2V5EhwuYmF0b24udjEuQWRkQWdlbnRLZXlSZXF1ZXN0Gh0uYmF0b24udjEuQWRkQWdlbnRLZXlSZXNwb25zZRJTCg5SZXZva2VBZ2VudEtleRIfLmJhdG9uLnYxLlJldm9rZUFnZW50S2V5UmVxdWVzdBogLmJhdG9uLnYxLlJldm9rZUFnZW50S2V5UmVzcG9uc2USWQoQVm91Y2hGb3JBZ2VudEtleRIhLmJhdG9uLnYxLlZvdWNoRm9yQWdlbnRLZXlSZXF1ZXN0GiIuYmF0b24udjEuVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEkEKCEdldEFnZW50EhkuYmF0b24udjEuR2V0QWdlbnRSZXF1ZXN0GhouYmF0b24udjEuR2V0QWdlbnRSZXNwb25zZRJHCgpMaXN0QWdlbnRzEhsuYmF0b24udjEuTGlzdEFnZW50c1JlcXVlc3QaHC5iYXRvbi52MS5MaXN0QWdlbnRzUmVzcG9uc2USVgoPQ3JlYXRlQ2hhbGxlbmdlEiAuYmF0b24udjEuQ3JlYXRlQ2hhbGxlbmdlUmVxdWVzdBohLmJhdG9uLnYxLkNyZWF0ZUNoYWxsZW5nZVJlc3BvbnNlEkoKC0NyZWF0ZVRva2VuEhwuYmF0b24udjEuQ3JlYXRlVG9rZW5SZXF1ZXN0Gh0uYmF0b24udjEuQ3JlYXRlVG9rZW5SZXNwb25zZWIGcHJvdG8z", [file_baton_v1_agent, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * See AgentService.RegisterAgent.
@@ -65,6 +65,13 @@ export type CreateInvitationRequest = Message<"baton.v1.CreateInvitationRequest"
    * @generated from field: google.protobuf.Duration lifetime = 2;
    */
   lifetime?: Duration | undefined;
+
+  /**
+   * The types that the new agent may have, at most 16.
+   *
+   * @generated from field: repeated string agent_types = 3;
+   */
+  agentTypes: string[];
 };
 
 /**
@@ -73,6 +80,181 @@ export type CreateInvitationRequest = Message<"baton.v1.CreateInvitationRequest"
  */
 export const CreateInvitationRequestSchema: GenMessage<CreateInvitationRequest> = /*@__PURE__*/
   messageDesc(file_baton_v1_agent_service, 1);
+
+/**
+ * See AgentService.AddAgentKey.
+ *
+ * @generated from message baton.v1.AddAgentKeyRequest
+ */
+export type AddAgentKeyRequest = Message<"baton.v1.AddAgentKeyRequest"> & {
+  /**
+   * Whose.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * The key. Its key_id must be new among the agent's, and its public_key new to the broker.
+   *
+   * @generated from field: baton.v1.AgentKey key = 2;
+   */
+  key?: AgentKey | undefined;
+
+  /**
+   * Keys that it replaces, at most 64: they end when the grace period is over, if not before.
+   *
+   * @generated from field: repeated string replaced_key_ids = 3;
+   */
+  replacedKeyIds: string[];
+
+  /**
+   * For how long the replaced keys stay good, at most 30 days. Unset means one day.
+   *
+   * @generated from field: google.protobuf.Duration grace = 4;
+   */
+  grace?: Duration | undefined;
+};
+
+/**
+ * Describes the message baton.v1.AddAgentKeyRequest.
+ * Use `create(AddAgentKeyRequestSchema)` to create a new message.
+ */
+export const AddAgentKeyRequestSchema: GenMessage<AddAgentKeyRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 2);
+
+/**
+ * See AgentService.AddAgentKey.
+ *
+ * @generated from message baton.v1.AddAgentKeyResponse
+ */
+export type AddAgentKeyResponse = Message<"baton.v1.AddAgentKeyResponse"> & {
+  /**
+   * The agent as it is now known.
+   *
+   * @generated from field: baton.v1.Agent agent = 1;
+   */
+  agent?: Agent | undefined;
+};
+
+/**
+ * Describes the message baton.v1.AddAgentKeyResponse.
+ * Use `create(AddAgentKeyResponseSchema)` to create a new message.
+ */
+export const AddAgentKeyResponseSchema: GenMessage<AddAgentKeyResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 3);
+
+/**
+ * See AgentService.RevokeAgentKey.
+ *
+ * @generated from message baton.v1.RevokeAgentKeyRequest
+ */
+export type RevokeAgentKeyRequest = Message<"baton.v1.RevokeAgentKeyRequest"> & {
+  /**
+   * Whose.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * Which.
+   *
+   * @generated from field: string key_id = 2;
+   */
+  keyId: string;
+
+  /**
+   * Why, for the audit log: at most 1024 bytes.
+   *
+   * @generated from field: string reason_text = 3;
+   */
+  reasonText: string;
+};
+
+/**
+ * Describes the message baton.v1.RevokeAgentKeyRequest.
+ * Use `create(RevokeAgentKeyRequestSchema)` to create a new message.
+ */
+export const RevokeAgentKeyRequestSchema: GenMessage<RevokeAgentKeyRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 4);
+
+/**
+ * See AgentService.RevokeAgentKey.
+ *
+ * @generated from message baton.v1.RevokeAgentKeyResponse
+ */
+export type RevokeAgentKeyResponse = Message<"baton.v1.RevokeAgentKeyResponse"> & {
+  /**
+   * The agent as it is now known.
+   *
+   * @generated from field: baton.v1.Agent agent = 1;
+   */
+  agent?: Agent | undefined;
+};
+
+/**
+ * Describes the message baton.v1.RevokeAgentKeyResponse.
+ * Use `create(RevokeAgentKeyResponseSchema)` to create a new message.
+ */
+export const RevokeAgentKeyResponseSchema: GenMessage<RevokeAgentKeyResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 5);
+
+/**
+ * See AgentService.VouchForAgentKey.
+ *
+ * @generated from message baton.v1.VouchForAgentKeyRequest
+ */
+export type VouchForAgentKeyRequest = Message<"baton.v1.VouchForAgentKeyRequest"> & {
+  /**
+   * Whose.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * Which.
+   *
+   * @generated from field: string key_id = 2;
+   */
+  keyId: string;
+
+  /**
+   * The word. One of the same operator_key_id takes the place of the one before.
+   *
+   * @generated from field: baton.v1.KeyVoucher voucher = 3;
+   */
+  voucher?: KeyVoucher | undefined;
+};
+
+/**
+ * Describes the message baton.v1.VouchForAgentKeyRequest.
+ * Use `create(VouchForAgentKeyRequestSchema)` to create a new message.
+ */
+export const VouchForAgentKeyRequestSchema: GenMessage<VouchForAgentKeyRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 6);
+
+/**
+ * See AgentService.VouchForAgentKey.
+ *
+ * @generated from message baton.v1.VouchForAgentKeyResponse
+ */
+export type VouchForAgentKeyResponse = Message<"baton.v1.VouchForAgentKeyResponse"> & {
+  /**
+   * The agent as it is now known.
+   *
+   * @generated from field: baton.v1.Agent agent = 1;
+   */
+  agent?: Agent | undefined;
+};
+
+/**
+ * Describes the message baton.v1.VouchForAgentKeyResponse.
+ * Use `create(VouchForAgentKeyResponseSchema)` to create a new message.
+ */
+export const VouchForAgentKeyResponseSchema: GenMessage<VouchForAgentKeyResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 7);
 
 /**
  * See AgentService.CreateInvitation.
@@ -100,7 +282,7 @@ export type CreateInvitationResponse = Message<"baton.v1.CreateInvitationRespons
  * Use `create(CreateInvitationResponseSchema)` to create a new message.
  */
 export const CreateInvitationResponseSchema: GenMessage<CreateInvitationResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 2);
+  messageDesc(file_baton_v1_agent_service, 8);
 
 /**
  * See AgentService.RegisterAgent.
@@ -121,7 +303,7 @@ export type RegisterAgentResponse = Message<"baton.v1.RegisterAgentResponse"> & 
  * Use `create(RegisterAgentResponseSchema)` to create a new message.
  */
 export const RegisterAgentResponseSchema: GenMessage<RegisterAgentResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 3);
+  messageDesc(file_baton_v1_agent_service, 9);
 
 /**
  * See AgentService.GetAgent.
@@ -142,7 +324,7 @@ export type GetAgentRequest = Message<"baton.v1.GetAgentRequest"> & {
  * Use `create(GetAgentRequestSchema)` to create a new message.
  */
 export const GetAgentRequestSchema: GenMessage<GetAgentRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 4);
+  messageDesc(file_baton_v1_agent_service, 10);
 
 /**
  * See AgentService.GetAgent.
@@ -163,7 +345,7 @@ export type GetAgentResponse = Message<"baton.v1.GetAgentResponse"> & {
  * Use `create(GetAgentResponseSchema)` to create a new message.
  */
 export const GetAgentResponseSchema: GenMessage<GetAgentResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 5);
+  messageDesc(file_baton_v1_agent_service, 11);
 
 /**
  * See AgentService.ListAgents. Filters that are set must all hold.
@@ -198,7 +380,7 @@ export type ListAgentsRequest = Message<"baton.v1.ListAgentsRequest"> & {
  * Use `create(ListAgentsRequestSchema)` to create a new message.
  */
 export const ListAgentsRequestSchema: GenMessage<ListAgentsRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 6);
+  messageDesc(file_baton_v1_agent_service, 12);
 
 /**
  * See AgentService.ListAgents.
@@ -226,7 +408,7 @@ export type ListAgentsResponse = Message<"baton.v1.ListAgentsResponse"> & {
  * Use `create(ListAgentsResponseSchema)` to create a new message.
  */
 export const ListAgentsResponseSchema: GenMessage<ListAgentsResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 7);
+  messageDesc(file_baton_v1_agent_service, 13);
 
 /**
  * See AgentService.CreateChallenge.
@@ -247,7 +429,7 @@ export type CreateChallengeRequest = Message<"baton.v1.CreateChallengeRequest"> 
  * Use `create(CreateChallengeRequestSchema)` to create a new message.
  */
 export const CreateChallengeRequestSchema: GenMessage<CreateChallengeRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 8);
+  messageDesc(file_baton_v1_agent_service, 14);
 
 /**
  * See AgentService.CreateChallenge.
@@ -275,7 +457,7 @@ export type CreateChallengeResponse = Message<"baton.v1.CreateChallengeResponse"
  * Use `create(CreateChallengeResponseSchema)` to create a new message.
  */
 export const CreateChallengeResponseSchema: GenMessage<CreateChallengeResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 9);
+  messageDesc(file_baton_v1_agent_service, 15);
 
 /**
  * See AgentService.CreateToken.
@@ -317,7 +499,7 @@ export type CreateTokenRequest = Message<"baton.v1.CreateTokenRequest"> & {
  * Use `create(CreateTokenRequestSchema)` to create a new message.
  */
 export const CreateTokenRequestSchema: GenMessage<CreateTokenRequest> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 10);
+  messageDesc(file_baton_v1_agent_service, 16);
 
 /**
  * See AgentService.CreateToken.
@@ -345,7 +527,7 @@ export type CreateTokenResponse = Message<"baton.v1.CreateTokenResponse"> & {
  * Use `create(CreateTokenResponseSchema)` to create a new message.
  */
 export const CreateTokenResponseSchema: GenMessage<CreateTokenResponse> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent_service, 11);
+  messageDesc(file_baton_v1_agent_service, 17);
 
 /**
  * The directory of agents, and how an agent proves who it is.
@@ -354,9 +536,8 @@ export const CreateTokenResponseSchema: GenMessage<CreateTokenResponse> = /*@__P
  */
 export const AgentService: GenService<{
   /**
-   * Registers an agent, or changes its card. A new agent: by an operator, by anybody with an invitation, or by anybody
-   * where enrolment is open. A known
-   * one: by itself or by an operator; the same card again is no error.
+   * Registers an agent, or changes its card, as the policy permits; a new one also with an invitation. The same card
+   * again is no error.
    *
    * @generated from rpc baton.v1.AgentService.RegisterAgent
    */
@@ -366,7 +547,7 @@ export const AgentService: GenService<{
     output: typeof RegisterAgentResponseSchema;
   },
   /**
-   * An invitation: lets one new agent register once, until it is over. By an operator.
+   * An invitation: lets one new agent register once, until it is over. Policy: invite.
    *
    * @generated from rpc baton.v1.AgentService.CreateInvitation
    */
@@ -374,6 +555,38 @@ export const AgentService: GenService<{
     methodKind: "unary";
     input: typeof CreateInvitationRequestSchema;
     output: typeof CreateInvitationResponseSchema;
+  },
+  /**
+   * Adds a key, or rotates one: the keys that it replaces stay good for a grace period. Policy: manageKeys. Again with
+   * the same key is no error.
+   *
+   * @generated from rpc baton.v1.AgentService.AddAgentKey
+   */
+  addAgentKey: {
+    methodKind: "unary";
+    input: typeof AddAgentKeyRequestSchema;
+    output: typeof AddAgentKeyResponseSchema;
+  },
+  /**
+   * Revokes a key for good: nothing that is signed by it is taken any more, tokens that were got with it end, and the
+   * agent's sessions are told to come back. Its handoffs and its mail stay. Policy: manageKeys.
+   *
+   * @generated from rpc baton.v1.AgentService.RevokeAgentKey
+   */
+  revokeAgentKey: {
+    methodKind: "unary";
+    input: typeof RevokeAgentKeyRequestSchema;
+    output: typeof RevokeAgentKeyResponseSchema;
+  },
+  /**
+   * Adds an operator's word for a key. Policy: manageKeys.
+   *
+   * @generated from rpc baton.v1.AgentService.VouchForAgentKey
+   */
+  vouchForAgentKey: {
+    methodKind: "unary";
+    input: typeof VouchForAgentKeyRequestSchema;
+    output: typeof VouchForAgentKeyResponseSchema;
   },
   /**
    * One agent. The broker itself is "baton".

@@ -66,6 +66,9 @@ type Options struct {
 	StopTimeout time.Duration
 	// Senders' keys that are not asked from the directory: by agent id, all keys that are good.
 	PinnedKeys map[string][]*v1.AgentKey
+	// Operators' public keys by their operator_key_id. If there are any, other agents' keys from the directory are good
+	// only with a voucher of one of them.
+	OperatorKeys map[string]ed25519.PublicKey
 	// Where to log; default slog.Default().
 	Logger *slog.Logger
 }

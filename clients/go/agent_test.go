@@ -3,6 +3,7 @@ package baton
 import (
 	"context"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
@@ -254,6 +255,24 @@ func TestWhatDoesNotVerifyIsNotGivenOut(t *testing.T) {
 	}))
 	if len(answer.GetDeadLetters()) != 1 || answer.GetDeadLetters()[0].GetReason() != v1.DeadLetterReason_DEAD_LETTER_REASON_POISON {
 		t.Errorf("%v", answer)
+	}
+}
+
+func TestOnlyVouchedKeysAreGoodWhereOperatorsAreKnown(t *testing.T) {
+	operator, options := ok[ed25519.PrivateKey](t)(GenerateKey()), shared.options(t, "alice")
+	key := &v1.AgentKey{KeyId: "k1", PublicKey: publicOf(options.Key)}
+	voucher := &v1.KeyVoucher{OperatorKeyId: "ops"}
+	voucher.Signature = ed25519.Sign(operator, pae(voucherType, voucherBody(options.AgentID, key, voucher)))
+	key.Vouchers = []*v1.KeyVoucher{voucher}
+	options.Card = &v1.AgentCard{Keys: []*v1.AgentKey{key}}
+	alice, mallory := connected(t, options), shared.agent(t, "mallory")
+	bobs := shared.options(t, "bob")
+	bobs.OperatorKeys = map[string]ed25519.PublicKey{"ops": publicOf(operator)}
+	bob := connected(t, bobs)
+	ok[*v1.Receipt](t)(mallory.Send(patient(t), bob.ID(), About{}, hello("nobody vouches for me")))
+	ok[*v1.Receipt](t)(alice.Send(patient(t), bob.ID(), About{}, hello("hello")))
+	if _, info := next[*v1.Info](t, bob); info.GetText() != "hello" {
+		t.Errorf("%v", info)
 	}
 }
 

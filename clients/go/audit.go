@@ -18,7 +18,7 @@ const custodyPage = 200
 // VerificationError, CUSTODY_INVALID or what is wrong with a signature: also KEY_NOT_VALID, if a sender's key was revoked
 // since.
 func (a *Agent) AuditTask(ctx context.Context, taskID string) ([]*v1.CustodyEntry, error) {
-	broker, err := a.GetAgent(ctx, "baton")
+	broker, err := a.GetAgent(ctx, brokerID)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package baton
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
+
+// brokerID is the agent id of every broker.
+const brokerID = "baton"
 
 // Delivery is a message handed out to this agent, its signature checked.
 type Delivery struct {
@@ -220,7 +224,7 @@ func (a *Agent) verifySender(ctx context.Context, envelope *v1.Envelope) error {
 	known := a.keys.known[sender]
 	a.keys.mu.Unlock()
 	if time.Now().Before(known.until) && keyOf(known.keys, keyID) != nil {
-		return verifyByOneOf(envelope, known.keys)
+		return a.verifyVouched(envelope, known.keys)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -235,7 +239,24 @@ func (a *Agent) verifySender(ctx context.Context, envelope *v1.Envelope) error {
 	}
 	a.keys.known[sender] = knownKeys{keys, time.Now().Add(keysKeptFor)}
 	a.keys.mu.Unlock()
+	return a.verifyVouched(envelope, keys)
+}
+
+// verifyVouched checks an envelope by a key of the directory, whose word may not be enough. The broker's own messages are
+// always its own word.
+func (a *Agent) verifyVouched(envelope *v1.Envelope, keys []*v1.AgentKey) error {
+	sender, key := envelope.GetSenderId(), keyOf(keys, envelope.GetKeyId())
+	if key != nil && len(a.options.OperatorKeys) > 0 && sender != brokerID && !a.isVouched(sender, key) {
+		return &VerificationError{"KEY_UNKNOWN", "no operator vouches for key " + key.GetKeyId() + " of " + sender}
+	}
 	return verifyByOneOf(envelope, keys)
+}
+
+func (a *Agent) isVouched(agentID string, key *v1.AgentKey) bool {
+	return slices.ContainsFunc(key.GetVouchers(), func(voucher *v1.KeyVoucher) bool {
+		operator, ok := a.options.OperatorKeys[voucher.GetOperatorKeyId()]
+		return ok && VerifyVoucher(agentID, key, voucher, operator, time.Now()) == nil
+	})
 }
 
 func verifyByOneOf(envelope *v1.Envelope, keys []*v1.AgentKey) error {

@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -27,6 +28,8 @@ const (
 	sessionType  = "application/vnd.baton.session.v1"
 	receiptType  = "application/vnd.baton.receipt.v1"
 	custodyType  = "application/vnd.baton.custody.v1"
+	auditType    = "application/vnd.baton.audit.v1"
+	voucherType  = "application/vnd.baton.key-voucher.v1"
 )
 
 // SignEnvelope signs the envelope in place: sets its key_id, signature_version and signature.
@@ -98,6 +101,21 @@ func CustodyHash(previous, entry []byte) []byte {
 	return sum(pae(custodyType, appendBytes(appendBytes(nil, previous), entry)))
 }
 
+// AuditHash is the next hash of the chain of the broker's audit log, 32 bytes; the first follows 32 zero bytes.
+func AuditHash(previous, entry []byte) []byte {
+	return sum(pae(auditType, appendBytes(appendBytes(nil, previous), entry)))
+}
+
+// VerifyVoucher checks an operator's word that the key is the agent's, at this time. It fails with a VerificationError:
+// KEY_NOT_VALID if the word's time is over, KEY_WEAK or SIGNATURE_INVALID.
+func VerifyVoucher(agentID string, key *v1.AgentKey, voucher *v1.KeyVoucher, operator ed25519.PublicKey, at time.Time) error {
+	if end := voucher.GetNotAfterTime(); end != nil && compareTimes(timestamppb.New(at), end) >= 0 {
+		return &VerificationError{"KEY_NOT_VALID", fmt.Sprintf("the voucher for key %q is over", key.GetKeyId())}
+	}
+	operatorKey := &v1.AgentKey{KeyId: voucher.GetOperatorKeyId(), PublicKey: operator}
+	return verify(operatorKey, pae(voucherType, voucherBody(agentID, key, voucher)), voucher.GetSignature())
+}
+
 // signSession is the proof of who one is, for AgentService.CreateToken.
 func signSession(agentID, keyID string, challenge []byte, key ed25519.PrivateKey) []byte {
 	return ed25519.Sign(key, pae(sessionType, sessionBody(agentID, keyID, challenge)))
@@ -123,6 +141,14 @@ func sessionBody(agentID, keyID string, challenge []byte) []byte {
 	body := appendBytes(nil, []byte(agentID))
 	body = appendBytes(body, []byte(keyID))
 	return appendBytes(body, challenge)
+}
+
+func voucherBody(agentID string, key *v1.AgentKey, voucher *v1.KeyVoucher) []byte {
+	body := appendBytes(nil, []byte(agentID))
+	body = appendBytes(body, []byte(key.GetKeyId()))
+	body = appendBytes(body, key.GetPublicKey())
+	body = appendBytes(body, []byte(voucher.GetOperatorKeyId()))
+	return appendTime(body, voucher.GetNotAfterTime())
 }
 
 func receiptBody(r *v1.Receipt) []byte {

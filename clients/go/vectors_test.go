@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -200,7 +201,55 @@ type digestVectors struct {
 		Body      hexBytes
 		Signature hexBytes
 	}
-	Custody struct{ Entries, Hashes []hexBytes }
+	OperatorPublic hexBytes `json:"operator_public_key"`
+	Vouchers       []struct {
+		Name          string
+		AgentID       string     `json:"agent_id"`
+		KeyID         string     `json:"key_id"`
+		Public        hexBytes   `json:"public_key"`
+		OperatorKeyID string     `json:"operator_key_id"`
+		NotAfter      vectorTime `json:"not_after_time"`
+		Body          hexBytes
+		Signature     hexBytes
+	}
+	Custody, Audit struct{ Entries, Hashes []hexBytes }
+}
+
+func TestVouchers(t *testing.T) {
+	vectors := loadVectors[digestVectors](t, "digests-v1.json")
+	for _, one := range vectors.Vouchers {
+		t.Run(one.Name, func(t *testing.T) {
+			key := &v1.AgentKey{KeyId: one.KeyID, PublicKey: one.Public}
+			voucher := &v1.KeyVoucher{
+				OperatorKeyId: one.OperatorKeyID, NotAfterTime: one.NotAfter.Timestamp, Signature: one.Signature,
+			}
+			same(t, "body", voucherBody(one.AgentID, key, voucher), one.Body)
+			operator := ed25519.PublicKey(vectors.OperatorPublic)
+			before := time.Unix(1_600_000_000, 0)
+			if err := VerifyVoucher(one.AgentID, key, voucher, operator, before); err != nil {
+				t.Error(err)
+			}
+			refusedHere(t, VerifyVoucher("another", key, voucher, operator, before), "SIGNATURE_INVALID")
+			if one.NotAfter.Timestamp != nil {
+				refusedHere(t, VerifyVoucher(one.AgentID, key, voucher, operator, one.NotAfter.AsTime()), "KEY_NOT_VALID")
+			}
+		})
+	}
+	if len(vectors.Vouchers) == 0 {
+		t.Error("no vouchers")
+	}
+}
+
+func TestAuditChain(t *testing.T) {
+	vectors := loadVectors[digestVectors](t, "digests-v1.json")
+	head := make([]byte, 32)
+	for i, entry := range vectors.Audit.Entries {
+		head = AuditHash(head, entry)
+		same(t, "hash", head, vectors.Audit.Hashes[i])
+	}
+	if len(vectors.Audit.Entries) == 0 {
+		t.Error("no entries")
+	}
 }
 
 func TestContextDigests(t *testing.T) {

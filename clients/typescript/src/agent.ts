@@ -12,9 +12,11 @@ import { Offer, Offers } from "./offers.js";
 import { Queue } from "./queue.js";
 import { closedError, type Handlers, Jobs } from "./serve.js";
 import { deferred, Session, sleep } from "./session.js";
-import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt } from "./signing.js";
+import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
 import * as v1 from "./v1.js";
 
+/** The agent id of every broker. */
+const BROKER_ID = "baton";
 const FRAME_BYTES_MAX = 4 * 1024 * 1024;
 const CREDIT_MAX = 4096;
 const CALL_TIMEOUT_MS = 30_000;
@@ -64,6 +66,11 @@ export interface AgentOptions {
   stopTimeoutMs?: number;
   /** Senders' keys that are not asked from the directory: by agent id, all keys that are good. */
   pinnedKeys?: ReadonlyMap<string, readonly v1.AgentKey[]>;
+  /**
+   * Operators' public keys, 32 bytes each, by their operatorKeyId. If there are any, other agents' keys from the directory
+   * are good only with a voucher of one of them.
+   */
+  operatorKeys?: ReadonlyMap<string, Uint8Array>;
   /** Where to log what needs no answer: failed handlers, lost acknowledgements, broken sessions. Default: nowhere. */
   log?: (text: string, error?: unknown) => void;
 }
@@ -317,7 +324,7 @@ export class Agent {
    * or what is wrong with a signature, also KEY_NOT_VALID if a sender's key was revoked since.
    */
   async auditTask(taskId: string): Promise<v1.CustodyEntry[]> {
-    const audit = new Audit((await this.getAgent("baton")).card?.keys ?? []);
+    const audit = new Audit((await this.getAgent(BROKER_ID)).card?.keys ?? []);
     for (;;) {
       const request = { taskId, afterNumber: BigInt(audit.entries.length), pageSize: CUSTODY_PAGE, includeEnvelopes: true };
       const page = await this.#call((options) => this.#tasks.getCustodyLog(request, options));
@@ -625,15 +632,37 @@ export class Agent {
     }
     const known = this.#keys.get(envelope.senderId);
     if (known !== undefined && known.untilMs > performance.now() && keyOf(known.keys, envelope.keyId)) {
-      verifyByOneOf(envelope, known.keys);
+      this.#verifyVouched(envelope, known.keys);
       return;
     }
     const { card } = await this.getAgent(envelope.senderId);
     const keys = card?.keys ?? [];
     if (this.#keys.size >= CREDIT_MAX) this.#keys.clear();
     this.#keys.set(envelope.senderId, { keys, untilMs: performance.now() + KEYS_KEPT_MS });
+    this.#verifyVouched(envelope, keys);
+  }
+
+  /** By a key of the directory, whose word may not be enough. The broker's own messages are always its own word. */
+  #verifyVouched(envelope: v1.Envelope, keys: readonly v1.AgentKey[]): void {
+    const operators = this.#options.operatorKeys;
+    const key = keyOf(keys, envelope.keyId);
+    if (key && operators?.size && envelope.senderId !== BROKER_ID && !isVouched(envelope.senderId, key, operators)) {
+      throw new VerificationError("KEY_UNKNOWN", `no operator vouches for key ${key.keyId} of ${envelope.senderId}`);
+    }
     verifyByOneOf(envelope, keys);
   }
+}
+
+function isVouched(agentId: string, key: v1.AgentKey, operators: ReadonlyMap<string, Uint8Array>): boolean {
+  return key.vouchers.some((voucher) => {
+    const operator = operators.get(voucher.operatorKeyId);
+    try {
+      if (operator) verifyVoucher(agentId, key, voucher, operator, new Date());
+      return operator !== undefined;
+    } catch {
+      return false;
+    }
+  });
 }
 
 function keyOf(keys: readonly v1.AgentKey[], keyId: string): v1.AgentKey | undefined {

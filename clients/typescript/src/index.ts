@@ -8,5 +8,14 @@ export { BatonError, type FieldViolation, hasGoneOn, VerificationError } from ".
 export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
 export { Context, HandoffEnded, Offer } from "./offers.js";
 export { type HandlerContext, type Handlers, HandlerTimeout, Poison, RetryAfter, Stopped } from "./serve.js";
-export { contextDigest, custodyHash, sectionDigest, signEnvelope, verifyEnvelope, verifyReceipt } from "./signing.js";
+export {
+  auditHash,
+  contextDigest,
+  custodyHash,
+  sectionDigest,
+  signEnvelope,
+  verifyEnvelope,
+  verifyReceipt,
+  verifyVoucher,
+} from "./signing.js";
 export * as v1 from "./v1.js";

@@ -1,8 +1,9 @@
 /** The byte layouts that are signed or hashed: docs/signing.md of the broker in code. */
 import { createHash, createPublicKey, type KeyObject, sign, verify as verifySignature } from "node:crypto";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
+import { create } from "@bufbuild/protobuf";
+import { type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { VerificationError } from "./errors.js";
-import type { AgentKey, ContextSection, Envelope, Receipt } from "./v1.js";
+import { type AgentKey, AgentKeySchema, type ContextSection, type Envelope, type KeyVoucher, type Receipt } from "./v1.js";
 
 /** The layout that is written, and the only one that is read. */
 export const SIGNATURE_VERSION = 1;
@@ -12,6 +13,8 @@ const CONTEXT = "application/vnd.baton.context.v1";
 const SESSION = "application/vnd.baton.session.v1";
 const RECEIPT = "application/vnd.baton.receipt.v1";
 const CUSTODY = "application/vnd.baton.custody.v1";
+const AUDIT = "application/vnd.baton.audit.v1";
+const VOUCHER = "application/vnd.baton.key-voucher.v1";
 
 /** DSSE's pre-authentication encoding of a body. */
 export function pae(kind: string, body: Uint8Array): Buffer {
@@ -127,6 +130,30 @@ export function verifyReceipt(receipt: Receipt, brokerKey: AgentKey): void {
 /** The next hash of a task's custody chain, 32 bytes; the first follows 32 zero bytes. */
 export function custodyHash(previous: Uint8Array, entry: Uint8Array): Uint8Array {
   return sha256(pae(CUSTODY, Buffer.concat([bytes(previous), bytes(entry)])));
+}
+
+/** The next hash of the chain of the broker's audit log, 32 bytes; the first follows 32 zero bytes. */
+export function auditHash(previous: Uint8Array, entry: Uint8Array): Uint8Array {
+  return sha256(pae(AUDIT, Buffer.concat([bytes(previous), bytes(entry)])));
+}
+
+/** What is signed of an operator's word for a key, before its encoding. */
+export function voucherBody(agentId: string, key: AgentKey, voucher: KeyVoucher): Buffer {
+  const names = [text(agentId), text(key.keyId), bytes(key.publicKey), text(voucher.operatorKeyId)];
+  return Buffer.concat([...names, time(voucher.notAfterTime)]);
+}
+
+/**
+ * Checks an operator's word that the key is the agent's, at this time. `operatorKey` is the operator's public key, 32 bytes.
+ * Throws VerificationError: KEY_NOT_VALID if the word's time is over, KEY_WEAK or SIGNATURE_INVALID.
+ */
+export function verifyVoucher(agentId: string, key: AgentKey, voucher: KeyVoucher, operatorKey: Uint8Array, at: Date): void {
+  const end = voucher.notAfterTime;
+  if (end !== undefined && nanoseconds(timestampFromDate(at)) >= nanoseconds(end)) {
+    throw new VerificationError("KEY_NOT_VALID", `the voucher for key ${key.keyId} is over`);
+  }
+  const operator = create(AgentKeySchema, { keyId: voucher.operatorKeyId, publicKey: operatorKey });
+  verify(operator, pae(VOUCHER, voucherBody(agentId, key, voucher)), voucher.signature);
 }
 
 const KEY_BYTES = 32;

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { sign } from "node:crypto";
 import { execFileSync } from "node:child_process";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -24,6 +25,7 @@ import {
   verifyEnvelope,
 } from "../src/index.js";
 import { checkedReceipt } from "../src/agent.js";
+import { pae, voucherBody } from "../src/signing.js";
 import { Jobs, Poison } from "../src/serve.js";
 import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
 
@@ -228,6 +230,22 @@ test("what does not verify is not given out", async () => {
     deadLetters.map(({ reason }) => reason),
     [v1.DeadLetterReason.POISON],
   );
+});
+
+test("only vouched keys are good where operators are known", async () => {
+  const [operator, options] = [generateKey(), broker.options("alice")];
+  const key = create(v1.AgentKeySchema, { keyId: "k1", publicKey: publicBytes(options.key) });
+  const voucher = create(v1.KeyVoucherSchema, { operatorKeyId: "ops" });
+  const signed = pae("application/vnd.baton.key-voucher.v1", voucherBody(options.agentId, key, voucher));
+  voucher.signature = new Uint8Array(sign(null, signed, operator));
+  key.vouchers.push(voucher);
+  const alice = await agents.connect({ ...options, card: { keys: [key] } });
+  const mallory = await agents.named("mallory");
+  const operatorKeys = new Map([["ops", publicBytes(operator)]]);
+  const bob = await agents.connect({ ...broker.options("bob"), operatorKeys });
+  await mallory.send(bob.id, {}, hello("nobody vouches for me"));
+  await alice.send(bob.id, {}, hello("hello"));
+  assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "hello");
 });
 
 test("a receipt must be for the message", async () => {

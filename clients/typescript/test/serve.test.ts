@@ -8,6 +8,7 @@ import {
   type Agent,
   BatonError,
   bytesSection,
+  type Delivery,
   HandlerTimeout,
   type Handlers,
   HandoffEnded,
@@ -42,7 +43,7 @@ async function own(settings?: string): Promise<Broker> {
   return started;
 }
 
-const SHORT_ACK_WAIT = 'enrollment = "open"\n[delivery]\nack_wait_ms = 300';
+const SHORT_ACK_WAIT = 'enrollment = "open"\n[delivery]\nack_wait_ms = 1000';
 
 function hello(text = ""): v1.Info {
   return create(v1.InfoSchema, { text });
@@ -272,7 +273,7 @@ test("a delivery is extended while its handler works", async () => {
       const { attempt, deliveryId } = delivery;
       if (text === "long") {
         calls++;
-        await wait(2000); // many times the ack wait: the work itself, no waiting for anything
+        await wait(3000); // three times the ack wait: the work itself, no waiting for anything
       }
       if (delivery.deliveryId !== deliveryId) finished.fail(new Error("it was delivered again"));
       finished.push(attempt);
@@ -334,7 +335,8 @@ test("credit bounds what is in work", async () => {
 
 test("serve stops in order", async () => {
   const alice = await agents.named("alice");
-  const bob = await agents.connect({ ...broker.options("bob"), credit: 1 });
+  const options = { ...broker.options("bob"), credit: 1 };
+  const bob = await agents.connect(options);
   const [begun, goOn] = [deferred<undefined>(), deferred<undefined>()];
   const stop = serve(bob, {
     info: async () => {
@@ -348,8 +350,8 @@ test("serve stops in order", async () => {
   const stopping = stop();
   goOn.resolve(undefined);
   await stopping;
-  // What was in work was acked; the rest is there, and serving can begin again.
-  const later = await new Mail(bob).next("baton.v1.Info");
+  // What was in work was acked; the rest is there, also for another session: this one takes nothing any more.
+  const later = await new Mail(await agents.connect(options)).next("baton.v1.Info");
   assert.deepEqual([later.payload.text, later.attempt], ["for later", 1]);
 });
 
@@ -517,4 +519,31 @@ test("an offer that is too late ends", async () => {
     await assert.rejects(offer.accept(), HandoffEnded);
     break;
   }
+});
+
+test("a message that is delivered again while its handler works is not handled twice", async () => {
+  const b = await own();
+  const [alice, bob] = [await agents.connect(b.options("alice")), await agents.connect(b.options("bob"))];
+  const begun = new Queue<Delivery>();
+  const goOn = deferred<undefined>();
+  serve(bob, {
+    info: async (_, delivery) => {
+      begun.push(delivery);
+      await goOn.promise;
+    },
+  });
+  await alice.send(bob.id, {}, hello());
+  const delivery = await taken(begun);
+  const { session } = delivery;
+  await b.kill();
+  await b.restart();
+  const again = async (): Promise<void> => {
+    while (delivery.session === session) await wait(10);
+  };
+  await patient(again());
+  goOn.resolve(undefined);
+  await alice.send(bob.id, {}, hello("last"));
+  const last = await taken(begun);
+  assert.ok(last.payload?.$typeName === "baton.v1.Info");
+  assert.equal(last.payload.text, "last");
 });

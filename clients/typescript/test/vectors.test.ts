@@ -76,7 +76,19 @@ interface Digests {
     body: string;
     signature: string;
   }[];
+  operator_public_key: string;
+  vouchers: {
+    name: string;
+    agent_id: string;
+    key_id: string;
+    public_key: string;
+    operator_key_id: string;
+    not_after_time: Time;
+    body: string;
+    signature: string;
+  }[];
   custody: { entries: string[]; hashes: string[] };
+  audit: { entries: string[]; hashes: string[] };
 }
 
 /** Numbers above 2^53 keep their digits: they are read as text. */
@@ -223,14 +235,37 @@ describe("digests", () => {
     });
   }
 
-  test("custody chain", () => {
-    let head: Uint8Array = new Uint8Array(32);
-    assert.ok(digests.custody.entries.length > 0);
-    digests.custody.entries.forEach((entry, i) => {
-      head = signing.custodyHash(head, unhex(entry));
-      assert.equal(hex(head), digests.custody.hashes[i]);
+  for (const one of digests.vouchers) {
+    test(`voucher: ${one.name}`, () => {
+      const key = create(v1.AgentKeySchema, { keyId: one.key_id, publicKey: unhex(one.public_key) });
+      const voucher = create(v1.KeyVoucherSchema, {
+        operatorKeyId: one.operator_key_id,
+        ...named("notAfterTime", one.not_after_time),
+        signature: unhex(one.signature),
+      });
+      assert.equal(hex(signing.voucherBody(one.agent_id, key, voucher)), one.body);
+      const verify = (agentId: string, seconds: number) => () => {
+        signing.verifyVoucher(agentId, key, voucher, unhex(digests.operator_public_key), new Date(seconds * 1000));
+      };
+      verify(one.agent_id, 1_600_000_000)();
+      assert.throws(verify("another", 1_600_000_000), refusedFor("SIGNATURE_INVALID"));
+      if (one.not_after_time) assert.throws(verify(one.agent_id, one.not_after_time[0] + 1), refusedFor("KEY_NOT_VALID"));
     });
-  });
+  }
+
+  for (const [name, chain, next] of [
+    ["custody", digests.custody, signing.custodyHash],
+    ["audit", digests.audit, signing.auditHash],
+  ] as const) {
+    test(`${name} chain`, () => {
+      let head: Uint8Array = new Uint8Array(32);
+      assert.ok(chain.entries.length > 0);
+      chain.entries.forEach((entry, i) => {
+        head = next(head, unhex(entry));
+        assert.equal(hex(head), chain.hashes[i]);
+      });
+    });
+  }
 });
 
 test("a section without content has no digest", () => {

@@ -1,0 +1,80 @@
+package baton
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+const custodyPage = 200
+
+// AuditTask reads the custody log of a task that this agent takes or took part in, and checks all of it: the chain of
+// hashes without a gap, the broker's receipt for every accepted envelope, and the envelopes themselves with their senders'
+// signatures. It returns the entries, oldest first; their states say what became of the task. It fails with a
+// VerificationError, CUSTODY_INVALID or what is wrong with a signature: also KEY_NOT_VALID, if a sender's key was revoked
+// since.
+func (a *Agent) AuditTask(ctx context.Context, taskID string) ([]*v1.CustodyEntry, error) {
+	broker, err := a.GetAgent(ctx, brokerID)
+	if err != nil {
+		return nil, err
+	}
+	var entries []*v1.CustodyEntry
+	head := make([]byte, 32)
+	for {
+		page, err := call(ctx, a, a.tasks.GetCustodyLog, &v1.GetCustodyLogRequest{
+			TaskId: taskID, AfterNumber: uint64(len(entries)), PageSize: custodyPage, IncludeEnvelopes: true,
+		})
+		if err != nil {
+			return nil, err
+		}
+		for _, found := range page.GetEntries() {
+			head = CustodyHash(head, found.GetEntryBytes())
+			entry, err := a.auditEntry(ctx, found, uint64(len(entries)+1), head, broker.GetCard().GetKeys())
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, entry)
+		}
+		switch length := uint64(len(entries)); {
+		case length >= page.GetCustodyLength():
+			return entries, nil
+		case len(page.GetEntries()) == 0:
+			return nil, custodyInvalid(length+1, "it is missing")
+		}
+	}
+}
+
+func (a *Agent) auditEntry(
+	ctx context.Context, found *v1.CustodyLogEntry, number uint64, head []byte, brokerKeys []*v1.AgentKey,
+) (*v1.CustodyEntry, error) {
+	entry := &v1.CustodyEntry{}
+	if err := proto.Unmarshal(found.GetEntryBytes(), entry); err != nil || entry.GetNumber() != number {
+		return nil, custodyInvalid(number, "it does not parse, or is another one")
+	}
+	if !bytes.Equal(head, found.GetCustodyHash()) {
+		return nil, custodyInvalid(number, "the chain breaks")
+	}
+	accepted := entry.GetAccepted()
+	if accepted == nil {
+		return entry, nil
+	}
+	receipt := found.GetReceipt()
+	if receipt.GetMessageId() != accepted.GetMessageId() || !bytes.Equal(receipt.GetCustodyHash(), head) {
+		return nil, custodyInvalid(number, "the receipt is not its own")
+	}
+	if err := VerifyReceipt(receipt, keyOf(brokerKeys, receipt.GetKeyId())); err != nil {
+		return nil, err
+	}
+	if !bytes.Equal(sum(pae(envelopeType, envelopeBody(found.GetEnvelope()))), accepted.GetContentDigest()) {
+		return nil, custodyInvalid(number, "the envelope is not its own")
+	}
+	return entry, a.verifySender(ctx, found.GetEnvelope())
+}
+
+func custodyInvalid(number uint64, text string) error {
+	return &VerificationError{"CUSTODY_INVALID", fmt.Sprintf("entry %d: %s", number, text)}
+}

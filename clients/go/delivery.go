@@ -1,0 +1,291 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+// brokerID is the agent id of every broker.
+const brokerID = "baton"
+
+// Delivery is a message handed out to this agent, its signature checked.
+type Delivery struct {
+	// As its sender sent it.
+	Envelope *v1.Envelope
+	// The payload as the message of baton.v1 that message_type names, for example *v1.HandoffRequest; nil where this
+	// version does not know the type.
+	Payload proto.Message
+	// The how-manieth handing-out it is; more than 1 means that the message may be known already.
+	Attempt uint32
+	// The message's place in the order of everything that the broker stored.
+	Sequence uint64
+	// The handoff that it belongs to, if any. Of a request that was redriven this is not the message_id.
+	HandoffID string
+
+	agent  *Agent
+	mu     sync.Mutex
+	id     string
+	from   *session
+	become outcome
+}
+
+type outcome int
+
+const (
+	open outcome = iota
+	acked
+	nacked
+)
+
+// About is what an answer to the delivery is about.
+func (d *Delivery) About() About {
+	return About{TaskID: d.Envelope.GetTaskId(), Epoch: d.Envelope.GetEpoch(), CorrelationID: d.HandoffID}
+}
+
+// Ack takes it: it is never delivered again. Serve does so by itself when a handler returns nil; a handler that acks
+// before may take its time, and what it returns then is only logged. It fails with an Error: DELIVERY_UNKNOWN if its time
+// was over.
+func (d *Delivery) Ack(ctx context.Context) error {
+	_, err := d.acknowledge(ctx, &v1.Acknowledgement{Outcome: &v1.Acknowledgement_Ack{Ack: &v1.Ack{}}})
+	return d.settled(acked, err)
+}
+
+// Nack does not take it. It is delivered again after the wait, or by the broker's backoff if that is 0; for POISON never.
+// The text is at most 4096 bytes.
+func (d *Delivery) Nack(ctx context.Context, cause v1.NackCause, retryAfter time.Duration, text string) error {
+	nack := &v1.Nack{Cause: cause, ReasonText: clipped(text)}
+	if retryAfter > 0 {
+		nack.RetryAfter = durationpb.New(retryAfter)
+	}
+	_, err := d.acknowledge(ctx, &v1.Acknowledgement{Outcome: &v1.Acknowledgement_Nack{Nack: nack}})
+	return d.settled(nacked, err)
+}
+
+// Extend asks for more time, from now: at most 10 minutes, the ack wait if it is 0. It returns the new deadline. Serve
+// does so by itself.
+func (d *Delivery) Extend(ctx context.Context, extension time.Duration) (time.Time, error) {
+	extend := &v1.Extend{}
+	if extension > 0 {
+		extend.Extension = durationpb.New(extension)
+	}
+	answer, err := d.acknowledge(ctx, &v1.Acknowledgement{Outcome: &v1.Acknowledgement_Extend{Extend: extend}})
+	return answer.GetAckDeadline().AsTime(), err
+}
+
+func (d *Delivery) acknowledge(ctx context.Context, acknowledgement *v1.Acknowledgement) (*v1.Acknowledged, error) {
+	id, from := d.handle()
+	acknowledgement.DeliveryId = id
+	request := &v1.ConnectRequest{Request: &v1.ConnectRequest_Acknowledgement{Acknowledgement: acknowledgement}}
+	answer, err := from.ask(ctx, request)
+	return answer.GetAcknowledged(), err
+}
+
+func (d *Delivery) handle() (string, *session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.id, d.from
+}
+
+func (d *Delivery) settled(outcome outcome, err error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err == nil {
+		d.become = outcome
+	}
+	return err
+}
+
+func (d *Delivery) outcome() outcome {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.become
+}
+
+// renew makes a later handing-out of the same message the one to acknowledge.
+func (d *Delivery) renew(later *Delivery) {
+	id, from := later.handle()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.id, d.from = id, from
+}
+
+// Receive waits for the next delivery; the caller acknowledges it. For most agents Serve is better, which does that by
+// itself. The sender's signature is checked end to end: a message that does not verify is nacked as POISON, so that the
+// broker keeps it as a dead letter, and is not given out.
+func (a *Agent) Receive(ctx context.Context) (*Delivery, error) {
+	if err := a.takeMail(ctx); err != nil {
+		return nil, err
+	}
+	for {
+		select {
+		case entry := <-a.inbox:
+			if d := a.checked(ctx, entry); d != nil {
+				return d, nil
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-a.life.Done():
+			return nil, a.Err()
+		}
+	}
+}
+
+// SetCredit sets how many deliveries may be handed out and not yet acknowledged, 0 (a pause) to 4096, on this session and
+// on later ones. Serve and Receive begin with Options.Credit.
+func (a *Agent) SetCredit(ctx context.Context, maxOutstanding uint32) error {
+	a.crediting.Lock()
+	defer a.crediting.Unlock()
+	a.mu.Lock()
+	a.credit = maxOutstanding
+	s := a.session
+	a.mu.Unlock()
+	if s == nil {
+		return nil // the next one begins with it
+	}
+	return s.giveCredit(ctx, maxOutstanding)
+}
+
+// takeMail gives the first credit.
+func (a *Agent) takeMail(ctx context.Context) error {
+	a.mu.Lock()
+	taking := a.taking
+	a.taking = true
+	a.mu.Unlock()
+	if taking {
+		return nil
+	}
+	return a.SetCredit(ctx, a.options.Credit)
+}
+
+// checked is the delivery if its signature and its form are right, else nil.
+func (a *Agent) checked(ctx context.Context, entry inboxEntry) *Delivery {
+	if entry.session.ended.Err() != nil {
+		return nil // it will be delivered again
+	}
+	envelope := entry.delivery.GetEnvelope()
+	d := &Delivery{
+		Envelope: envelope, Attempt: entry.delivery.GetAttempt(), Sequence: entry.delivery.GetSequence(),
+		HandoffID: orElse(entry.delivery.GetHandoffId(), handoffOf(envelope)),
+		agent:     a, id: entry.delivery.GetDeliveryId(), from: entry.session,
+	}
+	err := a.verifySender(ctx, envelope)
+	if err == nil {
+		d.Payload, err = PayloadOf(envelope)
+	}
+	if err == nil {
+		return d
+	}
+	log := a.options.Logger.With("message_id", envelope.GetMessageId(), "sender_id", envelope.GetSenderId())
+	cause := v1.NackCause_NACK_CAUSE_FAILURE
+	var forged *VerificationError
+	if errors.As(err, &forged) {
+		cause = v1.NackCause_NACK_CAUSE_POISON
+	}
+	log.Warn("a delivery was not taken", "error", err)
+	if err := d.Nack(ctx, cause, 0, err.Error()); err != nil {
+		log.Warn("failed to nack", "error", err)
+	}
+	return nil
+}
+
+func handoffOf(envelope *v1.Envelope) string {
+	if envelope.GetMessageType() == v1.MessageType_MESSAGE_TYPE_HANDOFF_REQUEST {
+		return envelope.GetMessageId()
+	}
+	return envelope.GetCorrelationId()
+}
+
+// keyCache holds the keys of other agents for a minute: so late a revocation is noticed.
+type keyCache struct {
+	mu    sync.Mutex
+	known map[string]knownKeys
+}
+
+type knownKeys struct {
+	keys  []*v1.AgentKey
+	until time.Time
+}
+
+// verifySender checks an envelope by its sender's key: pinned, known, or from the directory.
+func (a *Agent) verifySender(ctx context.Context, envelope *v1.Envelope) error {
+	sender, keyID := envelope.GetSenderId(), envelope.GetKeyId()
+	if pinned, ok := a.options.PinnedKeys[sender]; ok {
+		return verifyByOneOf(envelope, pinned)
+	}
+	a.keys.mu.Lock()
+	known := a.keys.known[sender]
+	a.keys.mu.Unlock()
+	if time.Now().Before(known.until) && keyOf(known.keys, keyID) != nil {
+		return a.verifyVouched(envelope, known.keys)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	found, err := a.GetAgent(ctx, sender)
+	if err != nil {
+		return err
+	}
+	keys := found.GetCard().GetKeys()
+	a.keys.mu.Lock()
+	if len(a.keys.known) >= creditMax || a.keys.known == nil {
+		a.keys.known = map[string]knownKeys{}
+	}
+	a.keys.known[sender] = knownKeys{keys, time.Now().Add(keysKeptFor)}
+	a.keys.mu.Unlock()
+	return a.verifyVouched(envelope, keys)
+}
+
+// verifyVouched checks an envelope by a key of the directory, whose word may not be enough. The broker's own messages are
+// always its own word.
+func (a *Agent) verifyVouched(envelope *v1.Envelope, keys []*v1.AgentKey) error {
+	sender, key := envelope.GetSenderId(), keyOf(keys, envelope.GetKeyId())
+	if key != nil && len(a.options.OperatorKeys) > 0 && sender != brokerID && !a.isVouched(sender, key) {
+		return &VerificationError{"KEY_UNKNOWN", "no operator vouches for key " + key.GetKeyId() + " of " + sender}
+	}
+	return verifyByOneOf(envelope, keys)
+}
+
+func (a *Agent) isVouched(agentID string, key *v1.AgentKey) bool {
+	return slices.ContainsFunc(key.GetVouchers(), func(voucher *v1.KeyVoucher) bool {
+		operator, ok := a.options.OperatorKeys[voucher.GetOperatorKeyId()]
+		return ok && VerifyVoucher(agentID, key, voucher, operator, time.Now()) == nil
+	})
+}
+
+func verifyByOneOf(envelope *v1.Envelope, keys []*v1.AgentKey) error {
+	key := keyOf(keys, envelope.GetKeyId())
+	if key == nil {
+		text := envelope.GetSenderId() + " has no key " + envelope.GetKeyId()
+		return &VerificationError{"KEY_UNKNOWN", text}
+	}
+	return VerifyEnvelope(envelope, key)
+}
+
+func keyOf(keys []*v1.AgentKey, keyID string) *v1.AgentKey {
+	for _, key := range keys {
+		if key.GetKeyId() == keyID {
+			return key
+		}
+	}
+	return nil
+}
+
+// clipped keeps a text for people within its bound of 4096 bytes.
+func clipped(text string) string {
+	const most = 4000
+	if len(text) <= most {
+		return text
+	}
+	end := most
+	for end > 0 && text[end]&0xc0 == 0x80 { // not within a character
+		end--
+	}
+	return text[:end]
+}

@@ -1,0 +1,178 @@
+package baton
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+// A message that waited for longer than this may be made anew when the broker finds it too old.
+const resignAfter = time.Second
+
+// Send signs and sends a payload of baton.v1, and waits for the broker's receipt, whose signature it checks. When the
+// session breaks it sends the same envelope again on the next one, so that the message is taken once, for as long as ctx
+// allows. It fails with an Error if the broker refuses, with a VerificationError if the receipt is not the broker's.
+func (a *Agent) Send(ctx context.Context, receiverID string, about About, payload proto.Message) (*v1.Receipt, error) {
+	envelope, err := NewEnvelope(a.options.AgentID, receiverID, about, payload)
+	if err != nil {
+		return nil, err
+	}
+	made := time.Now()
+	SignEnvelope(envelope, a.options.KeyID, a.options.Key)
+	receipt, err := a.SendEnvelope(ctx, envelope)
+	var refused *Error
+	isOld := errors.As(err, &refused) && refused.ErrorCode() == v1.ErrorCode_ERROR_CODE_TIMESTAMP_OUTSIDE_WINDOW
+	if isOld && time.Since(made) > resignAfter {
+		// The broker was away for longer than its clock window. It knows repeats before it looks at the time, so that the
+		// message was not taken before and may be made anew. A clock that is off is refused again.
+		envelope.Timestamp = timestamppb.Now()
+		SignEnvelope(envelope, a.options.KeyID, a.options.Key)
+		return a.SendEnvelope(ctx, envelope)
+	}
+	return receipt, err
+}
+
+// SendEnvelope sends an envelope as it is: one that was made by NewEnvelope and SignEnvelope, perhaps before. As Send; the
+// same envelope again gives the first receipt again.
+func (a *Agent) SendEnvelope(ctx context.Context, envelope *v1.Envelope) (*v1.Receipt, error) {
+	for {
+		s, err := a.current(ctx)
+		if err != nil {
+			return nil, err
+		}
+		answer, err := s.ask(ctx, &v1.ConnectRequest{Request: &v1.ConnectRequest_Envelope{Envelope: envelope}})
+		var refused *Error
+		switch {
+		case err == nil:
+			return checkedReceipt(answer.GetReceipt(), envelope, s.welcome.GetBrokerKey())
+		case errors.Is(err, errSessionEnded):
+			continue
+		case errors.As(err, &refused) && refused.Code == codes.Unavailable:
+			// SHUTTING_DOWN, or a disk that is full: nobody knows whether it was taken.
+			if err := sleep(ctx, max(refused.RetryDelay, reconnectFirst)); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, err
+		}
+	}
+}
+
+func checkedReceipt(receipt *v1.Receipt, envelope *v1.Envelope, brokerKey *v1.AgentKey) (*v1.Receipt, error) {
+	if err := VerifyReceipt(receipt, brokerKey); err != nil {
+		return nil, err
+	}
+	if receipt.GetMessageId() != envelope.GetMessageId() {
+		return nil, &VerificationError{"SIGNATURE_INVALID", "the receipt is for another message, " + receipt.GetMessageId()}
+	}
+	return receipt, nil
+}
+
+// RequestHandoff asks an agent, or any able one of "type:NAME", to take a task. The receipt's handoff_id names the
+// handoff. A task that is new is made by it, owned by this agent at epoch 1.
+func (a *Agent) RequestHandoff(
+	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest,
+) (*v1.Receipt, error) {
+	return a.Send(ctx, receiverID, About{TaskID: taskID, Epoch: epoch}, request)
+}
+
+// Accept takes the handoff of a delivered HandoffRequest. A nil accept asks for the whole context.
+func (a *Agent) Accept(ctx context.Context, request *Delivery, accept *v1.HandoffAccept) (*v1.Receipt, error) {
+	if accept == nil {
+		accept = &v1.HandoffAccept{}
+	}
+	return a.Reply(ctx, request, accept)
+}
+
+// Reject does not take the handoff of a delivered HandoffRequest.
+func (a *Agent) Reject(ctx context.Context, request *Delivery, reason v1.RejectReason, text string) (*v1.Receipt, error) {
+	return a.Reply(ctx, request, &v1.HandoffReject{Reason: reason, ReasonText: clipped(text)})
+}
+
+// SendContext sends the context that a delivered HandoffAccept waits for: of these sections those that it wants.
+func (a *Agent) SendContext(
+	ctx context.Context, accept *Delivery, sections ...*v1.ContextSection,
+) (*v1.Receipt, error) {
+	wanted := map[string]bool{}
+	if payload, ok := accept.Payload.(*v1.HandoffAccept); ok {
+		for _, name := range payload.GetWantedSections() {
+			wanted[name] = true
+		}
+	}
+	transfer := &v1.TaskContextTransfer{}
+	for _, section := range sections {
+		if len(wanted) == 0 || wanted[section.GetName()] {
+			transfer.Sections = append(transfer.Sections, section)
+		}
+	}
+	transfer.ContextDigest = ContextDigest(transfer.GetSections())
+	return a.Reply(ctx, accept, transfer)
+}
+
+// Complete takes the task over with a delivered TaskContextTransfer, whose digest it checks: it fails with a
+// VerificationError, CONTEXT_DIGEST_MISMATCH. From the receipt on this agent owns the task, at the receipt's epoch.
+func (a *Agent) Complete(ctx context.Context, transfer *Delivery) (*v1.Receipt, error) {
+	payload, ok := transfer.Payload.(*v1.TaskContextTransfer)
+	if !ok {
+		return nil, errors.New("baton: Complete needs a delivered TaskContextTransfer")
+	}
+	digest := ContextDigest(payload.GetSections())
+	if !bytes.Equal(digest, payload.GetContextDigest()) {
+		return nil, &VerificationError{"CONTEXT_DIGEST_MISMATCH", "the context is not the one that was sent"}
+	}
+	complete := &v1.HandoffComplete{Outcome: v1.HandoffOutcome_HANDOFF_OUTCOME_SUCCESS, ContextDigest: digest}
+	return a.Reply(ctx, transfer, complete)
+}
+
+// FailTakeover says that the task cannot be taken over with a delivered TaskContextTransfer: its sender keeps it.
+func (a *Agent) FailTakeover(ctx context.Context, transfer *Delivery, details string) (*v1.Receipt, error) {
+	complete := &v1.HandoffComplete{Outcome: v1.HandoffOutcome_HANDOFF_OUTCOME_FAILURE, Details: clipped(details)}
+	return a.Reply(ctx, transfer, complete)
+}
+
+// Cancel takes back a handoff that this agent asked for, before it is complete.
+func (a *Agent) Cancel(ctx context.Context, handoffID, text string) (*v1.Receipt, error) {
+	handoff, err := a.GetHandoff(ctx, handoffID)
+	if err != nil {
+		return nil, err
+	}
+	about := About{TaskID: handoff.GetTaskId(), Epoch: handoff.GetEpoch(), CorrelationID: handoffID}
+	return a.Send(ctx, handoff.GetCandidateId(), about, &v1.HandoffCancel{ReasonText: clipped(text)})
+}
+
+// UpdateStatus says how a task is doing, as its owner at this epoch.
+func (a *Agent) UpdateStatus(
+	ctx context.Context, taskID string, epoch uint64, update *v1.TaskStatusUpdate,
+) (*v1.Receipt, error) {
+	return a.Send(ctx, "", About{TaskID: taskID, Epoch: epoch}, update)
+}
+
+// KeepTurn asks for more time for the step of a handoff that is this agent's: an accept, a context or a completion that
+// takes longer than its timeout. A request must be acked before: from then on its accept timeout runs.
+func (a *Agent) KeepTurn(ctx context.Context, delivery *Delivery, details string) (*v1.Receipt, error) {
+	update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Details: details}
+	return a.Reply(ctx, delivery, update)
+}
+
+// Reply answers a delivery: to its sender, about the same task and handoff.
+func (a *Agent) Reply(ctx context.Context, to *Delivery, payload proto.Message) (*v1.Receipt, error) {
+	return a.Send(ctx, to.Envelope.GetSenderId(), to.About(), payload)
+}
+
+// Invite makes an invitation: whoever has it may register one new agent, agentID or any if that is empty. The token is an
+// operator's. It returns the secret.
+func (a *Agent) Invite(ctx context.Context, operatorToken, agentID string, lifetime time.Duration) (string, error) {
+	request := &v1.CreateInvitationRequest{AgentId: agentID, Lifetime: durationOf(lifetime)}
+	answer, err := a.agents.CreateInvitation(withToken(ctx, operatorToken), request)
+	if err != nil {
+		return "", errorOf(ctx, err)
+	}
+	return answer.GetInvitation(), nil
+}

@@ -1,0 +1,331 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+const (
+	reconnectFirst = 100 * time.Millisecond
+	reconnectMost  = 10 * time.Second
+	// How long a session that was told to go away is still read, for answers on their way.
+	goAwayPatience = 5 * time.Second
+)
+
+// session is one Connect stream: answers are matched to their questions.
+type session struct {
+	stream  v1.BrokerService_ConnectClient
+	welcome *v1.Welcome
+	frames  chan *v1.ConnectRequest
+	ended   context.Context
+	end     context.CancelCauseFunc
+
+	mu      sync.Mutex
+	answers map[uint64]chan *v1.ConnectResponse
+	next    uint64
+	leaving bool // told to go away: asks nothing new
+	wait    time.Duration
+}
+
+type inboxEntry struct {
+	delivery *v1.Delivery
+	session  *session
+}
+
+// open proves who the agent is and opens a session.
+func (a *Agent) open(ctx context.Context) (*session, error) {
+	if err := a.prove(ctx); err != nil {
+		return nil, err
+	}
+	ended, end := context.WithCancelCause(a.life)
+	// The stream lives as long as the session; ctx is only for its beginning.
+	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	stream, err := a.broker.Connect(a.Authorize(ended))
+	if err != nil {
+		end(err)
+		return nil, errorOf(ctx, err)
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		end(err)
+		return nil, errorOf(ctx, err)
+	}
+	if !stop() || first.GetWelcome().GetBrokerKey() == nil {
+		err := &Error{Code: codes.Internal, Reason: "MALFORMED", Message: "the first frame is not a welcome"}
+		end(err)
+		return nil, err
+	}
+	s := &session{
+		stream: stream, welcome: first.GetWelcome(), frames: make(chan *v1.ConnectRequest),
+		ended: ended, end: end, answers: map[uint64]chan *v1.ConnectResponse{},
+	}
+	a.running.Go(s.write)
+	a.running.Go(func() { s.read(a) })
+	a.running.Go(func() { s.beat(a) })
+	return s, nil
+}
+
+// keepConnected opens the next session whenever one has ended.
+func (a *Agent) keepConnected(s *session) {
+	for {
+		a.enterSession(s)
+		<-s.ended.Done()
+		a.setSession(nil)
+		if a.life.Err() != nil {
+			return
+		}
+		a.options.Logger.Info("the session has ended; connecting again", "cause", context.Cause(s.ended))
+		next, err := a.reopen(s.reconnectAfter())
+		if err != nil {
+			a.end(err)
+			return
+		}
+		s = next
+	}
+}
+
+func (a *Agent) reopen(wait time.Duration) (*session, error) {
+	backoff, refusals := reconnectFirst, 0
+	for {
+		if err := sleep(a.life, max(wait, jittered(backoff))); err != nil {
+			return nil, err
+		}
+		a.conn.ResetConnectBackoff()
+		ctx, cancel := context.WithTimeout(a.life, callTimeout)
+		s, err := a.open(ctx)
+		cancel()
+		if err == nil {
+			return s, nil
+		}
+		// A broker that answers slowly is one to ask again. One that restarts between two steps of the proof refuses the
+		// second, so that a refusal counts when it comes twice.
+		if !isPassing(err) && !errors.Is(err, context.DeadlineExceeded) {
+			if refusals++; refusals > 1 || a.life.Err() != nil {
+				return nil, err
+			}
+		}
+		a.options.Logger.Debug("failed to connect", "error", a.tls.explain(err))
+		wait = 0
+		var refused *Error
+		if errors.As(err, &refused) {
+			wait = refused.RetryDelay
+		}
+		backoff = min(2*backoff, reconnectMost)
+	}
+}
+
+// enterSession makes a session the present one and says how much mail the agent takes.
+func (a *Agent) enterSession(s *session) {
+	a.crediting.Lock()
+	defer a.crediting.Unlock()
+	a.setSession(s)
+	a.mu.Lock()
+	credit := a.credit
+	a.mu.Unlock()
+	if credit > 0 {
+		if err := s.giveCredit(a.life, credit); err != nil {
+			s.end(err)
+		}
+	}
+}
+
+func (a *Agent) setSession(s *session) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.session = s
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// current waits for a session that takes questions.
+func (a *Agent) current(ctx context.Context) (*session, error) {
+	for {
+		a.mu.Lock()
+		s, changed := a.session, a.changed
+		a.mu.Unlock()
+		if s != nil && s.isOpen() {
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-a.life.Done():
+			return nil, a.Err()
+		}
+	}
+}
+
+// ask sends a frame and waits for its answer. It fails with errSessionEnded when the session ends before.
+func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.ConnectResponse, error) {
+	answer := make(chan *v1.ConnectResponse, 1)
+	s.mu.Lock()
+	if s.leaving {
+		s.mu.Unlock()
+		return nil, errSessionEnded
+	}
+	s.next++
+	id := s.next
+	s.answers[id] = answer
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.answers, id)
+		s.mu.Unlock()
+	}()
+	request.RequestId = id
+	select {
+	case s.frames <- request:
+	case <-s.ended.Done():
+		return nil, errSessionEnded
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case response := <-answer:
+		return checkAnswer(response)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-s.ended.Done():
+	}
+	select {
+	case response := <-answer: // it came just before the end
+		return checkAnswer(response)
+	default:
+		return nil, errSessionEnded
+	}
+}
+
+// giveCredit is no error where the session ends: the next one begins with the credit.
+func (s *session) giveCredit(ctx context.Context, maxOutstanding uint32) error {
+	credit := &v1.Credit{MaxOutstanding: maxOutstanding}
+	_, err := s.ask(ctx, &v1.ConnectRequest{Request: &v1.ConnectRequest_Credit{Credit: credit}})
+	if errors.Is(err, errSessionEnded) {
+		return nil
+	}
+	return err
+}
+
+func checkAnswer(response *v1.ConnectResponse) (*v1.ConnectResponse, error) {
+	if refused := response.GetError(); refused != nil {
+		return nil, errorOfStatus(status.FromProto(refused))
+	}
+	return response, nil
+}
+
+func (s *session) isOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.leaving && s.ended.Err() == nil
+}
+
+func (s *session) write() {
+	for {
+		select {
+		case frame := <-s.frames:
+			// What went wrong, if anything did, the reader learns.
+			if s.stream.Send(frame) != nil {
+				return
+			}
+		case <-s.ended.Done():
+			return
+		}
+	}
+}
+
+func (s *session) read(a *Agent) {
+	for {
+		frame, err := s.stream.Recv()
+		if err != nil {
+			s.leave(0)
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the broker closed it")
+			}
+			s.end(err)
+			return
+		}
+		switch response := frame.GetResponse().(type) {
+		case *v1.ConnectResponse_Delivery:
+			select {
+			case a.inbox <- inboxEntry{response.Delivery, s}:
+			case <-s.ended.Done():
+			}
+		case *v1.ConnectResponse_GoAway:
+			s.leave(response.GoAway.GetReconnectAfter().AsDuration())
+			time.AfterFunc(goAwayPatience, func() { s.end(errors.New(response.GoAway.GetReasonText())) })
+		default:
+			s.answered(a, frame)
+		}
+	}
+}
+
+func (s *session) leave(wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = true
+	s.wait = max(s.wait, wait)
+}
+
+func (s *session) reconnectAfter() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wait
+}
+
+func (s *session) answered(a *Agent, frame *v1.ConnectResponse) {
+	s.mu.Lock()
+	answer := s.answers[frame.GetRequestId()]
+	s.mu.Unlock()
+	if answer != nil {
+		select {
+		case answer <- frame:
+		default: // a second answer to one question
+		}
+	} else if refused := frame.GetError(); refused != nil {
+		a.options.Logger.Warn("the broker refused a frame that nobody waits for", "error", refused.GetMessage())
+	}
+}
+
+// beat says that the agent is there, as often as the broker wants.
+func (s *session) beat(a *Agent) {
+	interval := s.welcome.GetHeartbeatInterval().AsDuration()
+	for interval > 0 {
+		a.mu.Lock()
+		heartbeat := proto.CloneOf(a.heartbeat)
+		a.mu.Unlock()
+		select {
+		case s.frames <- &v1.ConnectRequest{Request: &v1.ConnectRequest_Heartbeat{Heartbeat: heartbeat}}:
+		case <-s.ended.Done():
+			return
+		}
+		if sleep(s.ended, interval) != nil {
+			return
+		}
+	}
+}
+
+func sleep(ctx context.Context, span time.Duration) error {
+	timer := time.NewTimer(span)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// jittered is the span, give or take a fifth: a thousand agents shall not come back in the same moment.
+func jittered(span time.Duration) time.Duration {
+	return time.Duration(float64(span) * (0.8 + 0.4*rand.Float64()))
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Everything that must hold for the TypeScript client: the stubs are those of the schema, it builds from nothing, eslint is content, the tests pass against a
+# real broker, and the package that would be published can be installed and imported.
+#
+#   BATON_BIN=target/debug/baton clients/typescript/ci.sh
+#
+# Needs node and npm; package-lock.json has all versions but that of buf, which goes into BATON_CI_CACHE.
+set -euo pipefail
+
+: "${BATON_BIN:?must name the baton program}"
+BATON_BIN="$(realpath "$BATON_BIN")"
+export BATON_BIN
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+echo "# install"
+npm ci --no-audit --no-fund --loglevel=error
+echo "# stubs"
+buf_version=1.75.0
+buf="${BATON_CI_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/baton-ci}/buf-$buf_version"
+if [[ ! -x "$buf/node_modules/.bin/buf" ]]; then
+    npm install --no-audit --no-fund --no-save --loglevel=error --prefix "$buf" "@bufbuild/buf@$buf_version"
+fi
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+# Made anew beside the ones that are checked in, which stay as they are.
+PATH="$PWD/node_modules/.bin:$PATH" "$buf/node_modules/.bin/buf" generate --output "$work"
+diff -r "$work/src/gen" src/gen
+rm -rf build
+echo "# build, tests"
+npm test
+echo "# lint"
+npm run lint
+echo "# the package"
+npm pack --silent --ignore-scripts --pack-destination "$work"
+mkdir "$work/user"
+mv "$work"/*.tgz "$work/user"
+cd "$work/user"
+echo '{"type": "module"}' >package.json
+npm install --no-audit --no-fund --loglevel=error ./*.tgz
+node --input-type=module -e '
+    import { Agent, v1 } from "@baton-broker/client";
+    import { Priority } from "@baton-broker/client/v1";
+    if (typeof Agent.connect !== "function" || v1.Priority !== Priority) process.exit(1);
+    console.log("installed and imported");'

@@ -1,0 +1,698 @@
+import type { KeyObject } from "node:crypto";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { durationFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
+import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
+import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { Audit, invalid } from "./audit.js";
+import { clipped, Delivery } from "./delivery.js";
+import { type About, makeEnvelope, type Payload, payloadOf } from "./envelopes.js";
+import { BatonError, isPassing, SessionEnded, VerificationError } from "./errors.js";
+import { publicBytes } from "./keys.js";
+import { Offer, Offers } from "./offers.js";
+import { Queue } from "./queue.js";
+import { closedError, type Handlers, Jobs } from "./serve.js";
+import { deferred, Session, sleep } from "./session.js";
+import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
+import * as v1 from "./v1.js";
+
+/** The agent id of every broker. */
+const BROKER_ID = "baton";
+const FRAME_BYTES_MAX = 4 * 1024 * 1024;
+const CREDIT_MAX = 4096;
+const CALL_TIMEOUT_MS = 30_000;
+/** A message that waited for longer than this may be made anew when the broker finds it too old. */
+const RESIGN_AFTER_MS = 1_000;
+const CUSTODY_PAGE = 200;
+const KEYS_KEPT_MS = 60_000;
+const RECONNECT_FIRST_MS = 100;
+const RECONNECT_MOST_MS = 10_000;
+
+/** Who connects to what. */
+export interface AgentOptions {
+  /** The broker, HOST:PORT. */
+  server: string;
+  /** Who one is. */
+  agentId: string;
+  /** Signs what the agent sends, and proves who it is unless `certificate` or `token` does. */
+  key: KeyObject;
+  /** The key's name among the agent's keys; default "k1". */
+  keyId?: string;
+
+  /** The CA that the broker's certificate is signed by, PEM; default: Node's. */
+  ca?: string | Buffer;
+  /** A client certificate and its key, PEM, that prove who one is. */
+  certificate?: { cert: string | Buffer; key: string | Buffer };
+  /** A token that proves who one is, from `baton token`. It is not renewed. */
+  token?: string;
+
+  /**
+   * If set, the agent is registered with this card before it connects; its agentId and keys are filled in. The same card
+   * again is no error, and a known agent changes its own.
+   */
+  card?: MessageInitShape<typeof v1.AgentCardSchema>;
+  /** An invitation to register with, where enrolment is not open. */
+  invitation?: string;
+  /** An operator's token to register with. */
+  operatorToken?: string;
+
+  /**
+   * The most deliveries that are handed out and not yet acknowledged, up to 4096; default 16. So many handlers run at a
+   * time. Mail is taken only while `serve`, `handoffs` or `deliveries` is used.
+   */
+  credit?: number;
+  /** How long a handler may work on one delivery, which is extended meanwhile; default 10 minutes. */
+  handlerTimeoutMs?: number;
+  /** How long `serve` waits at its end for handlers that are at work; default 10 s. */
+  stopTimeoutMs?: number;
+  /** Senders' keys that are not asked from the directory: by agent id, all keys that are good. */
+  pinnedKeys?: ReadonlyMap<string, readonly v1.AgentKey[]>;
+  /**
+   * Operators' public keys, 32 bytes each, by their operatorKeyId. If there are any, other agents' keys from the directory
+   * are good only with a voucher of one of them.
+   */
+  operatorKeys?: ReadonlyMap<string, Uint8Array>;
+  /** Where to log what needs no answer: failed handlers, lost acknowledgements, broken sessions. Default: nowhere. */
+  log?: (text: string, error?: unknown) => void;
+}
+
+/** How a call may be ended before its time. */
+export interface CallOptions {
+  signal?: AbortSignal;
+}
+
+/**
+ * One agent with a session at the broker. When the session breaks, the agent opens another by itself, for as long as it is
+ * not closed.
+ */
+export class Agent {
+  /** What the agent says of itself at every heartbeat; change it at any time. */
+  heartbeat: MessageInitShape<typeof v1.HeartbeatSchema> = { status: "ok" };
+  /**
+   * Settles when the agent is at its end: by `close`, or because the broker does not let it in any more. With that error.
+   */
+  readonly ended: Promise<BatonError>;
+
+  readonly #options: AgentOptions;
+  readonly #keyId: string;
+  readonly #log: (text: string, error?: unknown) => void;
+  readonly #http: Http2SessionManager;
+  /** For clients of services that this package does not wrap: `createClient(v1.DeadLetterService, agent.transport)`. */
+  readonly transport: Transport;
+  readonly #broker: Client<typeof v1.BrokerService>;
+  readonly #agents: Client<typeof v1.AgentService>;
+  readonly #handoffs: Client<typeof v1.HandoffService>;
+  readonly #tasks: Client<typeof v1.TaskService>;
+  readonly #life = new AbortController();
+  readonly #inbox = new Queue<{ wire: v1.Delivery; session: Session }>();
+  readonly #keys = new Map<string, { keys: readonly v1.AgentKey[]; untilMs: number }>();
+  #token = "";
+  #session: Session | undefined;
+  #sessionCame = deferred<undefined>();
+  #credit = 0;
+  #isTaking = false;
+  #beat: NodeJS.Timeout | undefined;
+
+  private constructor(options: AgentOptions) {
+    if ((options.credit ?? 0) > CREDIT_MAX) throw new RangeError(`credit is at most ${CREDIT_MAX}`);
+    this.#options = options;
+    this.#keyId = options.keyId ?? "k1";
+    this.#log = options.log ?? ((): void => undefined);
+    this.#token = options.token ?? "";
+    const baseUrl = `https://${options.server}`;
+    const { ca, certificate } = options;
+    const nodeOptions = { ...(ca === undefined ? {} : { ca }), ...certificate };
+    this.#http = new Http2SessionManager(baseUrl, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, nodeOptions);
+    this.transport = createGrpcTransport({ baseUrl, sessionManager: this.#http, readMaxBytes: FRAME_BYTES_MAX });
+    this.#broker = createClient(v1.BrokerService, this.transport);
+    this.#agents = createClient(v1.AgentService, this.transport);
+    this.#handoffs = createClient(v1.HandoffService, this.transport);
+    this.#tasks = createClient(v1.TaskService, this.transport);
+    this.ended = new Promise((resolve) => {
+      this.#life.signal.addEventListener("abort", () => {
+        resolve(this.#life.signal.reason as BatonError);
+      });
+    });
+  }
+
+  /**
+   * Registers the agent if `options.card` is set, proves who it is and opens its session. Throws at once where the broker
+   * cannot be reached; once there was a session, the agent keeps trying.
+   */
+  static async connect(options: AgentOptions): Promise<Agent> {
+    const agent = new Agent(options);
+    const timeout = AbortSignal.timeout(CALL_TIMEOUT_MS);
+    try {
+      if (options.card !== undefined) await agent.#register(options.card);
+      await agent.#enter(await agent.#open(timeout));
+    } catch (error) {
+      agent.#end(closedError());
+      throw error;
+    }
+    return agent;
+  }
+
+  /** The agent's id. */
+  get id(): string {
+    return this.#options.agentId;
+  }
+
+  /** What a client made from `transport` sends, to call as this agent. */
+  get headers(): Record<string, string> {
+    return this.#token === "" ? {} : { authorization: `Bearer ${this.#token}` };
+  }
+
+  /**
+   * Ends the session and the connection. What is not acknowledged is delivered again. To stop in order, abort the signal of
+   * `serve` first and wait for it.
+   */
+  close(): void {
+    this.#end(closedError());
+  }
+
+  /** As `close`, for `await using`. */
+  [Symbol.asyncDispose](): Promise<void> {
+    this.close();
+    return Promise.resolve();
+  }
+
+  // ------------------------------------------------------------------------------------------------------- sending
+
+  /**
+   * Signs and sends a payload of baton.v1, for example `create(v1.InfoSchema, { text: "hello" })`, and waits for the
+   * broker's receipt, whose signature it checks. When the session breaks it sends the same envelope again on the next one,
+   * so that the message is taken once, until `signal` aborts. Throws BatonError if the broker refuses, VerificationError if
+   * the receipt is not the broker's.
+   */
+  async send(receiverId: string, about: About, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
+    const envelope = makeEnvelope(this.id, receiverId, about, payload);
+    const madeMs = performance.now();
+    signEnvelope(envelope, this.#keyId, this.#options.key);
+    try {
+      return await this.sendEnvelope(envelope, options);
+    } catch (error) {
+      const isOld = error instanceof BatonError && error.reason === "TIMESTAMP_OUTSIDE_WINDOW";
+      if (!isOld || performance.now() - madeMs < RESIGN_AFTER_MS) throw error;
+      // The broker was away for longer than its clock window. It knows repeats before it looks at the time, so that the
+      // message was not taken before and may be made anew. A clock that is off is refused again.
+      envelope.timestamp = timestampNow();
+      signEnvelope(envelope, this.#keyId, this.#options.key);
+      return this.sendEnvelope(envelope, options);
+    }
+  }
+
+  /** Sends an envelope as it is. As `send`; the same envelope again gives the first receipt again. */
+  async sendEnvelope(envelope: v1.Envelope, { signal }: CallOptions = {}): Promise<v1.Receipt> {
+    for (;;) {
+      const session = await this.#current(signal);
+      try {
+        const answer = await session.ask({ case: "envelope", value: envelope }, signal);
+        if (answer.case !== "receipt") throw new BatonError(Code.Internal, "the answer is no receipt");
+        return checkedReceipt(answer.value, envelope, session.welcome.brokerKey);
+      } catch (error) {
+        if (error instanceof SessionEnded) continue;
+        // SHUTTING_DOWN, or a disk that is full: nobody knows whether it was taken.
+        if (!(error instanceof BatonError) || error.code !== Code.Unavailable) throw error;
+        await sleep(Math.max(error.retryDelayMs ?? 0, RECONNECT_FIRST_MS), anyOf(signal, this.#life.signal));
+      }
+    }
+  }
+
+  /**
+   * Asks an agent, or any able one of `type:NAME`, to take a task. The receipt's handoffId names the handoff. A task that is
+   * new is made by it, owned by this agent at epoch 1.
+   */
+  async requestHandoff(
+    receiverId: string,
+    taskId: string,
+    request: MessageInitShape<typeof v1.HandoffRequestSchema>,
+    { epoch = 1n, ...options }: { epoch?: bigint } & CallOptions = {},
+  ): Promise<v1.Receipt> {
+    return this.send(receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request), options);
+  }
+
+  /** Takes the handoff of a delivered HandoffRequest; by default with the whole context. */
+  async accept(request: Delivery, accept: MessageInitShape<typeof v1.HandoffAcceptSchema> = {}): Promise<v1.Receipt> {
+    return this.reply(request, create(v1.HandoffAcceptSchema, accept));
+  }
+
+  /** Does not take the handoff of a delivered HandoffRequest. */
+  async reject(request: Delivery, reject: MessageInitShape<typeof v1.HandoffRejectSchema>): Promise<v1.Receipt> {
+    return this.reply(request, create(v1.HandoffRejectSchema, reject));
+  }
+
+  /** Sends the context that a delivered HandoffAccept waits for: of these sections those that it wants. */
+  async sendContext(accept: Delivery, sections: readonly v1.ContextSection[]): Promise<v1.Receipt> {
+    const wanted = accept.payload?.$typeName === "baton.v1.HandoffAccept" ? accept.payload.wantedSections : [];
+    const sent = sections.filter((section) => wanted.length === 0 || wanted.includes(section.name));
+    const transfer = create(v1.TaskContextTransferSchema, { sections: sent, contextDigest: contextDigest(sent) });
+    return this.reply(accept, transfer);
+  }
+
+  /**
+   * Takes the task over with a delivered TaskContextTransfer, whose digest it checks: throws VerificationError,
+   * CONTEXT_DIGEST_MISMATCH. From the receipt on this agent owns the task, at the receipt's epoch.
+   */
+  async complete(transfer: Delivery): Promise<v1.Receipt> {
+    if (transfer.payload?.$typeName !== "baton.v1.TaskContextTransfer") {
+      throw new TypeError("complete needs a delivered TaskContextTransfer");
+    }
+    const digest = contextDigest(transfer.payload.sections);
+    if (Buffer.compare(digest, transfer.payload.contextDigest) !== 0) {
+      throw new VerificationError("CONTEXT_DIGEST_MISMATCH", "the context is not the one that was sent");
+    }
+    const outcome = v1.HandoffOutcome.SUCCESS;
+    return this.reply(transfer, create(v1.HandoffCompleteSchema, { outcome, contextDigest: digest }));
+  }
+
+  /** Says that the task cannot be taken over with a delivered TaskContextTransfer: its sender keeps it. */
+  async failTakeover(transfer: Delivery, details: string): Promise<v1.Receipt> {
+    const outcome = v1.HandoffOutcome.FAILURE;
+    return this.reply(transfer, create(v1.HandoffCompleteSchema, { outcome, details: clipped(details) }));
+  }
+
+  /** Takes back a handoff that this agent asked for, before it is complete. */
+  async cancel(handoffId: string, text = ""): Promise<v1.Receipt> {
+    const { candidateId, taskId, epoch } = await this.getHandoff(handoffId);
+    const cancel = create(v1.HandoffCancelSchema, { reasonText: clipped(text) });
+    return this.send(candidateId, { taskId, epoch, correlationId: handoffId }, cancel);
+  }
+
+  /** Says how a task is doing, as its owner at this epoch. */
+  async updateStatus(
+    taskId: string,
+    epoch: bigint,
+    update: MessageInitShape<typeof v1.TaskStatusUpdateSchema>,
+  ): Promise<v1.Receipt> {
+    return this.send("", { taskId, epoch }, create(v1.TaskStatusUpdateSchema, update));
+  }
+
+  /** Asks for more time for the step of a handoff that is this agent's: where it takes longer than its timeout. */
+  async keepTurn(delivery: Delivery, details = ""): Promise<v1.Receipt> {
+    const status = v1.TaskStatus.IN_PROGRESS;
+    return this.reply(delivery, create(v1.TaskStatusUpdateSchema, { status, details }));
+  }
+
+  /** Answers a delivery: to its sender, about the same task and handoff. */
+  async reply(to: Delivery, payload: Payload): Promise<v1.Receipt> {
+    return this.send(to.envelope.senderId, to.about, payload);
+  }
+
+  // ------------------------------------------------------------------------------------------------------- looking
+
+  /** Looks at a task that this agent takes or took part in. */
+  async getTask(taskId: string): Promise<v1.Task> {
+    const { task } = await this.#call((options) => this.#tasks.getTask({ taskId }, options));
+    return task ?? create(v1.TaskSchema);
+  }
+
+  /** Looks at a handoff that this agent takes or took part in. */
+  async getHandoff(handoffId: string): Promise<v1.Handoff> {
+    const { handoff } = await this.#call((options) => this.#handoffs.getHandoff({ handoffId }, options));
+    return handoff ?? create(v1.HandoffSchema);
+  }
+
+  /** Looks an agent up in the directory. */
+  async getAgent(agentId: string): Promise<v1.Agent> {
+    const { agent } = await this.#call((options) => this.#agents.getAgent({ agentId }, options));
+    return agent ?? create(v1.AgentSchema);
+  }
+
+  /**
+   * Reads the custody log of a task that this agent takes or took part in, and checks all of it: the chain of hashes without
+   * a gap, the broker's receipt for every accepted envelope, and the envelopes themselves with their senders' signatures.
+   * Returns the entries, oldest first; their states say what became of the task. Throws VerificationError: CUSTODY_INVALID,
+   * or what is wrong with a signature, also KEY_NOT_VALID if a sender's key was revoked since.
+   */
+  async auditTask(taskId: string): Promise<v1.CustodyEntry[]> {
+    const audit = new Audit((await this.getAgent(BROKER_ID)).card?.keys ?? []);
+    for (;;) {
+      const request = { taskId, afterNumber: BigInt(audit.entries.length), pageSize: CUSTODY_PAGE, includeEnvelopes: true };
+      const page = await this.#call((options) => this.#tasks.getCustodyLog(request, options));
+      for (const found of page.entries) {
+        audit.add(found);
+        if (found.envelope) await this.#verifySender(found.envelope);
+      }
+      if (audit.entries.length >= page.custodyLength) return audit.entries;
+      if (page.entries.length === 0) throw invalid(audit.entries.length + 1, "it is missing");
+    }
+  }
+
+  /**
+   * Makes an invitation: whoever has it may register one new agent, `agentId` or any if that is empty. The token is an
+   * operator's. Returns the secret.
+   */
+  async invite(operatorToken: string, agentId: string, lifetimeMs?: number): Promise<string> {
+    const headers = { authorization: `Bearer ${operatorToken}` };
+    const lifetime = lifetimeMs === undefined ? {} : { lifetime: durationFromMs(lifetimeMs) };
+    try {
+      const options = { headers, timeoutMs: CALL_TIMEOUT_MS };
+      return (await this.#agents.createInvitation({ agentId, ...lifetime }, options)).invitation;
+    } catch (error) {
+      throw BatonError.of(error);
+    }
+  }
+
+  // ----------------------------------------------------------------------------------------------------- receiving
+
+  /**
+   * Takes mail and handles it, until `signal` aborts, and acknowledges each delivery by how its handler ends. While a
+   * handler works its delivery is extended; a message that is delivered again meanwhile is not handled twice.
+   *
+   * When `signal` aborts, it takes no more, gives back what was not begun, waits for the handlers at work (stopTimeoutMs,
+   * then their signal aborts and their deliveries are given back, too) and returns. Throws when the agent is at its end.
+   */
+  async serve(handlers: Handlers, { signal }: CallOptions = {}): Promise<void> {
+    const handlerTimeoutMs = this.#options.handlerTimeoutMs ?? 600_000;
+    const jobs = new Jobs(handlers, { handlerTimeoutMs, log: this.#log });
+    try {
+      for await (const delivery of this.deliveries({ ...(signal && { signal }) })) jobs.begin(delivery);
+    } finally {
+      await jobs.finish(this.#life.signal.aborted ? 0 : (this.#options.stopTimeoutMs ?? 10_000));
+    }
+  }
+
+  /**
+   * The handoffs that are offered to this agent: accept or reject each. What else comes goes to `handlers`. Ends as `serve`
+   * does, when `signal` aborts or the loop is left; what was not decided then is rejected for SHUTDOWN.
+   *
+   *     for await (const offer of agent.handoffs()) {
+   *       const context = await offer.accept();
+   *       const receipt = await context.complete();
+   *     }
+   */
+  async *handoffs({ handlers = {}, signal }: { handlers?: Handlers } & CallOptions = {}): AsyncGenerator<Offer, void> {
+    const leave = new AbortController();
+    const offers = new Offers(this, handlers);
+    const serving = this.serve(offers.handlers, { signal: anyOf(signal, leave.signal) });
+    serving.then(
+      () => {
+        offers.queue.close();
+      },
+      (error: unknown) => {
+        offers.queue.fail(error);
+      },
+    );
+    try {
+      for await (const offer of offers.queue) {
+        await offer.begin();
+        yield offer;
+      }
+    } finally {
+      await offers.leave();
+      leave.abort();
+      await serving.catch(() => undefined);
+    }
+  }
+
+  /**
+   * The agent's mail; whoever reads it acknowledges each. For most agents `serve` or `handoffs` is better, which do that by
+   * themselves. One loop at a time. The sender's signature is checked end to end: a message that does not verify is nacked
+   * as POISON, so that the broker keeps it as a dead letter, and is not given out.
+   */
+  async *deliveries({ signal }: CallOptions = {}): AsyncGenerator<Delivery, void> {
+    if (this.#isTaking) throw new Error("the mail of this agent is being read already");
+    this.#isTaking = true;
+    const over = anyOf(signal, this.#life.signal);
+    try {
+      await this.setCredit(this.#options.credit ?? 16);
+      for (;;) {
+        const next = await this.#inbox.next(over);
+        const delivery = next && (await this.#checked(next.wire, next.session));
+        if (delivery) yield delivery;
+      }
+    } catch (error) {
+      if (this.#life.signal.aborted) throw this.#life.signal.reason;
+      if (signal?.aborted !== true) throw error;
+    } finally {
+      this.#isTaking = false;
+      await this.#giveBack();
+    }
+  }
+
+  /**
+   * Sets how many deliveries may be handed out and not yet acknowledged, 0 (a pause) to 4096, on this session and on later
+   * ones. `serve`, `handoffs` and `deliveries` begin with `credit`.
+   */
+  async setCredit(maxOutstanding: number): Promise<void> {
+    this.#credit = maxOutstanding;
+    // Without a session the next one begins with it.
+    if (this.#session !== undefined) await giveCredit(this.#session, maxOutstanding);
+  }
+
+  // ---------------------------------------------------------------------------------------------------- the session
+
+  async #register(card: NonNullable<AgentOptions["card"]>): Promise<void> {
+    const keys = [{ keyId: this.#keyId, publicKey: publicBytes(this.#options.key) }];
+    const { operatorToken = "", invitation = "" } = this.#options;
+    const request = { card: { keys, ...card, agentId: this.id } as typeof card, invitation };
+    const timeoutMs = CALL_TIMEOUT_MS;
+    try {
+      const headers: Record<string, string> = operatorToken === "" ? {} : { authorization: `Bearer ${operatorToken}` };
+      await this.#agents.registerAgent(request, { headers, timeoutMs });
+    } catch (first) {
+      const error = BatonError.of(first);
+      if (error.reason !== "AGENT_EXISTS") throw error;
+      // Known with another card: it may change its own, once it has proven who it is.
+      await this.#prove();
+      await this.#call((options) => this.#agents.registerAgent(request, options));
+    }
+  }
+
+  /**
+   * Signs a challenge for a token, unless something else proves who the agent is. Tokens do not outlive the broker, so
+   * every session begins with it.
+   */
+  async #prove(): Promise<void> {
+    const { token, certificate, key } = this.#options;
+    if (token !== undefined || certificate !== undefined) return;
+    try {
+      const agentId = this.id;
+      const options = { timeoutMs: CALL_TIMEOUT_MS };
+      const { challenge } = await this.#agents.createChallenge({ agentId }, options);
+      const signature = signSession(agentId, this.#keyId, challenge, key);
+      const proof = { agentId, keyId: this.#keyId, challenge, signature };
+      this.#token = (await this.#agents.createToken(proof, options)).token;
+    } catch (error) {
+      throw BatonError.of(error);
+    }
+  }
+
+  /** Makes a unary call as this agent. A token whose time is over is renewed once. */
+  async #call<T>(call: (options: { headers: Record<string, string>; timeoutMs: number; signal: AbortSignal }) => Promise<T>): Promise<T> {
+    const signal = this.#life.signal;
+    for (let isFirst = true; ; isFirst = false) {
+      try {
+        return await call({ headers: this.headers, timeoutMs: CALL_TIMEOUT_MS, signal });
+      } catch (caught) {
+        if (signal.aborted) throw signal.reason;
+        const error = BatonError.of(caught);
+        if (!isFirst || error.reason !== "TOKEN_INVALID" || this.#options.token !== undefined) throw error;
+      }
+      await this.#prove();
+    }
+  }
+
+  async #open(signal: AbortSignal): Promise<Session> {
+    await this.#prove();
+    return Session.open(this.#broker, this.headers, signal, (wire, session) => {
+      this.#inbox.push({ wire, session });
+    });
+  }
+
+  /** Makes a session the present one, says how much mail the agent takes, and watches over it. */
+  async #enter(session: Session): Promise<void> {
+    if (this.#life.signal.aborted) session.end(closedError());
+    this.#session = session;
+    this.#sessionCame.resolve(undefined);
+    this.#sessionCame = deferred();
+    this.#startBeating(session);
+    void session.ended.then((cause) => this.#reopen(session, cause));
+    if (this.#credit > 0) {
+      await giveCredit(session, this.#credit).catch((error: unknown) => {
+        session.end(BatonError.of(error));
+      });
+    }
+  }
+
+  async #reopen(old: Session, cause: BatonError): Promise<void> {
+    clearInterval(this.#beat);
+    this.#session = undefined;
+    const life = this.#life.signal;
+    const isOver = (): boolean => life.aborted;
+    if (isOver()) return;
+    this.#log("the session has ended; connecting again", cause);
+    let wait = old.reconnectAfterMs;
+    let refusals = 0;
+    for (let backoff = RECONNECT_FIRST_MS; ; backoff = Math.min(2 * backoff, RECONNECT_MOST_MS)) {
+      try {
+        // Give or take a fifth: a thousand agents shall not come back in the same moment.
+        await sleep(Math.max(wait, backoff * (0.8 + 0.4 * Math.random())), life);
+        await this.#enter(await this.#open(anyOf(life, AbortSignal.timeout(CALL_TIMEOUT_MS))));
+        return;
+      } catch (caught) {
+        if (isOver()) return;
+        const error = BatonError.of(caught);
+        // A broker that restarts between two steps of the proof refuses the second: a refusal counts when it comes twice.
+        if (!isPassing(error) && ++refusals > 1) {
+          this.#end(error);
+          return;
+        }
+        this.#log("failed to connect", error);
+        wait = error.retryDelayMs ?? 0;
+      }
+    }
+  }
+
+  /** Says that the agent is there, as often as the broker wants. */
+  #startBeating(session: Session): void {
+    const { heartbeatInterval } = session.welcome;
+    const everyMs = heartbeatInterval ? Number(heartbeatInterval.seconds) * 1000 + heartbeatInterval.nanos / 1e6 : 0;
+    const beat = (): void => {
+      session.tell({ case: "heartbeat", value: this.heartbeat });
+    };
+    clearInterval(this.#beat);
+    if (everyMs > 0 && session.isOpen) {
+      beat();
+      this.#beat = setInterval(beat, everyMs);
+    }
+  }
+
+  /** Waits for a session that takes questions. */
+  async #current(signal?: AbortSignal): Promise<Session> {
+    const over = anyOf(signal, this.#life.signal);
+    while (this.#session?.isOpen !== true) {
+      over.throwIfAborted();
+      const aborted = deferred<undefined>();
+      const onAbort = (): void => {
+        aborted.reject(over.reason as Error);
+      };
+      over.addEventListener("abort", onAbort);
+      try {
+        await Promise.race([this.#sessionCame.promise, aborted.promise]);
+      } finally {
+        over.removeEventListener("abort", onAbort);
+      }
+    }
+    over.throwIfAborted();
+    return this.#session;
+  }
+
+  #end(cause: BatonError): void {
+    if (this.#life.signal.aborted) return;
+    this.#life.abort(cause);
+    clearInterval(this.#beat);
+    this.#session?.end(cause);
+    this.#http.abort();
+  }
+
+  /** Takes no more mail and gives back what was not begun. */
+  async #giveBack(): Promise<void> {
+    this.#credit = 0;
+    if (this.#life.signal.aborted) return;
+    try {
+      if (this.#session !== undefined) await giveCredit(this.#session, 0);
+      const rest = this.#inbox.drain().filter(({ session }) => session.isOpen);
+      const nack = { text: "the agent stops" };
+      await Promise.all(
+        rest.map(({ wire, session }) =>
+          new Delivery(wire, wire.envelope ?? create(v1.EnvelopeSchema), undefined, session).nack(v1.NackCause.SHUTDOWN, nack),
+        ),
+      );
+    } catch (error) {
+      this.#log("failed to give mail back; it comes again", error);
+    }
+  }
+
+  // --------------------------------------------------------------------------------------------------- verification
+
+  /** The delivery if its signature and its form are right. */
+  async #checked(wire: v1.Delivery, session: Session): Promise<Delivery | undefined> {
+    if (!session.isOpen || wire.envelope === undefined) return undefined; // it will be delivered again
+    const { envelope } = wire;
+    try {
+      await this.#verifySender(envelope);
+      return new Delivery(wire, envelope, payloadOf(envelope), session);
+    } catch (error) {
+      this.#log(`message ${envelope.messageId} of ${envelope.senderId} was not taken`, error);
+      const cause = error instanceof VerificationError ? v1.NackCause.POISON : v1.NackCause.FAILURE;
+      const nacking = new Delivery(wire, envelope, undefined, session).nack(cause, { text: String(error) });
+      await nacking.catch((lost: unknown) => {
+        this.#log("failed to nack", lost);
+      });
+      return undefined;
+    }
+  }
+
+  /** Checks an envelope by its sender's key: pinned, known for less than a minute, or from the directory. */
+  async #verifySender(envelope: v1.Envelope): Promise<void> {
+    const pinned = this.#options.pinnedKeys?.get(envelope.senderId);
+    if (pinned !== undefined) {
+      verifyByOneOf(envelope, pinned);
+      return;
+    }
+    const known = this.#keys.get(envelope.senderId);
+    if (known !== undefined && known.untilMs > performance.now() && keyOf(known.keys, envelope.keyId)) {
+      this.#verifyVouched(envelope, known.keys);
+      return;
+    }
+    const { card } = await this.getAgent(envelope.senderId);
+    const keys = card?.keys ?? [];
+    if (this.#keys.size >= CREDIT_MAX) this.#keys.clear();
+    this.#keys.set(envelope.senderId, { keys, untilMs: performance.now() + KEYS_KEPT_MS });
+    this.#verifyVouched(envelope, keys);
+  }
+
+  /** By a key of the directory, whose word may not be enough. The broker's own messages are always its own word. */
+  #verifyVouched(envelope: v1.Envelope, keys: readonly v1.AgentKey[]): void {
+    const operators = this.#options.operatorKeys;
+    const key = keyOf(keys, envelope.keyId);
+    if (key && operators?.size && envelope.senderId !== BROKER_ID && !isVouched(envelope.senderId, key, operators)) {
+      throw new VerificationError("KEY_UNKNOWN", `no operator vouches for key ${key.keyId} of ${envelope.senderId}`);
+    }
+    verifyByOneOf(envelope, keys);
+  }
+}
+
+function isVouched(agentId: string, key: v1.AgentKey, operators: ReadonlyMap<string, Uint8Array>): boolean {
+  return key.vouchers.some((voucher) => {
+    const operator = operators.get(voucher.operatorKeyId);
+    try {
+      if (operator) verifyVoucher(agentId, key, voucher, operator, new Date());
+      return operator !== undefined;
+    } catch {
+      return false;
+    }
+  });
+}
+
+function keyOf(keys: readonly v1.AgentKey[], keyId: string): v1.AgentKey | undefined {
+  return keys.find((key) => key.keyId === keyId);
+}
+
+function verifyByOneOf(envelope: v1.Envelope, keys: readonly v1.AgentKey[]): void {
+  const key = keyOf(keys, envelope.keyId);
+  if (key === undefined) throw new VerificationError("KEY_UNKNOWN", `${envelope.senderId} has no key ${envelope.keyId}`);
+  verifyEnvelope(envelope, key);
+}
+
+/** The receipt, if it is the broker's for this envelope. */
+export function checkedReceipt(receipt: v1.Receipt, envelope: v1.Envelope, brokerKey: v1.AgentKey | undefined): v1.Receipt {
+  verifyReceipt(receipt, brokerKey ?? create(v1.AgentKeySchema));
+  if (receipt.messageId !== envelope.messageId) {
+    throw new VerificationError("SIGNATURE_INVALID", `the receipt is for another message, ${receipt.messageId}`);
+  }
+  return receipt;
+}
+
+/** No error where the session ends: the next one begins with the credit. */
+async function giveCredit(session: Session, maxOutstanding: number): Promise<void> {
+  try {
+    await session.ask({ case: "credit", value: { maxOutstanding } });
+  } catch (error) {
+    if (!(error instanceof SessionEnded)) throw error;
+  }
+}
+
+function anyOf(...signals: (AbortSignal | undefined)[]): AbortSignal {
+  return AbortSignal.any(signals.filter((signal) => signal !== undefined));
+}

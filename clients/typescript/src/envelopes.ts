@@ -1,0 +1,98 @@
+/** Making and reading envelopes, their payloads and context sections. */
+import { randomBytes } from "node:crypto";
+import { create, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
+import { AnySchema, timestampNow } from "@bufbuild/protobuf/wkt";
+import { VerificationError } from "./errors.js";
+import * as v1 from "./v1.js";
+
+const PAYLOADS = {
+  [v1.MessageType.HANDOFF_REQUEST]: v1.HandoffRequestSchema,
+  [v1.MessageType.HANDOFF_ACCEPT]: v1.HandoffAcceptSchema,
+  [v1.MessageType.HANDOFF_REJECT]: v1.HandoffRejectSchema,
+  [v1.MessageType.HANDOFF_CANCEL]: v1.HandoffCancelSchema,
+  [v1.MessageType.TASK_CONTEXT_TRANSFER]: v1.TaskContextTransferSchema,
+  [v1.MessageType.HANDOFF_COMPLETE]: v1.HandoffCompleteSchema,
+  [v1.MessageType.TASK_STATUS_UPDATE]: v1.TaskStatusUpdateSchema,
+  [v1.MessageType.ERROR_NOTIFICATION]: v1.ErrorNotificationSchema,
+  [v1.MessageType.HEARTBEAT]: v1.HeartbeatSchema,
+  [v1.MessageType.TASK_REQUEST]: v1.TaskRequestSchema,
+  [v1.MessageType.TASK_OFFER]: v1.TaskOfferSchema,
+  [v1.MessageType.TASK_ACCEPT]: v1.TaskAcceptSchema,
+  [v1.MessageType.DELEGATION]: v1.DelegationSchema,
+  [v1.MessageType.INFO]: v1.InfoSchema,
+} as const;
+
+type PayloadSchema = (typeof PAYLOADS)[keyof typeof PAYLOADS];
+
+/** A payload of baton.v1; `$typeName` says which. */
+export type Payload = MessageShape<PayloadSchema>;
+
+const KINDS = new Map<string, { type: v1.MessageType; schema: PayloadSchema }>(
+  Object.entries(PAYLOADS).map(([type, schema]) => [schema.typeName, { type: Number(type), schema }]),
+);
+
+const TYPE_URL = "type.googleapis.com/";
+
+/** What a message is about; what is not set is not said. */
+export interface About {
+  /** The task. */
+  taskId?: string;
+  /** The task's fencing token as the sender knows it: 1 for a new task, 0 where there is no task. */
+  epoch?: bigint;
+  /** The handoff that the message belongs to, or the message that it answers. */
+  correlationId?: string;
+}
+
+/** A UUID of version 7: later ids sort after earlier ones. */
+export function newMessageId(): string {
+  const bytes = randomBytes(16);
+  bytes.writeUIntBE(Date.now(), 0, 6);
+  bytes.writeUInt8(0x70 | (bytes.readUInt8(6) & 0x0f), 6);
+  bytes.writeUInt8(0x80 | (bytes.readUInt8(8) & 0x3f), 8);
+  return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
+}
+
+/** An envelope around a payload of baton.v1, with a new id, made now and not yet signed. */
+export function makeEnvelope(senderId: string, receiverId: string, about: About, payload: Payload): v1.Envelope {
+  const kind = KINDS.get(payload.$typeName);
+  if (kind === undefined) throw new TypeError(`${payload.$typeName} is not a payload`);
+  return create(v1.EnvelopeSchema, {
+    messageId: newMessageId(),
+    senderId,
+    receiverId,
+    timestamp: timestampNow(),
+    messageType: kind.type,
+    correlationId: about.correlationId ?? "",
+    taskId: about.taskId ?? "",
+    epoch: about.epoch ?? 0n,
+    payload: create(AnySchema, { typeUrl: TYPE_URL + payload.$typeName, value: toBinary(kind.schema, payload) }),
+  });
+}
+
+/**
+ * The envelope's payload; undefined if this version does not know the message type. Throws VerificationError:
+ * PAYLOAD_TYPE_MISMATCH if it is not what messageType says, MALFORMED if it does not parse.
+ */
+export function payloadOf(envelope: v1.Envelope): Payload | undefined {
+  const schema = (PAYLOADS as Partial<Record<number, PayloadSchema>>)[envelope.messageType];
+  if (schema === undefined) return undefined;
+  if (envelope.payload?.typeUrl !== TYPE_URL + schema.typeName) {
+    const found = `message_type ${v1.MessageType[envelope.messageType]} with a payload of type ${envelope.payload?.typeUrl}`;
+    throw new VerificationError("PAYLOAD_TYPE_MISMATCH", found);
+  }
+  try {
+    return fromBinary(schema, envelope.payload.value);
+  } catch (error) {
+    throw new VerificationError("MALFORMED", `the payload does not parse: ${String(error)}`);
+  }
+}
+
+/** A context section of a JSON object or list. */
+export function jsonSection(name: string, value: object): v1.ContextSection {
+  return create(v1.ContextSectionSchema, { name, content: { case: "json", value: JSON.stringify(value) } });
+}
+
+/** A context section of bytes of any other kind. */
+export function bytesSection(name: string, mediaType: string, data: Uint8Array): v1.ContextSection {
+  return create(v1.ContextSectionSchema, { name, content: { case: "bytes", value: { mediaType, data } } });
+}

@@ -1,0 +1,21 @@
+/**
+ * Agents for the baton handoff broker: see `Agent`. The messages themselves are in `v1`.
+ */
+export { Agent, type AgentOptions, type CallOptions } from "./agent.js";
+export { Delivery } from "./delivery.js";
+export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type Payload, payloadOf } from "./envelopes.js";
+export { BatonError, type FieldViolation, hasGoneOn, VerificationError } from "./errors.js";
+export { generateKey, loadKey, publicBytes, saveKey } from "./keys.js";
+export { Context, HandoffEnded, Offer } from "./offers.js";
+export { type HandlerContext, type Handlers, HandlerTimeout, Poison, RetryAfter, Stopped } from "./serve.js";
+export {
+  auditHash,
+  contextDigest,
+  custodyHash,
+  sectionDigest,
+  signEnvelope,
+  verifyEnvelope,
+  verifyReceipt,
+  verifyVoucher,
+} from "./signing.js";
+export * as v1 from "./v1.js";

@@ -31,7 +31,10 @@ const ROOMS: [(&str, &[&str]); 17] = [
         ],
     ),
     // No part of the program: it hands made-up bytes to whoever reads any.
-    ("fuzzing", &["audit", "broker", "config", "envelope", "ids", "proto", "records", "store", "time", "wire"]),
+    (
+        "fuzzing",
+        &["audit", "broker", "config", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"],
+    ),
     ("main", &[]),
 ];
 

@@ -11,8 +11,8 @@ mod wire;
 /// A target: its name, and what it does with some bytes.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All of them. Each has a folder of its name in `fuzz/corpus/`. Policy files will be one when there are any.
-pub const TARGETS: [Target; 12] = [
+/// All of them. Each has a folder of its name in `fuzz/corpus/`.
+pub const TARGETS: [Target; 13] = [
     ("audit", stored::audit),
     ("certificate", wire::certificate),
     ("config", text::config),
@@ -21,6 +21,7 @@ pub const TARGETS: [Target; 12] = [
     ("keys", text::keys),
     ("opening", wire::opening),
     ("page_token", text::page_token),
+    ("policy", text::policy),
     ("records", stored::records),
     ("signing", wire::signing),
     ("store_files", stored::store_files),

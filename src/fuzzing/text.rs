@@ -7,21 +7,26 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use super::split;
 use crate::{
     broker::{
-        Enrollment,
         jwt::OperatorKeys,
         queries::{make_token, parse_token},
     },
-    config::Config,
+    config::{Config, Enrollment, PolicySource},
     envelope::keys::{PrivateKey, PublicKey},
+    policy::{Action, Agent, Policies, Principal, Question, Resource, Source},
     time::Timestamp,
 };
 
 /// The configuration: one that is taken holds to its rules, also where the file does not say so.
 pub(super) fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
+    // It would name files of this machine.
+    if text.contains("policy") {
+        return;
+    }
     let Ok(config) = Config::parse("baton.toml".as_ref(), text) else { return };
     let (settings, local) = (&config.settings, config.listen.ip().is_loopback());
-    assert!(local || (!settings.unsigned_allowed && settings.enrollment == Enrollment::Operator));
+    let is_open = config.policy == PolicySource::BuiltIn(Enrollment::Open);
+    assert!(local || !(settings.unsigned_allowed || config.plaintext_allowed || is_open));
     let timeouts = settings.timeouts;
     for span in [timeouts.accept, timeouts.context, timeouts.complete, timeouts.whole] {
         assert!((settings.timeout_bounds.shortest..=settings.timeout_bounds.longest).contains(&span));
@@ -30,6 +35,34 @@ pub(super) fn config(bytes: &[u8]) {
     assert!((1..=100).contains(&settings.broker_limits.network_percent_max));
     assert_eq!(settings.presence_rule(Timestamp::default()).lease, settings.presence_lease);
     drop(format!("{config:?}"));
+}
+
+/// Policies of more bytes are not tried: a deep one costs as much as an operator likes.
+const POLICY_BYTES_MAX: usize = 4096;
+
+/// A policy: what it permits has a rule that says so, and a rule that forbids everything is stronger than all of it.
+pub(super) fn policy(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if bytes.len() > POLICY_BYTES_MAX {
+        return;
+    }
+    let Ok(policies) = Policies::parse(&[Source::new("made-up", text)]) else { return };
+    let no = Source::new("no", "@id(\"no-to-everything\") forbid (principal, action, resource);");
+    let denying = Policies::parse(&[Source::new("made-up", text), no]);
+    let (a, b) = (Agent { id: "a", types: &[] }, Agent { id: "b", types: &[] });
+    for (principal, action, resource) in [
+        (Principal::Agent(a), Action::HandOff { task_type: "t", mode: "TRANSFER" }, Resource::Agent(b)),
+        (Principal::Agent(a), Action::Send { message_type: "INFO" }, Resource::Agent(b)),
+        (Principal::Operator("o"), Action::Enroll, Resource::Agent(b)),
+        (Principal::Anonymous, Action::ReadDirectory, Resource::Broker),
+    ] {
+        let question = Question { principal, action, resource };
+        let decision = policies.decide(&question);
+        assert!(!decision.is_allowed || (!decision.rules.is_empty() && decision.failures.is_empty()));
+        assert!(decision.rules.iter().all(|rule| policies.rule(rule).is_some()), "{:?}", decision.rules);
+        assert_eq!(policies.decide(&question), decision);
+        assert!(denying.as_ref().is_ok_and(|denying| !denying.decide(&question).is_allowed));
+    }
 }
 
 /// Keys: no weak one is taken, and a private key that is read signs for the public half that it says.

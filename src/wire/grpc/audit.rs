@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, page_size, refuse};
+use super::{auth, blocking_call, page_size, refuse};
 use crate::{
     broker::{Broker, access::Caller},
     proto::v1::{self, audit_service_server::AuditService},
@@ -26,7 +26,7 @@ impl AuditService for Audit {
     ) -> Result<Response<v1::ListAuditEntriesResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         let broker = self.broker.clone();
-        blocking(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
+        blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
 }
 

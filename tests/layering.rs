@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Each room, and the rooms of this crate that it may import.
-const ROOMS: [(&str, &[&str]); 17] = [
+const ROOMS: [(&str, &[&str]); 18] = [
     ("codes", &[]),
     ("ids", &["time"]),
     ("time", &[]),

@@ -100,7 +100,7 @@ pub struct Directory {
     broker: Arc<Entry>,
     rule: RwLock<PresenceRule>,
     agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
-    /// Whose each public key is, also one that is no longer on a card: it never becomes another agent's while this runs.
+    /// Whose each public key is, for as long as it is on a card. Those that were revoked always are.
     key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
     presence: RwLock<HashMap<AgentId, Presence>>,
 }
@@ -206,11 +206,14 @@ impl Directory {
     }
 
     pub(super) fn put(&self, entry: Entry) {
-        let mut owners = self.key_owners.write().expect("no writer panics");
         let id = entry.id();
-        owners.extend(entry.keys.values().map(|valid| (*valid.key.as_bytes(), id.clone())));
-        drop(owners);
-        self.agents.write().expect("no writer panics").insert(entry.id(), Arc::new(entry));
+        let keys: Vec<_> = entry.keys.values().map(|valid| *valid.key.as_bytes()).collect();
+        let before = self.agents.write().expect("no writer panics").insert(id.clone(), Arc::new(entry));
+        let mut owners = self.key_owners.write().expect("no writer panics");
+        for valid in before.iter().flat_map(|entry| entry.keys.values()) {
+            owners.remove(valid.key.as_bytes());
+        }
+        owners.extend(keys.into_iter().map(|key| (key, id.clone())));
     }
 
     pub(super) fn change_presence(&self, agent: &AgentId, change: impl FnOnce(&mut Presence)) {

@@ -71,10 +71,10 @@ impl Disk {
 }
 
 impl Disk {
-    /// A stored envelope.
-    pub fn envelope(&self, sequence: u64) -> Bytes {
+    /// A stored envelope. `None`: it was taken elsewhere since, and is gone; the broker's wire makes no delivery then.
+    pub fn envelope(&self, sequence: u64) -> Option<Bytes> {
         let key = baton::records::MessageRecord::envelope_key(sequence);
-        self.store.get(&key).expect("memory can be read").expect("what is delivered is stored").value
+        self.store.get(&key).expect("memory can be read").map(|record| record.value)
     }
 }
 

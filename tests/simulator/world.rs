@@ -384,7 +384,8 @@ impl World {
                 Event::Delivery(delivery) => {
                     let agent = self.holders[&holder];
                     let place = delivery.delivery_id.split('-').next().unwrap().parse().unwrap();
-                    let envelope = v1::Envelope::decode(self.disk.envelope(delivery.bytes_at)).unwrap();
+                    let Some(bytes) = self.disk.envelope(delivery.bytes_at) else { continue };
+                    let envelope = v1::Envelope::decode(bytes).unwrap();
                     self.disk.laws.lock().unwrap().see_delivery(&self.agents[agent].id, place, &envelope);
                     self.counts.add("deliveries");
                     if delivery.attempt > 1 {
@@ -482,7 +483,9 @@ impl World {
                 if self.agents[agent].session != Some(session) {
                     return; // the session was cut while it was under way
                 }
-                let envelope = v1::Envelope::decode(self.disk.envelope(delivery.bytes_at)).unwrap();
+                // It goes out when the agent reads: by then another session may have taken it.
+                let Some(bytes) = self.disk.envelope(delivery.bytes_at) else { return };
+                let envelope = v1::Envelope::decode(bytes).unwrap();
                 let handoff = delivery.handoff.map_or(envelope.correlation_id.clone(), |handoff| handoff.to_string());
                 let (kind, sender, id) = (envelope.message_type, &envelope.sender_id, &envelope.message_id);
                 let line = format!("{} gets {kind} of {sender}, {id}", self.names[agent]);

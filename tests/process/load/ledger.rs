@@ -116,6 +116,13 @@ impl Ledger {
         self.state().progress
     }
 
+    /// Mail that nobody has tried to end: for whom, which message, and how often it was delivered.
+    pub fn open_mail(&self) -> Vec<(String, String, u32)> {
+        let state = self.state();
+        let open = state.mail_open.iter().take(10);
+        open.map(|key| (key.0.clone(), key.1.clone(), state.mail.get(key).map_or(0, |mail| mail.deliveries))).collect()
+    }
+
     pub fn faults(&self) -> Vec<String> {
         self.state().faults.clone()
     }

@@ -23,7 +23,7 @@ use crate::broker::{Broker, card};
 
 const AGENTS: [&str; 6] = ["ann", "ben", "cem", "dan", "eve", "fay"];
 /// How long anything may take that is waited for. Reached only where something is wrong.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Whether the agents begin anything, or only end what was begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,8 @@ impl Load {
         let held = progress.wait_for(|progress| progress.faults > 0 || holds(progress));
         let in_time = tokio::time::timeout(PATIENCE, held).await.map(drop);
         self.assert_lawful();
-        assert!(in_time.is_ok(), "{what}: not within {PATIENCE:?}; {:?}", self.ledger.now());
+        let (now, open) = (self.ledger.now(), self.ledger.open_mail());
+        assert!(in_time.is_ok(), "{what}: not within {PATIENCE:?}; {now:?}, open mail {open:?}");
     }
 
     /// No law was broken so far, and no agent of the test has failed.

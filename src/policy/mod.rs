@@ -129,7 +129,7 @@ impl Policies {
 
     /// The ids of all rules.
     pub fn rule_ids(&self) -> Vec<String> {
-        self.set.policies().map(|policy| policy.id().to_string()).collect()
+        self.set.policies().map(|policy| name_of(policy.id())).collect()
     }
 
     /// The text of a rule.
@@ -153,10 +153,16 @@ impl Policies {
         let response = self.authorizer.is_authorized(&request, &self.set, &entities);
         let diagnostics = response.diagnostics();
         let failures: Vec<String> = diagnostics.errors().map(ToString::to_string).collect();
-        let mut rules: Vec<String> = diagnostics.reason().map(ToString::to_string).collect();
+        let mut rules: Vec<String> = diagnostics.reason().map(name_of).collect();
         rules.sort();
         Decision { is_allowed: response.decision() == CedarDecision::Allow && failures.is_empty(), rules, failures }
     }
+}
+
+/// As it was written: printed, it would be escaped.
+fn name_of(id: &PolicyId) -> String {
+    let name: &str = id.as_ref();
+    name.to_owned()
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ pub enum BrokerError {
         key_id: String,
     },
     /// The agent's key, or key_id, already.
-    #[error("{agent} has key {key_id} already, and it is not the same")]
+    #[error("{agent} has another key under this key_id, or this key under another: {key_id}")]
     KeyExists {
         /// The agent.
         agent: AgentId,

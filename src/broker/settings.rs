@@ -1,4 +1,4 @@
-//! What the operator decides about the protocol. Read once, at the start.
+//! What the operator decides about the protocol. Read once, at the start, but for the policies.
 
 use std::{sync::Arc, time::Duration};
 

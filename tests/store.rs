@@ -98,9 +98,9 @@ fn a_second_broker_on_the_same_folder_is_refused_and_told_who_has_it() {
 #[test]
 fn a_folder_of_a_newer_version_is_refused_and_not_touched() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("FORMAT"), "baton-store 4\n").unwrap();
+    fs::write(folder.path().join("FORMAT"), "baton-store 999\n").unwrap();
     match EmbeddedStore::open(folder.path()) {
-        Err(OpenError::Format { found, .. }) => assert_eq!(found, "baton-store 4"),
+        Err(OpenError::Format { found, .. }) => assert_eq!(found, "baton-store 999"),
         other => panic!("expected Format, got {:?}", other.err()),
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was added");

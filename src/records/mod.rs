@@ -28,7 +28,8 @@ pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox
 pub use message::MessageRecord;
 pub use task::TaskRecord;
 pub use timer::{
-    MailTimer, handoff_timer_key, handoff_timers, mail_timer_key, mail_timers, parse_handoff_timer, parse_mail_timer,
+    handoff_timer, handoff_timer_key, handoff_timers, mail_timer_key, mail_timers, parse_handoff_timer,
+    parse_mail_timer,
 };
 
 use crate::{

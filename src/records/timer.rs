@@ -1,5 +1,6 @@
-//! Table timers: what happens by itself, and when. The keys say what; each kind lies together, first by time. The value
-//! of a handoff's timer is its sender.
+//! Table timers: what happens by itself, and when. The keys say what; each kind lies together. Those of
+//! mailboxes lie by time: one says that some mail there may have expired. Those of handoffs lie by handoff, since all of them are in memory; the value is a time before which nothing happens to
+//! the handoff by itself, and its sender.
 
 use std::ops::Bound;
 
@@ -15,25 +16,22 @@ use crate::{
 const HANDOFF: u8 = 1;
 const MAIL: u8 = 2;
 
-/// The end of a message's time in a mailbox.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MailTimer {
-    /// When.
-    pub at: Timestamp,
-    /// The message's place in the mailbox.
-    pub place: u64,
-    /// Whose mailbox.
-    pub agent: AgentId,
+/// The timer of an open handoff: where it lies, and its value. It may be earlier than the handoff's next deadline, which is
+/// looked up when it fires, and never later: so a deadline that moves away costs no write.
+pub fn handoff_timer(at: Timestamp, handoff: MessageId, sender: &AgentId) -> (Key, Bytes) {
+    let value = [&at.unix_nanoseconds().to_be_bytes(), sender.as_str().as_bytes()].concat();
+    (handoff_timer_key(handoff), value.into())
 }
 
-/// The key of a handoff's timer.
-pub fn handoff_timer_key(at: Timestamp, handoff: MessageId) -> Key {
-    key(HANDOFF, at, &[handoff.as_bytes()])
+/// Where the timer of a handoff lies.
+pub fn handoff_timer_key(handoff: MessageId) -> Key {
+    Key { table: Table::Timers, key: [&[HANDOFF], handoff.as_bytes().as_slice()].concat().into() }
 }
 
-/// The key of the end of a message's time.
-pub fn mail_timer_key(at: Timestamp, agent: &AgentId, place: u64) -> Key {
-    key(MAIL, at, &[&place.to_be_bytes(), agent.as_str().as_bytes()])
+/// The key of a mailbox's timer: no message in it expires before that, unless the mailbox has another one that is earlier.
+pub fn mail_timer_key(at: Timestamp, agent: &AgentId) -> Key {
+    let at = at.unix_nanoseconds().cast_unsigned().to_be_bytes();
+    Key { table: Table::Timers, key: [&[MAIL], at.as_slice(), agent.as_str().as_bytes()].concat().into() }
 }
 
 /// All timers of handoffs.
@@ -41,40 +39,32 @@ pub fn handoff_timers() -> KeyRange {
     (Bound::Included(Bytes::from_static(&[HANDOFF])), Bound::Excluded(Bytes::from_static(&[HANDOFF + 1])))
 }
 
-/// All timers of mail.
+/// All timers of mailboxes.
 pub fn mail_timers() -> KeyRange {
     (Bound::Included(Bytes::from_static(&[MAIL])), Bound::Excluded(Bytes::from_static(&[MAIL + 1])))
 }
 
-/// The time and the handoff in a key; and whose handoff it is, from the value.
+/// The time, the handoff and its sender, from a handoff's timer.
 pub fn parse_handoff_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, MessageId), AgentId), DecodeError> {
-    let (reader, at, rest) = split(key, HANDOFF)?;
-    let sender = std::str::from_utf8(value).map_err(|_| reader.error("an agent id is not text"))?;
-    Ok(((at, reader.message_id(rest)?), reader.agent(sender)?))
+    let (reader, handoff) = split(key, HANDOFF)?;
+    let (at, sender) = value.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
+    let sender = std::str::from_utf8(sender).map_err(|_| reader.error("an agent id is not text"))?;
+    Ok(((moment(i64::from_be_bytes(*at)), reader.message_id(handoff)?), reader.agent(sender)?))
 }
 
-/// What is in the key of a message's timer.
-pub fn parse_mail_timer(key: &[u8]) -> Result<MailTimer, DecodeError> {
-    let (reader, at, rest) = split(key, MAIL)?;
-    let (place, agent) = rest.split_first_chunk().ok_or_else(|| reader.error("a key is too short"))?;
+/// The time and the agent in the key of a mailbox's timer.
+pub fn parse_mail_timer(key: &[u8]) -> Result<(Timestamp, AgentId), DecodeError> {
+    let (reader, rest) = split(key, MAIL)?;
+    let (at, agent) = rest.split_first_chunk().ok_or_else(|| reader.error("a key is too short"))?;
     let agent = std::str::from_utf8(agent).map_err(|_| reader.error("an agent id is not text"))?;
-    Ok(MailTimer { at, place: u64::from_be_bytes(*place), agent: reader.agent(agent)? })
+    Ok((moment(u64::from_be_bytes(*at).cast_signed()), reader.agent(agent)?))
 }
 
-fn key(kind: u8, at: Timestamp, rest: &[&[u8]]) -> Key {
-    let mut key = vec![kind];
-    key.extend_from_slice(&at.unix_nanoseconds().cast_unsigned().to_be_bytes());
-    rest.iter().for_each(|part| key.extend_from_slice(part));
-    Key { table: Table::Timers, key: key.into() }
-}
-
-fn split(key: &[u8], kind: u8) -> Result<(Reader, Timestamp, &[u8]), DecodeError> {
+/// The rest of a key of this kind.
+fn split(key: &[u8], kind: u8) -> Result<(Reader, &[u8]), DecodeError> {
     let reader = Reader("timers");
     match key.split_first() {
-        Some((found, rest)) if *found == kind => {
-            let (at, rest) = rest.split_first_chunk().ok_or_else(|| reader.error("a key is too short"))?;
-            Ok((reader, moment(u64::from_be_bytes(*at).cast_signed()), rest))
-        }
+        Some((found, rest)) if *found == kind => Ok((reader, rest)),
         Some(_) | None => Err(reader.error("a key is of no known kind")),
     }
 }

@@ -23,7 +23,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode, Readable};
 
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
@@ -34,7 +34,7 @@ use super::{
 };
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 3\n";
+const FORMAT: &str = "baton-store 4\n";
 /// First byte of every record; the layout is this byte, revision (u64), CRC-32C (u32), both big-endian, then the value.
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
@@ -302,7 +302,8 @@ impl EmbeddedStore {
 
     fn write(engine: &Engine, writes: &[&super::Write], group: u64) -> Result<(), fjall::Error> {
         engine.wait_for_flushes()?;
-        let mut batch = engine.database.batch().durability(Some(PersistMode::SyncData));
+        let batch = OwnedWriteBatch::with_capacity(engine.database.clone(), writes.len() + 1);
+        let mut batch = batch.durability(Some(PersistMode::SyncData));
         for write in writes {
             let table = engine.table(write.key.table);
             let key = fjall::Slice::from(write.key.key.clone());

@@ -64,7 +64,9 @@ impl Recent {
     fn put(&mut self, key: Key, found: Found) {
         let bytes = ENTRY_BYTES + key.key.len() + found.as_ref().map_or(0, |record| record.value.len());
         if self.young_bytes + bytes > GENERATION_BYTES_MAX {
-            self.old = std::mem::take(&mut self.young);
+            // The room of the old one is used again: a map that grows anew is moved again and again.
+            std::mem::swap(&mut self.old, &mut self.young);
+            self.young.clear();
             self.young_bytes = 0;
         }
         // An entry that is replaced counts again, so that the bound is never exceeded.

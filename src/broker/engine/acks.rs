@@ -13,7 +13,7 @@ use crate::{
         mailbox::{ATTEMPTS_MAX, AttemptEnd, Keeper, Lease, Letter, backoff},
     },
     ids::AgentId,
-    records::{CustodyEvent, MessageRecord, ParkReason, encode_letter, letter_key, mail_timer_key},
+    records::{CustodyEvent, MessageRecord, ParkReason, encode_letter, letter_key},
     time::Timestamp,
 };
 
@@ -152,7 +152,6 @@ impl Engine {
     /// Takes a letter out of its mailbox, and its envelope out of the store if nobody else keeps it.
     fn remove_letter(&self, draft: &mut Draft, agent: &AgentId, letter: &Letter) -> Result<(), BrokerError> {
         draft.delete(letter_key(agent, letter.sequence));
-        draft.delete(mail_timer_key(letter.expires_at, agent, letter.sequence));
         draft.acts.push(Act::LetterRemoved { agent: agent.clone(), place: letter.sequence });
         match letter.keeper {
             Keeper::Letter => draft.delete(MessageRecord::envelope_key(letter.bytes_at())),

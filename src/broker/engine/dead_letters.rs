@@ -6,7 +6,7 @@ use super::{
     Engine,
     drafts::Draft,
     permits::{Work, message_type_name},
-    steps::{Origin, StepError, store_letter},
+    steps::{Origin, StepError},
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, access::Caller, refused},
@@ -197,7 +197,7 @@ impl Engine {
                     self.check_redirected(&dead, &to).map_err(refused)?;
                 }
                 let letter = self.fresh_letter(&mut draft, &dead, sequence, now).map_err(refused)?;
-                store_letter(&mut draft, to.clone(), letter);
+                self.store_letter(&mut draft, to.clone(), letter);
                 settlement.redriven_to = Some(to);
             }
         }

@@ -1,6 +1,10 @@
 //! Changes in the making: what a command has read and wants to write, and the group it becomes part of.
 
-use std::{collections::BTreeSet, ops::Range, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    ops::Range,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
@@ -17,14 +21,40 @@ use crate::{
 /// What is to be done in memory once a change is durable.
 #[derive(Debug)]
 pub(super) enum Act {
-    LetterStored { agent: AgentId, letter: Letter },
-    LetterRemoved { agent: AgentId, place: u64 },
-    LetterPutBack { agent: AgentId, letter: Letter },
-    Timer { handoff: MessageId, sender: AgentId, before: Option<Timestamp>, after: Option<Timestamp> },
+    LetterStored {
+        agent: AgentId,
+        letter: Letter,
+    },
+    LetterRemoved {
+        agent: AgentId,
+        place: u64,
+    },
+    LetterPutBack {
+        agent: AgentId,
+        letter: Letter,
+    },
+    /// The mailbox has this timer; `None`: it has none.
+    MailTimer {
+        agent: AgentId,
+        at: Option<Timestamp>,
+    },
+    Timer {
+        handoff: MessageId,
+        sender: AgentId,
+        before: Option<Timestamp>,
+        after: Option<Timestamp>,
+    },
     HandoffMoved(Arc<Handoff>),
-    TaskMoved { task: TaskId, length: u64 },
+    TaskMoved {
+        task: TaskId,
+        length: u64,
+    },
     TaskRemoved(TaskId),
-    Kept { kind: Kept, key: Key, since: Timestamp },
+    Kept {
+        kind: Kept,
+        key: Key,
+        since: Timestamp,
+    },
     AgentStored(Box<Entry>),
     KeyRevoked(AgentId),
 }
@@ -97,6 +127,10 @@ pub(super) struct Group {
     pub(super) accepted: Vec<MessageId>,
     /// What the group has written so far: later commands of the group see it.
     written: KeyMap<Option<Record>>,
+    /// The mailboxes' timers as the group has them.
+    mail_timers: HashMap<AgentId, Option<Timestamp>>,
+    /// When the first of the letters expires that it puts into a mailbox.
+    first_expiries: HashMap<AgentId, Timestamp>,
     /// Changes from here on belong to the command in hand.
     open_from: usize,
     open_acts: Vec<Act>,
@@ -173,7 +207,30 @@ impl Engine {
         if !draft.change.writes.is_empty() {
             self.group.changes.push(draft.change);
         }
+        for act in &draft.acts {
+            match act {
+                Act::MailTimer { agent, at } => drop(self.group.mail_timers.insert(agent.clone(), *at)),
+                Act::LetterStored { agent, letter } => {
+                    let first = self.group.first_expiries.entry(agent.clone()).or_insert(letter.expires_at);
+                    *first = letter.expires_at.min(*first);
+                }
+                _ => {}
+            }
+        }
         self.group.open_acts.extend(draft.acts);
+    }
+
+    /// The timer of a mailbox that is known to be there. Another one may be, too.
+    pub(super) fn mail_timer(&self, agent: &AgentId) -> Option<Timestamp> {
+        match self.group.mail_timers.get(agent) {
+            Some(of_this_group) => *of_this_group,
+            None => self.mail_timer_of.get(agent).copied(),
+        }
+    }
+
+    /// When the first letter expires of those that the group puts into a mailbox.
+    pub(super) fn first_expiry_of_group(&self, agent: &AgentId) -> Option<Timestamp> {
+        self.group.first_expiries.get(agent).copied()
     }
 
     /// Ends a command in hand that nobody waits for.

@@ -1,23 +1,43 @@
 //! Mail whose time is over: it becomes a dead letter, whether its agent is there or not.
+//!
+//! A mailbox has a timer, not each letter: most letters are acked long before, and would leave nothing but two writes. When
+//! the timer fires the mailbox is looked through, and gets a timer for the first letter that expires next.
 
-use std::time::Duration;
+use std::{ops::Bound, time::Duration};
 
-use super::Engine;
+use super::{Engine, LOADED_AT_ONCE, drafts::Act};
 use crate::{
     broker::BrokerError,
     domain::mailbox::Letter,
     ids::AgentId,
-    records::{self, MailTimer, ParkReason},
+    records::{self, ParkReason},
     store::{Order, Table},
     time::Timestamp,
 };
 
 /// Messages that are parked in one tick.
 const EXPIRED_A_TICK: usize = 256;
+/// Mailboxes that are looked through in one tick.
+const MAILBOXES_A_TICK: usize = 64;
 /// After a lease is over, until its end is dealt with.
 const LEASE_GRACE: Duration = Duration::from_millis(1);
 /// Until what could not be read is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// A mailbox is not looked through again before so much time for each of its letters. However their ends are spread, that
+/// takes no more than a part of the engine's time.
+const REST_A_LETTER: Duration = Duration::from_micros(10);
+
+/// A mailbox that is looked through, a part a tick.
+#[derive(Debug)]
+pub(super) struct Expiring {
+    agent: AgentId,
+    /// Its timer that has fired.
+    timer: Timestamp,
+    /// What lies before this place has been looked at: so many letters, of which the first expires then.
+    place: u64,
+    looked_at: u32,
+    first: Option<Timestamp>,
+}
 
 impl Engine {
     /// Parks what has expired. How many messages wait with which time is only in the store; in memory is just the first
@@ -31,68 +51,97 @@ impl Engine {
         if self.next_mail_expiry.is_none_or(|at| at > now) {
             return;
         }
-        let timers = match self.mail_timers(now) {
-            Ok(timers) => timers,
-            Err(error) => return tracing::error!(%error, "failed to read the timers of mail"),
-        };
-        let more = timers.len() == EXPIRED_A_TICK && timers.last().is_some_and(|last| last.at <= now);
-        let (over, later): (Vec<_>, Vec<_>) = timers.into_iter().partition(|timer| timer.at <= now);
-        let look_again: Vec<Timestamp> = over.iter().filter_map(|timer| self.expire(timer, now)).collect();
-        let is_some_parked = look_again.len() < over.len();
-        let next = look_again.into_iter().chain(later.first().map(|timer| timer.at)).min();
-        self.next_mail_expiry = if more && is_some_parked { Some(now) } else { next };
+        match self.park_some(now) {
+            Ok(next) => self.next_mail_expiry = next,
+            Err(error) => {
+                tracing::error!(%error, "failed to read mail that may have expired");
+                self.next_mail_expiry = Some(now.plus(TRY_AGAIN));
+            }
+        }
     }
 
-    /// The timers that are over, and the first that is not.
-    fn mail_timers(&self, now: Timestamp) -> Result<Vec<MailTimer>, BrokerError> {
-        let stored = self.store.scan(Table::Timers, records::mail_timers(), Order::Ascending, EXPIRED_A_TICK)?;
-        let mut timers = Vec::with_capacity(stored.len());
+    /// Looks through the mailboxes whose timers have fired, as many as one tick should. When to look again.
+    fn park_some(&mut self, now: Timestamp) -> Result<Option<Timestamp>, BrokerError> {
+        let mut room = EXPIRED_A_TICK;
+        if let Some(expiring) = self.expiring.take() {
+            self.look_for_expired(expiring, &mut room, now)?;
+            return Ok(Some(now)); // its timer is still in the store
+        }
+        let stored = self.store.scan(Table::Timers, records::mail_timers(), Order::Ascending, MAILBOXES_A_TICK)?;
         for (key, _) in &stored {
-            let timer = records::parse_mail_timer(key)?;
-            let is_over = timer.at <= now;
-            timers.push(timer);
-            if !is_over {
+            let (timer, agent) = records::parse_mail_timer(key)?;
+            if timer > now {
+                return Ok(Some(timer));
+            }
+            self.look_for_expired(Expiring { agent, timer, place: 0, looked_at: 0, first: None }, &mut room, now)?;
+            if self.expiring.is_some() {
                 break;
             }
         }
-        Ok(timers)
+        Ok((!stored.is_empty()).then_some(now))
+    }
+
+    /// Parks what has expired of a part of a mailbox.
+    fn look_for_expired(
+        &mut self,
+        mut expiring: Expiring,
+        room: &mut usize,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let agent = expiring.agent.clone();
+        let range =
+            (Bound::Included(records::letter_key(&agent, expiring.place).key), records::mailbox_range(&agent).1);
+        let stored = self.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
+        let is_last = stored.len() < LOADED_AT_ONCE;
+        for (key, record) in stored {
+            expiring.place = records::letter_place(&key)?;
+            if *room == 0 {
+                self.expiring = Some(expiring);
+                return Ok(());
+            }
+            let letter = records::decode_letter(&key, &record.value)?;
+            let look_again =
+                if letter.expires_at > now { Some(letter.expires_at) } else { self.expire(&agent, &letter, now) };
+            *room -= usize::from(look_again.is_none());
+            expiring.first = expiring.first.into_iter().chain(look_again).min();
+            expiring.looked_at += 1;
+            expiring.place += 1;
+        }
+        if is_last {
+            self.set_mail_timer(&expiring, now);
+        } else {
+            self.expiring = Some(expiring);
+        }
+        Ok(())
     }
 
     /// Parks one message; or says when to look at it again.
-    fn expire(&mut self, timer: &MailTimer, now: Timestamp) -> Option<Timestamp> {
-        let mailbox = self.mailboxes.get(&timer.agent);
-        if let Some(lease) = mailbox.and_then(|mailbox| mailbox.lease(timer.place)) {
+    fn expire(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Option<Timestamp> {
+        if let Some(lease) = self.mailboxes.get(agent).and_then(|mailbox| mailbox.lease(letter.sequence)) {
             // It is handed out: its ack may come yet.
             return Some(lease.deadline.max(now.plus(LEASE_GRACE)));
         }
-        let key = records::letter_key(&timer.agent, timer.place);
-        if self.is_written_in_group(&key) {
-            return Some(now);
+        if self.is_written_in_group(&records::letter_key(agent, letter.sequence)) {
+            return Some(now.plus(LEASE_GRACE));
         }
-        let letter = match mailbox.and_then(|mailbox| mailbox.letter(timer.place)) {
-            Some(letter) => Ok(Some(letter.clone())),
-            None => self.stored_letter(&key),
-        };
-        match letter {
-            Ok(Some(letter)) => self.park_as_expired(&timer.agent, &letter, now),
-            Ok(None) => {
-                tracing::error!(agent = %timer.agent, place = timer.place, "a timer of mail that is not there");
-                let mut draft = self.draft();
-                draft.delete(records::mail_timer_key(timer.at, &timer.agent, timer.place));
-                self.seal(draft);
-                self.end_unanswered();
-            }
-            Err(error) => {
-                tracing::error!(agent = %timer.agent, %error, "failed to read mail that has expired");
-                return Some(now.plus(TRY_AGAIN));
-            }
-        }
+        self.park_as_expired(agent, letter, now);
         None
     }
 
-    fn stored_letter(&self, key: &crate::store::Key) -> Result<Option<Letter>, BrokerError> {
-        let Some(record) = self.store.get(key)? else { return Ok(None) };
-        Ok(Some(records::decode_letter(&key.key, &record.value)?))
+    /// The timer that has fired goes, and another one is set for what expires next: of what was looked at, and of what the
+    /// group in hand adds to the mailbox.
+    fn set_mail_timer(&mut self, expiring: &Expiring, now: Timestamp) {
+        let Expiring { agent, timer, looked_at, first, .. } = expiring;
+        let rested = now.plus(REST_A_LETTER * *looked_at);
+        let next = first.iter().copied().chain(self.first_expiry_of_group(agent)).min().map(|at| at.max(rested));
+        let mut draft = self.draft();
+        draft.delete(records::mail_timer_key(*timer, agent));
+        if let Some(at) = next {
+            draft.put_new(records::mail_timer_key(at, agent), bytes::Bytes::new());
+        }
+        draft.acts.push(Act::MailTimer { agent: agent.clone(), at: next });
+        self.seal(draft);
+        self.end_unanswered();
     }
 
     fn park_as_expired(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) {

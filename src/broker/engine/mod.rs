@@ -37,6 +37,7 @@ use tokio::sync::{mpsc, watch};
 
 use self::{
     drafts::{Act, Group},
+    expiry::Expiring,
     holders::Holder,
     limits::Depth,
     presence::Unseen,
@@ -56,8 +57,8 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
-    records::{self, AgentRecord, AuditAct, InvitationRecord, Kept, ParkReason, TaskRecord},
-    store::{Key, OpenError, Order, Store, Table},
+    records::{self, AgentRecord, AuditAct, HandoffRecord, InvitationRecord, Kept, ParkReason, TaskRecord},
+    store::{Key, OpenError, Order, Record, Store, Table},
     time::Timestamp,
 };
 
@@ -296,6 +297,10 @@ pub struct Engine {
     expired_at_hand_out: Vec<(AgentId, u64)>,
     /// No mail expires before this; looking then may find that none does yet.
     next_mail_expiry: Option<Timestamp>,
+    /// A timer of each mailbox that somebody wrote to since the start, if it has one.
+    mail_timer_of: HashMap<AgentId, Timestamp>,
+    /// The mailbox that is being looked through for what has expired.
+    expiring: Option<Expiring>,
     handoff_timers: BTreeSet<(Timestamp, MessageId)>,
     /// How many handoffs each agent has asked for that are open.
     open_of: HashMap<AgentId, u32>,
@@ -362,6 +367,8 @@ impl Engine {
             alarm_of: HashMap::new(),
             expired_at_hand_out: Vec::new(),
             next_mail_expiry: Some(Timestamp::default()),
+            mail_timer_of: HashMap::new(),
+            expiring: None,
             handoff_timers,
             open_of,
             depths: HashMap::new(),
@@ -408,7 +415,7 @@ impl Engine {
 
     /// How many handoffs are open.
     pub fn open_handoffs(&self) -> usize {
-        self.handoff_timers.len()
+        self.open_of.values().map(|open| *open as usize).sum()
     }
 
     /// Takes one command into the group.
@@ -476,10 +483,7 @@ impl Engine {
         for (at, handoff) in due {
             match self.pass_time(handoff, now) {
                 Ok(true) => {}
-                Ok(false) => {
-                    tracing::error!(%handoff, "a timer fired for a handoff that has nothing to wait for");
-                    self.handoff_timers.remove(&(at, handoff));
-                }
+                Ok(false) => self.set_timer_anew(at, handoff, now),
                 Err(error) => tracing::error!(%handoff, %error, "failed to let time pass for a handoff"),
             }
         }
@@ -493,6 +497,22 @@ impl Engine {
         self.park_expired(now);
         self.look_for_the_gone(now);
         self.remove_what_is_over(now);
+    }
+
+    /// A timer has fired too early: what is loaded at a start may be, and a command of the group in hand may have moved it.
+    fn set_timer_anew(&mut self, at: Timestamp, handoff: MessageId, now: Timestamp) {
+        let stored = match self.read(&mut self.draft(), &HandoffRecord::key(handoff)) {
+            Ok(stored) => stored,
+            Err(error) => return tracing::error!(%handoff, %error, "failed to read a handoff whose timer has fired"),
+        };
+        let handoff_of = |record: Record| HandoffRecord::decode(&record.value).ok().map(|stored| stored.handoff);
+        let due = stored.and_then(handoff_of).and_then(|handoff| handoff.next_deadline());
+        self.handoff_timers.remove(&(at, handoff));
+        match due {
+            Some(due) if due > now => drop(self.handoff_timers.insert((due, handoff))),
+            Some(_) => tracing::error!(%handoff, "a timer fired for a handoff that has nothing to wait for"),
+            None => {} // it has ended in the group in hand
+        }
     }
 
     /// When [`Self::tick`] has something to do next.
@@ -556,11 +576,9 @@ impl Engine {
     fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
         match act {
             Act::LetterStored { agent, letter } => {
-                let expiry = letter.expires_at;
                 if let Some(depth) = self.depths.get_mut(&agent) {
                     depth.one_more();
                 }
-                self.next_mail_expiry = Some(self.next_mail_expiry.map_or(expiry, |at| at.min(expiry)));
                 let is_to_be_loaded = self.loading.get(&agent).is_some_and(|next| *next <= letter.sequence);
                 if let Some(mailbox) = self.mailboxes.get_mut(&agent).filter(|_| !is_to_be_loaded) {
                     mailbox.add(letter);
@@ -580,6 +598,11 @@ impl Engine {
                 self.lease_ended(ended);
                 touched.insert(agent);
             }
+            Act::MailTimer { agent, at: Some(at) } => {
+                self.mail_timer_of.insert(agent, at);
+                self.next_mail_expiry = Some(self.next_mail_expiry.map_or(at, |next| next.min(at)));
+            }
+            Act::MailTimer { agent, at: None } => drop(self.mail_timer_of.remove(&agent)),
             Act::Timer { handoff, sender, before, after } => {
                 match (before, after) {
                     (None, Some(_)) => *self.open_of.entry(sender).or_default() += 1,
@@ -602,9 +625,9 @@ impl Engine {
     }
 
     fn watch(&mut self, id: MessageId, updates: Updates) {
-        let found = self.store.get(&records::HandoffRecord::key(id)).map_err(BrokerError::from);
+        let found = self.store.get(&HandoffRecord::key(id)).map_err(BrokerError::from);
         let decoded = found.and_then(|record| match record {
-            Some(record) => Ok(records::HandoffRecord::decode(&record.value)?.handoff),
+            Some(record) => Ok(HandoffRecord::decode(&record.value)?.handoff),
             None => Err(BrokerError::HandoffUnknown { handoff: id.to_string() }),
         });
         let handoff = match decoded {

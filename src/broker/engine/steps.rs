@@ -22,7 +22,7 @@ use crate::{
     proto::v1::{self, MessageType},
     records::{
         CustodyEvent, CustodyLink, HandoffRecord, Kept, MessageRecord, RequestPlace, TaskRecord, custody_entry,
-        encode_letter, handoff_timer_key, letter_key, mail_timer_key,
+        encode_letter, handoff_timer, handoff_timer_key, letter_key, mail_timer_key,
     },
     store::Record,
     time::Timestamp,
@@ -247,12 +247,15 @@ impl Engine {
         let was_due = before.and_then(|stored| stored.value.handoff.next_deadline());
         let due = handoff.next_deadline();
         if was_due != due {
-            was_due.into_iter().for_each(|at| draft.delete(handoff_timer_key(at, handoff.id)));
             let sender = handoff.sender.clone();
-            if let Some(at) = due {
+            match due {
                 // Its owner is in it, so that a start need not read the handoffs to know how many each has open.
-                let value = bytes::Bytes::copy_from_slice(sender.as_str().as_bytes());
-                draft.put_new(handoff_timer_key(at, handoff.id), value);
+                Some(at) if was_due.is_none_or(|before| at < before) => {
+                    let (key, value) = handoff_timer(at, handoff.id, &sender);
+                    draft.put_new(key, value);
+                }
+                Some(_) => {} // what is stored fires too early, and the deadline is looked up then
+                None => draft.delete(handoff_timer_key(handoff.id)),
             }
             draft.acts.push(Act::Timer { handoff: handoff.id, sender, before: was_due, after: due });
         }
@@ -298,7 +301,7 @@ impl Engine {
                     attempts: Vec::new(),
                     keeper: Keeper::Letter,
                 };
-                store_letter(draft, to, letter);
+                self.store_letter(draft, to, letter);
             }
             Mail::Notice(notice) => {
                 let handoff = handoff.expect("notices are about a handoff");
@@ -333,7 +336,7 @@ impl Engine {
             attempts: Vec::new(),
             keeper,
         };
-        store_letter(draft, to.clone(), letter);
+        self.store_letter(draft, to.clone(), letter);
     }
 
     /// The broker's own message to an agent.
@@ -364,7 +367,7 @@ impl Engine {
             attempts: Vec::new(),
             keeper: Keeper::Letter,
         };
-        store_letter(draft, to, letter);
+        self.store_letter(draft, to, letter);
     }
 
     fn notice_envelope(
@@ -456,6 +459,17 @@ impl Engine {
         sequence
     }
 
+    /// Puts a letter into a mailbox; and a timer, if none of that mailbox fires soon enough.
+    pub(super) fn store_letter(&self, draft: &mut Draft, agent: AgentId, letter: Letter) {
+        draft.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
+        let at = letter.expires_at;
+        if self.mail_timer(&agent).is_none_or(|timer| at < timer) {
+            draft.put_new(mail_timer_key(at, &agent), bytes::Bytes::new());
+            draft.acts.push(Act::MailTimer { agent: agent.clone(), at: Some(at) });
+        }
+        draft.acts.push(Act::LetterStored { agent, letter });
+    }
+
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         let lifetime = now.plus(self.settings.mail_lifetime);
         expires_at.map_or(lifetime, |at| at.min(lifetime))
@@ -467,12 +481,6 @@ struct About<'a> {
     task: &'a Task,
     handoff: Option<&'a Handoff>,
     request: Option<RequestPlace>,
-}
-
-pub(super) fn store_letter(draft: &mut Draft, agent: AgentId, letter: Letter) {
-    draft.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
-    draft.put_new(mail_timer_key(letter.expires_at, &agent, letter.sequence), bytes::Bytes::new());
-    draft.acts.push(Act::LetterStored { agent, letter });
 }
 
 /// What the handoff wants to know of this message's delivery.

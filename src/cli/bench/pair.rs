@@ -11,7 +11,7 @@ use super::{agents, broker::Target, latency::Latencies, run::Run};
 use crate::{
     cli::Failure,
     client::{About, ClientError, Composer, Identity, Pipeline, context_of},
-    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
+    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey},
     ids::{AgentId, KeyId, SystemIds},
     proto::v1::{self, MessageType, connect_request::Request, connect_response::Response},
     time::{Clock as _, Moment, SystemClock, Timestamp},
@@ -142,6 +142,7 @@ struct Side {
 pub(super) struct Pair {
     sides: [Side; 2],
     keys: Keys,
+    verifier: Verifier,
     work: Work,
     context: Arc<v1::TaskContextTransfer>,
     task_prefix: String,
@@ -171,6 +172,7 @@ impl Pair {
         Ok(Self {
             sides: [giver, taker],
             keys,
+            verifier: Verifier::default(),
             work,
             context,
             task_prefix,
@@ -376,10 +378,11 @@ impl Pair {
         self.tally.failed += 1;
     }
 
-    fn verify(&self, raw: Bytes) -> Result<(), Failure> {
+    fn verify(&mut self, raw: Bytes) -> Result<(), Failure> {
         let unsigned_allowed = !self.work.signed;
         let verified = UnverifiedEnvelope::parse(raw)
-            .and_then(|parsed| parsed.verify(&self.keys, SystemClock.now(), unsigned_allowed));
+            .and_then(|parsed| parsed.with_key(&self.keys, SystemClock.now(), unsigned_allowed))
+            .and_then(|signed| signed.verify(&mut self.verifier));
         verified.map(drop).map_err(|error| Failure::failed(format!("a delivery is not its sender's: {error}")))
     }
 }

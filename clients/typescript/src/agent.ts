@@ -1,8 +1,10 @@
 import type { KeyObject } from "node:crypto";
+import type { TLSSocket } from "node:tls";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { secureSocket } from "./socket.js";
 import { Audit, invalid } from "./audit.js";
 import { clipped, Delivery } from "./delivery.js";
 import { type About, makeEnvelope, type Payload, payloadOf } from "./envelopes.js";
@@ -120,7 +122,8 @@ export class Agent {
     this.#token = options.token ?? "";
     const baseUrl = `https://${options.server}`;
     const { ca, certificate } = options;
-    const nodeOptions = { ...(ca === undefined ? {} : { ca }), ...certificate };
+    const tls = { ...(ca === undefined ? {} : { ca }), ...certificate };
+    const nodeOptions = { createConnection: (broker: URL): TLSSocket => secureSocket(broker, tls) };
     this.#http = new Http2SessionManager(baseUrl, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, nodeOptions);
     this.transport = createGrpcTransport({ baseUrl, sessionManager: this.#http, readMaxBytes: FRAME_BYTES_MAX });
     this.#broker = createClient(v1.BrokerService, this.transport);

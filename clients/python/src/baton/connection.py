@@ -1,5 +1,6 @@
 """The connection to a broker: TLS, who calls, and the calls that are not on the session."""
 
+import ipaddress
 import os
 from collections.abc import Awaitable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from baton.session import CALL_TIMEOUT_SECONDS
 from baton.signing import sign_session
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
+_PLAINTEXT = "http://"
 
 File = str | os.PathLike[str]
 Metadata = tuple[tuple[str, str], ...]
@@ -51,7 +53,6 @@ class Connection:
         self._is_certified = cert_file is not None
         self._operator_token = operator_token
         self._token = ""
-        credentials = grpc.ssl_channel_credentials(_read(ca_file), _read(cert_key_file), _read(cert_file))
         options = [
             ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
             ("grpc.keepalive_time_ms", 30_000),
@@ -61,7 +62,11 @@ class Connection:
             ("grpc.min_reconnect_backoff_ms", 1_000),
             ("grpc.max_reconnect_backoff_ms", 1_000),
         ]
-        self._channel = grpc.aio.secure_channel(server, credentials, options=options)
+        if server.startswith(_PLAINTEXT):
+            self._channel = grpc.aio.insecure_channel(_here(server), options=options)
+        else:
+            credentials = grpc.ssl_channel_credentials(_read(ca_file), _read(cert_key_file), _read(cert_file))
+            self._channel = grpc.aio.secure_channel(server, credentials, options=options)
         self.broker = v1.BrokerServiceStub(self._channel)
         self.agents = v1.AgentServiceStub(self._channel)
         self.handoffs = v1.HandoffServiceStub(self._channel)
@@ -104,6 +109,19 @@ class Connection:
             return await call
         except grpc.aio.AioRpcError as error:
             raise BatonError.from_call(error) from error
+
+
+def _here(server: str) -> str:
+    """The address of a server without TLS, which is never off this machine: what is sent has tokens in it."""
+    address = server.removeprefix(_PLAINTEXT)
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        is_here = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_here = False
+    if not is_here:
+        raise ValueError(f"{server} is not on this machine: it takes TLS, without http://")
+    return address
 
 
 def _bearer(token: str) -> Metadata:

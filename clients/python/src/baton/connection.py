@@ -17,6 +17,8 @@ from baton.session import CALL_TIMEOUT_SECONDS
 from baton.signing import sign_session
 
 FRAME_BYTES_MAX = 4 * 1024 * 1024
+KEEPALIVE_TIME_MS = 30_000
+KEEPALIVE_TIMEOUT_MS = 10_000
 _PLAINTEXT = "http://"
 
 File = str | os.PathLike[str]
@@ -55,8 +57,10 @@ class Connection:
         self._token = ""
         options = [
             ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
-            ("grpc.keepalive_time_ms", 30_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+            # That alone does not end a silent connection: a ping's own time, a minute by default, is what counts.
+            ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
             # The agent's own backoff says when to try again.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 1_000),

@@ -33,7 +33,7 @@ const (
 
 // Options says who connects to what. Target, AgentID and Key are required.
 type Options struct {
-	// The broker, HOST:PORT.
+	// The broker, HOST:PORT; or http://HOST:PORT without TLS, to a broker on this machine that takes such connections.
 	Target string
 	// Who one is.
 	AgentID string
@@ -93,7 +93,7 @@ func (o *Options) complete() error {
 type Agent struct {
 	options  Options
 	conn     *grpc.ClientConn
-	tls      *watchedTLS
+	tls      *watchedTransport
 	broker   v1.BrokerServiceClient
 	agents   v1.AgentServiceClient
 	handoffs v1.HandoffServiceClient
@@ -124,8 +124,11 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
-	transport := newWatchedTLS(&options)
-	conn, err := grpc.NewClient(options.Target,
+	target, transport, err := newTransport(&options)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameBytesMax)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),

@@ -16,6 +16,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -261,17 +262,49 @@ func TestWhatDoesNotVerifyIsNotGivenOut(t *testing.T) {
 func TestOnlyVouchedKeysAreGoodWhereOperatorsAreKnown(t *testing.T) {
 	operator, options := ok[ed25519.PrivateKey](t)(GenerateKey()), shared.options(t, "alice")
 	key := &v1.AgentKey{KeyId: "k1", PublicKey: publicOf(options.Key)}
-	voucher := &v1.KeyVoucher{OperatorKeyId: "ops"}
-	voucher.Signature = ed25519.Sign(operator, pae(voucherType, voucherBody(options.AgentID, key, voucher)))
-	key.Vouchers = []*v1.KeyVoucher{voucher}
-	options.Card = &v1.AgentCard{Keys: []*v1.AgentKey{key}}
 	alice, mallory := connected(t, options), shared.agent(t, "mallory")
+	voucher := Vouch(alice.ID(), key, "ops", operator, time.Now().Add(time.Hour))
+	ok[*v1.Agent](t)(alice.VouchForKey(patient(t), shared.operatorToken(t), alice.ID(), "k1", voucher))
 	bobs := shared.options(t, "bob")
 	bobs.OperatorKeys = map[string]ed25519.PublicKey{"ops": publicOf(operator)}
 	bob := connected(t, bobs)
 	ok[*v1.Receipt](t)(mallory.Send(patient(t), bob.ID(), About{}, hello("nobody vouches for me")))
 	ok[*v1.Receipt](t)(alice.Send(patient(t), bob.ID(), About{}, hello("hello")))
 	if _, info := next[*v1.Info](t, bob); info.GetText() != "hello" {
+		t.Errorf("%v", info)
+	}
+}
+
+func TestKeysAreAddedAndRevoked(t *testing.T) {
+	options, key := shared.options(t, "alice"), ok[ed25519.PrivateKey](t)(GenerateKey())
+	alice := connected(t, options)
+	second := &v1.AgentKey{KeyId: "k2", PublicKey: publicOf(key)}
+	added := ok[*v1.Agent](t)(alice.AddKey(patient(t), "", alice.ID(), second, []string{"k1"}, time.Hour))
+	if keys := added.GetCard().GetKeys(); keys[0].GetNotAfterTime() == nil || keys[1].GetNotAfterTime() != nil {
+		t.Errorf("%v", keys)
+	}
+	options.Key, options.KeyID, options.Card = key, "k2", nil
+	later := connected(t, options)
+	revoked := ok[*v1.Agent](t)(later.RevokeKey(patient(t), "", alice.ID(), "k1", "rotated"))
+	if keys := revoked.GetCard().GetKeys(); keys[0].GetRevokeTime() == nil {
+		t.Errorf("%v", keys)
+	}
+	if _, err := alice.Send(patient(t), later.ID(), About{}, hello("")); err == nil {
+		t.Error("a revoked key is good")
+	}
+}
+
+func TestPlaintextIsForThisMachineAlone(t *testing.T) {
+	b := newBroker(t, "enrollment = \"open\"\n[tls]\nallow_plaintext = true")
+	options := b.options(t, "alice")
+	options.Target, options.RootCAs = "http://broker.example:22866", nil
+	if _, err := Connect(patient(t), options); err == nil || !strings.Contains(err.Error(), "not on this machine") {
+		t.Errorf("%v", err)
+	}
+	options.Target = "http://" + b.address
+	alice := connected(t, options)
+	ok[*v1.Receipt](t)(alice.Send(patient(t), alice.ID(), About{}, hello("plain")))
+	if _, info := next[*v1.Info](t, alice); info.GetText() != "plain" {
 		t.Errorf("%v", info)
 	}
 }

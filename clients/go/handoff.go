@@ -165,14 +165,3 @@ func (a *Agent) KeepTurn(ctx context.Context, delivery *Delivery, details string
 func (a *Agent) Reply(ctx context.Context, to *Delivery, payload proto.Message) (*v1.Receipt, error) {
 	return a.Send(ctx, to.Envelope.GetSenderId(), to.About(), payload)
 }
-
-// Invite makes an invitation: whoever has it may register one new agent, agentID or any if that is empty. The token is an
-// operator's. It returns the secret.
-func (a *Agent) Invite(ctx context.Context, operatorToken, agentID string, lifetime time.Duration) (string, error) {
-	request := &v1.CreateInvitationRequest{AgentId: agentID, Lifetime: durationOf(lifetime)}
-	answer, err := a.agents.CreateInvitation(withToken(ctx, operatorToken), request)
-	if err != nil {
-		return "", errorOf(ctx, err)
-	}
-	return answer.GetInvitation(), nil
-}

@@ -106,6 +106,18 @@ func AuditHash(previous, entry []byte) []byte {
 	return sum(pae(auditType, appendBytes(appendBytes(nil, previous), entry)))
 }
 
+// Vouch is an operator's word that the key is the agent's. notAfter is until when it is good; the zero time: for good.
+func Vouch(
+	agentID string, key *v1.AgentKey, operatorKeyID string, operator ed25519.PrivateKey, notAfter time.Time,
+) *v1.KeyVoucher {
+	voucher := &v1.KeyVoucher{OperatorKeyId: operatorKeyID}
+	if !notAfter.IsZero() {
+		voucher.NotAfterTime = timestamppb.New(notAfter)
+	}
+	voucher.Signature = ed25519.Sign(operator, pae(voucherType, voucherBody(agentID, key, voucher)))
+	return voucher
+}
+
 // VerifyVoucher checks an operator's word that the key is the agent's, at this time. It fails with a VerificationError:
 // KEY_NOT_VALID if the word's time is over, KEY_WEAK or SIGNATURE_INVALID.
 func VerifyVoucher(agentID string, key *v1.AgentKey, voucher *v1.KeyVoucher, operator ed25519.PublicKey, at time.Time) error {

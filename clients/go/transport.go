@@ -3,14 +3,19 @@ package baton
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
+	"strings"
 	"sync"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 )
 
-// watchedTLS is TLS that remembers why its latest handshake failed: of that gRPC passes on the words alone.
-type watchedTLS struct {
+const plaintextScheme = "http://"
+
+// watchedTransport is TLS, or where that was asked for none, that remembers why its latest handshake failed: of that gRPC passes on the words alone.
+type watchedTransport struct {
 	credentials.TransportCredentials
 	failure *handshakeFailure
 }
@@ -20,16 +25,24 @@ type handshakeFailure struct {
 	err error
 }
 
-func newWatchedTLS(options *Options) *watchedTLS {
+// newTransport says to what to connect, and how: plaintext never leaves this machine, since what is sent has tokens in it.
+func newTransport(options *Options) (string, *watchedTransport, error) {
+	if address, isPlaintext := strings.CutPrefix(options.Target, plaintextScheme); isPlaintext {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil || host != "localhost" && !net.ParseIP(host).IsLoopback() {
+			return "", nil, fmt.Errorf("baton: %s is not on this machine: it takes TLS, without http://", options.Target)
+		}
+		return address, &watchedTransport{insecure.NewCredentials(), &handshakeFailure{}}, nil
+	}
 	config := &tls.Config{RootCAs: options.RootCAs, MinVersion: tls.VersionTLS12}
 	if options.Certificate != nil {
 		config.Certificates = []tls.Certificate{*options.Certificate}
 	}
-	return &watchedTLS{credentials.NewTLS(config), &handshakeFailure{}}
+	return options.Target, &watchedTransport{credentials.NewTLS(config), &handshakeFailure{}}, nil
 }
 
-// ClientHandshake is that of TLS.
-func (t *watchedTLS) ClientHandshake(
+// ClientHandshake is that of the transport.
+func (t *watchedTransport) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := t.TransportCredentials.ClientHandshake(ctx, authority, raw)
@@ -40,12 +53,12 @@ func (t *watchedTLS) ClientHandshake(
 }
 
 // Clone shares the memory.
-func (t *watchedTLS) Clone() credentials.TransportCredentials {
-	return &watchedTLS{t.TransportCredentials.Clone(), t.failure}
+func (t *watchedTransport) Clone() credentials.TransportCredentials {
+	return &watchedTransport{t.TransportCredentials.Clone(), t.failure}
 }
 
 // explain puts the failed handshake under the error of a connection that could not be made.
-func (t *watchedTLS) explain(err error) error {
+func (t *watchedTransport) explain(err error) error {
 	t.failure.mu.Lock()
 	defer t.failure.mu.Unlock()
 	if t.failure.err != nil && isUnavailable(err) {

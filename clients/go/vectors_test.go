@@ -201,6 +201,7 @@ type digestVectors struct {
 		Body      hexBytes
 		Signature hexBytes
 	}
+	OperatorSeed   hexBytes `json:"operator_private_key_seed"`
 	OperatorPublic hexBytes `json:"operator_public_key"`
 	Vouchers       []struct {
 		Name          string
@@ -224,6 +225,13 @@ func TestVouchers(t *testing.T) {
 				OperatorKeyId: one.OperatorKeyID, NotAfterTime: one.NotAfter.Timestamp, Signature: one.Signature,
 			}
 			same(t, "body", voucherBody(one.AgentID, key, voucher), one.Body)
+			notAfter := time.Time{}
+			if one.NotAfter.Timestamp != nil {
+				notAfter = one.NotAfter.AsTime()
+			}
+			private := ed25519.NewKeyFromSeed(vectors.OperatorSeed)
+			made := Vouch(one.AgentID, key, one.OperatorKeyID, private, notAfter)
+			same(t, "signature", made.GetSignature(), one.Signature)
 			operator := ed25519.PublicKey(vectors.OperatorPublic)
 			before := time.Unix(1_600_000_000, 0)
 			if err := VerifyVoucher(one.AgentID, key, voucher, operator, before); err != nil {

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -72,8 +73,49 @@ class RealBroker:
         )
         return done.stdout
 
+    def agent_through(self, relay: "Relay", agent_id: str) -> Agent:
+        return Agent(relay.server, agent_id, generate_key(), ca_file=self.ca)
+
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(PATIENCE_SECONDS)
             self._process = None
+
+
+class Relay:
+    """A TCP relay before a broker, that can fall silent: its connections stay, and nothing goes over them."""
+
+    def __init__(self, broker: str) -> None:
+        self.server = ""
+        self._broker = broker.split(":")
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._listener = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        self.server = f"127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def fall_silent(self) -> None:
+        self._flows.clear()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward_reader, onward_writer = await asyncio.open_connection(*self._broker)
+        for one, other in ((reader, onward_writer), (onward_reader, writer)):
+            task = asyncio.create_task(self._pump(one, other))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._flows.wait()
+            writer.write(data)
+        writer.close()

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import grpc
 import pytest
-from brokers import PATIENCE_SECONDS, RealBroker, needs_broker
+from brokers import PATIENCE_SECONDS, RealBroker, Relay, needs_broker
 
+import baton.connection
 import baton.delivery
 from baton import (
     BatonError,
@@ -429,3 +430,13 @@ async def test_heartbeats_say_how_the_agent_is_doing(broker):
             while (await alice.get_agent("alice")).last_heartbeat.status != "busy":
                 await asyncio.sleep(0.02)
         assert (await alice.get_agent("alice")).presence == v1.PRESENCE_ALIVE
+
+
+async def test_a_session_ends_with_a_connection_that_is_silently_gone(broker, monkeypatch):
+    monkeypatch.setattr(baton.connection, "KEEPALIVE_TIME_MS", 500)
+    monkeypatch.setattr(baton.connection, "KEEPALIVE_TIMEOUT_MS", 500)
+    async with Relay(broker.server) as relay, broker.agent_through(relay, "alice") as alice:
+        await begin(alice)
+        session = await alice._link.live()
+        relay.fall_silent()
+        assert "ping timeout" in str(await within(session.ended()))

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from baton import BatonError, v1
+from baton import Agent, BatonError, generate_key, public_bytes, v1, vouch
 
 pytestmark = needs_broker
 
@@ -55,6 +55,59 @@ async def test_a_client_certificate_proves_who_one_is(broker, tmp_path):
         with pytest.raises(BatonError) as refused:
             await bob.send(v1.Info(), receiver_id="alice")
         assert refused.value.reason == "SIGNATURE_INVALID", "what it says is still proven by its key alone"
+
+
+async def test_only_vouched_keys_are_good_where_operators_are_known(broker):
+    operator, key = generate_key(), generate_key()
+    alices = v1.AgentKey(key_id="k1", public_key=public_bytes(key))
+    word = vouch("alice", alices, "ops", operator)
+    token = broker.operator_token()
+    async with (
+        broker.agent("alice", key=key, operator_token=token) as alice,
+        broker.agent("mallory") as mallory,
+        broker.agent("bob", operator_keys={"ops": public_bytes(operator)}) as bob,
+    ):
+        for agent in (alice, mallory, bob):
+            await agent.register()
+            await agent.connect()
+        await alice.vouch_for_key("alice", "k1", word)
+        await mallory.send(v1.Info(text="nobody vouches for me"), receiver_id="bob")
+        await alice.send(v1.Info(text="hello"), receiver_id="bob")
+        delivery = await anext(bob.deliveries())
+        assert delivery.payload.text == "hello"
+        await delivery.ack()
+
+
+async def test_keys_are_added_and_revoked(broker):
+    new = generate_key()
+    async with broker.agent("alice") as alice, broker.agent("alice", key=new, key_id="k2") as later:
+        await alice.register()
+        await alice.connect()
+        added = v1.AgentKey(key_id="k2", public_key=public_bytes(new))
+        agent = await alice.add_key("alice", added, replaces=["k1"], grace=datetime.timedelta(hours=1))
+        assert [key.HasField("not_after_time") for key in agent.card.keys] == [True, False]
+        await later.connect()
+        agent = await later.revoke_key("alice", "k1", "rotated")
+        assert agent.card.keys[0].HasField("revoke_time")
+        with pytest.raises(BatonError):
+            await alice.send(v1.Info(), receiver_id="alice")
+
+
+async def test_an_invitation_is_made(broker):
+    await broker.serve()
+    async with broker.agent("ops", operator_token=broker.operator_token()) as operator, broker.agent("bob") as bob:
+        invitation = await operator.invite("bob", datetime.timedelta(minutes=1))
+        assert (await bob.register(invitation=invitation)).card.agent_id == "bob"
+
+
+async def test_plaintext_is_for_this_machine_alone(broker):
+    with pytest.raises(ValueError, match="is not on this machine"):
+        Agent("http://broker.example:22866", "alice", generate_key())
+    await broker.serve("allow_plaintext = true")
+    async with Agent(f"http://{broker.server}", "alice", generate_key()) as alice:
+        with pytest.raises(BatonError) as refused:
+            await alice.register()
+        assert refused.value.reason in ("IDENTITY_MISSING", "PERMISSION_DENIED"), "it was understood"
 
 
 def make_certificate(agent_id, certificate, key):

@@ -6,6 +6,7 @@ import grpc
 import pytest
 from google.protobuf.any_pb2 import Any
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 
 from baton import (
@@ -21,7 +22,9 @@ from baton import (
     public_bytes,
     save_key,
     v1,
+    vouch,
 )
+from baton.directory import Directory
 from baton.envelopes import new_message_id
 
 # Made by `openssl genpkey -algorithm ed25519`; the broker's `baton keygen` writes the same form.
@@ -135,3 +138,34 @@ def test_json_sections_are_utf8_text():
     assert json_section("notes", {"Gruß": [1, None]}).json == '{"Gruß": [1, null]}'
     with pytest.raises(ValueError, match="JSON"):
         json_section("notes", [float("nan")])
+
+
+async def test_where_operators_are_known_a_key_needs_the_word_of_one():
+    operator, agent = generate_key(), generate_key()
+    key = v1.AgentKey(key_id="k1", public_key=public_bytes(agent))
+    past, future = Timestamp(seconds=1), Timestamp(seconds=2**33)
+
+    async def refusal(*vouchers, pinned=None):
+        async def get_agent(agent_id):
+            vouched = v1.AgentKey(key_id="k1", public_key=public_bytes(agent), vouchers=vouchers)
+            return v1.Agent(card=v1.AgentCard(agent_id=agent_id, keys=[vouched]))
+
+        directory = Directory(get_agent, pinned or {}, {"ops": public_bytes(operator)})
+        try:
+            await directory.key("alice", "k1")
+        except VerificationError as error:
+            return error.reason
+
+    assert await refusal(vouch("alice", key, "ops", operator)) is None
+    assert await refusal(vouch("alice", key, "ops", operator, future)) is None
+    assert await refusal(pinned={"alice": [key]}) is None, "pinned keys need nobody's word"
+    assert await refusal() == "KEY_UNKNOWN"
+    for bad in [
+        vouch("alice", key, "others", operator),
+        vouch("alice", key, "ops", generate_key()),
+        vouch("bob", key, "ops", operator),
+        vouch("alice", v1.AgentKey(key_id="k2", public_key=key.public_key), "ops", operator),
+        vouch("alice", key, "ops", operator, past),
+        v1.KeyVoucher(operator_key_id="ops", signature=vouch("alice", key, "ops", operator, past).signature),
+    ]:
+        assert await refusal(bad) == "KEY_UNKNOWN"

@@ -162,6 +162,9 @@ def test_vouchers(case):
     operator = v1.AgentKey(key_id=case["operator_key_id"], public_key=bytes.fromhex(DIGESTS["operator_public_key"]))
     not_after, signature = vectors.time(case["not_after_time"]), bytes.fromhex(case["signature"])
     assert signing.voucher_body(case["agent_id"], key, operator.key_id, not_after).hex() == case["body"]
+    private = vectors.private_key(DIGESTS["operator_private_key_seed"])
+    made = signing.vouch(case["agent_id"], key, operator.key_id, private, not_after)
+    assert made.signature.hex() == case["signature"]
     signing.verify_voucher(case["agent_id"], key, operator, not_after, signature)
     with pytest.raises(VerificationError, match="SIGNATURE_INVALID"):
         signing.verify_voucher("AgentB", key, operator, not_after, signature)

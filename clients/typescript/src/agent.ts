@@ -1,8 +1,10 @@
 import type { KeyObject } from "node:crypto";
+import type { TLSSocket } from "node:tls";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
+import { secureSocket } from "./socket.js";
 import { Audit, invalid } from "./audit.js";
 import { clipped, Delivery } from "./delivery.js";
 import { type About, makeEnvelope, type Payload, payloadOf } from "./envelopes.js";
@@ -22,6 +24,7 @@ const CREDIT_MAX = 4096;
 const CALL_TIMEOUT_MS = 30_000;
 /** A message that waited for longer than this may be made anew when the broker finds it too old. */
 const RESIGN_AFTER_MS = 1_000;
+const PLAINTEXT = "http://";
 const CUSTODY_PAGE = 200;
 const KEYS_KEPT_MS = 60_000;
 const RECONNECT_FIRST_MS = 100;
@@ -29,7 +32,7 @@ const RECONNECT_MOST_MS = 10_000;
 
 /** Who connects to what. */
 export interface AgentOptions {
-  /** The broker, HOST:PORT. */
+  /** The broker, HOST:PORT; or http://HOST:PORT without TLS, to a broker on this machine that takes such connections. */
   server: string;
   /** Who one is. */
   agentId: string;
@@ -80,6 +83,11 @@ export interface CallOptions {
   signal?: AbortSignal;
 }
 
+/** As whom to manage keys: an operator, or else the agent itself. */
+export interface KeyCallOptions {
+  operatorToken?: string;
+}
+
 /**
  * One agent with a session at the broker. When the session breaks, the agent opens another by itself, for as long as it is
  * not closed.
@@ -118,9 +126,11 @@ export class Agent {
     this.#keyId = options.keyId ?? "k1";
     this.#log = options.log ?? ((): void => undefined);
     this.#token = options.token ?? "";
-    const baseUrl = `https://${options.server}`;
+    const baseUrl = baseUrlOf(options.server);
     const { ca, certificate } = options;
-    const nodeOptions = { ...(ca === undefined ? {} : { ca }), ...certificate };
+    const tls = { ...(ca === undefined ? {} : { ca }), ...certificate };
+    const isPlaintext = baseUrl.startsWith(PLAINTEXT);
+    const nodeOptions = isPlaintext ? {} : { createConnection: (broker: URL): TLSSocket => secureSocket(broker, tls) };
     this.#http = new Http2SessionManager(baseUrl, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, nodeOptions);
     this.transport = createGrpcTransport({ baseUrl, sessionManager: this.#http, readMaxBytes: FRAME_BYTES_MAX });
     this.#broker = createClient(v1.BrokerService, this.transport);
@@ -342,14 +352,43 @@ export class Agent {
    * operator's. Returns the secret.
    */
   async invite(operatorToken: string, agentId: string, lifetimeMs?: number): Promise<string> {
-    const headers = { authorization: `Bearer ${operatorToken}` };
-    const lifetime = lifetimeMs === undefined ? {} : { lifetime: durationFromMs(lifetimeMs) };
-    try {
-      const options = { headers, timeoutMs: CALL_TIMEOUT_MS };
-      return (await this.#agents.createInvitation({ agentId, ...lifetime }, options)).invitation;
-    } catch (error) {
-      throw BatonError.of(error);
-    }
+    const request = { agentId, ...(lifetimeMs === undefined ? {} : { lifetime: durationFromMs(lifetimeMs) }) };
+    return (await this.#administer(operatorToken, (options) => this.#agents.createInvitation(request, options))).invitation;
+  }
+
+  /** Adds a key of an agent, or rotates one: the key ids that it `replaces` stay good for `graceMs`, or else a day. */
+  async addKey(
+    agentId: string,
+    key: MessageInitShape<typeof v1.AgentKeySchema>,
+    { replaces = [], graceMs, operatorToken }: { replaces?: string[]; graceMs?: number } & KeyCallOptions = {},
+  ): Promise<v1.Agent> {
+    const grace = graceMs === undefined ? {} : { grace: durationFromMs(graceMs) };
+    const request = { agentId, key, replacedKeyIds: replaces, ...grace };
+    const { agent } = await this.#administer(operatorToken, (options) => this.#agents.addAgentKey(request, options));
+    return agent ?? create(v1.AgentSchema);
+  }
+
+  /** Revokes a key of an agent for good: nothing that is signed by it is taken any more. */
+  async revokeKey(
+    agentId: string,
+    keyId: string,
+    { reasonText = "", operatorToken }: { reasonText?: string } & KeyCallOptions = {},
+  ): Promise<v1.Agent> {
+    const request = { agentId, keyId, reasonText };
+    const { agent } = await this.#administer(operatorToken, (options) => this.#agents.revokeAgentKey(request, options));
+    return agent ?? create(v1.AgentSchema);
+  }
+
+  /** Adds an operator's word for a key of an agent: see `vouch`. */
+  async vouchForKey(
+    agentId: string,
+    keyId: string,
+    voucher: v1.KeyVoucher,
+    { operatorToken }: KeyCallOptions = {},
+  ): Promise<v1.Agent> {
+    const request = { agentId, keyId, voucher };
+    const { agent } = await this.#administer(operatorToken, (options) => this.#agents.vouchForAgentKey(request, options));
+    return agent ?? create(v1.AgentSchema);
   }
 
   // ----------------------------------------------------------------------------------------------------- receiving
@@ -489,6 +528,19 @@ export class Agent {
         if (!isFirst || error.reason !== "TOKEN_INVALID" || this.#options.token !== undefined) throw error;
       }
       await this.#prove();
+    }
+  }
+
+  /** Makes a unary call as an operator, or as this agent if there is no token of one. */
+  async #administer<T>(
+    operatorToken: string | undefined,
+    call: (options: { headers: Record<string, string>; timeoutMs: number }) => Promise<T>,
+  ): Promise<T> {
+    if (operatorToken === undefined) return this.#call(call);
+    try {
+      return await call({ headers: { authorization: `Bearer ${operatorToken}` }, timeoutMs: CALL_TIMEOUT_MS });
+    } catch (error) {
+      throw BatonError.of(error);
     }
   }
 
@@ -651,6 +703,16 @@ export class Agent {
     }
     verifyByOneOf(envelope, keys);
   }
+}
+
+/** Without TLS only to this machine: what is sent has tokens in it. */
+function baseUrlOf(server: string): string {
+  if (!server.startsWith(PLAINTEXT)) return `https://${server}`;
+  const { hostname, origin } = new URL(server);
+  if (!/^(localhost|127(\.\d+){3}|\[::1\])$/.test(hostname)) {
+    throw new RangeError(`${server} is not on this machine: it takes TLS, without http://`);
+  }
+  return origin;
 }
 
 function isVouched(agentId: string, key: v1.AgentKey, operators: ReadonlyMap<string, Uint8Array>): boolean {

@@ -1,7 +1,7 @@
 /**
  * Agents for the baton handoff broker: see `Agent`. The messages themselves are in `v1`.
  */
-export { Agent, type AgentOptions, type CallOptions } from "./agent.js";
+export { Agent, type AgentOptions, type CallOptions, type KeyCallOptions } from "./agent.js";
 export { Delivery } from "./delivery.js";
 export { type About, bytesSection, jsonSection, makeEnvelope, newMessageId, type Payload, payloadOf } from "./envelopes.js";
 export { BatonError, type FieldViolation, hasGoneOn, VerificationError } from "./errors.js";
@@ -17,5 +17,6 @@ export {
   verifyEnvelope,
   verifyReceipt,
   verifyVoucher,
+  vouch,
 } from "./signing.js";
 export * as v1 from "./v1.js";

@@ -3,7 +3,7 @@ import { createHash, createPublicKey, type KeyObject, sign, verify as verifySign
 import { create } from "@bufbuild/protobuf";
 import { type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { VerificationError } from "./errors.js";
-import { type AgentKey, AgentKeySchema, type ContextSection, type Envelope, type KeyVoucher, type Receipt } from "./v1.js";
+import { type AgentKey, AgentKeySchema, type ContextSection, type Envelope, type KeyVoucher, KeyVoucherSchema, type Receipt } from "./v1.js";
 
 /** The layout that is written, and the only one that is read. */
 export const SIGNATURE_VERSION = 1;
@@ -141,6 +141,22 @@ export function auditHash(previous: Uint8Array, entry: Uint8Array): Uint8Array {
 export function voucherBody(agentId: string, key: AgentKey, voucher: KeyVoucher): Buffer {
   const names = [text(agentId), text(key.keyId), bytes(key.publicKey), text(voucher.operatorKeyId)];
   return Buffer.concat([...names, time(voucher.notAfterTime)]);
+}
+
+/** An operator's word that the key is the agent's. `notAfter` is until when it is good; without it, for good. */
+export function vouch(
+  agentId: string,
+  key: AgentKey,
+  operatorKeyId: string,
+  operator: KeyObject,
+  notAfter?: Date,
+): KeyVoucher {
+  const voucher = create(KeyVoucherSchema, {
+    operatorKeyId,
+    ...(notAfter && { notAfterTime: timestampFromDate(notAfter) }),
+  });
+  voucher.signature = new Uint8Array(sign(null, pae(VOUCHER, voucherBody(agentId, key, voucher)), operator));
+  return voucher;
 }
 
 /**

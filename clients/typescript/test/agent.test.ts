@@ -1,6 +1,5 @@
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { sign } from "node:crypto";
 import { execFileSync } from "node:child_process";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -23,9 +22,9 @@ import {
   v1,
   VerificationError,
   verifyEnvelope,
+  vouch,
 } from "../src/index.js";
 import { checkedReceipt } from "../src/agent.js";
-import { pae, voucherBody } from "../src/signing.js";
 import { Jobs, Poison } from "../src/serve.js";
 import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
 
@@ -235,17 +234,38 @@ test("what does not verify is not given out", async () => {
 test("only vouched keys are good where operators are known", async () => {
   const [operator, options] = [generateKey(), broker.options("alice")];
   const key = create(v1.AgentKeySchema, { keyId: "k1", publicKey: publicBytes(options.key) });
-  const voucher = create(v1.KeyVoucherSchema, { operatorKeyId: "ops" });
-  const signed = pae("application/vnd.baton.key-voucher.v1", voucherBody(options.agentId, key, voucher));
-  voucher.signature = new Uint8Array(sign(null, signed, operator));
-  key.vouchers.push(voucher);
-  const alice = await agents.connect({ ...options, card: { keys: [key] } });
+  const { operatorToken } = broker;
+  const alice = await agents.connect(options);
+  await alice.vouchForKey(alice.id, "k1", vouch(alice.id, key, "ops", operator), { operatorToken });
   const mallory = await agents.named("mallory");
   const operatorKeys = new Map([["ops", publicBytes(operator)]]);
   const bob = await agents.connect({ ...broker.options("bob"), operatorKeys });
   await mallory.send(bob.id, {}, hello("nobody vouches for me"));
   await alice.send(bob.id, {}, hello("hello"));
   assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "hello");
+});
+
+test("keys are added and revoked", async () => {
+  const [first, key] = [broker.options("alice"), generateKey()];
+  const alice = await agents.connect(first);
+  const added = await alice.addKey(alice.id, { keyId: "k2", publicKey: publicBytes(key) }, { replaces: ["k1"], graceMs: 3_600_000 });
+  const ends = added.card?.keys.map(({ notAfterTime }) => notAfterTime !== undefined);
+  assert.deepEqual(ends, [true, false]);
+  const { card: _, ...known } = first;
+  const later = await agents.connect({ ...known, key, keyId: "k2" });
+  const revoked = await later.revokeKey(alice.id, "k1", { reasonText: "rotated" });
+  assert.ok(revoked.card?.keys[0]?.revokeTime);
+  await assert.rejects(alice.send(later.id, {}, hello("")), BatonError);
+});
+
+test("plaintext is for this machine alone", async () => {
+  const afar = { ...broker.options("alice"), server: "http://broker.example:22866" };
+  await assert.rejects(Agent.connect(afar), RangeError);
+  const b = await own('enrollment = "open"\n[tls]\nallow_plaintext = true');
+  const { ca: _, ...options } = b.options("alice");
+  const alice = await agents.connect({ ...options, server: `http://${b.address}` });
+  await alice.send(alice.id, {}, hello("plain"));
+  assert.equal((await new Mail(alice).next("baton.v1.Info")).payload.text, "plain");
 });
 
 test("a receipt must be for the message", async () => {

@@ -22,6 +22,7 @@ import { Audit } from "../src/audit.js";
 import { Queue } from "../src/queue.js";
 import { deferred } from "../src/session.js";
 import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
+import { Relay } from "./relay.js";
 
 let broker: Broker;
 const others: Broker[] = [];
@@ -449,6 +450,17 @@ test("messages that are under way when the broker is killed are taken once", asy
   for (let text = ""; text !== "last"; texts.push(text)) text = (await mail.next("baton.v1.Info")).payload.text;
   assert.equal(texts.length, 201);
   assert.equal(new Set(texts).size, 201);
+});
+
+test("a session ends with its connection, also where only a write finds out", async () => {
+  const bob = await agents.named("bob");
+  const relay = await Relay.start(broker.address, 40);
+  const alice = await agents.connect({ ...broker.options("alice"), server: relay.address });
+  try {
+    await patient(Promise.all(Array.from({ length: 2000 }, (_, i) => alice.send(bob.id, {}, hello(String(i))))));
+  } finally {
+    relay.close();
+  }
 });
 
 test("a message that waited for too long is made anew", async () => {

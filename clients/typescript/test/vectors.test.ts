@@ -76,6 +76,7 @@ interface Digests {
     body: string;
     signature: string;
   }[];
+  operator_private_key_seed: string;
   operator_public_key: string;
   vouchers: {
     name: string;
@@ -244,6 +245,11 @@ describe("digests", () => {
         signature: unhex(one.signature),
       });
       assert.equal(hex(signing.voucherBody(one.agent_id, key, voucher)), one.body);
+      // A Date has milliseconds, and the vector's time more.
+      if (!one.not_after_time) {
+        const operator = privateKey(digests.operator_private_key_seed);
+        assert.equal(hex(signing.vouch(one.agent_id, key, one.operator_key_id, operator).signature), one.signature);
+      }
       const verify = (agentId: string, seconds: number) => () => {
         signing.verifyVoucher(agentId, key, voucher, unhex(digests.operator_public_key), new Date(seconds * 1000));
       };

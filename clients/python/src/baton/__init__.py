@@ -20,7 +20,7 @@ from baton.errors import (
 )
 from baton.handoffs import HandedOver, Offer, Outcome, OwnedTask, Takeover
 from baton.keys import generate_key, load_key, public_bytes, save_key
-from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt
+from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt, vouch
 
 __all__ = [
     "Agent",
@@ -52,4 +52,5 @@ __all__ = [
     "v1",
     "verify_envelope",
     "verify_receipt",
+    "vouch",
 ]

@@ -46,13 +46,16 @@ class Agent(Messages):
             await bob.register(agent_types=["support"])
             await bob.run()
 
-    `server` is HOST:PORT, and its certificate must be signed by the CA in `ca_file` (PEM; the system's CAs without it).
+    `server` is HOST:PORT, and its certificate must be signed by the CA in `ca_file` (PEM; the system's CAs without it);
+    or http://HOST:PORT without TLS, to a broker on this machine that takes such connections.
     The agent proves who it is by its key, or by the client certificate in `cert_file` and `cert_key_file` (PEM). An
     `operator_token` goes with all calls but the session's, to register where only operators may.
     `credit` is the most deliveries that are handed out and not yet acknowledged, up to 4096. `capacity` is the most
     handoffs that are worked on at a time, 0 for no limit; what is offered beyond it is rejected as OVERLOADED.
     A handler that takes longer than `handler_timeout` is cancelled. `pinned_keys` are keys of agents, also of the
-    broker itself, that are believed instead of the directory's.
+    broker itself, that are believed instead of the directory's. `operator_keys` are operators' public keys, 32 bytes
+    each, by their operator_key_id: if there are any, other agents' keys from the directory are good only with a voucher
+    of one of them.
     What is sent waits `send_timeout` for its receipt, over as many sessions as that takes.
     Not for use from several event loops or threads.
     """
@@ -73,6 +76,7 @@ class Agent(Messages):
         handler_timeout: timedelta | None = None,
         send_timeout: timedelta = timedelta(seconds=120),
         pinned_keys: Mapping[str, Iterable[v1.AgentKey]] | None = None,
+        operator_keys: Mapping[str, bytes] | None = None,
     ) -> None:
         self.agent_id = agent_id
         self.key_id = key_id
@@ -92,7 +96,7 @@ class Agent(Messages):
             cert_key_file=cert_key_file,
             operator_token=operator_token,
         )
-        self._directory = Directory(self.get_agent, pinned_keys or {})
+        self._directory = Directory(self.get_agent, pinned_keys or {}, operator_keys or {})
         self._dispatcher = Dispatcher(self, handler_timeout)
         self._link = Link(
             self._connection,
@@ -175,6 +179,32 @@ class Agent(Messages):
     async def prove_identity(self) -> str:
         """Signs a challenge for a token, which later calls carry. `connect` does it by itself. Raises BatonError."""
         return await self._connection.prove()
+
+    async def invite(self, agent_id: str = "", lifetime: timedelta | None = None) -> str:
+        """Makes an invitation: whoever has it may register one new agent, `agent_id` or any. Returns the secret."""
+        request = v1.CreateInvitationRequest(agent_id=agent_id, lifetime=lifetime)
+        invitation: str = (await self._connection.call(self._connection.agents.CreateInvitation, request)).invitation
+        return invitation
+
+    async def add_key(
+        self, agent_id: str, key: v1.AgentKey, *, replaces: Iterable[str] = (), grace: timedelta | None = None
+    ) -> v1.Agent:
+        """Adds a key of an agent, or rotates one: those that it replaces stay good for the grace, or else a day."""
+        request = v1.AddAgentKeyRequest(agent_id=agent_id, key=key, replaced_key_ids=replaces, grace=grace)
+        agent: v1.Agent = (await self._connection.call(self._connection.agents.AddAgentKey, request)).agent
+        return agent
+
+    async def revoke_key(self, agent_id: str, key_id: str, reason: str = "") -> v1.Agent:
+        """Revokes a key of an agent for good: nothing that is signed by it is taken any more."""
+        request = v1.RevokeAgentKeyRequest(agent_id=agent_id, key_id=key_id, reason_text=reason)
+        agent: v1.Agent = (await self._connection.call(self._connection.agents.RevokeAgentKey, request)).agent
+        return agent
+
+    async def vouch_for_key(self, agent_id: str, key_id: str, voucher: v1.KeyVoucher) -> v1.Agent:
+        """Adds an operator's word for a key of an agent: see `vouch`."""
+        request = v1.VouchForAgentKeyRequest(agent_id=agent_id, key_id=key_id, voucher=voucher)
+        agent: v1.Agent = (await self._connection.call(self._connection.agents.VouchForAgentKey, request)).agent
+        return agent
 
     # ---------------------------------------------------------------------------------------------- the session
 

@@ -187,6 +187,18 @@ def voucher_body(agent_id: str, key: v1.AgentKey, operator_key_id: str, not_afte
     return b"".join(map(_bytes, named)) + _time(not_after)
 
 
+def vouch(
+    agent_id: str,
+    key: v1.AgentKey,
+    operator_key_id: str,
+    operator: Ed25519PrivateKey,
+    not_after: Timestamp | None = None,
+) -> v1.KeyVoucher:
+    """An operator's word that the key is the agent's. `not_after` is until when it is good; None: for good."""
+    signed = pae(_VOUCHER, voucher_body(agent_id, key, operator_key_id, not_after))
+    return v1.KeyVoucher(operator_key_id=operator_key_id, not_after_time=not_after, signature=operator.sign(signed))
+
+
 def verify_voucher(
     agent_id: str, key: v1.AgentKey, operator_key: v1.AgentKey, not_after: Timestamp | None, signature: bytes
 ) -> None:

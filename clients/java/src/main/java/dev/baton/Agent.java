@@ -2,9 +2,11 @@ package dev.baton;
 
 import com.google.protobuf.ByteString;
 import com.google.protobuf.Message;
+import dev.baton.v1.AddAgentKeyRequest;
 import dev.baton.v1.AgentCard;
 import dev.baton.v1.AgentKey;
 import dev.baton.v1.ContextSection;
+import dev.baton.v1.CreateInvitationRequest;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.GetAgentRequest;
@@ -14,16 +16,20 @@ import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffMode;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Heartbeat;
+import dev.baton.v1.KeyVoucher;
 import dev.baton.v1.NackCause;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.RegisterAgentRequest;
+import dev.baton.v1.RevokeAgentKeyRequest;
 import dev.baton.v1.Task;
+import dev.baton.v1.VouchForAgentKeyRequest;
 import dev.baton.v1.Welcome;
 import java.io.IOException;
 import java.lang.System.Logger.Level;
 import java.security.KeyPair;
 import java.time.Clock;
 import java.time.Duration;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -116,7 +122,7 @@ public final class Agent implements AutoCloseable {
         Connection.Identity identity = new Connection.Identity(id, keyId, key);
         connection = new Connection(
                 from.server, identity, from.caFile, from.certificateFile, from.certificateKeyFile, from.operatorToken);
-        directory = new Directory(this::getAgent, from.pinnedKeys);
+        directory = new Directory(this::getAgent, from.pinnedKeys, from.operatorKeys, clock);
         dispatcher = new Dispatcher(this, executor, from.handoffListener, from.listeners, from.listenerTimeout);
         Link.Events events = new Link.Events(this::welcomed, this::arrived, this::beat, dispatcher::fail);
         link = new Link(connection, scheduler, events, from.credit);
@@ -169,6 +175,49 @@ public final class Agent implements AutoCloseable {
                 .setInvitation(invitation)
                 .build();
         return connection.agents(stub -> stub.registerAgent(request)).getAgent();
+    }
+
+    /**
+     * Makes an invitation: whoever has it may register one new agent, this one or any if the id is empty. Returns the
+     * secret.
+     */
+    public String invite(String agentId, Duration lifetime) {
+        CreateInvitationRequest request = CreateInvitationRequest.newBuilder()
+                .setAgentId(agentId)
+                .setLifetime(Times.ofDuration(lifetime))
+                .build();
+        return connection.agents(stub -> stub.createInvitation(request)).getInvitation();
+    }
+
+    /** Adds a key of an agent, or rotates one: the key ids that it replaces stay good for the grace. */
+    public dev.baton.v1.Agent addKey(String agentId, AgentKey added, Collection<String> replaces, Duration grace) {
+        AddAgentKeyRequest request = AddAgentKeyRequest.newBuilder()
+                .setAgentId(agentId)
+                .setKey(added)
+                .addAllReplacedKeyIds(replaces)
+                .setGrace(Times.ofDuration(grace))
+                .build();
+        return connection.agents(stub -> stub.addAgentKey(request)).getAgent();
+    }
+
+    /** Revokes a key of an agent for good: nothing that is signed by it is taken any more. */
+    public dev.baton.v1.Agent revokeKey(String agentId, String revokedKeyId, String reason) {
+        RevokeAgentKeyRequest request = RevokeAgentKeyRequest.newBuilder()
+                .setAgentId(agentId)
+                .setKeyId(revokedKeyId)
+                .setReasonText(reason)
+                .build();
+        return connection.agents(stub -> stub.revokeAgentKey(request)).getAgent();
+    }
+
+    /** Adds an operator's word for a key of an agent: see {@link Signing#vouch}. */
+    public dev.baton.v1.Agent vouchForKey(String agentId, String vouchedKeyId, KeyVoucher voucher) {
+        VouchForAgentKeyRequest request = VouchForAgentKeyRequest.newBuilder()
+                .setAgentId(agentId)
+                .setKeyId(vouchedKeyId)
+                .setVoucher(voucher)
+                .build();
+        return connection.agents(stub -> stub.vouchForAgentKey(request)).getAgent();
     }
 
     /** Signs a challenge for a token, which later calls carry. {@link #connect} does it by itself. */

@@ -33,10 +33,14 @@ public final class AgentBuilder {
     HandoffListener handoffListener;
     final Map<Class<? extends Message>, MessageListener<Message>> listeners = new HashMap<>();
     final Map<String, Collection<AgentKey>> pinnedKeys = new HashMap<>();
+    final Map<String, byte[]> operatorKeys = new HashMap<>();
 
     AgentBuilder() {}
 
-    /** The broker, HOST:PORT; 127.0.0.1:22866 if nothing is said. */
+    /**
+     * The broker, HOST:PORT, 127.0.0.1:22866 if nothing is said; or http://HOST:PORT without TLS, to a broker on this
+     * machine that takes such connections.
+     */
     public AgentBuilder server(String server) {
         this.server = Objects.requireNonNull(server);
         return this;
@@ -118,6 +122,15 @@ public final class AgentBuilder {
     /** Keys of an agent, or of the broker itself, that are believed instead of the directory's. */
     public AgentBuilder pinnedKeys(String agentId, AgentKey... keys) {
         pinnedKeys.put(agentId, List.of(keys));
+        return this;
+    }
+
+    /**
+     * An operator's public key, 32 bytes, by its operator_key_id. If there are any, other agents' keys from the directory
+     * are good only with a voucher of one of them.
+     */
+    public AgentBuilder operatorKey(String operatorKeyId, byte[] publicKey) {
+        operatorKeys.put(operatorKeyId, publicKey.clone());
         return this;
     }
 

@@ -8,7 +8,9 @@ import dev.baton.v1.CreateTokenRequest;
 import dev.baton.v1.HandoffServiceGrpc;
 import dev.baton.v1.TaskServiceGrpc;
 import io.grpc.Channel;
+import io.grpc.ChannelCredentials;
 import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.Metadata;
 import io.grpc.StatusRuntimeException;
@@ -21,6 +23,7 @@ import java.security.KeyPair;
 import java.time.Duration;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
+import java.util.regex.Pattern;
 
 /**
  * The connection to a broker: TLS, who calls, and the calls that are not on the session.
@@ -31,6 +34,8 @@ import java.util.function.Function;
 final class Connection implements AutoCloseable {
     static final Duration CALL_TIMEOUT = Duration.ofSeconds(30);
     private static final int FRAME_BYTES_MAX = 4 * 1024 * 1024;
+    private static final String PLAINTEXT = "http://";
+    private static final Pattern LOOPBACK = Pattern.compile("localhost|127(\\.\\d{1,3}){3}|\\[::1]");
     private static final Metadata.Key<String> AUTHORIZATION =
             Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
 
@@ -48,6 +53,17 @@ final class Connection implements AutoCloseable {
         this.identity = identity;
         this.isCertified = certificateFile != null;
         this.operatorToken = operatorToken;
+        boolean isPlaintext = server.startsWith(PLAINTEXT);
+        ChannelCredentials credentials =
+                isPlaintext ? InsecureChannelCredentials.create() : tls(caFile, certificateFile, keyFile);
+        this.channel = Grpc.newChannelBuilder(isPlaintext ? here(server) : server, credentials)
+                .maxInboundMessageSize(FRAME_BYTES_MAX)
+                .keepAliveTime(30, TimeUnit.SECONDS)
+                .keepAliveTimeout(10, TimeUnit.SECONDS)
+                .build();
+    }
+
+    private static ChannelCredentials tls(Path caFile, Path certificateFile, Path keyFile) throws IOException {
         TlsChannelCredentials.Builder tls = TlsChannelCredentials.newBuilder();
         if (caFile != null) {
             tls.trustManager(caFile.toFile());
@@ -55,11 +71,17 @@ final class Connection implements AutoCloseable {
         if (certificateFile != null) {
             tls.keyManager(certificateFile.toFile(), keyFile.toFile());
         }
-        this.channel = Grpc.newChannelBuilder(server, tls.build())
-                .maxInboundMessageSize(FRAME_BYTES_MAX)
-                .keepAliveTime(30, TimeUnit.SECONDS)
-                .keepAliveTimeout(10, TimeUnit.SECONDS)
-                .build();
+        return tls.build();
+    }
+
+    /** The address of a server without TLS, which is never off this machine: what is sent has tokens in it. */
+    private static String here(String server) {
+        String address = server.substring(PLAINTEXT.length());
+        String host = address.substring(0, Math.max(0, address.lastIndexOf(':')));
+        if (!LOOPBACK.matcher(host).matches()) {
+            throw new IllegalArgumentException(server + " is not on this machine: it takes TLS, without http://");
+        }
+        return address;
     }
 
     /** Signs a challenge for a token, which later calls carry. */

@@ -1,9 +1,13 @@
 package dev.baton;
 
+import com.google.protobuf.ByteString;
+import com.google.protobuf.Timestamp;
 import dev.baton.v1.Agent;
 import dev.baton.v1.AgentKey;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.KeyVoucher;
 import dev.baton.v1.Welcome;
+import java.time.Clock;
 import java.time.Duration;
 import java.util.Collection;
 import java.util.HashMap;
@@ -11,7 +15,10 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
 
-/** Whose key is it: the public keys of other agents, pinned or from the broker's directory. */
+/**
+ * Whose key is it: the public keys of other agents, pinned or from the broker's directory. Where operators are known, keys
+ * of the directory are good only with a voucher of one of them.
+ */
 final class Directory {
     /** How long another agent's keys are believed, and so how late a revocation is noticed. */
     static final Duration KEY_CACHE_TIME = Duration.ofSeconds(60);
@@ -19,12 +26,20 @@ final class Directory {
     private record Fetched(long atNanos, Map<String, AgentKey> keys) {}
 
     private final Function<String, Agent> getAgent;
+    private final Map<String, byte[]> operators;
+    private final Clock clock;
     private final Map<String, Map<String, AgentKey>> pinned = new HashMap<>();
     private final Map<String, Fetched> fetched = new ConcurrentHashMap<>();
     private volatile Welcome broker = Welcome.getDefaultInstance();
 
-    Directory(Function<String, Agent> getAgent, Map<String, ? extends Collection<AgentKey>> pinned) {
+    Directory(
+            Function<String, Agent> getAgent,
+            Map<String, ? extends Collection<AgentKey>> pinned,
+            Map<String, byte[]> operators,
+            Clock clock) {
         this.getAgent = getAgent;
+        this.operators = Map.copyOf(operators);
+        this.clock = clock;
         pinned.forEach((agentId, keys) -> this.pinned.put(agentId, byId(keys)));
     }
 
@@ -59,7 +74,35 @@ final class Directory {
         if (key == null) {
             throw new VerificationException("KEY_UNKNOWN", agentId + " has no key " + keyId);
         }
+        // The broker's own messages are always its own word.
+        boolean needsVoucher =
+                !operators.isEmpty() && !pinned.containsKey(agentId) && !agentId.equals(dev.baton.Agent.BROKER_ID);
+        if (needsVoucher && key.getVouchersList().stream().noneMatch(voucher -> vouches(voucher, agentId, key))) {
+            throw new VerificationException("KEY_UNKNOWN", "no operator vouches for key " + keyId + " of " + agentId);
+        }
         return key;
+    }
+
+    private boolean vouches(KeyVoucher voucher, String agentId, AgentKey key) {
+        byte[] operator = operators.get(voucher.getOperatorKeyId());
+        Timestamp notAfter = voucher.hasNotAfterTime() ? voucher.getNotAfterTime() : null;
+        if (operator == null || isOver(notAfter)) {
+            return false;
+        }
+        AgentKey operatorKey = AgentKey.newBuilder()
+                .setKeyId(voucher.getOperatorKeyId())
+                .setPublicKey(ByteString.copyFrom(operator))
+                .build();
+        try {
+            Signing.verifyVoucher(agentId, key, operatorKey, notAfter, voucher.getSignature());
+            return true;
+        } catch (VerificationException e) {
+            return false;
+        }
+    }
+
+    private boolean isOver(Timestamp notAfter) {
+        return notAfter != null && Times.compare(notAfter, Times.ofInstant(clock.instant())) <= 0;
     }
 
     private static Map<String, AgentKey> byId(Collection<AgentKey> keys) {

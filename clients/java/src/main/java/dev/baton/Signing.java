@@ -5,6 +5,7 @@ import com.google.protobuf.Timestamp;
 import dev.baton.v1.AgentKey;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.KeyVoucher;
 import dev.baton.v1.Receipt;
 import java.io.ByteArrayOutputStream;
 import java.nio.ByteBuffer;
@@ -185,6 +186,16 @@ public final class Signing {
                 .text(operatorKeyId)
                 .time(notAfter)
                 .done();
+    }
+
+    /** An operator's word that the key is the agent's. {@code notAfter} is until when it is good; null: for good. */
+    public static KeyVoucher vouch(
+            String agentId, AgentKey key, String operatorKeyId, KeyPair operator, Timestamp notAfter) {
+        byte[] signed = pae(VOUCHER, voucherBody(agentId, key, operatorKeyId, notAfter));
+        KeyVoucher.Builder voucher = KeyVoucher.newBuilder()
+                .setOperatorKeyId(operatorKeyId)
+                .setSignature(ByteString.copyFrom(Keys.sign(operator.getPrivate(), signed)));
+        return notAfter == null ? voucher.build() : voucher.setNotAfterTime(notAfter).build();
     }
 
     /**

@@ -4,10 +4,13 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.ByteString;
 import dev.baton.Envelopes.About;
 import dev.baton.v1.AgentCard;
+import dev.baton.v1.AgentKey;
 import dev.baton.v1.Info;
 import java.nio.file.Path;
+import java.security.KeyPair;
 import java.time.Duration;
 import java.util.List;
 import org.junit.jupiter.api.AfterEach;
@@ -54,6 +57,62 @@ class EnrollmentTest {
             operator.connect();
             operator.send("bob", About.NOTHING, Info.newBuilder().setText("welcome").build());
             bob.poll(Duration.ofSeconds(RealBroker.PATIENCE_SECONDS)).orElseThrow().ack();
+        }
+    }
+
+    @Test
+    void onlyVouchedKeysAreGoodWhereOperatorsAreKnown() throws Exception {
+        KeyPair operator = Keys.generate();
+        String token = broker.operatorToken();
+        try (Agent alice = RealBroker.begin(broker.agent("alice").operatorToken(token));
+                Agent mallory = RealBroker.begin(broker.agent("mallory"));
+                Agent bob = RealBroker.begin(broker.agent("bob").operatorKey("ops", Keys.publicBytes(operator)))) {
+            AgentKey alices = bob.getAgent("alice").getCard().getKeys(0);
+            alice.vouchForKey("alice", "k1", Signing.vouch("alice", alices, "ops", operator, null));
+            mallory.send("bob", About.NOTHING, Info.newBuilder().setText("nobody vouches for me").build());
+            alice.send("bob", About.NOTHING, Info.newBuilder().setText("hello").build());
+            Delivery<?> first = bob.poll(Duration.ofSeconds(RealBroker.PATIENCE_SECONDS)).orElseThrow();
+            assertEquals("hello", ((Info) first.payload()).getText());
+            first.ack();
+        }
+    }
+
+    @Test
+    void keysAreAddedAndRevoked() throws Exception {
+        KeyPair added = Keys.generate();
+        AgentKey agentKey = AgentKey.newBuilder()
+                .setKeyId("k2")
+                .setPublicKey(ByteString.copyFrom(Keys.publicBytes(added)))
+                .build();
+        try (Agent alice = RealBroker.begin(broker.agent("alice"));
+                Agent later = broker.agent("alice").key(added).keyId("k2").build()) {
+            var known = alice.addKey("alice", agentKey, List.of("k1"), Duration.ofHours(1)).getCard();
+            assertTrue(known.getKeys(0).hasNotAfterTime() && !known.getKeys(1).hasNotAfterTime(), known.toString());
+            later.connect();
+            assertTrue(later.revokeKey("alice", "k1", "rotated").getCard().getKeys(0).hasRevokeTime());
+            assertThrows(BatonException.class, () -> alice.send("alice", About.NOTHING, Info.getDefaultInstance()));
+        }
+    }
+
+    @Test
+    void anInvitationIsMade() throws Exception {
+        broker.serve("");
+        try (Agent operator = broker.agent("ops").operatorToken(broker.operatorToken()).build();
+                Agent bob = broker.agent("bob").build()) {
+            String invitation = operator.invite("bob", Duration.ofMinutes(1));
+            var registered = bob.register(AgentCard.getDefaultInstance(), invitation);
+            assertEquals("bob", registered.getCard().getAgentId());
+        }
+    }
+
+    @Test
+    void plaintextIsForThisMachineAlone() throws Exception {
+        AgentBuilder afar = broker.agent("alice").server("http://broker.example:22866");
+        assertThrows(IllegalArgumentException.class, afar::build);
+        broker.serve("allow_plaintext = true");
+        try (Agent alice = broker.agent("alice").server("http://" + broker.server).build()) {
+            var refused = assertThrows(BatonException.class, () -> alice.register(CARD));
+            assertTrue(List.of("IDENTITY_MISSING", "PERMISSION_DENIED").contains(refused.reason()), refused.reason());
         }
     }
 

@@ -23,7 +23,7 @@ final class RealBroker implements AutoCloseable {
     private final Path data;
     private final List<String> command = new ArrayList<>();
     private Process process;
-    private String server = "127.0.0.1:0";
+    String server = "127.0.0.1:0";
 
     RealBroker(Path folder) {
         this.folder = folder;

@@ -18,6 +18,7 @@ import dev.baton.v1.ContextDelta;
 import dev.baton.v1.ContextReference;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.KeyVoucher;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.TraceContext;
 import java.security.KeyPair;
@@ -198,6 +199,9 @@ class VectorsTest {
             String agent = text(one, "agent_id");
             byte[] body = Signing.voucherBody(agent, key, operator.getKeyId(), notAfter.get());
             assertEquals(text(one, "body"), hex(body));
+            KeyPair seeded = Keys.ofSeed(bytes(DIGESTS, "operator_private_key_seed"));
+            KeyVoucher made = Signing.vouch(agent, key, operator.getKeyId(), seeded, notAfter.get());
+            assertEquals(string(one, "signature"), made.getSignature());
             Signing.verifyVoucher(agent, key, operator, notAfter.get(), string(one, "signature"));
             assertThrows(
                     VerificationException.class,

@@ -1,0 +1,23 @@
+import { connect, isIP } from "node:net";
+import { Duplex } from "node:stream";
+import { connect as connectTls, type ConnectionOptions, type TLSSocket } from "node:tls";
+
+/**
+ * A TLS connection for HTTP/2 that ends when its TCP connection does.
+ *
+ * By itself Node lets TLS write to the TCP handle, and tells nobody when such a write fails, as it does where the peer has
+ * reset the connection and that was not read yet: HTTP/2 ignores the error, waits for its next write for ever, and reads
+ * nothing while a write waits. So TLS is given a stream here, and not the handle: a TCP socket that is written to as a
+ * stream closes when a write fails.
+ */
+export function secureSocket({ hostname, port }: URL, options: ConnectionOptions): TLSSocket {
+  const host = hostname.replace(/^\[(.*)\]$/, "$1"); // an IPv6 address
+  const name = isIP(host) === 0 ? { servername: host } : {};
+  const tcp = connect({ host, port: Number(port || 443), noDelay: true });
+  const socket = Duplex.from({ readable: tcp, writable: tcp });
+  const secure = connectTls({ ...options, ...name, socket, host, ALPNProtocols: ["h2"] });
+  tcp.once("close", () => {
+    secure.destroy();
+  });
+  return secure;
+}

@@ -5,12 +5,13 @@
 
 Needs `baton`, `grpcurl`, `openssl` and bash on the PATH, and nothing of Python beyond its library.
 
-Every block ```sh is given to one bash in an empty folder, in order; the block ```text or ```json after it is what it must
-print, stdout and stderr. The broker that the document starts listens on a free port (BATON_LISTEN, BATON_SERVER). What
-is another in each run is compared by these rules:
+Every block ```sh is given to one bash in an empty folder, in order; the block ```text or ```json after it is what it
+must print, stdout and stderr. The broker that the document starts listens on a free port (BATON_LISTEN, BATON_SERVER).
+What is another in each run is compared by these rules:
 
-- a UUID, the name of the broker's key, or a value of 40 and more base64, base64url or hex characters (a key, a hash, a signature, a token), stands for
-  another one, and always for the same other one: where the document repeats a value, the run must repeat it;
+- a UUID, the name of the broker's key, or a value of 40 and more base64, base64url or hex characters (a key, a hash, a
+  signature, a token) stands for another one, and always for the same other one: where the document repeats a value, the
+  run must repeat it;
 - a time, like 2026-11-21T13:37:00.123Z, stands for any other;
 - a line with … alone stands for any number of lines.
 """

@@ -6,6 +6,7 @@ thing that is not as it must be.
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -19,6 +20,7 @@ from baton import (
     Agent,
     BatonError,
     Delivery,
+    context_digest,
     generate_key,
     handoff_id_of,
     json_section,
@@ -196,7 +198,7 @@ async def lap(relay: Relay) -> tuple[list[Runner], str]:
     same("the rejections that typescript heard of", said["rejections"], ["go-busy: too much to do"])
 
     await java.hears("holding")
-    task = (await relay.show("task", "show", TASK))
+    task = await relay.show("task", "show", TASK)
     same("the owner while java has the context", (task["ownerId"], task["epoch"]), ("go", "3"))
     same("java's end", await java.end(signal.SIGKILL), -signal.SIGKILL)
     print("go → java: accepted, and killed with the context in hand; owner go, epoch 3", flush=True)
@@ -215,8 +217,8 @@ async def lap(relay: Relay) -> tuple[list[Runner], str]:
     return [typescript, busy, go, java, rust], digest
 
 
-async def shown(relay: Relay, digest: str) -> int:
-    """What the broker shows of it: the way, each hop's digest. Returns the custody log's length."""
+async def shown(relay: Relay, digest: str) -> None:
+    """What the broker shows of it: the way, each hop's digest."""
     task = await relay.show("task", "show", TASK)
     way = [task["hops"][0]["senderId"], *(hop["receiverId"] for hop in task["hops"])]
     same("the way", way, ["python", "typescript", "go", "java", "rust", "python"])
@@ -224,9 +226,8 @@ async def shown(relay: Relay, digest: str) -> int:
     for hop in task["hops"]:
         handoff = await relay.show("handoff", "show", hop["handoffId"])
         same("a handoff's state", handoff["state"], "HANDOFF_STATE_COMPLETED")
-        same("its context", handoff["contextDigest"], digest)
-    print(f"the broker: {' → '.join(way)}, {task['custodyLength']} entries of custody", flush=True)
-    return int(task["custodyLength"])
+        same("its context", base64.b64decode(handoff["contextDigest"]).hex(), digest)
+    print(f"the broker: {' → '.join(way)}", flush=True)
 
 
 async def audits(relay: Relay, entries: int) -> None:
@@ -251,7 +252,7 @@ async def refused(what: str, sending: Any, reason: str) -> None:
 
 
 async def tampering(relay: Relay) -> None:
-    """A context that is not what its sender says, or not what its sender signed, goes nowhere; nor does an old owner."""
+    """A context that is not what its sender says, or not what its sender signed, goes nowhere."""
     name, key = "tamperer", generate_key()
     async with Agent(relay.server, name, key, ca_file=relay.ca) as tamperer:
         await tamperer.register()
@@ -264,21 +265,26 @@ async def tampering(relay: Relay) -> None:
         await tamperer.connect()
         await tamperer.request_handoff("go", "lap-2", v1.HandoffRequest(task_type="relay"))
         accept = (await asyncio.wait_for(accepted, PATIENCE_SECONDS)).envelope
-        context = v1.TaskContextTransfer(sections=[json_section("goals", ["win"])], context_digest=bytes(32))
 
-        def made(payload: v1.TaskContextTransfer) -> v1.Envelope:
-            return make_envelope(
-                name, "go", payload, task_id="lap-2", epoch=1, correlation_id=handoff_id_of(accept)
-            )
+        def signed(goal: str, digest: bytes = b"") -> v1.Envelope:
+            sections = [json_section("goals", [goal])]
+            context = v1.TaskContextTransfer(sections=sections, context_digest=digest or context_digest(sections))
+            about = {"task_id": "lap-2", "epoch": 1, "correlation_id": handoff_id_of(accept)}
+            envelope = make_envelope(context, sender_id=name, receiver_id="go", **about)
+            sign_envelope(envelope, "k1", key)
+            return envelope
 
-        envelope = made(context)
-        sign_envelope(envelope, "k1", key)
+        envelope = signed("win", bytes(32))
         await refused("a context with another digest", tamperer.send_envelope(envelope), "CONTEXT_DIGEST_MISMATCH")
-        envelope = made(v1.TaskContextTransfer(sections=context.sections))
-        sign_envelope(envelope, "k1", key)
-        envelope.payload.value = envelope.payload.value.replace(b"win", b"los")
-        await refused("a context changed after signing", tamperer.send_envelope(envelope), "SIGNATURE_INVALID")
+        envelope = signed("win")
+        envelope.payload.CopyFrom(signed("lose").payload)
+        await refused("a context that was swapped", tamperer.send_envelope(envelope), "SIGNATURE_INVALID")
+
+
+async def fenced(relay: Relay) -> None:
+    """A former owner has no say; that it tried is on record."""
     async with Agent(relay.server, "go", load_key(relay.folder / "go.pem"), ca_file=relay.ca) as old:
+        await old.connect()
         late = old.update_status(TASK, 3, v1.TASK_STATUS_IN_PROGRESS, "still mine")
         await refused("a former owner at its old epoch", late, "STALE_EPOCH")
 
@@ -288,14 +294,14 @@ async def main(folder: Path) -> None:
     relay = Relay(folder)
     async with relay.broker():
         runners, digest = await lap(relay)
-        entries = await shown(relay, digest)
+        await shown(relay, digest)
         await tampering(relay)
         for runner in runners:
-            code = await runner.end(signal.SIGTERM)
-            print(f"{runner.name}: ended with {code}", flush=True)
-        task = await relay.show("task", "show", TASK)
-        await audits(relay, int(task["custodyLength"]))
-        same("entries that the refusal added", int(task["custodyLength"]) - entries, 1)
+            print(f"{runner.name}: ended with {await runner.end(signal.SIGTERM)}", flush=True)
+        await fenced(relay)
+        audit = await relay.show("task", "audit", TASK)
+        same("refusals on record", audit["refusals"], 1)
+        await audits(relay, audit["entries"])
     print("the relay is through", flush=True)
 
 

@@ -36,7 +36,7 @@ echo "# typescript"
 (
     cd clients/typescript
     if [[ ! node_modules/.package-lock.json -nt package-lock.json ]]; then
-        npm ci --no-audit --no-fund --loglevel=error
+        npm ci --silent --no-audit --no-fund
     fi
     npm run --silent build
 )
@@ -49,7 +49,7 @@ echo "# java"
     cd clients/java
     jar=target/baton-client-0.1.0.jar
     if [[ ! -e "$jar" || ! -d target/lib || -n "$(find src pom.xml ../../proto -newer "$jar" -print -quit)" ]]; then
-        maven=(mvn --batch-mode --no-transfer-progress --strict-checksums --quiet)
+        maven=(mvn --batch-mode --no-transfer-progress --strict-checksums --quiet -Dstyle.color=never)
         if [[ -n "${MAVEN_REPO_LOCAL:-}" ]]; then maven+=("-Dmaven.repo.local=$MAVEN_REPO_LOCAL"); fi
         "${maven[@]}" package -DskipTests -Dmaven.javadoc.skip -Dmaven.source.skip
     fi

@@ -38,7 +38,7 @@ async def start(agent: Agent, task_id: str, to: str) -> None:
     context = [
         json_section("goals", ["once around", "nothing lost"]),
         json_section("history_log", [{"who": "客服", "text": "Grüße, “quoted”"}]),
-        bytes_section("picture", "image/png", bytes(range(256))),
+        bytes_section("picture", bytes(range(256)), "image/png"),
     ]
     say("made", digest=context_digest(context).hex())
     request = v1.HandoffRequest(task_type="relay", initial_context_summary="once around")
@@ -58,7 +58,7 @@ async def main() -> None:
     """Reads the command line."""
     server, ca_file, agent_id, key, command, *arguments = sys.argv[1:]
     async with Agent(server, agent_id, load_key(key), ca_file=ca_file) as agent:
-        await {"start": start, "audit": audit}[command](agent, *arguments)
+        await (start(agent, *arguments) if command == "start" else audit(agent, *arguments))
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ ruff format --check .
 ruff check .
 mypy
 echo "# tests"
+# Without its framework an adapter's test is skipped.
+python -c 'import agents, langgraph.graph'
 pytest --quiet -p no:cacheprovider
 echo "# the source distribution, and the wheel made of it"
 # From a copy: what a build leaves behind is not for this folder.

@@ -39,6 +39,15 @@ fn is_there(words: &str) -> bool {
 }
 
 #[test]
+fn each_package_has_the_licence() {
+    let licence = fs::read(root().join("LICENSE")).unwrap();
+    for client in ["python", "typescript", "go", "java"] {
+        let copy = fs::read(root().join("clients").join(client).join("LICENSE"));
+        assert_eq!(copy.ok().as_ref(), Some(&licence), "clients/{client}/LICENSE is not the repository's");
+    }
+}
+
+#[test]
 fn each_attack_has_its_test() {
     let text = fs::read_to_string(root().join("docs/security.md")).unwrap();
     let (_, table) = text.split_once("| attack | answer | test |").unwrap();

@@ -35,6 +35,9 @@ fi
 grep -ho '<testsuite [^>]*' target/surefire-reports/*.xml |
     sed -E 's/.* name="([^"]*)".* tests="([0-9]+)".*/\1: \2 tests/'
 
+echo "# the licence in the jar"
+jar --list --file target/baton-client-0.1.0.jar | grep '^META-INF/LICENSE$'
+
 echo "# the example"
 "$BATON_BIN" dev --data "$work/data" --port 0 >"$work/broker.log" 2>&1 &
 broker=$!

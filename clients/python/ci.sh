@@ -42,11 +42,17 @@ ruff format --check .
 ruff check .
 mypy
 echo "# tests"
+# Without its framework an adapter's test is skipped.
+python -c 'import agents, langgraph.graph'
 pytest --quiet -p no:cacheprovider
-echo "# the wheel"
+echo "# the source distribution, and the wheel made of it"
 # From a copy: what a build leaves behind is not for this folder.
-cp -r pyproject.toml README.md src "$work"
-pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$work/dist" "$work"
+mkdir "$work/source"
+cp -r pyproject.toml README.md LICENSE src "$work/source"
+(cd "$work/source" && python -c 'from setuptools import build_meta; build_meta.build_sdist("../dist")' >"$work/sdist.log")
+pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$work/dist" "$work"/dist/*.tar.gz
+tar -tf "$work"/dist/*.tar.gz | grep '/LICENSE$'
+python -m zipfile --list "$work"/dist/*.whl | grep -o '^[^ ]*licenses/LICENSE'
 python3 -m venv --system-site-packages "$work/venv"
 # The dependencies are those of the tests.
 echo "$venv"/lib/python3*/site-packages > "$(echo "$work"/venv/lib/python3*/site-packages)/tests.pth"

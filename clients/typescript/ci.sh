@@ -33,6 +33,7 @@ npm run lint
 echo "# the package"
 npm pack --silent --ignore-scripts --pack-destination "$work"
 mkdir "$work/user"
+tar -tf "$work"/*.tgz | grep '^package/LICENSE$'
 mv "$work"/*.tgz "$work/user"
 cd "$work/user"
 echo '{"type": "module"}' >package.json

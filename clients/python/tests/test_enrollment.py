@@ -43,6 +43,19 @@ async def test_by_an_operator_or_by_an_invitation(broker):
         await delivery.ack()
 
 
+async def test_an_agent_that_starts_anew_may_change_its_card(broker):
+    key = generate_key()
+    async with broker.agent("bob", key=key) as bob:
+        await bob.register(agent_types=["support"])
+    async with broker.agent("bob", key=key, capacity=8) as bob:
+        card = (await bob.register(agent_types=["support", "sales"])).card
+        assert (list(card.agent_types), card.capacity) == (["support", "sales"], 8)
+    async with broker.agent("bob") as stranger:
+        with pytest.raises(BatonError) as refused:
+            await stranger.register()
+        assert refused.value.reason == "CHALLENGE_FAILED"
+
+
 async def test_a_client_certificate_proves_who_one_is(broker, tmp_path):
     certificate, key = tmp_path / "bob.crt", tmp_path / "bob.key"
     make_certificate("bob", certificate, key)

@@ -158,10 +158,10 @@ class Agent(Messages):
         metadata: Mapping[str, str] | None = None,
         invitation: str = "",
     ) -> v1.Agent:
-        """Registers this agent's card with its key; the same card again is no error.
+        """Registers this agent's card with its key, or changes it; the same card again is no error.
 
-        An `invitation` lets a new agent in where only operators may register. To change a card, connect first. Raises
-        BatonError, AGENT_EXISTS if another card is registered under this id.
+        An `invitation` lets a new agent in where only operators may register. Raises BatonError, CHALLENGE_FAILED if
+        somebody else is registered under this id.
         """
         card = v1.AgentCard(
             agent_id=self.agent_id,
@@ -173,7 +173,15 @@ class Agent(Messages):
             metadata=metadata,
         )
         request = v1.RegisterAgentRequest(card=card, invitation=invitation)
-        agent: v1.Agent = (await self._connection.call(self._connection.agents.RegisterAgent, request)).agent
+        try:
+            answer = await self._connection.call(self._connection.agents.RegisterAgent, request)
+        except BatonError as error:
+            if error.reason != "AGENT_EXISTS":
+                raise
+            # Known with another card: it may change its own, once it has proven who it is.
+            await self._connection.prove()
+            answer = await self._connection.call(self._connection.agents.RegisterAgent, request)
+        agent: v1.Agent = answer.agent
         return agent
 
     async def prove_identity(self) -> str:

@@ -151,8 +151,8 @@ public final class Agent implements AutoCloseable {
     // Who one is.
 
     /**
-     * Registers this agent's card, with its id, capacity and key filled in; the same card again is no error. To change a
-     * card, connect first. Throws {@link BatonException}, AGENT_EXISTS if another card is registered under this id.
+     * Registers this agent's card, with its id, capacity and key filled in, or changes it; the same card again is no error.
+     * Throws {@link BatonException}, CHALLENGE_FAILED if somebody else is registered under this id.
      */
     public dev.baton.v1.Agent register(AgentCard card) {
         return register(card, "");
@@ -174,7 +174,16 @@ public final class Agent implements AutoCloseable {
                 .setCard(whole)
                 .setInvitation(invitation)
                 .build();
-        return connection.agents(stub -> stub.registerAgent(request)).getAgent();
+        try {
+            return connection.agents(stub -> stub.registerAgent(request)).getAgent();
+        } catch (BatonException e) {
+            if (!e.reason().equals("AGENT_EXISTS")) {
+                throw e;
+            }
+            // Known with another card: it may change its own, once it has proven who it is.
+            connection.prove();
+            return connection.agents(stub -> stub.registerAgent(request)).getAgent();
+        }
     }
 
     /**

@@ -117,6 +117,21 @@ class EnrollmentTest {
     }
 
     @Test
+    void anAgentThatStartsAnewMayChangeItsCard() throws Exception {
+        var key = Keys.generate();
+        try (Agent bob = broker.agent("bob").key(key).build()) {
+            bob.register(CARD);
+        }
+        try (Agent bob = broker.agent("bob").key(key).capacity(8).build()) {
+            assertEquals(8, bob.register(CARD).getCard().getCapacity());
+        }
+        try (Agent stranger = broker.agent("bob").build()) {
+            var refused = assertThrows(BatonException.class, () -> stranger.register(CARD));
+            assertEquals("CHALLENGE_FAILED", refused.reason());
+        }
+    }
+
+    @Test
     void aClientCertificateProvesWhoOneIs() throws Exception {
         Path certificate = folder.resolve("bob.crt");
         Path certificateKey = folder.resolve("bob.key");

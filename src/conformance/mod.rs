@@ -3,3 +3,4 @@
 //! `target` tries a broker over the wire alone; `report` is what came of it. Must not know a broker's insides.
 
 pub mod report;
+pub mod target;

@@ -9,6 +9,7 @@ pub mod config;
 pub mod conformance;
 pub mod domain;
 pub mod envelope;
+pub mod faults;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod ids;

@@ -14,6 +14,7 @@ mod dead_letters;
 mod drafts;
 mod enrollment;
 mod expiry;
+mod faults;
 mod holders;
 mod keys;
 mod limits;

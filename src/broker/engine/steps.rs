@@ -7,6 +7,7 @@ use prost::Message as _;
 use super::{
     Engine,
     drafts::{Act, Draft},
+    faults,
 };
 use crate::{
     broker::BrokerError,
@@ -18,6 +19,7 @@ use crate::{
         mailbox::{Keeper, Letter},
     },
     envelope::{self, VerifiedEnvelope},
+    faults::{Fault, is_on},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     records::{
@@ -48,6 +50,16 @@ impl Known {
             handoff: self.handoff.as_ref().map(|stored| &stored.value.handoff),
             gone,
         }
+    }
+
+    /// The task's epoch.
+    pub(super) fn epoch(&self) -> Option<u64> {
+        self.task.as_ref().map(|stored| stored.value.task.epoch)
+    }
+
+    /// The digest of the handoff's context.
+    pub(super) fn context_digest(&self) -> Option<[u8; 32]> {
+        self.handoff.as_ref()?.value.handoff.context_digest
     }
 
     /// The request of this handoff, if it is the one that is known.
@@ -143,12 +155,13 @@ impl Engine {
         now: Timestamp,
     ) -> Result<Option<Stepped>, StepError> {
         let absent = self.absent(known, input, now);
+        let input = &*faults::input(known, input);
         let transition = match step(known.situation(&absent), input, now) {
             Ok(Outcome::Moved(transition)) => transition,
             Ok(Outcome::Unchanged) => return Ok(None),
             Err(rejection) => return Err(StepError::Rejected(rejection)),
         };
-        let Transition { task, handoff, effects } = *transition;
+        let Transition { task, handoff, effects } = faults::transition(*transition);
         let request = handoff.as_ref().and_then(|handoff| known.request_of(handoff.id).or(origin.request()));
         if let Some(handoff) = &handoff {
             self.write_handoff(draft, known, handoff, request, origin);
@@ -319,11 +332,13 @@ impl Engine {
         now: Timestamp,
     ) {
         let header = this.envelope.header();
+        let priority = if is_on(Fault::IgnoresPriority) { Priority::default() } else { priority };
         let letter = Letter {
             sequence: this.sequence,
             message_sequence: this.sequence,
             message: header.message_id,
-            task: header.task.clone(),
+            // What has no task waits for nothing.
+            task: header.task.clone().filter(|_| !is_on(Fault::DeliversOutOfOrder)),
             priority,
             expires_at: self.mail_expiry(header.expires_at, now),
             handouts: 0,

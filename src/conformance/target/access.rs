@@ -187,7 +187,7 @@ async fn task_is_its_participants(world: World) -> Verdict {
     let list = carol.call(async { client.answer(client.handoffs().list_handoffs(list).await) }).await;
     checks.same("ListHandoffs", 0, answered("carol lists the handoffs", list)?.handoffs.len());
     checks.done()?;
-    answered("bob, who is the candidate, reads the task", story.bob.task(&story.task).await).map(drop)
+    answered("bob, who is the candidate, reads the handoff", story.bob.handoff(&story.handoff).await).map(drop)
 }
 
 /// A dead letter of alice's; its id.
@@ -288,12 +288,18 @@ async fn invitation(world: World) -> Verdict {
     checks.done()
 }
 
+const EXISTS: [&str; 2] = ["AGENT_EXISTS", "IDENTITY_MISSING"];
+
 async fn card_is_ones_own(world: World) -> Verdict {
     let (alice, mallory) = (world.enrol("alice", &[]).await?, world.identity("mallory"));
     let register = async |card: v1::AgentCard| world.register(&world.registrar(), card).await;
     let mut checks = Checks::of("mallory registers");
     let theirs = v1::AgentCard { agent_id: alice.agent.to_string(), ..card(&mallory, &[]) };
-    checks.refused("as alice", register(theirs).await, Refusal(Code::AlreadyExists, "AGENT_EXISTS"));
+    let taken = world.register(&world.anybody, theirs.clone()).await;
+    // Where enrolment is not open, a stranger is turned away before.
+    let is_refused = matches!(&taken, Err(NoAnswer::Refused(seen)) if EXISTS.contains(&seen.reason.as_str()));
+    checks.holds("as alice", is_refused, "refused: AGENT_EXISTS, or IDENTITY_MISSING", &taken);
+    checks.holds("as alice, by the registrar", register(theirs).await.is_err(), "refused", "taken");
     let broker = v1::AgentCard { agent_id: "baton".to_owned(), ..card(&mallory, &[]) };
     checks.refused("as the broker", register(broker).await, Refusal(Code::InvalidArgument, "FIELD_INVALID"));
     let stolen = v1::AgentCard { keys: vec![alice.agent_key()], ..card(&mallory, &[]) };

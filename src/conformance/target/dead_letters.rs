@@ -79,26 +79,29 @@ async fn get(by: &Client, world: &World, dead_letter_id: &str) -> Verdict<v1::De
     Ok(answered("a dead letter is read", got)?.dead_letter.unwrap_or_default())
 }
 
-/// The one dead letter of this sender, whole.
-async fn the_one(world: &World, alice: &Actor, step: &str) -> Verdict<v1::DeadLetter> {
-    let mut found = listed(&alice.client, world, by_sender(alice)).await?;
-    match (found.pop(), found.len()) {
-        (Some(one), 0) => get(&alice.client, world, &one.dead_letter_id).await,
-        (one, more) => fail(step, "dead letters", "1", (usize::from(one.is_some()) + more).to_string()),
-    }
-}
-
-/// The same, once there is one: the agent is not told of when it is parked.
-async fn the_one_soon(world: &World, alice: &Actor, step: &str) -> Verdict<v1::DeadLetter> {
+/// The one dead letter that the filter finds, whole. Waits for it: nobody is told of when a message is parked.
+async fn found(world: &World, alice: &Actor, filter: v1::DeadLetterFilter, step: &str) -> Verdict<v1::DeadLetter> {
     const TURN: Duration = Duration::from_millis(100);
     let turns = world.target.patience.as_millis() / TURN.as_millis();
     for _ in 0..turns {
-        if !listed(&alice.client, world, by_sender(alice)).await?.is_empty() {
-            break;
+        let mut seen = listed(&alice.client, world, filter.clone()).await?;
+        match (seen.pop(), seen.len()) {
+            (Some(one), 0) => return get(&alice.client, world, &one.dead_letter_id).await,
+            (Some(_), more) => return fail(step, "dead letters", "1", (more + 1).to_string()),
+            (None, _) => tokio::time::sleep(TURN).await,
         }
-        tokio::time::sleep(TURN).await;
     }
-    the_one(world, alice, step).await
+    fail(step, "dead letters", "1", "0")
+}
+
+/// The one dead letter of this sender, whole.
+async fn the_one(world: &World, alice: &Actor, step: &str) -> Verdict<v1::DeadLetter> {
+    found(world, alice, by_sender(alice), step).await
+}
+
+/// What is kept of what this agent sent and nobody could take.
+fn refused_of(agent: &Actor) -> v1::DeadLetterFilter {
+    v1::DeadLetterFilter { agent_id: agent.id().to_owned(), ..Default::default() }
 }
 
 async fn poison_at_once(world: World) -> Verdict {
@@ -151,7 +154,7 @@ async fn expired(world: World) -> Verdict {
     alice.sign(&mut envelope);
     answered("alice sends a message that is good for a second", alice.submit(&envelope).await)?;
     let step = "bob is away, and the second is over";
-    let dead = the_one_soon(&world, &alice, step).await?;
+    let dead = the_one(&world, &alice, step).await?;
     same(step, "reason", DeadLetterReason::Expired, dead.reason())?;
     alice.tell(bob.agent.as_str(), &About::default(), &v1::Delegation::default()).await?;
     let bob = world.connect(&bob, 4).await?;
@@ -189,11 +192,8 @@ async fn malformed(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
     let garbage = Bytes::from_static(b"\xff\xff\xff\xff");
     refused("alice sends bytes that are no envelope", alice.submit_bytes(garbage.clone()).await, MALFORMED)?;
-    let filter = v1::DeadLetterFilter { agent_id: alice.id().to_owned(), ..Default::default() };
-    let step = "alice lists what is kept of her";
-    let found = listed(&alice.client, &world, filter).await?;
-    let [one] = &found[..] else { return fail(step, "dead letters", "1", found.len().to_string()) };
-    let dead = get(&alice.client, &world, &one.dead_letter_id).await?;
+    let step = "alice looks for what is kept of her";
+    let dead = found(&world, &alice, refused_of(&alice), step).await?;
     same(step, "reason", DeadLetterReason::Malformed, dead.reason())?;
     same(step, "envelope_bytes", hex::encode(garbage), hex::encode(&dead.envelope_bytes))
 }
@@ -205,10 +205,9 @@ async fn schema_invalid(world: World) -> Verdict {
     alice.sign(&mut envelope);
     let mismatch = Refusal(Code::InvalidArgument, "PAYLOAD_TYPE_MISMATCH");
     refused("alice sends a Delegation and calls it an Info", alice.submit(&envelope).await, mismatch)?;
-    let filter = v1::DeadLetterFilter { agent_id: alice.id().to_owned(), ..Default::default() };
-    let found = listed(&alice.client, &world, filter).await?;
-    let reasons: Vec<_> = found.iter().map(v1::DeadLetter::reason).collect();
-    same("alice lists what is kept of her", "reasons", vec![DeadLetterReason::SchemaInvalid], reasons)
+    let step = "alice looks for what is kept of her";
+    let dead = found(&world, &alice, refused_of(&alice), step).await?;
+    same(step, "reason", DeadLetterReason::SchemaInvalid, dead.reason())
 }
 
 async fn stranger_leaves_none(world: World) -> Verdict {
@@ -220,9 +219,15 @@ async fn stranger_leaves_none(world: World) -> Verdict {
     let answer = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
     let field = Refusal(Code::InvalidArgument, "FIELD_INVALID");
     refused("a stranger sends what cannot be, in alice's name", answer, field)?;
-    let filter = v1::DeadLetterFilter { agent_id: alice.id().to_owned(), ..Default::default() };
-    let found = listed(&alice.client, &world, filter).await?;
-    same("alice lists what is kept of her", "dead letters", 0, found.len())
+    // What came after it and is kept shows that enough time has passed.
+    refused(
+        "alice sends bytes that are no envelope",
+        alice.submit_bytes(Bytes::from_static(b"\xff")).await,
+        MALFORMED,
+    )?;
+    let step = "alice looks for what is kept of her";
+    let dead = found(&world, &alice, refused_of(&alice), step).await?;
+    same(step, "envelope_bytes", "ff", &hex::encode(&dead.envelope_bytes))
 }
 
 /// So many messages of alice that bob has poisoned; their ids, oldest first.

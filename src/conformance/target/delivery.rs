@@ -114,7 +114,9 @@ async fn ack_is_for_good(world: World) -> Verdict {
     let delivered = bob.take(MessageType::Info).await?;
     let again = bob.call(bob.agent.session.ack(&delivered.delivery.delivery_id)).await;
     refused("bob acks a delivery twice", again, UNKNOWN)?;
-    let bob = world.connect(&bob.identity, 4).await?;
+    let identity = bob.identity.clone();
+    drop(bob);
+    let bob = world.connect(&identity, 4).await?;
     alice.tell(bob.id(), &About::default(), &text("last")).await?;
     same("bob takes the next in a new session", "text", "last", &text_of(&bob.take(MessageType::Info).await?))
 }

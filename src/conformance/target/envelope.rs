@@ -293,7 +293,7 @@ async fn early_is_refused(world: World) -> Verdict {
 
 async fn a_little_off(world: World) -> Verdict {
     for seconds in [-120, 120] {
-        let (alice, envelope) = off_by(&world, seconds).await?;
+        let (alice, envelope) = off_by(&world.another(), seconds).await?;
         answered(&format!("alice's clock is off by {seconds} s"), alice.submit(&envelope).await)?;
     }
     Ok(())

@@ -146,7 +146,7 @@ async fn only_the_owner_goes_on(world: World) -> Verdict {
     let not_owner = Refusal(Code::PermissionDenied, "NOT_OWNER");
     for who in [&carol, &story.bob] {
         let name = who.id();
-        let to = story.alice.id();
+        let to = story.bob.id();
         checks.refused(&format!("context of {name}"), who.say(to, &story.about(), &story.context).await, not_owner);
         let cancel = who.say(to, &story.about(), &v1::HandoffCancel::default()).await;
         checks.refused(&format!("cancel of {name}"), cancel, not_owner);

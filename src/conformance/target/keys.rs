@@ -1,5 +1,7 @@
 //! SPEC 5: the keys of an agent.
 
+use std::time::Duration;
+
 use tonic::Code;
 
 use super::{
@@ -60,12 +62,14 @@ fn key(key_id: &str, private: &PrivateKey) -> v1::AgentKey {
     v1::AgentKey { key_id: key_id.to_owned(), public_key, ..Default::default() }
 }
 
-async fn add(who: &Actor, key: v1::AgentKey, replaced: &[&str], grace_seconds: i64) -> Answer<v1::AddAgentKeyResponse> {
+const MINUTE: Duration = Duration::from_secs(60);
+
+async fn add(who: &Actor, key: v1::AgentKey, replaced: &[&str], grace: Duration) -> Answer<v1::AddAgentKeyResponse> {
     let request = v1::AddAgentKeyRequest {
         agent_id: who.id().to_owned(),
         key: Some(key),
         replaced_key_ids: replaced.iter().map(ToString::to_string).collect(),
-        grace: Some(prost_types::Duration { seconds: grace_seconds, nanos: 0 }),
+        grace: prost_types::Duration::try_from(grace).ok(),
     };
     who.call(async { who.client.answer(who.client.agents().add_agent_key(request).await) }).await
 }
@@ -97,7 +101,7 @@ async fn pair(world: &World) -> Verdict<(Actor, Actor)> {
 async fn several_at_a_time(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
     let second = PrivateKey::generate(&SystemIds);
-    permitted("alice adds a key", add(&alice, key("k2", &second), &[], 60).await)?;
+    permitted("alice adds a key", add(&alice, key("k2", &second), &[], MINUTE).await)?;
     answered("alice signs with her first key", signed_by(&alice, &bob, "k1", &alice.identity.key).await)?;
     answered("alice signs with her second key", signed_by(&alice, &bob, "k2", &second).await)?;
     let crossed = signed_by(&alice, &bob, "k1", &second).await;
@@ -114,11 +118,14 @@ async fn rotated_out(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
     let (second, third) = (PrivateKey::generate(&SystemIds), PrivateKey::generate(&SystemIds));
     permitted(
-        "alice replaces her key, with a grace of 10 minutes",
-        add(&alice, key("k2", &second), &["k1"], 600).await,
+        "alice replaces her key, with a grace of a minute",
+        add(&alice, key("k2", &second), &["k1"], MINUTE).await,
     )?;
     answered("alice signs with the first key", signed_by(&alice, &bob, "k1", &alice.identity.key).await)?;
-    answered("alice replaces the second, without grace", add(&alice, key("k3", &third), &["k2"], 0).await)?;
+    answered(
+        "alice replaces the second, without grace",
+        add(&alice, key("k3", &third), &["k2"], Duration::from_nanos(1)).await,
+    )?;
     let late = signed_by(&alice, &bob, "k2", &second).await;
     refused("alice signs with the second key", late, NOT_VALID)?;
     answered("alice signs with the third", signed_by(&alice, &bob, "k3", &third).await).map(drop)
@@ -127,7 +134,7 @@ async fn rotated_out(world: World) -> Verdict {
 async fn revoked(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
     let second = PrivateKey::generate(&SystemIds);
-    permitted("alice adds a key", add(&alice, key("k2", &second), &[], 60).await)?;
+    permitted("alice adds a key", add(&alice, key("k2", &second), &[], MINUTE).await)?;
     answered("alice signs with it", signed_by(&alice, &bob, "k2", &second).await)?;
     let request = v1::RevokeAgentKeyRequest {
         agent_id: alice.id().to_owned(),
@@ -150,7 +157,7 @@ async fn revoked(world: World) -> Verdict {
     let mut checks = Checks::of("alice proves who she is with the revoked key");
     checks.holds("answer", proof.is_err(), "a refusal", &proof);
     checks.done()?;
-    let back = add(&again, key("k3", &second), &[], 60).await;
+    let back = add(&again, key("k3", &second), &[], MINUTE).await;
     let mut checks = Checks::of("alice adds the revoked key under another id");
     checks.holds("answer", back.is_err(), "a refusal", &back);
     checks.done()
@@ -162,11 +169,11 @@ async fn before_its_time(world: World) -> Verdict {
     let at = |seconds: i64| Some(prost_types::Timestamp { seconds: now.seconds + seconds, nanos: 0 });
     let (early, late) = (PrivateKey::generate(&SystemIds), PrivateKey::generate(&SystemIds));
     let tomorrow = v1::AgentKey { not_before_time: at(86_400), ..key("k2", &early) };
-    permitted("alice adds a key that is good from tomorrow on", add(&alice, tomorrow, &[], 60).await)?;
+    permitted("alice adds a key that is good from tomorrow on", add(&alice, tomorrow, &[], MINUTE).await)?;
     refused("alice signs with it", signed_by(&alice, &bob, "k2", &early).await, NOT_VALID)?;
     let yesterday = v1::AgentKey { not_after_time: at(-86_400), ..key("k3", &late) };
     // A broker may refuse such a key, or take it and not what it signs.
-    if add(&alice, yesterday, &[], 60).await.is_ok() {
+    if add(&alice, yesterday, &[], MINUTE).await.is_ok() {
         refused("alice signs with a key of yesterday", signed_by(&alice, &bob, "k3", &late).await, NOT_VALID)?;
     }
     Ok(())
@@ -190,11 +197,11 @@ async fn directory_shows(world: World) -> Verdict {
 async fn taken_or_known(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
     let second = PrivateKey::generate(&SystemIds);
-    permitted("alice adds a key", add(&alice, key("k2", &second), &[], 60).await)?;
+    permitted("alice adds a key", add(&alice, key("k2", &second), &[], MINUTE).await)?;
     let mut checks = Checks::of("alice adds another key");
-    let theirs = add(&alice, key("k3", &bob.identity.key), &[], 60).await;
+    let theirs = add(&alice, key("k3", &bob.identity.key), &[], MINUTE).await;
     checks.refused("bob's", theirs, Refusal(Code::AlreadyExists, "KEY_TAKEN"));
-    let known = add(&alice, key("k2", &PrivateKey::generate(&SystemIds)), &[], 60).await;
+    let known = add(&alice, key("k2", &PrivateKey::generate(&SystemIds)), &[], MINUTE).await;
     checks.refused("under an id that she has", known, Refusal(Code::AlreadyExists, "KEY_EXISTS"));
     checks.done()
 }

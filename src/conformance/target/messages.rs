@@ -239,13 +239,14 @@ async fn mail_is_carried(world: World) -> Verdict {
     let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
     let (to, about) = (bob.id(), About::default());
     let error = v1::ErrorNotification { error_code: v1::ErrorCode::AgentError.into(), ..Default::default() };
+    let first = alice.info(to, "").message_id;
     let offer = v1::TaskOffer { confidence: 0.5, ..Default::default() };
     let envelopes = [
         alice.envelope(to, &about, &v1::Info { text: "news".to_owned(), ..Default::default() }),
         alice.envelope(to, &about, &v1::Delegation { description: "part".to_owned(), ..Default::default() }),
         alice.envelope(to, &about, &v1::TaskRequest { description: "who?".to_owned(), ..Default::default() }),
         alice.envelope(to, &about, &offer),
-        alice.envelope(to, &about, &v1::TaskAccept { details: "do".to_owned(), ..Default::default() }),
+        alice.envelope(to, &about, &v1::TaskAccept { offer_id: first.clone(), ..Default::default() }),
         alice.envelope(to, &about, &error),
     ];
     for envelope in envelopes {

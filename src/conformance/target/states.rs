@@ -224,8 +224,10 @@ async fn watch(world: World) -> Verdict {
     let request = v1::WatchHandoffRequest { handoff_id: story.handoff.clone() };
     let watch = alice.call(async { alice.client.answer(alice.client.handoffs().watch_handoff(request).await) }).await;
     let mut watch = answered("alice watches the handoff", watch)?;
+    let now = answered("alice watches the handoff", alice.call(async { Ok(watch.message().await) }).await)?;
+    let now = now.ok().flatten().and_then(|update| update.handoff).unwrap_or_default().state();
     let reading = async {
-        let mut states = Vec::new();
+        let mut states = vec![now];
         while let Ok(Some(update)) = watch.message().await {
             let state = update.handoff.unwrap_or_default().state();
             if states.last() != Some(&state) {

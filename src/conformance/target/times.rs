@@ -82,7 +82,7 @@ async fn accept_timeout_asks_the_next(world: World) -> Verdict {
     let delivered = carol.next("carol is asked after bob").await?;
     same("carol is asked after bob", "message_type", MessageType::HandoffRequest, delivered.kind())?;
     let late = story.accept().await;
-    refused("bob accepts after that", late, Refusal(Code::PermissionDenied, "NOT_CANDIDATE"))?;
+    refused("bob accepts after that", late, EXPIRED)?;
     let receipt = carol.tell(story.alice.id(), &story.about(), &v1::HandoffAccept::default()).await?;
     same("carol accepts", "handoff_state", HandoffState::Accepted, receipt.handoff_state())
 }

@@ -131,7 +131,7 @@ impl Report {
         text
     }
 
-    /// For build servers: JUnit's XML, a test suite a chapter's part of the names.
+    /// For build servers: JUnit's XML, one test suite.
     pub fn junit(&self) -> String {
         let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
         write_junit(&mut writer, self).expect("a vector takes what is written");

@@ -71,7 +71,7 @@ pub(super) fn refused<T: Debug>(step: &str, answer: Answer<T>, expected: Refusal
     let Refusal(code, reason) = expected;
     let wanted = format!("refused: {reason} ({code:?})");
     match answer {
-        Ok(answer) => fail(step, "answer", wanted, format!("taken: {answer:?}")),
+        Ok(answer) => fail(step, "answer", wanted, format!("taken: {:.300}", format!("{answer:?}"))),
         Err(NoAnswer::Other(problem)) => fail(step, "answer", wanted, problem),
         Err(NoAnswer::Refused(seen)) => {
             let mut checks = Checks::of(step);

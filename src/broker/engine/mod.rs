@@ -14,7 +14,6 @@ mod dead_letters;
 mod drafts;
 mod enrollment;
 mod expiry;
-mod faults;
 mod holders;
 mod keys;
 mod limits;

@@ -1,5 +1,7 @@
 //! Running the state machine: what it reads, what it writes, and what its effects become.
 
+mod faults;
+
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -7,7 +9,6 @@ use prost::Message as _;
 use super::{
     Engine,
     drafts::{Act, Draft},
-    faults,
 };
 use crate::{
     broker::BrokerError,
@@ -50,16 +51,6 @@ impl Known {
             handoff: self.handoff.as_ref().map(|stored| &stored.value.handoff),
             gone,
         }
-    }
-
-    /// The task's epoch.
-    pub(super) fn epoch(&self) -> Option<u64> {
-        self.task.as_ref().map(|stored| stored.value.task.epoch)
-    }
-
-    /// The digest of the handoff's context.
-    pub(super) fn context_digest(&self) -> Option<[u8; 32]> {
-        self.handoff.as_ref()?.value.handoff.context_digest
     }
 
     /// The request of this handoff, if it is the one that is known.

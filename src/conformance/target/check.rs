@@ -99,10 +99,7 @@ impl Checks {
     }
 
     /// This field must be equal.
-    pub(super) fn same<T: Debug>(&mut self, field: &str, expected: T, seen: T)
-    where
-        T: PartialEq,
-    {
+    pub(super) fn same<T: Debug + PartialEq>(&mut self, field: &str, expected: T, seen: T) {
         if expected != seen {
             self.differs(field, format!("{expected:?}"), format!("{seen:?}"));
         }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::steps::Known;
+use super::Known;
 use crate::{
     domain::handoff::{Effect, Input, Mail, Message, State, Transition},
     faults::{Fault, is_on},
@@ -12,18 +12,22 @@ use crate::{
 pub(super) fn input<'a>(known: &Known, input: &'a Input) -> Cow<'a, Input> {
     let mut bent = Cow::Borrowed(input);
     if is_on(Fault::ForgetsTheEpoch)
-        && let Some(current) = known.epoch()
+        && let Some(current) = known.task.as_ref().map(|stored| stored.value.task.epoch)
     {
         match bent.to_mut() {
             Input::Message { epoch, .. } => *epoch = current,
             Input::Request(request) => request.epoch = current,
-            _ => {}
+            Input::Acked { .. }
+            | Input::Undeliverable { .. }
+            | Input::Time
+            | Input::CandidateGone
+            | Input::Redrive { .. } => {}
         }
     }
     if is_on(Fault::TakesAnyContextDigest)
         && let Input::Message { message: Message::Complete { digest, .. }, .. } = bent.to_mut()
     {
-        *digest = known.context_digest();
+        *digest = known.handoff.as_ref().and_then(|stored| stored.value.handoff.context_digest);
     }
     bent
 }

@@ -130,7 +130,9 @@ fn each_fault_is_caught_by_its_case() {
         println!("{:<28} {words} {case}", fault.name());
         for case in report["cases"].as_array().unwrap() {
             let difference = &case["differences"][0];
-            println!("    {}: expected {}, seen {}", difference["field"], difference["expected"], difference["seen"]);
+            let [field, expected, seen] =
+                ["field", "expected", "seen"].map(|name| difference[name].as_str().unwrap_or_default());
+            println!("    {field}: expected {expected:.80}, seen {seen:.80}");
         }
         if !is_caught {
             missed.push(format!("{} by {case}: exit code {code:?}, {report}", fault.name()));

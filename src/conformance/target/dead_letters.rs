@@ -150,10 +150,10 @@ async fn expired(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
     let bob = world.enrol("bob", &[]).await?;
     let mut envelope = alice.info(bob.agent.as_str(), "in a hurry");
-    envelope.expires_at = envelope.timestamp.map(|time| prost_types::Timestamp { seconds: time.seconds + 1, ..time });
+    envelope.expires_at = envelope.timestamp.map(|time| prost_types::Timestamp { seconds: time.seconds + 2, ..time });
     alice.sign(&mut envelope);
-    answered("alice sends a message that is good for a second", alice.submit(&envelope).await)?;
-    let step = "bob is away, and the second is over";
+    answered("alice sends a message that is good for two seconds", alice.submit(&envelope).await)?;
+    let step = "bob is away, and the time is over";
     let dead = the_one(&world, &alice, step).await?;
     same(step, "reason", DeadLetterReason::Expired, dead.reason())?;
     alice.tell(bob.agent.as_str(), &About::default(), &v1::Delegation::default()).await?;

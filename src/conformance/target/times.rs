@@ -100,7 +100,7 @@ async fn complete_timeout(world: World) -> Verdict {
 }
 
 async fn whole_timeout(world: World) -> Verdict {
-    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 2 * SHORT), Stage::Accepted).await?;
+    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 5 * SHORT), Stage::Accepted).await?;
     story.alice.take(MessageType::HandoffAccept).await?;
     failed_by(&story, ErrorCode::WholeTimeout).await
 }
@@ -162,7 +162,7 @@ async fn in_progress_extends(world: World) -> Verdict {
 }
 
 async fn never_the_whole(world: World) -> Verdict {
-    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 3 * SHORT), Stage::ContextSent).await?;
+    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 8 * SHORT), Stage::ContextSent).await?;
     story.bob.take(MessageType::TaskContextTransfer).await?;
     let whole = |handoff: v1::Handoff| handoff.whole_deadline;
     let before = whole(story.look("alice reads the handoff").await?);

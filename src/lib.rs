@@ -6,8 +6,10 @@ pub mod cli;
 pub mod client;
 pub mod codes;
 pub mod config;
+pub mod conformance;
 pub mod domain;
 pub mod envelope;
+pub mod faults;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod ids;

@@ -65,6 +65,32 @@ fn each_attack_has_its_test() {
 }
 
 #[test]
+fn each_case_of_the_conformance_suite_is_in_its_table() {
+    let text = fs::read_to_string(root().join("docs/conformance.md")).unwrap();
+    let (_, table) = text.split_once("| case | SPEC | rule |\n|---|---|---|\n").unwrap();
+    let table = table.split("\n\n").next().unwrap().trim_end();
+    let row = |rule: &baton::conformance::report::Rule| {
+        format!("| `{}` | {} | {} |", rule.name, rule.spec.join(", "), rule.rule.replace('|', "\\|"))
+    };
+    let rows: Vec<String> = baton::conformance::target::cases().iter().map(|case| row(&case.rule)).collect();
+    assert!(table.lines().eq(rows.iter()), "the table in docs/conformance.md is to be:\n{}", rows.join("\n"));
+}
+
+#[test]
+fn names_of_cases_are_unique_and_begin_with_what_they_are_about() {
+    let mut names: Vec<String> = baton::conformance::target::cases().into_iter().map(|case| case.rule.name).collect();
+    let many = names.len();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), many);
+    for name in names {
+        let (about, what) = name.split_once('.').unwrap();
+        let is_kebab = |part: &str| part.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+        assert!(is_kebab(about) && is_kebab(what), "{name}");
+    }
+}
+
+#[test]
 fn a_test_that_is_not_there_is_found_out() {
     assert!(is_there("damage") && is_there("process access") && is_there("--lib jwt"));
     assert!(!is_there("process access::no_such_test") && !is_there("no_such_target"));

@@ -6,28 +6,43 @@ use std::{
 };
 
 /// Each room, and the rooms of this crate that it may import.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("codes", &[]),
     ("ids", &["time"]),
     ("time", &[]),
     ("proto", &[]),
+    // The same as nothing, but in a test build.
+    ("faults", &[]),
     ("policy", &["ids"]),
     ("domain", &["codes", "ids", "time"]),
-    ("envelope", &["codes", "domain", "ids", "proto", "time"]),
+    ("envelope", &["codes", "domain", "faults", "ids", "proto", "time"]),
     ("store", &[]),
     ("records", &["codes", "domain", "envelope", "ids", "proto", "store", "time"]),
-    ("broker", &["codes", "domain", "envelope", "ids", "policy", "proto", "records", "store", "time"]),
+    ("broker", &["codes", "domain", "envelope", "faults", "ids", "policy", "proto", "records", "store", "time"]),
     ("audit", &["codes", "domain", "envelope", "ids", "proto", "time"]),
-    ("wire", &["broker", "codes", "domain", "envelope", "ids", "proto", "records", "time"]),
+    ("wire", &["broker", "codes", "domain", "envelope", "faults", "ids", "proto", "records", "time"]),
     ("config", &["broker", "domain", "policy"]),
     ("server", &["broker", "config", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"]),
     ("client", &["envelope", "ids", "proto", "time"]),
+    ("conformance", &["audit", "client", "codes", "envelope", "ids", "proto", "time"]),
     // Only `dev` and `serve` know the server, and that only to start it.
     (
         "cli",
         &[
-            "audit", "client", "codes", "config", "envelope", "ids", "policy", "proto", "records", "server", "store",
-            "time", "wire",
+            "audit",
+            "client",
+            "codes",
+            "config",
+            "conformance",
+            "envelope",
+            "ids",
+            "policy",
+            "proto",
+            "records",
+            "server",
+            "store",
+            "time",
+            "wire",
         ],
     ),
     // No part of the program: it hands made-up bytes to whoever reads any.

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     envelope::{KeyRing, signing},
+    faults::{Fault, is_on},
     ids::{AgentId, IdSource, KeyId},
     time::Timestamp,
 };
@@ -151,7 +152,12 @@ impl Identities {
         ids: &dyn IdSource,
         now: Timestamp,
     ) -> Result<(String, Timestamp), BrokerError> {
-        let issued = self.challenges.lock().expect("no holder panics").open.remove(proof.challenge);
+        let mut challenges = self.challenges.lock().expect("no holder panics");
+        let issued = match is_on(Fault::TakesChallengesTwice) {
+            true => challenges.open.get(proof.challenge).cloned(),
+            false => challenges.open.remove(proof.challenge),
+        };
+        drop(challenges);
         let (agent, expires_at) = issued.ok_or(BrokerError::ChallengeFailed)?;
         let key = directory.key(proof.agent, proof.key_id, now).map_err(|_| BrokerError::ChallengeFailed)?;
         let input = signing::session_input(proof.agent.as_str(), proof.key_id.as_str(), proof.challenge);

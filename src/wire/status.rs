@@ -6,7 +6,10 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::codes::{Category, ErrorCode, Refusal};
+use crate::{
+    codes::{Category, ErrorCode, Refusal},
+    faults::{Fault, is_on},
+};
 
 /// The domain of every `google.rpc.ErrorInfo` of ours.
 pub const DOMAIN: &str = "baton";
@@ -16,7 +19,8 @@ pub fn of(refusal: &dyn Refusal) -> Status {
     let code = refusal.code();
     let metadata: HashMap<String, String> =
         refusal.metadata().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let mut details = ErrorDetails::with_error_info(code.name(), DOMAIN, metadata);
+    let domain = if is_on(Fault::HidesTheDomain) { "" } else { DOMAIN };
+    let mut details = ErrorDetails::with_error_info(code.name(), domain, metadata);
     for violation in refusal.violations() {
         details.add_bad_request_violation(&violation.path, &violation.problem);
     }

@@ -5,6 +5,7 @@ mod bench;
 mod broker;
 mod certificates;
 mod commands;
+mod conformance;
 mod crashes;
 mod dead_letters;
 mod full_disk;

@@ -12,6 +12,7 @@ use crate::{
         handoff::Input,
         mailbox::{ATTEMPTS_MAX, AttemptEnd, Keeper, Lease, Letter, backoff},
     },
+    faults::{Fault, is_on},
     ids::AgentId,
     records::{CustodyEvent, MessageRecord, ParkReason, encode_letter, letter_key},
     time::Timestamp,
@@ -40,7 +41,12 @@ impl Engine {
                 letter.attempt_ended(&lease, AttemptEnd::Poison, text, now);
                 self.park_letter(agent, &letter, ParkReason::Poison, text, now)
             }
+            Fate::Failed { .. } if is_on(Fault::LosesNackedMail) => self.take_out(agent, &letter, now),
             Fate::Failed { text, retry_after } => {
+                letter.attempt_ended(&lease, AttemptEnd::Failure, text, now);
+                self.retry_or_park(agent, letter, *retry_after, now)
+            }
+            Fate::Shutdown { text, retry_after } if is_on(Fault::CountsShutdowns) => {
                 letter.attempt_ended(&lease, AttemptEnd::Failure, text, now);
                 self.retry_or_park(agent, letter, *retry_after, now)
             }
@@ -138,6 +144,10 @@ impl Engine {
         let with_lease = |place| Some((mailbox.letter(place)?.clone(), mailbox.lease(place)?));
         let overdue: Vec<(Letter, Lease)> = mailbox.overdue(now).into_iter().filter_map(with_lease).collect();
         for (mut letter, lease) in overdue {
+            if is_on(Fault::NeverRedelivers) {
+                self.extend(agent, letter.sequence, now.plus(RETRY_AFTER_MAX));
+                continue;
+            }
             if self.is_written_in_group(&letter_key(agent, letter.sequence)) {
                 continue;
             }

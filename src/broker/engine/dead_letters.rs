@@ -15,6 +15,7 @@ use crate::{
         mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
     envelope::{Body, UnverifiedEnvelope},
+    faults::{Fault, is_on},
     ids::{AgentId, MessageId},
     proto::v1::{AuditAction, MessageType},
     records::{
@@ -109,6 +110,9 @@ impl Engine {
     }
 
     fn write_dead_letter(&mut self, draft: &mut Draft, about: DeadMail<'_>, (reason, text): Why<'_>, now: Timestamp) {
+        if is_on(Fault::ParksNothing) {
+            return;
+        }
         let DeadMail { agent, letter, attempts, sequence, bytes, handoff } = about;
         let bytes = bytes.unwrap_or_default();
         let summary = EnvelopeSummary::of(&bytes);

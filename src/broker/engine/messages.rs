@@ -18,6 +18,7 @@ use crate::{
         mailbox::Keeper,
     },
     envelope::{self, Body, Header, Receiver, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
+    faults::{Fault, is_on},
     ids::AgentId,
     proto::v1,
     records::{CustodyEvent, EnvelopeFacts, HandoffRecord, MessageRecord, TaskRecord},
@@ -75,7 +76,7 @@ impl Engine {
     fn check_time(&self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
         let off_by = header.timestamp.since(now).max(now.since(header.timestamp));
         let window = self.settings.clock_window;
-        if off_by > window {
+        if off_by > window && !is_on(Fault::TakesAnyTime) {
             return Err(BrokerError::TimestampOutsideWindow { off_by, window });
         }
         match header.expires_at {
@@ -192,6 +193,9 @@ impl Engine {
     }
 
     fn loop_limits(&self, (handoffs, per_pair): (u32, u32)) -> LoopLimits {
+        if is_on(Fault::StopsNoLoop) {
+            return LoopLimits { handoffs_max: u32::MAX, handoffs_per_pair_max: u32::MAX };
+        }
         let most = self.settings.loop_limits;
         let lower = |wanted: u32, most: u32| if wanted == 0 { most } else { wanted.min(most) };
         LoopLimits {
@@ -242,7 +246,7 @@ impl Engine {
     fn keep_refusal(&mut self, envelope: &VerifiedEnvelope, known: &Known, rejection: &Rejection, now: Timestamp) {
         let Some(stored) = &known.task else { return };
         let mut record = stored.value.clone();
-        if record.refusals_recorded >= self.settings.refusals_recorded_max {
+        if record.refusals_recorded >= self.settings.refusals_recorded_max || is_on(Fault::RecordsNoLateMessage) {
             return;
         }
         record.refusals_recorded += 1;
@@ -360,7 +364,9 @@ impl Engine {
 fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Outcome {
     let known = MessageRecord::decode(stored).map_err(|error| refused(BrokerError::from(error)))?;
     if known.content_digest == *envelope.content_digest() {
-        Ok(Answer::Receipt(Box::new(known.receipt)))
+        let mut receipt = known.receipt;
+        receipt.sequence += u64::from(is_on(Fault::AnswersRepeatsAnew));
+        Ok(Answer::Receipt(Box::new(receipt)))
     } else {
         Err(refused(BrokerError::MessageIdReused { message_id: envelope.header().message_id }))
     }

@@ -1,5 +1,7 @@
 //! Running the state machine: what it reads, what it writes, and what its effects become.
 
+mod faults;
+
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -18,6 +20,7 @@ use crate::{
         mailbox::{Keeper, Letter},
     },
     envelope::{self, VerifiedEnvelope},
+    faults::{Fault, is_on},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     records::{
@@ -143,12 +146,13 @@ impl Engine {
         now: Timestamp,
     ) -> Result<Option<Stepped>, StepError> {
         let absent = self.absent(known, input, now);
+        let input = &*faults::input(known, input);
         let transition = match step(known.situation(&absent), input, now) {
             Ok(Outcome::Moved(transition)) => transition,
             Ok(Outcome::Unchanged) => return Ok(None),
             Err(rejection) => return Err(StepError::Rejected(rejection)),
         };
-        let Transition { task, handoff, effects } = *transition;
+        let Transition { task, handoff, effects } = faults::transition(*transition);
         let request = handoff.as_ref().and_then(|handoff| known.request_of(handoff.id).or(origin.request()));
         if let Some(handoff) = &handoff {
             self.write_handoff(draft, known, handoff, request, origin);
@@ -322,11 +326,13 @@ impl Engine {
         now: Timestamp,
     ) {
         let header = this.envelope.header();
+        let priority = if is_on(Fault::IgnoresPriority) { Priority::default() } else { priority };
         let letter = Letter {
             sequence: this.sequence,
             message_sequence: this.sequence,
             message: header.message_id,
-            task: header.task.clone(),
+            // What has no task waits for nothing.
+            task: header.task.clone().filter(|_| !is_on(Fault::DeliversOutOfOrder)),
             priority,
             expires_at: self.mail_expiry(header.expires_at, now),
             handouts: 0,

@@ -1,0 +1,153 @@
+//! The conformance suite is shown to see: a broker that does one thing wrong is caught by a case that is named here, and a
+//! broker that does nothing wrong by none.
+//!
+//! `cargo test --features faults --test faults -- --nocapture` prints which case caught which fault.
+
+use std::{
+    collections::BTreeSet,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use baton::faults::Fault;
+use serde_json::Value;
+
+/// Each fault, and the case that must catch it.
+const CAUGHT_BY: [(Fault, &str); 24] = [
+    (Fault::TakesAnySignature, "envelope.every-field-is-signed"),
+    (Fault::TakesUnsigned, "envelope.unsigned-is-refused"),
+    (Fault::TakesWeakKeys, "key.weak-is-refused"),
+    (Fault::TakesAnyTime, "envelope.old-is-refused"),
+    (Fault::TakesAnySender, "access.session-sends-only-as-its-agent"),
+    (Fault::TakesChallengesTwice, "access.challenge-is-good-once"),
+    (Fault::AnswersRepeatsAnew, "repeat.same-receipt"),
+    (Fault::SignsReceiptsWrongly, "receipt.is-signed-by-the-broker"),
+    (Fault::ShowsAnotherKey, "key.directory-shows-what-signs"),
+    (Fault::ForgetsTheEpoch, "status.only-the-owner"),
+    (Fault::MovesOwnershipAtAccept, "handoff.ownership-moves-only-at-completion"),
+    (Fault::KeepsNoAcceptDeadline, "timeout.accept-fails-the-handoff"),
+    (Fault::TakesAnyContextDigest, "handoff.wrong-takeover-digest-is-refused"),
+    (Fault::StopsNoLoop, "loop.limit-of-the-task"),
+    (Fault::TellsNobodyOfFailures, "handoff.failure-leaves-the-task"),
+    (Fault::RecordsNoLateMessage, "timeout.late-messages-are-recorded"),
+    (Fault::DeliversOutOfOrder, "delivery.redelivery-keeps-the-order"),
+    (Fault::IgnoresPriority, "delivery.higher-priority-first"),
+    (Fault::LosesNackedMail, "delivery.nacked-comes-again"),
+    (Fault::NeverRedelivers, "delivery.no-ack-comes-again"),
+    (Fault::CountsShutdowns, "delivery.shutdown-is-no-failure"),
+    (Fault::ParksNothing, "dead-letter.poison-at-once"),
+    (Fault::LetsAnybodySettle, "access.agents-settle-no-dead-letters"),
+    (Fault::HidesTheDomain, "error.has-error-info"),
+];
+
+/// A broker whose ack wait is short, with this fault or none. Killed when it is dropped.
+struct Broker {
+    child: Child,
+    address: String,
+}
+
+impl Broker {
+    fn start(folder: &Path, fault: Option<Fault>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        command.args(["serve", "--config"]).arg(folder.join("baton.toml"));
+        command.env("BATON_LOG", "off").env_remove("BATON_FAULT");
+        if let Some(fault) = fault {
+            command.env("BATON_FAULT", fault.name());
+        }
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().expect("a broker that starts says so").unwrap();
+        std::thread::spawn(move || lines.for_each(drop));
+        let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
+        let address = address.unwrap_or_else(|| panic!("not ready: {first}")).to_owned();
+        Self { child, address }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// A folder with a certificate and a configuration: enrolment is open where it is said.
+fn folder(enrollment: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.args(["dev", "--port", "0", "--data"]).arg(&data).env("BATON_LOG", "off").env_remove("BATON_FAULT");
+    drop(Broker::spawn(command)); // which has made the certificate
+    let (certificate, key) = (data.join("tls/server.pem"), data.join("tls/server.key"));
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = {enrollment:?}\n\
+         [tls]\ncertificate = {certificate:?}\nkey = {key:?}\n[delivery]\nack_wait_ms = 2000\n"
+    );
+    std::fs::write(folder.path().join("baton.toml"), text).unwrap();
+    folder
+}
+
+/// Runs the suite; returns the exit code and the report.
+fn suite(folder: &Path, broker: &Broker, options: &[&str]) -> (Option<i32>, Value) {
+    let data = folder.join("data");
+    let token = std::fs::read_to_string(data.join("operator.token")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.args(["conformance", "--target", &broker.address, "--format", "json", "--token", token.trim()]);
+    command.arg("--ca").arg(data.join("tls/ca.pem")).args(options).env_remove("BATON_FAULT");
+    let output = command.output().unwrap();
+    let report = serde_json::from_slice(&output.stdout);
+    let problem = || String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), report.unwrap_or_else(|error| panic!("{error}: {}", problem())))
+}
+
+fn with_outcome(report: &Value, outcome: &str) -> Vec<String> {
+    let cases = report["cases"].as_array().unwrap().iter().filter(|case| case["outcome"] == outcome);
+    cases.map(|case| case["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn each_fault_has_its_case() {
+    let tried: BTreeSet<&str> = CAUGHT_BY.iter().map(|(fault, _)| fault.name()).collect();
+    let all: BTreeSet<&str> = Fault::ALL.iter().map(|fault| fault.name()).collect();
+    assert_eq!(tried, all);
+}
+
+#[test]
+fn each_fault_is_caught_by_its_case() {
+    let mut missed = Vec::new();
+    for (fault, case) in CAUGHT_BY {
+        // A folder of its own: what a fault leaves in a store may be no store for a broker without it.
+        let folder = folder("open");
+        let broker = Broker::start(folder.path(), Some(fault));
+        let (code, report) = suite(folder.path(), &broker, &["--only", case, "--patience", "6s"]);
+        let is_caught = code == Some(10) && with_outcome(&report, "failed") == [case];
+        let words = if is_caught { "caught by" } else { "NOT caught by" };
+        println!("{:<28} {words} {case}", fault.name());
+        for case in report["cases"].as_array().unwrap() {
+            let difference = &case["differences"][0];
+            let [field, expected, seen] =
+                ["field", "expected", "seen"].map(|name| difference[name].as_str().unwrap_or_default());
+            println!("    {field}: expected {expected:.80}, seen {seen:.80}");
+        }
+        if !is_caught {
+            missed.push(format!("{} by {case}: exit code {code:?}, {report}", fault.name()));
+        }
+    }
+    assert!(missed.is_empty(), "faults that were not caught:\n{}", missed.join("\n"));
+}
+
+/// Where only the operator enrols: the cases that an open broker skips are tried here.
+#[test]
+fn a_broker_without_a_fault_passes_every_case() {
+    let folder = folder("operator");
+    let broker = Broker::start(folder.path(), None);
+    let (code, report) = suite(folder.path(), &broker, &[]);
+    assert_eq!(code, Some(0), "{report:#}");
+    assert_eq!(with_outcome(&report, "skipped"), Vec::<String>::new());
+    println!("without a fault: {} cases passed", report["passed"]);
+}

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod client;
 pub mod codes;
 pub mod config;
+pub mod conformance;
 pub mod domain;
 pub mod envelope;
 #[doc(hidden)]

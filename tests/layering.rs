@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Each room, and the rooms of this crate that it may import.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 19] = [
     ("codes", &[]),
     ("ids", &["time"]),
     ("time", &[]),
@@ -22,12 +22,25 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("config", &["broker", "domain", "policy"]),
     ("server", &["broker", "config", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"]),
     ("client", &["envelope", "ids", "proto", "time"]),
+    ("conformance", &["client", "codes", "envelope", "ids", "proto", "time"]),
     // Only `dev` and `serve` know the server, and that only to start it.
     (
         "cli",
         &[
-            "audit", "client", "codes", "config", "envelope", "ids", "policy", "proto", "records", "server", "store",
-            "time", "wire",
+            "audit",
+            "client",
+            "codes",
+            "config",
+            "conformance",
+            "envelope",
+            "ids",
+            "policy",
+            "proto",
+            "records",
+            "server",
+            "store",
+            "time",
+            "wire",
         ],
     ),
     // No part of the program: it hands made-up bytes to whoever reads any.

@@ -22,7 +22,7 @@ const ROOMS: [(&str, &[&str]); 19] = [
     ("config", &["broker", "domain", "policy"]),
     ("server", &["broker", "config", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"]),
     ("client", &["codes", "envelope", "ids", "proto", "time"]),
-    ("conformance", &["client", "codes", "envelope", "ids", "proto", "time"]),
+    ("conformance", &["audit", "client", "codes", "envelope", "ids", "proto", "time"]),
     // Only `dev` and `serve` know the server, and that only to start it.
     (
         "cli",

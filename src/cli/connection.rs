@@ -68,6 +68,11 @@ impl ConnectionArgs {
         }
     }
 
+    /// Of this broker. The operator's token may be of another one: only one that was given counts.
+    pub(super) fn options_of(&self, server: String) -> Options {
+        Options { server, token: self.token.clone(), ..self.options() }
+    }
+
     /// As an operator, or whoever the token is of.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         Ok(Client::connect(&self.options()).await?)

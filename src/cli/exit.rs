@@ -21,6 +21,7 @@ const DATA_DAMAGED: u8 = 6;
 const PORT_IN_USE: u8 = 7;
 const REFUSED: u8 = 8;
 const UNREACHABLE: u8 = 9;
+const NOT_CONFORMANT: u8 = 10;
 
 /// Why a command did not do what it should, and the exit code for it.
 #[derive(Debug)]
@@ -40,6 +41,11 @@ impl Failure {
 
     pub(super) fn damaged(message: impl Into<String>) -> Self {
         Self { code: DATA_DAMAGED, message: message.into() }
+    }
+
+    /// What was tried does not keep a rule.
+    pub(super) fn not_conformant(message: impl Into<String>) -> Self {
+        Self { code: NOT_CONFORMANT, message: message.into() }
     }
 
     /// Whether trying again later can help.

@@ -10,6 +10,7 @@ mod agent;
 mod audit;
 mod bench;
 mod completions;
+mod conformance;
 mod connection;
 mod demo;
 mod dev;
@@ -55,6 +56,7 @@ Exit codes:
   7  the port is in use
   8  the broker refused; stderr has the reason
   9  no broker answers, or its certificate is not trusted
+  10 a case of a conformance suite failed
 
 Environment: BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_DATA, BATON_LISTEN, BATON_CONFIG stand for the flags of the
 same name; BATON_LOG sets what is logged (for example debug); NO_COLOR turns colours off."
@@ -104,6 +106,7 @@ enum Command {
     /// Measure a broker: handoffs, idle sessions, backlogs, recovery.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    Conformance(conformance::ConformanceArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -128,6 +131,7 @@ pub async fn run() -> u8 {
         Command::Audit(audit::AuditArgs {}) => audit::run(&cli.connection, &output).await,
         Command::Store(command) => store::run(command, &output),
         Command::Bench(command) => bench::run(command, &cli.connection, &output).await,
+        Command::Conformance(args) => conformance::run(args, &cli.connection).await,
         Command::Completions(args) => completions::run(&args),
     };
     match outcome {

@@ -5,3 +5,4 @@
 
 pub mod client;
 pub mod report;
+pub mod target;

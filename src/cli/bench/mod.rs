@@ -42,7 +42,7 @@ pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, outp
 }
 
 /// A span such as 10s, 500ms or 1.5m; a number alone is in seconds.
-fn parse_span(text: &str) -> Result<std::time::Duration, String> {
+pub(super) fn parse_span(text: &str) -> Result<std::time::Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let seconds_each = match &text[digits.len()..] {
         "ms" => 0.001,

@@ -1,0 +1,113 @@
+//! `baton conformance`: tries the rules of the specification on somebody else's broker.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
+
+use super::{Failure, bench::parse_span, connection::ConnectionArgs};
+use crate::conformance::{
+    report::{self, Report, Rule},
+    target::{self, Target},
+};
+
+/// Try the rules of the specification on a broker, over the wire alone.
+///
+/// Each rule of SPEC 2, 3, 4, 5 and 11 that a client can observe is a case. Cases do not depend on one another and use
+/// ids of their own, so that a broker in use can be tried; the agents and tasks they make stay there.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton conformance --target 127.0.0.1:22866 --ca baton-data/tls/ca.pem
+  baton conformance --target broker.example:22866 --token \"$TOKEN\" --format junit --report conformance.xml
+  baton conformance --list
+  baton conformance --target 127.0.0.1:22866 --only 'handoff.*' --only scenario.loops-are-stopped
+
+--token is an operator's: where enrolment is not open it registers the agents, and cases of operators need it. Without it
+they are skipped. The exit code is 10 if a case failed.")]
+pub(super) struct ConformanceArgs {
+    /// The broker to try.
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "list")]
+    target: Option<String>,
+    /// How many cases are tried at a time.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// How long the broker may take for each answer and each delivery.
+    #[arg(long, default_value = "20s", value_name = "SPAN", value_parser = parse_span)]
+    patience: Duration,
+    #[command(flatten)]
+    report: ReportArgs,
+}
+
+pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
+    let cases = report::select(target::cases(), &args.report.only, |case| &case.rule.name);
+    let cases = cases.map_err(|error| Failure::usage(error.to_string()))?;
+    let Some(server) = args.target.filter(|_| !args.report.list) else {
+        let rules: Vec<Rule> = cases.into_iter().map(|case| case.rule).collect();
+        return args.report.show_list(&rules);
+    };
+    let tried = Target { options: connection.options_of(server), patience: args.patience };
+    let progress = ProgressBar::new(cases.len() as u64);
+    let report = target::run(tried, cases, args.jobs.into(), |_| progress.inc(1)).await;
+    progress.finish_and_clear();
+    let report = report?;
+    args.report.finish(&report)
+}
+
+/// How a report is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ReportFormat {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+    /// For build servers: JUnit's XML.
+    Junit,
+}
+
+/// Flags of every conformance suite: which cases, and what is done with what came of them.
+#[derive(Debug, Args)]
+pub(super) struct ReportArgs {
+    /// Only cases whose names fit: * stands for anything. May be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) only: Vec<String>,
+    /// Only show which cases there are, each with its rule.
+    #[arg(long)]
+    pub(super) list: bool,
+    /// How the report is written.
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
+    /// Where the report is written. Default: standard output.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+impl ReportArgs {
+    /// Shows which cases there are.
+    pub(super) fn show_list(&self, rules: &[Rule]) -> Result<(), Failure> {
+        match self.format {
+            ReportFormat::Text => say!("{}", report::list(rules).trim_end()),
+            ReportFormat::Json => {
+                say!("{}", serde_json::to_string_pretty(rules).map_err(|error| Failure::failed(error.to_string()))?);
+            }
+            ReportFormat::Junit => return Err(Failure::usage("a list is text or json; JUnit is for what was run")),
+        }
+        Ok(())
+    }
+
+    /// Writes the report. A failed case is a failure of the command, with an exit code of its own.
+    pub(super) fn finish(&self, report: &Report) -> Result<(), Failure> {
+        let text = match self.format {
+            ReportFormat::Text => report.text(),
+            ReportFormat::Json => report.json(),
+            ReportFormat::Junit => report.junit(),
+        };
+        match &self.report {
+            Some(path) => std::fs::write(path, text).map_err(|error| Failure::file(path, error))?,
+            None => say!("{}", text.trim_end()),
+        }
+        match report.failed {
+            0 => Ok(()),
+            failed => Err(Failure::not_conformant(format!("{failed} of {} cases failed", report.cases.len()))),
+        }
+    }
+}

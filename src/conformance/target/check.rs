@@ -1,0 +1,160 @@
+//! Saying what was expected and what was seen.
+
+use std::fmt::Debug;
+
+use tonic::Code;
+
+use crate::{
+    client::{ClientError, Refused},
+    conformance::report::{Difference, Failed},
+    proto::v1,
+};
+
+/// Why a case does not pass.
+#[derive(Debug)]
+pub(super) enum Problem {
+    /// The rule does not hold.
+    Failed(Failed),
+    /// It cannot be tried.
+    Skipped(String),
+}
+
+/// What a part of a case comes to.
+pub(super) type Verdict<T = ()> = Result<T, Problem>;
+
+/// What came back instead of the answer.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    /// The broker refused.
+    Refused(Box<Refused>),
+    /// Something else: the connection, time, an answer that cannot be.
+    Other(String),
+}
+
+/// What a call comes to.
+pub(super) type Answer<T> = Result<T, NoAnswer>;
+
+impl From<ClientError> for NoAnswer {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Refused(refused) => Self::Refused(refused),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+impl NoAnswer {
+    fn describe(&self) -> String {
+        match self {
+            Self::Refused(refused) => refused.to_string(),
+            Self::Other(problem) => problem.clone(),
+        }
+    }
+}
+
+/// A refusal that a rule asks for: the gRPC code and the stable reason.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refusal(pub(super) Code, pub(super) &'static str);
+
+/// Fails.
+pub(super) fn fail<T>(step: &str, field: &str, expected: impl Into<String>, seen: impl Into<String>) -> Verdict<T> {
+    Err(Problem::Failed(Failed::new(step, field, expected, seen)))
+}
+
+/// The answer; anything else fails the case.
+pub(super) fn answered<T>(step: &str, answer: Answer<T>) -> Verdict<T> {
+    answer.or_else(|problem| fail(step, "answer", "taken", problem.describe()))
+}
+
+/// The refusal that is expected, by code and reason; an answer fails the case.
+pub(super) fn refused<T: Debug>(step: &str, answer: Answer<T>, expected: Refusal) -> Verdict<Refused> {
+    let Refusal(code, reason) = expected;
+    let wanted = format!("refused: {reason} ({code:?})");
+    match answer {
+        Ok(answer) => fail(step, "answer", wanted, format!("taken: {answer:?}")),
+        Err(NoAnswer::Other(problem)) => fail(step, "answer", wanted, problem),
+        Err(NoAnswer::Refused(seen)) => {
+            let mut checks = Checks::of(step);
+            checks.same("reason", reason, seen.reason.as_str());
+            checks.same("code", code, seen.code);
+            if let Some(difference) = checks.differences.first_mut() {
+                difference.seen = format!("{}, with: {}", difference.seen, seen.message);
+            }
+            checks.done().map(|()| *seen)
+        }
+    }
+}
+
+/// Fields that must be as expected; all that are not are told together.
+#[derive(Debug)]
+pub(super) struct Checks {
+    step: String,
+    differences: Vec<Difference>,
+}
+
+impl Checks {
+    /// After this step.
+    pub(super) fn of(step: impl Into<String>) -> Self {
+        Self { step: step.into(), differences: Vec::new() }
+    }
+
+    /// This field must be equal.
+    pub(super) fn same<T: Debug>(&mut self, field: &str, expected: T, seen: T)
+    where
+        T: PartialEq,
+    {
+        if expected != seen {
+            self.differs(field, format!("{expected:?}"), format!("{seen:?}"));
+        }
+    }
+
+    /// This must be so.
+    pub(super) fn holds(&mut self, field: &str, holds: bool, expected: &str, seen: impl Debug) {
+        if !holds {
+            self.differs(field, expected, format!("{seen:?}"));
+        }
+    }
+
+    /// A refusal must be by this code and reason; see [`refused`]. Goes on where it is not.
+    pub(super) fn refused<T: Debug>(&mut self, what: &str, answer: Answer<T>, expected: Refusal) {
+        if let Err(Problem::Failed(failed)) = refused(what, answer, expected) {
+            let named =
+                |difference: Difference| Difference { field: format!("{what}: {}", difference.field), ..difference };
+            self.differences.extend(failed.differences.into_iter().map(named));
+        }
+    }
+
+    /// This is not as it must be.
+    pub(super) fn differs(&mut self, field: &str, expected: impl Into<String>, seen: impl Into<String>) {
+        self.differences.push(Difference { field: field.to_owned(), expected: expected.into(), seen: seen.into() });
+    }
+
+    /// Fails if anything differed.
+    pub(super) fn done(self) -> Verdict {
+        match self.differences.is_empty() {
+            true => Ok(()),
+            false => Err(Problem::Failed(Failed { step: self.step, differences: self.differences })),
+        }
+    }
+}
+
+/// One field that must be equal.
+pub(super) fn same<T: Debug + PartialEq>(step: &str, field: &str, expected: T, seen: T) -> Verdict {
+    let mut checks = Checks::of(step);
+    checks.same(field, expected, seen);
+    checks.done()
+}
+
+/// What a receipt says of the task and the handoff.
+pub(super) fn receipt_says(
+    step: &str,
+    receipt: &v1::Receipt,
+    state: v1::HandoffState,
+    (epoch, owner): (u64, &str),
+) -> Verdict {
+    let mut checks = Checks::of(step);
+    checks.same("receipt.handoff_state", state, receipt.handoff_state());
+    checks.same("receipt.epoch", epoch, receipt.epoch);
+    checks.same("receipt.owner_id", owner, receipt.owner_id.as_str());
+    checks.done()
+}

@@ -1,0 +1,280 @@
+//! A case's own agents on the broker that is tried. Ids are unique, so that nobody else is disturbed, and no other case.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::{
+    Target,
+    check::{Answer, NoAnswer, Problem, Verdict, answered, fail, same},
+};
+use crate::{
+    client::{About, Agent, Client, Composer, Delivered, Identity},
+    envelope::{self, keys::PrivateKey},
+    ids::{AgentId, IdSource as _, KeyId, SystemIds},
+    proto::v1::{self, MessageType},
+    time::SystemClock,
+};
+
+/// The credit of agents that a case does not say otherwise of.
+pub(super) const CREDIT: u32 = 16;
+
+/// What one case sees of the target.
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    pub(super) target: Arc<Target>,
+    /// Proves nothing.
+    pub(super) anybody: Client,
+    suffix: String,
+}
+
+/// An agent with a session.
+pub(super) struct Actor {
+    pub(super) identity: Identity,
+    /// Calls with the agent's token.
+    pub(super) client: Client,
+    pub(super) agent: Agent,
+    patience: Duration,
+}
+
+impl World {
+    pub(super) async fn new(target: Arc<Target>) -> Verdict<Self> {
+        let suffix = hex::encode(&SystemIds.random()[..4]);
+        let anybody = answered("the suite connects", in_time(target.patience, target.connect()).await)?;
+        Ok(Self { target, anybody, suffix })
+    }
+
+    /// The same target with ids of its own, for a case that tells several stories.
+    pub(super) fn another(&self) -> Self {
+        Self { suffix: hex::encode(&SystemIds.random()[..4]), ..self.clone() }
+    }
+
+    /// An id that nobody else has.
+    pub(super) fn id(&self, name: &str) -> String {
+        format!("{name}-{}", self.suffix)
+    }
+
+    /// A new agent's name and key.
+    pub(super) fn identity(&self, name: &str) -> Identity {
+        Identity {
+            agent: AgentId::parse(&self.id(name)).expect("names in cases follow the grammar"),
+            key_id: KeyId::parse("k1").expect("it follows the grammar"),
+            key: PrivateKey::generate(&SystemIds),
+        }
+    }
+
+    /// Whoever may register agents: the operator whose token was given, else anybody.
+    pub(super) fn registrar(&self) -> Client {
+        self.operator().unwrap_or_else(|_| self.anybody.clone())
+    }
+
+    /// The operator; the case is skipped where no token was given.
+    pub(super) fn operator(&self) -> Verdict<Client> {
+        let Some(token) = &self.target.options.token else {
+            return Err(Problem::Skipped("it needs an operator's token: --token".to_owned()));
+        };
+        self.anybody.with_token(token).map_err(|error| Problem::Skipped(error.to_string()))
+    }
+
+    /// Registers a card.
+    pub(super) async fn register(&self, by: &Client, card: v1::AgentCard) -> Answer<v1::RegisterAgentResponse> {
+        let request = v1::RegisterAgentRequest { card: Some(card), ..Default::default() };
+        self.call(async { by.answer(by.agents().register_agent(request).await) }).await
+    }
+
+    /// Registers an agent of these types. It is connected to nothing.
+    pub(super) async fn enrol(&self, name: &str, types: &[String]) -> Verdict<Identity> {
+        let identity = self.identity(name);
+        let registered = self.register(&self.registrar(), card(&identity, types)).await;
+        answered(&format!("{name} is registered"), registered)?;
+        Ok(identity)
+    }
+
+    /// Opens a session.
+    pub(super) async fn connect(&self, identity: &Identity, credit: u32) -> Verdict<Actor> {
+        let step = format!("{} opens a session", identity.agent);
+        let proven = self.call(self.anybody.prove(identity)).await;
+        let client = answered(&step, proven)?;
+        let client =
+            self.anybody.with_token(&client).or_else(|error| fail(&step, "token", "a token", error.to_string()))?;
+        let (clock, ids) = (Arc::new(SystemClock), Arc::new(SystemIds));
+        let agent = self.call(Agent::connect(&self.anybody, identity.clone(), credit, clock, ids)).await;
+        let agent = answered(&step, agent)?;
+        Ok(Actor { identity: identity.clone(), client, agent, patience: self.target.patience })
+    }
+
+    /// Registers an agent and opens a session.
+    pub(super) async fn agent(&self, name: &str) -> Verdict<Actor> {
+        self.agent_of(name, &[], CREDIT).await
+    }
+
+    /// The same, with types and a credit.
+    pub(super) async fn agent_of(&self, name: &str, types: &[String], credit: u32) -> Verdict<Actor> {
+        let identity = self.enrol(name, types).await?;
+        self.connect(&identity, credit).await
+    }
+
+    /// Makes a call in time.
+    pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, crate::client::ClientError>>) -> Answer<T> {
+        in_time(self.target.patience, call).await
+    }
+}
+
+/// An agent's card.
+pub(super) fn card(identity: &Identity, types: &[String]) -> v1::AgentCard {
+    v1::AgentCard {
+        agent_id: identity.agent.to_string(),
+        agent_types: types.to_vec(),
+        keys: vec![identity.agent_key()],
+        ..Default::default()
+    }
+}
+
+async fn in_time<T>(
+    patience: Duration,
+    call: impl Future<Output = Result<T, crate::client::ClientError>>,
+) -> Answer<T> {
+    match tokio::time::timeout(patience, call).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(NoAnswer::Other(format!("nothing within {patience:?}"))),
+    }
+}
+
+/// The type of this payload.
+pub(super) fn message_type<M: prost::Name>() -> MessageType {
+    type_named(M::NAME).expect("every payload of ours has a type")
+}
+
+/// The type of the payload of this name, for example `HandoffRequest`.
+pub(super) fn type_named(name: &str) -> Option<MessageType> {
+    let mut upper = "MESSAGE_TYPE".to_owned();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() {
+            upper.push('_');
+        }
+        upper.push(letter.to_ascii_uppercase());
+    }
+    MessageType::from_str_name(&upper)
+}
+
+impl Actor {
+    pub(super) fn id(&self) -> &str {
+        self.identity.agent.as_str()
+    }
+
+    /// What it says it is about a task that is its own.
+    pub(super) fn composer(&self) -> Composer {
+        Composer { identity: self.identity.clone(), clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) }
+    }
+
+    /// A signed envelope, to be sent as it is or to be changed first.
+    pub(super) fn envelope<M: prost::Message + prost::Name>(
+        &self,
+        to: &str,
+        about: &About,
+        payload: &M,
+    ) -> v1::Envelope {
+        self.composer().compose(to, message_type::<M>(), about, payload)
+    }
+
+    /// An envelope of plain mail about nothing.
+    pub(super) fn info(&self, to: &str, text: &str) -> v1::Envelope {
+        self.envelope(to, &About::default(), &v1::Info { text: text.to_owned(), ..Default::default() })
+    }
+
+    /// Signs it as it is now.
+    pub(super) fn sign(&self, envelope: &mut v1::Envelope) {
+        envelope::sign(envelope, &self.identity.key_id, &self.identity.key);
+    }
+
+    /// Sends these bytes as an envelope, on the session.
+    pub(super) async fn submit_bytes(&self, bytes: Bytes) -> Answer<v1::Receipt> {
+        in_time(self.patience, self.agent.session.send(bytes)).await
+    }
+
+    /// Sends an envelope as it is, on the session.
+    pub(super) async fn submit(&self, envelope: &v1::Envelope) -> Answer<v1::Receipt> {
+        self.submit_bytes(envelope.encode_to_vec().into()).await
+    }
+
+    /// Makes, signs and sends.
+    pub(super) async fn say<M>(&self, to: &str, about: &About, payload: &M) -> Answer<v1::Receipt>
+    where
+        M: prost::Message + prost::Name,
+    {
+        self.submit(&self.envelope(to, about, payload)).await
+    }
+
+    /// Makes, signs and sends; the broker must take it.
+    pub(super) async fn tell<M>(&self, to: &str, about: &About, payload: &M) -> Verdict<v1::Receipt>
+    where
+        M: prost::Message + prost::Name,
+    {
+        answered(&format!("{} sends a {}", self.id(), M::NAME), self.say(to, about, payload).await)
+    }
+
+    /// Makes a call in time.
+    pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, crate::client::ClientError>>) -> Answer<T> {
+        in_time(self.patience, call).await
+    }
+
+    /// The next delivery, which must come in time; its signature is checked by its sender's key.
+    pub(super) async fn next(&self, step: &str) -> Verdict<Delivered> {
+        answered(step, in_time(self.patience, self.agent.next()).await)
+    }
+
+    /// The next delivery, which may take this long besides.
+    pub(super) async fn next_within(&self, step: &str, longer: Duration) -> Verdict<Delivered> {
+        answered(step, in_time(self.patience + longer, self.agent.next()).await)
+    }
+
+    /// Whether a delivery comes within this time. Only for what must not come.
+    pub(super) async fn comes_within(&self, span: Duration) -> Option<Delivered> {
+        tokio::time::timeout(span, self.agent.next()).await.ok()?.ok()
+    }
+
+    /// The next delivery, which must be of this type; acked.
+    pub(super) async fn take(&self, expected: MessageType) -> Verdict<Delivered> {
+        let step = format!("{} takes its next delivery", self.id());
+        let delivered = self.next(&step).await?;
+        same(&step, "message_type", expected, delivered.kind())?;
+        self.ack(&delivered).await?;
+        Ok(delivered)
+    }
+
+    pub(super) async fn ack(&self, delivered: &Delivered) -> Verdict {
+        let acked = self.call(self.agent.session.ack(&delivered.delivery.delivery_id)).await;
+        answered(&format!("{} acks a delivery", self.id()), acked)
+    }
+
+    pub(super) async fn nack(&self, delivered: &Delivered, cause: v1::NackCause, retry_after: Duration) -> Verdict {
+        let retry_after = prost_types::Duration::try_from(retry_after).ok();
+        let nack = v1::Nack { cause: cause.into(), retry_after, ..Default::default() };
+        let nacked = self.call(self.agent.session.nack(&delivered.delivery.delivery_id, nack)).await;
+        answered(&format!("{} nacks a delivery", self.id()), nacked)
+    }
+
+    /// The task as it sees it.
+    pub(super) async fn task(&self, task_id: &str) -> Answer<v1::Task> {
+        let request = v1::GetTaskRequest { task_id: task_id.to_owned() };
+        let got = self.call(async { self.client.answer(self.client.tasks().get_task(request).await) }).await?;
+        Ok(got.task.unwrap_or_default())
+    }
+
+    /// The handoff as it sees it.
+    pub(super) async fn handoff(&self, handoff_id: &str) -> Answer<v1::Handoff> {
+        let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned() };
+        let got = self.call(async { self.client.answer(self.client.handoffs().get_handoff(request).await) }).await?;
+        Ok(got.handoff.unwrap_or_default())
+    }
+
+    /// The task's owner and epoch must be these.
+    pub(super) async fn owns(&self, step: &str, task_id: &str, owner: &str, epoch: u64) -> Verdict {
+        let task = answered(step, self.task(task_id).await)?;
+        let mut checks = super::check::Checks::of(step);
+        checks.same("task.owner_id", owner, task.owner_id.as_str());
+        checks.same("task.epoch", epoch, task.epoch);
+        checks.done()
+    }
+}

@@ -14,21 +14,16 @@ mod relay;
 
 use std::{io, sync::Arc};
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::JoinSet};
 
-use self::{bench::Bench, cases::Case};
-use super::report::{self, CaseResult, Failed, Outcome, Report, Rule, UnknownPattern};
+use self::bench::Bench;
+pub use self::cases::Case;
+use super::report::{CaseResult, Failed, Outcome, Report};
 use crate::{envelope::keys::KeyFileError, time::Moment};
-
-/// How many cases run at a time, each with a program of its own.
-const AT_A_TIME: usize = 3;
 
 /// Why a case, or all of them, could not be tried.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientRunError {
-    /// No case fits.
-    #[error(transparent)]
-    Pattern(#[from] UnknownPattern),
     /// A file, a port or the program.
     #[error("failed to start the client program or the broker before it: {0}")]
     Start(#[from] io::Error),
@@ -43,23 +38,34 @@ pub enum ClientRunError {
     NoHello(Box<Failed>),
 }
 
-/// The rules, in their order.
-pub fn rules() -> Vec<Rule> {
-    cases::all().into_iter().map(Case::rule).collect()
+/// All cases, in their order.
+pub fn cases() -> Vec<&'static Case> {
+    cases::all()
 }
 
-/// Tries the cases that one of the patterns fits, all if there is none, on a program that this shell command starts.
-pub async fn run(command: &str, patterns: &[String]) -> Result<Report, ClientRunError> {
+/// Tries the cases, so many at a time, each on a program of its own that this shell command starts.
+pub async fn run(
+    command: &str,
+    cases: Vec<&'static Case>,
+    at_a_time: usize,
+    progress: impl Fn(&CaseResult),
+) -> Result<Report, ClientRunError> {
     let began = Moment::now();
-    let cases = report::select(cases::all(), patterns, |case| case.name)?;
-    let turns = Arc::new(Semaphore::new(AT_A_TIME));
-    let running: Vec<_> =
-        cases.into_iter().map(|case| tokio::spawn(tried(case, command.to_owned(), Arc::clone(&turns)))).collect();
-    let mut results = Vec::new();
-    for result in running {
-        results.push(result.await.map_err(io::Error::other)??);
+    let turns = Arc::new(Semaphore::new(at_a_time));
+    let mut running = JoinSet::new();
+    for (place, case) in cases.into_iter().enumerate() {
+        let (command, turns) = (command.to_owned(), Arc::clone(&turns));
+        running.spawn(async move { (place, tried(case, command, turns).await) });
     }
-    Ok(Report::new(command, results, began.elapsed()))
+    let mut results = Vec::new();
+    while let Some(result) = running.join_next().await {
+        let (place, result) = result.map_err(io::Error::other)?;
+        let result = result?;
+        progress(&result);
+        results.push((place, result));
+    }
+    results.sort_by_key(|(place, _)| *place);
+    Ok(Report::new(command, results.into_iter().map(|(_, result)| result).collect(), began.elapsed()))
 }
 
 async fn tried(case: &'static Case, command: String, turns: Arc<Semaphore>) -> Result<CaseResult, ClientRunError> {

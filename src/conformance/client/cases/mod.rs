@@ -14,11 +14,13 @@ use super::bench::{Bench, Verdict};
 use crate::conformance::report::Rule;
 
 /// A rule, and how it is tried.
-pub(super) struct Case {
+pub struct Case {
+    /// Stable, for example `client.forged-delivery-is-refused`.
     pub name: &'static str,
-    pub spec: &'static str,
-    pub rule: &'static str,
-    pub run: for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+    pub(in crate::conformance::client) spec: &'static str,
+    pub(in crate::conformance::client) rule: &'static str,
+    pub(in crate::conformance::client) run:
+        for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
 }
 
 impl Case {

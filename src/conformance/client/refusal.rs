@@ -26,7 +26,9 @@ impl Refusal {
         let metadata: HashMap<_, _> =
             self.metadata.map(|(name, value)| (name.into(), value.into())).into_iter().collect();
         let mut details = ErrorDetails::with_error_info(self.reason, "baton", metadata);
-        details.set_retry_info(self.retry_after);
+        if self.retry_after.is_some() {
+            details.set_retry_info(self.retry_after);
+        }
         Status::with_error_details(self.code, format!("refused by the script: {}", self.reason), details)
     }
 

@@ -15,7 +15,7 @@ use baton::conformance::{
 const AT_A_TIME: usize = 4;
 
 /// A fault of `examples/harness`, and the cases that must see it.
-const FAULTS: [(&str, &[&str]); 18] = [
+const FAULTS: [(&str, &[&str]); 17] = [
     (
         "naive",
         &[
@@ -31,6 +31,7 @@ const FAULTS: [(&str, &[&str]); 18] = [
             "client.unknown-message-type-is-refused",
             "client.payload-of-another-type-is-refused",
             "client.long-handler-is-extended",
+            "client.context-of-another-digest-is-refused",
             "client.go-away-is-kept",
             "client.broker-that-stops-is-waited-for",
             "client.expired-token-is-replaced",
@@ -59,7 +60,6 @@ const FAULTS: [(&str, &[&str]); 18] = [
             "client.overload-says-when",
         ],
     ),
-    ("believes-digests", &["client.context-of-another-digest-is-refused"]),
     ("ignores-redriving", &["client.handoff-id-is-the-deliverys"]),
     ("stops-at-once", &["client.stop-waits-for-handlers", "client.stop-gives-back-what-is-not-done"]),
     ("ends-in-silence", &["client.refused-for-good-ends"]),

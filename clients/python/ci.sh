@@ -43,6 +43,8 @@ ruff check .
 mypy
 echo "# tests"
 pytest --quiet -p no:cacheprovider
+echo "# conformance"
+PYTHONPATH=src "$BATON_BIN" conformance --client "python tests/harness.py" --jobs 3
 echo "# the wheel"
 # From a copy: what a build leaves behind is not for this folder.
 cp -r pyproject.toml README.md src "$work"

@@ -53,9 +53,13 @@ impl Manners {
         self.asked.lock().expect("no holder panics")
     }
 
-    /// Does with a message what it was told to; true if that was not all.
-    pub async fn obey(&self, kind: &str) -> Result<bool, NotTaken> {
-        let how = self.how.lock().expect("no holder panics").get(kind).cloned().unwrap_or_default();
+    /// Says that a handler has this message, and does with it what it was told to; true if that was not all.
+    pub async fn obey(&self, delivered: &Delivered) -> Result<bool, NotTaken> {
+        let kind = kind_name(delivered.kind());
+        // Before it says so: whoever hears of it may tell it otherwise at once.
+        let mut released = self.released.subscribe();
+        let how = self.how.lock().expect("no holder panics").get(&kind).cloned().unwrap_or_default();
+        say_handling(delivered, &kind);
         match how.as_str() {
             "throw" if self.is_wrong(Wrong::AcksFailures) => Ok(false),
             "throw" => Err(NotTaken::Failure("told to throw".to_owned())),
@@ -65,7 +69,6 @@ impl Manners {
             "later" => Err(NotTaken::Later(Duration::from_secs(7), "told to ask for it later".to_owned())),
             "wait" if self.is_wrong(Wrong::AcksEarly) => Ok(false),
             "wait" => {
-                let mut released = self.released.subscribe();
                 let _ = released.changed().await; // the sender is in this very object
                 Ok(false)
             }
@@ -76,9 +79,8 @@ impl Manners {
 }
 
 /// What is told of a message that has come to its handler.
-pub(super) fn say_handling(delivered: &Delivered) {
+fn say_handling(delivered: &Delivered, kind: &str) {
     let envelope = &delivered.envelope;
-    let kind = kind_name(delivered.kind());
     say(&json!({
         "event": "handling",
         "type": kind,
@@ -91,7 +93,7 @@ pub(super) fn say_handling(delivered: &Delivered) {
 }
 
 /// The name of its payload: `HandoffRequest`.
-pub(super) fn kind_name(kind: MessageType) -> String {
+fn kind_name(kind: MessageType) -> String {
     let name = kind.as_str_name().trim_start_matches("MESSAGE_TYPE_");
     let capitalised = |word: &str| word[..1].to_owned() + &word[1..].to_lowercase();
     name.split('_').map(capitalised).collect()
@@ -102,8 +104,7 @@ struct Mail(Arc<Manners>);
 impl Handler for Mail {
     async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
         let Self(manners) = self;
-        say_handling(&delivered);
-        let goes_on = manners.obey(&kind_name(delivered.kind())).await?;
+        let goes_on = manners.obey(&delivered).await?;
         match delivered.kind() {
             MessageType::HandoffRequest if goes_on => {
                 let mut delivered = delivered;
@@ -117,7 +118,7 @@ impl Handler for Mail {
                 link.reply(&delivered, MessageType::HandoffReject, &reject).await?;
             }
             MessageType::TaskContextTransfer => {
-                let receipt = take_over(&link, &delivered, manners).await?;
+                let receipt = link.complete(&delivered).await?;
                 let about = delivered.about();
                 say(&json!({
                     "event": "owned", "task_id": about.task_id, "handoff_id": about.correlation_id,
@@ -150,16 +151,6 @@ impl Handler for Mail {
         }
         Ok(())
     }
-}
-
-async fn take_over(link: &Link, context: &Delivered, manners: &Manners) -> Result<v1::Receipt, NotTaken> {
-    if !manners.is_wrong(Wrong::BelievesDigests) {
-        return Ok(link.complete(context).await?);
-    }
-    let claimed: v1::TaskContextTransfer = context.payload();
-    let outcome = v1::HandoffOutcome::Success.into();
-    let complete = v1::HandoffComplete { outcome, context_digest: claimed.context_digest, ..Default::default() };
-    Ok(link.reply(context, MessageType::HandoffComplete, &complete).await?)
 }
 
 /// A connected agent that serves.

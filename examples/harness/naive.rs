@@ -1,4 +1,4 @@
-//! A client as one writes it in an hour: the bare session, and an ack for whatever comes.
+//! A client as one writes it in an hour: the bare session, and whatever comes is taken and acked.
 
 use std::sync::Arc;
 
@@ -12,10 +12,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{
-    agent::{Manners, kind_name, say_handling},
-    done, options,
-};
+use super::{agent::Manners, done, options};
 
 pub(super) async fn run(mut commands: mpsc::UnboundedReceiver<Value>) -> Result<(), Box<dyn std::error::Error>> {
     let Some(connect) = commands.recv().await else { return Ok(()) };
@@ -44,14 +41,29 @@ pub(super) async fn run(mut commands: mpsc::UnboundedReceiver<Value>) -> Result<
                 let delivery = delivery?;
                 let envelope = v1::Envelope::decode(delivery.envelope.clone())?;
                 let delivered = Delivered { delivery, envelope };
-                say_handling(&delivered);
-                tokio::spawn(ack_in_the_end(Arc::clone(&session), Arc::clone(&manners), delivered));
+                tokio::spawn(take(Arc::clone(&session), composer.clone(), Arc::clone(&manners), delivered));
             }
         }
     }
 }
 
-async fn ack_in_the_end(session: Arc<Session>, manners: Arc<Manners>, delivered: Delivered) {
-    let _ = manners.obey(&kind_name(delivered.kind())).await;
+async fn take(session: Arc<Session>, composer: Composer, manners: Arc<Manners>, delivered: Delivered) {
+    let _ = manners.obey(&delivered).await;
+    let (sender, about) = (&delivered.envelope.sender_id, delivered.about());
+    let answer = match delivered.kind() {
+        MessageType::HandoffRequest => {
+            Some(composer.encode(sender, MessageType::HandoffAccept, &about, &v1::HandoffAccept::default()))
+        }
+        MessageType::TaskContextTransfer => {
+            let context_digest = delivered.payload::<v1::TaskContextTransfer>().context_digest;
+            let outcome = v1::HandoffOutcome::Success.into();
+            let complete = v1::HandoffComplete { outcome, context_digest, ..Default::default() };
+            Some(composer.encode(sender, MessageType::HandoffComplete, &about, &complete))
+        }
+        _ => None,
+    };
+    if let Some(answer) = answer {
+        let _ = session.send(answer).await;
+    }
     let _ = session.ack(&delivered.delivery.delivery_id).await;
 }

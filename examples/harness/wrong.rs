@@ -15,7 +15,7 @@ use super::done;
 /// What is done wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Wrong {
-    /// No verification, no extension, no reconnection: a loop over the bare session that acks whatever comes.
+    /// No verification, no extension, no reconnection: a loop over the bare session that takes whatever comes.
     Naive,
     /// A handler that throws has its message acked.
     AcksFailures,
@@ -41,8 +41,6 @@ pub(super) enum Wrong {
     IgnoresRetryDelays,
     /// An error has neither kind nor reason.
     UntypedErrors,
-    /// A context is taken over with whatever digest it names.
-    BelievesDigests,
     /// The handoff is taken to be the request's id.
     IgnoresRedriving,
     /// The program exits without a word to the broker.

@@ -146,7 +146,7 @@ impl Agent {
 
     /// Takes over: checks the context's digest and says so.
     pub async fn complete(&self, context: &Delivered) -> Result<v1::Receipt, ClientError> {
-        let complete = compose::completion_of(&context.payload())?;
+        let complete = compose::completion_of(&context.payload());
         self.send(&context.envelope.sender_id, MessageType::HandoffComplete, &context.about(), &complete).await
     }
 

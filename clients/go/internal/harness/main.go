@@ -156,19 +156,19 @@ func (h *harness) connect(c command) error {
 func (h *harness) handlers() baton.Handlers {
 	return baton.Handlers{
 		Info: func(_ context.Context, d *baton.Delivery, _ *v1.Info) error {
-			h.sayHandling("Info", d)
-			return h.does("Info")
+			_, err := h.does("Info", d)
+			return err
 		},
 		HandoffRequest: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffRequest) error {
-			h.sayHandling("HandoffRequest", d)
-			if err := h.does("HandoffRequest"); err != nil {
+			told, err := h.does("HandoffRequest", d)
+			if err != nil {
 				return err
 			}
-			if h.told("HandoffRequest") == "reject" {
-				_, err := h.agent.Reject(ctx, d, v1.RejectReason_REJECT_REASON_NO_SKILL, "told to reject")
+			if told == "reject" {
+				_, err = h.agent.Reject(ctx, d, v1.RejectReason_REJECT_REASON_NO_SKILL, "told to reject")
 				return err
 			}
-			_, err := h.agent.Accept(ctx, d, nil)
+			_, err = h.agent.Accept(ctx, d, nil)
 			return err
 		},
 		TaskContextTransfer: func(ctx context.Context, d *baton.Delivery, _ *v1.TaskContextTransfer) error {
@@ -240,28 +240,24 @@ func (h *harness) settled(handoffID string) (asked, bool) {
 	return a, ok
 }
 
-func (h *harness) told(kind string) string {
+// does says that a handler of this kind has a message, and does what it was told to; the rest of it is the caller's.
+func (h *harness) does(kind string, d *baton.Delivery) (string, error) {
+	// Before it says so: whoever hears of it may tell it otherwise at once.
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.how[kind]
-}
-
-// does what a handler of this kind was told to do; the rest of it is the caller's.
-func (h *harness) does(kind string) error {
-	switch h.told(kind) {
+	told, released := h.how[kind], h.released
+	h.mu.Unlock()
+	h.sayHandling(kind, d)
+	switch told {
 	case "throw":
-		return errors.New("told to throw")
+		return told, errors.New("told to throw")
 	case "poison":
-		return baton.Poison(errors.New("told that it is poison"))
+		return told, baton.Poison(errors.New("told that it is poison"))
 	case "later":
-		return baton.RetryAfter(7*time.Second, errors.New("told to ask for it later"))
+		return told, baton.RetryAfter(7*time.Second, errors.New("told to ask for it later"))
 	case "wait":
-		h.mu.Lock()
-		released := h.released
-		h.mu.Unlock()
 		<-released // whatever its context says
 	}
-	return nil
+	return told, nil
 }
 
 func (h *harness) sayHandling(kind string, d *baton.Delivery) {

@@ -138,11 +138,9 @@ final class Harness {
 
     private void take(Offer offer) throws InterruptedException {
         JsonObject handling = new JsonObject();
-        handling.addProperty("type", "HandoffRequest");
         handling.addProperty("handoff_id", offer.handoffId());
         handling.addProperty("task_id", offer.taskId());
-        say("handling", handling);
-        if (does("HandoffRequest").equals("reject")) {
+        if (does("HandoffRequest", handling).equals("reject")) {
             offer.reject(RejectReason.REJECT_REASON_NO_SKILL, "told to reject");
             return;
         }
@@ -157,22 +155,24 @@ final class Harness {
     private void read(Delivery<Info> delivery) throws InterruptedException {
         Envelope envelope = delivery.envelope();
         JsonObject handling = new JsonObject();
-        handling.addProperty("type", "Info");
         handling.addProperty("message_id", envelope.getMessageId());
         handling.addProperty("sender_id", envelope.getSenderId());
         handling.addProperty("attempt", delivery.attempt());
-        say("handling", handling);
-        does("Info");
+        does("Info", handling);
     }
 
-    /** Does what a listener to this kind of message was told to; the rest of it is the caller's. */
-    private String does(String kind) throws InterruptedException {
+    /** Says that a listener has a message, and does what it was told to; the rest of it is the caller's. */
+    private String does(String kind, JsonObject handling) throws InterruptedException {
+        // Before it says so: whoever hears of it may tell it otherwise at once.
+        CountDownLatch waiting = released;
         String told = how.getOrDefault(kind, "");
+        handling.addProperty("type", kind);
+        say("handling", handling);
         switch (told) {
             case "throw" -> throw new IllegalStateException("told to throw");
             case "poison" -> throw new PoisonException("told that it is poison");
             case "later" -> throw new RetryLaterException(Duration.ofSeconds(7), "told to ask for it later");
-            case "wait" -> released.await();
+            case "wait" -> waiting.await();
             default -> {}
         }
         return told;

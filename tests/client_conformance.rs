@@ -63,7 +63,7 @@ const FAULTS: [(&str, &[&str]); 17] = [
     ("ignores-redriving", &["client.handoff-id-is-the-deliverys"]),
     ("stops-at-once", &["client.stop-waits-for-handlers", "client.stop-gives-back-what-is-not-done"]),
     ("ends-in-silence", &["client.refused-for-good-ends"]),
-    ("gives-no-credit", &["client.credit-is-as-asked", "client.handlers-run-side-by-side"]),
+    ("gives-no-credit", &["client.credit-is-as-asked"]),
 ];
 
 /// The Rust client's harness. `cargo test` builds it when it builds everything, else this does.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that must hold for the Go client: the stubs are those of the schema, vet and staticcheck are content, the
-# tests pass against a real broker.
+# tests pass against a real broker, and it conforms.
 #
 #   BATON_BIN=target/debug/baton clients/go/ci.sh
 #
@@ -43,3 +43,6 @@ go vet ./...
 staticcheck ./...
 echo "# tests"
 go test -race -count=1 -timeout 300s ./...
+echo "# conformance"
+go build -race -o "$work/harness" ./internal/harness
+"$BATON_BIN" conformance --client "$work/harness" --jobs 3

@@ -18,6 +18,8 @@ import (
 const (
 	reconnectFirst = 100 * time.Millisecond
 	reconnectMost  = 10 * time.Second
+	// steadyAfter is how long a session has to last for the backoff to begin anew.
+	steadyAfter = 5 * time.Second
 	// How long a session that was told to go away is still read, for answers on their way.
 	goAwayPatience = 5 * time.Second
 )
@@ -77,15 +79,20 @@ func (a *Agent) open(ctx context.Context) (*session, error) {
 
 // keepConnected opens the next session whenever one has ended.
 func (a *Agent) keepConnected(s *session) {
+	backoff := reconnectFirst
 	for {
+		entered := time.Now()
 		a.enterSession(s)
 		<-s.ended.Done()
+		if time.Since(entered) >= steadyAfter {
+			backoff = reconnectFirst
+		}
 		a.setSession(nil)
 		if a.life.Err() != nil {
 			return
 		}
 		a.options.Logger.Info("the session has ended; connecting again", "cause", context.Cause(s.ended))
-		next, err := a.reopen(s.reconnectAfter())
+		next, err := a.reopen(s.reconnectAfter(), &backoff)
 		if err != nil {
 			a.end(err)
 			return
@@ -94,12 +101,14 @@ func (a *Agent) keepConnected(s *session) {
 	}
 }
 
-func (a *Agent) reopen(wait time.Duration) (*session, error) {
-	backoff, refusals := reconnectFirst, 0
+// reopen waits longer each time, also over sessions that ended at once.
+func (a *Agent) reopen(wait time.Duration, backoff *time.Duration) (*session, error) {
+	refusals := 0
 	for {
-		if err := sleep(a.life, max(wait, jittered(backoff))); err != nil {
+		if err := sleep(a.life, max(wait, jittered(*backoff))); err != nil {
 			return nil, err
 		}
+		*backoff = min(2**backoff, reconnectMost)
 		a.conn.ResetConnectBackoff()
 		ctx, cancel := context.WithTimeout(a.life, callTimeout)
 		s, err := a.open(ctx)
@@ -120,7 +129,6 @@ func (a *Agent) reopen(wait time.Duration) (*session, error) {
 		if errors.As(err, &refused) {
 			wait = refused.RetryDelay
 		}
-		backoff = min(2*backoff, reconnectMost)
 	}
 }
 

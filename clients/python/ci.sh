@@ -45,6 +45,8 @@ echo "# tests"
 # Without its framework an adapter's test is skipped.
 python -c 'import agents, langgraph.graph'
 pytest --quiet -p no:cacheprovider
+echo "# conformance"
+PYTHONPATH=src "$BATON_BIN" conformance --client "python tests/harness.py" --jobs 3
 echo "# the source distribution, and the wheel made of it"
 # From a copy: what a build leaves behind is not for this folder.
 mkdir "$work/source"

@@ -28,6 +28,8 @@ diff -r "$work/src/gen" src/gen
 rm -rf build
 echo "# build, tests"
 npm test
+echo "# conformance"
+"$BATON_BIN" conformance --client "node build/test/harness.js" --jobs 3
 echo "# lint"
 npm run lint
 echo "# the package"

@@ -1,4 +1,4 @@
-//! `baton conformance`: tries the rules of the specification on somebody else's broker.
+//! `baton conformance`: tries the rules of the specification on somebody else's broker, or client.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,27 +7,34 @@ use indicatif::ProgressBar;
 
 use super::{Failure, bench::parse_span, connection::ConnectionArgs};
 use crate::conformance::{
+    client,
     report::{self, Report, Rule},
     target::{self, Target},
 };
 
-/// Try the rules of the specification on a broker, over the wire alone.
+/// Try the rules of the specification on a broker, over the wire alone, or on a client of any language.
 ///
-/// Each rule of SPEC 2, 3, 4, 5 and 11 that a client can observe is a case. Cases do not depend on one another and use
-/// ids of their own, so that a broker in use can be tried; the agents and tasks they make stay there.
+/// Each rule of SPEC 2, 3, 4, 5 and 11 that can be observed is a case. Cases do not depend on one another and use
+/// ids of their own, so that a broker in use can be tried; the agents and tasks they make stay there. A client is
+/// started for each case, by a shell, and talks to a broker of the suite's own: docs/conformance-client.md has how.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton conformance --target 127.0.0.1:22866 --ca baton-data/tls/ca.pem
   baton conformance --target broker.example:22866 --token \"$TOKEN\" --format junit --report conformance.xml
   baton conformance --list
   baton conformance --target 127.0.0.1:22866 --only 'handoff.*' --only scenario.loops-are-stopped
+  baton conformance --client 'python3 tests/harness.py' --only 'client.forged-*'
+  baton conformance --client ./harness --list
 
 --token is an operator's: where enrolment is not open it registers the agents, and cases of operators need it. Without it
 they are skipped. The exit code is 10 if a case failed.")]
 pub(super) struct ConformanceArgs {
     /// The broker to try.
-    #[arg(long, value_name = "HOST:PORT", required_unless_present = "list")]
+    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["list", "client"])]
     target: Option<String>,
+    /// The client to try: a shell command that starts its harness.
+    #[arg(long, value_name = "CMD", conflicts_with = "target")]
+    client: Option<String>,
     /// How many cases are tried at a time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
@@ -39,6 +46,9 @@ pub(super) struct ConformanceArgs {
 }
 
 pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
+    if let Some(command) = &args.client {
+        return run_client(command, args.jobs.into(), &args.report).await;
+    }
     let cases = report::select(target::cases(), &args.report.only, |case| &case.rule.name);
     let cases = cases.map_err(|error| Failure::usage(error.to_string()))?;
     let Some(server) = args.target.filter(|_| !args.report.list) else {
@@ -51,6 +61,18 @@ pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> R
     progress.finish_and_clear();
     let report = report?;
     args.report.finish(&report)
+}
+
+async fn run_client(command: &str, jobs: usize, args: &ReportArgs) -> Result<(), Failure> {
+    let cases = report::select(client::cases(), &args.only, |case| case.name);
+    let cases = cases.map_err(|error| Failure::usage(error.to_string()))?;
+    if args.list {
+        return args.show_list(&cases.into_iter().map(client::Case::rule).collect::<Vec<_>>());
+    }
+    let progress = ProgressBar::new(cases.len() as u64);
+    let report = client::run(command, cases, jobs, |_| progress.inc(1)).await;
+    progress.finish_and_clear();
+    args.finish(&report.map_err(|error| Failure::failed(error.to_string()))?)
 }
 
 /// How a report is written.

@@ -92,7 +92,7 @@ impl From<ClientError> for Failure {
             | ClientError::Token => CONFIGURATION,
             ClientError::Unreachable { .. } | ClientError::Untrusted { .. } => UNREACHABLE,
             ClientError::Refused(_) => REFUSED,
-            ClientError::Answer(_) | ClientError::SessionEnded(_) => FAILED,
+            ClientError::Answer(_) | ClientError::Unverified { .. } | ClientError::SessionEnded(_) => FAILED,
         };
         Self { code, message: error.to_string() }
     }

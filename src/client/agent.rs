@@ -9,6 +9,7 @@ use prost::Message as _;
 
 use super::{About, Client, ClientError, Composer, Identity, Session, Trust, compose};
 use crate::{
+    codes::Refusal as _,
     envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey},
     ids::{AgentId, IdSource, KeyId},
     proto::v1::{self, MessageType},
@@ -145,12 +146,7 @@ impl Agent {
 
     /// Takes over: checks the context's digest and says so.
     pub async fn complete(&self, context: &Delivered) -> Result<v1::Receipt, ClientError> {
-        let payload: v1::TaskContextTransfer = context.payload();
-        let complete = v1::HandoffComplete {
-            outcome: v1::HandoffOutcome::Success.into(),
-            context_digest: compose::digest_of(&payload.sections).to_vec().into(),
-            ..Default::default()
-        };
+        let complete = compose::completion_of(&context.payload());
         self.send(&context.envelope.sender_id, MessageType::HandoffComplete, &context.about(), &complete).await
     }
 
@@ -162,8 +158,15 @@ impl Agent {
     /// The next delivery, its signature checked with the sender's key.
     pub async fn next(&self) -> Result<Delivered, ClientError> {
         let delivery = self.session.next_delivery().await?;
-        let envelope = v1::Envelope::decode(delivery.envelope.clone())
-            .map_err(|error| ClientError::Answer(format!("a delivery does not parse: {error}")))?;
+        self.check(delivery).await
+    }
+
+    /// A delivery whose signature is its sender's. `ClientError::Unverified` if it is not.
+    pub async fn check(&self, delivery: v1::Delivery) -> Result<Delivered, ClientError> {
+        let envelope = v1::Envelope::decode(delivery.envelope.clone()).map_err(|error| ClientError::Unverified {
+            reason: "MALFORMED",
+            problem: format!("a delivery does not parse: {error}"),
+        })?;
         self.verify(&delivery, &envelope).await?;
         Ok(Delivered { delivery, envelope })
     }
@@ -181,7 +184,10 @@ impl Agent {
         let parsed = UnverifiedEnvelope::parse(delivery.envelope.clone());
         let signed = parsed.and_then(|parsed| parsed.with_key(&keys, self.composer.clock.now(), false));
         let verified = signed.and_then(|signed| signed.verify(&mut self.verifier.lock().expect("no holder panics")));
-        verified.map(drop).map_err(|error| ClientError::Answer(format!("a delivery is not its sender's: {error}")))
+        verified.map(drop).map_err(|error| ClientError::Unverified {
+            reason: error.code().name(),
+            problem: format!("a delivery is not its sender's: {error}"),
+        })
     }
 
     async fn learn_keys(&self, agent_id: &str, key_id: &str) -> Result<(), ClientError> {

@@ -96,6 +96,15 @@ pub fn context_of_sections(sections: Vec<v1::ContextSection>) -> v1::TaskContext
 }
 
 /// The digest of a context, computed from its sections.
+/// The word that this context was taken over, with the digest of what came.
+pub(super) fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffComplete {
+    v1::HandoffComplete {
+        outcome: v1::HandoffOutcome::Success.into(),
+        context_digest: digest_of(&context.sections).to_vec().into(),
+        ..Default::default()
+    }
+}
+
 pub(super) fn digest_of(sections: &[v1::ContextSection]) -> [u8; 32] {
     signing::context_digest(sections.iter().map(|section| {
         let digest = match &section.content {

@@ -63,6 +63,14 @@ pub enum ClientError {
     /// What came back is not what it must be.
     #[error("the broker's answer cannot be trusted: {0}")]
     Answer(String),
+    /// What came does not verify here, whatever the broker says of it.
+    #[error("the broker's answer cannot be trusted: {problem}")]
+    Unverified {
+        /// The broker's word for the same, for example SIGNATURE_INVALID.
+        reason: &'static str,
+        /// In words.
+        problem: String,
+    },
     /// The session is over.
     #[error("the session has ended: {0}")]
     SessionEnded(String),
@@ -109,15 +117,30 @@ impl ClientError {
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Refused(refused) => Some(&refused.reason),
+            Self::Unverified { reason, .. } => Some(reason),
             _ => None,
         }
+    }
+
+    /// When trying again may help, says the broker.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(refused) => refused.retry_after,
+            _ => None,
+        }
+    }
+
+    pub(super) fn unverified(problem: impl Into<String>) -> Self {
+        Self::Unverified { reason: "SIGNATURE_INVALID", problem: problem.into() }
     }
 
     /// Whether connecting again can help.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::SessionEnded(_) => true,
-            Self::Refused(refused) => refused.code == Code::Unavailable || refused.reason == "TOKEN_INVALID",
+            Self::Refused(refused) => {
+                matches!(refused.code, Code::Unavailable | Code::ResourceExhausted) || refused.reason == "TOKEN_INVALID"
+            }
             _ => false,
         }
     }

@@ -6,7 +6,9 @@
 mod agent;
 mod compose;
 mod error;
+mod link;
 mod pipeline;
+mod serve;
 mod session;
 mod trust;
 
@@ -22,7 +24,9 @@ use tonic::{
 pub use agent::{Agent, Delivered};
 pub use compose::{About, Composer, context_of, context_of_sections};
 pub use error::{ClientError, Refused};
+pub use link::{Link, LinkOptions};
 pub use pipeline::Pipeline;
+pub use serve::{Handler, NotTaken};
 pub use session::Session;
 pub use trust::{Trust, vouch};
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::Streaming;
@@ -32,6 +33,8 @@ struct Pending {
     answers: HashMap<u64, oneshot::Sender<Answer>>,
     /// Set when the session is over: why.
     ended: Option<String>,
+    /// When the broker asked to be called again.
+    reconnect_after: Option<Duration>,
 }
 
 /// An open session.
@@ -80,12 +83,17 @@ impl Session {
 
     /// Sends an envelope; returns the broker's receipt, its signature checked.
     pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
+        let message_id = v1::Envelope::decode(envelope.clone()).map(|envelope| envelope.message_id).unwrap_or_default();
         match self.ask(Request::Envelope(envelope)).await? {
             Response::Receipt(receipt) => {
                 let input = signing::receipt_input(&receipt);
                 let claim = Claim { key: &self.broker_key, input: &input, signature: &receipt.signature };
                 if self.verifier.lock().expect("no holder panics").verify(&[claim]) != [true] {
-                    return Err(ClientError::Answer("the receipt is not signed by the broker".to_owned()));
+                    return Err(ClientError::unverified("the receipt is not signed by the broker"));
+                }
+                if receipt.message_id != message_id {
+                    let problem = format!("the receipt is for another message, {}", receipt.message_id);
+                    return Err(ClientError::unverified(problem));
                 }
                 Ok(receipt)
             }
@@ -151,6 +159,11 @@ impl Session {
         receiver.await.unwrap_or_else(|_| Err(ClientError::SessionEnded(self.why_ended())))
     }
 
+    /// When the broker, going away, asked to be called again.
+    pub fn reconnect_after(&self) -> Option<Duration> {
+        self.pending.lock().expect("no holder panics").reconnect_after
+    }
+
     fn why_ended(&self) -> String {
         let pending = self.pending.lock().expect("no holder panics");
         pending.ended.clone().unwrap_or_else(|| "the connection was lost".to_owned())
@@ -202,7 +215,11 @@ async fn read(
                     break "the session was dropped".to_owned();
                 }
             }
-            Response::GoAway(go_away) => break go_away.reason_text,
+            Response::GoAway(go_away) => {
+                let delay = go_away.reconnect_after.and_then(|delay| Duration::try_from(delay).ok());
+                pending.lock().expect("no holder panics").reconnect_after = delay;
+                break go_away.reason_text;
+            }
             other => {
                 let waiting = pending.lock().expect("no holder panics").answers.remove(&request_id);
                 let answer = match other {

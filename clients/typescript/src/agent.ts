@@ -29,6 +29,8 @@ const CUSTODY_PAGE = 200;
 const KEYS_KEPT_MS = 60_000;
 const RECONNECT_FIRST_MS = 100;
 const RECONNECT_MOST_MS = 10_000;
+/** After how long a session counts as one that works, so that the backoff begins anew. */
+const STEADY_MS = 5_000;
 
 /** Who connects to what. */
 export interface AgentOptions {
@@ -118,6 +120,8 @@ export class Agent {
   #sessionCame = deferred<undefined>();
   #credit = 0;
   #isTaking = false;
+  #backoffMs = RECONNECT_FIRST_MS;
+  #enteredMs = 0;
   #beat: NodeJS.Timeout | undefined;
 
   private constructor(options: AgentOptions) {
@@ -555,6 +559,7 @@ export class Agent {
   async #enter(session: Session): Promise<void> {
     if (this.#life.signal.aborted) session.end(closedError());
     this.#session = session;
+    this.#enteredMs = performance.now();
     this.#sessionCame.resolve(undefined);
     this.#sessionCame = deferred();
     this.#startBeating(session);
@@ -575,7 +580,10 @@ export class Agent {
     this.#log("the session has ended; connecting again", cause);
     let wait = old.reconnectAfterMs;
     let refusals = 0;
-    for (let backoff = RECONNECT_FIRST_MS; ; backoff = Math.min(2 * backoff, RECONNECT_MOST_MS)) {
+    if (performance.now() - this.#enteredMs >= STEADY_MS) this.#backoffMs = RECONNECT_FIRST_MS;
+    for (;;) {
+      const backoff = this.#backoffMs;
+      this.#backoffMs = Math.min(2 * backoff, RECONNECT_MOST_MS);
       try {
         // Give or take a fifth: a thousand agents shall not come back in the same moment.
         await sleep(Math.max(wait, backoff * (0.8 + 0.4 * Math.random())), life);
@@ -659,8 +667,8 @@ export class Agent {
 
   /** The delivery if its signature and its form are right. */
   async #checked(wire: v1.Delivery, session: Session): Promise<Delivery | undefined> {
-    if (!session.isOpen || wire.envelope === undefined) return undefined; // it will be delivered again
-    const { envelope } = wire;
+    if (!session.isOpen) return undefined; // it will be delivered again
+    const { envelope = create(v1.EnvelopeSchema) } = wire;
     try {
       await this.#verifySender(envelope);
       return new Delivery(wire, envelope, payloadOf(envelope), session);

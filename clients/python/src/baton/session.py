@@ -104,6 +104,12 @@ class Session:
         await asyncio.gather(self._reader, self._beater, return_exceptions=True)
 
     async def _write(self, frame: v1.ConnectRequest) -> None:
+        # A write that is cancelled ends the whole stream; whoever stops waiting for it must not.
+        writing = asyncio.ensure_future(self._write_in_turn(frame))
+        writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.shield(writing)
+
+    async def _write_in_turn(self, frame: v1.ConnectRequest) -> None:
         async with self._writing:
             if self._end is not None:
                 raise self._end

@@ -1,0 +1,216 @@
+package dev.baton;
+
+import com.google.gson.Gson;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
+import dev.baton.v1.ContextSection;
+import dev.baton.v1.Envelope;
+import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.Info;
+import dev.baton.v1.RejectReason;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+
+/** The harness for {@code baton conformance --client}: docs/conformance-client.md has its protocol. */
+final class Harness {
+    private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+    private static final Gson JSON = new Gson();
+
+    private final Map<String, String> how = new ConcurrentHashMap<>();
+    private final ExecutorService work = Executors.newCachedThreadPool(task -> {
+        Thread thread = new Thread(task);
+        thread.setDaemon(true);
+        return thread;
+    });
+    private volatile CountDownLatch released = new CountDownLatch(1);
+    private volatile Duration grace = Duration.ZERO;
+    private volatile Agent agent;
+
+    private Harness() {}
+
+    public static void main(String[] arguments) throws IOException {
+        new Harness().run();
+    }
+
+    private void run() throws IOException {
+        JsonObject hello = new JsonObject();
+        hello.addProperty("protocol", 1);
+        hello.addProperty("language", "java");
+        hello.addProperty("library", "dev.baton:baton-client");
+        say("hello", hello);
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            JsonObject command = JsonParser.parseString(line).getAsJsonObject();
+            switch (text(command, "command")) {
+                // In the order in which they come.
+                case "handle", "release" -> obey(command);
+                default -> work.execute(() -> obey(command));
+            }
+        }
+    }
+
+    private void obey(JsonObject command) {
+        JsonObject answer;
+        String event = "done";
+        try {
+            answer = done(command);
+        } catch (InterruptedException | IOException | RuntimeException e) {
+            event = "failed";
+            answer = account(e);
+        }
+        answer.add("id", command.get("id"));
+        say(event, answer);
+    }
+
+    private JsonObject done(JsonObject command) throws InterruptedException, IOException {
+        JsonObject facts = new JsonObject();
+        switch (text(command, "command")) {
+            case "connect" -> connect(command);
+            case "handle" -> how.put(text(command, "type"), text(command, "as"));
+            case "release" -> {
+                CountDownLatch waiting = released;
+                released = new CountDownLatch(1);
+                waiting.countDown();
+            }
+            case "send" -> {
+                Info info = Info.newBuilder().setText(text(command, "text")).build();
+                String id = agent.send(text(command, "to"), Envelopes.About.NOTHING, info).getMessageId();
+                facts.addProperty("message_id", id);
+            }
+            case "hand_over" -> {
+                HandoffRequest request = HandoffRequest.newBuilder()
+                        .setTaskType(text(command, "task_type"))
+                        .build();
+                List<ContextSection> context = command.getAsJsonObject("context").entrySet().stream()
+                        .map(section -> Envelopes.jsonSection(section.getKey(), JSON.toJson(section.getValue())))
+                        .toList();
+                long epoch = command.get("epoch").getAsLong();
+                HandedOver handed =
+                        agent.handOver(text(command, "to"), text(command, "task_id"), epoch, request, context);
+                facts.addProperty("owner_id", handed.ownerId());
+                facts.addProperty("epoch", handed.epoch());
+            }
+            case "close" -> agent.close(grace);
+            default -> throw new IllegalArgumentException("a command that cannot be: " + command);
+        }
+        return facts;
+    }
+
+    private void connect(JsonObject command) throws InterruptedException, IOException {
+        grace = Duration.ofMillis(command.get("stop_grace_ms").getAsLong());
+        AgentBuilder builder = Agent.builder()
+                .server(text(command, "server"))
+                .caFile(Path.of(text(command, "ca")))
+                .id(text(command, "agent_id"))
+                .keyId(text(command, "key_id"))
+                .key(Keys.load(Path.of(text(command, "key"))))
+                .credit(command.get("credit").getAsInt())
+                .onHandoff(this::take)
+                .on(Info.class, this::read);
+        if (command.has("handler_timeout_ms")) {
+            builder.listenerTimeout(
+                    Duration.ofMillis(command.get("handler_timeout_ms").getAsLong()));
+        }
+        agent = builder.connect();
+        Agent connected = agent;
+        work.execute(() -> {
+            try {
+                connected.awaitEnd();
+            } catch (BatonException e) {
+                say("ended", account(e));
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+        });
+    }
+
+    private void take(Offer offer) throws InterruptedException {
+        JsonObject handling = new JsonObject();
+        handling.addProperty("handoff_id", offer.handoffId());
+        handling.addProperty("task_id", offer.taskId());
+        if (does("HandoffRequest", handling).equals("reject")) {
+            offer.reject(RejectReason.REJECT_REASON_NO_SKILL, "told to reject");
+            return;
+        }
+        OwnedTask task = offer.accept().complete();
+        JsonObject owned = new JsonObject();
+        owned.addProperty("task_id", task.taskId());
+        owned.addProperty("handoff_id", offer.handoffId());
+        owned.addProperty("epoch", task.epoch());
+        say("owned", owned);
+    }
+
+    private void read(Delivery<Info> delivery) throws InterruptedException {
+        Envelope envelope = delivery.envelope();
+        JsonObject handling = new JsonObject();
+        handling.addProperty("message_id", envelope.getMessageId());
+        handling.addProperty("sender_id", envelope.getSenderId());
+        handling.addProperty("attempt", delivery.attempt());
+        does("Info", handling);
+    }
+
+    /** Says that a listener has a message, and does what it was told to; the rest of it is the caller's. */
+    private String does(String kind, JsonObject handling) throws InterruptedException {
+        // Before it says so: whoever hears of it may tell it otherwise at once.
+        CountDownLatch waiting = released;
+        String told = how.getOrDefault(kind, "");
+        handling.addProperty("type", kind);
+        say("handling", handling);
+        switch (told) {
+            case "throw" -> throw new IllegalStateException("told to throw");
+            case "poison" -> throw new PoisonException("told that it is poison");
+            case "later" -> throw new RetryLaterException(Duration.ofSeconds(7), "told to ask for it later");
+            case "wait" -> waiting.await();
+            default -> {}
+        }
+        return told;
+    }
+
+    /** An error in the protocol's words. */
+    private static JsonObject account(Exception error) {
+        JsonObject account = new JsonObject();
+        account.addProperty("message", error.toString());
+        String kind = "other";
+        if (error instanceof UntrustedException) {
+            kind = "untrusted";
+        } else if (error instanceof BatonException refused && !refused.reason().isEmpty()) {
+            kind = "refused";
+            account.addProperty("reason", refused.reason());
+            account.addProperty("code", refused.code().name());
+            account.add("metadata", JSON.toJsonTree(refused.metadata()));
+            refused.retryDelay().ifPresent(delay -> account.addProperty("retry_delay_ms", delay.toMillis()));
+        } else if (error instanceof BatonException) {
+            kind = "unavailable";
+        } else if (error instanceof VerificationException unverified) {
+            kind = "unverified";
+            account.addProperty("reason", unverified.reason());
+        } else if (error instanceof HandoffFailedException failed) {
+            kind = "handoff_failed";
+            account.addProperty("reason", failed.reason());
+        }
+        account.addProperty("kind", kind);
+        return account;
+    }
+
+    private static String text(JsonObject command, String name) {
+        JsonElement value = command.get(name);
+        return value == null ? "" : value.getAsString();
+    }
+
+    private static void say(String event, JsonObject facts) {
+        facts.addProperty("event", event);
+        OUT.println(facts);
+    }
+}

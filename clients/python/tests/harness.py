@@ -1,0 +1,169 @@
+"""The harness for `baton conformance --client`: docs/conformance-client.md has its protocol."""
+
+import asyncio
+import json
+import sys
+from datetime import timedelta
+from typing import Any
+
+from baton import (
+    Agent,
+    BatonError,
+    HandoffFailedError,
+    Offer,
+    PoisonError,
+    RetryLaterError,
+    UntrustedError,
+    VerificationError,
+    json_section,
+    load_key,
+    v1,
+)
+from baton.delivery import Delivery
+
+
+def say(event: str, **facts: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
+    sys.stdout.flush()
+
+
+def account(error: Exception) -> dict[str, Any]:
+    """An error in the protocol's words."""
+    message = str(error)
+    match error:
+        case UntrustedError():
+            return {"kind": "untrusted", "message": message}
+        case BatonError() if error.reason:
+            delay = error.retry_delay
+            return {
+                "kind": "refused",
+                "reason": error.reason,
+                "code": error.code.name,
+                "metadata": error.metadata,
+                "retry_delay_ms": None if delay is None else round(delay * 1000),
+                "message": message,
+            }
+        case BatonError():
+            return {"kind": "unavailable", "message": message}
+        case VerificationError():
+            return {"kind": "unverified", "reason": error.reason, "message": message}
+        case HandoffFailedError():
+            return {"kind": "handoff_failed", "reason": error.reason, "message": message}
+    return {"kind": "other", "message": f"{type(error).__name__}: {message}"}
+
+
+class Harness:
+    def __init__(self) -> None:
+        self.agent: Agent | None = None
+        self.grace = timedelta()
+        self.how: dict[str, str] = {}
+        self.released = asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        say("hello", protocol=1, language="python", library="baton-client")
+        loop = asyncio.get_running_loop()
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            command = json.loads(line)
+            task = asyncio.create_task(self.obey(command))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+            if command["command"] in ("handle", "release"):
+                await task
+
+    async def obey(self, command: dict[str, Any]) -> None:
+        try:
+            facts = await getattr(self, command["command"])(command)
+        except Exception as error:  # noqa: BLE001
+            say("failed", id=command["id"], **account(error))
+        else:
+            say("done", id=command["id"], **(facts or {}))
+
+    async def connect(self, command: dict[str, Any]) -> None:
+        timeout = command.get("handler_timeout_ms")
+        self.grace = timedelta(milliseconds=command["stop_grace_ms"])
+        self.agent = agent = Agent(
+            command["server"],
+            command["agent_id"],
+            load_key(command["key"]),
+            key_id=command["key_id"],
+            ca_file=command["ca"],
+            credit=command["credit"],
+            handler_timeout=None if timeout is None else timedelta(milliseconds=timeout),
+        )
+        agent.on_handoff(self.take)
+        agent.on(v1.Info)(self.read)
+        await agent.connect()
+        watching = asyncio.create_task(self.watch(agent))
+        self.tasks.add(watching)
+
+    async def watch(self, agent: Agent) -> None:
+        try:
+            await agent.run()
+        except BatonError as error:
+            say("ended", **account(error))
+
+    async def take(self, offer: Offer) -> None:
+        say("handling", type="HandoffRequest", handoff_id=offer.handoff_id, task_id=offer.task_id)
+        if await self.does("HandoffRequest") == "reject":
+            await offer.reject(v1.REJECT_REASON_NO_SKILL, "told to reject")
+            return
+        takeover = await offer.accept()
+        task = await takeover.complete()
+        say("owned", task_id=task.task_id, handoff_id=offer.handoff_id, epoch=task.epoch)
+
+    async def read(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        say(
+            "handling",
+            type="Info",
+            message_id=envelope.message_id,
+            sender_id=envelope.sender_id,
+            attempt=delivery.attempt,
+        )
+        await self.does("Info")
+
+    async def does(self, kind: str) -> str:
+        """What a handler of this kind of message was told to do; the rest of it is the caller's."""
+        how = self.how.get(kind, "")
+        match how:
+            case "throw":
+                raise RuntimeError("told to throw")
+            case "poison":
+                raise PoisonError("told that it is poison")
+            case "later":
+                raise RetryLaterError(timedelta(seconds=7))
+            case "wait":
+                await self.released.wait()
+        return how
+
+    async def handle(self, command: dict[str, Any]) -> None:
+        self.how[command["type"]] = command["as"]
+
+    async def release(self, _: dict[str, Any]) -> None:
+        self.released.set()
+        self.released = asyncio.Event()
+
+    async def send(self, command: dict[str, Any]) -> dict[str, Any]:
+        receipt = await self.connected.send(v1.Info(text=command["text"]), receiver_id=command["to"])
+        return {"message_id": receipt.message_id}
+
+    async def hand_over(self, command: dict[str, Any]) -> dict[str, Any]:
+        request = v1.HandoffRequest(task_type=command["task_type"])
+        context = [json_section(name, value) for name, value in command["context"].items()]
+        handed = await self.connected.hand_over(
+            command["to"], command["task_id"], request, context, epoch=command["epoch"]
+        )
+        return {"owner_id": handed.owner_id, "epoch": handed.epoch}
+
+    async def close(self, _: dict[str, Any]) -> None:
+        await self.connected.close(self.grace)
+
+    @property
+    def connected(self) -> Agent:
+        assert self.agent is not None
+        return self.agent
+
+
+if __name__ == "__main__":
+    asyncio.run(Harness().run())

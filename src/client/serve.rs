@@ -1,0 +1,305 @@
+//! Serving: each delivery to a handler, extended while that works, and acked or nacked by how it ends.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use prost::Message as _;
+use tokio::{task::JoinSet, time};
+use tokio_util::sync::CancellationToken;
+
+use super::{Agent, ClientError, Delivered, Link, link::Backoff};
+use crate::proto::v1::{self, NackCause};
+
+/// Messages that were handled and could not be acked, and are remembered until they come again.
+const RETURNING_MAX: usize = 4096;
+/// The ack wait where the broker says none.
+const ACK_WAIT: Duration = Duration::from_secs(30);
+/// The longest text of a nack, in bytes.
+const REASON_TEXT_MAX: usize = 4096;
+
+/// What handles an agent's mail.
+pub trait Handler: Send + Sync + 'static {
+    /// Handles one message, whose signature was checked. `Ok`: it is acked. It may come again, with a higher
+    /// `delivery.attempt`, after a crash.
+    fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
+}
+
+/// Why a message is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// It could not be taken this time: it comes again, a few times.
+    #[error("{0}")]
+    Failure(String),
+    /// It comes again after this time.
+    #[error("{1}")]
+    Later(Duration, String),
+    /// It can never be taken: it becomes a dead letter.
+    #[error("{0}")]
+    Poison(String),
+    /// The handoff has gone on without it: it is acked, for trying again cannot help.
+    #[error("{0}")]
+    TooLate(String),
+}
+
+impl From<ClientError> for NotTaken {
+    fn from(error: ClientError) -> Self {
+        let too_late = [
+            "HANDOFF_EXPIRED",
+            "HANDOFF_FINAL",
+            "HANDOFF_STATE",
+            "HANDOFF_UNKNOWN",
+            "NOT_CANDIDATE",
+            "NOT_OWNER",
+            "STALE_EPOCH",
+            "TASK_FINAL",
+        ];
+        match error.reason() {
+            Some(reason) if too_late.contains(&reason) => Self::TooLate(error.to_string()),
+            _ => Self::Failure(error.to_string()),
+        }
+    }
+}
+
+/// A message and the handoff that it is of: the same message again, under another handoff, was redriven.
+type Key = (String, String);
+
+/// What is being handled, and what was.
+#[derive(Default)]
+struct Book {
+    /// The delivery to acknowledge, of each message that a handler has.
+    running: HashMap<Key, String>,
+    /// Handled, but the ack was lost.
+    returning: VecDeque<Key>,
+}
+
+/// What serving shares with its handlers' tasks.
+struct Serving<H> {
+    link: Link,
+    handler: Arc<H>,
+    book: Mutex<Book>,
+    /// The grace is over.
+    give_up: CancellationToken,
+}
+
+impl Link {
+    /// Serves until `stop`, over as many sessions as it takes. Returns an error when the broker lets the agent in no more,
+    /// or its certificate is not trusted.
+    ///
+    /// After `stop` it takes no more mail, waits for handlers within the grace, and nacks as SHUTDOWN what is left.
+    pub async fn serve(&self, handler: impl Handler, stop: CancellationToken) -> Result<(), ClientError> {
+        let serving = Arc::new(Serving {
+            link: self.clone(),
+            handler: Arc::new(handler),
+            book: Mutex::default(),
+            give_up: CancellationToken::new(),
+        });
+        let mut running = JoinSet::new();
+        let mut backoff = Backoff::new();
+        let mut agent = self.live().await?;
+        loop {
+            backoff.session_begins();
+            if serving.serve_session(&agent, &mut running, &stop).await {
+                serving.finish(&agent, running).await;
+                self.over("the agent has stopped".to_owned());
+                return Ok(());
+            }
+            backoff.session_ends();
+            self.left(&agent);
+            let delay = agent.session.reconnect_after();
+            let opened = tokio::select! {
+                opened = self.open_again(&mut backoff, delay) => opened,
+                () = stop.cancelled() => Err(ClientError::SessionEnded("the agent has stopped".to_owned())),
+            };
+            agent = match opened {
+                Ok(agent) => agent,
+                Err(error) => {
+                    self.over(error.to_string());
+                    return if stop.is_cancelled() { Ok(()) } else { Err(error) };
+                }
+            };
+        }
+    }
+}
+
+impl<H: Handler> Serving<H> {
+    /// Until the session ends, or `stop`: then true.
+    async fn serve_session(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        running: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) -> bool {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return true,
+                Some(_) = running.join_next() => {}
+                delivery = agent.session.next_delivery() => match delivery {
+                    Ok(delivery) => self.take(agent, delivery, running).await,
+                    Err(_) => return false,
+                },
+            }
+        }
+    }
+
+    async fn take(self: &Arc<Self>, agent: &Arc<Agent>, delivery: v1::Delivery, running: &mut JoinSet<()>) {
+        let key = key_of(&delivery);
+        if self.is_known(&key, &delivery.delivery_id) {
+            return;
+        }
+        if self.has_returned(&key) {
+            self.ack(agent, key, &delivery.delivery_id).await;
+            return;
+        }
+        let delivery_id = delivery.delivery_id.clone();
+        let (cause, problem) = match agent.check(delivery).await {
+            Ok(delivered) => {
+                self.book().running.insert(key.clone(), delivery_id);
+                running.spawn(Arc::clone(self).work(key, delivered));
+                return;
+            }
+            Err(error @ ClientError::Unverified { .. }) => (NackCause::Poison, error),
+            Err(error) => (NackCause::Failure, error),
+        };
+        tracing::warn!(message_id = %key.0, %problem, "a delivery was not taken");
+        self.nack(agent, &delivery_id, cause, None, &problem.to_string()).await;
+    }
+
+    /// Whether a handler has the message already, which then goes on with this delivery of it.
+    fn is_known(&self, key: &Key, delivery_id: &str) -> bool {
+        match self.book().running.get_mut(key) {
+            Some(present) => {
+                delivery_id.clone_into(present);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the message was handled before, and its ack was lost.
+    fn has_returned(&self, key: &Key) -> bool {
+        let returning = &mut self.book().returning;
+        let place = returning.iter().position(|returned| returned == key);
+        place.is_some_and(|place| returning.remove(place).is_some())
+    }
+
+    /// Waits for the handler, and says what became of the message.
+    async fn work(self: Arc<Self>, key: Key, delivered: Delivered) {
+        let handler = Arc::clone(&self.handler);
+        let link = self.link.clone();
+        let mut task = tokio::spawn(async move { handler.handle(link, delivered).await });
+        let timeout = self.link.inner.options.handler_timeout.unwrap_or(Duration::MAX);
+        let extending = self.extend(&key);
+        let verdict = tokio::select! {
+            done = &mut task => done.unwrap_or_else(|_| Err(NotTaken::Failure("the handler panicked".to_owned()))),
+            () = time::sleep(timeout) => Err(NotTaken::Failure(format!("the handler has not returned within {timeout:?}"))),
+            () = self.give_up.cancelled() => {
+                task.abort();
+                self.give_back(&key).await;
+                return;
+            }
+            () = extending => unreachable!("it is extended for as long as this waits"),
+        };
+        task.abort();
+        self.settle(key, verdict).await;
+    }
+
+    async fn extend(&self, key: &Key) {
+        loop {
+            let agent = self.link.present();
+            let wait = agent.and_then(|agent| Duration::try_from(agent.session.welcome.ack_wait?).ok());
+            time::sleep(wait.unwrap_or(ACK_WAIT) / 3).await;
+            let delivery_id = self.book().running.get(key).cloned();
+            if let (Some(agent), Some(delivery_id)) = (self.link.present(), delivery_id) {
+                // Where the session has ended, the message comes again and goes on under its new delivery.
+                let _ = agent.session.extend(&delivery_id, wait.unwrap_or(ACK_WAIT)).await;
+            }
+        }
+    }
+
+    async fn settle(&self, key: Key, verdict: Result<(), NotTaken>) {
+        let (Some(delivery_id), agent) = (self.book().running.remove(&key), self.link.present()) else { return };
+        let (cause, retry_after, problem) = match verdict {
+            Ok(()) => (None, None, String::new()),
+            Err(NotTaken::TooLate(problem)) => (None, None, problem),
+            Err(NotTaken::Failure(problem)) => (Some(NackCause::Failure), None, problem),
+            Err(NotTaken::Later(wait, problem)) => (Some(NackCause::Failure), Some(wait), problem),
+            Err(NotTaken::Poison(problem)) => (Some(NackCause::Poison), None, problem),
+        };
+        if !problem.is_empty() {
+            tracing::warn!(message_id = %key.0, %problem, "a message was not taken");
+        }
+        match (cause, agent) {
+            (None, Some(agent)) => self.ack(&agent, key, &delivery_id).await,
+            (None, None) => self.book().lost(key),
+            (Some(cause), Some(agent)) => self.nack(&agent, &delivery_id, cause, retry_after, &problem).await,
+            (Some(_), None) => {} // it comes again by itself
+        }
+    }
+
+    async fn give_back(&self, key: &Key) {
+        let delivery_id = self.book().running.remove(key);
+        if let (Some(delivery_id), Some(agent)) = (delivery_id, self.link.present()) {
+            self.nack(&agent, &delivery_id, NackCause::Shutdown, None, "the agent stops").await;
+        }
+    }
+
+    async fn ack(&self, agent: &Agent, key: Key, delivery_id: &str) {
+        if let Err(ClientError::SessionEnded(_)) = agent.session.ack(delivery_id).await {
+            self.book().lost(key);
+        }
+    }
+
+    async fn nack(
+        &self,
+        agent: &Agent,
+        delivery_id: &str,
+        cause: NackCause,
+        retry_after: Option<Duration>,
+        reason: &str,
+    ) {
+        let retry_after = retry_after.and_then(|wait| prost_types::Duration::try_from(wait).ok());
+        let reason_text = reason[..reason.floor_char_boundary(REASON_TEXT_MAX)].to_owned();
+        // Where it fails the message comes again by itself.
+        let _ = agent.session.nack(delivery_id, v1::Nack { cause: cause.into(), retry_after, reason_text }).await;
+    }
+
+    /// Takes nothing more, and waits for the handlers within the grace.
+    async fn finish(self: &Arc<Self>, agent: &Arc<Agent>, mut running: JoinSet<()>) {
+        let _ = agent.session.credit(0).await; // a session that has ended takes nothing more either
+        let grace = time::sleep(self.link.inner.options.stop_grace);
+        tokio::pin!(grace);
+        while !running.is_empty() {
+            tokio::select! {
+                _ = running.join_next() => {}
+                () = &mut grace, if !self.give_up.is_cancelled() => self.give_up.cancel(),
+                Ok(delivery) = agent.session.next_delivery() => {
+                    if !self.is_known(&key_of(&delivery), &delivery.delivery_id) {
+                        self.nack(agent, &delivery.delivery_id, NackCause::Shutdown, None, "the agent stops").await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
+        self.book.lock().expect("no holder panics")
+    }
+}
+
+impl Book {
+    fn lost(&mut self, key: Key) {
+        self.returning.push_back(key);
+        if self.returning.len() > RETURNING_MAX {
+            self.returning.pop_front();
+        }
+    }
+}
+
+fn key_of(delivery: &v1::Delivery) -> Key {
+    let message_id = v1::Envelope::decode(delivery.envelope.clone()).map(|envelope| envelope.message_id);
+    (message_id.unwrap_or_default(), delivery.handoff_id.clone())
+}

@@ -1,0 +1,393 @@
+//! A broker that does what its script says, and so lies and breaks off as a real one would not.
+//!
+//! Proofs of identity, the directory and the answers that any broker would give it does by itself; envelopes and
+//! deliveries are the case's.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use tokio_stream::{
+    StreamExt as _,
+    wrappers::{TcpListenerStream, UnboundedReceiverStream},
+};
+use tonic::{
+    Code, Request, Response, Status, Streaming,
+    transport::{Server, ServerTlsConfig},
+};
+
+use super::{refusal::Refusal, relay::Relay};
+use crate::{
+    envelope::{
+        keys::{PrivateKey, PublicKey},
+        signing,
+    },
+    ids::{IdSource as _, SystemIds},
+    proto::v1::{
+        self,
+        acknowledgement::Outcome,
+        agent_service_server::{AgentService, AgentServiceServer},
+        broker_service_server::{BrokerService, BrokerServiceServer},
+        connect_request::Request as Asked,
+        connect_response::Response as Said,
+    },
+    time::{Clock as _, SystemClock, Timestamp},
+};
+
+/// How long the client has for an ack: short, so that a case does not last.
+pub(super) const ACK_WAIT: Duration = Duration::from_secs(3);
+/// How often the client is to send a heartbeat.
+pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
+/// The client's agent.
+pub(super) const AGENT: &str = "bob";
+/// Its key's name.
+pub(super) const KEY_ID: &str = "k1";
+
+const NOT_IN_SCRIPT: Refusal = Refusal::new(Code::Unimplemented, "NOT_SUPPORTED");
+
+type Answer<T> = Result<Response<T>, Status>;
+type Frames = UnboundedReceiverStream<Result<v1::ConnectResponse, Status>>;
+
+/// What the script has decided beforehand, and what was seen.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// The keys of agents, as `GetAgent` gives them.
+    pub directory: HashMap<String, Vec<v1::AgentKey>>,
+    /// Why nobody's proof is taken.
+    pub refuses_proofs: Option<Refusal>,
+    /// Proofs that were tried.
+    pub proofs: usize,
+    /// What was wrong with those that were not good.
+    pub bad_proofs: Vec<String>,
+    /// Calls of any kind.
+    pub calls: usize,
+    challenges: HashSet<Vec<u8>>,
+    tokens: HashSet<String>,
+}
+
+impl State {
+    /// Whatever token is out, its time is over.
+    pub fn expire_tokens(&mut self) {
+        self.tokens.clear();
+    }
+}
+
+/// The broker.
+pub(super) struct Broker {
+    /// What is before its port.
+    pub relay: Relay,
+    /// Signs receipts.
+    pub key: PrivateKey,
+    /// See [`State`].
+    pub state: Arc<Mutex<State>>,
+    sessions: mpsc::UnboundedReceiver<Session>,
+    _serving: JoinSet<()>,
+}
+
+/// One `Connect` stream, as the case has it. Credit, heartbeats and acknowledgements were answered when they came.
+pub(super) struct Session {
+    /// Which one of the run it is.
+    frames: mpsc::UnboundedReceiver<v1::ConnectRequest>,
+    /// What came and was not looked for yet.
+    backlog: Vec<v1::ConnectRequest>,
+    out: mpsc::UnboundedSender<Result<v1::ConnectResponse, Status>>,
+    answers_acknowledgements: Arc<AtomicBool>,
+}
+
+impl Broker {
+    /// Starts one that knows the agent by this key.
+    pub async fn start(tls: tonic::transport::Identity, agent: PublicKey) -> io::Result<Self> {
+        let key = PrivateKey::generate(&SystemIds);
+        let directory = HashMap::from([
+            ("baton".to_owned(), vec![key_of("broker", &key.public())]),
+            (AGENT.to_owned(), vec![key_of(KEY_ID, &agent)]),
+        ]);
+        let state = Arc::new(Mutex::new(State { directory, ..State::default() }));
+        let (sender, sessions) = mpsc::unbounded_channel();
+        let service = Scripted { state: Arc::clone(&state), agent, broker_key: key.public(), sessions: sender };
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let relay = Relay::open(listener.local_addr()?).await?;
+        let server = Server::builder()
+            .tls_config(ServerTlsConfig::new().identity(tls))
+            .map_err(io::Error::other)?
+            .add_service(AgentServiceServer::new(service.clone()))
+            .add_service(BrokerServiceServer::new(service));
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            // It ends with the case, whose account says more than a listener's error.
+            let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;
+        });
+        Ok(Self { relay, key, state, sessions, _serving: serving })
+    }
+
+    /// What the script has decided, and what was seen.
+    pub fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    /// The next session that a client opens.
+    pub async fn session(&mut self) -> Option<Session> {
+        self.sessions.recv().await
+    }
+}
+
+/// A key as it stands in the directory.
+pub(super) fn key_of(key_id: &str, key: &PublicKey) -> v1::AgentKey {
+    v1::AgentKey { key_id: key_id.to_owned(), public_key: key.as_bytes().to_vec().into(), ..Default::default() }
+}
+
+pub(super) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
+    let (seconds, nanos) = time.to_parts();
+    prost_types::Timestamp { seconds, nanos }
+}
+
+impl Session {
+    /// Says something; 0 is what nobody asked for. A client that is gone hears nothing.
+    pub fn say(&self, request_id: u64, said: Said) {
+        let _ = self.out.send(Ok(v1::ConnectResponse { request_id, response: Some(said) }));
+    }
+
+    /// Says something that this schema has no word for.
+    pub fn say_nothing_known(&self) {
+        let _ = self.out.send(Ok(v1::ConnectResponse::default()));
+    }
+
+    /// Ends the session: with a refusal, or as if all were done.
+    pub fn end(self, refusal: Option<Refusal>) {
+        if let Some(refusal) = refusal {
+            let _ = self.out.send(Err(refusal.status()));
+        }
+    }
+
+    /// From now on acks, nacks and extensions have no answer.
+    pub fn leave_acknowledgements(&self) {
+        self.answers_acknowledgements.store(false, Ordering::Relaxed);
+    }
+
+    /// The first frame of those not looked for yet that is picked; `None` if the session ends before.
+    pub async fn pick<T>(&mut self, mut pick: impl FnMut(&v1::ConnectRequest) -> Option<T>) -> Option<T> {
+        for (place, frame) in self.backlog.iter().enumerate() {
+            if let Some(picked) = pick(frame) {
+                self.backlog.remove(place);
+                return Some(picked);
+            }
+        }
+        while let Some(frame) = self.frames.recv().await {
+            match pick(&frame) {
+                Some(picked) => return Some(picked),
+                None => self.backlog.push(frame),
+            }
+        }
+        None
+    }
+
+    /// What has come and was not looked for, in words.
+    pub fn unread(&self) -> Vec<String> {
+        self.backlog.iter().filter_map(in_words).collect()
+    }
+}
+
+fn in_words(frame: &v1::ConnectRequest) -> Option<String> {
+    match frame.request.as_ref()? {
+        Asked::Heartbeat(_) | Asked::Credit(_) => None,
+        Asked::Envelope(bytes) => {
+            let envelope = <v1::Envelope as prost::Message>::decode(bytes.clone()).unwrap_or_default();
+            Some(format!("{} to {:?}", envelope.message_type().as_str_name(), envelope.receiver_id))
+        }
+        Asked::Acknowledgement(one) => {
+            let outcome = match &one.outcome {
+                Some(Outcome::Ack(_)) => "ack".to_owned(),
+                Some(Outcome::Nack(nack)) => format!("nack {}: {}", nack.cause().as_str_name(), nack.reason_text),
+                Some(Outcome::Extend(_)) => "extend".to_owned(),
+                None => "nothing".to_owned(),
+            };
+            Some(format!("{outcome} of {}", one.delivery_id))
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Scripted {
+    state: Arc<Mutex<State>>,
+    agent: PublicKey,
+    broker_key: PublicKey,
+    sessions: mpsc::UnboundedSender<Session>,
+}
+
+impl Scripted {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        let mut state = self.state.lock().expect("no holder panics");
+        state.calls += 1;
+        state
+    }
+
+    fn welcome(&self) -> v1::Welcome {
+        v1::Welcome {
+            session_id: "s".to_owned(),
+            agent_id: AGENT.to_owned(),
+            broker_id: "baton".to_owned(),
+            broker_key: Some(key_of("broker", &self.broker_key)),
+            ack_wait: prost_types::Duration::try_from(ACK_WAIT).ok(),
+            heartbeat_interval: prost_types::Duration::try_from(HEARTBEAT_INTERVAL).ok(),
+            presence_lease: prost_types::Duration::try_from(ACK_WAIT).ok(),
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl AgentService for Scripted {
+    async fn register_agent(&self, request: Request<v1::RegisterAgentRequest>) -> Answer<v1::RegisterAgentResponse> {
+        let agent = v1::Agent { card: request.into_inner().card, ..Default::default() };
+        drop(self.state());
+        Ok(Response::new(v1::RegisterAgentResponse { agent: Some(agent) }))
+    }
+
+    async fn get_agent(&self, request: Request<v1::GetAgentRequest>) -> Answer<v1::GetAgentResponse> {
+        let agent_id = request.into_inner().agent_id;
+        let Some(keys) = self.state().directory.get(&agent_id).cloned() else {
+            return Err(Refusal::new(Code::NotFound, "AGENT_UNKNOWN").status());
+        };
+        let card = v1::AgentCard { agent_id, keys, ..Default::default() };
+        let agent = v1::Agent { card: Some(card), ..Default::default() };
+        Ok(Response::new(v1::GetAgentResponse { agent: Some(agent) }))
+    }
+
+    async fn create_challenge(&self, _: Request<v1::CreateChallengeRequest>) -> Answer<v1::CreateChallengeResponse> {
+        let challenge = [SystemIds.random(), SystemIds.random()].concat();
+        self.state().challenges.insert(challenge.clone());
+        Ok(Response::new(v1::CreateChallengeResponse { challenge: challenge.into(), expire_time: None }))
+    }
+
+    async fn create_token(&self, request: Request<v1::CreateTokenRequest>) -> Answer<v1::CreateTokenResponse> {
+        let request = request.into_inner();
+        let mut state = self.state();
+        state.proofs += 1;
+        let input = signing::session_input(&request.agent_id, &request.key_id, &request.challenge);
+        let problem = match () {
+            () if request.agent_id != AGENT || request.key_id != KEY_ID => {
+                Some(format!("it is for {:?} by key {:?}", request.agent_id, request.key_id))
+            }
+            () if !state.challenges.remove(request.challenge.as_ref()) => {
+                Some("its challenge is none that the broker gave, or was used before".to_owned())
+            }
+            () if !self.agent.verifies(&input, &request.signature) => Some("its signature does not verify".to_owned()),
+            () => None,
+        };
+        state.bad_proofs.extend(problem.clone());
+        if let Some(refusal) = state.refuses_proofs {
+            return Err(refusal.status());
+        }
+        if problem.is_some() {
+            return Err(Refusal::new(Code::Unauthenticated, "CHALLENGE_FAILED").status());
+        }
+        let token = hex::encode(SystemIds.random());
+        state.tokens.insert(token.clone());
+        let expire_time = Some(timestamp(SystemClock.now().plus(Duration::from_secs(3600))));
+        Ok(Response::new(v1::CreateTokenResponse { token, expire_time }))
+    }
+
+    async fn create_invitation(&self, _: Request<v1::CreateInvitationRequest>) -> Answer<v1::CreateInvitationResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn add_agent_key(&self, _: Request<v1::AddAgentKeyRequest>) -> Answer<v1::AddAgentKeyResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn revoke_agent_key(&self, _: Request<v1::RevokeAgentKeyRequest>) -> Answer<v1::RevokeAgentKeyResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn vouch_for_agent_key(
+        &self,
+        _: Request<v1::VouchForAgentKeyRequest>,
+    ) -> Answer<v1::VouchForAgentKeyResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn list_agents(&self, _: Request<v1::ListAgentsRequest>) -> Answer<v1::ListAgentsResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+}
+
+#[tonic::async_trait]
+impl BrokerService for Scripted {
+    type ConnectStream = Frames;
+    type ReceiveStream = UnboundedReceiverStream<Result<v1::ReceiveResponse, Status>>;
+
+    async fn connect(&self, request: Request<Streaming<v1::ConnectRequest>>) -> Answer<Frames> {
+        let shown = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
+        if !self.state().tokens.contains(&token) {
+            return Err(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID").status());
+        }
+        let (out, answers) = mpsc::unbounded_channel();
+        let (sender, frames) = mpsc::unbounded_channel();
+        let answers_acknowledgements = Arc::new(AtomicBool::new(true));
+        let reader = Reader { out: out.downgrade(), answers_acknowledgements: Arc::clone(&answers_acknowledgements) };
+        tokio::spawn(reader.read(request.into_inner(), sender));
+        let session = Session { frames, backlog: Vec::new(), out, answers_acknowledgements };
+        session.say(0, Said::Welcome(self.welcome()));
+        let _ = self.sessions.send(session); // a case that is over wants no more
+        Ok(Response::new(UnboundedReceiverStream::new(answers)))
+    }
+
+    async fn send(&self, _: Request<v1::SendRequest>) -> Answer<v1::SendResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn receive(&self, _: Request<v1::ReceiveRequest>) -> Answer<Self::ReceiveStream> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn ack(&self, _: Request<v1::AckRequest>) -> Answer<v1::AckResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+}
+
+/// Takes a client's frames: answers what any broker would answer so, and hands all of them to the case.
+struct Reader {
+    out: mpsc::WeakUnboundedSender<Result<v1::ConnectResponse, Status>>,
+    answers_acknowledgements: Arc<AtomicBool>,
+}
+
+impl Reader {
+    async fn read(
+        self,
+        mut requests: Streaming<v1::ConnectRequest>,
+        frames: mpsc::UnboundedSender<v1::ConnectRequest>,
+    ) {
+        while let Some(Ok(frame)) = requests.next().await {
+            let answer = self.answer(&frame);
+            let request_id = frame.request_id;
+            if frames.send(frame).is_err() {
+                return;
+            }
+            if let (Some(said), Some(out)) = (answer, self.out.upgrade()) {
+                let _ = out.send(Ok(v1::ConnectResponse { request_id, response: Some(said) }));
+            }
+        }
+    }
+
+    fn answer(&self, frame: &v1::ConnectRequest) -> Option<Said> {
+        match frame.request.as_ref()? {
+            Asked::Credit(v1::Credit { max_outstanding }) => {
+                Some(Said::Credited(v1::Credited { max_outstanding: *max_outstanding }))
+            }
+            Asked::Heartbeat(_) if frame.request_id != 0 => Some(Said::Credited(v1::Credited::default())),
+            Asked::Acknowledgement(one) if self.answers_acknowledgements.load(Ordering::Relaxed) => {
+                let is_extended = matches!(one.outcome, Some(Outcome::Extend(_)));
+                let ack_deadline = is_extended.then(|| timestamp(SystemClock.now().plus(ACK_WAIT)));
+                Some(Said::Acknowledged(v1::Acknowledged { delivery_id: one.delivery_id.clone(), ack_deadline }))
+            }
+            Asked::Acknowledgement(_) | Asked::Heartbeat(_) | Asked::Envelope(_) => None,
+        }
+    }
+}

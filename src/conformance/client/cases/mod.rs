@@ -1,0 +1,61 @@
+//! The cases, a file a subject. Each has a program and a broker of its own.
+
+mod connecting;
+mod handoffs;
+mod receiving;
+mod reconnecting;
+mod sending;
+mod stopping;
+mod verifying;
+
+use std::pin::Pin;
+
+use super::bench::{Bench, Verdict};
+use crate::conformance::report::Rule;
+
+/// A rule, and how it is tried.
+pub struct Case {
+    /// Stable, for example `client.forged-delivery-is-refused`.
+    pub name: &'static str,
+    pub(in crate::conformance::client) spec: &'static str,
+    pub(in crate::conformance::client) rule: &'static str,
+    pub(in crate::conformance::client) run:
+        for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>,
+}
+
+impl Case {
+    /// For reports.
+    pub fn rule(&self) -> Rule {
+        let spec = self.spec.split(' ').map(str::to_owned).collect();
+        Rule { name: self.name.to_owned(), spec, rule: self.rule.to_owned() }
+    }
+}
+
+/// A list of cases: name, chapters, the rule in a sentence, the function.
+macro_rules! cases {
+    ($($name:literal, $spec:literal, $rule:literal, $run:ident;)*) => {
+        pub(super) const CASES: &[super::Case] = &[$(super::Case {
+            name: $name,
+            spec: $spec,
+            rule: $rule,
+            run: |bench| Box::pin($run(bench)),
+        },)*];
+    };
+}
+use cases;
+
+/// All of them.
+pub(super) fn all() -> Vec<&'static Case> {
+    [
+        connecting::CASES,
+        sending::CASES,
+        verifying::CASES,
+        receiving::CASES,
+        handoffs::CASES,
+        reconnecting::CASES,
+        stopping::CASES,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,122 @@
+//! What becomes of a delivery: by its handler.
+
+use serde_json::json;
+
+use super::{
+    super::{
+        bench::{Bench, Verdict, acknowledged, expect, outcome_in_words},
+        broker::Session,
+    },
+    cases,
+};
+use crate::{
+    conformance::report::Failed,
+    proto::v1::{self, NackCause, acknowledgement::Outcome},
+};
+
+cases! {
+    "client.handled-mail-is-acked", "4",
+    "A message is acked when its handler has returned, not before.",
+    handled_mail_is_acked;
+    "client.long-handler-is-extended", "4",
+    "While a handler works its delivery is extended, again and again; then it is acked.",
+    long_handler_is_extended;
+    "client.throwing-handler-is-nacked", "4",
+    "A handler that throws has its message nacked as FAILURE, and the client goes on.",
+    throwing_handler_is_nacked;
+    "client.poison-is-said", "4",
+    "A handler can say that a message can never be taken: it is nacked as POISON.",
+    poison_is_said;
+    "client.later-is-said", "4",
+    "A handler can ask for the message again after a time: it is nacked as FAILURE with that time.",
+    later_is_said;
+    "client.endless-handler-is-given-up", "4",
+    "A handler that never returns is given up after its timeout: its message is nacked as FAILURE, and mail goes on.",
+    endless_handler_is_given_up;
+    "client.handlers-run-side-by-side", "4",
+    "Within the credit one slow handler does not keep up the next message.",
+    handlers_run_side_by_side;
+}
+
+/// Delivers an `Info` that is handled so; returns the ids of the delivery and the message.
+async fn handled_as(bench: &mut Bench, session: &Session, how: &str) -> Result<(String, String), Failed> {
+    bench.handle("Info", how).await?;
+    let envelope = bench.info(how);
+    let delivery_id = bench.deliver(session, &envelope);
+    bench.handling("the message is delivered", &envelope.message_id).await?;
+    Ok((delivery_id, envelope.message_id))
+}
+
+async fn handled_mail_is_acked(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (delivery_id, _) = handled_as(bench, &session, "wait").await?;
+    bench.handle("Info", "return").await?;
+    bench.mail_goes_on(&mut session).await?;
+    let early = session.unread().iter().any(|words| *words == format!("ack of {delivery_id}"));
+    let seen = if early { "an ack" } else { "nothing" };
+    expect("the handler works", &format!("delivery {delivery_id}"), "nothing", seen)?;
+    release(bench).await?;
+    bench.acked("the handler has returned", &mut session, &delivery_id).await
+}
+
+async fn release(bench: &mut Bench) -> Verdict {
+    let id = bench.harness.tell(json!({"command": "release"}));
+    bench.done("handlers that wait return", id).await.map(drop)
+}
+
+async fn long_handler_is_extended(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (delivery_id, _) = handled_as(bench, &session, "wait").await?;
+    for turn in 1..=3 {
+        let step = format!("the handler works for long, extension {turn}");
+        let field = format!("delivery {delivery_id}");
+        let outcome =
+            bench.frame(&step, &field, "an Extend", &mut session, |frame| acknowledged(frame, &delivery_id)).await?;
+        if !matches!(outcome, Outcome::Extend(_)) {
+            let seen = outcome_in_words(&outcome);
+            return Err(bench.failed(&step, &field, "extend", seen));
+        }
+    }
+    release(bench).await?;
+    bench.acked("the handler has returned", &mut session, &delivery_id).await
+}
+
+async fn throwing_handler_is_nacked(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (delivery_id, _) = handled_as(bench, &session, "throw").await?;
+    bench.nacked("the handler throws", &mut session, &delivery_id, NackCause::Failure).await?;
+    bench.handle("Info", "return").await?;
+    bench.mail_goes_on(&mut session).await
+}
+
+async fn poison_is_said(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (delivery_id, _) = handled_as(bench, &session, "poison").await?;
+    bench.nacked("the handler says so", &mut session, &delivery_id, NackCause::Poison).await.map(drop)
+}
+
+async fn later_is_said(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (delivery_id, _) = handled_as(bench, &session, "later").await?;
+    let step = "the handler asks for the message again in 7 s";
+    let nack: v1::Nack = bench.nacked(step, &mut session, &delivery_id, NackCause::Failure).await?;
+    let seconds = nack.retry_after.map(|span| span.seconds);
+    expect(step, "nack.retry_after", "Some(7)", format!("{seconds:?}").as_str())
+}
+
+async fn endless_handler_is_given_up(bench: &mut Bench) -> Verdict {
+    let mut command = bench.connect();
+    command["handler_timeout_ms"] = json!(800);
+    let mut session = bench.connected_by(command).await?;
+    let (delivery_id, _) = handled_as(bench, &session, "wait").await?;
+    bench.nacked("800 ms are over", &mut session, &delivery_id, NackCause::Failure).await?;
+    bench.handle("Info", "return").await?;
+    bench.mail_goes_on(&mut session).await
+}
+
+async fn handlers_run_side_by_side(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    handled_as(bench, &session, "wait").await?;
+    bench.handle("Info", "return").await?;
+    bench.mail_goes_on(&mut session).await
+}

@@ -1,0 +1,159 @@
+//! A broker that goes away, and comes back.
+
+use std::time::Duration;
+
+use prost::Message as _;
+use serde_json::json;
+use tonic::Code;
+
+use super::{
+    super::{
+        bench::{Bench, Verdict, expect},
+        refusal::Refusal,
+    },
+    cases,
+    sending::send,
+};
+use crate::{
+    proto::v1::{self, MessageType, connect_response::Response as Said},
+    time::Moment,
+};
+
+cases! {
+    "client.unanswered-is-sent-again", "2 4",
+    "What has no answer when the connection is cut is sent again on the next session, byte for byte.",
+    unanswered_is_sent_again;
+    "client.go-away-is-kept", "4",
+    "After a GoAway the client opens its next session when the broker said, not before.",
+    go_away_is_kept;
+    "client.broker-that-stops-is-waited-for", "4",
+    "While nobody listens the client tries again by itself; what was to be sent meanwhile is sent when the broker is back.",
+    broker_that_stops;
+    "client.expired-token-is-replaced", "5",
+    "A session that ends because the token's time is over is opened again with a new token.",
+    expired_token;
+    "client.reconnects-with-backoff", "4",
+    "A broker that ends every session at once is not called without a pause: each time the client waits longer.",
+    backoff;
+    "client.refused-for-good-ends", "5 11",
+    "A client whose agent is let in no more ends by itself, with the reason.",
+    refused_for_good;
+    "client.lost-ack-is-made-up-for", "4",
+    "Where an ack is lost with its session, the message is acked when it comes again, and not handled twice.",
+    lost_ack;
+    "client.running-handler-keeps-its-message", "4",
+    "A message that comes again while its handler works is not handled twice; it is acked under its new delivery.",
+    running_handler;
+}
+
+async fn unanswered_is_sent_again(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (id, first) = send(bench, &mut session, "did you get that?").await?;
+    bench.broker.relay.cut();
+    let step = "the connection is cut before the receipt";
+    let mut session = bench.session(step).await?;
+    let again = bench.sent(step, &mut session, MessageType::Info).await?;
+    expect(step, "the envelope, in hexadecimal", &hex::encode(&first.raw), &hex::encode(&again.raw))?;
+    bench.receipt(&session, &again);
+    bench.done("the receipt comes", id).await.map(drop)
+}
+
+async fn go_away_is_kept(bench: &mut Bench) -> Verdict {
+    let session = bench.connected().await?;
+    let delay = Duration::from_millis(1500);
+    let reconnect_after = prost_types::Duration::try_from(delay).ok();
+    session.say(0, Said::GoAway(v1::GoAway { reconnect_after, reason_text: "a new version".to_owned() }));
+    let told = Moment::now();
+    drop(session);
+    let step = "the broker goes away for 1500 ms";
+    let mut session = bench.session(step).await?;
+    // Jitter is fine, hurry is not.
+    let waited = told.elapsed();
+    let is_kept = waited >= Duration::from_millis(1150);
+    expect(step, "whether it waited 1150 ms and more", &true, &is_kept)?;
+    bench.mail_goes_on(&mut session).await
+}
+
+async fn broker_that_stops(bench: &mut Bench) -> Verdict {
+    let session = bench.connected().await?;
+    bench.broker.relay.close().await;
+    drop(session);
+    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "text": "are you back?"}));
+    let step = "the broker listens again";
+    bench.broker.relay.open_again().await.map_err(|error| bench.failed(step, "port", "free", error.to_string()))?;
+    let mut session = bench.session(step).await?;
+    let sent = bench.sent(step, &mut session, MessageType::Info).await?;
+    bench.receipt(&session, &sent);
+    bench.done("the receipt comes", id).await?;
+    bench.mail_goes_on(&mut session).await
+}
+
+async fn expired_token(bench: &mut Bench) -> Verdict {
+    let session = bench.connected().await?;
+    bench.broker.state().expire_tokens();
+    session.end(Some(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID")));
+    let step = "the token's time is over";
+    let mut session = bench.session(step).await?;
+    let bad = bench.broker.state().bad_proofs.clone();
+    expect(step, "proofs that are not good", "[]", format!("{bad:?}").as_str())?;
+    bench.mail_goes_on(&mut session).await
+}
+
+async fn backoff(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let began = Moment::now();
+    for _ in 0..5 {
+        session.end(Some(Refusal::new(Code::Unavailable, "STORE_UNAVAILABLE")));
+        session = bench.session("the session ends at once").await?;
+    }
+    let step = "five sessions have ended at once";
+    let took = began.elapsed();
+    // 100 ms, twice as much each time, less a fifth: 2.5 s. Without a backoff it is half a second.
+    expect(step, "whether five new ones took 2 s and more", &true, &(took >= Duration::from_secs(2)))
+}
+
+async fn refused_for_good(bench: &mut Bench) -> Verdict {
+    let session = bench.connected().await?;
+    bench.broker.state().refuses_proofs = Some(Refusal::new(Code::Unauthenticated, "CHALLENGE_FAILED"));
+    bench.broker.state().expire_tokens();
+    session.end(Some(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID")));
+    let step = "the agent is let in no more";
+    let ended = bench.event(step, "the event ended", |event| event["event"] == "ended").await?;
+    expect(step, "ended.kind", &json!("refused"), &ended["kind"])?;
+    expect(step, "ended.reason", &json!("CHALLENGE_FAILED"), &ended["reason"])
+}
+
+async fn lost_ack(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    session.leave_acknowledgements();
+    let envelope = bench.info("once");
+    let delivery_id = bench.deliver(&session, &envelope);
+    bench.handling("the message is delivered", &envelope.message_id).await?;
+    bench.acked("the message is handled", &mut session, &delivery_id).await?;
+    bench.broker.relay.cut();
+    let step = "the ack was lost, and the message comes again";
+    let mut session = bench.session(step).await?;
+    let delivery_id = bench.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
+    bench.acked(step, &mut session, &delivery_id).await?;
+    bench.mail_goes_on(&mut session).await?;
+    bench.never_handled(step, &envelope.message_id)
+}
+
+async fn running_handler(bench: &mut Bench) -> Verdict {
+    let session = bench.connected().await?;
+    bench.handle("Info", "wait").await?;
+    let envelope = bench.info("once");
+    bench.deliver(&session, &envelope);
+    bench.handling("the message is delivered", &envelope.message_id).await?;
+    bench.broker.relay.cut();
+    drop(session);
+    let step = "the message comes again while its handler works";
+    let mut session = bench.session(step).await?;
+    let delivery_id = bench.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
+    bench.handle("Info", "return").await?;
+    bench.mail_goes_on(&mut session).await?;
+    bench.never_handled(step, &envelope.message_id)?;
+    let id = bench.harness.tell(json!({"command": "release"}));
+    bench.done("the handler returns", id).await?;
+    bench.acked(step, &mut session, &delivery_id).await
+}

@@ -1,0 +1,190 @@
+//! What a client sends, and what it makes of the answer.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tonic::Code;
+
+use super::{
+    super::{
+        bench::{Bench, Sent, Verdict, expect, type_url},
+        broker::{AGENT, KEY_ID, Session},
+        refusal::Refusal,
+    },
+    cases,
+};
+use crate::{
+    conformance::report::Failed,
+    envelope::{
+        keys::{PrivateKey, PublicKey},
+        signing,
+    },
+    ids::{MessageId, SystemIds},
+    proto::v1::{self, MessageType, connect_response::Response as Said},
+    time::{Clock as _, Moment, SystemClock, Timestamp},
+};
+
+cases! {
+    "client.envelope-is-signed", "2",
+    "An envelope has an id, its sender and the present time, and the sender's signature over the layout of version 1.",
+    envelope_is_signed;
+    "client.message-ids-are-new", "2",
+    "Every message has an id of its own.",
+    message_ids_are_new;
+    "client.receipt-is-awaited", "2",
+    "A message counts as sent when the broker's receipt is there, not before; meanwhile mail is taken.",
+    receipt_is_awaited;
+    "client.forged-receipt-is-refused", "2",
+    "A receipt that is not signed by the broker's key is an error, not a success.",
+    forged_receipt_is_refused;
+    "client.receipt-of-another-message-is-refused", "2",
+    "A receipt of the broker's for another message is an error, not a success.",
+    receipt_of_another_message_is_refused;
+    "client.refusal-has-its-reason", "11",
+    "A refusal is an error with the stable reason, the gRPC code and the metadata, and the session goes on.",
+    refusal_has_its_reason;
+    "client.clock-off-is-a-typed-error", "2 11",
+    "A client whose clock is an hour off gets TIMESTAMP_OUTSIDE_WINDOW for what it sends.",
+    clock_off_is_a_typed_error;
+    "client.overload-says-when", "11",
+    "A refusal as RESOURCE_EXHAUSTED is an error with the broker's delay.",
+    overload_says_when;
+    "client.unavailable-is-tried-again", "11",
+    "After UNAVAILABLE the same bytes are sent again, not before the broker's delay is over.",
+    unavailable_is_tried_again;
+}
+
+const SEND: &str = "the client sends an Info";
+
+/// Tells the client to send, and takes what comes.
+pub(super) async fn send(bench: &mut Bench, session: &mut Session, text: &str) -> Result<(u64, Sent), Failed> {
+    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "text": text}));
+    Ok((id, bench.sent(SEND, session, MessageType::Info).await?))
+}
+
+/// What is not as it must be in an envelope of the client's.
+pub(super) fn check_envelope(step: &str, sent: &Sent, key: &PublicKey, url: &str) -> Verdict {
+    let envelope = &sent.envelope;
+    let is_id = MessageId::parse(&envelope.message_id).is_ok();
+    expect(step, "whether envelope.message_id is a UUID", &true, &is_id)?;
+    expect(step, "envelope.sender_id", AGENT, envelope.sender_id.as_str())?;
+    expect(step, "envelope.key_id", KEY_ID, envelope.key_id.as_str())?;
+    expect(step, "envelope.signature_version", &1, &envelope.signature_version)?;
+    let payload_url = envelope.payload.as_ref().map(|payload| payload.type_url.as_str()).unwrap_or_default();
+    expect(step, "envelope.payload.type_url", url, payload_url)?;
+    let time = envelope.timestamp.as_ref().and_then(|time| Timestamp::from_parts(time.seconds, time.nanos));
+    let now = SystemClock.now();
+    let is_now = time.is_some_and(|time| now.since(time).max(time.since(now)) < Duration::from_secs(60));
+    expect(step, "whether envelope.timestamp is within a minute of now", &true, &is_now)?;
+    let is_signed = key.verifies(&signing::envelope_input(envelope), &envelope.signature);
+    expect(step, "whether envelope.signature verifies by the agent's key", &true, &is_signed)
+}
+
+async fn envelope_is_signed(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (id, sent) = send(bench, &mut session, "hello \u{1f91d}").await?;
+    check_envelope(SEND, &sent, &bench.client_key.clone(), &type_url::<v1::Info>())?;
+    expect(SEND, "envelope.receiver_id", "alice", sent.envelope.receiver_id.as_str())?;
+    expect(SEND, "payload.text", "hello \u{1f91d}", sent.payload::<v1::Info>().text.as_str())?;
+    bench.receipt(&session, &sent);
+    let done = bench.done("the receipt comes", id).await?;
+    expect("the receipt comes", "done.message_id", &json!(sent.envelope.message_id), &done["message_id"])
+}
+
+async fn message_ids_are_new(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let (id, sent) = send(bench, &mut session, "the same").await?;
+        bench.receipt(&session, &sent);
+        bench.done("the receipt comes", id).await?;
+        ids.push(sent.envelope.message_id);
+    }
+    match ids[0] != ids[1] {
+        true => Ok(()),
+        false => Err(bench.failed("the client sends twice", "message_id", "two ids", format!("{} twice", ids[0]))),
+    }
+}
+
+async fn receipt_is_awaited(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (id, sent) = send(bench, &mut session, "is it there?").await?;
+    bench.mail_goes_on(&mut session).await?;
+    let is_answered = bench.harness.has(|event| event["id"] == id);
+    expect("no receipt has come", "whether the send has ended", &false, &is_answered)?;
+    bench.receipt(&session, &sent);
+    bench.done("the receipt comes", id).await.map(drop)
+}
+
+async fn forged_receipt_is_refused(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (id, sent) = send(bench, &mut session, "who signs?").await?;
+    let mut receipt = bench.unsigned_receipt(&sent);
+    let stranger = PrivateKey::generate(&SystemIds);
+    receipt.signature = stranger.sign(&signing::receipt_input(&receipt)).to_vec().into();
+    session.say(sent.request_id, Said::Receipt(receipt));
+    bench.refused("a receipt comes that a stranger signed", id, json!({"kind": "unverified"})).await
+}
+
+async fn receipt_of_another_message_is_refused(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (first, sent) = send(bench, &mut session, "first").await?;
+    bench.receipt(&session, &sent);
+    bench.done("the receipt comes", first).await?;
+    let old = bench.unsigned_receipt(&sent);
+    let (id, sent) = send(bench, &mut session, "second").await?;
+    bench.signed_receipt(&session, &sent, old);
+    bench.refused("the receipt of the message before comes", id, json!({"kind": "unverified"})).await
+}
+
+/// Refuses what the client sends; the send fails so.
+async fn is_refused(bench: &mut Bench, refusal: Refusal, expected: Value) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (id, sent) = send(bench, &mut session, "may I?").await?;
+    session.say(sent.request_id, Said::Error(refusal.message()));
+    bench.refused("the broker refuses", id, expected).await?;
+    let (id, sent) = send(bench, &mut session, "and now?").await?;
+    bench.receipt(&session, &sent);
+    bench.done("the next is taken", id).await.map(drop)
+}
+
+async fn refusal_has_its_reason(bench: &mut Bench) -> Verdict {
+    let mut refusal = Refusal::new(Code::FailedPrecondition, "STALE_EPOCH");
+    refusal.metadata = Some(("current_epoch", "7"));
+    let expected = json!({
+        "kind": "refused", "reason": "STALE_EPOCH", "code": "FAILED_PRECONDITION", "metadata": {"current_epoch": "7"},
+    });
+    is_refused(bench, refusal, expected).await
+}
+
+async fn clock_off_is_a_typed_error(bench: &mut Bench) -> Verdict {
+    let refusal = Refusal::new(Code::InvalidArgument, "TIMESTAMP_OUTSIDE_WINDOW");
+    let expected = json!({"kind": "refused", "reason": "TIMESTAMP_OUTSIDE_WINDOW", "code": "INVALID_ARGUMENT"});
+    is_refused(bench, refusal, expected).await
+}
+
+async fn overload_says_when(bench: &mut Bench) -> Verdict {
+    let mut refusal = Refusal::new(Code::ResourceExhausted, "LIMIT_EXCEEDED");
+    refusal.retry_after = Some(Duration::from_millis(1500));
+    let expected = json!({
+        "kind": "refused", "reason": "LIMIT_EXCEEDED", "code": "RESOURCE_EXHAUSTED", "retry_delay_ms": 1500,
+    });
+    is_refused(bench, refusal, expected).await
+}
+
+async fn unavailable_is_tried_again(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let (id, first) = send(bench, &mut session, "patience").await?;
+    let delay = Duration::from_millis(700);
+    let refusal = Refusal { retry_after: Some(delay), ..Refusal::new(Code::Unavailable, "STORE_UNAVAILABLE") };
+    session.say(first.request_id, Said::Error(refusal.message()));
+    let refused = Moment::now();
+    let step = "the broker was not available for 700 ms";
+    let again = bench.sent(step, &mut session, MessageType::Info).await?;
+    let waited = refused.elapsed();
+    // A clock that is a little fast, or jitter, is no hurry.
+    expect(step, "whether it waited 500 ms and more", &true, &(waited >= Duration::from_millis(500)))?;
+    expect(step, "the envelope, in hexadecimal", &hex::encode(&first.raw), &hex::encode(&again.raw))?;
+    bench.receipt(&session, &again);
+    bench.done("the receipt comes", id).await.map(drop)
+}

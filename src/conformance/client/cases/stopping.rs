@@ -1,0 +1,64 @@
+//! The end of a client, in order.
+
+use serde_json::json;
+
+use super::{
+    super::bench::{Bench, PATIENCE, Verdict, expect},
+    cases,
+};
+use crate::proto::v1::NackCause;
+
+cases! {
+    "client.stop-waits-for-handlers", "4",
+    "A client that stops lets its handlers end, and acks what they have handled, before its session ends.",
+    stop_waits_for_handlers;
+    "client.stop-gives-back-what-is-not-done", "4",
+    "What a handler is still at when the grace is over is nacked as SHUTDOWN, and the client ends.",
+    stop_gives_back;
+    "client.stop-ends-the-program", "4",
+    "After a stop the session is over, and the program ends with code 0 when its stdin does.",
+    stop_ends_the_program;
+}
+
+async fn stop_waits_for_handlers(bench: &mut Bench) -> Verdict {
+    let mut command = bench.connect();
+    command["stop_grace_ms"] = json!(20_000);
+    let mut session = bench.connected_by(command).await?;
+    bench.handle("Info", "wait").await?;
+    let envelope = bench.info("not yet done");
+    let delivery_id = bench.deliver(&session, &envelope);
+    bench.handling("the message is delivered", &envelope.message_id).await?;
+    let closing = bench.harness.tell(json!({"command": "close"}));
+    let id = bench.harness.tell(json!({"command": "release"}));
+    bench.done("the client stops, and the handler returns", id).await?;
+    bench.acked("the handler has returned", &mut session, &delivery_id).await?;
+    drop(session);
+    bench.done("the client has stopped", closing).await.map(drop)
+}
+
+async fn stop_gives_back(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    bench.handle("Info", "wait").await?;
+    let envelope = bench.info("never done");
+    let delivery_id = bench.deliver(&session, &envelope);
+    bench.handling("the message is delivered", &envelope.message_id).await?;
+    let closing = bench.harness.tell(json!({"command": "close"}));
+    let step = "the client stops, and the handler does not return";
+    bench.nacked(step, &mut session, &delivery_id, NackCause::Shutdown).await?;
+    drop(session);
+    bench.done("the client has stopped", closing).await.map(drop)
+}
+
+async fn stop_ends_the_program(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    let id = bench.harness.tell(json!({"command": "close"}));
+    let step = "the client stops";
+    // It says that it has nothing more to say, or is gone; either way no frame comes any more.
+    while session.pick(|_| Some(())).await.is_some() {}
+    drop(session);
+    bench.done(step, id).await?;
+    bench.harness.end_stdin();
+    let code = tokio::time::timeout(PATIENCE, bench.harness.exit_code()).await;
+    let seen = code.map_or_else(|_| "it runs on".to_owned(), |code| format!("{code:?}"));
+    expect("its stdin has ended", "exit code", "Some(0)", seen.as_str())
+}

@@ -1,0 +1,81 @@
+//! `baton conformance --client`: tries the rules that a client must keep, on a client program of any language.
+//!
+//! The program talks over TLS to a broker that does what the case's script says. It is told what to do, and says what
+//! came of it, over its stdin and stdout (`docs/conformance-client.md`). Owns the cases, the scripted broker and the
+//! program; must not know any client's insides.
+
+mod bench;
+mod broker;
+mod cases;
+mod certificates;
+mod harness;
+mod refusal;
+mod relay;
+
+use std::{io, sync::Arc};
+
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use self::bench::Bench;
+pub use self::cases::Case;
+use super::report::{CaseResult, Failed, Outcome, Report};
+use crate::{envelope::keys::KeyFileError, time::Moment};
+
+/// Why a case, or all of them, could not be tried.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientRunError {
+    /// A file, a port or the program.
+    #[error("failed to start the client program or the broker before it: {0}")]
+    Start(#[from] io::Error),
+    /// A certificate.
+    #[error("failed to make a certificate: {0}")]
+    Certificate(#[from] rcgen::Error),
+    /// A key file.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// It does not speak the harness protocol.
+    #[error("the program did not say hello as docs/conformance-client.md has it")]
+    NoHello(Box<Failed>),
+}
+
+/// All cases, in their order.
+pub fn cases() -> Vec<&'static Case> {
+    cases::all()
+}
+
+/// Tries the cases, so many at a time, each on a program of its own that this shell command starts.
+pub async fn run(
+    command: &str,
+    cases: Vec<&'static Case>,
+    at_a_time: usize,
+    progress: impl Fn(&CaseResult),
+) -> Result<Report, ClientRunError> {
+    let began = Moment::now();
+    let turns = Arc::new(Semaphore::new(at_a_time));
+    let mut running = JoinSet::new();
+    for (place, case) in cases.into_iter().enumerate() {
+        let (command, turns) = (command.to_owned(), Arc::clone(&turns));
+        running.spawn(async move { (place, tried(case, command, turns).await) });
+    }
+    let mut results = Vec::new();
+    while let Some(result) = running.join_next().await {
+        let (place, result) = result.map_err(io::Error::other)?;
+        let result = result?;
+        progress(&result);
+        results.push((place, result));
+    }
+    results.sort_by_key(|(place, _)| *place);
+    Ok(Report::new(command, results.into_iter().map(|(_, result)| result).collect(), began.elapsed()))
+}
+
+async fn tried(case: &'static Case, command: String, turns: Arc<Semaphore>) -> Result<CaseResult, ClientRunError> {
+    let _turn = turns.acquire().await; // nobody closes it
+    let began = Moment::now();
+    let outcome = match Bench::start(&command).await {
+        Ok(mut bench) => (case.run)(&mut bench).await,
+        Err(ClientRunError::NoHello(failed)) => Err(*failed),
+        Err(error) => return Err(error),
+    };
+    let outcome = outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed);
+    Ok(CaseResult { rule: case.rule(), outcome, duration: began.elapsed() })
+}

@@ -1,0 +1,67 @@
+//! What stands between a client and the broker: a port that can be closed, and connections that can be cut.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+
+/// Passes on whatever comes to its port.
+#[derive(Debug)]
+pub(super) struct Relay {
+    /// Where clients connect to.
+    pub address: SocketAddr,
+    to: SocketAddr,
+    accepting: JoinSet<()>,
+    connections: Arc<Mutex<JoinSet<()>>>,
+}
+
+impl Relay {
+    /// Opens a port of its own.
+    pub async fn open(to: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let mut relay = Self { address, to, accepting: JoinSet::new(), connections: Arc::default() };
+        relay.accept(listener);
+        Ok(relay)
+    }
+
+    /// Cuts every connection, with whatever is on its way.
+    pub fn cut(&self) {
+        self.connections.lock().expect("no holder panics").abort_all();
+    }
+
+    /// Nobody listens any more.
+    pub async fn close(&mut self) {
+        self.accepting.shutdown().await;
+        self.cut();
+    }
+
+    /// Listens again, on the same port.
+    pub async fn open_again(&mut self) -> io::Result<()> {
+        let listener = TcpListener::bind(self.address).await?;
+        self.accept(listener);
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: TcpListener) {
+        let (to, connections) = (self.to, Arc::clone(&self.connections));
+        self.accepting.spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                connections.lock().expect("no holder panics").spawn(pass_on(client, to));
+            }
+        });
+    }
+}
+
+async fn pass_on(mut client: TcpStream, to: SocketAddr) {
+    let Ok(mut broker) = TcpStream::connect(to).await else { return };
+    // Small frames are not to wait for more.
+    let _ = (client.set_nodelay(true), broker.set_nodelay(true));
+    let _ = tokio::io::copy_bidirectional(&mut client, &mut broker).await;
+}

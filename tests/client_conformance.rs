@@ -1,0 +1,137 @@
+//! `baton conformance --client`: our own client passes, and each single fault of a client is seen by a named case.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use baton::conformance::{
+    client::{self, Case},
+    report::{self, Outcome, Report},
+};
+
+/// How many programs run at a time.
+const AT_A_TIME: usize = 4;
+
+/// A fault of `examples/harness`, and the cases that must see it.
+const FAULTS: [(&str, &[&str]); 17] = [
+    (
+        "naive",
+        &[
+            "client.wrong-ca-is-untrusted",
+            "client.forged-delivery-is-refused",
+            "client.strangers-delivery-is-refused",
+            "client.unsigned-delivery-is-refused",
+            "client.swapped-payload-is-refused",
+            "client.changed-envelope-is-refused",
+            "client.unknown-key-is-refused",
+            "client.revoked-key-is-refused",
+            "client.unknown-signature-version-is-refused",
+            "client.unknown-message-type-is-refused",
+            "client.payload-of-another-type-is-refused",
+            "client.long-handler-is-extended",
+            "client.context-of-another-digest-is-refused",
+            "client.go-away-is-kept",
+            "client.broker-that-stops-is-waited-for",
+            "client.expired-token-is-replaced",
+            "client.reconnects-with-backoff",
+            "client.lost-ack-is-made-up-for",
+            "client.running-handler-keeps-its-message",
+        ],
+    ),
+    ("acks-failures", &["client.throwing-handler-is-nacked", "client.throwing-offer-handler-is-nacked"]),
+    ("acks-early", &["client.handled-mail-is-acked"]),
+    ("forgets-poison", &["client.poison-is-said"]),
+    ("drops-delays", &["client.later-is-said"]),
+    ("ignores-timeouts", &["client.endless-handler-is-given-up"]),
+    ("signs-with-another-key", &["client.envelope-is-signed"]),
+    ("reuses-ids", &["client.message-ids-are-new"]),
+    ("counts-unsent", &["client.receipt-is-awaited"]),
+    ("believes-receipts", &["client.forged-receipt-is-refused", "client.receipt-of-another-message-is-refused"]),
+    ("makes-new-envelopes", &["client.unanswered-is-sent-again"]),
+    ("ignores-retry-delays", &["client.unavailable-is-tried-again"]),
+    (
+        "untyped-errors",
+        &[
+            "client.wrong-key-is-refused",
+            "client.refusal-has-its-reason",
+            "client.clock-off-is-a-typed-error",
+            "client.overload-says-when",
+        ],
+    ),
+    ("ignores-redriving", &["client.handoff-id-is-the-deliverys"]),
+    ("stops-at-once", &["client.stop-waits-for-handlers", "client.stop-gives-back-what-is-not-done"]),
+    ("ends-in-silence", &["client.refused-for-good-ends"]),
+    ("gives-no-credit", &["client.credit-is-as-asked"]),
+];
+
+/// The Rust client's harness. `cargo test` builds it when it builds everything, else this does.
+fn harness() -> &'static Path {
+    static HARNESS: OnceLock<PathBuf> = OnceLock::new();
+    HARNESS.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_BIN_EXE_baton")).parent().unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--quiet", "--locked", "--example", "harness"]);
+        if folder.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.current_dir(env!("CARGO_MANIFEST_DIR")).status().unwrap().success());
+        folder.join("examples/harness")
+    })
+}
+
+async fn run(arguments: &str, cases: Vec<&'static Case>) -> Report {
+    let command = format!("{}{arguments}", harness().display());
+    client::run(&command, cases, AT_A_TIME, |_| {}).await.unwrap()
+}
+
+fn cases(names: &[&str]) -> Vec<&'static Case> {
+    let patterns: Vec<String> = names.iter().map(ToString::to_string).collect();
+    report::select(client::cases(), &patterns, |case| case.name).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_client_passes() {
+    let report = run("", client::cases()).await;
+    assert_eq!((report.failed, report.skipped), (0, 0), "{}", report.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_fault_is_seen_by_the_cases_that_name_it() {
+    for (fault, names) in FAULTS {
+        let report = run(&format!(" --wrong {fault}"), cases(names)).await;
+        for case in &report.cases {
+            let is_seen = matches!(case.outcome, Outcome::Failed(_));
+            assert!(is_seen, "{fault} is not seen by {}:\n{}", case.rule.name, report.text());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_says_nothing_fails_each_case() {
+    let report = client::run("true", cases(&["client.envelope-is-signed"]), 1, |_| {}).await.unwrap();
+    assert_eq!(report.failed, 1, "{}", report.text());
+    assert!(report.text().contains("the event hello"), "{}", report.text());
+}
+
+#[test]
+fn the_document_lists_all_cases_with_their_rules() {
+    let document = include_str!("../docs/conformance-client.md");
+    let listed: Vec<&str> = document.lines().filter(|line| line.starts_with("| `client.")).collect();
+    let row = |case: &&Case| {
+        let rule = case.rule();
+        format!("| `{}` | {} | {} |", rule.name, rule.spec.join(", "), rule.rule)
+    };
+    let expected: Vec<String> = client::cases().iter().map(row).collect();
+    assert_eq!(listed, expected);
+}
+
+#[test]
+fn names_are_given_once() {
+    let mut names: Vec<&str> = client::cases().iter().map(|case| case.name).collect();
+    names.sort_unstable();
+    let count = names.len();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}

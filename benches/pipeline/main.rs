@@ -26,6 +26,11 @@ use tonic::transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming};
 
 use self::{engine::Engine, service::Service};
 
+/// The broker's.
+#[cfg(not(target_env = "msvc"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[tokio::main]

@@ -270,6 +270,10 @@ impl Player {
     }
 
     async fn take_step(&mut self, step: &Value) -> Verdict {
+        let deeds = step.as_object().into_iter().flatten().filter(|(key, _)| !["as", "expect"].contains(&key.as_str()));
+        if deeds.count() != 1 {
+            return broken(&"a step has one deed");
+        }
         let text = self.bound(&step.to_string())?;
         let Step { who, deed, expect } = serde_json::from_str(&text).or_else(|error| broken(&error))?;
         match deed {

@@ -518,7 +518,8 @@ fn check_part(checks: &mut Checks, path: &str, expected: &Map<String, Value>, se
             Value::Object(inner) => check_part(checks, &path, inner, found),
             // Numbers may come as 1 or 1.0.
             Value::Number(number) if number.as_f64() == found.as_f64() => {}
-            value => checks.same(&path, value, found),
+            value if value == found => {}
+            value => checks.differs(&path, value.to_string(), found.to_string()),
         }
     }
 }

@@ -246,6 +246,7 @@ fn every_help_page_has_an_example_or_says_what_it_is_for() {
         &["handoff", "request"],
         &["mail", "receive"],
         &["envelope", "sign"],
+        &["conformance"],
         &["completions"],
     ] {
         assert!(help(page).contains("Examples:"), "{page:?}");

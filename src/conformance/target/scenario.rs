@@ -270,6 +270,10 @@ impl Player {
     }
 
     async fn take_step(&mut self, step: &Value) -> Verdict {
+        let deeds = step.as_object().into_iter().flatten().filter(|(key, _)| !["as", "expect"].contains(&key.as_str()));
+        if deeds.count() != 1 {
+            return broken(&"a step has one deed");
+        }
         let text = self.bound(&step.to_string())?;
         let Step { who, deed, expect } = serde_json::from_str(&text).or_else(|error| broken(&error))?;
         match deed {
@@ -514,7 +518,8 @@ fn check_part(checks: &mut Checks, path: &str, expected: &Map<String, Value>, se
             Value::Object(inner) => check_part(checks, &path, inner, found),
             // Numbers may come as 1 or 1.0.
             Value::Number(number) if number.as_f64() == found.as_f64() => {}
-            value => checks.same(&path, value, found),
+            value if value == found => {}
+            value => checks.differs(&path, value.to_string(), found.to_string()),
         }
     }
 }

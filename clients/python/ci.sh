@@ -73,13 +73,11 @@ echo "# the example"
 "$BATON_BIN" dev --data "$work/data" --port 0 >"$work/broker.log" 2>&1 &
 broker=$!
 until [[ -s "$work/data/address" ]]; do kill -0 "$broker"; sleep 0.05; done
-example() {
-    "$work/venv/bin/python" examples/ticket_agent.py --server "$(cat "$work/data/address")" \
-        --ca "$work/data/tls/ca.pem" "$@"
-}
-example --id bob --key "$work/bob.pem" serve >"$work/bob.log" 2>&1 &
+# No function: in the background that would be a shell, and killing it would leave the agent behind.
+example=("$work/venv/bin/python" examples/ticket_agent.py --server "$(cat "$work/data/address")" --ca "$work/data/tls/ca.pem")
+"${example[@]}" --id bob --key "$work/bob.pem" serve >"$work/bob.log" 2>&1 &
 serving=$!
 until grep -q "waiting for tickets" "$work/bob.log"; do kill -0 "$serving"; sleep 0.05; done
-example --id alice --key "$work/alice.pem" offer --to bob --task ticket-1 | tee "$work/alice.log"
+"${example[@]}" --id alice --key "$work/alice.pem" offer --to bob --task ticket-1 | tee "$work/alice.log"
 grep -q "ticket-1: handed over, owned by bob at epoch 2" "$work/alice.log"
 echo "the Python client is in order"

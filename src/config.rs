@@ -388,7 +388,10 @@ impl Config {
         plaintext_allowed: bool,
         unsigned_allowed: bool,
     ) -> Result<Self, ConfigError> {
-        let settings = Settings { unsigned_allowed, ..Settings::default() };
+        // All clients are on this machine, and so of one network, which is to have all that there is.
+        let defaults = BrokerLimits::default();
+        let broker_limits = BrokerLimits { connections_max: 32_768, network_percent_max: 100, ..defaults };
+        let settings = Settings { unsigned_allowed, broker_limits, ..Settings::default() };
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
         let tls = TlsSource::Development;
         Self { listen, data, tls, plaintext_allowed, operators: None, policy, settings }.checked()

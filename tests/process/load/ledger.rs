@@ -298,7 +298,7 @@ impl Ledger {
             state.check_histories();
             state.check_mail(left);
             if left.timers > 0 {
-                state.fault(format!("{} timers are left and no handoff is open", left.timers));
+                state.fault(format!("{} timers of handoffs are left and no handoff is open", left.timers));
             }
         });
     }

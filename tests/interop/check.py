@@ -277,7 +277,8 @@ async def identities(world: World) -> None:
     async with world.agent("identity") as agent, world.agent("identity") as thief, channel(world) as calls:
         await agent.register()
         what = "another key for a registered agent"
-        await checks.refused(what, thief.register(), "ALREADY_EXISTS", "AGENT_EXISTS")
+        # The client of a known agent proves who it is, to change its card: this one cannot.
+        await checks.refused(what, thief.register(), "UNAUTHENTICATED", "CHALLENGE_FAILED")
         what = "a challenge signed with another key"
         await checks.refused(what, thief.prove_identity(), "UNAUTHENTICATED", "CHALLENGE_FAILED")
         broker, agents = v1.BrokerServiceStub(calls), v1.AgentServiceStub(calls)

@@ -40,8 +40,8 @@ fn a_port_in_use_is_refused() {
 fn a_folder_of_a_newer_version_is_refused() {
     let folder = Broker::start().kill();
     let data = folder.path().join("data");
-    write(&data.join("store/FORMAT"), "baton-store 4\n");
-    check(exit_of(baton().args(["dev", "--port", "0", "--data"]).arg(&data)), 5, "baton-store 4");
+    write(&data.join("store/FORMAT"), "baton-store 999\n");
+    check(exit_of(baton().args(["dev", "--port", "0", "--data"]).arg(&data)), 5, "baton-store 999");
 }
 
 #[test]

@@ -95,7 +95,6 @@ pub fn context_of_sections(sections: Vec<v1::ContextSection>) -> v1::TaskContext
     v1::TaskContextTransfer { sections, context_digest }
 }
 
-/// The digest of a context, computed from its sections.
 /// The word that this context was taken over, with the digest of what came.
 pub(super) fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffComplete {
     v1::HandoffComplete {
@@ -105,6 +104,7 @@ pub(super) fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffCom
     }
 }
 
+/// The digest of a context, computed from its sections.
 pub(super) fn digest_of(sections: &[v1::ContextSection]) -> [u8; 32] {
     signing::context_digest(sections.iter().map(|section| {
         let digest = match &section.content {

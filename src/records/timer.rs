@@ -1,6 +1,6 @@
-//! Table timers: what happens by itself, and when. The keys say what; each kind lies together. Those of
-//! mailboxes lie by time: one says that some mail there may have expired. Those of handoffs lie by handoff, since all of them are in memory; the value is a time before which nothing happens to
-//! the handoff by itself, and its sender.
+//! Table timers: what happens by itself, and when. The keys say what; each kind lies together. Those of mailboxes lie by
+//! time: one says that some mail there may have expired. Those of handoffs lie by handoff, since all of them are in memory;
+//! the value is a time before which nothing happens to the handoff by itself, and its sender.
 
 use std::ops::Bound;
 

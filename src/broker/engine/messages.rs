@@ -92,12 +92,9 @@ impl Engine {
             return Ok(());
         }
         let Some(task) = &header.task else { return Ok(()) };
-        let mut probe = self.draft();
-        let Some(stored) = self.read(&mut probe, &TaskRecord::key(task))? else { return Ok(()) };
+        let Some(stored) = self.read(&mut self.draft(), &TaskRecord::key(task))? else { return Ok(()) };
         let Some(open) = TaskRecord::decode(&stored.value)?.task.open_handoff else { return Ok(()) };
-        let Some(stored) = self.read(&mut probe, &HandoffRecord::key(open))? else { return Ok(()) };
-        let due = HandoffRecord::decode(&stored.value)?.handoff.next_deadline();
-        if due.is_some_and(|due| due <= now) {
+        if self.deadline_of(open)?.is_some_and(|due| due <= now) {
             self.pass_time(open, now)?;
         }
         Ok(())

@@ -59,7 +59,7 @@ use crate::{
     ids::{AgentId, IdSource, MessageId, TaskId},
     proto::{storage, v1},
     records::{self, AgentRecord, AuditAct, HandoffRecord, InvitationRecord, Kept, ParkReason},
-    store::{Key, OpenError, Order, Record, Store, Table},
+    store::{Key, OpenError, Order, Store, Table},
     time::Timestamp,
 };
 
@@ -502,18 +502,22 @@ impl Engine {
 
     /// A timer has fired too early: what is loaded at a start may be, and a command of the group in hand may have moved it.
     fn set_timer_anew(&mut self, at: Timestamp, handoff: MessageId, now: Timestamp) {
-        let stored = match self.read(&mut self.draft(), &HandoffRecord::key(handoff)) {
-            Ok(stored) => stored,
+        let due = match self.deadline_of(handoff) {
+            Ok(due) => due,
             Err(error) => return tracing::error!(%handoff, %error, "failed to read a handoff whose timer has fired"),
         };
-        let handoff_of = |record: Record| HandoffRecord::decode(&record.value).ok().map(|stored| stored.handoff);
-        let due = stored.and_then(handoff_of).and_then(|handoff| handoff.next_deadline());
         self.handoff_timers.remove(&(at, handoff));
         match due {
             Some(due) if due > now => drop(self.handoff_timers.insert((due, handoff))),
             Some(_) => tracing::error!(%handoff, "a timer fired for a handoff that has nothing to wait for"),
             None => {} // it has ended in the group in hand
         }
+    }
+
+    /// When something happens to a handoff by itself; `None`: it has ended, or there is none.
+    fn deadline_of(&self, handoff: MessageId) -> Result<Option<Timestamp>, BrokerError> {
+        let Some(stored) = self.read(&mut self.draft(), &HandoffRecord::key(handoff))? else { return Ok(None) };
+        Ok(HandoffRecord::decode(&stored.value)?.handoff.next_deadline())
     }
 
     /// When [`Self::tick`] has something to do next.

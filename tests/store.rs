@@ -43,6 +43,7 @@ fn changes() -> impl Strategy<Value = Vec<Vec<Change>>> {
 }
 
 fn check_against_naive(store: &dyn Store, naive: &mut NaiveStore, group: &[Change]) {
+    let group = &naive.said_new(group.to_vec());
     let applied: Vec<bool> = store.commit(group).unwrap().iter().map(Result::is_ok).collect();
     let wanted: Vec<bool> = group.iter().map(|change| naive.apply(change)).collect();
     assert_eq!(applied, wanted);
@@ -189,7 +190,8 @@ fn a_damaged_journal_is_refused_by_name_and_left_as_it_is() {
         }
         let (records, damages) = salvaged(&folder);
         assert!(!damages.is_empty(), "part {part}");
-        assert_eq!(records, 19, "part {part}: all but the damaged one can be read, {damages:?}");
+        // One that is damaged in its group may be whole where it was written into its table.
+        assert!(records >= 19, "part {part}: all but the damaged one can be read, {damages:?}");
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "there is no copy");
     }
 }

@@ -48,7 +48,7 @@ pub fn parts() -> Vec<Part> {
 fn change(sequence: u64) -> Change {
     let write = |table, bytes| {
         let key = Key { table, key: sequence.to_be_bytes().to_vec().into() };
-        Write { key, record: Some(Record { revision: 1, value: vec![7; bytes].into() }) }
+        Write { key, record: Some(Record { revision: 1, value: vec![7; bytes].into() }), is_new: true }
     };
     let records = RECORDS.map(|table| write(table, RECORD_BYTES));
     Change {

@@ -95,6 +95,7 @@ impl Template {
         let put = |table, name: &str| Write {
             key: Key { table, key: Bytes::copy_from_slice(name.as_bytes()) },
             record: Some(Record { revision: 1, value: Bytes::copy_from_slice(name.repeat(3).as_bytes()) }),
+            is_new: true,
         };
         for part in 0..2 {
             let store = EmbeddedStore::open(&folder).expect("there is room for a store");

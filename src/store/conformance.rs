@@ -9,12 +9,12 @@ use super::{Change, Conflict, Expectation, Key, KeyRange, Order, Record, Store, 
 /// A put of this value at this revision.
 pub fn put(table: Table, key: &str, revision: u64, value: &str) -> Write {
     let record = Record { revision, value: Bytes::copy_from_slice(value.as_bytes()) };
-    Write { key: key_of(table, key), record: Some(record) }
+    Write { key: key_of(table, key), record: Some(record), is_new: false }
 }
 
 /// A delete.
 pub fn delete(table: Table, key: &str) -> Write {
-    Write { key: key_of(table, key), record: None }
+    Write { key: key_of(table, key), record: None, is_new: false }
 }
 
 /// What must hold of a record.
@@ -163,6 +163,20 @@ impl NaiveStore {
             };
         }
         true
+    }
+
+    /// The group, with a word for each write whether it is of a new record.
+    pub fn said_new(&self, mut group: Vec<Change>) -> Vec<Change> {
+        let mut naive = self.clone();
+        for change in &mut group {
+            let mut after = naive.clone();
+            for write in &mut change.writes {
+                write.is_new = write.record.is_some() && !after.0.contains_key(&write.key);
+                after.apply(&Change { expectations: Vec::new(), writes: vec![write.clone()] });
+            }
+            naive.apply(change);
+        }
+        group
     }
 
     /// Panics unless the store holds the same.

@@ -59,6 +59,7 @@ impl Store for MemoryStore {
         let revision_of = |key: &Key| Ok::<_, CommitError>(records.get(key).map(|record| record.revision));
         let Decision { outcomes, writes } = decide(group, revision_of)?;
         for write in writes {
+            assert!(!write.is_new || !records.contains_key(&write.key), "{:?} is said to be new", write.key);
             match &write.record {
                 Some(record) => records.insert(write.key.clone(), record.clone()),
                 None => records.remove(&write.key),

@@ -8,9 +8,13 @@
 
 pub mod conformance;
 mod embedded;
+mod engine;
 mod files;
+mod folder;
 mod memory;
+mod pending;
 mod recent;
+mod rows;
 mod salvage;
 mod space;
 mod survey;
@@ -19,11 +23,12 @@ use std::{ops::Bound, path::PathBuf};
 
 use bytes::Bytes;
 
-pub use embedded::{EmbeddedStore, OpenError, groups_committed};
+pub use embedded::EmbeddedStore;
+pub use folder::{OpenError, groups_committed};
 pub use memory::MemoryStore;
 pub use salvage::{Found, read_all};
 
-/// A table. Each has a name on disk that never changes.
+/// A table. Each has a name and a number on disk that never change: new ones come at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "what lies in each is said in proto/baton/storage/v1 and in `records`")]
 pub enum Table {
@@ -129,6 +134,9 @@ pub struct Write {
     pub key: Key,
     /// What it becomes; `None`: it is deleted.
     pub record: Option<Record>,
+    /// There is no such record; whoever writes is sure of that. A store that is told so has less to do when the record is
+    /// soon deleted again; one that is told so wrongly may show an old version then.
+    pub is_new: bool,
 }
 
 /// Writes that are applied wholly or not at all.

@@ -1,7 +1,7 @@
-//! What was written or read last, in memory: a broker mostly reads again what it has just written.
+//! What was read last from the tables, in memory: a broker mostly reads again what it has just read.
 //!
-//! Owns a bounded copy of records. Whoever commits is the only one who writes, so that a copy cannot grow old: it is
-//! replaced in the same commit. Must not know where the records lie.
+//! Owns a bounded copy of records as the tables have them. What is pending counts before it; and when pending records have
+//! been written into the tables, all of it is forgotten. Must not know where the records lie.
 
 use super::{Key, KeyMap, Record, Table};
 
@@ -18,8 +18,8 @@ pub(super) struct Recent {
     young: KeyMap<Found>,
     old: KeyMap<Found>,
     young_bytes: usize,
-    /// How often something was committed.
-    commits: u64,
+    /// How often the tables were changed.
+    changes: u64,
 }
 
 impl Recent {
@@ -35,30 +35,23 @@ impl Recent {
     }
 
     /// Names the present moment, for [`Self::learn`].
-    pub(super) fn commits(&self) -> u64 {
-        self.commits
+    pub(super) fn moment(&self) -> u64 {
+        self.changes
     }
 
-    /// Takes in what was committed.
-    pub(super) fn committed<'a>(&mut self, writes: impl IntoIterator<Item = (&'a Key, &'a Found)>) {
-        self.commits += 1;
-        for (key, found) in writes {
-            if Self::keeps(key.table) {
-                self.put(key.clone(), found.clone());
-            }
-        }
-    }
-
-    /// Takes in what was read since that moment, unless something was committed meanwhile.
+    /// Takes in what was read since that moment, unless the tables were changed meanwhile.
     pub(super) fn learn(&mut self, since: u64, key: &Key, found: &Found) {
-        if self.commits == since && Self::keeps(key.table) {
+        if self.changes == since {
             self.put(key.clone(), found.clone());
         }
     }
 
-    /// Begins again with nothing: nobody knows what is stored.
+    /// The tables were changed.
     pub(super) fn forget(&mut self) {
-        *self = Self { commits: self.commits + 1, ..Self::default() };
+        self.young.clear();
+        self.old.clear();
+        self.young_bytes = 0;
+        self.changes += 1;
     }
 
     fn put(&mut self, key: Key, found: Found) {
@@ -90,30 +83,16 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_before_a_commit_does_not_hide_it() {
+    fn what_was_read_before_the_tables_were_changed_is_not_kept() {
         let mut recent = Recent::default();
-        let since = recent.commits();
-        recent.committed([(&key("a"), &record(2, 1))]);
+        let since = recent.moment();
         recent.learn(since, &key("a"), &record(1, 1));
-        assert_eq!(recent.get(&key("a")), Some(&record(2, 1)));
-        let since = recent.commits();
-        recent.learn(since, &key("b"), &None);
+        assert_eq!(recent.get(&key("a")), Some(&record(1, 1)));
+        recent.forget();
+        recent.learn(since, &key("b"), &record(1, 1));
+        assert_eq!((recent.get(&key("a")), recent.get(&key("b"))), (None, None));
+        recent.learn(recent.moment(), &key("b"), &None);
         assert_eq!(recent.get(&key("b")), Some(&None));
-    }
-
-    #[test]
-    fn an_old_version_never_comes_back_when_generations_change() {
-        let mut recent = Recent::default();
-        recent.committed([(&key("a"), &record(1, 1))]);
-        recent.committed([(&key("big"), &record(1, GENERATION_BYTES_MAX / 2))]);
-        recent.committed([(&key("bigger"), &record(1, GENERATION_BYTES_MAX / 2))]);
-        recent.committed([(&key("a"), &record(2, 1))]);
-        assert_eq!(recent.get(&key("a")), Some(&record(2, 1)));
-        recent.committed([(&key("big"), &record(2, GENERATION_BYTES_MAX / 2))]);
-        assert_eq!(recent.get(&key("a")), Some(&record(2, 1)));
-        recent.committed([(&key("bigger"), &record(2, GENERATION_BYTES_MAX / 2))]);
-        recent.committed([(&key("big"), &record(3, GENERATION_BYTES_MAX / 2))]);
-        assert_eq!(recent.get(&key("a")), None, "it is forgotten, and not at its first revision again");
     }
 
     #[test]
@@ -121,7 +100,7 @@ mod tests {
         let mut recent = Recent::default();
         for number in 0..100_000_u32 {
             let key = Key { table: Table::Envelopes, key: number.to_be_bytes().to_vec().into() };
-            recent.committed([(&key, &record(1, 2000))]);
+            recent.learn(recent.moment(), &key, &record(1, 2000));
         }
         let held: usize =
             recent.young.iter().chain(&recent.old).map(|(_, found)| found.as_ref().unwrap().value.len()).sum();

@@ -2,7 +2,7 @@
 //! files as they are, goes on behind every damage, and writes nothing.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs::File,
     path::{Path, PathBuf},
 };
@@ -11,8 +11,10 @@ use bytes::Bytes;
 
 use super::{
     OpenError, Record, Table,
-    embedded::{ENGINE_FOLDER, FolderGuard, decode_record, read_witness},
+    engine::{ENGINE_FOLDER, GROUPS},
     files::{Damage, Entry, Folder, Newest, Source},
+    folder::{FolderGuard, read_witness},
+    rows::{SETTLED, decode_group, decode_record, encode_record, group_of_row},
     survey::{self, Survey},
 };
 
@@ -41,16 +43,20 @@ pub enum Found {
     },
 }
 
-/// The newest entry of each key in the journals, by keyspace. As much as a broker has in memory.
-type JournalEntries = BTreeMap<u64, BTreeMap<Bytes, Entry>>;
+/// The newest entry of each key, by keyspace or by table. As much as a broker has in memory.
+type Entries<K> = BTreeMap<K, BTreeMap<Bytes, Entry>>;
 
 /// Reads all of a store, table by table and key by key. No broker may have it open.
 pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenError> {
     let _guard = FolderGuard::take(path)?;
     let folder = Folder::new(path.join(ENGINE_FOLDER));
-    let mut journal = JournalEntries::new();
+    let mut journal = Entries::<u64>::new();
+    let mut rows = BTreeMap::<u64, Vec<Entry>>::new();
     let survey = survey::survey(&folder, |item, seqno, path| {
         let entry = Entry { key: item.key.clone(), seqno, value: item.value, path: path.clone() };
+        if group_of_row(&entry.key).is_some() {
+            rows.entry(item.keyspace).or_default().push(entry.clone());
+        }
         journal.entry(item.keyspace).or_default().insert(item.key, entry);
     });
     survey.damages.iter().for_each(|damage| found(damaged(damage.clone(), None)));
@@ -58,13 +64,73 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
     if survey.is_new {
         return Ok(());
     }
+    let mut pending = Entries::<Table>::new();
+    if let Some(number) = survey.keyspaces.get(GROUPS) {
+        add_settled(rows.remove(number).unwrap_or_default(), &survey.keyspaces, &mut journal);
+        let rows = entries(&folder, *number, None, [journal.remove(number).unwrap_or_default()], &mut found);
+        pending = read_groups(rows, &mut found);
+    }
     for table in Table::ALL {
         if let Some(number) = survey.keyspaces.get(table.name()) {
-            let journal = journal.remove(number).unwrap_or_default();
-            read_table(&folder, *number, table, journal, &mut found);
+            let newer = [journal.remove(number).unwrap_or_default(), pending.remove(&table).unwrap_or_default()];
+            read_table(&folder, *number, table, newer, &mut found);
         }
     }
     Ok(())
+}
+
+/// The rows of groups that are still in the journals have what may be damaged where it was written into its table. A row is
+/// older than that.
+fn add_settled(rows: Vec<Entry>, keyspaces: &HashMap<String, u64>, journal: &mut Entries<u64>) {
+    for Entry { key, seqno, value, path } in rows {
+        let (Some(number), Some(row)) = (group_of_row(&key), value) else { continue };
+        for (key, record) in decode_group(number, &row).unwrap_or_default() {
+            let Some(keyspace) = keyspaces.get(key.table.name()) else { continue };
+            let value = record.map(|record| encode_record(key.table, &key.key, &record).into());
+            let entry = Entry { key: key.key.clone(), seqno, value, path: path.clone() };
+            let known = journal.entry(*keyspace).or_default().entry(key.key).or_insert_with(|| entry.clone());
+            if known.seqno <= seqno {
+                *known = entry;
+            }
+        }
+    }
+}
+
+/// What of the groups may not be in the tables yet.
+fn read_groups(rows: Newest, found: &mut impl FnMut(Found)) -> Entries<Table> {
+    let mut groups = BTreeMap::new();
+    let mut settled = 0;
+    for row in rows {
+        match row {
+            Ok(Entry { key, value: Some(value), path, .. }) => {
+                if key == SETTLED.as_bytes() {
+                    settled = (*value).try_into().map_or(0, u64::from_be_bytes);
+                } else if let Some(number) = group_of_row(&key) {
+                    groups.insert(number, (value, path));
+                }
+            }
+            Ok(_) => {}
+            Err(damage) => found(damaged(damage, None)),
+        }
+    }
+    let mut pending = Entries::<Table>::new();
+    for (number, (row, path)) in groups.range(settled + 1..) {
+        match decode_group(*number, row) {
+            Ok(writes) => {
+                for (key, record) in writes {
+                    let value = record.map(|record| encode_record(key.table, &key.key, &record).into());
+                    // Newer than all that is in a table.
+                    let entry = Entry { key: key.key.clone(), seqno: u64::MAX, value, path: path.clone() };
+                    pending.entry(key.table).or_default().insert(key.key, entry);
+                }
+            }
+            Err(problem) => {
+                let (path, problem) = (path.to_path_buf(), format!("group {number}: {problem}"));
+                found(Found::Damaged { path, table: None, key: Bytes::new(), problem });
+            }
+        }
+    }
+    pending
 }
 
 fn damaged(damage: Damage, table: Option<Table>) -> Found {
@@ -81,24 +147,35 @@ fn check_end(store: &Path, survey: &Survey, found: &mut impl FnMut(Found)) {
     }
 }
 
-fn read_table(
+/// All entries of a keyspace, of its table files and of what is newer.
+fn entries<const N: usize>(
     folder: &Folder,
     keyspace: u64,
-    table: Table,
-    journal: BTreeMap<Bytes, Entry>,
+    table: Option<Table>,
+    newer: [BTreeMap<Bytes, Entry>; N],
     found: &mut impl FnMut(Found),
-) {
+) -> Newest {
     let mut sources = folder.table_sources(keyspace).or_else(|damage| {
-        found(damaged(damage, Some(table)));
+        found(damaged(damage, table));
         // Nobody can say which table files are live: old ones among them are outdone by newer ones.
         folder.all_table_sources(keyspace)
     });
     if let Err(damage) = &sources {
-        found(damaged(damage.clone(), Some(table)));
+        found(damaged(damage.clone(), table));
     }
-    let from_journal: Source = Box::new(journal.into_values().map(Ok));
-    let sources = sources.as_mut().map(std::mem::take).unwrap_or_default().into_iter().chain([from_journal]);
-    for entry in Newest::of(sources.collect()) {
+    let newer = newer.into_iter().map(|entries| -> Source { Box::new(entries.into_values().map(Ok)) });
+    let sources = sources.as_mut().map(std::mem::take).unwrap_or_default().into_iter().chain(newer);
+    Newest::of(sources.collect())
+}
+
+fn read_table(
+    folder: &Folder,
+    keyspace: u64,
+    table: Table,
+    newer: [BTreeMap<Bytes, Entry>; 2],
+    found: &mut impl FnMut(Found),
+) {
+    for entry in entries(folder, keyspace, Some(table), newer, found) {
         let Entry { key, value, path, .. } = match entry {
             Ok(entry) => entry,
             Err(damage) => {

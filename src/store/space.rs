@@ -16,7 +16,7 @@ use std::{
 
 use fjall::Keyspace;
 
-use super::Table;
+use super::{Table, engine::go_behind};
 
 /// A table smaller than this is not worth it.
 const TABLE_BYTES_MIN: u64 = 32 * 1024 * 1024;
@@ -33,55 +33,80 @@ const FLUSH_LOOK: Duration = Duration::from_millis(50);
 /// What was removed and may still take space.
 #[derive(Default)]
 pub(super) struct Space {
-    removals: [AtomicU64; Table::ALL.len()],
-    is_merging: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     merging: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Space {
-    /// A record was removed.
-    pub(super) fn removed(&self, table: Table) {
-        self.removals[table as usize].fetch_add(1, Ordering::Relaxed);
-    }
+#[derive(Default)]
+struct Shared {
+    removals: [AtomicU64; Table::ALL.len()],
+    is_merging: AtomicBool,
+    /// Somebody wants all in which anything was removed, and it was being merged.
+    once_more: AtomicBool,
+}
 
-    /// Whether tables are being merged.
-    pub(super) fn is_being_given_back(&self) -> bool {
-        self.is_merging.load(Ordering::Acquire)
-    }
-
-    /// Merges the tables that are worth it; or all in which anything was removed. `groups` is written with every group.
-    pub(super) fn give_back(&self, tables: &[Keyspace], groups: &Keyspace, even_a_little: bool) {
-        if self.is_being_given_back() {
-            return;
-        }
-        let is_worth_it = |table: Table| {
-            let (removals, keyspace) = (self.removals[table as usize].load(Ordering::Relaxed), &tables[table as usize]);
+impl Shared {
+    /// Tables that are worth it; or all in which anything was removed. They begin to count anew.
+    fn choose(&self, tables: &[Keyspace], even_a_little: bool) -> Vec<Keyspace> {
+        let is_worth_it = |table: &Table| {
+            let (removals, keyspace) =
+                (self.removals[*table as usize].load(Ordering::Relaxed), &tables[*table as usize]);
             removals > 0
                 && keyspace.disk_space() >= TABLE_BYTES_MIN
                 && (even_a_little || removals * REMOVALS_WEIGHT >= keyspace.approximate_len() as u64)
         };
-        let chosen: Vec<Table> = Table::ALL.into_iter().filter(|table| is_worth_it(*table)).collect();
-        if chosen.is_empty() {
+        let chosen = Table::ALL.into_iter().filter(is_worth_it);
+        let taken = chosen.inspect(|table| self.removals[*table as usize].store(0, Ordering::Relaxed));
+        taken.map(|table| tables[table as usize].clone()).collect()
+    }
+}
+
+impl Space {
+    /// How many records were removed from each table, to be counted up.
+    pub(super) fn removals(&self) -> &[AtomicU64] {
+        &self.shared.removals
+    }
+
+    /// Whether tables are being merged.
+    pub(super) fn is_being_given_back(&self) -> bool {
+        self.shared.is_merging.load(Ordering::Acquire)
+    }
+
+    /// Merges the tables that are worth it; or all in which anything was removed, also while some are being merged.
+    /// `groups` is written with every group.
+    pub(super) fn give_back(&self, tables: &[Keyspace], groups: &Keyspace, even_a_little: bool) {
+        if even_a_little {
+            self.shared.once_more.store(true, Ordering::Release);
+        }
+        if self.shared.is_merging.swap(true, Ordering::AcqRel) {
             return;
         }
-        let keyspaces: Vec<Keyspace> = chosen.iter().map(|table| tables[*table as usize].clone()).collect();
-        chosen.iter().for_each(|table| self.removals[*table as usize].store(0, Ordering::Relaxed));
+        let first = self.shared.choose(tables, self.shared.once_more.swap(false, Ordering::AcqRel));
+        if first.is_empty() {
+            self.shared.is_merging.store(false, Ordering::Release);
+            return;
+        }
         self.wait();
-        let (is_merging, groups) = (self.is_merging.clone(), groups.clone());
-        is_merging.store(true, Ordering::Release);
+        let (shared, tables, groups) = (self.shared.clone(), tables.to_vec(), groups.clone());
         let merge = move || {
-            keyspaces.iter().for_each(merge);
+            go_behind();
+            let mut chosen = first;
+            while !chosen.is_empty() {
+                chosen.iter().for_each(merge);
+                let once_more = shared.once_more.swap(false, Ordering::AcqRel);
+                chosen = if once_more { shared.choose(&tables, true) } else { Vec::new() };
+            }
             // fjall deletes the files that were merged when something was written since, and a memtable begins anew.
             if let Err(error) = groups.insert(MERGED, []).and_then(|()| groups.rotate_memtable()) {
                 tracing::warn!(%error, "failed to have merged files deleted");
             }
-            drop((keyspaces, groups));
-            is_merging.store(false, Ordering::Release);
+            drop((tables, groups));
+            shared.is_merging.store(false, Ordering::Release);
         };
         match std::thread::Builder::new().name("baton-merge".to_owned()).spawn(merge) {
             Ok(thread) => *self.merging.lock().expect("no holder panics") = Some(thread),
             Err(error) => {
-                self.is_merging.store(false, Ordering::Release);
+                self.shared.is_merging.store(false, Ordering::Release);
                 tracing::warn!(%error, "failed to start a thread that gives space back");
             }
         }

@@ -11,8 +11,9 @@ use std::{
 
 use super::{
     Table,
-    embedded::{GROUPS, LAST_GROUP},
-    files::{Damage, Folder, Item, Newest},
+    engine::GROUPS,
+    files::{Damage, Entry, Folder, Item, Newest},
+    rows::group_proven,
 };
 
 /// What was seen.
@@ -94,10 +95,9 @@ pub(super) fn cut_behind(folder: &Folder, last: u64) -> Result<(), Damage> {
     folder.cut_behind(last, |item| group_number(item).filter(|_| item.keyspace == groups))
 }
 
-/// The group that an item of the journal ends, if it ends one.
-pub(super) fn group_number(item: &Item) -> Option<u64> {
-    let value = item.value.as_deref().filter(|_| item.key == LAST_GROUP.as_bytes())?;
-    value.try_into().ok().map(u64::from_be_bytes)
+/// The group that an item of the journal proves to have been written, if it is one of the keyspace of groups.
+fn group_number(item: &Item) -> Option<u64> {
+    group_proven(&item.key, item.value.as_deref())
 }
 
 fn last_group_in_tables(folder: &Folder, groups: u64, damages: &mut Vec<Damage>) -> u64 {
@@ -111,10 +111,7 @@ fn last_group_in_tables(folder: &Folder, groups: u64, damages: &mut Vec<Damage>)
     let mut last = 0;
     for entry in Newest::of(sources) {
         match entry {
-            Ok(entry) if entry.key == LAST_GROUP.as_bytes() => {
-                last = entry.value.and_then(|value| (*value).try_into().ok()).map_or(0, u64::from_be_bytes);
-            }
-            Ok(_) => {}
+            Ok(Entry { key, value, .. }) => last = group_proven(&key, value.as_deref()).unwrap_or(0).max(last),
             Err(damage) => damages.push(damage),
         }
     }

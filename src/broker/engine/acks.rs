@@ -128,7 +128,7 @@ impl Engine {
     pub(super) fn put_back(&mut self, agent: &AgentId, mut letter: Letter, wait: Duration, now: Timestamp) {
         letter.not_before = now.plus(wait.min(RETRY_AFTER_MAX));
         let mut draft = self.draft();
-        draft.put_new(letter_key(agent, letter.sequence), encode_letter(&letter));
+        draft.put_over(letter_key(agent, letter.sequence), encode_letter(&letter));
         draft.acts.push(Act::LetterPutBack { agent: agent.clone(), letter });
         self.seal(draft);
     }

@@ -70,23 +70,28 @@ impl Draft {
     /// Writes a new version of a record that was read for this draft.
     pub(super) fn put(&mut self, key: Key, value: Bytes, before: Option<&Record>) {
         let revision = before.map_or(0, |record| record.revision) + 1;
-        self.write(key, Some(Record { revision, value }));
+        self.write(key, Some(Record { revision, value }), before.is_none());
     }
 
-    /// Writes a record under a key that nobody else uses.
+    /// Writes a record under a key that was never used.
     pub(super) fn put_new(&mut self, key: Key, value: Bytes) {
-        self.write(key, Some(Record { revision: 1, value }));
+        self.write(key, Some(Record { revision: 1, value }), true);
+    }
+
+    /// Writes a record that may be there already. Nobody compares its revision.
+    pub(super) fn put_over(&mut self, key: Key, value: Bytes) {
+        self.write(key, Some(Record { revision: 1, value }), false);
     }
 
     /// Sees to it that something is removed when it was kept for its time.
     pub(super) fn keep(&mut self, kind: Kept, since: Timestamp, what: &[u8]) {
         let key = kind.key(since, what);
-        self.put_new(key.clone(), Bytes::new());
+        self.put_over(key.clone(), Bytes::new());
         self.acts.push(Act::Kept { kind, key, since });
     }
 
     pub(super) fn delete(&mut self, key: Key) {
-        self.write(key, None);
+        self.write(key, None, false);
     }
 
     /// How many records it writes.
@@ -94,8 +99,8 @@ impl Draft {
         self.change.writes.len()
     }
 
-    fn write(&mut self, key: Key, record: Option<Record>) {
-        self.change.writes.push(Write { key, record });
+    fn write(&mut self, key: Key, record: Option<Record>, is_new: bool) {
+        self.change.writes.push(Write { key, record, is_new });
     }
 }
 
@@ -129,8 +134,6 @@ pub(super) struct Group {
     written: KeyMap<Option<Record>>,
     /// The mailboxes' timers as the group has them.
     mail_timers: HashMap<AgentId, Option<Timestamp>>,
-    /// When the first of the letters expires that it puts into a mailbox.
-    first_expiries: HashMap<AgentId, Timestamp>,
     /// Changes from here on belong to the command in hand.
     open_from: usize,
     open_acts: Vec<Act>,
@@ -159,7 +162,7 @@ impl Group {
 
     pub(super) fn put_unconditionally(&mut self, key: Key, value: Bytes) {
         self.close(None);
-        let write = Write { key, record: Some(Record { revision: 1, value }) };
+        let write = Write { key, record: Some(Record { revision: 1, value }), is_new: false };
         self.changes.push(Change { expectations: Vec::new(), writes: vec![write] });
         self.close(None);
     }
@@ -208,13 +211,8 @@ impl Engine {
             self.group.changes.push(draft.change);
         }
         for act in &draft.acts {
-            match act {
-                Act::MailTimer { agent, at } => drop(self.group.mail_timers.insert(agent.clone(), *at)),
-                Act::LetterStored { agent, letter } => {
-                    let first = self.group.first_expiries.entry(agent.clone()).or_insert(letter.expires_at);
-                    *first = letter.expires_at.min(*first);
-                }
-                _ => {}
+            if let Act::MailTimer { agent, at } = act {
+                self.group.mail_timers.insert(agent.clone(), *at);
             }
         }
         self.group.open_acts.extend(draft.acts);
@@ -229,8 +227,13 @@ impl Engine {
     }
 
     /// When the first letter expires of those that the group puts into a mailbox.
-    pub(super) fn first_expiry_of_group(&self, agent: &AgentId) -> Option<Timestamp> {
-        self.group.first_expiries.get(agent).copied()
+    pub(super) fn first_expiry_of_group(&self, to: &AgentId) -> Option<Timestamp> {
+        let acts = self.group.tickets.iter().flat_map(|ticket| &ticket.acts).chain(&self.group.open_acts);
+        let expiry = |act: &Act| match act {
+            Act::LetterStored { agent, letter } if agent == to => Some(letter.expires_at),
+            _ => None,
+        };
+        acts.filter_map(expiry).min()
     }
 
     /// Ends a command in hand that nobody waits for.

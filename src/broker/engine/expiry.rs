@@ -137,7 +137,7 @@ impl Engine {
         let mut draft = self.draft();
         draft.delete(records::mail_timer_key(*timer, agent));
         if let Some(at) = next {
-            draft.put_new(records::mail_timer_key(at, agent), bytes::Bytes::new());
+            draft.put_over(records::mail_timer_key(at, agent), bytes::Bytes::new());
         }
         draft.acts.push(Act::MailTimer { agent: agent.clone(), at: next });
         self.seal(draft);

@@ -256,7 +256,10 @@ impl Engine {
                 // Its owner is in it, so that a start need not read the handoffs to know how many each has open.
                 Some(at) if was_due.is_none_or(|before| at < before) => {
                     let (key, value) = handoff_timer(at, handoff.id, &sender);
-                    draft.put_new(key, value);
+                    match was_due {
+                        None => draft.put_new(key, value),
+                        Some(_) => draft.put_over(key, value),
+                    }
                 }
                 Some(_) => {} // what is stored fires too early, and the deadline is looked up then
                 None => draft.delete(handoff_timer_key(handoff.id)),
@@ -470,7 +473,7 @@ impl Engine {
         draft.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
         let at = letter.expires_at;
         if self.mail_timer(&agent).is_none_or(|timer| at < timer) {
-            draft.put_new(mail_timer_key(at, &agent), bytes::Bytes::new());
+            draft.put_over(mail_timer_key(at, &agent), bytes::Bytes::new());
             draft.acts.push(Act::MailTimer { agent: agent.clone(), at: Some(at) });
         }
         draft.acts.push(Act::LetterStored { agent, letter });

@@ -72,7 +72,7 @@ impl Engine {
         draft.put_new(RemovedTaskRecord::key(&task), left.encode());
         if let Some(next) = self.remove_entries(&mut draft, &task, entries, 1)? {
             let key = Kept::Rest.key(now, task.as_str().as_bytes());
-            draft.put_new(key.clone(), rest_value(next));
+            draft.put_over(key.clone(), rest_value(next));
             draft.acts.push(Act::Kept { kind: Kept::Rest, key, since: now });
         }
         self.removals.bytes_over = self.removals.bytes_over.saturating_sub(bytes + TASK_BYTES);

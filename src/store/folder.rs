@@ -1,0 +1,252 @@
+//! A store's folder, around fjall's files: what says whether it may be opened, and by whom.
+//!
+//! - `FORMAT` says what wrote it; an unknown one is refused and nothing is touched,
+//! - `LOCK` is held as long as the store is open, with the process id of its holder,
+//! - `witness` has the number of the last group. The store knows the number of its last group too: if it is lower than the
+//!   witness's, groups that were answered are gone, and the store does not open.
+
+use std::{
+    fs::{self, File, TryLockError},
+    io::{self, Read, Seek, Write as _},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use super::files::Damage;
+
+/// What this version writes into `FORMAT`.
+const FORMAT: &str = "baton-store 5\n";
+const WITNESS_MAGIC: &[u8; 8] = b"batonwit";
+/// A store that failed to write takes writes again once there is room for this much.
+const ROOM_BYTES: usize = 16 * 1024 * 1024;
+pub(super) const ROOM_FILE: &str = "room";
+
+/// Failed to open a store.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another broker has it.
+    #[error(
+        "failed to open the store in {}: another broker has it (process {pid}); stop that one, or name another folder \
+         with --data",
+        path.display()
+    )]
+    InUse {
+        /// The folder.
+        path: PathBuf,
+        /// The other's process id, or "unknown".
+        pid: String,
+    },
+    /// Written by another version.
+    #[error(
+        "failed to open the store in {}: its format is {found:?}, and this version knows only {:?}; use the version \
+         that wrote it, or name another folder with --data",
+        path.display(),
+        FORMAT.trim_end()
+    )]
+    Format {
+        /// The folder.
+        path: PathBuf,
+        /// What its FORMAT says.
+        found: String,
+    },
+    /// Something is in the folder, but not a store.
+    #[error("failed to open the store in {}: the folder is not empty and has no FORMAT file", path.display())]
+    NotAStore {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Groups are gone.
+    #[error(
+        "failed to open the store in {}: the journal {} is damaged: it ends at group {store}, but group {witness} was \
+         written; nothing was changed. Restore the folder from a backup, or see what can be read with `baton store \
+         check` and save it with `baton store export`",
+        path.display(), journal.display()
+    )]
+    LostWrites {
+        /// The folder.
+        path: PathBuf,
+        /// The damaged file.
+        journal: PathBuf,
+        /// The last group that is there.
+        store: u64,
+        /// The last group that was written.
+        witness: u64,
+    },
+    /// A file is not what was written.
+    #[error(
+        "failed to open the store: {} is damaged: {problem}; nothing was changed. Restore the folder from a backup, or \
+         see what can be read with `baton store check` and save it with `baton store export`",
+        path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A file cannot be read or written.
+    #[error("failed to open the store: {}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// fjall cannot open it, though all that was looked at is whole.
+    #[error(
+        "failed to open the store: fjall cannot open {}: {source}. Restore the folder from a backup, or see what can be \
+         read with `baton store check` and save it with `baton store export`",
+        path.display()
+    )]
+    Engine {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl OpenError {
+    /// Whether what is on disk is not what was written, and trying again is of no use.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::LostWrites { .. } | Self::Damaged { .. })
+    }
+}
+
+impl From<Damage> for OpenError {
+    fn from(damage: Damage) -> Self {
+        Self::Damaged { path: damage.path, problem: damage.problem }
+    }
+}
+
+/// Holds a folder so that no broker opens it meanwhile, without opening it and without changing anything.
+pub(super) struct FolderGuard {
+    _lock: Option<File>,
+}
+
+impl FolderGuard {
+    /// Only of a folder that has a store of this version.
+    pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
+        let format_path = path.join("FORMAT");
+        let found = fs::read(&format_path).map_err(|source| OpenError::File { path: format_path, source })?;
+        compare_format(path, &found)?;
+        let lock_path = path.join("LOCK");
+        let error = |source| OpenError::File { path: lock_path.clone(), source };
+        let mut lock = match File::open(&lock_path) {
+            // Nobody ever had it open, or it is a copy of one.
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Self { _lock: None }),
+            opened => opened.map_err(error)?,
+        };
+        match lock.try_lock_shared() {
+            Ok(()) => Ok(Self { _lock: Some(lock) }),
+            Err(TryLockError::WouldBlock) => Err(in_use(path, &mut lock)),
+            Err(TryLockError::Error(source)) => Err(error(source)),
+        }
+    }
+}
+
+pub(super) fn check_format(path: &Path) -> Result<(), OpenError> {
+    let format_path = path.join("FORMAT");
+    let error = |source| OpenError::File { path: format_path.clone(), source };
+    match fs::read(&format_path) {
+        Ok(found) => compare_format(path, &found),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+            // Complete or absent, never half: written beside it, synced, renamed. The draft may be there from a start that
+            // was cut off.
+            let draft = path.join("FORMAT.new");
+            let is_other = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != draft);
+            if fs::read_dir(path).map_err(error)?.any(is_other) {
+                return Err(OpenError::NotAStore { path: path.into() });
+            }
+            let written = File::create(&draft).and_then(|mut file| {
+                file.write_all(FORMAT.as_bytes())?;
+                file.sync_all()?;
+                fs::rename(&draft, &format_path)?;
+                File::open(path)?.sync_all()
+            });
+            written.map_err(error)
+        }
+        Err(other) => Err(error(other)),
+    }
+}
+
+fn compare_format(path: &Path, found: &[u8]) -> Result<(), OpenError> {
+    if found == FORMAT.as_bytes() {
+        return Ok(());
+    }
+    let found = String::from_utf8_lossy(found).trim_end().chars().take(80).collect();
+    Err(OpenError::Format { path: path.into(), found })
+}
+
+fn in_use(path: &Path, lock: &mut File) -> OpenError {
+    let mut pid = String::new();
+    let read = lock.read_to_string(&mut pid);
+    let known = read.is_ok() && !pid.trim().is_empty();
+    let pid = if known { pid.trim().to_owned() } else { "unknown".to_owned() };
+    OpenError::InUse { path: path.into(), pid }
+}
+
+pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
+    let lock_path = path.join("LOCK");
+    let error = |source| OpenError::File { path: lock_path.clone(), source };
+    let mut file =
+        File::options().read(true).write(true).create(true).truncate(false).open(&lock_path).map_err(error)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(in_use(path, &mut file)),
+        Err(TryLockError::Error(source)) => return Err(error(source)),
+    }
+    let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+    written.map_err(error)?;
+    Ok(file)
+}
+
+pub(super) fn open_witness(path: &Path) -> io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// How many groups were committed in this folder since it was made, each with one sync. Can be read while a broker has it.
+pub fn groups_committed(path: &Path) -> Option<u64> {
+    read_witness(&File::open(path.join("witness")).ok()?)
+}
+
+/// The number in the witness file, if it is whole.
+pub(super) fn read_witness(file: &File) -> Option<u64> {
+    let mut stored = [0; 20];
+    file.read_exact_at(&mut stored, 0).ok()?;
+    let number = u64::from_be_bytes(stored[8..16].try_into().expect("8 bytes"));
+    (stored == encode_witness(number)).then_some(number)
+}
+
+pub(super) fn encode_witness(number: u64) -> [u8; 20] {
+    let mut stored = [0; 20];
+    stored[..8].copy_from_slice(WITNESS_MAGIC);
+    stored[8..16].copy_from_slice(&number.to_be_bytes());
+    let checksum = crc32c::crc32c(&stored[..16]);
+    stored[16..].copy_from_slice(&checksum.to_be_bytes());
+    stored
+}
+
+/// Writes a file as large as what may be written next, and removes it. Not of zeros: some disks do not store those.
+pub(super) fn make_sure_of_room(path: &Path) -> Result<(), OpenError> {
+    let file_path = path.join(ROOM_FILE);
+    let mut number = 1_u64;
+    let noise = std::iter::repeat_with(|| {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        number.to_le_bytes()
+    });
+    let chunk: Vec<u8> = noise.take(64 * 1024 / 8).flatten().collect();
+    let written = File::create(&file_path).and_then(|mut file| {
+        (0..ROOM_BYTES / chunk.len()).try_for_each(|_| file.write_all(&chunk))?;
+        file.sync_all()
+    });
+    let removed = remove_room(path);
+    written.and(removed).map_err(|source| OpenError::File { path: file_path, source })
+}
+
+pub(super) fn remove_room(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path.join(ROOM_FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}

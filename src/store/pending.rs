@@ -1,0 +1,298 @@
+//! What is committed and not yet in its tables, in memory.
+//!
+//! Owns which version of a record is the newest of those that are pending. A store writes a group as one row, and its
+//! records into their tables later, many at a time and each once: most of what a broker writes is soon written again, or
+//! removed. Must not know where anything lies on disk.
+
+use std::{cmp::Ordering, collections::BTreeMap, convert::Infallible, ops::Bound, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{Key, KeyRange, Order, Record, Table, Write};
+
+/// Bytes of records, with what they take in memory, at which a layer is to be written into the tables. Few where tests run, so
+/// that it happens in them.
+const LAYER_BYTES_MAX: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 16 * 1024 * 1024 };
+/// Bytes of rows of groups at which it is: they are read again at a start.
+const ROWS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What an entry takes beside its key and its value.
+const ENTRY_BYTES: usize = 160;
+
+struct Latest {
+    /// `None`: it is deleted.
+    record: Option<Record>,
+    /// The tables have nothing under this key, nor has an older layer.
+    is_new: bool,
+}
+
+/// Records in the order of their keys. `None`: deleted.
+type Found<'a> = Box<dyn Iterator<Item = Result<(Bytes, Option<Record>), Infallible>> + 'a>;
+
+/// The newest versions of what some groups, one after the other, have written.
+#[derive(Default)]
+pub(super) struct Layer {
+    tables: [BTreeMap<Bytes, Latest>; Table::ALL.len()],
+    bytes: usize,
+    rows_bytes: usize,
+    groups: Option<(u64, u64)>,
+}
+
+impl Layer {
+    fn put(&mut self, key: &Key, record: Option<&Record>, is_new: bool) {
+        let bytes = |record: &Option<Record>| {
+            ENTRY_BYTES + key.key.len() + record.as_ref().map_or(0, |record| record.value.len())
+        };
+        let table = &mut self.tables[key.table as usize];
+        match table.get_mut(&key.key) {
+            Some(latest) => {
+                self.bytes -= bytes(&latest.record);
+                if record.is_none() && latest.is_new {
+                    table.remove(&key.key);
+                    return;
+                }
+                latest.record = record.cloned();
+                self.bytes += bytes(&latest.record);
+            }
+            None => {
+                let latest = Latest { record: record.cloned(), is_new };
+                self.bytes += bytes(&latest.record);
+                table.insert(key.key.clone(), latest);
+            }
+        }
+    }
+
+    fn wrote(&mut self, group: u64, row_bytes: usize) {
+        self.rows_bytes += row_bytes;
+        let first = self.groups.map_or(group, |(first, _)| first);
+        self.groups = Some((first, group));
+    }
+
+    /// All of it, table by table and key by key. `None`: it is deleted.
+    pub(super) fn records(&self) -> impl Iterator<Item = (Table, &Bytes, Option<&Record>)> {
+        let of_table = |(table, records): (Table, _)| {
+            BTreeMap::iter(records).map(move |(key, latest): (_, &Latest)| (table, key, latest.record.as_ref()))
+        };
+        Table::ALL.into_iter().zip(&self.tables).flat_map(of_table)
+    }
+
+    /// The first and the last group whose writes it has.
+    pub(super) fn groups(&self) -> Option<(u64, u64)> {
+        self.groups
+    }
+
+    fn range(&self, table: Table, range: &KeyRange, order: Order) -> Found<'_> {
+        if is_empty(range) {
+            return Box::new(std::iter::empty());
+        }
+        let found = self.tables[table as usize].range::<Bytes, _>(range.clone());
+        let found = found.map(|(key, latest)| Ok((key.clone(), latest.record.clone())));
+        match order {
+            Order::Ascending => Box::new(found),
+            Order::Descending => Box::new(found.rev()),
+        }
+    }
+}
+
+/// Whether no key can be in it; a `BTreeMap` does not take such a range.
+fn is_empty((start, end): &KeyRange) -> bool {
+    match (start, end) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => start >= end,
+    }
+}
+
+/// Two sources in the same order as one. Where both have a key, the newer one counts.
+pub(super) fn layered<V, E>(
+    newer: impl Iterator<Item = Result<(Bytes, V), E>>,
+    older: impl Iterator<Item = Result<(Bytes, V), E>>,
+    order: Order,
+) -> impl Iterator<Item = Result<(Bytes, V), E>> {
+    let (mut newer, mut older) = (newer.peekable(), older.peekable());
+    std::iter::from_fn(move || {
+        let first = match (newer.peek(), older.peek()) {
+            (Some(Err(_)), _) | (_, None) => Ordering::Less,
+            (None, _) | (_, Some(Err(_))) => Ordering::Greater,
+            (Some(Ok((newer, _))), Some(Ok((older, _)))) if order == Order::Ascending => newer.cmp(older),
+            (Some(Ok((newer, _))), Some(Ok((older, _)))) => older.cmp(newer),
+        };
+        match first {
+            Ordering::Less => newer.next(),
+            Ordering::Greater => older.next(),
+            Ordering::Equal => {
+                older.next();
+                newer.next()
+            }
+        }
+    })
+}
+
+/// The layer that is written to, and perhaps an older one that is being written into the tables.
+#[derive(Default)]
+pub(super) struct Pending {
+    young: Layer,
+    settling: Option<Arc<Layer>>,
+}
+
+impl Pending {
+    /// What is pending for a key; `Some(None)`: it is deleted; `None`: the tables know.
+    pub(super) fn get(&self, key: &Key) -> Option<&Option<Record>> {
+        let layers = [Some(&self.young), self.settling.as_deref()];
+        let mut found = layers.into_iter().flatten().filter_map(|layer| layer.tables[key.table as usize].get(&key.key));
+        found.next().map(|latest| &latest.record)
+    }
+
+    /// What is pending in a range: as much as can matter to one who takes `limit` records, deleted ones not counted.
+    pub(super) fn range(
+        &self,
+        table: Table,
+        range: &KeyRange,
+        order: Order,
+        limit: usize,
+    ) -> Vec<(Bytes, Option<Record>)> {
+        let young = self.young.range(table, range, order);
+        let settling: Found<'_> = match &self.settling {
+            Some(layer) => layer.range(table, range, order),
+            None => Box::new(std::iter::empty()),
+        };
+        let mut records = 0;
+        let is_enough = |(_, record): &(Bytes, Option<Record>)| {
+            let is_enough = records >= limit;
+            records += usize::from(record.is_some());
+            !is_enough
+        };
+        layered(young, settling, order)
+            .map(|found| found.unwrap_or_else(|never| match never {}))
+            .take_while(is_enough)
+            .collect()
+    }
+
+    /// Takes in a group that is on disk.
+    pub(super) fn committed(&mut self, group: u64, writes: &[&Write], row_bytes: usize) {
+        self.young.wrote(group, row_bytes);
+        writes.iter().for_each(|write| self.young.put(&write.key, write.record.as_ref(), write.is_new));
+    }
+
+    /// Takes in a group that was found on disk. Some of it may be in the tables already.
+    pub(super) fn found(&mut self, group: u64, writes: &[(Key, Option<Record>)], row_bytes: usize) {
+        self.young.wrote(group, row_bytes);
+        writes.iter().for_each(|(key, record)| self.young.put(key, record.as_ref(), false));
+    }
+
+    /// Whether it is time to write the young layer into the tables.
+    pub(super) fn is_full(&self) -> bool {
+        self.fullness() >= 1.0
+    }
+
+    /// How much of the young layer is used, 1 when it is full.
+    pub(super) fn fullness(&self) -> f64 {
+        let part = |bytes: usize, most: usize| bytes as f64 / most as f64;
+        part(self.young.bytes, LAYER_BYTES_MAX).max(part(self.young.rows_bytes, ROWS_BYTES_MAX))
+    }
+
+    /// Begins to write the young layer into the tables. Nothing else may be settling.
+    pub(super) fn settle(&mut self) -> Arc<Layer> {
+        debug_assert!(self.settling.is_none(), "one at a time");
+        let layer = Arc::new(std::mem::take(&mut self.young));
+        self.settling = Some(layer.clone());
+        layer
+    }
+
+    /// The tables have all of the layer that was settling.
+    pub(super) fn settled(&mut self) {
+        self.settling = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(key: &'static str, record: Option<u64>, is_new: bool) -> Write {
+        let record = record.map(|revision| Record { revision, value: Bytes::from_static(b"value") });
+        Write { key: Key { table: Table::Mailbox, key: Bytes::from_static(key.as_bytes()) }, record, is_new }
+    }
+
+    fn commit(pending: &mut Pending, group: u64, writes: &[Write]) {
+        pending.committed(group, &writes.iter().collect::<Vec<_>>(), 100);
+    }
+
+    fn revision(pending: &Pending, key: &'static str) -> Option<Option<u64>> {
+        let found = pending.get(&write(key, None, false).key);
+        found.map(|record| record.as_ref().map(|record| record.revision))
+    }
+
+    fn scanned(pending: &Pending, order: Order, limit: usize) -> Vec<(String, Option<u64>)> {
+        let found = pending.range(Table::Mailbox, &(Bound::Unbounded, Bound::Unbounded), order, limit);
+        let shown = |(key, record): (Bytes, Option<Record>)| {
+            (String::from_utf8(key.to_vec()).unwrap(), record.map(|record| record.revision))
+        };
+        found.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn what_is_new_and_removed_before_it_is_settled_leaves_nothing() {
+        let mut pending = Pending::default();
+        commit(&mut pending, 1, &[write("a", Some(1), true), write("b", Some(1), false)]);
+        commit(&mut pending, 2, &[write("a", Some(2), false), write("b", Some(2), false)]);
+        commit(&mut pending, 3, &[write("a", None, false), write("b", None, false)]);
+        assert_eq!((revision(&pending, "a"), revision(&pending, "b")), (None, Some(None)));
+        let layer = pending.settle();
+        assert_eq!(layer.records().map(|(_, key, record)| (&key[..], record)).collect::<Vec<_>>(), [(&b"b"[..], None)]);
+        assert_eq!(layer.groups(), Some((1, 3)));
+    }
+
+    #[test]
+    fn a_removal_is_not_forgotten_because_the_key_is_used_again() {
+        let mut pending = Pending::default();
+        commit(&mut pending, 1, &[write("in the tables", None, false)]);
+        commit(&mut pending, 2, &[write("in the tables", Some(1), true)]);
+        commit(&mut pending, 3, &[write("in the tables", None, false)]);
+        assert_eq!(revision(&pending, "in the tables"), Some(None));
+    }
+
+    #[test]
+    fn what_was_found_on_disk_may_be_in_the_tables_already() {
+        let mut pending = Pending::default();
+        pending.found(1, &[(write("a", None, false).key, Some(Record { revision: 1, value: Bytes::new() }))], 100);
+        commit(&mut pending, 2, &[write("a", None, false)]);
+        assert_eq!(revision(&pending, "a"), Some(None));
+    }
+
+    #[test]
+    fn the_young_layer_hides_the_one_that_is_settling() {
+        let mut pending = Pending::default();
+        commit(&mut pending, 1, &["a", "b", "c", "d"].map(|key| write(key, Some(1), true)));
+        pending.settle();
+        commit(&mut pending, 2, &[write("a", Some(2), false), write("b", None, false), write("e", Some(1), true)]);
+        assert_eq!(revision(&pending, "a"), Some(Some(2)));
+        assert_eq!(revision(&pending, "b"), Some(None));
+        assert_eq!(revision(&pending, "c"), Some(Some(1)));
+        let all = [("a", Some(2)), ("b", None), ("c", Some(1)), ("d", Some(1)), ("e", Some(1))];
+        let mut all = all.map(|(key, revision)| (key.to_owned(), revision)).to_vec();
+        assert_eq!(scanned(&pending, Order::Ascending, 9), all);
+        assert_eq!(scanned(&pending, Order::Ascending, 2), all[..3]);
+        all.reverse();
+        assert_eq!(scanned(&pending, Order::Descending, 3), all[..3]);
+        pending.settled();
+        assert_eq!(
+            scanned(&pending, Order::Ascending, 9),
+            [("a".into(), Some(2)), ("b".into(), None), ("e".into(), Some(1))]
+        );
+    }
+
+    #[test]
+    fn it_counts_what_it_holds_and_what_is_to_be_read_again_at_a_start() {
+        let mut pending = Pending::default();
+        for round in 1..=100 {
+            commit(&mut pending, 2 * round, &[write("a", Some(1), true)]);
+            commit(&mut pending, 2 * round + 1, &[write("a", None, false)]);
+        }
+        assert_eq!((pending.young.bytes, pending.young.rows_bytes), (0, 20_000));
+        commit(&mut pending, 300, &[write("a", Some(1), true)]);
+        assert_eq!(pending.young.bytes, ENTRY_BYTES + 1 + 5);
+        assert!(!pending.is_full());
+        pending.found(301, &[], ROWS_BYTES_MAX);
+        assert!(pending.is_full());
+    }
+}

@@ -1,0 +1,190 @@
+//! How records and groups lie on disk.
+//!
+//! A record, under its own key in its table:
+//!
+//! ```text
+//! format 1 (u8), revision (u64), CRC-32C of table, key, revision and value (u32), value
+//! ```
+//!
+//! A group, under its number (u64) in the keyspace `groups`, as long as its writes are not in their tables:
+//!
+//! ```text
+//! format 1 (u8), CRC-32C of the number and all that follows (u32), and for each write:
+//! table (u8, the place in `Table::ALL`), length of the key (u32), key, revision (u64, 0: deleted),
+//! and if it is not deleted: length of the value (u32), value
+//! ```
+//!
+//! All numbers are big-endian.
+
+use bytes::Bytes;
+
+use super::{Key, Record, Table, Write};
+
+const RECORD_FORMAT: u8 = 1;
+const RECORD_HEAD: usize = 13;
+const GROUP_FORMAT: u8 = 1;
+const GROUP_HEAD: usize = 5;
+/// What a write of a group takes beside its key and its value.
+const WRITE_HEAD: usize = 17;
+/// The key in `groups` under which the number of the last group lies that is wholly in the tables.
+pub(super) const SETTLED: &str = "settled";
+
+pub(super) fn encode_record(table: Table, key: &[u8], record: &Record) -> Vec<u8> {
+    let mut stored = Vec::with_capacity(RECORD_HEAD + record.value.len());
+    stored.push(RECORD_FORMAT);
+    stored.extend_from_slice(&record.revision.to_be_bytes());
+    stored.extend_from_slice(&checksum(table, key, record.revision, &record.value).to_be_bytes());
+    stored.extend_from_slice(&record.value);
+    stored
+}
+
+pub(super) fn decode_record(table: Table, key: &[u8], stored: &Bytes) -> Result<Record, &'static str> {
+    if stored.len() < RECORD_HEAD {
+        return Err("it is too short");
+    }
+    if stored[0] != RECORD_FORMAT {
+        return Err("its format is not known");
+    }
+    let revision = u64::from_be_bytes(stored[1..9].try_into().expect("8 bytes"));
+    let expected = u32::from_be_bytes(stored[9..RECORD_HEAD].try_into().expect("4 bytes"));
+    let value = stored.slice(RECORD_HEAD..);
+    if checksum(table, key, revision, &value) != expected {
+        return Err("its checksum is wrong");
+    }
+    Ok(Record { revision, value })
+}
+
+/// Over table and key too: a value in the wrong place is as wrong as a damaged one.
+fn checksum(table: Table, key: &[u8], revision: u64, value: &[u8]) -> u32 {
+    let mut sum = crc32c::crc32c(table.name().as_bytes());
+    for part in [&key.len().to_be_bytes()[..], key, &revision.to_be_bytes(), value] {
+        sum = crc32c::crc32c_append(sum, part);
+    }
+    sum
+}
+
+pub(super) fn encode_group(number: u64, writes: &[&Write]) -> Vec<u8> {
+    let length = |write: &&Write| {
+        WRITE_HEAD + write.key.key.len() + write.record.as_ref().map_or(0, |record| record.value.len())
+    };
+    let mut stored = Vec::with_capacity(GROUP_HEAD + writes.iter().map(length).sum::<usize>());
+    stored.push(GROUP_FORMAT);
+    stored.extend_from_slice(&[0; 4]);
+    for Write { key, record, .. } in writes {
+        stored.push(key.table as u8);
+        put_bytes(&mut stored, &key.key);
+        stored.extend_from_slice(&record.as_ref().map_or(0, |record| record.revision).to_be_bytes());
+        if let Some(record) = record {
+            put_bytes(&mut stored, &record.value);
+        }
+    }
+    let sum = group_checksum(number, &stored);
+    stored[1..GROUP_HEAD].copy_from_slice(&sum.to_be_bytes());
+    stored
+}
+
+/// The writes of a group, in their order.
+pub(super) fn decode_group(number: u64, stored: &Bytes) -> Result<Vec<(Key, Option<Record>)>, &'static str> {
+    if stored.len() < GROUP_HEAD {
+        return Err("it is too short");
+    }
+    if stored[0] != GROUP_FORMAT {
+        return Err("its format is not known");
+    }
+    if group_checksum(number, stored).to_be_bytes() != stored[1..GROUP_HEAD] {
+        return Err("its checksum is wrong");
+    }
+    let mut rest = stored.slice(GROUP_HEAD..);
+    let mut writes = Vec::new();
+    while !rest.is_empty() {
+        writes.push(take_write(&mut rest).ok_or("it ends in the middle of a write")?);
+    }
+    Ok(writes)
+}
+
+fn take_write(rest: &mut Bytes) -> Option<(Key, Option<Record>)> {
+    let table = *Table::ALL.get(usize::from(take(rest, 1)?[0]))?;
+    let key = take_bytes(rest)?;
+    let revision = u64::from_be_bytes((*take(rest, 8)?).try_into().ok()?);
+    let record = match revision {
+        0 => None,
+        revision => Some(Record { revision, value: take_bytes(rest)? }),
+    };
+    Some((Key { table, key }, record))
+}
+
+fn take(rest: &mut Bytes, length: usize) -> Option<Bytes> {
+    (length <= rest.len()).then(|| rest.split_to(length))
+}
+
+fn put_bytes(stored: &mut Vec<u8>, bytes: &[u8]) {
+    let length = u32::try_from(bytes.len()).expect("no key and no value has 4 GiB");
+    stored.extend_from_slice(&length.to_be_bytes());
+    stored.extend_from_slice(bytes);
+}
+
+fn take_bytes(rest: &mut Bytes) -> Option<Bytes> {
+    let length = u32::from_be_bytes((*take(rest, 4)?).try_into().ok()?);
+    take(rest, length as usize)
+}
+
+/// Over the number too: a group in the wrong place is as wrong as a damaged one.
+fn group_checksum(number: u64, stored: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&number.to_be_bytes()), &stored[GROUP_HEAD..])
+}
+
+/// The number of the group whose row this is.
+pub(super) fn group_of_row(key: &[u8]) -> Option<u64> {
+    key.try_into().ok().map(u64::from_be_bytes)
+}
+
+/// The group that an entry of the keyspace `groups` proves to have been written.
+pub(super) fn group_proven(key: &[u8], value: Option<&[u8]>) -> Option<u64> {
+    let value = value?;
+    if key == SETTLED.as_bytes() { value.try_into().ok().map(u64::from_be_bytes) } else { group_of_row(key) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_was_changed_or_moved_is_noticed() {
+        let record = Record { revision: 7, value: Bytes::from_static(b"value") };
+        let stored = encode_record(Table::Tasks, b"key", &record);
+        assert_eq!(decode_record(Table::Tasks, b"key", &stored.clone().into()), Ok(record));
+        for place in 0..stored.len() {
+            let mut damaged = stored.clone();
+            damaged[place] ^= 1;
+            assert!(decode_record(Table::Tasks, b"key", &damaged.into()).is_err(), "byte {place}");
+        }
+        assert!(decode_record(Table::Tasks, b"kez", &stored.clone().into()).is_err());
+        assert!(decode_record(Table::Agents, b"key", &stored.clone().into()).is_err());
+        assert!(decode_record(Table::Tasks, b"key", &stored[..12].to_vec().into()).is_err());
+    }
+
+    #[test]
+    fn a_group_that_was_changed_cut_off_or_moved_is_noticed() {
+        let write = |table, key: &'static str, record: Option<(u64, &'static str)>| Write {
+            key: Key { table, key: Bytes::from_static(key.as_bytes()) },
+            record: record.map(|(revision, value)| Record { revision, value: Bytes::from_static(value.as_bytes()) }),
+            is_new: false,
+        };
+        let writes = [
+            write(Table::Meta, "a", Some((1, "one"))),
+            write(Table::RemovedTasks, "", None),
+            write(Table::Mailbox, "b", Some((u64::MAX, ""))),
+        ];
+        let stored = encode_group(9, &writes.iter().collect::<Vec<_>>());
+        let wanted = writes.map(|write| (write.key, write.record)).to_vec();
+        assert_eq!(decode_group(9, &stored.clone().into()), Ok(wanted));
+        for place in 0..stored.len() {
+            let mut damaged = stored.clone();
+            damaged[place] ^= 1;
+            assert!(decode_group(9, &damaged.into()).is_err(), "byte {place}");
+            assert!(decode_group(9, &stored[..place].to_vec().into()).is_err(), "cut at {place}");
+        }
+        assert!(decode_group(8, &stored.into()).is_err());
+        assert_eq!(decode_group(1, &encode_group(1, &[]).into()), Ok(vec![]));
+    }
+}

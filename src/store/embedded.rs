@@ -106,9 +106,12 @@ impl Memory {
     fn settle(&self, engine: &Engine, layer: &Layer) {
         match engine.settle(layer, self.space.removals(), |done| self.pace(done)) {
             Ok(()) => {
-                let mut pending = self.pending_mut();
-                pending.settled();
-                self.recent().forget();
+                let forgotten = {
+                    let mut pending = self.pending_mut();
+                    pending.settled();
+                    self.recent().forget()
+                };
+                drop(forgotten);
             }
             Err(error) => {
                 tracing::error!(%error, "failed to write records into their tables");
@@ -325,7 +328,7 @@ impl Store for EmbeddedStore {
         survey::cut_behind(&folder, *last_group)?;
         let (opened, _, pending) = open_whole(&self.path, *last_group)?;
         *self.memory.pending_mut() = pending;
-        self.memory.recent().forget();
+        drop(self.memory.recent().forget());
         *engine = Some(opened);
         self.memory.poisoned.store(false, Ordering::Relaxed);
         Ok(())

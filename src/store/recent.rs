@@ -46,12 +46,10 @@ impl Recent {
         }
     }
 
-    /// The tables were changed.
-    pub(super) fn forget(&mut self) {
-        self.young.clear();
-        self.old.clear();
-        self.young_bytes = 0;
-        self.changes += 1;
+    /// The tables were changed. Returns what is known no more, to be dropped where nobody waits.
+    #[must_use]
+    pub(super) fn forget(&mut self) -> Self {
+        std::mem::replace(self, Self { changes: self.changes + 1, ..Self::default() })
     }
 
     fn put(&mut self, key: Key, found: Found) {
@@ -88,7 +86,7 @@ mod tests {
         let since = recent.moment();
         recent.learn(since, &key("a"), &record(1, 1));
         assert_eq!(recent.get(&key("a")), Some(&record(1, 1)));
-        recent.forget();
+        drop(recent.forget());
         recent.learn(since, &key("b"), &record(1, 1));
         assert_eq!((recent.get(&key("a")), recent.get(&key("b"))), (None, None));
         recent.learn(recent.moment(), &key("b"), &None);

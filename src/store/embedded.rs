@@ -199,7 +199,9 @@ impl EmbeddedStore {
     fn wait_until_settled(&self, settling: &mut Option<JoinHandle<()>>) {
         if let Some(thread) = settling.take() {
             self.memory.is_waited_for.store(true, Ordering::Relaxed);
-            drop(thread.join());
+            if thread.join().is_err() {
+                self.memory.poisoned.store(true, Ordering::Relaxed); // its layer is not in the tables
+            }
             self.memory.is_waited_for.store(false, Ordering::Relaxed);
         }
     }
@@ -330,6 +332,7 @@ impl Store for EmbeddedStore {
         *self.memory.pending_mut() = pending;
         drop(self.memory.recent().forget());
         *engine = Some(opened);
+        self.memory.is_to_be_merged.store(false, Ordering::Release);
         self.memory.poisoned.store(false, Ordering::Relaxed);
         Ok(())
     }

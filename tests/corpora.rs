@@ -116,7 +116,7 @@ fn seeds_are_written() {
             let envelope = envelopes.get(&accepted.sequence.to_be_bytes()[..]).cloned().unwrap_or_default();
             shown.envelope = envelope;
         }
-        logs.entry(place[..place.len() - 9].to_vec()).or_default().extend(shown.encode_length_delimited_to_vec());
+        logs.entry(place[8..place.len() - 9].to_vec()).or_default().extend(shown.encode_length_delimited_to_vec());
     }
     for (task, log) in logs {
         write(

@@ -2,6 +2,8 @@
 //! after the entry, 32 bytes, and the entry, an encoded `baton.v1.CustodyEntry`, so that whoever reads a log can check
 //! its chain.
 
+use std::ops::Bound;
+
 use bytes::Bytes;
 use prost::Message;
 use prost_types::Timestamp as WireTime;
@@ -27,14 +29,18 @@ pub struct CustodyLink {
 }
 
 impl CustodyLink {
-    /// Where the entry of this number lies.
-    pub fn key(task: &TaskId, number: u64) -> Key {
-        by_name_and_number(Table::Custody, task.as_str(), number)
+    /// Where the entry of this number lies, of the task that the request with this sequence made. Logs lie in the order in
+    /// which they began: ids of tasks come in no order, and a store would write old logs again and again to merge new ones in.
+    pub fn key(sequence: u64, task: &TaskId, number: u64) -> Key {
+        let Key { table, key } = by_name_and_number(Table::Custody, task.as_str(), number);
+        Key { table, key: [&sequence.to_be_bytes(), &key[..]].concat().into() }
     }
 
     /// Where all entries of a task lie.
-    pub fn range(task: &TaskId) -> KeyRange {
-        range_of_name(task.as_str())
+    pub fn range(sequence: u64, task: &TaskId) -> KeyRange {
+        let within = |bound: Bound<Bytes>| bound.map(|key| [&sequence.to_be_bytes(), &key[..]].concat().into());
+        let (start, end) = range_of_name(task.as_str());
+        (within(start), within(end))
     }
 
     /// The stored form of the entry that this is the head after.

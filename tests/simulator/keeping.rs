@@ -82,7 +82,7 @@ impl Keeping {
                     let (_, entry) = CustodyLink::decode(&record.value).unwrap();
                     let entry = v1::CustodyEntry::decode(entry).unwrap();
                     if let Some(v1::custody_entry::Event::Accepted(accepted)) = entry.event {
-                        self.logged.insert(accepted.sequence, task_of(&key.slice(..key.len() - 9)));
+                        self.logged.insert(accepted.sequence, task_of(&key.slice(8..key.len() - 9)));
                     }
                 }
                 (Table::DeadLetters, Some(record)) => {
@@ -121,7 +121,7 @@ impl Keeping {
             let (key, Some(before)) = (&write.key.key, before) else { continue };
             match write.key.table {
                 Table::Custody => {
-                    let task = task_of(&key.slice(..key.len() - 9));
+                    let task = task_of(&key.slice(8..key.len() - 9));
                     assert!(self.removed.contains(&task), "law 7: {task} lost a part of its log");
                 }
                 Table::Handoffs => {
@@ -170,7 +170,7 @@ impl Keeping {
             assert!(!self.removed.contains(&task_of(&record.value)), "{key:?} in a list of tasks is of none");
         }
         for (key, _) in all(Table::Custody) {
-            let task = task_of(&key.slice(..key.len() - 9));
+            let task = task_of(&key.slice(8..key.len() - 9));
             assert!(!self.removed.contains(&task), "a part of the log of {task} is left");
         }
         let handoffs: HashSet<Bytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).collect();

@@ -221,7 +221,7 @@ impl Engine {
         let number = record.custody.length + 1;
         let entry = custody_entry(number, now, event, &record.task, handoff, absent);
         record.custody = record.custody.followed_by(&entry);
-        draft.put_new(CustodyLink::key(&record.task.id, number), record.custody.encode(&entry));
+        draft.put_new(CustodyLink::key(record.sequence, &record.task.id, number), record.custody.encode(&entry));
         let before = known.task.as_ref().map(|stored| &stored.record);
         draft.put(TaskRecord::key(&record.task.id), record.encode(), before);
         draft.acts.push(Act::TaskMoved { task: record.task.id.clone(), length: number });

@@ -71,7 +71,7 @@ impl Engine {
         let left = RemovedTaskRecord { epoch: record.task.epoch, status: record.task.status };
         draft.put_new(RemovedTaskRecord::key(&task), left.encode());
         if let Some(next) = self.remove_entries(&mut draft, &task, entries, 1)? {
-            let key = Kept::Rest.key(now, task.as_str().as_bytes());
+            let key = Kept::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
             draft.put_over(key.clone(), rest_value(next));
             draft.acts.push(Act::Kept { kind: Kept::Rest, key, since: now });
         }
@@ -90,7 +90,7 @@ impl Engine {
         let same = self.removals.looking.take().filter(|looking| looking.task == *task && looking.length == length);
         let fresh = Looking { task: task.clone(), length, next: 1, agents: BTreeSet::new(), bytes: 0 };
         let mut looking = same.unwrap_or(fresh);
-        let entries = self.entries(task, looking.next)?;
+        let entries = self.entries(record.sequence, task, looking.next)?;
         for (_, stored) in &entries {
             if self.mail_waits(stored, &mut looking)? {
                 return Ok(Looked::MailWaits);
@@ -103,12 +103,13 @@ impl Engine {
             self.removals.looking = Some(looking);
             return Ok(Looked::NotAll);
         }
-        let entries = if is_first { entries } else { self.entries(task, 1)? };
+        let entries = if is_first { entries } else { self.entries(record.sequence, task, 1)? };
         Ok(Looked::Free { entries, bytes: looking.bytes })
     }
 
-    fn entries(&self, task: &TaskId, from: u64) -> Result<Vec<(Bytes, Record)>, BrokerError> {
-        let range = (Bound::Included(CustodyLink::key(task, from).key), CustodyLink::range(task).1);
+    fn entries(&self, sequence: u64, task: &TaskId, from: u64) -> Result<Vec<(Bytes, Record)>, BrokerError> {
+        let from = Bound::Included(CustodyLink::key(sequence, task, from).key);
+        let range = (from, CustodyLink::range(sequence, task).1);
         Ok(self.store.scan(Table::Custody, range, Order::Ascending, self.settings.retention.entries_a_step)?)
     }
 
@@ -169,22 +170,26 @@ impl Engine {
         Ok(is_more.then_some(next))
     }
 
-    /// Goes on with the log of a task that was removed.
+    /// Goes on with the log of a task that was removed; `what` is its sequence and its id.
     pub(super) fn remove_rest(
         &mut self,
         entry: Key,
-        task: &[u8],
+        what: &[u8],
         record: &Record,
         budget: &mut usize,
     ) -> Result<Fate, BrokerError> {
         let mut draft = self.draft();
-        let id = std::str::from_utf8(task).ok().and_then(|text| TaskId::parse(text).ok());
-        let (Some(task), Some(first)) = (id, record.value.first_chunk().copied().map(u64::from_be_bytes)) else {
+        let place = what.split_first_chunk().and_then(|(sequence, id)| {
+            let task = TaskId::parse(std::str::from_utf8(id).ok()?).ok()?;
+            Some((u64::from_be_bytes(*sequence), task))
+        });
+        let first = record.value.first_chunk().copied().map(u64::from_be_bytes);
+        let (Some((sequence, task)), Some(first)) = (place, first) else {
             tracing::error!("what is left of a task is not readable");
             draft.delete(entry);
             return Ok(self.seal_removal(draft, budget));
         };
-        let entries = self.entries(&task, first)?;
+        let entries = self.entries(sequence, &task, first)?;
         if let Some(next) = self.remove_entries(&mut draft, &task, entries, first)? {
             draft.put(entry, rest_value(next), Some(record));
             self.seal_removal(draft, budget);

@@ -262,8 +262,12 @@ fn the_newest_journal_is_the_one_with_the_highest_number() {
 fn killed(folder: &Path, to: &Path) {
     for (path, mut bytes) in files(folder) {
         if path.extension().is_some_and(|extension| extension == "jnl") {
+            // Another thread may write at its end meanwhile: what was read first says up to where, and by now all is there
+            // that was written before that.
             let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-            bytes.truncate(end + 1024);
+            bytes = fs::read(&path).unwrap();
+            bytes.truncate(end);
+            bytes.resize(end + 1024, 0);
         }
         let target = to.join(path.strip_prefix(folder).unwrap());
         fs::create_dir_all(target.parent().unwrap()).unwrap();

@@ -284,8 +284,7 @@ impl View<'_> {
             // The caller has seen more than there is: of a broker that was set back.
             return Ok(CustodyPage { entries: Vec::new(), length, is_final, gap: Some((length + 1, after)) });
         }
-        let from = Bound::Included(CustodyLink::key(record.sequence, id, after + 1).key);
-        let range = (from, CustodyLink::range(record.sequence, id).1);
+        let range = CustodyLink::range(record.sequence, id, after + 1);
         let stored = self.store.scan(Table::Custody, range, Order::Ascending, limit)?;
         let mut page = CustodyPage { entries: Vec::new(), length, is_final, gap: None };
         let mut bytes = 0;

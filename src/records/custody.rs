@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 use prost_types::Timestamp as WireTime;
 
-use super::{DecodeError, Reader, by_name_and_number, chain, range_of_name, texts, unchain};
+use super::{DecodeError, Reader, by_name_and_number, chain, texts, unchain};
 use crate::{
     codes::ErrorCode,
     domain::handoff::{Acked, Handoff, LoopLimits, Task, Timeouts},
@@ -36,11 +36,10 @@ impl CustodyLink {
         Key { table, key: [&sequence.to_be_bytes(), &key[..]].concat().into() }
     }
 
-    /// Where all entries of a task lie.
-    pub fn range(sequence: u64, task: &TaskId) -> KeyRange {
-        let within = |bound: Bound<Bytes>| bound.map(|key| [&sequence.to_be_bytes(), &key[..]].concat().into());
-        let (start, end) = range_of_name(task.as_str());
-        (within(start), within(end))
+    /// Where the entries of a task lie from this number on.
+    pub fn range(sequence: u64, task: &TaskId, from: u64) -> KeyRange {
+        let bound = |number| Bound::Included(Self::key(sequence, task, number).key);
+        (bound(from), bound(u64::MAX))
     }
 
     /// The stored form of the entry that this is the head after.

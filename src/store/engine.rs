@@ -80,8 +80,8 @@ impl Engine {
         &self.tables[table as usize]
     }
 
-    fn batch(&self) -> OwnedWriteBatch {
-        OwnedWriteBatch::with_capacity(self.database.clone(), SETTLED_AT_ONCE)
+    fn batch(&self, items: usize) -> OwnedWriteBatch {
+        OwnedWriteBatch::with_capacity(self.database.clone(), items)
     }
 
     /// Writes and syncs a group. Returns how long its row is.
@@ -89,7 +89,7 @@ impl Engine {
         self.wait_for_flushes([&self.groups].into_iter())?;
         let row = encode_group(number, writes);
         let length = row.len();
-        let mut batch = self.batch().durability(Some(PersistMode::SyncData));
+        let mut batch = self.batch(1).durability(Some(PersistMode::SyncData));
         batch.insert(&self.groups, number.to_be_bytes(), row);
         batch.commit()?;
         Ok(length)
@@ -98,11 +98,11 @@ impl Engine {
     /// Writes a layer into the tables, and then removes the rows of its groups. `removed` counts the records, by table, that
     /// were removed; `pace` hears now and then what part is done. Cut off at any point, the rest can be done again.
     pub(super) fn settle(&self, layer: &Layer, removed: &[AtomicU64], pace: impl Fn(f64)) -> Result<(), fjall::Error> {
-        let (all, mut done) = (layer.records().count(), 0);
+        let (all, mut done) = (layer.len(), 0);
         let mut records = layer.records().peekable();
         while records.peek().is_some() {
             self.wait_for_flushes(self.tables.iter())?;
-            let mut batch = self.batch();
+            let mut batch = self.batch(SETTLED_AT_ONCE);
             for (table, key, record) in records.by_ref().take(SETTLED_AT_ONCE) {
                 let slice = fjall::Slice::from(key.clone());
                 match record {
@@ -118,13 +118,13 @@ impl Engine {
             pace(done as f64 / all as f64);
         }
         let Some((first, last)) = layer.groups() else { return Ok(()) };
-        let mut batch = self.batch();
+        let mut batch = self.batch(1);
         batch.insert(&self.groups, SETTLED, last.to_be_bytes());
         batch.commit()?;
         let mut rows = (first..=last).peekable();
         while rows.peek().is_some() {
             self.wait_for_flushes([&self.groups].into_iter())?;
-            let mut batch = self.batch();
+            let mut batch = self.batch(SETTLED_AT_ONCE);
             rows.by_ref().take(SETTLED_AT_ONCE).for_each(|row| batch.remove(&self.groups, row.to_be_bytes()));
             batch.commit()?;
         }
@@ -143,7 +143,7 @@ impl Engine {
             Some(Err(_)) => return Err(damaged("it does not say which groups are settled".to_owned())),
         };
         let (mut pending, mut last) = (Pending::default(), settled);
-        let mut done = self.batch();
+        let mut done = self.batch(0);
         for row in self.groups.iter() {
             let (key, value) = row.into_inner().map_err(error)?;
             let Some(number) = group_of_row(&key) else { continue };

@@ -4,7 +4,13 @@
 //! records into their tables later, many at a time and each once: most of what a broker writes is soon written again, or
 //! removed. Must not know where anything lies on disk.
 
-use std::{cmp::Ordering, collections::BTreeMap, convert::Infallible, ops::Bound, sync::Arc};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, btree_map::Entry},
+    convert::Infallible,
+    ops::Bound,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
@@ -39,32 +45,33 @@ pub(super) struct Layer {
 
 impl Layer {
     fn put(&mut self, key: &Key, record: Option<&Record>, is_new: bool) {
-        let bytes = |record: &Option<Record>| {
-            ENTRY_BYTES + key.key.len() + record.as_ref().map_or(0, |record| record.value.len())
-        };
-        let table = &mut self.tables[key.table as usize];
-        match table.get_mut(&key.key) {
-            Some(latest) => {
-                self.bytes -= bytes(&latest.record);
-                if record.is_none() && latest.is_new {
-                    table.remove(&key.key);
+        let bytes =
+            |record: Option<&Record>| ENTRY_BYTES + key.key.len() + record.map_or(0, |record| record.value.len());
+        match self.tables[key.table as usize].entry(key.key.clone()) {
+            Entry::Occupied(mut entry) => {
+                self.bytes -= bytes(entry.get().record.as_ref());
+                if record.is_none() && entry.get().is_new {
+                    entry.remove();
                     return;
                 }
-                latest.record = record.cloned();
-                self.bytes += bytes(&latest.record);
+                entry.get_mut().record = record.cloned();
             }
-            None => {
-                let latest = Latest { record: record.cloned(), is_new };
-                self.bytes += bytes(&latest.record);
-                table.insert(key.key.clone(), latest);
+            Entry::Vacant(entry) => {
+                entry.insert(Latest { record: record.cloned(), is_new });
             }
         }
+        self.bytes += bytes(record);
     }
 
     fn wrote(&mut self, group: u64, row_bytes: usize) {
         self.rows_bytes += row_bytes;
         let first = self.groups.map_or(group, |(first, _)| first);
         self.groups = Some((first, group));
+    }
+
+    /// How many records it has, deleted ones among them.
+    pub(super) fn len(&self) -> usize {
+        self.tables.iter().map(BTreeMap::len).sum()
     }
 
     /// All of it, table by table and key by key. `None`: it is deleted.

@@ -5,12 +5,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs::File,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use bytes::Bytes;
 
 use super::{
-    OpenError, Record, Table,
+    Key, OpenError, Record, Table,
     engine::{ENGINE_FOLDER, GROUPS},
     files::{Damage, Entry, Folder, Newest, Source},
     folder::{FolderGuard, read_witness},
@@ -86,8 +87,7 @@ fn add_settled(rows: Vec<Entry>, keyspaces: &HashMap<String, u64>, journal: &mut
         let (Some(number), Some(row)) = (group_of_row(&key), value) else { continue };
         for (key, record) in decode_group(number, &row).unwrap_or_default() {
             let Some(keyspace) = keyspaces.get(key.table.name()) else { continue };
-            let value = record.map(|record| encode_record(key.table, &key.key, &record).into());
-            let entry = Entry { key: key.key.clone(), seqno, value, path: path.clone() };
+            let entry = entry_of(&key, record, seqno, &path);
             let known = journal.entry(*keyspace).or_default().entry(key.key).or_insert_with(|| entry.clone());
             if known.seqno <= seqno {
                 *known = entry;
@@ -118,9 +118,7 @@ fn read_groups(rows: Newest, found: &mut impl FnMut(Found)) -> Entries<Table> {
         match decode_group(*number, row) {
             Ok(writes) => {
                 for (key, record) in writes {
-                    let value = record.map(|record| encode_record(key.table, &key.key, &record).into());
-                    // Newer than all that is in a table.
-                    let entry = Entry { key: key.key.clone(), seqno: u64::MAX, value, path: path.clone() };
+                    let entry = entry_of(&key, record, u64::MAX, path); // newer than all that is in a table
                     pending.entry(key.table).or_default().insert(key.key, entry);
                 }
             }
@@ -131,6 +129,12 @@ fn read_groups(rows: Newest, found: &mut impl FnMut(Found)) -> Entries<Table> {
         }
     }
     pending
+}
+
+/// What a group writes, as its table would have it.
+fn entry_of(key: &Key, record: Option<Record>, seqno: u64, path: &Arc<Path>) -> Entry {
+    let value = record.map(|record| encode_record(key.table, &key.key, &record).into());
+    Entry { key: key.key.clone(), seqno, value, path: path.clone() }
 }
 
 fn damaged(damage: Damage, table: Option<Table>) -> Found {

@@ -7,8 +7,8 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::Duration,
@@ -40,12 +40,21 @@ pub(super) struct Space {
 #[derive(Default)]
 struct Shared {
     removals: [AtomicU64; Table::ALL.len()],
-    is_merging: AtomicBool,
-    /// Somebody wants all in which anything was removed, and it was being merged.
-    once_more: AtomicBool,
+    work: Mutex<Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    is_merging: bool,
+    /// Somebody wants all in which anything was removed, and did not get it yet.
+    is_wanted: bool,
 }
 
 impl Shared {
+    fn work(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().expect("no holder panics")
+    }
+
     /// Tables that are worth it; or all in which anything was removed. They begin to count anew.
     fn choose(&self, tables: &[Keyspace], even_a_little: bool) -> Vec<Keyspace> {
         let is_worth_it = |table: &Table| {
@@ -69,21 +78,23 @@ impl Space {
 
     /// Whether tables are being merged.
     pub(super) fn is_being_given_back(&self) -> bool {
-        self.shared.is_merging.load(Ordering::Acquire)
+        self.shared.work().is_merging
     }
 
     /// Merges the tables that are worth it; or all in which anything was removed, also while some are being merged.
     /// `groups` is written with every group.
     pub(super) fn give_back(&self, tables: &[Keyspace], groups: &Keyspace, even_a_little: bool) {
-        if even_a_little {
-            self.shared.once_more.store(true, Ordering::Release);
-        }
-        if self.shared.is_merging.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let first = self.shared.choose(tables, self.shared.once_more.swap(false, Ordering::AcqRel));
+        let first = {
+            let mut work = self.shared.work();
+            work.is_wanted |= even_a_little;
+            if work.is_merging {
+                return;
+            }
+            let chosen = self.shared.choose(tables, std::mem::take(&mut work.is_wanted));
+            work.is_merging = !chosen.is_empty();
+            chosen
+        };
         if first.is_empty() {
-            self.shared.is_merging.store(false, Ordering::Release);
             return;
         }
         self.wait();
@@ -91,22 +102,25 @@ impl Space {
         let merge = move || {
             go_behind();
             let mut chosen = first;
-            while !chosen.is_empty() {
+            loop {
                 chosen.iter().for_each(merge);
-                let once_more = shared.once_more.swap(false, Ordering::AcqRel);
-                chosen = if once_more { shared.choose(&tables, true) } else { Vec::new() };
+                // fjall deletes the files that were merged when something was written since, and a memtable begins anew.
+                if let Err(error) = groups.insert(MERGED, []).and_then(|()| groups.rotate_memtable()) {
+                    tracing::warn!(%error, "failed to have merged files deleted");
+                }
+                let mut work = shared.work();
+                let is_wanted = std::mem::take(&mut work.is_wanted);
+                chosen = if is_wanted { shared.choose(&tables, true) } else { Vec::new() };
+                if chosen.is_empty() {
+                    work.is_merging = false;
+                    return;
+                }
             }
-            // fjall deletes the files that were merged when something was written since, and a memtable begins anew.
-            if let Err(error) = groups.insert(MERGED, []).and_then(|()| groups.rotate_memtable()) {
-                tracing::warn!(%error, "failed to have merged files deleted");
-            }
-            drop((tables, groups));
-            shared.is_merging.store(false, Ordering::Release);
         };
         match std::thread::Builder::new().name("baton-merge".to_owned()).spawn(merge) {
             Ok(thread) => *self.merging.lock().expect("no holder panics") = Some(thread),
             Err(error) => {
-                self.shared.is_merging.store(false, Ordering::Release);
+                self.shared.work().is_merging = false;
                 tracing::warn!(%error, "failed to start a thread that gives space back");
             }
         }

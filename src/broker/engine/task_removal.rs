@@ -3,7 +3,7 @@
 //! It goes from view in one commit, with its epoch left behind in table removed_tasks. What is more of its custody log than
 //! one commit takes follows in later ones; nobody can see it any more, and a restart goes on with it.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -108,8 +108,7 @@ impl Engine {
     }
 
     fn entries(&self, sequence: u64, task: &TaskId, from: u64) -> Result<Vec<(Bytes, Record)>, BrokerError> {
-        let from = Bound::Included(CustodyLink::key(sequence, task, from).key);
-        let range = (from, CustodyLink::range(sequence, task).1);
+        let range = CustodyLink::range(sequence, task, from);
         Ok(self.store.scan(Table::Custody, range, Order::Ascending, self.settings.retention.entries_a_step)?)
     }
 

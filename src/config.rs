@@ -484,7 +484,7 @@ impl Config {
         }
         if self.settings.retention.store_bytes_max.is_some_and(|most| most < STORE_BYTES_MIN) {
             let problem = format!(
-                "retention.store_bytes_max must be 0 or at least {STORE_BYTES_MIN}: journals and what is not merged count too"
+                "retention.store_bytes_max must be 0 or at least {STORE_BYTES_MIN}: the log and what is not merged count too"
             );
             return Err(ConfigError::Refused(problem));
         }

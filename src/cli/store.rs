@@ -58,7 +58,7 @@ fn check(args: &StoreArgs, output: &Output) -> Result<(), Failure> {
             }
         }
         Found::Damaged { path, table, key, problem } => {
-            counts.entry(table.map_or("journal", Table::name)).or_default().damaged += 1;
+            counts.entry(table.map_or("log", Table::name)).or_default().damaged += 1;
             damages.push(damage(&path, table, &key, &problem));
         }
     })?;

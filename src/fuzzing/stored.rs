@@ -88,7 +88,7 @@ struct Template {
 static TEMPLATE: LazyLock<Mutex<Template>> = LazyLock::new(|| Mutex::new(Template::make()));
 
 impl Template {
-    /// In a folder of this process: some records in table files, and some in the journal.
+    /// In a folder of this process: some records in table files, and some in the log.
     fn make() -> Self {
         let folder = std::env::temp_dir().join(format!("baton-fuzz-{}", std::process::id()));
         drop(fs::remove_dir_all(&folder));
@@ -103,16 +103,13 @@ impl Template {
             let writes = names.iter().flat_map(|name| [put(Table::Tasks, name), put(Table::Envelopes, name)]);
             let change = Change { expectations: Vec::new(), writes: writes.collect() };
             store.commit(&[change]).expect("there is room for some records");
-            drop(store);
             if part == 0 {
-                let engine = fjall::Database::builder(folder.join("fjall")).open().expect("it was closed");
-                for table in ["tasks", "envelopes"] {
-                    let keyspace = engine.keyspace(table, fjall::KeyspaceCreateOptions::default);
-                    keyspace.expect("it is there").rotate_memtable_and_wait().expect("there is room for a file");
-                }
+                store.give_space_back();
             }
         }
-        let mut template = Self { files: files(&folder.join("fjall")), folder, records: 0 };
+        let mut whole = files(&folder.join("fjall"));
+        whole.append(&mut files(&folder.join("log")));
+        let mut template = Self { files: whole, folder, records: 0 };
         template.records = template.read();
         assert_eq!(template.records, 32, "the store is whole before it is damaged");
         template

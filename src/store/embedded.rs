@@ -1,8 +1,8 @@
-//! The store on disk: groups as rows with one sync each, records in their tables later.
+//! The store on disk: groups in a log with one sync each, records in their tables later.
 //!
-//! A group is on disk, in one row, before anybody sees it. From then on its records are in memory, as `pending`; when there
+//! A group is on disk, in the log, before anybody sees it. From then on its records are in memory, as `pending`; when there
 //! is enough of them a thread writes the newest version of each into its table. Whoever reads asks `pending` first. A store
-//! that is opened reads what rows there are; one that is closed in order leaves none.
+//! that is opened reads what of the log may not be in the tables: there is nothing to do when it is closed.
 //!
 //! fjall gets to see its files only after `survey` has found them whole: a damaged store is never made worse by being opened.
 
@@ -22,15 +22,16 @@ use bytes::Bytes;
 
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
-    engine::{ENGINE_FOLDER, Engine, go_behind},
-    files::{Folder, cut_journal},
+    engine::{Engine, go_behind},
+    files::Damage,
     folder::{
-        OpenError, ROOM_FILE, check_format, encode_witness, lock, make_sure_of_room, open_witness, read_witness,
-        remove_room,
+        LOG_FOLDER, OpenError, ROOM_FILE, check_format, encode_witness, lock, make_sure_of_room, open_witness,
+        read_witness, remove_room,
     },
+    log::{self, Log},
     pending::{Layer, Pending, layered},
     recent::Recent,
-    rows::decode_record,
+    rows::{decode_record, decode_writes, encode_writes},
     space::Space,
     survey,
 };
@@ -44,7 +45,8 @@ pub struct EmbeddedStore {
     path: PathBuf,
     /// Empty only while it is being opened again.
     engine: RwLock<Option<Engine>>,
-    last_group: Mutex<u64>,
+    /// Locked over a whole commit.
+    log: Mutex<Log>,
     memory: Arc<Memory>,
     /// Writes what is pending into the tables, if anybody does at present.
     settling: Mutex<Option<JoinHandle<()>>>,
@@ -119,7 +121,7 @@ impl Memory {
             }
         }
         let even_a_little = self.is_to_be_merged.load(Ordering::Acquire);
-        self.space.give_back(&engine.tables, &engine.groups, even_a_little);
+        self.space.give_back(&engine.tables, &engine.housekeeping, even_a_little);
         self.is_to_be_merged.store(false, Ordering::Release);
     }
 }
@@ -137,11 +139,11 @@ impl EmbeddedStore {
         let witness_path = path.join("witness");
         let witness = open_witness(&witness_path).map_err(file_error(&witness_path))?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
-        let (engine, last_group, pending) = open_whole(path, read_witness(&witness).unwrap_or(0))?;
+        let (engine, log, pending) = open_whole(path, read_witness(&witness).unwrap_or(0))?;
         Ok(Self {
             path: path.into(),
             engine: RwLock::new(Some(engine)),
-            last_group: Mutex::new(last_group),
+            log: Mutex::new(log),
             memory: Arc::new(Memory { pending: RwLock::new(pending), ..Memory::default() }),
             settling: Mutex::default(),
             witness,
@@ -173,13 +175,19 @@ impl EmbeddedStore {
 
     /// Begins to write what is pending into the tables. If that is still being done for what was pending before, waits for it:
     /// this is how a slow disk holds commits back.
-    fn settle(&self, engine: &Engine) {
+    fn settle(&self, engine: &Engine, log: &mut Log) {
         let mut settling = self.settling.lock().expect("no holder panics");
         self.wait_until_settled(&mut settling);
         if self.memory.poisoned.load(Ordering::Relaxed) {
             return;
         }
-        let layer = self.memory.pending_mut().settle();
+        let layer = {
+            let mut pending = self.memory.pending_mut();
+            if let Some(first) = pending.first_group() {
+                log.roll(first - 1);
+            }
+            pending.settle()
+        };
         let settle = {
             let (memory, engine, layer) = (self.memory.clone(), engine.clone(), layer.clone());
             move || {
@@ -209,9 +217,6 @@ impl EmbeddedStore {
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        if let Some(engine) = &*self.engine.read().expect("no writer panics") {
-            self.settle(engine);
-        }
         self.wait_until_settled(&mut self.settling.lock().expect("no holder panics"));
         self.memory.space.wait();
     }
@@ -266,21 +271,22 @@ impl Store for EmbeddedStore {
         if self.memory.is_to_be_merged.load(Ordering::Acquire) || self.memory.space.is_being_given_back() {
             return None;
         }
-        self.engine.read().expect("no writer panics").as_ref()?.size_bytes()
+        let tables = self.engine.read().expect("no writer panics").as_ref()?.size_bytes()?;
+        Some(tables + self.log.lock().expect("no holder panics").size_bytes())
     }
 
     fn give_space_back(&self) {
-        let _no_commits = self.last_group.lock().expect("no holder panics");
+        let mut log = self.log.lock().expect("no holder panics");
         if let Some(engine) = &*self.engine.read().expect("no writer panics") {
             // What was removed last is still in the tables.
             self.memory.is_to_be_merged.store(true, Ordering::Release);
-            self.settle(engine);
+            self.settle(engine, &mut log);
         }
     }
 
     fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         // Held over the whole commit: what was compared must still be so when it is set.
-        let mut last_group = self.last_group.lock().expect("no writer panics");
+        let mut log = self.log.lock().expect("no holder panics");
         if self.memory.poisoned.load(Ordering::Relaxed) {
             return Err(CommitError::Poisoned { path: self.path.clone() });
         }
@@ -289,25 +295,25 @@ impl Store for EmbeddedStore {
         if writes.is_empty() {
             return Ok(outcomes);
         }
-        let number = *last_group + 1;
         let engine = self.engine.read().expect("no writer panics");
         let Some(engine) = &*engine else { return Err(CommitError::Poisoned { path: self.path.clone() }) };
-        let row_bytes = engine.write_group(number, &writes).map_err(|source| {
+        let log_bytes = log.append(|content| encode_writes(content, &writes)).map_err(|source| {
+            let source = fjall::Error::from(source);
             self.memory.failed(&source);
             CommitError::Engine { path: self.path.clone(), source: source.into() }
         })?;
-        *last_group = number;
+        let number = log.last();
         let is_full = {
             let mut pending = self.memory.pending_mut();
-            pending.committed(number, &writes, row_bytes);
+            pending.committed(number, &writes, log_bytes);
             pending.is_full()
         };
-        // Not synced: it guards against a damaged journal, not against a power cut, after which it may be older.
+        // Not synced: it guards against a damaged log, not against a power cut, after which it may be older.
         if let Err(error) = self.witness.write_all_at(&encode_witness(number), 0) {
             tracing::warn!(path = %self.path.display(), %error, "failed to write the witness file");
         }
         if is_full {
-            self.settle(engine);
+            self.settle(engine, &mut log);
         }
         Ok(outcomes)
     }
@@ -315,20 +321,20 @@ impl Store for EmbeddedStore {
     /// Closes fjall, which takes no more writes after one that failed, and opens it again over what is on disk: all that
     /// was answered, and nothing else. As long as there is no room to write, everything can still be read.
     fn recover(&self) -> Result<(), OpenError> {
-        let last_group = self.last_group.lock().expect("no writer panics");
+        let mut log = self.log.lock().expect("no holder panics");
         make_sure_of_room(&self.path)?;
         self.wait_until_settled(&mut self.settling.lock().expect("no holder panics"));
         let mut engine = self.engine.write().expect("no writer panics");
         self.memory.space.wait();
         drop(engine.take());
-        let folder = Folder::new(self.path.join(ENGINE_FOLDER));
         if self.memory.background_failures.load(Ordering::Relaxed) > 1 {
             // There is room, and still fjall's threads fail: something that they read may be damaged.
-            survey::check_tables(&folder)?;
+            survey::check_tables(&self.path)?;
             self.memory.background_failures.store(0, Ordering::Relaxed);
         }
-        survey::cut_behind(&folder, *last_group)?;
-        let (opened, _, pending) = open_whole(&self.path, *last_group)?;
+        log::cut_behind(&self.path.join(LOG_FOLDER), log.last())?;
+        let (opened, opened_log, pending) = open_whole(&self.path, log.last())?;
+        *log = opened_log;
         *self.memory.pending_mut() = pending;
         drop(self.memory.recent().forget());
         *engine = Some(opened);
@@ -338,22 +344,22 @@ impl Store for EmbeddedStore {
     }
 }
 
-/// Opens fjall's files if they are whole and have all groups up to this one. Otherwise they are not touched.
-fn open_whole(path: &Path, group: u64) -> Result<(Engine, u64, Pending), OpenError> {
-    let folder = Folder::new(path.join(ENGINE_FOLDER));
-    let survey = survey::check(&folder)?;
-    if survey.last_group < group {
-        let journal = survey.journal.unwrap_or_else(|| folder.path().into());
-        return Err(OpenError::LostWrites { path: path.into(), journal, store: survey.last_group, witness: group });
+/// Opens the store if all of it is whole and it has all groups up to this one. Otherwise it is not touched.
+fn open_whole(path: &Path, group: u64) -> Result<(Engine, Log, Pending), OpenError> {
+    let mut pending = Pending::default();
+    let mut unknown = None;
+    let survey = survey::check(path, |number, content, file| match decode_writes(content.clone()) {
+        Some(writes) => pending.found(number, &writes, content.len()),
+        None => unknown = Some(Damage::new(file, format!("what group {number} says is not known"))),
+    })?;
+    if let Some(damage) = unknown {
+        return Err(damage.into());
     }
-    if let Some((journal, length)) = survey.unfinished {
-        cut_journal(&journal, length)?; // nobody had an answer to it
+    let log_folder = path.join(LOG_FOLDER);
+    if survey.log.last < group {
+        let log = survey.log.newest().unwrap_or(&log_folder).into();
+        return Err(OpenError::LostWrites { path: path.into(), log, store: survey.log.last, witness: group });
     }
-    let engine = Engine::open(path)?;
-    let (last_group, pending) = engine.pending()?;
-    if last_group != survey.last_group {
-        let source = format!("it ends at group {last_group}, but the files end at group {}", survey.last_group).into();
-        return Err(OpenError::Engine { path: folder.path().into(), source });
-    }
-    Ok((engine, last_group, pending))
+    let log = Log::open(&log_folder, survey.log).map_err(|source| OpenError::File { path: log_folder, source })?;
+    Ok((Engine::open(path)?, log, pending))
 }

@@ -1,4 +1,4 @@
-//! A store's folder, around fjall's files: what says whether it may be opened, and by whom.
+//! A store's folder, around its log and fjall's files: what says whether it may be opened, and by whom.
 //!
 //! - `FORMAT` says what wrote it; an unknown one is refused and nothing is touched,
 //! - `LOCK` is held as long as the store is open, with the process id of its holder,
@@ -15,7 +15,9 @@ use std::{
 use super::files::Damage;
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 5\n";
+const FORMAT: &str = "baton-store 6\n";
+/// Where the log has its files.
+pub(super) const LOG_FOLDER: &str = "log";
 const WITNESS_MAGIC: &[u8; 8] = b"batonwit";
 /// A store that failed to write takes writes again once there is room for this much.
 const ROOM_BYTES: usize = 16 * 1024 * 1024;
@@ -57,16 +59,16 @@ pub enum OpenError {
     },
     /// Groups are gone.
     #[error(
-        "failed to open the store in {}: the journal {} is damaged: it ends at group {store}, but group {witness} was \
+        "failed to open the store in {}: the log {} is damaged: it ends at group {store}, but group {witness} was \
          written; nothing was changed. Restore the folder from a backup, or see what can be read with `baton store \
          check` and save it with `baton store export`",
-        path.display(), journal.display()
+        path.display(), log.display()
     )]
     LostWrites {
         /// The folder.
         path: PathBuf,
-        /// The damaged file.
-        journal: PathBuf,
+        /// The damaged file, or the folder where it should be.
+        log: PathBuf,
         /// The last group that is there.
         store: u64,
         /// The last group that was written.

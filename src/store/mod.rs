@@ -11,6 +11,7 @@ mod embedded;
 mod engine;
 mod files;
 mod folder;
+mod log;
 mod memory;
 mod pending;
 mod recent;

@@ -1,7 +1,7 @@
 //! What is committed and not yet in its tables, in memory.
 //!
-//! Owns which version of a record is the newest of those that are pending. A store writes a group as one row, and its
-//! records into their tables later, many at a time and each once: most of what a broker writes is soon written again, or
+//! Owns which version of a record is the newest of those that are pending. A store writes a group into its log, and
+//! its records into their tables later, many at a time and each once: most of what a broker writes is soon written again, or
 //! removed. Must not know where anything lies on disk.
 
 use std::{
@@ -19,8 +19,8 @@ use super::{Key, KeyRange, Order, Record, Table, Write};
 /// Bytes of records, with what they take in memory, at which a layer is to be written into the tables. Few where tests run, so
 /// that it happens in them.
 const LAYER_BYTES_MAX: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 16 * 1024 * 1024 };
-/// Bytes of rows of groups at which it is: they are read again at a start.
-const ROWS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of the log at which it is: they are read again at a start.
+const LOG_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// What an entry takes beside its key and its value.
 const ENTRY_BYTES: usize = 160;
 
@@ -39,8 +39,9 @@ type Found<'a> = Box<dyn Iterator<Item = Result<(Bytes, Option<Record>), Infalli
 pub(super) struct Layer {
     tables: [BTreeMap<Bytes, Latest>; Table::ALL.len()],
     bytes: usize,
-    rows_bytes: usize,
-    groups: Option<(u64, u64)>,
+    log_bytes: usize,
+    /// The first group whose writes it has.
+    first_group: Option<u64>,
 }
 
 impl Layer {
@@ -63,10 +64,9 @@ impl Layer {
         self.bytes += bytes(record);
     }
 
-    fn wrote(&mut self, group: u64, row_bytes: usize) {
-        self.rows_bytes += row_bytes;
-        let first = self.groups.map_or(group, |(first, _)| first);
-        self.groups = Some((first, group));
+    fn wrote(&mut self, group: u64, log_bytes: usize) {
+        self.log_bytes += log_bytes;
+        self.first_group.get_or_insert(group);
     }
 
     /// How many records it has, deleted ones among them.
@@ -74,17 +74,9 @@ impl Layer {
         self.tables.iter().map(BTreeMap::len).sum()
     }
 
-    /// All of it, table by table and key by key. `None`: it is deleted.
-    pub(super) fn records(&self) -> impl Iterator<Item = (Table, &Bytes, Option<&Record>)> {
-        let of_table = |(table, records): (Table, _)| {
-            BTreeMap::iter(records).map(move |(key, latest): (_, &Latest)| (table, key, latest.record.as_ref()))
-        };
-        Table::ALL.into_iter().zip(&self.tables).flat_map(of_table)
-    }
-
-    /// The first and the last group whose writes it has.
-    pub(super) fn groups(&self) -> Option<(u64, u64)> {
-        self.groups
+    /// Those of a table, key by key. `None`: it is deleted.
+    pub(super) fn records(&self, table: Table) -> impl Iterator<Item = (&Bytes, Option<&Record>)> {
+        self.tables[table as usize].iter().map(|(key, latest)| (key, latest.record.as_ref()))
     }
 
     fn range(&self, table: Table, range: &KeyRange, order: Order) -> Found<'_> {
@@ -175,14 +167,14 @@ impl Pending {
     }
 
     /// Takes in a group that is on disk.
-    pub(super) fn committed(&mut self, group: u64, writes: &[&Write], row_bytes: usize) {
-        self.young.wrote(group, row_bytes);
+    pub(super) fn committed(&mut self, group: u64, writes: &[&Write], log_bytes: usize) {
+        self.young.wrote(group, log_bytes);
         writes.iter().for_each(|write| self.young.put(&write.key, write.record.as_ref(), write.is_new));
     }
 
     /// Takes in a group that was found on disk. Some of it may be in the tables already.
-    pub(super) fn found(&mut self, group: u64, writes: &[(Key, Option<Record>)], row_bytes: usize) {
-        self.young.wrote(group, row_bytes);
+    pub(super) fn found(&mut self, group: u64, writes: &[(Key, Option<Record>)], log_bytes: usize) {
+        self.young.wrote(group, log_bytes);
         writes.iter().for_each(|(key, record)| self.young.put(key, record.as_ref(), false));
     }
 
@@ -194,7 +186,12 @@ impl Pending {
     /// How much of the young layer is used, 1 when it is full.
     pub(super) fn fullness(&self) -> f64 {
         let part = |bytes: usize, most: usize| bytes as f64 / most as f64;
-        part(self.young.bytes, LAYER_BYTES_MAX).max(part(self.young.rows_bytes, ROWS_BYTES_MAX))
+        part(self.young.bytes, LAYER_BYTES_MAX).max(part(self.young.log_bytes, LOG_BYTES_MAX))
+    }
+
+    /// The first group of which the young layer has anything.
+    pub(super) fn first_group(&self) -> Option<u64> {
+        self.young.first_group
     }
 
     /// Begins to write the young layer into the tables. Nothing else may be settling.
@@ -245,8 +242,8 @@ mod tests {
         commit(&mut pending, 3, &[write("a", None, false), write("b", None, false)]);
         assert_eq!((revision(&pending, "a"), revision(&pending, "b")), (None, Some(None)));
         let layer = pending.settle();
-        assert_eq!(layer.records().map(|(_, key, record)| (&key[..], record)).collect::<Vec<_>>(), [(&b"b"[..], None)]);
-        assert_eq!(layer.groups(), Some((1, 3)));
+        let left: Vec<_> = layer.records(Table::Mailbox).map(|(key, record)| (&key[..], record)).collect();
+        assert_eq!(left, [(&b"b"[..], None)]);
     }
 
     #[test]
@@ -295,11 +292,11 @@ mod tests {
             commit(&mut pending, 2 * round, &[write("a", Some(1), true)]);
             commit(&mut pending, 2 * round + 1, &[write("a", None, false)]);
         }
-        assert_eq!((pending.young.bytes, pending.young.rows_bytes), (0, 20_000));
+        assert_eq!((pending.young.bytes, pending.young.log_bytes), (0, 20_000));
         commit(&mut pending, 300, &[write("a", Some(1), true)]);
         assert_eq!(pending.young.bytes, ENTRY_BYTES + 1 + 5);
         assert!(!pending.is_full());
-        pending.found(301, &[], ROWS_BYTES_MAX);
+        pending.found(301, &[], LOG_BYTES_MAX);
         assert!(pending.is_full());
     }
 }

@@ -3,7 +3,7 @@
 //! fjall drops a removed record when a merge meets it. Where keys only grow that may take very long, and without writes it
 //! never happens. So removals are counted, table by table; when they are a good part of a large table, the whole table is
 //! merged, on a thread of its own, one table at a time. Each merge gives back a quarter at least of what it reads, and so
-//! costs no more than a few times what was removed. fjall goes on taking writes meanwhile, and flushes them on other threads.
+//! costs no more than a few times what was removed. Layers go into the tables meanwhile.
 
 use std::{
     sync::{
@@ -11,7 +11,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
 use fjall::Keyspace;
@@ -24,11 +23,10 @@ const TABLE_BYTES_MIN: u64 = 32 * 1024 * 1024;
 /// one that it removes: so at four, half of the entries are of no use.
 const REMOVALS_WEIGHT: u64 = 4;
 
-/// A key of fjall's bookkeeping that says nothing.
+/// A keyspace of which nothing is needed. fjall deletes the files that were merged, of all keyspaces, when something was
+/// written since and a memtable begins anew.
+pub(super) const HOUSEKEEPING: &str = "housekeeping";
 const MERGED: &str = "merged";
-/// How long a merge waits for what is in memory to be written to a file.
-const FLUSH_LOOKS_MAX: u32 = 100;
-const FLUSH_LOOK: Duration = Duration::from_millis(50);
 
 /// What was removed and may still take space.
 #[derive(Default)]
@@ -82,8 +80,7 @@ impl Space {
     }
 
     /// Merges the tables that are worth it; or all in which anything was removed, also while some are being merged.
-    /// `groups` is written with every group.
-    pub(super) fn give_back(&self, tables: &[Keyspace], groups: &Keyspace, even_a_little: bool) {
+    pub(super) fn give_back(&self, tables: &[Keyspace], housekeeping: &Keyspace, even_a_little: bool) {
         let first = {
             let mut work = self.shared.work();
             work.is_wanted |= even_a_little;
@@ -98,14 +95,13 @@ impl Space {
             return;
         }
         self.wait();
-        let (shared, tables, groups) = (self.shared.clone(), tables.to_vec(), groups.clone());
+        let (shared, tables, housekeeping) = (self.shared.clone(), tables.to_vec(), housekeeping.clone());
         let merge = move || {
             go_behind();
             let mut chosen = first;
             loop {
                 chosen.iter().for_each(merge);
-                // fjall deletes the files that were merged when something was written since, and a memtable begins anew.
-                if let Err(error) = groups.insert(MERGED, []).and_then(|()| groups.rotate_memtable()) {
+                if let Err(error) = housekeeping.insert(MERGED, []).and_then(|()| housekeeping.rotate_memtable()) {
                     tracing::warn!(%error, "failed to have merged files deleted");
                 }
                 let mut work = shared.work();
@@ -134,23 +130,9 @@ impl Space {
     }
 }
 
-/// What was removed last is not in a file yet, and can take nothing with it from there. On a full disk it stays so.
-#[expect(clippy::disallowed_methods, reason = "a thread that has nothing else to do")]
-fn flush(table: &Keyspace) -> fjall::Result<()> {
-    table.rotate_memtable()?;
-    for _ in 0..FLUSH_LOOKS_MAX {
-        if table.sealed_memtable_count() == 0 {
-            break;
-        }
-        std::thread::sleep(FLUSH_LOOK);
-    }
-    Ok(())
-}
-
 fn merge(table: &Keyspace) {
     let before = table.disk_space();
-    let merged = flush(table).and_then(|()| table.major_compact());
-    match merged {
+    match table.major_compact() {
         Ok(()) => {
             tracing::info!(table = %table.name(), bytes_before = before, bytes = table.disk_space(), "gave space back");
         }

@@ -62,10 +62,12 @@ fn a_broken_configuration_is_refused() {
     );
 }
 
-/// The journal of a broker that was killed, and the bytes in it that say something.
-fn journal_of(data: &Path) -> (PathBuf, usize) {
-    let path = data.join("store/fjall/0.jnl");
-    let length = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0).unwrap() + 1;
+/// The newest file of the log of a broker that was killed, and its length.
+fn log_of(data: &Path) -> (PathBuf, usize) {
+    let files = fs::read_dir(data.join("store/log")).unwrap().map(|entry| entry.unwrap().path());
+    let first_group = |path: &PathBuf| fs::read(path).unwrap()[8..16].to_vec();
+    let path = files.max_by_key(first_group).unwrap();
+    let length = fs::read(&path).unwrap().len();
     (path, length)
 }
 
@@ -94,23 +96,23 @@ async fn a_damaged_store_is_refused_and_what_can_be_read_is_saved() {
         of_a.into_iter().find(|record| record["table"] == "agents" && record["key"] == hex::encode("a")).unwrap();
     assert!(of_a["value"]["card"].is_string() && of_a["revision"] == 1, "{of_a}");
 
-    let (journal, length) = journal_of(&data);
-    let mut bytes = fs::read(&journal).unwrap();
+    let (log, length) = log_of(&data);
+    let mut bytes = fs::read(&log).unwrap();
     bytes[length / 2] ^= 1;
-    fs::write(&journal, bytes).unwrap();
-    let before = fs::read(&journal).unwrap();
+    fs::write(&log, bytes).unwrap();
+    let before = fs::read(&log).unwrap();
     let mut start = baton();
     start.args(["dev", "--port", "0", "--data"]).arg(&data);
-    check(exit_of(&mut start), 6, journal.to_str().unwrap());
+    check(exit_of(&mut start), 6, log.to_str().unwrap());
     let (code, report, problem) = store_command("check", &data);
     assert_eq!(code, Some(6), "{problem}");
-    assert!(report.contains(journal.to_str().unwrap()), "{report}");
+    assert!(report.contains(log.to_str().unwrap()), "{report}");
     let (code, rest, problem) = store_command("export", &data);
     assert_eq!(code, Some(6));
-    assert!(problem.contains(journal.to_str().unwrap()), "{problem}");
+    assert!(problem.contains(log.to_str().unwrap()), "{problem}");
     let lines: Vec<_> = whole.lines().collect();
     assert!(!rest.is_empty() && rest.lines().count() < lines.len());
-    assert!(fs::read(&journal).unwrap() == before, "nothing was changed");
+    assert!(fs::read(&log).unwrap() == before, "nothing was changed");
 }
 
 #[tokio::test]
@@ -118,8 +120,8 @@ async fn a_store_that_ends_too_early_is_refused() {
     let broker = Broker::start();
     broker.agent("a").await;
     let folder = broker.kill();
-    let (journal, length) = journal_of(&folder.path().join("data"));
-    fs::OpenOptions::new().write(true).open(journal).unwrap().set_len(length as u64 - 20).unwrap();
+    let (log, length) = log_of(&folder.path().join("data"));
+    fs::OpenOptions::new().write(true).open(log).unwrap().set_len(length as u64 - 20).unwrap();
     let mut start = baton();
     start.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
     check(exit_of(&mut start), 6, "baton store check");

@@ -121,7 +121,7 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     promised.push((before.clone(), send(&client, &before).await.unwrap()));
 
     fill(&disk.path.join("filler"));
-    // The journal's last page may have room for a few more.
+    // The log's last page may have room for a few more.
     let text = "x".repeat(60_000);
     let meanwhile = loop {
         let envelope = message(&text);
@@ -174,8 +174,10 @@ async fn a_broker_that_finds_its_store_damaged_when_it_opens_it_again_stops_and_
     register(&client, &["a", "b"]).await;
     fill(&disk.path.join("filler"));
     while send(&client, &message(&"x".repeat(60_000))).await.is_ok() {}
-    let journal = std::fs::File::options().write(true).open(disk.path.join("data/store/fjall/0.jnl")).unwrap();
-    journal.write_all_at(&[0xff; 16], 300).unwrap();
+    for entry in std::fs::read_dir(disk.path.join("data/store/log")).unwrap() {
+        let log = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
+        log.write_all_at(&[0xff; 16], 300).unwrap();
+    }
     std::fs::remove_file(disk.path.join("filler")).unwrap();
     let stopped = tokio::task::spawn_blocking(move || broker.wait()).await.unwrap();
     assert_eq!(stopped.code(), Some(6));

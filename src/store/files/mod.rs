@@ -1,21 +1,19 @@
-//! fjall's files, read without fjall. Owns telling what is whole from what is damaged. Writes nothing, but that it can take
-//! off the end of a journal. Must not know what lies in a record.
+//! fjall's files, read without fjall. Owns telling what is whole from what is damaged. Writes nothing. Must not know what
+//! lies in a record.
 //!
-//! fjall mends its folder while it opens it: it cuts a journal at the first damage, and deletes all files of a table whose
-//! manifest is not there. So the folder is looked through before fjall sees it, and what can be saved of a damaged one is
-//! read from here. The layout is that of fjall 3.1.13, to which `Cargo.toml` holds us; `tests/store.rs` compares what is
-//! read here with what fjall reads.
+//! fjall mends its folder while it opens it: it deletes all files of a table whose manifest is not there. So the folder is
+//! looked through before fjall sees it, and what can be saved of a damaged one is read from here. The layout is that of
+//! fjall 3.1.13, to which `Cargo.toml` holds us; `tests/damage.rs` compares what is read here with what fjall reads.
 //!
 //! ```text
 //! version                      "FJL" 3
-//! N.jnl                        journals, the highest number is written to: see `journal`
+//! N.jnl                        journals; they have nothing that is needed
 //! keyspaces/N/current, vM      which table files are live: see `manifest`
 //! keyspaces/N/tables/K         table files: see `sorted`
 //! keyspaces/0                  the names of the others
 //! ```
 
 mod archive;
-mod journal;
 mod manifest;
 mod merge;
 mod numbers;
@@ -25,10 +23,7 @@ use std::{
     collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
-
-use bytes::Bytes;
 
 pub(super) use self::merge::{Entry, Newest, Source};
 
@@ -44,37 +39,17 @@ pub(super) struct Damage {
 }
 
 impl Damage {
-    fn new(path: &Path, problem: impl Into<String>) -> Self {
+    pub(super) fn new(path: &Path, problem: impl Into<String>) -> Self {
         Self { path: path.into(), problem: problem.into() }
     }
 
-    fn unreadable(path: &Path, error: &io::Error) -> Self {
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::new(path, "it is not there"),
             io::ErrorKind::UnexpectedEof => Self::new(path, "it is too short"),
             _ => Self::new(path, format!("it cannot be read: {error}")),
         }
     }
-}
-
-/// One change in a journal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Item {
-    pub(super) keyspace: u64,
-    pub(super) key: Bytes,
-    /// `None`: the key is deleted.
-    pub(super) value: Option<Bytes>,
-}
-
-/// What was found in the journals.
-#[derive(Debug, Default)]
-pub(super) struct Journals {
-    /// Places that cannot be read.
-    pub(super) damages: Vec<Damage>,
-    /// The newest one that says anything, if there is one.
-    pub(super) newest: Option<PathBuf>,
-    /// A journal's end that was not written to its end, and where it begins: usual where a process was killed.
-    pub(super) unfinished: Option<(PathBuf, u64)>,
 }
 
 /// The folder of fjall.
@@ -101,63 +76,21 @@ impl Folder {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => mark,
             Err(error) => return Err(Damage::unreadable(&mark, &error)),
         };
-        if self.has_data()? { Err(Damage::new(&missing, "it is not there")) } else { Ok(true) }
+        let numbers =
+            entries(&self.0.join("keyspaces"))?.iter().map(|path| number_of(path)).collect::<Result<Vec<_>, _>>()?;
+        let has_data = numbers.iter().map(|number| self.has_data(*number)).collect::<Result<Vec<_>, _>>()?;
+        if has_data.contains(&true) { Err(Damage::new(&missing, "it is not there")) } else { Ok(true) }
     }
 
-    fn has_data(&self) -> Result<bool, Damage> {
-        let mut batches = 0;
-        self.read_journals(|_, _, _| batches += 1)?;
-        let keyspaces = entries(&self.0.join("keyspaces"))?;
-        let has_tables = |keyspace: &PathBuf| Ok(!entries(&keyspace.join("tables"))?.is_empty());
-        let tables = keyspaces.iter().map(has_tables).collect::<Result<Vec<_>, Damage>>()?;
-        Ok(batches > 0 || tables.contains(&true))
+    /// Whether it has a journal. There is nothing in it, but without one fjall believes that nothing was ever written.
+    pub(super) fn has_journal(&self) -> Result<bool, Damage> {
+        let is_journal = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "jnl");
+        Ok(entries(&self.0)?.iter().any(is_journal))
     }
 
-    /// Reads all journals, oldest first. `found` hears of each item, with its order and its file.
-    pub(super) fn read_journals(&self, mut found: impl FnMut(Item, u64, &Arc<Path>)) -> Result<Journals, Damage> {
-        let mut journals = Journals::default();
-        let mut last_seqno = None;
-        for path in self.journals()? {
-            let shared: Arc<Path> = path.as_path().into();
-            let read = journal::read(&path, &mut last_seqno, |batch| {
-                batch.items.into_iter().for_each(|item| found(item, batch.seqno, &shared));
-            });
-            let read = read.map_err(|error| Damage::unreadable(&path, &error))?;
-            if read.batches > 0
-                && let Some((path, start)) = journals.unfinished.take()
-            {
-                let problem = format!("from byte {start} on it is not what was written");
-                journals.damages.push(Damage { path, problem });
-            }
-            if read.batches > 0 || read.tail.is_some() || !read.holes.is_empty() || journals.newest.is_none() {
-                journals.newest = Some(path.clone());
-            }
-            journals.damages.extend(read.holes.iter().map(|hole| {
-                Damage::new(&path, format!("bytes {} to {} are not what was written", hole.start, hole.end))
-            }));
-            journals.unfinished = journals.unfinished.or_else(|| read.tail.map(|start| (path, start)));
-        }
-        Ok(journals)
-    }
-
-    /// Cuts off what was written behind the last group that was answered, so that nothing counts of which nobody knows
-    /// whether it is really on the disk. `group` says which group an item ends, if it ends one.
-    pub(super) fn cut_behind(&self, last: u64, group: impl Fn(&Item) -> Option<u64>) -> Result<(), Damage> {
-        for path in self.journals()? {
-            let mut cut = None;
-            let read = journal::read(&path, &mut None, |batch| {
-                let newer = batch.items.iter().filter_map(&group).any(|number| number > last);
-                if newer && cut.is_none() {
-                    cut = Some(batch.place.start);
-                }
-            });
-            let unreadable = |error: io::Error| Damage::unreadable(&path, &error);
-            read.map_err(unreadable)?;
-            if let Some(length) = cut {
-                cut_journal(&path, length)?;
-            }
-        }
-        Ok(())
+    /// Whether a keyspace has any table file.
+    pub(super) fn has_data(&self, keyspace: u64) -> Result<bool, Damage> {
+        Ok(!entries(&self.keyspace(keyspace).join("tables"))?.is_empty())
     }
 
     /// The names of the keyspaces, and their numbers.
@@ -213,24 +146,6 @@ impl Folder {
     pub(super) fn keyspace(&self, number: u64) -> PathBuf {
         self.0.join("keyspaces").join(number.to_string())
     }
-
-    /// Oldest first.
-    fn journals(&self) -> Result<Vec<PathBuf>, Damage> {
-        let is_journal = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "jnl");
-        let paths = entries(&self.0)?.into_iter().filter(is_journal);
-        let mut journals = paths.map(|path| Ok((number_of(&path)?, path))).collect::<Result<Vec<_>, Damage>>()?;
-        journals.sort();
-        Ok(journals.into_iter().map(|(_, path)| path).collect())
-    }
-}
-
-/// Takes off a journal's end.
-pub(super) fn cut_journal(path: &Path, length: u64) -> Result<(), Damage> {
-    let cut = fs::File::options().write(true).open(path).and_then(|file| {
-        file.set_len(length)?;
-        file.sync_all()
-    });
-    cut.map_err(|error| Damage::unreadable(path, &error))
 }
 
 fn number_of(path: &Path) -> Result<u64, Damage> {
@@ -239,7 +154,7 @@ fn number_of(path: &Path) -> Result<u64, Damage> {
 }
 
 /// What is in a folder, sorted; nothing if it is not there.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, Damage> {
+pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, Damage> {
     let error = |error: io::Error| Damage::unreadable(folder, &error);
     let entries = match fs::read_dir(folder) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -62,7 +62,7 @@ pub fn parts() -> Vec<Part> {
     let ended = inputs.iter().fold(None, |known, input| Some(take(known.as_ref(), input)));
     let (_, handoff) = ended.expect("four were taken");
     let place = RequestPlace { message: handoff.id, sequence: 1, expires_at: None };
-    let record = HandoffRecord { handoff, sequence: 1, request: place };
+    let record = HandoffRecord { handoff: handoff.into(), sequence: 1, request: place };
     let stored = record.encode();
     vec![
         Part::many("step/whole handoff", 4, move || {

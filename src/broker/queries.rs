@@ -1,6 +1,6 @@
 //! Looking at what is stored. Reads beside the pipeline, and sees only what is durable.
 
-use std::ops::Bound;
+use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -132,7 +132,7 @@ impl std::fmt::Debug for dyn Store {
 
 impl View<'_> {
     /// One handoff, with its place in lists.
-    pub fn handoff(&self, id: MessageId) -> Result<Handoff, BrokerError> {
+    pub fn handoff(&self, id: MessageId) -> Result<Arc<Handoff>, BrokerError> {
         let unknown = || BrokerError::HandoffUnknown { handoff: id.to_string() };
         let handoff = self.stored_handoff(&HandoffRecord::key(id))?.ok_or_else(unknown)?;
         self.access.may_see_handoff(self.caller, &handoff)?;
@@ -140,7 +140,7 @@ impl View<'_> {
     }
 
     /// A handoff whose task is gone is about to go too.
-    fn stored_handoff(&self, key: &Key) -> Result<Option<Handoff>, BrokerError> {
+    fn stored_handoff(&self, key: &Key) -> Result<Option<Arc<Handoff>>, BrokerError> {
         let Some(record) = self.store.get(key)? else { return Ok(None) };
         let handoff = HandoffRecord::decode(&record.value)?.handoff;
         let is_whole = !handoff.state.is_final() || self.store.get(&TaskRecord::key(&handoff.task))?.is_some();
@@ -157,9 +157,14 @@ impl View<'_> {
     }
 
     /// Handoffs that the caller may see, newest first.
-    pub fn handoffs(&self, filter: &HandoffFilter, size: usize, token: &str) -> Result<Page<Handoff>, BrokerError> {
+    pub fn handoffs(
+        &self,
+        filter: &HandoffFilter,
+        size: usize,
+        token: &str,
+    ) -> Result<Page<Arc<Handoff>>, BrokerError> {
         let read = |_: &Bytes, id: &Bytes| self.stored_handoff(&Key { table: Table::Handoffs, key: id.clone() });
-        let wanted = |handoff: &Handoff| {
+        let wanted = |handoff: &Arc<Handoff>| {
             let agent_fits = |agent: &AgentId| handoff.sender == *agent || handoff.candidate == *agent;
             filter.task.as_ref().is_none_or(|task| handoff.task == *task)
                 && filter.agent.as_ref().is_none_or(agent_fits)

@@ -1,6 +1,6 @@
 //! Table handoffs, and their place in lists (table handoffs_by_sequence).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// What the protocol knows.
-    pub handoff: Handoff,
+    pub handoff: Arc<Handoff>,
     /// Its place in lists.
     pub sequence: u64,
     /// Its request.
@@ -136,7 +136,7 @@ impl HandoffRecord {
             sequence: stored.request_sequence,
             expires_at: stored.expires_at.map(moment),
         };
-        Ok(Self { handoff, sequence: stored.sequence, request })
+        Ok(Self { handoff: Arc::new(handoff), sequence: stored.sequence, request })
     }
 }
 

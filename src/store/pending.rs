@@ -18,9 +18,9 @@ use super::{Key, KeyRange, Order, Record, Table, Write};
 
 /// Bytes of records, with what they take in memory, at which a layer is to be written into the tables. Few where tests run, so
 /// that it happens in them.
-const LAYER_BYTES_MAX: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 16 * 1024 * 1024 };
+const LAYER_BYTES_MAX: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 48 * 1024 * 1024 };
 /// Bytes of the log at which it is: they are read again at a start.
-const LOG_BYTES_MAX: usize = 64 * 1024 * 1024;
+const LOG_BYTES_MAX: usize = 96 * 1024 * 1024;
 /// What an entry takes beside its key and its value.
 const ENTRY_BYTES: usize = 160;
 

@@ -318,7 +318,7 @@ impl World {
         TaskRecord::decode(&self.disk.get(&key).unwrap().expect("the task is known").value).unwrap()
     }
 
-    pub fn handoff(&self, id: &str) -> baton::domain::handoff::Handoff {
+    pub fn handoff(&self, id: &str) -> std::sync::Arc<baton::domain::handoff::Handoff> {
         let key = HandoffRecord::key(MessageId::parse(id).unwrap());
         HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
     }
@@ -355,7 +355,7 @@ impl World {
         assert_eq!(audit.task(), Some(&stored.task));
         assert_eq!((audit.length(), *audit.hash()), (stored.custody.length, stored.custody.hash));
         for handoff in audit.handoffs() {
-            assert_eq!(*handoff, self.handoff(&handoff.id.to_string()));
+            assert_eq!(*handoff, *self.handoff(&handoff.id.to_string()));
         }
         audit
     }

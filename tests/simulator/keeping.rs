@@ -125,7 +125,7 @@ impl Keeping {
                     assert!(self.removed.contains(&task), "law 7: {task} lost a part of its log");
                 }
                 Table::Handoffs => {
-                    let task = HandoffRecord::decode(&before.value).unwrap().handoff.task;
+                    let task = HandoffRecord::decode(&before.value).unwrap().handoff.task.clone();
                     assert!(self.removed.contains(&task), "{task} lost a handoff");
                 }
                 Table::Envelopes => {

@@ -81,7 +81,7 @@ impl Laws {
                 (Table::Handoffs, Some(record)) => {
                     let before = before.as_ref().map(|before| HandoffRecord::decode(&before.value).unwrap().handoff);
                     let after = HandoffRecord::decode(&record.value).unwrap().handoff;
-                    self.see_handoff(before.as_ref(), &after);
+                    self.see_handoff(before.as_deref(), &after);
                     seen.handoffs.push(after);
                 }
                 (Table::Mailbox, Some(record)) => {
@@ -209,7 +209,7 @@ impl Laws {
         assert_eq!(*audit.hash(), record.custody.hash, "law 7: the head is that of the log");
         for handoff in &seen.handoffs {
             let replayed = audit.handoffs().find(|replayed| replayed.id == handoff.id);
-            assert_eq!(replayed, Some(handoff), "law 7: the log explains the handoff");
+            assert_eq!(replayed, Some(&**handoff), "law 7: the log explains the handoff");
         }
     }
 
@@ -282,7 +282,7 @@ impl Laws {
 #[derive(Debug, Default)]
 struct Seen {
     task: Option<TaskRecord>,
-    handoffs: Vec<Handoff>,
+    handoffs: Vec<std::sync::Arc<Handoff>>,
     letters: Vec<AgentId>,
     removed: Vec<(AgentId, u64)>,
     parked: Vec<(AgentId, u64)>,

@@ -309,7 +309,7 @@ impl Engine {
         };
         let input = Input::Redrive { id, candidates: candidates.clone() };
         match self.step(draft, &known, &input, &event, Origin::DeadRequest(former.request), now) {
-            Ok(Some(stepped)) => Ok((id, stepped.handoff.expect("a redrive makes one").candidate)),
+            Ok(Some(stepped)) => Ok((id, stepped.handoff.expect("a redrive makes one").candidate.clone())),
             Ok(None) => unreachable!("a redrive is made or rejected"),
             Err(StepError::Broker(error)) => Err(refused(error)),
             Err(StepError::Rejected(rejection)) => Err(refused(rejection)),

@@ -253,7 +253,7 @@ impl Engine {
         }
         let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
         let event = CustodyEvent::Refused(facts, rejection.code());
-        let handoff = known.handoff.as_ref().map(|stored| &stored.value.handoff);
+        let handoff = known.handoff.as_ref().map(|stored| &*stored.value.handoff);
         self.write_task(&mut draft, known, record, &event, handoff, &[], now);
         self.seal(draft);
     }

@@ -11,6 +11,7 @@
 mod acks;
 mod audit;
 mod dead_letters;
+mod decoded;
 mod drafts;
 mod enrollment;
 mod expiry;
@@ -37,6 +38,7 @@ use prost::Message as _;
 use tokio::sync::{mpsc, watch};
 
 use self::{
+    decoded::Decoded,
     drafts::{Act, Group},
     expiry::Expiring,
     holders::Holder,
@@ -283,6 +285,7 @@ pub struct Engine {
     ids: Arc<dyn IdSource>,
     next_sequence: u64,
     group: Group,
+    decoded: Decoded,
     /// The mail of agents with a holder or a lease. Everybody else's is only in the store.
     mailboxes: HashMap<AgentId, Mailbox>,
     /// Mailboxes that are not loaded to their end, and the place of the first letter that may be missing.
@@ -359,6 +362,7 @@ impl Engine {
             ids,
             next_sequence,
             group: Group::default(),
+            decoded: Decoded::default(),
             mailboxes: HashMap::new(),
             loading: BTreeMap::new(),
             loaded_last: None,

@@ -48,7 +48,7 @@ impl Known {
     fn situation<'a>(&'a self, gone: &'a [AgentId]) -> Situation<'a> {
         Situation {
             task: self.task.as_ref().map(|stored| &stored.value.task),
-            handoff: self.handoff.as_ref().map(|stored| &stored.value.handoff),
+            handoff: self.handoff.as_ref().map(|stored| &*stored.value.handoff),
             gone,
         }
     }
@@ -113,26 +113,31 @@ pub(super) struct ThisMessage<'a> {
 /// What a step left behind.
 pub(super) struct Stepped {
     pub(super) task: TaskRecord,
-    pub(super) handoff: Option<Handoff>,
+    pub(super) handoff: Option<Arc<Handoff>>,
 }
 
 impl Engine {
     pub(super) fn known(
-        &self,
+        &mut self,
         draft: &mut Draft,
         task: &TaskId,
         handoff: Option<MessageId>,
     ) -> Result<Known, BrokerError> {
         let task = self.read(draft, &TaskRecord::key(task))?;
-        let handoff = handoff.map(|id| self.read(draft, &HandoffRecord::key(id))).transpose()?.flatten();
-        Ok(Known {
-            task: task
-                .map(|record| Ok::<_, BrokerError>(Stored { value: TaskRecord::decode(&record.value)?, record }))
-                .transpose()?,
-            handoff: handoff
-                .map(|record| Ok::<_, BrokerError>(Stored { value: HandoffRecord::decode(&record.value)?, record }))
-                .transpose()?,
-        })
+        let task =
+            task.map(|record| Ok::<_, BrokerError>(Stored { value: TaskRecord::decode(&record.value)?, record }));
+        let handoff = handoff.map(|id| self.known_handoff(draft, id)).transpose()?.flatten();
+        Ok(Known { task: task.transpose()?, handoff })
+    }
+
+    fn known_handoff(
+        &mut self,
+        draft: &mut Draft,
+        id: MessageId,
+    ) -> Result<Option<Stored<HandoffRecord>>, BrokerError> {
+        let Some(record) = self.read(draft, &HandoffRecord::key(id))? else { return Ok(None) };
+        let value = self.decoded.decode(id, &record.value)?;
+        Ok(Some(Stored { value, record }))
     }
 
     /// Makes one step and writes all of it into the draft. `None`: nothing has changed.
@@ -153,6 +158,7 @@ impl Engine {
             Err(rejection) => return Err(StepError::Rejected(rejection)),
         };
         let Transition { task, handoff, effects } = faults::transition(*transition);
+        let handoff = handoff.map(Arc::new);
         let request = handoff.as_ref().and_then(|handoff| known.request_of(handoff.id).or(origin.request()));
         if let Some(handoff) = &handoff {
             self.write_handoff(draft, known, handoff, request, origin);
@@ -160,7 +166,7 @@ impl Engine {
         for effect in effects {
             match effect {
                 Effect::Deliver { to, mail } => {
-                    let about = About { task: &task, handoff: handoff.as_ref(), request };
+                    let about = About { task: &task, handoff: handoff.as_deref(), request };
                     self.deliver(draft, to, mail, &about, origin.message(), now)?;
                 }
                 Effect::ParkRequest(why) => {
@@ -183,7 +189,7 @@ impl Engine {
         if record.task.status.is_final() && !was_final {
             draft.keep(Kept::Task, now, record.task.id.as_str().as_bytes());
         }
-        let task = self.write_task(draft, known, record, event, handoff.as_ref(), &absent, now);
+        let task = self.write_task(draft, known, record, event, handoff.as_deref(), &absent, now);
         Ok(Some(Stepped { task, handoff }))
     }
 
@@ -232,7 +238,7 @@ impl Engine {
         &mut self,
         draft: &mut Draft,
         known: &Known,
-        handoff: &Handoff,
+        handoff: &Arc<Handoff>,
         request: Option<RequestPlace>,
         origin: Origin<'_>,
     ) {
@@ -247,7 +253,9 @@ impl Engine {
             }
         };
         let record = HandoffRecord { handoff: handoff.clone(), sequence, request };
-        draft.put(HandoffRecord::key(handoff.id), record.encode(), before.map(|stored| &stored.record));
+        let value = record.encode();
+        draft.put(HandoffRecord::key(handoff.id), value.clone(), before.map(|stored| &stored.record));
+        self.decoded.put(value, record);
         let was_due = before.and_then(|stored| stored.value.handoff.next_deadline());
         let due = handoff.next_deadline();
         if was_due != due {
@@ -266,7 +274,7 @@ impl Engine {
             }
             draft.acts.push(Act::Timer { handoff: handoff.id, sender, before: was_due, after: due });
         }
-        draft.acts.push(Act::HandoffMoved(Arc::new(record.handoff)));
+        draft.acts.push(Act::HandoffMoved(handoff.clone()));
     }
 
     fn deliver(
@@ -437,10 +445,9 @@ impl Engine {
         event: &CustodyEvent<'_>,
         now: Timestamp,
     ) -> Result<bool, BrokerError> {
-        let Some(record) = self.read(draft, &HandoffRecord::key(handoff))? else { return Ok(false) };
-        let value = HandoffRecord::decode(&record.value)?;
-        let Known { task, .. } = self.known(draft, &value.handoff.task, None)?;
-        let known = Known { task, handoff: Some(Stored { value, record }) };
+        let Some(stored) = self.known_handoff(draft, handoff)? else { return Ok(false) };
+        let Known { task, .. } = self.known(draft, &stored.value.handoff.task, None)?;
+        let known = Known { task, handoff: Some(stored) };
         match self.step(draft, &known, input, event, Origin::Broker, now) {
             Ok(stepped) => Ok(stepped.is_some()),
             Err(StepError::Broker(error)) => Err(error),

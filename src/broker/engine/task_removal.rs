@@ -118,7 +118,7 @@ impl Engine {
         let known = |text: &String| AgentId::parse(text).ok();
         looking.agents.extend(known(&entry.owner_id));
         if let Some(handoff) = self.stored_handoff(&entry.handoff_id)? {
-            looking.agents.extend(handoff.handoff.offers.into_iter().map(|offer| offer.candidate));
+            looking.agents.extend(handoff.handoff.offers.iter().map(|offer| offer.candidate.clone()));
         }
         let Some(Event::Accepted(accepted)) = &entry.event else { return Ok(false) };
         looking.agents.extend(accepted.resolved_agent_ids.iter().filter_map(known));

@@ -20,7 +20,7 @@ impl Engine {
             None => Err(BrokerError::HandoffUnknown { handoff: id.to_string() }),
         });
         let handoff = match decoded {
-            Ok(handoff) => Arc::new(handoff),
+            Ok(handoff) => handoff,
             Err(error) => return drop(updates.try_send(Err(refused(error)))),
         };
         let open = !handoff.state.is_final();

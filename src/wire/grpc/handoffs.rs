@@ -106,7 +106,7 @@ fn list(
     checked(checks)?;
     let page = broker.view(caller).handoffs(&filter, size, &request.page_token).map_err(refuse)?;
     Ok(v1::ListHandoffsResponse {
-        handoffs: page.entries.iter().map(to_proto::handoff).collect(),
+        handoffs: page.entries.iter().map(|handoff| to_proto::handoff(handoff)).collect(),
         next_page_token: page.next_token,
     })
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     directory::Directory,
     engine::{Command, Engine, RecoverError},
     identity::Identities,
-    intake::{self, Arrival, Queued},
+    intake::{self, Arrival, Intake, Queued},
     limits::Rates,
     queries::View,
     refused,
@@ -36,12 +36,11 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// What waits to be checked, and commands that wait for the engine. A full queue makes whoever fills it wait: back-pressure
+/// Bytes of what waits to be checked, waits for the engine or is in its group. Whoever has more waits for room: back-pressure
 /// from the disk to the sockets.
-const QUEUE_MAX: usize = 2048;
-/// Bytes of envelopes that wait to be checked, wait for the engine or are in its group. Senders wait for room, as for the
-/// queue.
 const QUEUE_BYTES_MAX: u32 = 64 * 1024 * 1024;
+/// What each counts at least: so that there are at most 4096.
+const ARRIVAL_BYTES_MIN: u32 = 16 * 1024;
 /// Most commands of one group.
 const GROUP_MAX: usize = 1024;
 /// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
@@ -81,7 +80,7 @@ pub struct Broker {
 }
 
 struct Shared {
-    arrivals: mpsc::Sender<Queued<Arrival>>,
+    intake: Arc<Intake>,
     room: Arc<Semaphore>,
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
@@ -94,15 +93,9 @@ struct Shared {
     next_holder: AtomicU64,
     open_handoffs_at_start: usize,
     draining: CancellationToken,
-    stopping: CancellationToken,
     ended: CancellationToken,
     serving: watch::Receiver<bool>,
-    threads: Mutex<Option<Threads>>,
-}
-
-struct Threads {
-    intake: JoinHandle<()>,
-    engine: JoinHandle<Result<(), OpenError>>,
+    engine: Mutex<Option<JoinHandle<Result<(), OpenError>>>>,
 }
 
 impl Broker {
@@ -117,27 +110,22 @@ impl Broker {
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
         let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone(), clock.now())?;
-        let (commands, queue) = mpsc::channel(QUEUE_MAX);
-        let (stopping, ended) = (CancellationToken::new(), CancellationToken::new());
+        let (commands, queue) = mpsc::unbounded_channel(); // bounded by room
+        let ended = CancellationToken::new();
         let (serves, serving) = watch::channel(true);
         let directory = engine.directory().clone();
         let open_handoffs_at_start = engine.open_handoffs();
         let rates = Arc::new(Rates::new(&settings.limits));
-        let (arrivals, arriving) = mpsc::channel(QUEUE_MAX);
-        let threads = {
-            let (clock, stopping, ended) = (clock.clone(), stopping.clone(), ended.clone());
-            let check = intake::run(arriving, commands, rates.clone(), stopping);
-            Threads {
-                intake: thread("baton-intake", move |runtime| runtime.block_on(check))?,
-                engine: thread("baton-engine", move |runtime| {
-                    // Also when the engine panics: whoever waits must hear of it.
-                    let _ended = ended.drop_guard();
-                    runtime.block_on(run(engine, queue, &*clock, &serves))
-                })?,
-            }
+        let engine = {
+            let (clock, ended) = (clock.clone(), ended.clone());
+            thread("baton-engine", move |runtime| {
+                // Also when the engine panics: whoever waits must hear of it.
+                let _ended = ended.drop_guard();
+                runtime.block_on(run(engine, queue, &*clock, &serves))
+            })?
         };
         let shared = Shared {
-            arrivals,
+            intake: Intake::new(commands, rates.clone()),
             room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX as usize)),
             store,
             directory,
@@ -150,10 +138,9 @@ impl Broker {
             next_holder: AtomicU64::new(1),
             open_handoffs_at_start,
             draining: CancellationToken::new(),
-            stopping,
             ended,
             serving,
-            threads: Mutex::new(Some(threads)),
+            engine: Mutex::new(Some(engine)),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -249,32 +236,26 @@ impl Broker {
     /// Hands in a command or an envelope. Waits while too much is under way.
     pub async fn send(&self, arrival: impl Into<Arrival>) -> Result<(), Refused> {
         let what = arrival.into();
-        let room = match weight(&what) {
-            0 => None,
-            bytes => Some(self.shared.room.clone().acquire_many_owned(bytes).await.expect("never closed")),
-        };
-        self.shared.arrivals.send(Queued { what, room }).await.map_err(|_| refused(BrokerError::ShuttingDown))
+        let room = self.shared.room.clone().acquire_many_owned(weight(&what)).await.expect("never closed");
+        self.put(what, Some(room)).map_err(|_| refused(BrokerError::ShuttingDown))
+    }
+
+    fn put(&self, what: Arrival, room: Option<OwnedSemaphorePermit>) -> Result<(), intake::Closed> {
+        self.shared.intake.put(Queued { what, room })
     }
 
     /// Hands a command to the engine, unless its queue is full. For what can be left undone when there is much to do.
     fn send_if_room(&self, command: Command) {
         let what = Arrival::Command(command);
-        let room = self.shared.room.clone().try_acquire_many_owned(weight(&what));
-        let sent = room.is_ok_and(|room| self.shared.arrivals.try_send(Queued { what, room: Some(room) }).is_ok());
-        if !sent {
-            tracing::debug!("the engine's queue is full: what was refused is not kept");
+        match self.shared.room.clone().try_acquire_many_owned(weight(&what)) {
+            Ok(room) => drop(self.put(what, Some(room))),
+            Err(_) => tracing::debug!("the engine's queue is full: what was refused is not kept"),
         }
     }
 
-    /// Hands a command without bytes to the engine without waiting: where nobody can, as in a destructor.
+    /// Hands a command to the engine that takes no bytes and must not wait: where nobody can, as in a destructor.
     pub fn send_soon(&self, command: Command) {
-        let queued = Queued { what: Arrival::Command(command), room: None };
-        if let Err(mpsc::error::TrySendError::Full(Queued { what, .. })) = self.shared.arrivals.try_send(queued)
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let broker = self.clone();
-            runtime.spawn(async move { drop(broker.send(what).await) });
-        }
+        drop(self.put(Arrival::Command(command), None));
     }
 
     /// Puts an act on record that changes nothing that is stored.
@@ -345,26 +326,26 @@ impl Broker {
     /// Stops the engine: what has arrived is still taken and committed, what comes later is refused. Fails if it has
     /// ended by itself.
     pub async fn stop(&self) -> Result<(), EngineError> {
-        self.shared.stopping.cancel();
+        self.shared.intake.close();
         self.ended().await;
-        let threads = self.shared.threads.lock().expect("no holder panics").take();
-        let Some(Threads { intake, engine }) = threads else { return Ok(()) };
-        match (engine.join(), intake.join()) {
-            (Ok(Ok(())), Ok(())) => Ok(()),
-            (Ok(Err(damaged)), Ok(())) => Err(EngineError::Store(damaged)),
-            (Err(_panic), _) | (_, Err(_panic)) => Err(EngineError::Panicked),
+        let Some(engine) = self.shared.engine.lock().expect("no holder panics").take() else { return Ok(()) };
+        match engine.join() {
+            Ok(Ok(())) if self.shared.intake.has_failed() => Err(EngineError::Panicked),
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(damaged)) => Err(EngineError::Store(damaged)),
+            Err(_panic) => Err(EngineError::Panicked),
         }
     }
 }
 
-/// The bytes that an arrival holds.
+/// The bytes that an arrival counts.
 fn weight(arrival: &Arrival) -> u32 {
     let bytes = match arrival {
         Arrival::Envelope { envelope, .. } => envelope.raw().len(),
         Arrival::Command(Command::KeepRefused { raw, .. }) => raw.len(),
         Arrival::Command(_) => 0,
     };
-    u32::try_from(bytes).unwrap_or(u32::MAX).min(QUEUE_BYTES_MAX)
+    u32::try_from(bytes).unwrap_or(u32::MAX).clamp(ARRIVAL_BYTES_MIN, QUEUE_BYTES_MAX)
 }
 
 /// A thread with a runtime of its own.
@@ -394,7 +375,7 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
 
 async fn run(
     mut engine: Engine,
-    mut queue: mpsc::Receiver<Queued<Command>>,
+    mut queue: mpsc::UnboundedReceiver<Queued<Command>>,
     clock: &dyn Clock,
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {

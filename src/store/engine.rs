@@ -4,6 +4,8 @@
 //! of ours is in fjall's journals or memtables, and what is in a table is on disk.
 
 use std::{
+    fs::{self, File},
+    io,
     path::Path,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
@@ -23,6 +25,9 @@ const RUNS_BEHIND_MAX: usize = 24;
 const WAIT_FOR_MERGES: Duration = Duration::from_millis(10);
 /// After how many records one looks whether there is time.
 const RECORDS_A_PACE: usize = 64;
+/// Bytes of a table file after which it is synced while it is being written. fjall syncs it at its end, and a group that is
+/// committed just then would wait until the disk has all of it.
+const BYTES_A_SYNC: usize = 1024 * 1024;
 /// Of threads that write and merge tables: a fifth of the processor's time of another, if both want it.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 7;
@@ -80,8 +85,14 @@ impl Engine {
             }
             self.wait_for_merges(self.table(table))?;
             let mut file = self.table(table).start_ingestion()?;
+            let mut unsynced_bytes = 0;
             for (key, record) in records {
                 let slice = fjall::Slice::from(key.clone());
+                unsynced_bytes += key.len() + record.map_or(0, |record| record.value.len());
+                if unsynced_bytes > BYTES_A_SYNC {
+                    sync_newest_file(self.table(table))?;
+                    unsynced_bytes = 0;
+                }
                 match record {
                     Some(record) => file.write(slice, encode_record(table, key, record))?,
                     None => {
@@ -131,6 +142,16 @@ impl Engine {
 
     pub(super) fn size_bytes(&self) -> Option<u64> {
         self.database.disk_space().ok()
+    }
+}
+
+/// Has what was written of a table's newest file brought to the disk.
+fn sync_newest_file(table: &Keyspace) -> io::Result<()> {
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
+    let files = fs::read_dir(table.path().join("tables"))?.collect::<io::Result<Vec<_>>>()?;
+    match files.iter().max_by_key(|entry| number(entry)) {
+        Some(newest) => File::open(newest.path())?.sync_data(),
+        None => Ok(()),
     }
 }
 

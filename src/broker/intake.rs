@@ -247,7 +247,7 @@ mod tests {
             move || (0..EACH).for_each(|number| put(&intake, who * EACH + number).unwrap())
         };
         // On the runtime's threads, where another task goes on with what is left, and on others, where nobody can.
-        let tasks: Vec<_> = (0..3).map(|who| bring(who)).map(|bring| tokio::spawn(async move { bring() })).collect();
+        let tasks: Vec<_> = (0..3).map(&bring).map(|bring| tokio::spawn(async move { bring() })).collect();
         let threads: Vec<_> = (3..6).map(|who| std::thread::spawn(bring(who))).collect();
         let mut next = [0, 1, 2, 3, 4, 5].map(|who| who * EACH);
         for _ in 0..6 * EACH {

@@ -37,7 +37,7 @@ trap 'rm -rf "$work"' EXIT
 buf generate --output "$work"
 diff -r "$work/batonv1" batonv1
 echo "# format, vet, staticcheck"
-test -z "$(gofmt -l . | tee /dev/stderr)"
+test -z "$(gofmt -l . | tee -a /dev/stderr)" # -a: where that is a file, it is not emptied
 go mod tidy -diff
 go vet ./...
 staticcheck ./...

@@ -154,6 +154,12 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
         again = send(&client, &meanwhile).await;
     }
     promised.push((meanwhile, again.expect("with room again it goes on by itself")));
+    for _ in 0..100 {
+        if serves().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await; // health follows, a moment later
+    }
     assert!(serves().await);
     let after = message("after");
     promised.push((after.clone(), send(&client, &after).await.unwrap()));

@@ -41,6 +41,8 @@ final class LyingBroker implements AutoCloseable {
     final BlockingQueue<Acknowledgement> acknowledgements = new LinkedBlockingQueue<>();
     final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
     volatile boolean refusesForGood;
+    /** Nobody gets a session for now. */
+    volatile boolean isAway;
     /** What follows an envelope; a receipt unless a test says otherwise. */
     volatile BiConsumer<ConnectRequest, StreamObserver<ConnectResponse>> onEnvelope =
             (frame, out) -> out.onNext(receipt(frame, key));
@@ -137,13 +139,17 @@ final class LyingBroker implements AutoCloseable {
     private final class Broker extends BrokerServiceGrpc.BrokerServiceImplBase {
         @Override
         public StreamObserver<ConnectRequest> connect(StreamObserver<ConnectResponse> out) {
-            sessions.add(out);
             Welcome welcome = Welcome.newBuilder()
                     .setBrokerId(Agent.BROKER_ID)
                     .setBrokerKey(publicKey("broker", key))
                     .setHeartbeatInterval(Times.ofDuration(Duration.ofMinutes(1)))
                     .build();
-            out.onNext(ConnectResponse.newBuilder().setWelcome(welcome).build());
+            if (isAway) {
+                out.onError(Status.UNAVAILABLE.asRuntimeException());
+            } else {
+                out.onNext(ConnectResponse.newBuilder().setWelcome(welcome).build());
+                sessions.add(out); // only now: a test may send on it at once
+            }
             return new StreamObserver<>() {
                 @Override
                 public void onNext(ConnectRequest frame) {

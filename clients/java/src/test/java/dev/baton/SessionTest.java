@@ -118,6 +118,7 @@ class SessionTest {
             broker.sessions.get(0).onCompleted();
             RealBroker.until("another session", () -> broker.sessions.size() == 2);
             alice.send("bob", About.NOTHING, info("the session is there"));
+            broker.isAway = true;
             broker.sessions.get(1).onCompleted();
             RealBroker.until("the session's end", () -> {
                 try {
@@ -129,6 +130,7 @@ class SessionTest {
             });
             delivery.ack();
             broker.acknowledgements.clear();
+            broker.isAway = false;
             RealBroker.until("another session", () -> broker.sessions.size() == 3);
             broker.deliver(envelope);
             broker.deliver(ofBob("two"));

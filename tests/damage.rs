@@ -248,6 +248,25 @@ fn without_the_list_of_tables_all_their_files_are_read() {
     assert!(damages.len() > 12, "{damages:?}");
 }
 
+#[test]
+fn without_the_list_of_tables_the_newest_version_counts() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("store");
+    // Names of files are numbers: 10 comes after 9.
+    for version in 1..=12 {
+        let store = EmbeddedStore::open(&folder).unwrap();
+        commit(&store, vec![put(Table::Tasks, "task", version, &format!("version {version}"))]);
+        settle(store, &folder, if version == 6 { &["tasks"] } else { &[] });
+    }
+    for path in data_files(&folder).iter().filter(|path| path.ends_with("current")) {
+        fs::write(path, "").unwrap();
+    }
+    // What is in the log counts before the tables: without it they must know.
+    fs::remove_dir_all(folder.join("log")).unwrap();
+    let (found, _) = salvaged(&folder);
+    assert_eq!(found.get(&("tasks", b"task".to_vec())), Some(&(12, b"version 12".to_vec())));
+}
+
 /// What a process leaves that is killed: the files as they are at one moment while the store is open. Another thread may be
 /// writing tables; they were so at one moment if they are the same when they are looked at once more.
 fn killed(folder: &Path, to: &Path) {

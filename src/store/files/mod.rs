@@ -27,6 +27,8 @@ use std::{
 
 pub(super) use self::merge::{Entry, Newest, Source};
 
+/// Leaves room below a file's number for the seqnos in it.
+const FILE_NUMBER_SHIFT: u32 = 40;
 const VERSION: &[u8] = b"FJL\x03";
 
 /// A file, or a part of one, that is not as it was written.
@@ -119,10 +121,14 @@ impl Folder {
         Ok(manifest::live_runs(&self.keyspace(keyspace))?.into_iter().map(sorted::read_run).collect())
     }
 
-    /// All table files of a keyspace that are there, for when nobody can say which are live.
+    /// All table files of a keyspace that are there, for when nobody can say which are live. Of a key, the entry counts that
+    /// is in the file with the highest number: how new what is in a file is, stands in the list that is not there.
     pub(super) fn all_table_sources(&self, keyspace: u64) -> Result<Vec<Source>, Damage> {
         let files = entries(&self.keyspace(keyspace).join("tables"))?;
-        let alone = |path| sorted::read_run(vec![manifest::LiveTable { path, checksum: None, seqno_base: 0 }]);
+        let alone = |path: PathBuf| {
+            let seqno_base = number_of(&path).unwrap_or(0) << FILE_NUMBER_SHIFT;
+            sorted::read_run(vec![manifest::LiveTable { path, checksum: None, seqno_base }])
+        };
         Ok(files.into_iter().map(alone).collect())
     }
 

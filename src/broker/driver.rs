@@ -253,7 +253,7 @@ impl Broker {
         }
     }
 
-    /// Hands a command to the engine that takes no bytes and must not wait: where nobody can, as in a destructor.
+    /// Hands a command without bytes to the engine without waiting: where nobody can, as in a destructor.
     pub fn send_soon(&self, command: Command) {
         drop(self.put(Arrival::Command(command), None));
     }

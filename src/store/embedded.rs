@@ -23,7 +23,6 @@ use bytes::Bytes;
 use super::{
     Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
     engine::{Engine, go_behind},
-    files::Damage,
     folder::{
         LOG_FOLDER, OpenError, ROOM_FILE, check_format, encode_witness, lock, make_sure_of_room, open_witness,
         read_witness, remove_room,
@@ -31,7 +30,7 @@ use super::{
     log::{self, Log},
     pending::{Layer, Pending, layered},
     recent::Recent,
-    rows::{decode_record, decode_writes, encode_writes},
+    rows::{decode_record, encode_writes},
     space::Space,
     survey,
 };
@@ -347,14 +346,7 @@ impl Store for EmbeddedStore {
 /// Opens the store if all of it is whole and it has all groups up to this one. Otherwise it is not touched.
 fn open_whole(path: &Path, group: u64) -> Result<(Engine, Log, Pending), OpenError> {
     let mut pending = Pending::default();
-    let mut unknown = None;
-    let survey = survey::check(path, |number, content, file| match decode_writes(content.clone()) {
-        Some(writes) => pending.found(number, &writes, content.len()),
-        None => unknown = Some(Damage::new(file, format!("what group {number} says is not known"))),
-    })?;
-    if let Some(damage) = unknown {
-        return Err(damage.into());
-    }
+    let survey = survey::check(path, |group| pending.found(group.number, &group.writes, group.log_bytes))?;
     let log_folder = path.join(LOG_FOLDER);
     if survey.log.last < group {
         let log = survey.log.newest().unwrap_or(&log_folder).into();

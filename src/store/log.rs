@@ -218,27 +218,23 @@ impl Reader {
         let mut groups = Groups { last: first - 1, end: HEAD as u64, damages: Vec::new() };
         while next.is_none_or(|next| groups.last + 1 < next) {
             let wanted = groups.last + 1;
-            let whole = match self.group_at(groups.end, wanted..=wanted)? {
-                Some(group) => Some(group),
-                None => match self.next_group(groups.end, wanted..=wanted + self.length / GROUP_HEAD as u64)? {
-                    Some((at, group)) => {
-                        groups.damages.push(format!("bytes {} to {at} are not what was written", groups.end));
-                        Some(group)
-                    }
-                    None => None,
-                },
+            let group = match self.group_at(groups.end, wanted..=wanted)? {
+                Some(group) => group,
+                None => {
+                    let numbers = wanted..=wanted + self.length / GROUP_HEAD as u64;
+                    let Some((at, group)) = self.next_group(groups.end, numbers)? else { break };
+                    groups.damages.push(format!("bytes {} to {at} are not what was written", groups.end));
+                    group
+                }
             };
-            match whole {
-                Some(group) if next.is_none_or(|next| group.number < next) => {
-                    (groups.last, groups.end) = (group.number, group.end);
-                    found(group.number, group.content);
-                }
-                _ if next.is_some() => {
-                    groups.damages.push(format!("from byte {} on it is not what was written", groups.end));
-                    break;
-                }
-                _ => break,
+            if next.is_some_and(|next| group.number >= next) {
+                break;
             }
+            (groups.last, groups.end) = (group.number, group.end);
+            found(group.number, group.content);
+        }
+        if next.is_some_and(|next| groups.last + 1 < next) {
+            groups.damages.push(format!("from byte {} on it is not what was written", groups.end));
         }
         Ok(groups)
     }

@@ -14,7 +14,7 @@ use super::{
     Key, OpenError, Record, Table,
     files::{Damage, Entry, Folder, Newest, Source},
     folder::{FolderGuard, LOG_FOLDER, read_witness},
-    rows::{decode_record, decode_writes, encode_record},
+    rows::{decode_record, encode_record},
     survey::{self, Survey},
 };
 
@@ -50,17 +50,13 @@ type Entries = BTreeMap<Bytes, Entry>;
 pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenError> {
     let _guard = FolderGuard::take(path)?;
     let mut pending = BTreeMap::<Table, Entries>::new();
-    let mut unknown = Vec::new();
-    let survey = survey::survey(path, |number, content, file| match decode_writes(content) {
-        Some(writes) => {
-            for (key, record) in writes {
-                let entry = pending_entry(&key, record, file);
-                pending.entry(key.table).or_default().insert(key.key, entry);
-            }
+    let survey = survey::survey(path, |group| {
+        for (key, record) in group.writes {
+            let entry = pending_entry(&key, record, &group.path);
+            pending.entry(key.table).or_default().insert(key.key, entry);
         }
-        None => unknown.push(Damage::new(file, format!("what group {number} says is not known"))),
     });
-    survey.damages.iter().cloned().chain(unknown).for_each(|damage| found(damaged(damage, None)));
+    survey.damages.iter().for_each(|damage| found(damaged(damage.clone(), None)));
     check_end(path, &survey, &mut found);
     let folder = survey::engine_folder(path);
     for table in Table::ALL {
@@ -94,7 +90,7 @@ fn check_end(store: &Path, survey: &Survey, found: &mut impl FnMut(Found)) {
 fn table_sources(folder: &Folder, keyspace: u64, table: Table, found: &mut impl FnMut(Found)) -> Vec<Source> {
     let sources = folder.table_sources(keyspace).or_else(|damage| {
         found(damaged(damage, Some(table)));
-        // Nobody can say which table files are live: old ones among them are outdone by newer ones.
+        // Nobody can say which table files are live: those with lower numbers are outdone by those with higher ones.
         folder.all_table_sources(keyspace)
     });
     sources.unwrap_or_else(|damage| {

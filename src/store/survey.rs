@@ -5,14 +5,13 @@
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
-use bytes::Bytes;
-
 use super::{
-    Table,
+    Key, Record, Table,
     engine::ENGINE_FOLDER,
     files::{Damage, Folder},
     folder::LOG_FOLDER,
     log,
+    rows::decode_writes,
 };
 
 /// What was seen.
@@ -27,12 +26,30 @@ pub(super) struct Survey {
     pub(super) damages: Vec<Damage>,
 }
 
-/// Reads the log, and what says how the table files belong together. `found` hears of each group of which the tables may not
-/// have all.
-pub(super) fn survey(store: &Path, found: impl FnMut(u64, Bytes, &Arc<Path>)) -> Survey {
+/// A group of which the tables may not have all.
+pub(super) struct Group {
+    pub(super) number: u64,
+    pub(super) writes: Vec<(Key, Option<Record>)>,
+    /// What it takes in the log.
+    pub(super) log_bytes: usize,
+    /// The file that it is in.
+    pub(super) path: Arc<Path>,
+}
+
+/// Reads the log, and what says how the table files belong together. `found` hears of each group, in their order.
+pub(super) fn survey(store: &Path, mut found: impl FnMut(Group)) -> Survey {
     let log_folder = store.join(LOG_FOLDER);
-    let mut log = log::read(&log_folder, found);
-    let mut survey = Survey { damages: std::mem::take(&mut log.damages), log, ..Survey::default() };
+    let mut unknown = Vec::new();
+    let mut log = log::read(&log_folder, |number, content, path| {
+        let log_bytes = content.len();
+        match decode_writes(content) {
+            Some(writes) => found(Group { number, writes, log_bytes, path: path.clone() }),
+            None => unknown.push(Damage::new(path, format!("what group {number} says is not known"))),
+        }
+    });
+    let mut damages = std::mem::take(&mut log.damages);
+    damages.extend(unknown);
+    let mut survey = Survey { damages, log, ..Survey::default() };
     let folder = engine_folder(store);
     match folder.is_new() {
         Ok(is_new) => survey.is_new = is_new,
@@ -63,7 +80,7 @@ pub(super) fn survey(store: &Path, found: impl FnMut(u64, Bytes, &Arc<Path>)) ->
 }
 
 /// Checks all that is read when the store is opened. Fails with the first damage.
-pub(super) fn check(store: &Path, found: impl FnMut(u64, Bytes, &Arc<Path>)) -> Result<Survey, Damage> {
+pub(super) fn check(store: &Path, found: impl FnMut(Group)) -> Result<Survey, Damage> {
     let survey = survey(store, found);
     if let Some(damage) = survey.damages.first() {
         return Err(damage.clone());
@@ -86,7 +103,7 @@ pub(super) fn engine_folder(store: &Path) -> Folder {
 /// Checks every byte of every table file. Takes as long as reading all of them.
 pub(super) fn check_tables(store: &Path) -> Result<(), Damage> {
     let folder = engine_folder(store);
-    survey(store, |_, _, _| {}).keyspaces.values().try_for_each(|number| folder.check_whole(*number))
+    survey(store, drop).keyspaces.values().try_for_each(|number| folder.check_whole(*number))
 }
 
 /// A store makes its keyspaces in this order. Where a name cannot be read, this is the best guess, and the checksum of each

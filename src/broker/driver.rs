@@ -235,13 +235,26 @@ impl Broker {
 
     /// Hands in a command or an envelope. Waits while too much is under way.
     pub async fn send(&self, arrival: impl Into<Arrival>) -> Result<(), Refused> {
-        let what = arrival.into();
-        let room = self.shared.room.clone().acquire_many_owned(weight(&what)).await.expect("never closed");
-        self.put(what, Some(room)).map_err(|_| refused(BrokerError::ShuttingDown))
+        self.send_all([arrival.into()]).await
+    }
+
+    /// Hands in what came together, in its order: it goes on together, and its signatures are checked together. Waits while
+    /// too much is under way.
+    pub async fn send_all<A>(&self, arrivals: A) -> Result<(), Refused>
+    where
+        A: AsRef<[Arrival]> + IntoIterator<Item = Arrival>,
+    {
+        let weight_of_all = arrivals.as_ref().iter().map(weight).sum();
+        let mut all = self.shared.room.clone().acquire_many_owned(weight_of_all).await.expect("never closed");
+        let arrivals = arrivals.into_iter().map(|what| {
+            let room = all.split(weight(&what) as usize);
+            Queued { what, room }
+        });
+        self.shared.intake.put(arrivals).map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
     fn put(&self, what: Arrival, room: Option<OwnedSemaphorePermit>) -> Result<(), intake::Closed> {
-        self.shared.intake.put(Queued { what, room })
+        self.shared.intake.put([Queued { what, room }])
     }
 
     /// Hands a command to the engine, unless its queue is full. For what can be left undone when there is much to do.
@@ -380,7 +393,8 @@ async fn run(
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
-    let mut rooms = Vec::with_capacity(GROUP_MAX);
+    // Of all that is in the group.
+    let mut group_room: Option<OwnedSemaphorePermit> = None;
     let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
     tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -394,11 +408,14 @@ async fn run(
         let now = clock.now();
         for Queued { what, room } in commands.drain(..) {
             engine.take(what, now);
-            rooms.extend(room);
+            match (&mut group_room, room) {
+                (Some(all), Some(room)) => all.merge(room),
+                (none, room) => *none = none.take().or(room),
+            }
         }
         engine.tick(now);
         engine.finish(now);
-        rooms.clear();
+        group_room = None;
         let is_serving = !engine.has_failed();
         serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);
     }

@@ -77,14 +77,14 @@ impl Intake {
         Arc::new(Self { queue: Mutex::default(), desk: Mutex::new(desk), rates })
     }
 
-    /// Takes an arrival, unless nothing is taken any more.
-    pub(super) fn put(self: &Arc<Self>, arrival: Queued<Arrival>) -> Result<(), Closed> {
+    /// Takes arrivals, unless nothing is taken any more.
+    pub(super) fn put(self: &Arc<Self>, arrivals: impl IntoIterator<Item = Queued<Arrival>>) -> Result<(), Closed> {
         {
             let mut queue = self.queue();
             if queue.is_closed {
                 return Err(Closed);
             }
-            queue.arrivals.push_back(arrival);
+            queue.arrivals.extend(arrivals);
         }
         self.work();
         Ok(())
@@ -228,7 +228,7 @@ mod tests {
 
     fn put(intake: &Arc<Intake>, number: u64) -> Result<(), Closed> {
         let close = Command::Close { holder: HolderId(number) };
-        intake.put(Queued { what: Arrival::Command(close), room: None })
+        intake.put([Queued { what: Arrival::Command(close), room: None }])
     }
 
     fn number(command: Queued<Command>) -> u64 {

@@ -5,9 +5,9 @@
 //! from. Deliveries wait without their envelopes, as many as the agent's credit; an envelope is read when it is about to go
 //! out. So a session that reads nothing holds a bounded amount of memory.
 
-use std::sync::Arc;
+use std::{pin::Pin, sync::Arc, task::Poll};
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::{
     Stream, StreamExt,
     wrappers::{ReceiverStream, UnboundedReceiverStream},
@@ -31,6 +31,36 @@ use crate::{
 
 /// Requests of one session that are under way.
 const UNDER_WAY_MAX: usize = 256;
+
+/// Frames of a burst, and bytes of its envelopes, from which on it goes to the engine before more is read.
+const BURST_MAX: usize = 64;
+const BURST_BYTES_MAX: usize = 64 * 1024;
+
+type Permit = OwnedSemaphorePermit;
+type Frame = Option<Result<v1::ConnectRequest, Status>>;
+
+/// What had come when a session looked. It goes to the engine together.
+#[derive(Default)]
+struct Burst {
+    arrivals: Vec<Arrival>,
+    bytes: usize,
+}
+
+impl Burst {
+    fn is_full(&self) -> bool {
+        self.arrivals.len() >= BURST_MAX || self.bytes >= BURST_BYTES_MAX
+    }
+}
+
+/// A frame that need not be waited for, if there is a permit for it.
+async fn at_hand(frames: &mut Streaming<v1::ConnectRequest>, permits: &Arc<Semaphore>) -> Option<(Frame, Permit)> {
+    let permit = permits.clone().try_acquire_owned().ok()?;
+    let frame = std::future::poll_fn(|context| match Pin::new(&mut *frames).poll_next(context) {
+        Poll::Ready(frame) => Poll::Ready(Some(frame)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    frame.await.map(|frame| (frame, permit))
+}
 
 /// A holder that is closed when this is dropped: when the stream has ended for whatever reason.
 pub(super) struct HolderGuard {
@@ -97,6 +127,7 @@ impl Session {
     async fn run(self, mut frames: Streaming<v1::ConnectRequest>) {
         tracing::debug!("session opened");
         let permits = Arc::new(Semaphore::new(UNDER_WAY_MAX));
+        let mut burst = Burst::default();
         loop {
             let permit = permits.clone().acquire_owned().await.expect("never closed");
             let frame = tokio::select! {
@@ -105,32 +136,46 @@ impl Session {
                 () = self.broker.draining() => break,
                 () = self.sent_away.cancelled() => break,
             };
-            match frame {
-                Some(Ok(frame)) => {
-                    let reply = Reply::Session { events: self.events.clone(), request_id: frame.request_id, permit };
-                    self.take(frame.request, reply).await;
+            let mut next = Some((frame, permit));
+            let mut goes_on = true;
+            while let Some((frame, permit)) = next.take() {
+                goes_on = self.take(frame, permit, &mut burst);
+                if goes_on && !burst.is_full() {
+                    next = at_hand(&mut frames, &permits).await;
                 }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "session broken off");
-                    // Nobody reads it where the connection is gone.
-                    drop(self.last_words.try_send(error));
-                    break;
-                }
-                None => break,
+            }
+            burst.bytes = 0;
+            // Only a broker that stops takes nothing, and then every session is told to go away.
+            drop(self.broker.send_all(std::mem::take(&mut burst.arrivals)).await);
+            if !goes_on {
+                break;
             }
         }
         tracing::debug!("session ended");
         // Dropping the guard closes the holder, and with it the last sender of the responses.
     }
 
-    async fn take(&self, request: Option<connect_request::Request>, reply: Reply) {
-        match self.arrival(request) {
-            Ok(arrival) => {
-                // Only a broker that stops takes nothing, and then every session is told to go away.
-                drop(self.broker.send(arrival(reply)).await);
+    /// Takes a frame into the burst. `false`: it is the end of the stream.
+    fn take(&self, frame: Frame, permit: Permit, burst: &mut Burst) -> bool {
+        let frame = match frame {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                tracing::debug!(%error, "session broken off");
+                // Nobody reads it where the connection is gone.
+                drop(self.last_words.try_send(error));
+                return false;
             }
+            None => return false,
+        };
+        if let Some(connect_request::Request::Envelope(raw)) = &frame.request {
+            burst.bytes += raw.len();
+        }
+        let reply = Reply::Session { events: self.events.clone(), request_id: frame.request_id, permit };
+        match self.arrival(frame.request) {
+            Ok(arrival) => burst.arrivals.push(arrival(reply)),
             Err(error) => reply.send(Err(error)),
         }
+        true
     }
 
     fn arrival(

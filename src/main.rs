@@ -7,7 +7,6 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    ExitCode::from(baton::cli::run().await)
+fn main() -> ExitCode {
+    ExitCode::from(baton::cli::main())
 }

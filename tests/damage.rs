@@ -90,7 +90,7 @@ fn settle(store: EmbeddedStore, folder: &Path, merged: &[&str]) {
 }
 
 fn commit(store: &EmbeddedStore, writes: Vec<baton::store::Write>) {
-    assert!(store.commit(&[Change { expectations: vec![], writes }]).unwrap()[0].is_ok());
+    assert!(store.commit(vec![Change { expectations: vec![], writes }]).unwrap()[0].is_ok());
 }
 
 /// A store with 300 tasks and envelopes in table files, of which the last 200 are also in the log's past, and 50 agents
@@ -364,7 +364,7 @@ proptest! {
                     };
                     let change = Change { expectations: vec![], writes: writes.into_iter().map(write).collect() };
                     let group = naive.said_new(vec![change]);
-                    assert!(store.as_ref().unwrap().commit(&group).unwrap()[0].is_ok());
+                    assert!(store.as_ref().unwrap().commit(group.clone()).unwrap()[0].is_ok());
                     naive.apply(&group[0]);
                 }
                 Step::Settle { merge } => {
@@ -399,7 +399,7 @@ proptest! {
 fn commit_until_refused(store: &EmbeddedStore) {
     for number in 0..10_000 {
         let writes = vec![put(Table::Agents, &format!("{number}"), 1, "x")];
-        if store.commit(&[Change { expectations: vec![], writes }]).is_err() {
+        if store.commit(vec![Change { expectations: vec![], writes }]).is_err() {
             return;
         }
     }

@@ -44,7 +44,7 @@ fn changes() -> impl Strategy<Value = Vec<Vec<Change>>> {
 
 fn check_against_naive(store: &dyn Store, naive: &mut NaiveStore, group: &[Change]) {
     let group = &naive.said_new(group.to_vec());
-    let applied: Vec<bool> = store.commit(group).unwrap().iter().map(Result::is_ok).collect();
+    let applied: Vec<bool> = store.commit(group.clone()).unwrap().iter().map(Result::is_ok).collect();
     let wanted: Vec<bool> = group.iter().map(|change| naive.apply(change)).collect();
     assert_eq!(applied, wanted);
     naive.assert_same(store);
@@ -75,8 +75,8 @@ proptest! {
     }
 }
 
-fn one_write(key: &str) -> [Change; 1] {
-    [Change { expectations: vec![], writes: vec![put(Table::Tasks, key, 1, &"x".repeat(100))] }]
+fn one_write(key: &str) -> Vec<Change> {
+    vec![Change { expectations: vec![], writes: vec![put(Table::Tasks, key, 1, &"x".repeat(100))] }]
 }
 
 fn count(store: &dyn Store) -> usize {
@@ -118,7 +118,7 @@ fn a_folder_with_something_else_in_it_is_refused() {
 fn a_first_start_that_was_cut_off_is_no_obstacle() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("FORMAT.new"), "baton-st").unwrap();
-    EmbeddedStore::open(folder.path()).unwrap().commit(&one_write("a")).unwrap();
+    EmbeddedStore::open(folder.path()).unwrap().commit(one_write("a")).unwrap();
     assert_eq!(count(&EmbeddedStore::open(folder.path()).unwrap()), 1);
 }
 
@@ -153,7 +153,7 @@ fn twenty_groups() -> tempfile::TempDir {
     let parent = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(&parent.path().join("store")).unwrap();
     for number in 0..20 {
-        store.commit(&one_write(&format!("{number:02}"))).unwrap();
+        store.commit(one_write(&format!("{number:02}"))).unwrap();
     }
     parent
 }
@@ -224,7 +224,7 @@ fn a_damaged_table_file_is_noticed_by_name_and_all_else_can_be_read() {
     for group in 0..50 {
         let writes = (0..100)
             .map(|number| put(Table::Tasks, &format!("{group:02}-{number:02}"), 1, &value(group * 100 + number)));
-        store.commit(&[Change { expectations: vec![], writes: writes.collect() }]).unwrap();
+        store.commit(vec![Change { expectations: vec![], writes: writes.collect() }]).unwrap();
     }
     let tables = || -> Vec<_> {
         let all = contents(&folder.join("fjall/keyspaces"));
@@ -253,9 +253,9 @@ fn a_damaged_table_file_is_noticed_by_name_and_all_else_can_be_read() {
 fn a_store_that_is_opened_again_in_place_goes_on() {
     let folder = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(folder.path()).unwrap();
-    store.commit(&one_write("a")).unwrap();
+    store.commit(one_write("a")).unwrap();
     store.recover().unwrap();
-    store.commit(&one_write("b")).unwrap();
+    store.commit(one_write("b")).unwrap();
     assert_eq!(count(&store), 2);
     drop(store);
     assert_eq!(count(&EmbeddedStore::open(folder.path()).unwrap()), 2);
@@ -277,7 +277,7 @@ fn child_that_writes_until_it_is_killed() {
     let Ok(folder) = std::env::var(CHILD_FOLDER) else { return };
     let store = EmbeddedStore::open(Path::new(&folder)).unwrap();
     for number in count(&store).. {
-        store.commit(&one_write(&format!("{number:08}"))).unwrap();
+        store.commit(one_write(&format!("{number:08}"))).unwrap();
         println!("stored {}", number + 1);
     }
 }
@@ -324,7 +324,7 @@ fn what_is_removed_gives_its_space_back_and_the_rest_stays_whole() {
     let large = "x".repeat(100_000);
     let key = |number: u32| format!("{number:04}");
     let commit =
-        |write| assert_eq!(store.commit(&[Change { expectations: vec![], writes: vec![write] }]).unwrap(), [Ok(())]);
+        |write| assert_eq!(store.commit(vec![Change { expectations: vec![], writes: vec![write] }]).unwrap(), [Ok(())]);
     (0..=1000).for_each(|number| commit(put(Table::Tasks, &key(number), 1, &large)));
     (1..1000).for_each(|number| commit(delete(Table::Tasks, &key(number))));
     let tables = || table_bytes(&folder.path().join("fjall/keyspaces"));

@@ -32,7 +32,7 @@ pub fn parts() -> Vec<Part> {
             Part::many(name, many, move || {
                 let group: Vec<Change> = (from..from + many).map(change).collect();
                 from += many;
-                assert!(store.commit(&group).unwrap().iter().all(Result::is_ok));
+                assert!(store.commit(group.clone()).unwrap().iter().all(Result::is_ok));
             })
         })
         .collect();
@@ -47,7 +47,7 @@ pub fn parts() -> Vec<Part> {
 
 fn change(sequence: u64) -> Change {
     let write = |table, bytes| {
-        let key = Key { table, key: sequence.to_be_bytes().to_vec().into() };
+        let key = Key { table, key: (&sequence.to_be_bytes()).into() };
         Write { key, record: Some(Record { revision: 1, value: vec![7; bytes].into() }), is_new: true }
     };
     let records = RECORDS.map(|table| write(table, RECORD_BYTES));

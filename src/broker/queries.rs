@@ -18,7 +18,7 @@ use crate::{
         AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason,
         TaskRecord, by_number, receipt_of,
     },
-    store::{Key, KeyRange, Order, ReadError, Record, Store, Table},
+    store::{Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table},
     time::Timestamp,
 };
 
@@ -163,7 +163,7 @@ impl View<'_> {
         size: usize,
         token: &str,
     ) -> Result<Page<Arc<Handoff>>, BrokerError> {
-        let read = |_: &Bytes, id: &Bytes| self.stored_handoff(&Key { table: Table::Handoffs, key: id.clone() });
+        let read = |_: &[u8], id: &Bytes| self.stored_handoff(&Key { table: Table::Handoffs, key: (&**id).into() });
         let wanted = |handoff: &Arc<Handoff>| {
             let agent_fits = |agent: &AgentId| handoff.sender == *agent || handoff.candidate == *agent;
             filter.task.as_ref().is_none_or(|task| handoff.task == *task)
@@ -176,8 +176,8 @@ impl View<'_> {
 
     /// Tasks that the caller may see, newest first.
     pub fn tasks(&self, filter: &TaskFilter, size: usize, token: &str) -> Result<Page<TaskRecord>, BrokerError> {
-        let read = |_: &Bytes, id: &Bytes| {
-            let record = self.store.get(&Key { table: Table::Tasks, key: id.clone() })?;
+        let read = |_: &[u8], id: &Bytes| {
+            let record = self.store.get(&Key { table: Table::Tasks, key: (&**id).into() })?;
             record.map(|record| Ok(TaskRecord::decode(&record.value)?)).transpose()
         };
         let wanted = |record: &TaskRecord| {
@@ -221,7 +221,7 @@ impl View<'_> {
         size: usize,
         token: &str,
     ) -> Result<Page<DeadLetterRecord>, BrokerError> {
-        let read = |key: &Bytes, value: &Bytes| {
+        let read = |key: &[u8], value: &Bytes| {
             let mut dead = DeadLetterRecord::decode(key, value)?;
             if let DeadEnvelope::Refused(raw) = &mut dead.envelope {
                 *raw = Bytes::new(); // a list does not show it, and a page of them could be large
@@ -362,7 +362,7 @@ impl View<'_> {
         filter: &str,
         size: usize,
         token: &str,
-        read: impl Fn(&Bytes, &Bytes) -> Result<Option<T>, BrokerError>,
+        read: impl Fn(&[u8], &Bytes) -> Result<Option<T>, BrokerError>,
         wanted: impl Fn(&T) -> bool,
     ) -> Result<Page<T>, BrokerError> {
         if *self.caller == Caller::Anonymous {
@@ -407,12 +407,12 @@ struct Entries<'a> {
     range: KeyRange,
     order: Order,
     at_a_time: usize,
-    read: std::vec::IntoIter<(Bytes, Record)>,
+    read: std::vec::IntoIter<(KeyBytes, Record)>,
     is_over: bool,
 }
 
 impl Iterator for Entries<'_> {
-    type Item = Result<(Bytes, Record), ReadError>;
+    type Item = Result<(KeyBytes, Record), ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.read.len() == 0 && !self.is_over {

@@ -93,7 +93,7 @@ impl Template {
         let folder = std::env::temp_dir().join(format!("baton-fuzz-{}", std::process::id()));
         drop(fs::remove_dir_all(&folder));
         let put = |table, name: &str| Write {
-            key: Key { table, key: Bytes::copy_from_slice(name.as_bytes()) },
+            key: Key { table, key: name.into() },
             record: Some(Record { revision: 1, value: Bytes::copy_from_slice(name.repeat(3).as_bytes()) }),
             is_new: true,
         };
@@ -102,7 +102,7 @@ impl Template {
             let names: Vec<String> = (part * 8..part * 8 + 8).map(|number| format!("name-{number}")).collect();
             let writes = names.iter().flat_map(|name| [put(Table::Tasks, name), put(Table::Envelopes, name)]);
             let change = Change { expectations: Vec::new(), writes: writes.collect() };
-            store.commit(&[change]).expect("there is room for some records");
+            store.commit(vec![change]).expect("there is room for some records");
             if part == 0 {
                 store.give_space_back();
             }

@@ -38,7 +38,7 @@ pub struct AuditHead {
 impl AuditHead {
     /// Where the head lies.
     pub fn key() -> Key {
-        Key { table: Table::Meta, key: Bytes::from_static(b"audit") }
+        Key { table: Table::Meta, key: "audit".into() }
     }
 
     /// Where the entry of this number lies.

@@ -33,7 +33,7 @@ impl CustodyLink {
     /// which they began: ids of tasks come in no order, and a store would write old logs again and again to merge new ones in.
     pub fn key(sequence: u64, task: &TaskId, number: u64) -> Key {
         let Key { table, key } = by_name_and_number(Table::Custody, task.as_str(), number);
-        Key { table, key: [&sequence.to_be_bytes(), &key[..]].concat().into() }
+        Key { table, key: [&sequence.to_be_bytes(), &key[..]].into() }
     }
 
     /// Where the entries of a task lie from this number on.

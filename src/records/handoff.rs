@@ -42,7 +42,7 @@ pub struct RequestPlace {
 impl HandoffRecord {
     /// Where it lies.
     pub fn key(handoff: MessageId) -> Key {
-        Key { table: Table::Handoffs, key: id_bytes(handoff) }
+        Key { table: Table::Handoffs, key: handoff.as_bytes().into() }
     }
 
     /// Where its place in lists lies; the value is its id.

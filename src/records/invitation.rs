@@ -28,7 +28,7 @@ pub struct InvitationRecord {
 impl InvitationRecord {
     /// Where the record of this invitation lies.
     pub fn key(invitation: &str) -> Key {
-        Key { table: Table::Invitations, key: Bytes::copy_from_slice(&Self::digest(invitation)) }
+        Key { table: Table::Invitations, key: (&Self::digest(invitation)).into() }
     }
 
     /// What names the invitation without giving it away.

@@ -12,7 +12,7 @@ use crate::{
     domain::{handoff::TaskStatus, numbered},
     ids::{MessageId, TaskId},
     proto::storage,
-    store::{Key, KeyRange, Table},
+    store::{Key, KeyBytes, KeyRange, Table},
     time::Timestamp,
 };
 
@@ -45,25 +45,23 @@ impl Kept {
 
     /// Where the entry for something lies: for messages the group's last sequence, for others their key in their own table.
     pub fn key(self, since: Timestamp, what: &[u8]) -> Key {
-        let mut key = vec![self.byte()];
-        key.extend_from_slice(&since.unix_nanoseconds().cast_unsigned().to_be_bytes());
-        key.extend_from_slice(what);
-        Key { table: Table::Kept, key: key.into() }
+        let since = since.unix_nanoseconds().cast_unsigned().to_be_bytes();
+        Key { table: Table::Kept, key: [&[self.byte()][..], &since, what].into() }
     }
 
     /// Where all of this kind lie, from a key on.
-    pub fn range(self, from: Bytes) -> KeyRange {
-        let first = Bytes::copy_from_slice(&[self.byte()]);
-        (Bound::Included(from.max(first)), Bound::Excluded(Bytes::copy_from_slice(&[self.byte() + 1])))
+    pub fn range(self, from: KeyBytes) -> KeyRange {
+        let first = KeyBytes::from(&[self.byte()]);
+        (Bound::Included(from.max(first)), Bound::Excluded((&[self.byte() + 1]).into()))
     }
 
     /// The kind, since when, and the rest of a key.
-    pub fn parse(key: &Bytes) -> Result<(Self, Timestamp, Bytes), DecodeError> {
+    pub fn parse(key: &[u8]) -> Result<(Self, Timestamp, &[u8]), DecodeError> {
         let reader = Reader("kept");
         let (kind, rest) = key.split_first().ok_or_else(|| reader.error("a key is empty"))?;
         let kind = reader.some(Self::from_number(i32::from(*kind)), "what is kept")?;
         let (since, what) = rest.split_first_chunk().ok_or_else(|| reader.error("a key is too short"))?;
-        Ok((kind, moment(u64::from_be_bytes(*since).cast_signed()), key.slice_ref(what)))
+        Ok((kind, moment(u64::from_be_bytes(*since).cast_signed()), what))
     }
 }
 
@@ -114,13 +112,13 @@ mod tests {
     fn keys_lie_by_kind_and_time() {
         let at = |seconds| Timestamp::from_parts(seconds, 0).expect("a time");
         let key = Kept::Task.key(at(7), b"task-1");
-        assert_eq!(Kept::parse(&key.key), Ok((Kept::Task, at(7), Bytes::from_static(b"task-1"))));
+        assert_eq!(Kept::parse(&key.key), Ok((Kept::Task, at(7), &b"task-1"[..])));
         assert!(key.key < Kept::Task.key(at(8), b"task-0").key);
         assert!(Kept::Messages.key(at(9), b"").key < key.key);
-        let (Bound::Included(first), Bound::Excluded(last)) = Kept::Task.range(Bytes::new()) else { panic!() };
+        let (Bound::Included(first), Bound::Excluded(last)) = Kept::Task.range(KeyBytes::default()) else { panic!() };
         assert!(first <= key.key && key.key < last);
         for bad in [&b""[..], b"\x02short", b"\x09123456789"] {
-            assert!(Kept::parse(&Bytes::from_static(bad)).is_err());
+            assert!(Kept::parse(bad).is_err());
         }
     }
 

@@ -25,7 +25,7 @@ pub struct MessageRecord {
 impl MessageRecord {
     /// Where it lies.
     pub fn key(message: MessageId) -> Key {
-        Key { table: Table::Messages, key: super::id_bytes(message) }
+        Key { table: Table::Messages, key: message.as_bytes().into() }
     }
 
     /// Where the envelope with this sequence lies.

@@ -35,7 +35,7 @@ pub use timer::{
 use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::{storage, v1},
-    store::{Key, Table},
+    store::{Key, KeyRange, Table},
     time::Timestamp,
 };
 
@@ -105,30 +105,22 @@ fn moment(nanoseconds: i64) -> Timestamp {
 
 /// The key of a name in a table.
 fn by_name(table: Table, name: &str) -> Key {
-    Key { table, key: Bytes::copy_from_slice(name.as_bytes()) }
+    Key { table, key: name.into() }
 }
 
 /// The key of a number in a table: big-endian, so that keys sort as numbers do.
 pub fn by_number(table: Table, number: u64) -> Key {
-    Key { table, key: Bytes::copy_from_slice(&number.to_be_bytes()) }
+    Key { table, key: (&number.to_be_bytes()).into() }
 }
 
 /// The key of a number under a name. Names have no zero byte, so that no name's keys lie among another's.
 fn by_name_and_number(table: Table, name: &str, number: u64) -> Key {
-    let mut key = Vec::with_capacity(name.len() + 9);
-    key.extend_from_slice(name.as_bytes());
-    key.push(0);
-    key.extend_from_slice(&number.to_be_bytes());
-    Key { table, key: key.into() }
+    Key { table, key: [name.as_bytes(), &[0], &number.to_be_bytes()].into() }
 }
 
 /// The range of all numbers under a name.
-fn range_of_name(name: &str) -> (std::ops::Bound<Bytes>, std::ops::Bound<Bytes>) {
-    let bound = |end: u8| {
-        let mut key = name.as_bytes().to_vec();
-        key.push(end);
-        Bytes::from(key)
-    };
+fn range_of_name(name: &str) -> KeyRange {
+    let bound = |end: u8| [name.as_bytes(), &[end]].into();
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
 }
 
@@ -146,7 +138,7 @@ fn unchain(reader: &Reader, value: &Bytes) -> Result<([u8; 32], Bytes), DecodeEr
 pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError> {
     let reader = Reader(table.name());
     match table {
-        Table::Meta if *key == AuditHead::key().key => AuditHead::decode(value).map(drop),
+        Table::Meta if *key == *AuditHead::key().key => AuditHead::decode(value).map(drop),
         Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
         Table::Agents => AgentRecord::decode(value).map(drop),
         Table::Tasks => TaskRecord::decode(value).map(drop),
@@ -162,7 +154,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Invitations => InvitationRecord::decode(value).map(drop),
         Table::SharedEnvelopes => MessageRecord::decode_shared(value).map(drop),
         Table::RemovedTasks => RemovedTaskRecord::decode(value).map(drop),
-        Table::Kept => match Kept::parse(&Bytes::copy_from_slice(key))?.0 {
+        Table::Kept => match Kept::parse(key)?.0 {
             Kept::Messages => decode_message_ids(value).map(drop),
             Kept::Task | Kept::DeadLetter | Kept::Invitation | Kept::Rest => Ok(()),
         },

@@ -25,23 +25,23 @@ pub fn handoff_timer(at: Timestamp, handoff: MessageId, sender: &AgentId) -> (Ke
 
 /// Where the timer of a handoff lies.
 pub fn handoff_timer_key(handoff: MessageId) -> Key {
-    Key { table: Table::Timers, key: [&[HANDOFF], handoff.as_bytes().as_slice()].concat().into() }
+    Key { table: Table::Timers, key: [&[HANDOFF], handoff.as_bytes().as_slice()].into() }
 }
 
 /// The key of a mailbox's timer: no message in it expires before that, unless the mailbox has another one that is earlier.
 pub fn mail_timer_key(at: Timestamp, agent: &AgentId) -> Key {
     let at = at.unix_nanoseconds().cast_unsigned().to_be_bytes();
-    Key { table: Table::Timers, key: [&[MAIL], at.as_slice(), agent.as_str().as_bytes()].concat().into() }
+    Key { table: Table::Timers, key: [&[MAIL], at.as_slice(), agent.as_str().as_bytes()].into() }
 }
 
 /// All timers of handoffs.
 pub fn handoff_timers() -> KeyRange {
-    (Bound::Included(Bytes::from_static(&[HANDOFF])), Bound::Excluded(Bytes::from_static(&[HANDOFF + 1])))
+    (Bound::Included((&[HANDOFF]).into()), Bound::Excluded((&[HANDOFF + 1]).into()))
 }
 
 /// All timers of mailboxes.
 pub fn mail_timers() -> KeyRange {
-    (Bound::Included(Bytes::from_static(&[MAIL])), Bound::Excluded(Bytes::from_static(&[MAIL + 1])))
+    (Bound::Included((&[MAIL]).into()), Bound::Excluded((&[MAIL + 1]).into()))
 }
 
 /// The time, the handoff and its sender, from a handoff's timer.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Change, Conflict, Expectation, Key, KeyRange, Order, Record, Store, Table, Write};
+use super::{Change, Conflict, Expectation, Key, KeyBytes, KeyRange, Order, Record, Store, Table, Write};
 
 /// A put of this value at this revision.
 pub fn put(table: Table, key: &str, revision: u64, value: &str) -> Write {
@@ -23,7 +23,7 @@ pub fn expect(table: Table, key: &str, revision: Option<u64>) -> Expectation {
 }
 
 fn key_of(table: Table, key: &str) -> Key {
-    Key { table, key: Bytes::copy_from_slice(key.as_bytes()) }
+    Key { table, key: key.into() }
 }
 
 fn change(expectations: Vec<Expectation>, writes: Vec<Write>) -> Change {
@@ -31,7 +31,7 @@ fn change(expectations: Vec<Expectation>, writes: Vec<Write>) -> Change {
 }
 
 fn commit(store: &dyn Store, group: &[Change]) -> Vec<Result<(), Conflict>> {
-    store.commit(group).expect("the store commits")
+    store.commit(group.to_vec()).expect("the store commits")
 }
 
 fn value(store: &dyn Store, table: Table, key: &str) -> Option<(u64, String)> {
@@ -105,7 +105,7 @@ fn scans_keep_to_their_range_order_and_limit(store: &dyn Store) {
         let found = store.scan(Table::Mailbox, range, order, limit).expect("the store reads");
         found.into_iter().map(|(key, _)| String::from_utf8(key.to_vec()).expect("text was written")).collect()
     };
-    let bound = |key: &str| Bytes::copy_from_slice(key.as_bytes());
+    let bound = |key: &str| KeyBytes::from(key);
     assert_eq!(scan(everything(), Order::Ascending, 10), ["a", "b", "ba", "c"]);
     assert_eq!(scan(everything(), Order::Descending, 2), ["c", "ba"]);
     let range = (Bound::Included(bound("b")), Bound::Excluded(bound("c")));

@@ -21,7 +21,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide,
+    Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table, decide,
     engine::{Engine, go_behind},
     folder::{
         LOG_FOLDER, OpenError, ROOM_FILE, check_format, encode_witness, lock, make_sure_of_room, open_witness,
@@ -172,6 +172,15 @@ impl EmbeddedStore {
         stored.map(|stored| self.record(key.table, &key.key, &stored)).transpose()
     }
 
+    /// Of the record as [`Store::get`] finds it.
+    fn revision(&self, key: &Key) -> Result<Option<u64>, ReadError> {
+        let revision = |found: &Option<Record>| found.as_ref().map(|record| record.revision);
+        if let Some(found) = self.memory.pending().get(key) {
+            return Ok(revision(found));
+        }
+        Ok(revision(&self.get(key)?))
+    }
+
     /// Begins to write what is pending into the tables. If that is still being done for what was pending before, waits for it:
     /// this is how a slow disk holds commits back.
     fn settle(&self, engine: &Engine, log: &mut Log) {
@@ -249,7 +258,7 @@ impl Store for EmbeddedStore {
         range: KeyRange,
         order: Order,
         limit: usize,
-    ) -> Result<Vec<(Bytes, Record)>, ReadError> {
+    ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
         self.with_engine(|engine| {
             // Both of one moment: nothing moves from the one to the other meanwhile.
             let (pending, snapshot) = {
@@ -283,14 +292,13 @@ impl Store for EmbeddedStore {
         }
     }
 
-    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
+    fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         // Held over the whole commit: what was compared must still be so when it is set.
         let mut log = self.log.lock().expect("no holder panics");
         if self.memory.poisoned.load(Ordering::Relaxed) {
             return Err(CommitError::Poisoned { path: self.path.clone() });
         }
-        let Decision { outcomes, writes } =
-            decide(group, |key| Ok::<_, CommitError>(self.get(key)?.map(|found| found.revision)))?;
+        let Decision { outcomes, writes } = decide(group, |key| Ok::<_, CommitError>(self.revision(key)?))?;
         if writes.is_empty() {
             return Ok(outcomes);
         }
@@ -304,7 +312,7 @@ impl Store for EmbeddedStore {
         let number = log.last();
         let is_full = {
             let mut pending = self.memory.pending_mut();
-            pending.committed(number, &writes, log_bytes);
+            pending.committed(number, writes, log_bytes);
             pending.is_full()
         };
         // Not synced: it guards against a damaged log, not against a power cut, after which it may be older.
@@ -346,7 +354,7 @@ impl Store for EmbeddedStore {
 /// Opens the store if all of it is whole and it has all groups up to this one. Otherwise it is not touched.
 fn open_whole(path: &Path, group: u64) -> Result<(Engine, Log, Pending), OpenError> {
     let mut pending = Pending::default();
-    let survey = survey::check(path, |group| pending.found(group.number, &group.writes, group.log_bytes))?;
+    let survey = survey::check(path, |group| pending.found(group.number, group.writes, group.log_bytes))?;
     let log_folder = path.join(LOG_FOLDER);
     if survey.log.last < group {
         let log = survey.log.newest().unwrap_or(&log_folder).into();

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use fjall::{AbstractTree as _, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable, Snapshot};
 
 use super::{
-    Key, KeyRange, Order, ReadError, Table, folder::OpenError, pending::Layer, rows::encode_record, space::HOUSEKEEPING,
+    Key, KeyBytes, KeyRange, Order, ReadError, Table, folder::OpenError, pending::Layer, rows::encode_record,
+    space::HOUSEKEEPING,
 };
 
 /// Where fjall has its files.
@@ -87,7 +88,7 @@ impl Engine {
             let mut file = self.table(table).start_ingestion()?;
             let mut unsynced_bytes = 0;
             for (key, record) in records {
-                let slice = fjall::Slice::from(key.clone());
+                let slice = fjall::Slice::from(&**key);
                 unsynced_bytes += key.len() + record.map_or(0, |record| record.value.len());
                 if unsynced_bytes > BYTES_A_SYNC {
                     sync_newest_file(self.table(table))?;
@@ -112,7 +113,7 @@ impl Engine {
 
     pub(super) fn get(&self, key: &Key) -> Result<Option<Bytes>, ReadError> {
         let table = self.table(key.table);
-        let stored = table.get(&key.key).map_err(|error| read_error(table, error))?;
+        let stored = table.get(&*key.key).map_err(|error| read_error(table, error))?;
         Ok(stored.map(Bytes::from))
     }
 
@@ -127,7 +128,7 @@ impl Engine {
         table: Table,
         range: KeyRange,
         order: Order,
-    ) -> impl Iterator<Item = Result<(Bytes, Bytes), ReadError>> {
+    ) -> impl Iterator<Item = Result<(KeyBytes, Bytes), ReadError>> {
         let keyspace = self.table(table).clone();
         let entries = snapshot.range(&keyspace, range);
         let entries: Box<dyn Iterator<Item = fjall::Guard>> = match order {
@@ -136,7 +137,7 @@ impl Engine {
         };
         entries.map(move |guard| {
             let (key, stored) = guard.into_inner().map_err(|error| read_error(&keyspace, error))?;
-            Ok((Bytes::from(key), Bytes::from(stored)))
+            Ok((KeyBytes::from(&*key), Bytes::from(stored)))
         })
     }
 

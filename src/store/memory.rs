@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, ops::Bound, sync::RwLock};
 
-use bytes::Bytes;
-
-use super::{Change, CommitError, Conflict, Decision, Key, KeyRange, Order, ReadError, Record, Store, Table, decide};
+use super::{
+    Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table, decide,
+};
 
 /// A store in memory.
 #[derive(Debug, Default)]
@@ -23,10 +23,10 @@ impl Store for MemoryStore {
         (start, end): KeyRange,
         order: Order,
         limit: usize,
-    ) -> Result<Vec<(Bytes, Record)>, ReadError> {
-        let of_table = |key: Bytes| Key { table, key };
+    ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
+        let of_table = |key: KeyBytes| Key { table, key };
         let start = match start.map(of_table) {
-            Bound::Unbounded => Bound::Included(of_table(Bytes::new())),
+            Bound::Unbounded => Bound::Included(of_table(KeyBytes::default())),
             start => start,
         };
         let end = end.map(of_table);
@@ -54,14 +54,14 @@ impl Store for MemoryStore {
         Some(records.iter().map(|(key, record)| (key.key.len() + record.value.len()) as u64).sum())
     }
 
-    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
+    fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         let mut records = self.records.write().expect("no writer panics");
         let revision_of = |key: &Key| Ok::<_, CommitError>(records.get(key).map(|record| record.revision));
         let Decision { outcomes, writes } = decide(group, revision_of)?;
         for write in writes {
             assert!(!write.is_new || !records.contains_key(&write.key), "{:?} is said to be new", write.key);
-            match &write.record {
-                Some(record) => records.insert(write.key.clone(), record.clone()),
+            match write.record {
+                Some(record) => records.insert(write.key, record),
                 None => records.remove(&write.key),
             };
         }

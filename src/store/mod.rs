@@ -11,6 +11,7 @@ mod embedded;
 mod engine;
 mod files;
 mod folder;
+mod key;
 mod log;
 mod memory;
 mod pending;
@@ -26,6 +27,7 @@ use bytes::Bytes;
 
 pub use embedded::EmbeddedStore;
 pub use folder::{OpenError, groups_committed};
+pub use key::{Key, KeyBytes, KeyMap};
 pub use memory::MemoryStore;
 pub use salvage::{Found, read_all};
 
@@ -98,18 +100,6 @@ impl Table {
     }
 }
 
-/// Where a record lies.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// The table.
-    pub table: Table,
-    /// The key in it, at most 64 KiB.
-    pub key: Bytes,
-}
-
-/// A map of keys. Its hashes are quick, and seeded at random: ids are chosen by agents.
-pub type KeyMap<V> = std::collections::HashMap<Key, V, foldhash::quality::RandomState>;
-
 /// A stored value and how often it was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
@@ -171,7 +161,7 @@ pub enum Order {
 }
 
 /// A range of keys of one table.
-pub type KeyRange = (Bound<Bytes>, Bound<Bytes>);
+pub type KeyRange = (Bound<KeyBytes>, Bound<KeyBytes>);
 
 /// Failed to read.
 #[derive(Debug, thiserror::Error)]
@@ -249,12 +239,12 @@ pub trait Store: Send + Sync + 'static {
         range: KeyRange,
         order: Order,
         limit: usize,
-    ) -> Result<Vec<(Bytes, Record)>, ReadError>;
+    ) -> Result<Vec<(KeyBytes, Record)>, ReadError>;
 
     /// Applies the changes in order, each wholly or not at all: a change is applied if every expectation holds at its
     /// place in the order, so that later changes see earlier ones. The answer has one entry a change. When it is `Ok`,
     /// everything applied is durable; there is one sync for the whole group.
-    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError>;
+    fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError>;
 
     /// How large it is; `None` while that is about to change by itself.
     fn size_bytes(&self) -> Option<u64>;
@@ -269,18 +259,18 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// Which changes of a group apply, one entry a change, and what is to be written for those.
-struct Decision<'a> {
+struct Decision {
     outcomes: Vec<Result<(), Conflict>>,
-    writes: Vec<&'a Write>,
+    writes: Vec<Write>,
 }
 
 /// Decides which changes of a group apply, over what is stored. Both engines use it, so that they cannot differ.
-fn decide<E>(group: &[Change], revision_of: impl Fn(&Key) -> Result<Option<u64>, E>) -> Result<Decision<'_>, E> {
+fn decide<E>(group: Vec<Change>, revision_of: impl Fn(&Key) -> Result<Option<u64>, E>) -> Result<Decision, E> {
     let count = group.iter().map(|change| change.writes.len()).sum();
     let mut written =
         std::collections::HashMap::with_capacity_and_hasher(count, foldhash::quality::RandomState::default());
-    let mut decision = Decision { outcomes: Vec::with_capacity(group.len()), writes: Vec::with_capacity(count) };
-    for change in group {
+    let mut outcomes = Vec::with_capacity(group.len());
+    for change in &group {
         let mut outcome = Ok(());
         for Expectation { key, revision } in &change.expectations {
             let found = match written.get(key) {
@@ -293,12 +283,14 @@ fn decide<E>(group: &[Change], revision_of: impl Fn(&Key) -> Result<Option<u64>,
             }
         }
         if outcome.is_ok() {
-            for write in &change.writes {
-                written.insert(&write.key, write.record.as_ref().map(|record| record.revision));
-                decision.writes.push(write);
-            }
+            let revision = |write: &Write| write.record.as_ref().map(|record| record.revision);
+            written.extend(change.writes.iter().map(|write| (&write.key, revision(write))));
         }
-        decision.outcomes.push(outcome);
+        outcomes.push(outcome);
     }
-    Ok(decision)
+    let mut writes = Vec::with_capacity(count);
+    for (change, _) in group.into_iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
+        writes.extend(change.writes);
+    }
+    Ok(Decision { outcomes, writes })
 }

@@ -12,9 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
-
-use super::{Key, KeyRange, Order, Record, Table, Write};
+use super::{Key, KeyBytes, KeyRange, Order, Record, Table, Write};
 
 /// Bytes of records, with what they take in memory, at which a layer is to be written into the tables. Few where tests run, so
 /// that it happens in them.
@@ -32,12 +30,12 @@ struct Latest {
 }
 
 /// Records in the order of their keys. `None`: deleted.
-type Found<'a> = Box<dyn Iterator<Item = Result<(Bytes, Option<Record>), Infallible>> + 'a>;
+type Found<'a> = Box<dyn Iterator<Item = Result<(KeyBytes, Option<Record>), Infallible>> + 'a>;
 
 /// The newest versions of what some groups, one after the other, have written.
 #[derive(Default)]
 pub(super) struct Layer {
-    tables: [BTreeMap<Bytes, Latest>; Table::ALL.len()],
+    tables: [BTreeMap<KeyBytes, Latest>; Table::ALL.len()],
     bytes: usize,
     log_bytes: usize,
     /// The first group whose writes it has.
@@ -45,23 +43,24 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    fn put(&mut self, key: &Key, record: Option<&Record>, is_new: bool) {
-        let bytes =
-            |record: Option<&Record>| ENTRY_BYTES + key.key.len() + record.map_or(0, |record| record.value.len());
-        match self.tables[key.table as usize].entry(key.key.clone()) {
+    fn put(&mut self, Key { table, key }: Key, record: Option<Record>, is_new: bool) {
+        let key_bytes = ENTRY_BYTES + key.len();
+        let bytes = |record: &Option<Record>| key_bytes + record.as_ref().map_or(0, |record| record.value.len());
+        let bytes_after = bytes(&record);
+        match self.tables[table as usize].entry(key) {
             Entry::Occupied(mut entry) => {
-                self.bytes -= bytes(entry.get().record.as_ref());
+                self.bytes -= bytes(&entry.get().record);
                 if record.is_none() && entry.get().is_new {
                     entry.remove();
                     return;
                 }
-                entry.get_mut().record = record.cloned();
+                entry.get_mut().record = record;
             }
             Entry::Vacant(entry) => {
-                entry.insert(Latest { record: record.cloned(), is_new });
+                entry.insert(Latest { record, is_new });
             }
         }
-        self.bytes += bytes(record);
+        self.bytes += bytes_after;
     }
 
     fn wrote(&mut self, group: u64, log_bytes: usize) {
@@ -75,7 +74,7 @@ impl Layer {
     }
 
     /// Those of a table, key by key. `None`: it is deleted.
-    pub(super) fn records(&self, table: Table) -> impl Iterator<Item = (&Bytes, Option<&Record>)> {
+    pub(super) fn records(&self, table: Table) -> impl Iterator<Item = (&KeyBytes, Option<&Record>)> {
         self.tables[table as usize].iter().map(|(key, latest)| (key, latest.record.as_ref()))
     }
 
@@ -83,7 +82,7 @@ impl Layer {
         if is_empty(range) {
             return Box::new(std::iter::empty());
         }
-        let found = self.tables[table as usize].range::<Bytes, _>(range.clone());
+        let found = self.tables[table as usize].range::<KeyBytes, _>(range.clone());
         let found = found.map(|(key, latest)| Ok((key.clone(), latest.record.clone())));
         match order {
             Order::Ascending => Box::new(found),
@@ -103,10 +102,10 @@ fn is_empty((start, end): &KeyRange) -> bool {
 
 /// Two sources in the same order as one. Where both have a key, the newer one counts.
 pub(super) fn layered<V, E>(
-    newer: impl Iterator<Item = Result<(Bytes, V), E>>,
-    older: impl Iterator<Item = Result<(Bytes, V), E>>,
+    newer: impl Iterator<Item = Result<(KeyBytes, V), E>>,
+    older: impl Iterator<Item = Result<(KeyBytes, V), E>>,
     order: Order,
-) -> impl Iterator<Item = Result<(Bytes, V), E>> {
+) -> impl Iterator<Item = Result<(KeyBytes, V), E>> {
     let (mut newer, mut older) = (newer.peekable(), older.peekable());
     std::iter::from_fn(move || {
         let first = match (newer.peek(), older.peek()) {
@@ -148,14 +147,14 @@ impl Pending {
         range: &KeyRange,
         order: Order,
         limit: usize,
-    ) -> Vec<(Bytes, Option<Record>)> {
+    ) -> Vec<(KeyBytes, Option<Record>)> {
         let young = self.young.range(table, range, order);
         let settling: Found<'_> = match &self.settling {
             Some(layer) => layer.range(table, range, order),
             None => Box::new(std::iter::empty()),
         };
         let mut records = 0;
-        let is_enough = |(_, record): &(Bytes, Option<Record>)| {
+        let is_enough = |(_, record): &(KeyBytes, Option<Record>)| {
             let is_enough = records >= limit;
             records += usize::from(record.is_some());
             !is_enough
@@ -167,15 +166,15 @@ impl Pending {
     }
 
     /// Takes in a group that is on disk.
-    pub(super) fn committed(&mut self, group: u64, writes: &[&Write], log_bytes: usize) {
+    pub(super) fn committed(&mut self, group: u64, writes: Vec<Write>, log_bytes: usize) {
         self.young.wrote(group, log_bytes);
-        writes.iter().for_each(|write| self.young.put(&write.key, write.record.as_ref(), write.is_new));
+        writes.into_iter().for_each(|Write { key, record, is_new }| self.young.put(key, record, is_new));
     }
 
     /// Takes in a group that was found on disk. Some of it may be in the tables already.
-    pub(super) fn found(&mut self, group: u64, writes: &[(Key, Option<Record>)], log_bytes: usize) {
+    pub(super) fn found(&mut self, group: u64, writes: Vec<(Key, Option<Record>)>, log_bytes: usize) {
         self.young.wrote(group, log_bytes);
-        writes.iter().for_each(|(key, record)| self.young.put(key, record.as_ref(), false));
+        writes.into_iter().for_each(|(key, record)| self.young.put(key, record, false));
     }
 
     /// Whether it is time to write the young layer into the tables.
@@ -210,15 +209,17 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn write(key: &'static str, record: Option<u64>, is_new: bool) -> Write {
         let record = record.map(|revision| Record { revision, value: Bytes::from_static(b"value") });
-        Write { key: Key { table: Table::Mailbox, key: Bytes::from_static(key.as_bytes()) }, record, is_new }
+        Write { key: Key { table: Table::Mailbox, key: key.into() }, record, is_new }
     }
 
     fn commit(pending: &mut Pending, group: u64, writes: &[Write]) {
-        pending.committed(group, &writes.iter().collect::<Vec<_>>(), 100);
+        pending.committed(group, writes.to_vec(), 100);
     }
 
     fn revision(pending: &Pending, key: &'static str) -> Option<Option<u64>> {
@@ -228,7 +229,7 @@ mod tests {
 
     fn scanned(pending: &Pending, order: Order, limit: usize) -> Vec<(String, Option<u64>)> {
         let found = pending.range(Table::Mailbox, &(Bound::Unbounded, Bound::Unbounded), order, limit);
-        let shown = |(key, record): (Bytes, Option<Record>)| {
+        let shown = |(key, record): (KeyBytes, Option<Record>)| {
             (String::from_utf8(key.to_vec()).unwrap(), record.map(|record| record.revision))
         };
         found.into_iter().map(shown).collect()
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn what_was_found_on_disk_may_be_in_the_tables_already() {
         let mut pending = Pending::default();
-        pending.found(1, &[(write("a", None, false).key, Some(Record { revision: 1, value: Bytes::new() }))], 100);
+        pending.found(1, vec![(write("a", None, false).key, Some(Record { revision: 1, value: Bytes::new() }))], 100);
         commit(&mut pending, 2, &[write("a", None, false)]);
         assert_eq!(revision(&pending, "a"), Some(None));
     }
@@ -296,7 +297,7 @@ mod tests {
         commit(&mut pending, 300, &[write("a", Some(1), true)]);
         assert_eq!(pending.young.bytes, ENTRY_BYTES + 1 + 5);
         assert!(!pending.is_full());
-        pending.found(301, &[], LOG_BYTES_MAX);
+        pending.found(301, vec![], LOG_BYTES_MAX);
         assert!(pending.is_full());
     }
 }

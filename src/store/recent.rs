@@ -68,12 +68,10 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
 
     fn key(name: &'static str) -> Key {
-        Key { table: Table::Tasks, key: Bytes::from_static(name.as_bytes()) }
+        Key { table: Table::Tasks, key: name.into() }
     }
 
     fn record(revision: u64, bytes: usize) -> Found {
@@ -97,7 +95,7 @@ mod tests {
     fn it_holds_no_more_than_two_generations() {
         let mut recent = Recent::default();
         for number in 0..100_000_u32 {
-            let key = Key { table: Table::Envelopes, key: number.to_be_bytes().to_vec().into() };
+            let key = Key { table: Table::Envelopes, key: (&number.to_be_bytes()).into() };
             recent.learn(recent.moment(), &key, &record(1, 2000));
         }
         let held: usize =

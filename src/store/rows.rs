@@ -17,7 +17,7 @@
 
 use bytes::Bytes;
 
-use super::{Key, Record, Table, Write};
+use super::{Key, KeyBytes, Record, Table, Write};
 
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
@@ -58,10 +58,9 @@ fn checksum(table: Table, key: &[u8], revision: u64, value: &[u8]) -> u32 {
     sum
 }
 
-pub(super) fn encode_writes(stored: &mut Vec<u8>, writes: &[&Write]) {
-    let length = |write: &&Write| {
-        WRITE_HEAD + write.key.key.len() + write.record.as_ref().map_or(0, |record| record.value.len())
-    };
+pub(super) fn encode_writes(stored: &mut Vec<u8>, writes: &[Write]) {
+    let length =
+        |write: &Write| WRITE_HEAD + write.key.key.len() + write.record.as_ref().map_or(0, |record| record.value.len());
     stored.reserve(writes.iter().map(length).sum::<usize>());
     for Write { key, record, .. } in writes {
         stored.push(key.table as u8);
@@ -84,7 +83,7 @@ pub(super) fn decode_writes(mut stored: Bytes) -> Option<Vec<(Key, Option<Record
 
 fn take_write(rest: &mut Bytes) -> Option<(Key, Option<Record>)> {
     let table = *Table::ALL.get(usize::from(take(rest, 1)?[0]))?;
-    let key = take_bytes(rest)?;
+    let key = KeyBytes::from(&*take_bytes(rest)?);
     let revision = u64::from_be_bytes((*take(rest, 8)?).try_into().ok()?);
     let record = match revision {
         0 => None,
@@ -130,7 +129,7 @@ mod tests {
     #[test]
     fn a_group_says_what_was_written_and_nothing_if_it_is_cut_off() {
         let write = |table, key: &'static str, record: Option<(u64, &'static str)>| Write {
-            key: Key { table, key: Bytes::from_static(key.as_bytes()) },
+            key: Key { table, key: key.into() },
             record: record.map(|(revision, value)| Record { revision, value: Bytes::from_static(value.as_bytes()) }),
             is_new: false,
         };
@@ -140,7 +139,7 @@ mod tests {
             write(Table::Mailbox, "b", Some((u64::MAX, "end"))),
         ];
         let mut stored = Vec::new();
-        encode_writes(&mut stored, &writes.iter().collect::<Vec<_>>());
+        encode_writes(&mut stored, &writes);
         let wanted = writes.map(|write| (write.key, write.record)).to_vec();
         let decoded = |stored: &[u8]| decode_writes(Bytes::copy_from_slice(stored));
         assert_eq!(decoded(&stored), Some(wanted.clone()));

@@ -53,7 +53,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
     let survey = survey::survey(path, |group| {
         for (key, record) in group.writes {
             let entry = pending_entry(&key, record, &group.path);
-            pending.entry(key.table).or_default().insert(key.key, entry);
+            pending.entry(key.table).or_default().insert(entry.key.clone(), entry);
         }
     });
     survey.damages.iter().for_each(|damage| found(damaged(damage.clone(), None)));
@@ -69,7 +69,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
 /// What a group writes, as its table would have it, and newer than all that is there.
 fn pending_entry(key: &Key, record: Option<Record>, path: &Arc<Path>) -> Entry {
     let value = record.map(|record| encode_record(key.table, &key.key, &record).into());
-    Entry { key: key.key.clone(), seqno: u64::MAX, value, path: path.clone() }
+    Entry { key: Bytes::copy_from_slice(&key.key), seqno: u64::MAX, value, path: path.clone() }
 }
 
 fn damaged(damage: Damage, table: Option<Table>) -> Found {

@@ -7,16 +7,15 @@ use baton::{
     codes::ErrorCode,
     ids::{MessageId, TaskId},
     proto::v1::TaskStatus,
-    store::{Order, Store as _, Table},
+    store::{KeyBytes, Order, Store as _, Table},
 };
-use bytes::Bytes;
 
 use crate::world::{Session, World, assert_refused, operator};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn keys(world: &World, table: Table) -> Vec<Bytes> {
+fn keys(world: &World, table: Table) -> Vec<KeyBytes> {
     let found = world.disk.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
     found.into_iter().map(|(key, _)| key).collect()
 }
@@ -199,6 +198,7 @@ fn a_store_that_is_too_large_loses_the_tasks_that_ended_first() {
     assert!(world.disk.size_bytes().unwrap() <= MOST, "it is small enough again");
     let left = keys(&world, Table::Tasks);
     assert!(!left.is_empty(), "and no more was removed than had to be");
-    let newest: Vec<_> = (1..=number).map(id).skip(number as usize - left.len()).collect();
+    let newest: Vec<_> =
+        (1..=number).map(|number| KeyBytes::from(&*id(number))).skip(number as usize - left.len()).collect();
     assert_eq!(left, newest);
 }

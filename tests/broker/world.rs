@@ -24,7 +24,9 @@ use baton::{
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord, HandoffRecord, MessageRecord, TaskRecord},
-    store::{Change, CommitError, Conflict, Key, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table},
+    store::{
+        Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
+    },
     time::Timestamp,
 };
 use prost::{Message, Name};
@@ -61,7 +63,7 @@ impl Store for Disk {
         range: KeyRange,
         order: Order,
         limit: usize,
-    ) -> Result<Vec<(bytes::Bytes, Record)>, ReadError> {
+    ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
         self.store.scan(table, range, order, limit)
     }
 
@@ -69,7 +71,7 @@ impl Store for Disk {
         self.store.size_bytes()
     }
 
-    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
+    fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         if self.full.load(Ordering::Relaxed) {
             return Err(CommitError::Engine { path: "/disk".into(), source: "no space left on device".into() });
         }
@@ -396,7 +398,7 @@ impl World {
     }
 
     /// Everything that is stored, to see that nothing has changed.
-    pub fn snapshot(&self) -> Vec<(Table, bytes::Bytes, Record)> {
+    pub fn snapshot(&self) -> Vec<(Table, KeyBytes, Record)> {
         use std::ops::Bound::Unbounded;
         let mut all = Vec::new();
         for table in Table::ALL {

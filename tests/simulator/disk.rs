@@ -9,7 +9,9 @@ use std::{
 use baton::{
     broker::{Event, Retention},
     domain::mailbox::HolderId,
-    store::{Change, CommitError, Conflict, Key, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table},
+    store::{
+        Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
+    },
 };
 use bytes::Bytes;
 use tokio::sync::mpsc;
@@ -89,7 +91,7 @@ impl Store for Disk {
         range: KeyRange,
         order: Order,
         limit: usize,
-    ) -> Result<Vec<(Bytes, Record)>, ReadError> {
+    ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
         self.store.scan(table, range, order, limit)
     }
 
@@ -97,7 +99,7 @@ impl Store for Disk {
         self.store.size_bytes()
     }
 
-    fn commit(&self, group: &[Change]) -> Result<Vec<Result<(), Conflict>>, CommitError> {
+    fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError> {
         let plan = std::mem::replace(&mut *self.plan.lock().unwrap(), Plan::Live);
         if plan != Plan::Live {
             *self.escaped.lock().unwrap() = Some(self.pipes.lock().unwrap().drain());
@@ -107,11 +109,11 @@ impl Store for Disk {
             return Err(died());
         }
         let mut outcomes = Vec::with_capacity(group.len());
-        for change in group {
+        for change in &group {
             // One by one, so that the laws see what each changes; the group is still all or nothing towards the broker.
             let before = |key: &Key| self.store.get(key).expect("memory can be read");
             let befores: Vec<Option<Record>> = change.writes.iter().map(|write| before(&write.key)).collect();
-            let outcome = self.store.commit(std::slice::from_ref(change))?.remove(0);
+            let outcome = self.store.commit(vec![change.clone()])?.remove(0);
             if outcome.is_ok() {
                 let envelope = |sequence| {
                     let key = baton::records::MessageRecord::envelope_key(sequence);

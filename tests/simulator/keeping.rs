@@ -13,10 +13,9 @@ use baton::{
     ids::{AgentId, TaskId},
     proto::{storage, v1},
     records::{CustodyLink, DeadLetterRecord, HandoffRecord, TaskRecord},
-    store::{Change, Order, Record, Store, Table},
+    store::{Change, KeyBytes, Order, Record, Store, Table},
     time::Timestamp,
 };
-use bytes::Bytes;
 use prost::Message as _;
 
 /// Removals may come a little later than they could: what had to wait is looked at again after a minute.
@@ -29,7 +28,7 @@ type Tasks = HashMap<TaskId, (AgentId, u64, bool)>;
 #[derive(Debug, Default)]
 pub struct Keeping {
     retention: Retention,
-    accepted_at: HashMap<Bytes, Timestamp>,
+    accepted_at: HashMap<KeyBytes, Timestamp>,
     ended_at: HashMap<TaskId, Timestamp>,
     removed: HashSet<TaskId>,
     /// The task whose log has this envelope.
@@ -82,7 +81,7 @@ impl Keeping {
                     let (_, entry) = CustodyLink::decode(&record.value).unwrap();
                     let entry = v1::CustodyEntry::decode(entry).unwrap();
                     if let Some(v1::custody_entry::Event::Accepted(accepted)) = entry.event {
-                        self.logged.insert(accepted.sequence, task_of(&key.slice(8..key.len() - 9)));
+                        self.logged.insert(accepted.sequence, task_of(&key[8..key.len() - 9]));
                     }
                 }
                 (Table::DeadLetters, Some(record)) => {
@@ -121,7 +120,7 @@ impl Keeping {
             let (key, Some(before)) = (&write.key.key, before) else { continue };
             match write.key.table {
                 Table::Custody => {
-                    let task = task_of(&key.slice(8..key.len() - 9));
+                    let task = task_of(&key[8..key.len() - 9]);
                     assert!(self.removed.contains(&task), "law 7: {task} lost a part of its log");
                 }
                 Table::Handoffs => {
@@ -170,12 +169,12 @@ impl Keeping {
             assert!(!self.removed.contains(&task_of(&record.value)), "{key:?} in a list of tasks is of none");
         }
         for (key, _) in all(Table::Custody) {
-            let task = task_of(&key.slice(8..key.len() - 9));
+            let task = task_of(&key[8..key.len() - 9]);
             assert!(!self.removed.contains(&task), "a part of the log of {task} is left");
         }
-        let handoffs: HashSet<Bytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).collect();
+        let handoffs: HashSet<KeyBytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).collect();
         for (_, record) in all(Table::HandoffsBySequence) {
-            assert!(handoffs.contains(&record.value), "a list of handoffs has one that is gone");
+            assert!(handoffs.contains(&KeyBytes::from(&*record.value)), "a list of handoffs has one that is gone");
         }
         for number in &self.dead {
             let settled_at = self.settled_at.get(number).zip(self.retention.settled_dead_letters);
@@ -185,10 +184,10 @@ impl Keeping {
     }
 }
 
-fn task_of(key: &Bytes) -> TaskId {
+fn task_of(key: &[u8]) -> TaskId {
     TaskId::parse(std::str::from_utf8(key).unwrap()).unwrap()
 }
 
-fn number_of(key: &Bytes) -> u64 {
+fn number_of(key: &[u8]) -> u64 {
     u64::from_be_bytes(key[..].try_into().unwrap())
 }

@@ -14,7 +14,7 @@ use baton::{
     ids::{AgentId, MessageId, TaskId},
     proto::v1,
     records::{self, CustodyLink, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, TaskRecord},
-    store::{Change, Record, Store, Table},
+    store::{Change, KeyBytes, Record, Store, Table},
     time::Timestamp,
 };
 use bytes::Bytes;
@@ -33,7 +33,7 @@ pub struct Laws {
     audits: BTreeMap<TaskId, Audit>,
     open: BTreeMap<MessageId, Timestamp>,
     ended: HashMap<MessageId, State>,
-    accepted: HashSet<Bytes>,
+    accepted: HashSet<KeyBytes>,
     /// What was ever accepted, by the digest of all that was signed.
     applied: HashSet<[u8; 32]>,
     /// Letters that are in a mailbox: by agent and place.
@@ -221,7 +221,7 @@ impl Laws {
         if receipt.sequence == 0 {
             return; // a heartbeat
         }
-        assert!(self.accepted.contains(&stored.as_bytes()[..]), "law 2: {id} has a receipt and is not stored");
+        assert!(self.accepted.contains(&stored.as_bytes().into()), "law 2: {id} has a receipt and is not stored");
         let envelope = v1::Envelope::decode(bytes.clone()).unwrap();
         assert_eq!(envelope.sender_id, agent, "law 6");
         if let Some(first) = self.receipts.get(bytes) {
@@ -301,10 +301,10 @@ fn addressee(envelope: &v1::Envelope) -> Option<AgentId> {
     }
 }
 
-fn agent_of(key: &Bytes) -> AgentId {
+fn agent_of(key: &[u8]) -> AgentId {
     AgentId::parse(std::str::from_utf8(&key[..key.len() - 9]).unwrap()).unwrap()
 }
 
-fn place_of(key: &Bytes) -> u64 {
+fn place_of(key: &[u8]) -> u64 {
     u64::from_be_bytes(*key.last_chunk().unwrap())
 }

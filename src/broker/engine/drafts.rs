@@ -121,6 +121,10 @@ impl Ticket {
     }
 }
 
+/// Where a write is in the group: its change, and its place in that.
+#[derive(Debug, Clone, Copy)]
+struct Place(usize, usize);
+
 /// Commands whose changes are committed with one sync.
 #[derive(Debug, Default)]
 pub(super) struct Group {
@@ -131,7 +135,7 @@ pub(super) struct Group {
     /// The messages that it accepts.
     pub(super) accepted: Vec<MessageId>,
     /// What the group has written so far: later commands of the group see it.
-    written: KeyMap<Option<Record>>,
+    written: KeyMap<Place>,
     /// The mailboxes' timers as the group has them.
     mail_timers: HashMap<AgentId, Option<Timestamp>>,
     /// Changes from here on belong to the command in hand.
@@ -186,7 +190,7 @@ impl Engine {
     /// Reads a record for a change: the change is applied only if the record is still the same then.
     pub(super) fn read(&self, draft: &mut Draft, key: &Key) -> Result<Option<Record>, BrokerError> {
         let found = match self.group.written.get(key) {
-            Some(written) => written.clone(),
+            Some(&Place(change, write)) => self.group.changes[change].writes[write].record.clone(),
             None => self.store.get(key)?,
         };
         let revision = found.as_ref().map(|record| record.revision);
@@ -204,8 +208,8 @@ impl Engine {
 
     /// Adds the draft to the group, as part of the command in hand.
     pub(super) fn seal(&mut self, draft: Draft) {
-        for write in &draft.change.writes {
-            self.group.written.insert(write.key.clone(), write.record.clone());
+        for (place, write) in draft.change.writes.iter().enumerate() {
+            self.group.written.insert(write.key.clone(), Place(self.group.changes.len(), place));
         }
         if !draft.change.writes.is_empty() {
             self.group.changes.push(draft.change);

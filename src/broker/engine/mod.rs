@@ -548,7 +548,11 @@ impl Engine {
         if !group.changes.is_empty() {
             group.put_unconditionally(sequence_key(), sequence_value(self.next_sequence - 1));
         }
-        let committed = if group.changes.is_empty() { Ok(Vec::new()) } else { self.store.commit(&group.changes) };
+        let committed = if group.changes.is_empty() {
+            Ok(Vec::new())
+        } else {
+            self.store.commit(std::mem::take(&mut group.changes))
+        };
         let applied = match committed {
             Ok(applied) => applied,
             Err(error) => {
@@ -657,7 +661,7 @@ fn log_move(handoff: &Handoff) {
 }
 
 fn sequence_key() -> Key {
-    Key { table: Table::Meta, key: bytes::Bytes::from_static(b"sequence") }
+    Key { table: Table::Meta, key: "sequence".into() }
 }
 
 fn sequence_value(last: u64) -> bytes::Bytes {

@@ -13,7 +13,7 @@ use super::{Engine, drafts::Draft, task_removal::Looking};
 use crate::{
     broker::{BrokerError, Retention},
     records::{DeadLetterRecord, DeadState, Kept, MessageRecord, decode_message_ids, encode_message_ids},
-    store::{Key, Order, Record, Table},
+    store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
 };
 
@@ -46,7 +46,7 @@ struct Search {
     /// Nothing can be removed before.
     at: Option<Timestamp>,
     /// Nothing of this kind lies before. A search from the first key on would walk over all that was removed.
-    from: Bytes,
+    from: KeyBytes,
     /// Something before had to wait.
     is_some_put_off: bool,
 }
@@ -62,7 +62,7 @@ pub(super) enum Fate {
 
 impl Removals {
     pub(super) fn new(retention: &Retention, now: Timestamp) -> Self {
-        let search = || Search { at: Some(Timestamp::default()), from: Bytes::new(), is_some_put_off: false };
+        let search = || Search { at: Some(Timestamp::default()), from: KeyBytes::default(), is_some_put_off: false };
         Self {
             kinds: Kept::ALL.into_iter().map(|kind| (kind, search())).collect(),
             looking: None,
@@ -139,7 +139,7 @@ impl Engine {
         if self.removals.bytes_over > 0 {
             tracing::info!(store_bytes = size, store_bytes_max = most, "removing the tasks that ended first");
             let search = self.removals.search(Kept::Task);
-            (search.at, search.from) = (Some(now), Bytes::new());
+            (search.at, search.from) = (Some(now), KeyBytes::default());
         }
     }
 
@@ -163,10 +163,12 @@ impl Engine {
             } else {
                 match kind {
                     Kept::Messages => self.remove_message_ids(entry, &record, budget)?,
-                    Kept::Task => self.remove_task(entry, &what, budget, now)?,
-                    Kept::DeadLetter => self.remove_dead_letter(entry, &what, budget)?,
-                    Kept::Invitation => self.remove_record(entry, Key { table: Table::Invitations, key: what }, budget),
-                    Kept::Rest => self.remove_rest(entry, &what, &record, budget)?,
+                    Kept::Task => self.remove_task(entry, what, budget, now)?,
+                    Kept::DeadLetter => self.remove_dead_letter(entry, what, budget)?,
+                    Kept::Invitation => {
+                        self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget)
+                    }
+                    Kept::Rest => self.remove_rest(entry, what, &record, budget)?,
                 }
             };
             let search = self.removals.search(kind);
@@ -178,7 +180,7 @@ impl Engine {
                     return Ok(());
                 }
             }
-            search.from = [&key[..], &[0]].concat().into();
+            search.from = [&key[..], &[0]].into();
         }
         if is_last {
             self.end_search(kind, None, now);
@@ -191,7 +193,7 @@ impl Engine {
         let search = self.removals.search(kind);
         search.at = next;
         if std::mem::take(&mut search.is_some_put_off) {
-            search.from = Bytes::new();
+            search.from = KeyBytes::default();
             search.at = Some(next.map_or(now.plus(LOOK_AGAIN), |at| at.min(now.plus(LOOK_AGAIN))));
         }
     }
@@ -223,7 +225,7 @@ impl Engine {
     fn remove_dead_letter(&mut self, entry: Key, number: &[u8], budget: &mut usize) -> Result<Fate, BrokerError> {
         let mut draft = self.draft();
         draft.delete(entry);
-        let key = Key { table: Table::DeadLetters, key: Bytes::copy_from_slice(number) };
+        let key = Key { table: Table::DeadLetters, key: number.into() };
         if let Some(stored) = self.read(&mut draft, &key)? {
             let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
             match dead.state {

@@ -20,7 +20,7 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, custody_entry::Event},
     records::{CustodyLink, HandoffRecord, Kept, MessageRecord, RemovedTaskRecord, TaskRecord, letter_key},
-    store::{Key, Order, Record, Table},
+    store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
 };
 
@@ -50,7 +50,7 @@ impl Engine {
     ) -> Result<Fate, BrokerError> {
         let mut draft = self.draft();
         draft.delete(entry);
-        let key = Key { table: Table::Tasks, key: Bytes::copy_from_slice(task) };
+        let key = Key { table: Table::Tasks, key: task.into() };
         if self.is_written_in_group(&key) {
             return Ok(Fate::PutOff);
         }
@@ -107,7 +107,7 @@ impl Engine {
         Ok(Looked::Free { entries, bytes: looking.bytes })
     }
 
-    fn entries(&self, sequence: u64, task: &TaskId, from: u64) -> Result<Vec<(Bytes, Record)>, BrokerError> {
+    fn entries(&self, sequence: u64, task: &TaskId, from: u64) -> Result<Vec<(KeyBytes, Record)>, BrokerError> {
         let range = CustodyLink::range(sequence, task, from);
         Ok(self.store.scan(Table::Custody, range, Order::Ascending, self.settings.retention.entries_a_step)?)
     }
@@ -147,7 +147,7 @@ impl Engine {
         &self,
         draft: &mut Draft,
         task: &TaskId,
-        entries: Vec<(Bytes, Record)>,
+        entries: Vec<(KeyBytes, Record)>,
         first: u64,
     ) -> Result<Option<u64>, BrokerError> {
         let next = first + entries.len() as u64;
@@ -231,7 +231,7 @@ enum Looked {
     NotAll,
     /// The first entries, and the bytes of all of them if somebody wants to know.
     Free {
-        entries: Vec<(Bytes, Record)>,
+        entries: Vec<(KeyBytes, Record)>,
         bytes: u64,
     },
 }

@@ -1,12 +1,21 @@
 //! Identifiers: newtypes that can only hold what SPEC 1 permits. Owns their grammar and the one source of random ids.
 //! Must not know what the ids are of.
 
-use std::{fmt, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use uuid::Uuid;
 
 /// Longest name, in characters.
 pub const NAME_LENGTH_MAX: usize = 128;
+
+/// A map of ids. Its hashes are quick, and seeded at random: ids are chosen by agents.
+pub type IdMap<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
+/// A set of ids, as [`IdMap`].
+pub type IdSet<K> = HashSet<K, foldhash::quality::RandomState>;
 
 /// Why a text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -17,7 +17,7 @@ use crate::{
         Checks, EnvelopeError, KeyRing, KeyRingError,
         keys::{PublicKey, PublicKeyError},
     },
-    ids::{AgentId, AgentType, KeyId, check_name},
+    ids::{AgentId, AgentType, IdMap, KeyId, check_name},
     proto::v1,
     records::AgentRecord,
     time::Timestamp,
@@ -30,7 +30,7 @@ pub struct Entry {
     pub record: AgentRecord,
     /// Its types.
     pub types: Vec<AgentType>,
-    keys: HashMap<KeyId, ValidKey>,
+    keys: IdMap<KeyId, ValidKey>,
 }
 
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ pub struct Directory {
     agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
     /// Whose each public key is, for as long as it is on a card. Those that were revoked always are.
     key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
-    presence: RwLock<HashMap<AgentId, Presence>>,
+    presence: RwLock<IdMap<AgentId, Presence>>,
 }
 
 impl Directory {
@@ -256,7 +256,7 @@ impl Entry {
         if card.keys.is_empty() {
             checks.wrong("card.keys", "must not be empty");
         }
-        let mut keys = HashMap::new();
+        let mut keys = IdMap::default();
         for (index, key) in card.keys.iter().enumerate().take(KEYS_MAX) {
             if let Some((id, key)) = parse_key(key, &format!("card.keys[{index}]"), &mut checks)?
                 && keys.insert(id, key).is_some()
@@ -362,7 +362,7 @@ fn broker_entry(identity: &BrokerIdentity) -> Entry {
     Entry {
         record: AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() },
         types: Vec::new(),
-        keys: HashMap::from([(identity.key_id.clone(), valid)]),
+        keys: IdMap::from_iter([(identity.key_id.clone(), valid)]),
     }
 }
 

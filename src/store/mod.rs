@@ -258,23 +258,34 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// Which changes of a group apply, one entry a change, and what is to be written for those.
+/// Which changes of a group apply, one entry a change, and what is to be written for those: each record once.
 struct Decision {
     outcomes: Vec<Result<(), Conflict>>,
     writes: Vec<Write>,
 }
 
-/// Decides which changes of a group apply, over what is stored. Both engines use it, so that they cannot differ.
+/// What a group has made of a record so far.
+struct Written {
+    revision: Option<u64>,
+    /// Its last write, among those that apply.
+    last: usize,
+    /// There was none before the group.
+    is_new: bool,
+}
+
+/// Decides which changes of a group apply, over what is stored. Both engines use it, so that they cannot differ. Of the writes
+/// of a record only the last is left: nobody ever sees the others.
 fn decide<E>(group: Vec<Change>, revision_of: impl Fn(&Key) -> Result<Option<u64>, E>) -> Result<Decision, E> {
     let count = group.iter().map(|change| change.writes.len()).sum();
-    let mut written =
+    let mut written: std::collections::HashMap<&Key, Written, _> =
         std::collections::HashMap::with_capacity_and_hasher(count, foldhash::quality::RandomState::default());
     let mut outcomes = Vec::with_capacity(group.len());
+    let mut applied = 0;
     for change in &group {
         let mut outcome = Ok(());
         for Expectation { key, revision } in &change.expectations {
             let found = match written.get(key) {
-                Some(found) => *found,
+                Some(written) => written.revision,
                 None => revision_of(key)?,
             };
             if found != *revision {
@@ -282,15 +293,21 @@ fn decide<E>(group: Vec<Change>, revision_of: impl Fn(&Key) -> Result<Option<u64
                 break;
             }
         }
-        if outcome.is_ok() {
-            let revision = |write: &Write| write.record.as_ref().map(|record| record.revision);
-            written.extend(change.writes.iter().map(|write| (&write.key, revision(write))));
+        for write in change.writes.iter().filter(|_| outcome.is_ok()) {
+            let before = written.entry(&write.key).or_insert(Written { revision: None, last: 0, is_new: write.is_new });
+            before.revision = write.record.as_ref().map(|record| record.revision);
+            before.last = applied;
+            applied += 1;
         }
         outcomes.push(outcome);
     }
-    let mut writes = Vec::with_capacity(count);
-    for (change, _) in group.into_iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok()) {
-        writes.extend(change.writes);
-    }
-    Ok(Decision { outcomes, writes })
+    let mut is_new_of_last = vec![None; applied];
+    written.into_values().for_each(|written| is_new_of_last[written.last] = Some(written.is_new));
+    let applying = group.into_iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
+    let writes = applying.flat_map(|(change, _)| change.writes).zip(is_new_of_last).filter_map(|(write, is_new)| {
+        let write = Write { is_new: is_new?, ..write };
+        // What was not there before the group and is not there after it was never there.
+        (write.record.is_some() || !write.is_new).then_some(write)
+    });
+    Ok(Decision { writes: writes.collect(), outcomes })
 }

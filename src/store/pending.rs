@@ -6,9 +6,9 @@
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, HashMap, btree_map, hash_map},
     convert::Infallible,
-    ops::Bound,
+    ops::{Bound, RangeBounds as _},
     sync::Arc,
 };
 
@@ -31,36 +31,115 @@ struct Latest {
 
 /// Records in the order of their keys. `None`: deleted.
 type Found<'a> = Box<dyn Iterator<Item = Result<(KeyBytes, Option<Record>), Infallible>> + 'a>;
+type InOrder<'a> = Box<dyn DoubleEndedIterator<Item = (&'a KeyBytes, &'a Latest)> + 'a>;
+
+/// What is pending of a table.
+enum Entries {
+    Ordered(BTreeMap<KeyBytes, Latest>),
+    /// Of a table that is read key by key: in no order until somebody asks for one, which takes a sort.
+    ByKey(HashMap<KeyBytes, Latest, foldhash::quality::RandomState>),
+}
+
+impl Entries {
+    /// With room for so many.
+    fn of(table: Table, room: usize) -> Self {
+        use Table as T;
+        match table {
+            T::Tasks | T::Handoffs | T::Messages | T::Envelopes => {
+                Self::ByKey(HashMap::with_capacity_and_hasher(room, foldhash::quality::RandomState::default()))
+            }
+            _ => Self::Ordered(BTreeMap::new()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Ordered(entries) => entries.len(),
+            Self::ByKey(entries) => entries.len(),
+        }
+    }
+
+    fn get(&self, key: &KeyBytes) -> Option<&Latest> {
+        match self {
+            Self::Ordered(entries) => entries.get(key),
+            Self::ByKey(entries) => entries.get(key),
+        }
+    }
+
+    /// Takes in a newer version. Returns how many bytes that adds, and how many it frees.
+    fn put(&mut self, key: KeyBytes, latest: Latest) -> (usize, usize) {
+        let bytes = ENTRY_BYTES + key.len();
+        let bytes = |record: &Option<Record>| bytes + record.as_ref().map_or(0, |record| record.value.len());
+        let added = bytes(&latest.record);
+        macro_rules! put {
+            ($entries:expr, $kind:ident) => {
+                match $entries.entry(key) {
+                    $kind::Entry::Vacant(entry) => {
+                        entry.insert(latest);
+                        (added, 0)
+                    }
+                    // What is new and removed before the tables have it leaves nothing.
+                    $kind::Entry::Occupied(entry) if latest.record.is_none() && entry.get().is_new => {
+                        (0, bytes(&entry.remove().record))
+                    }
+                    $kind::Entry::Occupied(mut entry) => {
+                        (added, bytes(&std::mem::replace(&mut entry.get_mut().record, latest.record)))
+                    }
+                }
+            };
+        }
+        match self {
+            Self::Ordered(entries) => put!(entries, btree_map),
+            Self::ByKey(entries) => put!(entries, hash_map),
+        }
+    }
+
+    /// Those of a range that is not empty, in the order of their keys.
+    fn range(&self, range: &KeyRange) -> InOrder<'_> {
+        match self {
+            Self::Ordered(entries) => Box::new(entries.range(range.clone())),
+            Self::ByKey(entries) => {
+                // Most keys differ in their first bytes, which lie side by side here.
+                let first = |key: &KeyBytes| {
+                    let mut first = [0; 8];
+                    let length = key.len().min(8);
+                    first[..length].copy_from_slice(&key[..length]);
+                    u64::from_be_bytes(first)
+                };
+                let in_range = entries.iter().filter(|(key, _)| range.contains(*key));
+                let mut sorted: Vec<_> = in_range.map(|(key, latest)| (first(key), key, latest)).collect();
+                sorted.sort_unstable_by(|one, other| (one.0, one.1).cmp(&(other.0, other.1)));
+                Box::new(sorted.into_iter().map(|(_, key, latest)| (key, latest)))
+            }
+        }
+    }
+}
 
 /// The newest versions of what some groups, one after the other, have written.
-#[derive(Default)]
 pub(super) struct Layer {
-    tables: [BTreeMap<KeyBytes, Latest>; Table::ALL.len()],
+    tables: [Entries; Table::ALL.len()],
     bytes: usize,
     log_bytes: usize,
     /// The first group whose writes it has.
     first_group: Option<u64>,
 }
 
+impl Default for Layer {
+    fn default() -> Self {
+        Self { tables: Table::ALL.map(|table| Entries::of(table, 0)), bytes: 0, log_bytes: 0, first_group: None }
+    }
+}
+
 impl Layer {
+    /// An empty layer, with room for as much as this one has.
+    fn next(&self) -> Self {
+        let tables = Table::ALL.map(|table| Entries::of(table, self.tables[table as usize].len()));
+        Self { tables, bytes: 0, log_bytes: 0, first_group: None }
+    }
+
     fn put(&mut self, Key { table, key }: Key, record: Option<Record>, is_new: bool) {
-        let key_bytes = ENTRY_BYTES + key.len();
-        let bytes = |record: &Option<Record>| key_bytes + record.as_ref().map_or(0, |record| record.value.len());
-        let bytes_after = bytes(&record);
-        match self.tables[table as usize].entry(key) {
-            Entry::Occupied(mut entry) => {
-                self.bytes -= bytes(&entry.get().record);
-                if record.is_none() && entry.get().is_new {
-                    entry.remove();
-                    return;
-                }
-                entry.get_mut().record = record;
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(Latest { record, is_new });
-            }
-        }
-        self.bytes += bytes_after;
+        let (added, freed) = self.tables[table as usize].put(key, Latest { record, is_new });
+        self.bytes = self.bytes + added - freed;
     }
 
     fn wrote(&mut self, group: u64, log_bytes: usize) {
@@ -70,19 +149,21 @@ impl Layer {
 
     /// How many records it has, deleted ones among them.
     pub(super) fn len(&self) -> usize {
-        self.tables.iter().map(BTreeMap::len).sum()
+        self.tables.iter().map(Entries::len).sum()
     }
 
     /// Those of a table, key by key. `None`: it is deleted.
     pub(super) fn records(&self, table: Table) -> impl Iterator<Item = (&KeyBytes, Option<&Record>)> {
-        self.tables[table as usize].iter().map(|(key, latest)| (key, latest.record.as_ref()))
+        self.tables[table as usize]
+            .range(&(Bound::Unbounded, Bound::Unbounded))
+            .map(|(key, latest)| (key, latest.record.as_ref()))
     }
 
     fn range(&self, table: Table, range: &KeyRange, order: Order) -> Found<'_> {
         if is_empty(range) {
             return Box::new(std::iter::empty());
         }
-        let found = self.tables[table as usize].range::<KeyBytes, _>(range.clone());
+        let found = self.tables[table as usize].range(range);
         let found = found.map(|(key, latest)| Ok((key.clone(), latest.record.clone())));
         match order {
             Order::Ascending => Box::new(found),
@@ -196,7 +277,8 @@ impl Pending {
     /// Begins to write the young layer into the tables. Nothing else may be settling.
     pub(super) fn settle(&mut self) -> Arc<Layer> {
         debug_assert!(self.settling.is_none(), "one at a time");
-        let layer = Arc::new(std::mem::take(&mut self.young));
+        let next = self.young.next();
+        let layer = Arc::new(std::mem::replace(&mut self.young, next));
         self.settling = Some(layer.clone());
         layer
     }

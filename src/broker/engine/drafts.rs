@@ -1,10 +1,6 @@
 //! Changes in the making: what a command has read and wants to write, and the group it becomes part of.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    ops::Range,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
@@ -12,7 +8,7 @@ use super::{Engine, Updates};
 use crate::{
     broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
     domain::{handoff::Handoff, mailbox::Letter},
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, IdMap, MessageId, TaskId},
     records::Kept,
     store::{Change, Expectation, Key, KeyMap, Record, Write},
     time::Timestamp,
@@ -137,7 +133,7 @@ pub(super) struct Group {
     /// What the group has written so far: later commands of the group see it.
     written: KeyMap<Place>,
     /// The mailboxes' timers as the group has them.
-    mail_timers: HashMap<AgentId, Option<Timestamp>>,
+    mail_timers: IdMap<AgentId, Option<Timestamp>>,
     /// Changes from here on belong to the command in hand.
     open_from: usize,
     open_acts: Vec<Act>,

@@ -27,7 +27,7 @@ mod task_removal;
 mod watchers;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     ops::Bound,
     sync::Arc,
     time::Duration,
@@ -58,7 +58,7 @@ use crate::{
         mailbox::{HolderId, Mailbox},
     },
     envelope::VerifiedEnvelope,
-    ids::{AgentId, IdSource, MessageId, TaskId},
+    ids::{AgentId, IdMap, IdSet, IdSource, MessageId, TaskId},
     proto::{storage, v1},
     records::{self, AgentRecord, AuditAct, HandoffRecord, InvitationRecord, Kept, ParkReason},
     store::{Key, OpenError, Order, Store, Table},
@@ -287,39 +287,39 @@ pub struct Engine {
     group: Group,
     decoded: Decoded,
     /// The mail of agents with a holder or a lease. Everybody else's is only in the store.
-    mailboxes: HashMap<AgentId, Mailbox>,
+    mailboxes: IdMap<AgentId, Mailbox>,
     /// Mailboxes that are not loaded to their end, and the place of the first letter that may be missing.
     loading: BTreeMap<AgentId, u64>,
     /// The one that was loaded from last.
     loaded_last: Option<AgentId>,
-    holders: HashMap<HolderId, Holder>,
-    holders_of: HashMap<AgentId, Vec<HolderId>>,
+    holders: IdMap<HolderId, Holder>,
+    holders_of: IdMap<AgentId, Vec<HolderId>>,
     /// When each mailbox wants to be looked at next.
     mailbox_alarms: BTreeSet<(Timestamp, AgentId)>,
-    alarm_of: HashMap<AgentId, Timestamp>,
+    alarm_of: IdMap<AgentId, Timestamp>,
     /// Mail that was about to be handed out and has expired.
     expired_at_hand_out: Vec<(AgentId, u64)>,
     /// No mail expires before this; looking then may find that none does yet.
     next_mail_expiry: Option<Timestamp>,
     /// A timer of each mailbox that somebody wrote to since the start, if it has one.
-    mail_timer_of: HashMap<AgentId, Timestamp>,
+    mail_timer_of: IdMap<AgentId, Timestamp>,
     /// The mailbox that is being looked through for what has expired.
     expiring: Option<Expiring>,
     handoff_timers: BTreeSet<(Timestamp, MessageId)>,
     /// How many handoffs each agent has asked for that are open.
-    open_of: HashMap<AgentId, u32>,
+    open_of: IdMap<AgentId, u32>,
     /// How much mail waits for agents that somebody wrote to since the start.
-    depths: HashMap<AgentId, Depth>,
-    watchers: HashMap<MessageId, Vec<Updates>>,
-    task_watchers: HashMap<TaskId, Vec<watch::Sender<u64>>>,
+    depths: IdMap<AgentId, Depth>,
+    watchers: IdMap<MessageId, Vec<Updates>>,
+    task_watchers: IdMap<TaskId, Vec<watch::Sender<u64>>>,
     /// When to see whether an agent is gone; one for each that was seen and is not gone.
     presence_alarms: BTreeSet<(Timestamp, AgentId)>,
-    presence_alarm_of: HashSet<AgentId>,
+    presence_alarm_of: IdSet<AgentId>,
     /// Agents that are gone, and the place from which on their mail is still to be looked at.
     gone: VecDeque<(AgentId, u64)>,
     unseen: Unseen,
     /// How many refused envelopes of each agent were kept since the start.
-    refused_kept: HashMap<AgentId, dead_letters::RefusedKept>,
+    refused_kept: IdMap<AgentId, dead_letters::RefusedKept>,
     removals: Removals,
     /// A commit failed: nobody knows what is on disk, and nothing is taken any more.
     failed: bool,
@@ -363,27 +363,27 @@ impl Engine {
             next_sequence,
             group: Group::default(),
             decoded: Decoded::default(),
-            mailboxes: HashMap::new(),
+            mailboxes: IdMap::default(),
             loading: BTreeMap::new(),
             loaded_last: None,
-            holders: HashMap::new(),
-            holders_of: HashMap::new(),
+            holders: IdMap::default(),
+            holders_of: IdMap::default(),
             mailbox_alarms: BTreeSet::new(),
-            alarm_of: HashMap::new(),
+            alarm_of: IdMap::default(),
             expired_at_hand_out: Vec::new(),
             next_mail_expiry: Some(Timestamp::default()),
-            mail_timer_of: HashMap::new(),
+            mail_timer_of: IdMap::default(),
             expiring: None,
             handoff_timers,
             open_of,
-            depths: HashMap::new(),
-            watchers: HashMap::new(),
-            task_watchers: HashMap::new(),
+            depths: IdMap::default(),
+            watchers: IdMap::default(),
+            task_watchers: IdMap::default(),
             presence_alarms: BTreeSet::new(),
-            presence_alarm_of: HashSet::new(),
+            presence_alarm_of: IdSet::default(),
             gone: VecDeque::new(),
             unseen,
-            refused_kept: HashMap::new(),
+            refused_kept: IdMap::default(),
             removals,
             failed: false,
         })
@@ -674,11 +674,11 @@ fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> {
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-type OpenHandoffs = (BTreeSet<(Timestamp, MessageId)>, HashMap<AgentId, u32>);
+type OpenHandoffs = (BTreeSet<(Timestamp, MessageId)>, IdMap<AgentId, u32>);
 
 /// The timers of open handoffs, and how many each agent has open.
 fn load_timers(store: &dyn Store) -> Result<OpenHandoffs, BrokerError> {
-    let (mut timers, mut open_of) = (BTreeSet::new(), HashMap::new());
+    let (mut timers, mut open_of) = (BTreeSet::new(), IdMap::default());
     let (mut from, end) = records::handoff_timers();
     loop {
         let stored = store.scan(Table::Timers, (from, end.clone()), Order::Ascending, LOADED_AT_ONCE)?;

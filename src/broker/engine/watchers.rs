@@ -1,6 +1,6 @@
 //! Those who follow a handoff or a task.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
@@ -8,7 +8,7 @@ use super::{Engine, Updates};
 use crate::{
     broker::{BrokerError, refused},
     domain::handoff::Handoff,
-    ids::{MessageId, TaskId},
+    ids::{IdMap, MessageId, TaskId},
     records::{HandoffRecord, TaskRecord},
 };
 
@@ -64,7 +64,7 @@ impl Engine {
 /// Adds one who watches something. Whoever has gone is found out at its next step; what makes none is looked through now
 /// and then: when as many have come as to double what there is.
 fn add_watcher<K: Eq + std::hash::Hash, W>(
-    watchers: &mut HashMap<K, Vec<W>>,
+    watchers: &mut IdMap<K, Vec<W>>,
     of: K,
     watcher: W,
     is_gone: impl Fn(&W) -> bool,

@@ -11,14 +11,14 @@ use super::{agents, broker::Target, latency::Latencies, run::Run};
 use crate::{
     cli::Failure,
     client::{About, ClientError, Composer, Identity, Pipeline, context_of},
-    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey},
+    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey, verify_all},
     ids::{AgentId, KeyId, SystemIds},
     proto::v1::{self, MessageType, connect_request::Request, connect_response::Response},
     time::{Clock as _, Moment, SystemClock, Timestamp},
 };
 
 /// Frames that are taken before what answers them is sent.
-const BURST_MAX: usize = 16;
+const BURST_MAX: usize = 64;
 /// How long a handoff that is under way has to end once nothing new is begun.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Of the frame behind all others; no message has it.
@@ -207,6 +207,9 @@ impl Pair {
                 () = &mut drain => break,
                 gathered = gather(&mut self.sides, &mut frames) => {
                     gathered?;
+                    if self.work.verify {
+                        self.verify(&frames)?;
+                    }
                     for (side, response) in frames.drain(..) {
                         self.take(side, response)?;
                     }
@@ -293,9 +296,6 @@ impl Pair {
     }
 
     fn take_delivery(&mut self, side: usize, delivery: v1::Delivery) -> Result<(), Failure> {
-        if self.work.verify {
-            self.verify(delivery.envelope.clone())?;
-        }
         let envelope = v1::Envelope::decode(delivery.envelope)
             .map_err(|error| Failure::failed(format!("a delivery does not parse: {error}")))?;
         let number = envelope.task_id.strip_prefix(&self.task_prefix).and_then(|number| number.parse().ok());
@@ -378,12 +378,21 @@ impl Pair {
         self.tally.failed += 1;
     }
 
-    fn verify(&mut self, raw: Bytes) -> Result<(), Failure> {
-        let unsigned_allowed = !self.work.signed;
-        let verified = UnverifiedEnvelope::parse(raw)
-            .and_then(|parsed| parsed.with_key(&self.keys, SystemClock.now(), unsigned_allowed))
-            .and_then(|signed| signed.verify(&mut self.verifier));
-        verified.map(drop).map_err(|error| Failure::failed(format!("a delivery is not its sender's: {error}")))
+    /// Checks the deliveries that came together, their signatures together.
+    fn verify(&mut self, frames: &[(usize, v1::ConnectResponse)]) -> Result<(), Failure> {
+        let (now, unsigned_allowed) = (SystemClock.now(), !self.work.signed);
+        let delivered = frames.iter().filter_map(|(_, frame)| match &frame.response {
+            Some(Response::Delivery(delivery)) => Some(delivery.envelope.clone()),
+            _ => None,
+        });
+        let parse = |raw: Bytes| {
+            UnverifiedEnvelope::parse(raw).and_then(|parsed| parsed.with_key(&self.keys, now, unsigned_allowed))
+        };
+        let verified = delivered
+            .map(parse)
+            .collect::<Result<Vec<_>, _>>()
+            .and_then(|signed| verify_all(signed, &mut self.verifier).try_for_each(|verified| verified.map(drop)));
+        verified.map_err(|error| Failure::failed(format!("a delivery is not its sender's: {error}")))
     }
 }
 

@@ -11,7 +11,7 @@ mod backoff;
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -22,7 +22,7 @@ use super::{
     numbered,
 };
 use crate::{
-    ids::{MessageId, TaskId},
+    ids::{IdMap, MessageId, TaskId},
     time::Timestamp,
 };
 
@@ -181,7 +181,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Mailbox {
     entries: BTreeMap<u64, Entry>,
-    lines: HashMap<TaskId, BTreeSet<u64>>,
+    lines: IdMap<TaskId, BTreeSet<u64>>,
     /// First of their line, not leased, not delayed.
     ready: BTreeSet<(Reverse<Priority>, u64)>,
     ready_by_age: BTreeSet<u64>,

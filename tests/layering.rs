@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Each room, and the rooms of this crate that it may import.
-const ROOMS: [(&str, &[&str]); 20] = [
+const ROOMS: [(&str, &[&str]); 21] = [
     ("codes", &[]),
     ("ids", &["time"]),
     ("time", &[]),
@@ -50,6 +50,7 @@ const ROOMS: [(&str, &[&str]); 20] = [
         "fuzzing",
         &["audit", "broker", "config", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"],
     ),
+    ("processor", &[]),
     ("main", &[]),
 ];
 

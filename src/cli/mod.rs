@@ -24,7 +24,6 @@ mod keygen;
 mod logging;
 mod mail;
 mod policy;
-mod processor;
 mod serve;
 mod store;
 mod task;
@@ -112,23 +111,7 @@ enum Command {
 }
 
 /// Runs the command line; returns the exit code.
-pub fn main() -> u8 {
-    let lacking = processor::lacking();
-    if lacking.is_empty() {
-        return run();
-    }
-    eprintln!(
-        "error: this program was compiled for another processor: the one here lacks {}. Compile it on this machine, or for \
-         many machines with RUSTFLAGS='-C target-cpu=x86-64-v2' (docs/operations.md)",
-        lacking.join(", ")
-    );
-    exit::FAILED
-}
-
-// A function of its own, so that nothing of it happens before the look at the processor.
-#[inline(never)]
-#[tokio::main]
-async fn run() -> u8 {
+pub async fn run() -> u8 {
     let cli = Cli::parse();
     logging::start();
     let output = Output::new(cli.output);

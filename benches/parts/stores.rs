@@ -32,7 +32,7 @@ pub fn parts() -> Vec<Part> {
             Part::many(name, many, move || {
                 let group: Vec<Change> = (from..from + many).map(change).collect();
                 from += many;
-                assert!(store.commit(group.clone()).unwrap().iter().all(Result::is_ok));
+                assert!(store.commit(group).unwrap().iter().all(Result::is_ok));
             })
         })
         .collect();

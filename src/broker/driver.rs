@@ -408,9 +408,9 @@ async fn run(
         let now = clock.now();
         for Queued { what, room } in commands.drain(..) {
             engine.take(what, now);
-            match (&mut group_room, room) {
-                (Some(all), Some(room)) => all.merge(room),
-                (none, room) => *none = none.take().or(room),
+            match &mut group_room {
+                Some(all) => room.into_iter().for_each(|room| all.merge(room)),
+                None => group_room = room,
             }
         }
         engine.tick(now);

@@ -127,7 +127,6 @@ impl Session {
     async fn run(self, mut frames: Streaming<v1::ConnectRequest>) {
         tracing::debug!("session opened");
         let permits = Arc::new(Semaphore::new(UNDER_WAY_MAX));
-        let mut burst = Burst::default();
         loop {
             let permit = permits.clone().acquire_owned().await.expect("never closed");
             let frame = tokio::select! {
@@ -136,6 +135,7 @@ impl Session {
                 () = self.broker.draining() => break,
                 () = self.sent_away.cancelled() => break,
             };
+            let mut burst = Burst::default();
             let mut next = Some((frame, permit));
             let mut goes_on = true;
             while let Some((frame, permit)) = next.take() {
@@ -144,9 +144,8 @@ impl Session {
                     next = at_hand(&mut frames, &permits).await;
                 }
             }
-            burst.bytes = 0;
             // Only a broker that stops takes nothing, and then every session is told to go away.
-            drop(self.broker.send_all(std::mem::take(&mut burst.arrivals)).await);
+            drop(self.broker.send_all(burst.arrivals).await);
             if !goes_on {
                 break;
             }

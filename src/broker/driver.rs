@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -110,22 +110,23 @@ impl Broker {
     ) -> Result<Self, StartError> {
         let settings = Arc::new(settings);
         let engine = Engine::open(store.clone(), identity.clone(), settings.clone(), ids.clone(), clock.now())?;
-        let (commands, queue) = mpsc::unbounded_channel(); // bounded by room
         let ended = CancellationToken::new();
         let (serves, serving) = watch::channel(true);
         let directory = engine.directory().clone();
         let open_handoffs_at_start = engine.open_handoffs();
         let rates = Arc::new(Rates::new(&settings.limits));
+        let intake = Arc::new(Intake::new(rates.clone()));
         let engine = {
-            let (clock, ended) = (clock.clone(), ended.clone());
+            let (intake, clock, ended) = (intake.clone(), clock.clone(), ended.clone());
             thread("baton-engine", move |runtime| {
                 // Also when the engine panics: whoever waits must hear of it.
                 let _ended = ended.drop_guard();
-                runtime.block_on(run(engine, queue, &*clock, &serves))
+                let _closed = intake.close_on_drop();
+                runtime.block_on(run(engine, &intake, &*clock, &serves))
             })?
         };
         let shared = Shared {
-            intake: Intake::new(commands, rates.clone()),
+            intake,
             room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX as usize)),
             store,
             directory,
@@ -388,7 +389,7 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
 
 async fn run(
     mut engine: Engine,
-    mut queue: mpsc::UnboundedReceiver<Queued<Command>>,
+    intake: &Intake,
     clock: &dyn Clock,
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
@@ -402,7 +403,7 @@ async fn run(
         tokio::select! {
             biased;
             _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now())?,
-            received = queue.recv_many(&mut commands, GROUP_MAX) => if received == 0 { return Ok(()) },
+            taken = intake.take(&mut commands, GROUP_MAX) => if taken.is_err() { return Ok(()) },
             () = tokio::time::sleep(until_due) => {}
         }
         let now = clock.now();

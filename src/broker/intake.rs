@@ -1,16 +1,18 @@
 //! The way in: what arrives from agents goes to the engine in the order it came, signatures checked many at a time.
 //!
-//! Owns the queue between the sessions and the engine. Whoever puts something into it checks what is there, all signatures
-//! of that together, unless somebody is at it already, who then goes on: so at low load a message goes from its session to
-//! the engine without a thread between, and under load a batch comes together by itself while the one before is checked,
-//! the larger the higher the load. Nobody waits for more. Must not know what an envelope is for.
+//! Owns the queue between the sessions and the engine. A batch comes together by itself while the engine is busy with a
+//! group: whoever brings what makes it a full one checks it, all signatures together, unless somebody is at it already. What
+//! is left when the engine wants the next group the engine checks itself. So no message waits for others, no batch that
+//! could have been full is not, and at low load a message goes from its session to the engine without a thread between.
+//! Must not know what an envelope is for.
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, TryLockError},
+    mem,
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::{Refused, Reply, engine::Command, limits::Rates, refused};
 use crate::{
@@ -18,9 +20,12 @@ use crate::{
     ids::AgentId,
 };
 
-/// Arrivals that are taken at a time: enough that what a batch shares is shared by many, and few enough that a runtime's
-/// thread is back soon: 1 ms.
-const BATCH_MAX: usize = 64;
+/// Envelopes that are a full batch: what is checked in lanes has eight of them.
+const BATCH_FULL: usize = 8;
+/// Envelopes that are checked at a time, so that nobody else who wants the desk waits long.
+const BATCH_MAX: usize = 16;
+/// Envelopes that one checks before it goes on with something else: it is back within 1 ms.
+const TURN_MAX: usize = 64;
 
 /// What has arrived.
 #[derive(Debug)]
@@ -51,54 +56,62 @@ impl From<Command> for Arrival {
     }
 }
 
-/// The queue, and the desk at which one at a time checks what is in it.
+/// The queue, and the desk at which one at a time checks what is in it. Where both are locked, the desk is first.
 pub(super) struct Intake {
     queue: Mutex<Queue>,
     desk: Mutex<Desk>,
+    /// For the engine: there may be something.
+    arrived: Notify,
     rates: Arc<Rates>,
 }
 
 #[derive(Default)]
 struct Queue {
     arrivals: VecDeque<Queued<Arrival>>,
+    /// How many of them are envelopes.
+    envelopes: usize,
     is_closed: bool,
 }
 
 struct Desk {
     verifier: Verifier,
-    /// `None`: nothing goes to the engine any more.
-    commands: Option<mpsc::UnboundedSender<Queued<Command>>>,
     batch: Vec<Queued<Arrival>>,
+    /// What came before all that is in the queue, and only waits for the engine.
+    checked: Vec<Queued<Command>>,
 }
 
 impl Intake {
-    pub(super) fn new(commands: mpsc::UnboundedSender<Queued<Command>>, rates: Arc<Rates>) -> Arc<Self> {
-        let desk = Desk { verifier: Verifier::default(), commands: Some(commands), batch: Vec::new() };
-        Arc::new(Self { queue: Mutex::default(), desk: Mutex::new(desk), rates })
+    pub(super) fn new(rates: Arc<Rates>) -> Self {
+        let desk = Desk { verifier: Verifier::default(), batch: Vec::new(), checked: Vec::new() };
+        Self { queue: Mutex::default(), desk: Mutex::new(desk), arrived: Notify::new(), rates }
     }
 
     /// Takes arrivals, unless nothing is taken any more.
-    pub(super) fn put(self: &Arc<Self>, arrivals: impl IntoIterator<Item = Queued<Arrival>>) -> Result<(), Closed> {
+    pub(super) fn put(&self, arrivals: impl IntoIterator<Item = Queued<Arrival>>) -> Result<(), Closed> {
         {
             let mut queue = self.queue();
             if queue.is_closed {
                 return Err(Closed);
             }
+            let before = queue.arrivals.len();
             queue.arrivals.extend(arrivals);
+            let envelopes = queue.arrivals.range(before..).filter(|queued| is_envelope(queued)).count();
+            queue.envelopes += envelopes;
         }
-        self.work();
+        self.check_full_batches();
+        self.arrived.notify_one();
         Ok(())
     }
 
-    /// Takes nothing any more. What has come is handed on, and when the engine has taken that, its queue ends.
+    /// Takes nothing any more. What has come the engine still gets.
     pub(super) fn close(&self) {
         self.queue().is_closed = true;
-        if let Ok(mut desk) = self.desk.lock() {
-            while !self.queue().arrivals.is_empty() {
-                self.check_batch(&mut desk);
-            }
-            desk.commands = None;
-        }
+        self.arrived.notify_one();
+    }
+
+    /// For the engine, so that it can end in any way: who waits for an answer then hears that the broker stops.
+    pub(super) fn close_on_drop(&self) -> impl Drop {
+        CloseOnDrop(self)
     }
 
     /// Whether a check has panicked.
@@ -106,63 +119,110 @@ impl Intake {
         self.desk.is_poisoned()
     }
 
+    /// For the engine: waits until there is something, and takes it, at most so many. It checks what makes no full batch;
+    /// of more than that, which came while it was at the desk, only one, since others then have time for it. No more comes
+    /// after an `Err`. Can be dropped while it waits.
+    pub(super) async fn take(&self, commands: &mut Vec<Queued<Command>>, most: usize) -> Result<(), Closed> {
+        while !self.take_what_is_there(commands, most)? {
+            self.arrived.notified().await;
+        }
+        Ok(())
+    }
+
+    /// False: there is nothing yet.
+    fn take_what_is_there(&self, commands: &mut Vec<Queued<Command>>, most: usize) -> Result<bool, Closed> {
+        let is_closed = self.queue().is_closed; // asked first: what came before is still taken
+        // A check that panicked: nobody knows what has become of its batch.
+        let mut desk = self.desk.lock().map_err(|_| Closed)?;
+        if desk.checked.len() < most {
+            self.check(&mut desk, |envelopes| envelopes.min(BATCH_FULL));
+        }
+        let count = desk.checked.len().min(most);
+        commands.extend(desk.checked.drain(..count));
+        let is_empty = desk.checked.is_empty() && self.queue().arrivals.is_empty();
+        if !is_empty {
+            self.arrived.notify_one();
+        }
+        if count == 0 && is_empty && is_closed { Err(Closed) } else { Ok(count > 0) }
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("no holder panics")
     }
 
-    /// Checks what is there and hands it on, unless somebody is at it.
-    fn work(self: &Arc<Self>) {
+    /// Checks what makes full batches, unless somebody is at it, who then does. What is left over is for the engine.
+    fn check_full_batches(&self) {
+        let mut checked = 0;
         // Looked at again after the desk was left: who came meanwhile found it taken.
-        while !self.queue().arrivals.is_empty() {
-            match self.desk.try_lock() {
-                Ok(mut desk) => self.check_batch(&mut desk),
-                Err(TryLockError::WouldBlock) => return,
-                Err(TryLockError::Poisoned(_)) => return self.give_up(),
-            }
-            if let Ok(runtime) = tokio::runtime::Handle::try_current()
-                && !self.queue().arrivals.is_empty()
-            {
-                // Whoever brought one of these is not kept for the next.
-                let intake = self.clone();
-                runtime.spawn(async move { intake.work() });
-                return;
-            }
+        while checked < TURN_MAX && self.queue().envelopes >= BATCH_FULL {
+            let Ok(mut desk) = self.desk.try_lock() else { return };
+            checked += self.check(&mut desk, |envelopes| envelopes - envelopes % BATCH_FULL);
         }
     }
 
-    fn check_batch(&self, desk: &mut Desk) {
-        // Is dropped if a check panics, and with it the engine's queue ends.
-        let Some(commands) = desk.commands.take() else { return self.give_up() };
-        {
+    /// Checks as many envelopes as `most` says of those that are there, and what is before and between them. Returns how
+    /// many those were.
+    fn check(&self, desk: &mut Desk, most: impl Fn(usize) -> usize) -> usize {
+        let Desk { verifier, batch, checked } = desk;
+        let envelopes = {
             let mut queue = self.queue();
-            let count = queue.arrivals.len().min(BATCH_MAX);
-            desk.batch.extend(queue.arrivals.drain(..count));
-        }
-        let checked = check(&mut desk.batch, &mut desk.verifier, &self.rates);
-        if checked.into_iter().all(|command| commands.send(command).is_ok()) {
-            desk.commands = Some(commands);
-        } else {
-            self.give_up(); // the engine has ended
+            let envelopes = most(queue.envelopes).min(BATCH_MAX);
+            queue.move_to(batch, envelopes);
+            envelopes
+        };
+        check(batch, verifier, &self.rates, checked);
+        envelopes
+    }
+}
+
+impl Queue {
+    /// Moves as many arrivals as have so many envelopes, and what is behind the last of them if no other is.
+    fn move_to(&mut self, batch: &mut Vec<Queued<Arrival>>, envelopes: usize) {
+        let mut left = envelopes;
+        self.envelopes -= envelopes;
+        while let Some(first) = self.arrivals.front() {
+            if is_envelope(first) {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+            }
+            batch.extend(self.arrivals.pop_front());
         }
     }
+}
 
-    /// Nobody takes anything any more: who waits for an answer hears that the broker stops.
-    fn give_up(&self) {
+struct CloseOnDrop<'a>(&'a Intake);
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
         let arrivals = {
-            let mut queue = self.queue();
+            let mut queue = self.0.queue();
             queue.is_closed = true;
-            std::mem::take(&mut queue.arrivals)
+            mem::take(&mut queue.arrivals)
         };
         drop(arrivals);
+        if let Ok(mut desk) = self.0.desk.lock() {
+            desk.checked.clear();
+        }
     }
+}
+
+fn is_envelope(queued: &Queued<Arrival>) -> bool {
+    matches!(queued.what, Arrival::Envelope { .. })
 }
 
 /// The broker stops: nothing is taken any more.
 #[derive(Debug)]
 pub(super) struct Closed;
 
-/// The batch as commands. Envelopes that are refused are answered here.
-fn check(batch: &mut Vec<Queued<Arrival>>, verifier: &mut Verifier, rates: &Rates) -> Vec<Queued<Command>> {
+/// The batch as commands, behind those that are there. Envelopes that are refused are answered here.
+fn check(
+    batch: &mut Vec<Queued<Arrival>>,
+    verifier: &mut Verifier,
+    rates: &Rates,
+    commands: &mut Vec<Queued<Command>>,
+) {
     let mut signed = Vec::with_capacity(batch.len());
     let mut waiting = Vec::with_capacity(batch.len());
     for Queued { what, room } in batch.drain(..) {
@@ -176,7 +236,6 @@ fn check(batch: &mut Vec<Queued<Arrival>>, verifier: &mut Verifier, rates: &Rate
         waiting.push(Queued { what, room });
     }
     let mut verified = envelope::verify_all(signed, verifier);
-    let mut commands = Vec::with_capacity(waiting.len());
     for Queued { what, room } in waiting {
         let (uncounted_bytes, reply) = match what {
             Waiting::Command(what) => {
@@ -197,7 +256,6 @@ fn check(batch: &mut Vec<Queued<Arrival>>, verifier: &mut Verifier, rates: &Rate
             }
         }
     }
-    commands
 }
 
 enum Waiting {
@@ -218,90 +276,200 @@ pub(super) fn log(refusal: &Refused) {
 
 #[cfg(test)]
 mod tests {
+    use prost::Message as _;
+    use tokio::sync::oneshot;
+
     use super::*;
-    use crate::domain::mailbox::HolderId;
+    use crate::{
+        broker::{Outcome, Settings},
+        codes::ErrorCode,
+        domain::mailbox::HolderId,
+        envelope::{
+            KeyRing, KeyRingError, UnverifiedEnvelope,
+            keys::{PrivateKey, PublicKey},
+        },
+        ids::{IdSource as _, KeyId, SystemIds},
+        proto::v1::{self, MessageType},
+        time::{Clock as _, SystemClock, Timestamp},
+    };
 
-    fn intake() -> (Arc<Intake>, mpsc::UnboundedReceiver<Queued<Command>>) {
-        let (commands, queue) = mpsc::unbounded_channel();
-        (Intake::new(commands, Arc::new(Rates::new(&Default::default()))), queue)
+    fn intake() -> Arc<Intake> {
+        Arc::new(Intake::new(Arc::new(Rates::new(&Settings::default().limits))))
     }
 
-    fn put(intake: &Arc<Intake>, number: u64) -> Result<(), Closed> {
-        let close = Command::Close { holder: HolderId(number) };
-        intake.put([Queued { what: Arrival::Command(close), room: None }])
+    fn command(number: u64) -> Queued<Arrival> {
+        Queued { what: Arrival::Command(Command::Close { holder: HolderId(number) }), room: None }
     }
 
-    fn number(command: Queued<Command>) -> u64 {
-        match command.what {
+    fn put(intake: &Intake, number: u64) -> Result<(), Closed> {
+        intake.put([command(number)])
+    }
+
+    /// What is taken: the numbers of commands, and the epochs of envelopes.
+    async fn take(intake: &Intake, most: usize) -> Result<Vec<u64>, Closed> {
+        let mut commands = Vec::new();
+        intake.take(&mut commands, most).await?;
+        let number = |command: Queued<Command>| match command.what {
             Command::Close { holder } => holder.0,
+            Command::Submit { envelope, .. } => envelope.header().epoch,
             other => panic!("{other:?}"),
+        };
+        Ok(commands.into_iter().map(number).collect())
+    }
+
+    struct OneKey(PublicKey);
+
+    impl KeyRing for OneKey {
+        fn key(&self, _: &AgentId, _: &KeyId, _: Timestamp) -> Result<PublicKey, KeyRingError> {
+            Ok(self.0.clone())
         }
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn what_many_bring_at_a_time_is_handed_on_once_and_in_the_order_of_each() {
-        const EACH: u64 = 5000;
-        let (intake, mut queue) = intake();
-        let bring = |who: u64| {
-            let intake = intake.clone();
-            move || (0..EACH).for_each(|number| put(&intake, who * EACH + number).unwrap())
+    /// An envelope of this epoch, by its sender or by somebody else, and what comes back.
+    fn envelope(epoch: u64, is_good: bool) -> (Queued<Arrival>, oneshot::Receiver<Outcome>) {
+        let now = SystemClock.now();
+        let (seconds, nanos) = now.to_parts();
+        let mut envelope = v1::Envelope {
+            message_id: SystemIds.message_id(now).to_string(),
+            sender_id: "one".to_owned(),
+            receiver_id: "two".to_owned(),
+            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
+            message_type: MessageType::Info.into(),
+            task_id: "task".to_owned(),
+            epoch,
+            payload: Some(envelope::payload_of(&v1::Info::default())),
+            ..Default::default()
         };
-        // On the runtime's threads, where another task goes on with what is left, and on others, where nobody can.
-        let tasks: Vec<_> = (0..3).map(&bring).map(|bring| tokio::spawn(async move { bring() })).collect();
-        let threads: Vec<_> = (3..6).map(|who| std::thread::spawn(bring(who))).collect();
-        let mut next = [0, 1, 2, 3, 4, 5].map(|who| who * EACH);
-        for _ in 0..6 * EACH {
-            let number = number(queue.recv().await.unwrap());
-            let next = &mut next[usize::try_from(number / EACH).unwrap()];
-            assert_eq!(number, *next);
-            *next += 1;
-        }
-        for task in tasks {
-            task.await.unwrap();
-        }
-        threads.into_iter().for_each(|thread| thread.join().unwrap());
-        intake.close();
-        assert!(queue.recv().await.is_none(), "nothing twice");
+        let (key, other) = (PrivateKey::from_seed(&[1; 32]), PrivateKey::from_seed(&[2; 32]));
+        envelope::sign(&mut envelope, &KeyId::parse("key").unwrap(), if is_good { &key } else { &other });
+        let parsed = UnverifiedEnvelope::parse(envelope.encode_to_vec().into()).unwrap();
+        let signed = parsed.with_key(&OneKey(key.public()), now, false).unwrap();
+        let (reply, outcome) = oneshot::channel();
+        let (envelope, reply) = (Box::new(signed), Reply::Once(reply));
+        (Queued { what: Arrival::Envelope { envelope, uncounted_bytes: None, reply }, room: None }, outcome)
     }
 
     #[tokio::test]
-    async fn what_came_before_the_end_is_handed_on_and_what_comes_later_is_refused() {
-        let (intake, mut queue) = intake();
-        let desk = intake.desk.lock().unwrap();
+    async fn what_many_bring_at_a_time_is_taken_once_and_in_the_order_of_each() {
+        const EACH: u64 = 2000;
+        let intake = intake();
+        let bring = |who: u64| {
+            let intake = intake.clone();
+            move || {
+                for number in who * EACH..(who + 1) * EACH {
+                    let arrival = if number % 3 == 0 { envelope(number, true).0 } else { command(number) };
+                    intake.put([arrival]).unwrap();
+                }
+            }
+        };
+        let threads: Vec<_> = (0..4).map(|who| std::thread::spawn(bring(who))).collect();
+        let mut next = [0, 1, 2, 3].map(|who| who * EACH);
+        while next != [1, 2, 3, 4].map(|who| who * EACH) {
+            let taken = take(&intake, 100).await.unwrap();
+            assert!((1..=100).contains(&taken.len()));
+            for number in taken {
+                let next = &mut next[usize::try_from(number / EACH).unwrap()];
+                assert_eq!(number, *next);
+                *next += 1;
+            }
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        intake.close();
+        assert!(take(&intake, 100).await.is_err(), "nothing twice");
+    }
+
+    #[tokio::test]
+    async fn whoever_makes_a_batch_full_checks_it_and_the_engine_checks_what_is_left() {
+        let intake = intake();
+        let checked = || intake.desk.lock().unwrap().checked.len();
+        for number in 0..7 {
+            intake.put([envelope(number, true).0, command(100 + number)]).unwrap();
+            assert_eq!(checked(), 0, "it may still become one with others");
+        }
+        // Commands behind the last need not wait for the next batch; envelopes do.
+        intake.put([7, 8].map(|number| envelope(number, true).0)).unwrap();
+        assert_eq!((checked(), intake.queue().envelopes), (15, 1));
+        intake.put((9..109).map(|number| envelope(number, true).0)).unwrap();
+        assert_eq!((checked(), intake.queue().envelopes), (79, 37), "nobody is kept for long");
+        let mut wanted: Vec<u64> = (0..7).flat_map(|number| [number, 100 + number]).collect();
+        wanted.extend(7..109);
+        let mut taken = take(&intake, 80).await.unwrap();
+        assert_eq!((taken.len(), checked(), intake.queue().envelopes), (80, 7, 29), "one batch");
+        while taken.len() < wanted.len() {
+            taken.extend(take(&intake, 80).await.unwrap());
+        }
+        assert_eq!(taken, wanted);
+    }
+
+    #[tokio::test]
+    async fn a_bad_signature_is_refused_alone_wherever_it_is_checked() {
+        for many in [1, 2, 7, 8, 19] {
+            for bad in [0, many / 2, many - 1] {
+                let intake = intake();
+                let (arrivals, mut outcomes): (Vec<_>, Vec<_>) =
+                    (0..many).map(|number| envelope(number, number != bad)).unzip();
+                intake.put(arrivals.into_iter().chain([command(99)])).unwrap();
+                let wanted: Vec<u64> = (0..many).filter(|number| *number != bad).chain([99]).collect();
+                assert_eq!(take(&intake, 64).await.unwrap(), wanted);
+                let refusal = outcomes.remove(usize::try_from(bad).unwrap()).try_recv().unwrap().unwrap_err();
+                assert_eq!(refusal.code(), ErrorCode::SignatureInvalid);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_taken_where_all_is_refused_until_something_good_comes() {
+        let intake = intake();
+        intake.put([envelope(1, false).0]).unwrap();
+        let taking = tokio::spawn({
+            let intake = intake.clone();
+            async move { take(&intake, 64).await.unwrap() }
+        });
+        while !intake.queue().arrivals.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        put(&intake, 2).unwrap();
+        assert_eq!(taking.await.unwrap(), [2]);
+    }
+
+    #[tokio::test]
+    async fn what_came_before_the_end_is_taken_and_what_comes_later_is_refused() {
+        let intake = intake();
         (0..200).for_each(|number| put(&intake, number).unwrap());
-        drop(desk);
         intake.close();
         assert!(put(&intake, 200).is_err());
-        for wanted in 0..200 {
-            assert_eq!(number(queue.recv().await.unwrap()), wanted);
-        }
-        assert!(queue.recv().await.is_none());
+        let first = take(&intake, 150).await.unwrap();
+        let all: Vec<u64> = first.into_iter().chain(take(&intake, 150).await.unwrap()).collect();
+        assert_eq!(all, (0..200).collect::<Vec<_>>());
+        assert!(take(&intake, 150).await.is_err());
         assert!(!intake.has_failed());
     }
 
-    #[test]
-    fn nothing_is_taken_once_the_engine_has_ended() {
-        let (intake, queue) = intake();
-        drop(queue);
-        let _ = put(&intake, 1);
-        assert!(put(&intake, 2).is_err());
-        assert!(intake.queue().arrivals.is_empty());
+    #[tokio::test]
+    async fn when_the_engine_has_ended_nobody_is_left_waiting() {
+        let intake = intake();
+        let waiting: Vec<_> = (0..11).map(|number| envelope(number, true)).collect();
+        let (arrivals, mut outcomes): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+        intake.put(arrivals).unwrap(); // some are checked, and some are not
+        drop(intake.close_on_drop());
+        assert!(put(&intake, 1).is_err());
+        let has_closed = |outcome: &mut oneshot::Receiver<Outcome>| {
+            matches!(outcome.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+        };
+        assert!(outcomes.iter_mut().all(has_closed));
     }
 
-    #[test]
-    fn a_check_that_panics_ends_the_engines_queue_and_leaves_nobody_waiting() {
-        let (intake, mut queue) = intake();
+    #[tokio::test]
+    async fn a_check_that_panics_ends_the_engine() {
+        let intake = intake();
         let panicking = intake.clone();
         let checked = std::thread::spawn(move || {
-            let mut desk = panicking.desk.lock().unwrap();
-            let _commands = desk.commands.take();
+            let _desk = panicking.desk.lock().unwrap();
             panic!("a check has panicked");
         });
         assert!(checked.join().is_err());
-        let _ = put(&intake, 1);
-        assert!(put(&intake, 2).is_err());
-        assert!(intake.queue().arrivals.is_empty());
+        put(&intake, 1).unwrap();
+        assert!(take(&intake, 64).await.is_err());
         assert!(intake.has_failed());
-        assert!(queue.try_recv().is_err() && queue.is_closed());
     }
 }

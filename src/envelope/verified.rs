@@ -80,6 +80,7 @@ pub struct UnverifiedEnvelope {
 pub struct SignedEnvelope {
     envelope: UnverifiedEnvelope,
     input: Vec<u8>,
+    content_digest: Digest32,
     /// `None`: it is not signed, and need not be.
     key: Option<(KeyId, PublicKey)>,
 }
@@ -146,7 +147,8 @@ impl UnverifiedEnvelope {
             (false, _) => Some(self.key(keys, now)?),
         };
         let input = signing::envelope_input(&self.wire);
-        Ok(SignedEnvelope { envelope: self, input, key })
+        let content_digest = signing::sha256(&[&input]);
+        Ok(SignedEnvelope { envelope: self, input, content_digest, key })
     }
 
     /// Checks the signature by the sender's key, once: for one who does not see it often.
@@ -214,10 +216,7 @@ impl SignedEnvelope {
             Some((key_id, _)) if !is_valid && !is_on(Fault::TakesAnySignature) => {
                 Err(EnvelopeError::SignatureInvalid { sender: header.sender, key_id })
             }
-            Some(_) | None => {
-                let content_digest = signing::sha256(&[&self.input]);
-                Ok(VerifiedEnvelope { raw, header, body, content_digest })
-            }
+            Some(_) | None => Ok(VerifiedEnvelope { raw, header, body, content_digest: self.content_digest }),
         }
     }
 }

@@ -38,6 +38,8 @@ use super::{
 /// How long the thread that writes into the tables rests at a time if it is ahead, and how often.
 const STEP: Duration = Duration::from_millis(1);
 const STEPS_MAX: u32 = 5;
+/// By how much it is faster than what comes in: so it is done before there is as much again.
+const AHEAD: f64 = 1.2;
 
 /// A store on disk.
 pub struct EmbeddedStore {
@@ -92,11 +94,11 @@ impl Memory {
         };
     }
 
-    /// Lets the tables be written as evenly as what follows comes in, twice as fast as that.
+    /// Lets the tables be written as evenly as what follows comes in, and a little faster than that.
     #[expect(clippy::disallowed_methods, reason = "a thread that has nothing else to do")]
     fn pace(&self, done: f64) {
         for _ in 0..STEPS_MAX {
-            if self.is_waited_for.load(Ordering::Relaxed) || done < 2.0 * self.pending().fullness() {
+            if self.is_waited_for.load(Ordering::Relaxed) || done < AHEAD * self.pending().fullness() {
                 return;
             }
             std::thread::sleep(STEP);

@@ -13,12 +13,15 @@
 //! All numbers are big-endian. Behind the last group of a file lies what an earlier use of the file has left, with lower
 //! numbers. A file is used again once another one's head says that its groups are settled: so whatever a write over it
 //! leaves when the power is cut, nothing is needed of it. With layers settled one after the other these are three files.
-//! Their pages and blocks are there already, and writing to them costs a fraction of what appending to a new file does.
+//! Their blocks are there already, and writing to them costs a fraction of what appending to a new file does.
+//!
+//! They are written past the page cache (`O_DIRECT`) where the file system can, since nothing of them is read before the next
+//! start: in whole blocks, the first with what it had before, the last filled up with zeros.
 
 use std::{
     fs::{self, File},
     io,
-    ops::RangeInclusive,
+    ops::{Range, RangeInclusive},
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -35,6 +38,8 @@ const GROUP_HEAD: usize = 16;
 /// Groups begin at multiples of this.
 const ALIGNMENT: usize = 8;
 const WINDOW: usize = 64 * 1024;
+/// What is written at a time is a multiple of this, in the file and in memory: no disk asks for more.
+const BLOCK: usize = 4096;
 /// A buffer that a large group has left larger than this is given back.
 const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
@@ -273,28 +278,35 @@ pub(super) struct Log {
     /// What the next head says.
     settled: u64,
     last: u64,
-    buffer: Vec<u8>,
+    /// What there is of the block in which the last group ends.
+    buffer: Buffer,
 }
 
+/// The file that is written to.
 struct Open {
+    path: PathBuf,
     file: File,
-    end: u64,
+    /// Where the buffer lies in it: at a multiple of [`BLOCK`].
+    at: u64,
 }
 
 impl Log {
     /// Goes on behind what was read of it.
     pub(super) fn open(folder: &Path, contents: Contents) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
+        let mut buffer = Buffer::default();
         let open = match contents.newest() {
             None => None,
             Some(path) => {
-                let file = File::options().write(true).open(path)?;
-                file.sync_data()?; // its last group counts from now on, and perhaps nobody has synced it
-                Some(Open { file, end: contents.end })
+                let begun = contents.end % BLOCK as u64;
+                let open = Open { path: path.into(), file: open_direct(path)?, at: contents.end - begun };
+                open.file.sync_data()?; // its last group counts from now on, and perhaps nobody has synced it
+                File::open(path)?.read_exact_at(buffer.extend(begun as usize), open.at)?;
+                Some(open)
             }
         };
         let Contents { segments, last, settled, .. } = contents;
-        Ok(Self { folder: folder.into(), segments, open, settled, last, buffer: Vec::new() })
+        Ok(Self { folder: folder.into(), segments, open, settled, last, buffer })
     }
 
     /// The number of the last group.
@@ -317,22 +329,21 @@ impl Log {
     /// bytes it takes. After a failure nobody knows what is on disk.
     pub(super) fn append(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<usize> {
         let number = self.last + 1;
-        self.buffer.clear();
         if self.open.is_none() {
-            self.buffer.extend_from_slice(&encode_head(number, self.settled));
             self.open = Some(self.begin(number)?);
+            self.buffer.keep(0..0);
+            self.buffer.bytes.extend_from_slice(&encode_head(number, self.settled));
         }
-        let Some(Open { file, end }) = &mut self.open else { unreachable!("it was just opened") };
-        put_group(&mut self.buffer, number, encode);
-        file.write_all_at(&self.buffer, *end)?;
-        file.sync_data()?;
-        let length = self.buffer.len();
-        *end += length as u64;
+        let Some(open) = &mut self.open else { unreachable!("it was just opened") };
+        let before = self.buffer.content().len();
+        put_group(&mut self.buffer.bytes, number, encode);
+        let end = self.buffer.content().len();
+        open.write(self.buffer.blocks())?;
+        let begun = end - end % BLOCK;
+        open.at += begun as u64;
+        self.buffer.keep(begun..end);
         self.last = number;
-        if self.buffer.capacity() > BUFFER_BYTES_MAX {
-            self.buffer = Vec::new();
-        }
-        Ok(length)
+        Ok(end - before)
     }
 
     /// Chooses a file: one of which nothing is needed, as another one's head says, or else a new one.
@@ -341,18 +352,93 @@ impl Log {
         let is_free = self.segments.get(1).is_some_and(|next| next.first <= recorded + 1);
         let path = if is_free { self.segments.remove(0).path } else { self.new_path() };
         let is_new = !path.exists();
-        let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+        let file = open_direct(&path)?;
         if is_new {
             File::open(&self.folder)?.sync_all()?;
         }
-        self.segments.push(Segment { path, first, settled: self.settled });
-        Ok(Open { file, end: 0 })
+        self.segments.push(Segment { path: path.clone(), first, settled: self.settled });
+        Ok(Open { path, file, at: 0 })
     }
 
     fn new_path(&self) -> PathBuf {
         let names = (0_u64..).map(|number| self.folder.join(number.to_string()));
         let is_used = |path: &PathBuf| self.segments.iter().any(|segment| segment.path == *path);
         names.into_iter().find(|path| !is_used(path)).expect("there is always another number")
+    }
+}
+
+impl Open {
+    /// Writes the buffer where it lies, and syncs it.
+    fn write(&mut self, blocks: &[u8]) -> io::Result<()> {
+        match self.file.write_all_at(blocks, self.at) {
+            // The disk wants larger blocks yet: by way of the page cache, then.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                self.file = File::options().write(true).open(&self.path)?;
+                self.file.write_all_at(blocks, self.at)?;
+            }
+            written => written?,
+        }
+        self.file.sync_data()
+    }
+}
+
+/// Opens a file for writing past the page cache, if its file system can, and makes it if it is not there.
+fn open_direct(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false);
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        match options.clone().custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed()).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            opened => return opened,
+        }
+    }
+    options.open(path)
+}
+
+/// Bytes that can be made to lie in memory as a disk wants them.
+#[derive(Default)]
+struct Buffer {
+    bytes: Vec<u8>,
+    /// What is before this is nothing.
+    start: usize,
+}
+
+impl Buffer {
+    fn content(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// Adds so many zeros, to be written over.
+    fn extend(&mut self, count: usize) -> &mut [u8] {
+        let end = self.bytes.len();
+        self.bytes.resize(end + count, 0);
+        &mut self.bytes[end..]
+    }
+
+    /// Fills the content up with zeros to whole blocks, beginning at a multiple of one in memory.
+    fn blocks(&mut self) -> &[u8] {
+        let length = self.content().len().next_multiple_of(BLOCK);
+        self.bytes.resize(self.start + length, 0);
+        if !self.content().as_ptr().addr().is_multiple_of(BLOCK) {
+            self.bytes.reserve(BLOCK);
+            let former = self.start..self.bytes.len();
+            self.start = BLOCK - self.bytes.as_ptr().addr() % BLOCK;
+            self.bytes.resize(former.end.max(self.start + length), 0);
+            self.bytes.copy_within(former, self.start);
+            self.bytes.truncate(self.start + length);
+        }
+        self.content()
+    }
+
+    /// Keeps only this part of the content.
+    fn keep(&mut self, part: Range<usize>) {
+        self.bytes.copy_within(self.start + part.start..self.start + part.end, self.start);
+        self.bytes.truncate(self.start + part.len());
+        if self.bytes.capacity() > BUFFER_BYTES_MAX {
+            *self = Self { bytes: self.content().to_vec(), start: 0 };
+        }
     }
 }
 
@@ -381,7 +467,8 @@ fn put_group(buffer: &mut Vec<u8>, number: u64, encode: impl FnOnce(&mut Vec<u8>
     head[8..].copy_from_slice(&number.to_be_bytes());
     let checksum = group_checksum(head, content);
     head[..4].copy_from_slice(&checksum.to_be_bytes());
-    buffer.resize(buffer.len().next_multiple_of(ALIGNMENT), 0);
+    let length = (buffer.len() - start).next_multiple_of(ALIGNMENT);
+    buffer.resize(start + length, 0);
 }
 
 /// The length of the content, and the number.
@@ -467,6 +554,25 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_any_length_follow_each_other_across_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = opened(folder.path());
+        let mut wanted = Groups::new();
+        for (number, length) in (1..).zip([0, 4000, 8, 33, 4096, 4079, 9000, 0, 100_000, 7, BUFFER_BYTES_MAX, 1, 5000])
+        {
+            wanted.insert(number, vec![number as u8; length]);
+            append(&mut log, &wanted[&number]);
+            assert!(log.buffer.content().len() < BLOCK && log.buffer.bytes.capacity() <= BUFFER_BYTES_MAX);
+            let (found, contents) = found(folder.path());
+            assert!(found == wanted, "{number}");
+            assert_eq!((contents.last, contents.damages), (number, vec![]));
+            if number % 3 == 0 {
+                log = opened(folder.path());
+            }
+        }
+    }
+
+    #[test]
     fn what_is_not_settled_is_never_written_over() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = opened(folder.path());
@@ -506,7 +612,8 @@ mod tests {
         let good = files(folder.path());
         let mut unneeded = 0;
         for (path, bytes) in &good {
-            for length in [None, Some(0), Some(20), Some(bytes.len() / 2), Some(bytes.len() - 8)] {
+            let end = bytes.iter().rposition(|byte| *byte != 0).unwrap(); // behind it is what fills the block
+            for length in [None, Some(0), Some(20), Some(end / 2), Some(end - 7)] {
                 match length {
                     None => fs::remove_file(path).unwrap(),
                     Some(length) => fs::write(path, &bytes[..length]).unwrap(),

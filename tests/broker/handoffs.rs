@@ -5,7 +5,10 @@ use std::time::Duration;
 use baton::{
     codes::ErrorCode,
     domain::handoff::{Cause, OfferOutcome, ReceiverView, SenderView, State, TaskStatus},
+    ids::TaskId,
     proto::v1::{self, MessageType},
+    records::TaskRecord,
+    store::{Change, Store as _, Write},
 };
 use prost::Message as _;
 
@@ -63,6 +66,29 @@ fn a_task_goes_from_one_agent_to_another() {
     assert_eq!(causes, story);
     assert_eq!(world.engine.open_handoffs(), 0, "no timer is left");
     assert!(a.deliveries().is_empty() && b.deliveries().is_empty());
+}
+
+#[test]
+fn what_was_computed_from_another_version_than_the_stored_one_is_not_applied() {
+    let mut world = World::with(&["a", "b"]);
+    let mut b = world.connect("b");
+    let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.take_and_ack(&mut b);
+    // Somebody else writes to the store of a broker that runs, which nobody may.
+    let key = TaskRecord::key(&TaskId::parse("t").unwrap());
+    let mut record = world.disk.get(&key).unwrap().unwrap();
+    record.revision += 1;
+    let write = Write { key, record: Some(record), is_new: false };
+    world.disk.commit(vec![Change { expectations: vec![], writes: vec![write] }]).unwrap();
+    let before = world.custody("t");
+
+    let accept = world.accept("b", "a", &id, 1);
+    let repeat = accept.clone();
+    assert_refused(world.send(accept), ErrorCode::Conflict);
+    assert_eq!(world.handoff(&id).state, State::Deciding);
+    assert_eq!(world.custody("t"), before);
+    world.send(repeat).unwrap();
+    assert_eq!(world.handoff(&id).state, State::Accepted);
 }
 
 #[test]

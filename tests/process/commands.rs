@@ -62,13 +62,13 @@ fn a_broken_configuration_is_refused() {
     );
 }
 
-/// The newest file of the log of a broker that was killed, and its length.
+/// The newest file of the log of a broker that was killed, and where its last group ends.
 fn log_of(data: &Path) -> (PathBuf, usize) {
     let files = fs::read_dir(data.join("store/log")).unwrap().map(|entry| entry.unwrap().path());
     let first_group = |path: &PathBuf| fs::read(path).unwrap()[8..16].to_vec();
     let path = files.max_by_key(first_group).unwrap();
-    let length = fs::read(&path).unwrap().len();
-    (path, length)
+    let last = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
+    (path, last + 1)
 }
 
 fn store_command(command: &str, data: &Path) -> (Option<i32>, String, String) {

@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Engine, Updates};
+use super::{Engine, Updates, latest::Stored};
 use crate::{
     broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
     domain::{handoff::Handoff, mailbox::Letter},
     ids::{AgentId, IdMap, MessageId, TaskId},
-    records::Kept,
+    records::{HandoffRecord, Kept, TaskRecord},
     store::{Change, Expectation, Key, KeyMap, Record, Write},
     time::Timestamp,
 };
@@ -60,6 +60,9 @@ pub(super) enum Act {
 pub(super) struct Draft {
     change: Change,
     pub(super) acts: Vec<Act>,
+    /// What it writes of these, to be known from then on.
+    tasks: Vec<Stored<TaskRecord>>,
+    handoffs: Vec<Stored<HandoffRecord>>,
 }
 
 impl Draft {
@@ -67,6 +70,30 @@ impl Draft {
     pub(super) fn put(&mut self, key: Key, value: Bytes, before: Option<&Record>) {
         let revision = before.map_or(0, |record| record.revision) + 1;
         self.write(key, Some(Record { revision, value }), before.is_none());
+    }
+
+    /// Writes a new version of a task.
+    pub(super) fn put_task(&mut self, task: Arc<TaskRecord>, before: Option<&Stored<TaskRecord>>) {
+        let revision = before.map_or(0, |stored| stored.revision) + 1;
+        let record = Record { revision, value: task.encode() };
+        self.write(TaskRecord::key(&task.task.id), Some(record), before.is_none());
+        self.tasks.push(Stored { value: task, revision });
+    }
+
+    /// Writes a new version of a handoff.
+    pub(super) fn put_handoff(&mut self, handoff: Arc<HandoffRecord>, before: Option<&Stored<HandoffRecord>>) {
+        let revision = before.map_or(0, |stored| stored.revision) + 1;
+        let record = Record { revision, value: handoff.encode() };
+        self.write(HandoffRecord::key(handoff.handoff.id), Some(record), before.is_none());
+        self.handoffs.push(Stored { value: handoff, revision });
+    }
+
+    /// The change is applied only if the record has this revision then; `None`: if it is not there.
+    pub(super) fn expect(&mut self, key: &Key, revision: Option<u64>) {
+        let expectations = &mut self.change.expectations;
+        if !expectations.iter().any(|known| known.key == *key) {
+            expectations.push(Expectation { key: key.clone(), revision });
+        }
     }
 
     /// Writes a record under a key that was never used.
@@ -189,11 +216,7 @@ impl Engine {
             Some(&Place(change, write)) => self.group.changes[change].writes[write].record.clone(),
             None => self.store.get(key)?,
         };
-        let revision = found.as_ref().map(|record| record.revision);
-        let expectations = &mut draft.change.expectations;
-        if !expectations.iter().any(|known| known.key == *key) {
-            expectations.push(Expectation { key: key.clone(), revision });
-        }
+        draft.expect(key, found.as_ref().map(|record| record.revision));
         Ok(found)
     }
 
@@ -206,6 +229,13 @@ impl Engine {
     pub(super) fn seal(&mut self, draft: Draft) {
         for (place, write) in draft.change.writes.iter().enumerate() {
             self.group.written.insert(write.key.clone(), Place(self.group.changes.len(), place));
+            self.latest.forget(&write.key);
+        }
+        for task in draft.tasks {
+            self.latest.tasks.insert(TaskRecord::key(&task.value.task.id).key, task);
+        }
+        for handoff in draft.handoffs {
+            self.latest.handoffs.insert(HandoffRecord::key(handoff.value.handoff.id).key, handoff);
         }
         if !draft.change.writes.is_empty() {
             self.group.changes.push(draft.change);

@@ -242,15 +242,13 @@ impl Engine {
     /// Keeps a refusal in the task's custody log, as SPEC 3 asks for what came too late.
     fn keep_refusal(&mut self, envelope: &VerifiedEnvelope, known: &Known, rejection: &Rejection, now: Timestamp) {
         let Some(stored) = &known.task else { return };
-        let mut record = stored.value.clone();
+        let mut record = TaskRecord::clone(&stored.value);
         if record.refusals_recorded >= self.settings.refusals_recorded_max || is_on(Fault::RecordsNoLateMessage) {
             return;
         }
         record.refusals_recorded += 1;
         let mut draft = self.draft();
-        if self.read(&mut draft, &TaskRecord::key(&record.task.id)).is_err() {
-            return; // logged where it was read
-        }
+        draft.expect(&TaskRecord::key(&record.task.id), Some(stored.revision));
         let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
         let event = CustodyEvent::Refused(facts, rejection.code());
         let handoff = known.handoff.as_ref().map(|stored| &*stored.value.handoff);
@@ -302,6 +300,7 @@ impl Engine {
                 resolved: Resolved { agents: &receivers, terms: None },
             };
             let event = CustodyEvent::Accepted(facts);
+            let record = TaskRecord::clone(&record);
             let task = self.write_task(&mut draft, &known, record, &event, None, &[], now);
             Stepped { task, handoff: None }
         });

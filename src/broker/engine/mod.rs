@@ -11,12 +11,12 @@
 mod acks;
 mod audit;
 mod dead_letters;
-mod decoded;
 mod drafts;
 mod enrollment;
 mod expiry;
 mod holders;
 mod keys;
+mod latest;
 mod limits;
 mod messages;
 mod permits;
@@ -38,10 +38,10 @@ use prost::Message as _;
 use tokio::sync::{mpsc, watch};
 
 use self::{
-    decoded::Decoded,
     drafts::{Act, Group},
     expiry::Expiring,
     holders::Holder,
+    latest::Latest,
     limits::Depth,
     presence::Unseen,
     retention::Removals,
@@ -285,7 +285,7 @@ pub struct Engine {
     ids: Arc<dyn IdSource>,
     next_sequence: u64,
     group: Group,
-    decoded: Decoded,
+    latest: Latest,
     /// The mail of agents with a holder or a lease. Everybody else's is only in the store.
     mailboxes: IdMap<AgentId, Mailbox>,
     /// Mailboxes that are not loaded to their end, and the place of the first letter that may be missing.
@@ -362,7 +362,7 @@ impl Engine {
             ids,
             next_sequence,
             group: Group::default(),
-            decoded: Decoded::default(),
+            latest: Latest::default(),
             mailboxes: IdMap::default(),
             loading: BTreeMap::new(),
             loaded_last: None,
@@ -568,6 +568,7 @@ impl Engine {
             let conflict = ticket.changes.clone().find_map(|index| applied[index].as_ref().err());
             if let Some(conflict) = conflict {
                 tracing::error!(%conflict, "a change was computed from something that has changed");
+                self.latest = Latest::default();
                 ticket.refuse(BrokerError::Conflict);
                 continue;
             }

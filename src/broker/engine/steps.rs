@@ -9,6 +9,7 @@ use prost::Message as _;
 use super::{
     Engine,
     drafts::{Act, Draft},
+    latest::Stored,
 };
 use crate::{
     broker::BrokerError,
@@ -27,15 +28,8 @@ use crate::{
         CustodyEvent, CustodyLink, HandoffRecord, Kept, MessageRecord, RequestPlace, TaskRecord, custody_entry,
         encode_letter, handoff_timer, handoff_timer_key, letter_key, mail_timer_key,
     },
-    store::Record,
     time::Timestamp,
 };
-
-/// A record with the revision it was read at.
-pub(super) struct Stored<T> {
-    pub(super) value: T,
-    record: Record,
-}
 
 /// What is stored about a task and the handoff in question.
 #[derive(Default)]
@@ -112,7 +106,7 @@ pub(super) struct ThisMessage<'a> {
 
 /// What a step left behind.
 pub(super) struct Stepped {
-    pub(super) task: TaskRecord,
+    pub(super) task: Arc<TaskRecord>,
     pub(super) handoff: Option<Arc<Handoff>>,
 }
 
@@ -123,11 +117,21 @@ impl Engine {
         task: &TaskId,
         handoff: Option<MessageId>,
     ) -> Result<Known, BrokerError> {
-        let task = self.read(draft, &TaskRecord::key(task))?;
-        let task =
-            task.map(|record| Ok::<_, BrokerError>(Stored { value: TaskRecord::decode(&record.value)?, record }));
+        let task = self.known_task(draft, task)?;
         let handoff = handoff.map(|id| self.known_handoff(draft, id)).transpose()?.flatten();
-        Ok(Known { task: task.transpose()?, handoff })
+        Ok(Known { task, handoff })
+    }
+
+    fn known_task(&mut self, draft: &mut Draft, id: &TaskId) -> Result<Option<Stored<TaskRecord>>, BrokerError> {
+        let key = TaskRecord::key(id);
+        if let Some(latest) = self.latest.tasks.get(&key.key) {
+            draft.expect(&key, Some(latest.revision));
+            return Ok(Some(latest.clone()));
+        }
+        let Some(record) = self.read(draft, &key)? else { return Ok(None) };
+        let stored = Stored { value: Arc::new(TaskRecord::decode(&record.value)?), revision: record.revision };
+        self.latest.tasks.insert(key.key, stored.clone());
+        Ok(Some(stored))
     }
 
     fn known_handoff(
@@ -135,9 +139,15 @@ impl Engine {
         draft: &mut Draft,
         id: MessageId,
     ) -> Result<Option<Stored<HandoffRecord>>, BrokerError> {
-        let Some(record) = self.read(draft, &HandoffRecord::key(id))? else { return Ok(None) };
-        let value = self.decoded.decode(id, &record.value)?;
-        Ok(Some(Stored { value, record }))
+        let key = HandoffRecord::key(id);
+        if let Some(latest) = self.latest.handoffs.get(&key.key) {
+            draft.expect(&key, Some(latest.revision));
+            return Ok(Some(latest.clone()));
+        }
+        let Some(record) = self.read(draft, &key)? else { return Ok(None) };
+        let stored = Stored { value: Arc::new(HandoffRecord::decode(&record.value)?), revision: record.revision };
+        self.latest.handoffs.insert(key.key, stored.clone());
+        Ok(Some(stored))
     }
 
     /// Makes one step and writes all of it into the draft. `None`: nothing has changed.
@@ -223,14 +233,14 @@ impl Engine {
         handoff: Option<&Handoff>,
         absent: &[AgentId],
         now: Timestamp,
-    ) -> TaskRecord {
+    ) -> Arc<TaskRecord> {
         let number = record.custody.length + 1;
         let entry = custody_entry(number, now, event, &record.task, handoff, absent);
         record.custody = record.custody.followed_by(&entry);
         draft.put_new(CustodyLink::key(record.sequence, &record.task.id, number), record.custody.encode(&entry));
-        let before = known.task.as_ref().map(|stored| &stored.record);
-        draft.put(TaskRecord::key(&record.task.id), record.encode(), before);
         draft.acts.push(Act::TaskMoved { task: record.task.id.clone(), length: number });
+        let record = Arc::new(record);
+        draft.put_task(record.clone(), known.task.as_ref());
         record
     }
 
@@ -252,10 +262,7 @@ impl Engine {
                 sequence
             }
         };
-        let record = HandoffRecord { handoff: handoff.clone(), sequence, request };
-        let value = record.encode();
-        draft.put(HandoffRecord::key(handoff.id), value.clone(), before.map(|stored| &stored.record));
-        self.decoded.put(value, record);
+        draft.put_handoff(Arc::new(HandoffRecord { handoff: handoff.clone(), sequence, request }), before);
         let was_due = before.and_then(|stored| stored.value.handoff.next_deadline());
         let due = handoff.next_deadline();
         if was_due != due {

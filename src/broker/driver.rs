@@ -205,8 +205,8 @@ impl Broker {
 
     /// Parses an envelope and finds its sender's key; the signature is checked on the way to the engine. A session's agent,
     /// if there is one, must be the sender; what it sent and is not a message is kept as a dead letter.
-    pub fn parse(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<SignedEnvelope>, Refused> {
-        self.parse_and_find_key(raw, session).map(Box::new).inspect_err(intake::log)
+    pub fn parse(&self, raw: Bytes, session: Option<&AgentId>) -> Result<SignedEnvelope, Refused> {
+        self.parse_and_find_key(raw, session).inspect_err(intake::log)
     }
 
     fn parse_and_find_key(&self, raw: Bytes, session: Option<&AgentId>) -> Result<SignedEnvelope, Refused> {

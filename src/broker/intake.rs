@@ -20,11 +20,11 @@ use crate::{
     ids::AgentId,
 };
 
-/// Envelopes that are a full batch: what is checked in lanes has eight of them.
+/// Signatures that are a full batch: so many lanes has what checks them.
 const BATCH_FULL: usize = 8;
-/// Envelopes that are checked at a time, so that nobody else who wants the desk waits long.
+/// Signatures that are checked at a time, so that nobody else who wants the desk waits long.
 const BATCH_MAX: usize = 16;
-/// Envelopes that one checks before it goes on with something else: it is back within 1 ms.
+/// Arrivals after which one goes on with something else: it is back within 1 ms.
 const TURN_MAX: usize = 64;
 
 /// What has arrived.
@@ -33,7 +33,7 @@ pub enum Arrival {
     /// An envelope, of which the signature is still to be checked.
     Envelope {
         /// The envelope.
-        envelope: Box<SignedEnvelope>,
+        envelope: SignedEnvelope,
         /// Its size, to be counted when it is known who sent it; `None` if it has been.
         uncounted_bytes: Option<usize>,
         /// Who waits for the receipt.
@@ -68,8 +68,8 @@ pub(super) struct Intake {
 #[derive(Default)]
 struct Queue {
     arrivals: VecDeque<Queued<Arrival>>,
-    /// How many of them are envelopes.
-    envelopes: usize,
+    /// How many of them have a signature.
+    signed: usize,
     is_closed: bool,
 }
 
@@ -95,10 +95,10 @@ impl Intake {
             }
             let before = queue.arrivals.len();
             queue.arrivals.extend(arrivals);
-            let envelopes = queue.arrivals.range(before..).filter(|queued| is_envelope(queued)).count();
-            queue.envelopes += envelopes;
+            let signed = queue.arrivals.range(before..).filter(|queued| is_signed(queued)).count();
+            queue.signed += signed;
         }
-        self.check_full_batches();
+        self.check_what_need_not_wait();
         self.arrived.notify_one();
         Ok(())
     }
@@ -135,7 +135,7 @@ impl Intake {
         // A check that panicked: nobody knows what has become of its batch.
         let mut desk = self.desk.lock().map_err(|_| Closed)?;
         if desk.checked.len() < most {
-            self.check(&mut desk, |envelopes| envelopes.min(BATCH_FULL));
+            self.check(&mut desk, |signed| signed.min(BATCH_FULL));
         }
         let count = desk.checked.len().min(most);
         commands.extend(desk.checked.drain(..count));
@@ -150,38 +150,44 @@ impl Intake {
         self.queue.lock().expect("no holder panics")
     }
 
-    /// Checks what makes full batches, unless somebody is at it, who then does. What is left over is for the engine.
-    fn check_full_batches(&self) {
-        let mut checked = 0;
+    /// Checks what makes full batches, or has no signature, unless somebody is at it, who then does. What is left over is for
+    /// the engine.
+    fn check_what_need_not_wait(&self) {
+        let mut taken = 0;
         // Looked at again after the desk was left: who came meanwhile found it taken.
-        while checked < TURN_MAX && self.queue().envelopes >= BATCH_FULL {
+        while taken < TURN_MAX && self.queue().need_not_wait() {
             let Ok(mut desk) = self.desk.try_lock() else { return };
-            checked += self.check(&mut desk, |envelopes| envelopes - envelopes % BATCH_FULL);
+            taken += self.check(&mut desk, |signed| signed - signed % BATCH_FULL);
         }
     }
 
-    /// Checks as many envelopes as `most` says of those that are there, and what is before and between them. Returns how
-    /// many those were.
+    /// Checks as many signatures as `most` says of those that are there, and takes what is before and between them. Returns
+    /// how many arrivals those were.
     fn check(&self, desk: &mut Desk, most: impl Fn(usize) -> usize) -> usize {
         let Desk { verifier, batch, checked } = desk;
-        let envelopes = {
+        {
             let mut queue = self.queue();
-            let envelopes = most(queue.envelopes).min(BATCH_MAX);
-            queue.move_to(batch, envelopes);
-            envelopes
-        };
+            let signed = most(queue.signed).min(BATCH_MAX);
+            queue.move_to(batch, signed);
+        }
+        let taken = batch.len();
         check(batch, verifier, &self.rates, checked);
-        envelopes
+        taken
     }
 }
 
 impl Queue {
-    /// Moves as many arrivals as have so many envelopes, and what is behind the last of them if no other is.
-    fn move_to(&mut self, batch: &mut Vec<Queued<Arrival>>, envelopes: usize) {
-        let mut left = envelopes;
-        self.envelopes -= envelopes;
+    /// Whether there is a full batch of signatures, or only what has none.
+    fn need_not_wait(&self) -> bool {
+        self.signed >= BATCH_FULL || self.signed == 0 && !self.arrivals.is_empty()
+    }
+
+    /// Moves as many arrivals as have so many signatures, and what is behind them and has none.
+    fn move_to(&mut self, batch: &mut Vec<Queued<Arrival>>, signed: usize) {
+        let mut left = signed;
+        self.signed -= signed;
         while let Some(first) = self.arrivals.front() {
-            if is_envelope(first) {
+            if is_signed(first) {
                 if left == 0 {
                     return;
                 }
@@ -208,8 +214,8 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-fn is_envelope(queued: &Queued<Arrival>) -> bool {
-    matches!(queued.what, Arrival::Envelope { .. })
+fn is_signed(queued: &Queued<Arrival>) -> bool {
+    matches!(&queued.what, Arrival::Envelope { envelope, .. } if envelope.is_signed())
 }
 
 /// The broker stops: nothing is taken any more.
@@ -228,7 +234,7 @@ fn check(
     for Queued { what, room } in batch.drain(..) {
         let what = match what {
             Arrival::Envelope { envelope, uncounted_bytes, reply } => {
-                signed.push(*envelope);
+                signed.push(envelope);
                 Waiting::Envelope(uncounted_bytes, reply)
             }
             Arrival::Command(command) => Waiting::Command(command),
@@ -247,7 +253,7 @@ fn check(
         let outcome = verified.next().expect("there is an answer for each").map_err(refused);
         match outcome.and_then(|envelope| count(envelope, uncounted_bytes, rates)) {
             Ok(envelope) => {
-                let what = Command::Submit { envelope: Box::new(envelope), reply };
+                let what = Command::Submit { envelope, reply };
                 commands.push(Queued { what, room });
             }
             Err(refusal) => {
@@ -263,7 +269,11 @@ enum Waiting {
     Command(Command),
 }
 
-fn count(envelope: VerifiedEnvelope, bytes: Option<usize>, rates: &Rates) -> Result<VerifiedEnvelope, Refused> {
+fn count(
+    envelope: Box<VerifiedEnvelope>,
+    bytes: Option<usize>,
+    rates: &Rates,
+) -> Result<Box<VerifiedEnvelope>, Refused> {
     let sender: &AgentId = &envelope.header().sender;
     bytes.map_or(Ok(()), |bytes| rates.check(sender, bytes)).map_err(refused)?;
     Ok(envelope)
@@ -345,8 +355,8 @@ mod tests {
         let parsed = UnverifiedEnvelope::parse(envelope.encode_to_vec().into()).unwrap();
         let signed = parsed.with_key(&OneKey(key.public()), now, false).unwrap();
         let (reply, outcome) = oneshot::channel();
-        let (envelope, reply) = (Box::new(signed), Reply::Once(reply));
-        (Queued { what: Arrival::Envelope { envelope, uncounted_bytes: None, reply }, room: None }, outcome)
+        let what = Arrival::Envelope { envelope: signed, uncounted_bytes: None, reply: Reply::Once(reply) };
+        (Queued { what, room: None }, outcome)
     }
 
     #[tokio::test]
@@ -386,19 +396,20 @@ mod tests {
             intake.put([envelope(number, true).0, command(100 + number)]).unwrap();
             assert_eq!(checked(), 0, "it may still become one with others");
         }
-        // Commands behind the last need not wait for the next batch; envelopes do.
         intake.put([7, 8].map(|number| envelope(number, true).0)).unwrap();
-        assert_eq!((checked(), intake.queue().envelopes), (15, 1));
+        assert_eq!((checked(), intake.queue().signed), (15, 1));
         intake.put((9..109).map(|number| envelope(number, true).0)).unwrap();
-        assert_eq!((checked(), intake.queue().envelopes), (79, 37), "nobody is kept for long");
+        assert_eq!((checked(), intake.queue().signed), (79, 37), "nobody is kept for long");
         let mut wanted: Vec<u64> = (0..7).flat_map(|number| [number, 100 + number]).collect();
         wanted.extend(7..109);
         let mut taken = take(&intake, 80).await.unwrap();
-        assert_eq!((taken.len(), checked(), intake.queue().envelopes), (80, 7, 29), "one batch");
+        assert_eq!((taken.len(), checked(), intake.queue().signed), (80, 7, 29), "one batch");
         while taken.len() < wanted.len() {
             taken.extend(take(&intake, 80).await.unwrap());
         }
         assert_eq!(taken, wanted);
+        put(&intake, 1).unwrap();
+        assert_eq!(checked(), 1, "there is nothing to be checked");
     }
 
     #[tokio::test]

@@ -78,11 +78,19 @@ pub struct UnverifiedEnvelope {
 /// An envelope that names a key which is known, but of which nobody has checked the signature yet.
 #[derive(Debug, Clone)]
 pub struct SignedEnvelope {
-    envelope: UnverifiedEnvelope,
-    input: Vec<u8>,
-    content_digest: Digest32,
+    /// What it is once its signature was checked.
+    envelope: Box<VerifiedEnvelope>,
     /// `None`: it is not signed, and need not be.
-    key: Option<(KeyId, PublicKey)>,
+    signed: Option<Signed>,
+}
+
+/// A signature that is to be checked.
+#[derive(Debug, Clone)]
+struct Signed {
+    input: Vec<u8>,
+    signature: Bytes,
+    key_id: KeyId,
+    key: PublicKey,
 }
 
 /// An envelope that its sender signed. There is no other way to make one than to check that: by
@@ -148,7 +156,9 @@ impl UnverifiedEnvelope {
         };
         let input = signing::envelope_input(&self.wire);
         let content_digest = signing::sha256(&[&input]);
-        Ok(SignedEnvelope { envelope: self, input, content_digest, key })
+        let Self { raw, wire, header, body } = self;
+        let signed = key.map(|(key_id, key)| Signed { input, signature: wire.signature, key_id, key });
+        Ok(SignedEnvelope { envelope: Box::new(VerifiedEnvelope { raw, header, body, content_digest }), signed })
     }
 
     /// Checks the signature by the sender's key, once: for one who does not see it often.
@@ -160,7 +170,7 @@ impl UnverifiedEnvelope {
     ) -> Result<VerifiedEnvelope, EnvelopeError> {
         let signed = self.with_key(keys, now, unsigned_allowed)?;
         let is_valid = signed.claim().is_none_or(|claim| claim.key.verifies(claim.input, claim.signature));
-        signed.settle(is_valid)
+        signed.settle(is_valid).map(|verified| *verified)
     }
 
     fn key(&self, keys: &impl KeyRing, now: Timestamp) -> Result<(KeyId, PublicKey), EnvelopeError> {
@@ -184,11 +194,11 @@ impl UnverifiedEnvelope {
 pub fn verify_all(
     envelopes: Vec<SignedEnvelope>,
     verifier: &mut Verifier,
-) -> impl Iterator<Item = Result<VerifiedEnvelope, EnvelopeError>> {
+) -> impl Iterator<Item = Result<Box<VerifiedEnvelope>, EnvelopeError>> {
     let claims: Vec<_> = envelopes.iter().filter_map(SignedEnvelope::claim).collect();
     let mut verdicts = verifier.verify(&claims).into_iter();
     envelopes.into_iter().map(move |signed| {
-        let is_valid = signed.key.is_none() || verdicts.next().expect("there is a verdict for each claim");
+        let is_valid = signed.signed.is_none() || verdicts.next().expect("there is a verdict for each claim");
         signed.settle(is_valid)
     })
 }
@@ -199,24 +209,28 @@ impl SignedEnvelope {
         &self.envelope.raw
     }
 
+    /// Whether there is a signature to be checked.
+    pub fn is_signed(&self) -> bool {
+        self.signed.is_some()
+    }
+
     /// Checks the signature of just this one.
-    pub fn verify(self, verifier: &mut Verifier) -> Result<VerifiedEnvelope, EnvelopeError> {
+    pub fn verify(self, verifier: &mut Verifier) -> Result<Box<VerifiedEnvelope>, EnvelopeError> {
         let is_valid = self.claim().is_none_or(|claim| verifier.verify(&[claim]) == [true]);
         self.settle(is_valid)
     }
 
     fn claim(&self) -> Option<Claim<'_>> {
-        let (_, key) = self.key.as_ref()?;
-        Some(Claim { key, input: &self.input, signature: &self.envelope.wire.signature })
+        let Signed { input, signature, key, .. } = self.signed.as_ref()?;
+        Some(Claim { key, input, signature })
     }
 
-    fn settle(self, is_valid: bool) -> Result<VerifiedEnvelope, EnvelopeError> {
-        let UnverifiedEnvelope { raw, header, body, .. } = self.envelope;
-        match self.key {
-            Some((key_id, _)) if !is_valid && !is_on(Fault::TakesAnySignature) => {
-                Err(EnvelopeError::SignatureInvalid { sender: header.sender, key_id })
+    fn settle(self, is_valid: bool) -> Result<Box<VerifiedEnvelope>, EnvelopeError> {
+        match self.signed {
+            Some(Signed { key_id, .. }) if !is_valid && !is_on(Fault::TakesAnySignature) => {
+                Err(EnvelopeError::SignatureInvalid { sender: self.envelope.header.sender, key_id })
             }
-            Some(_) | None => Ok(VerifiedEnvelope { raw, header, body, content_digest: self.content_digest }),
+            Some(_) | None => Ok(self.envelope),
         }
     }
 }

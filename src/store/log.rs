@@ -429,6 +429,7 @@ impl Buffer {
             self.bytes.copy_within(former, self.start);
             self.bytes.truncate(self.start + length);
         }
+        debug_assert!(self.content().as_ptr().addr().is_multiple_of(BLOCK), "there was room for it");
         self.content()
     }
 

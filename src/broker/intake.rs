@@ -9,7 +9,7 @@
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::{Notify, OwnedSemaphorePermit};
@@ -156,7 +156,7 @@ impl Intake {
         let mut taken = 0;
         // Looked at again after the desk was left: who came meanwhile found it taken.
         while taken < TURN_MAX && self.queue().need_not_wait() {
-            let Ok(mut desk) = self.desk.try_lock() else { return };
+            let Ok(mut desk) = self.desk.try_lock() else { return }; // and that a check has panicked the engine finds
             taken += self.check(&mut desk, |signed| signed - signed % BATCH_FULL);
         }
     }
@@ -208,9 +208,8 @@ impl Drop for CloseOnDrop<'_> {
             mem::take(&mut queue.arrivals)
         };
         drop(arrivals);
-        if let Ok(mut desk) = self.0.desk.lock() {
-            desk.checked.clear();
-        }
+        // Also after a check that panicked: who waits is not to wait for ever.
+        self.0.desk.lock().unwrap_or_else(PoisonError::into_inner).checked.clear();
     }
 }
 
@@ -359,6 +358,11 @@ mod tests {
         (Queued { what, room: None }, outcome)
     }
 
+    /// Whether one who waits has heard that there will be no answer.
+    fn has_closed(outcome: &mut oneshot::Receiver<Outcome>) -> bool {
+        matches!(outcome.try_recv(), Err(oneshot::error::TryRecvError::Closed))
+    }
+
     #[tokio::test]
     async fn what_many_bring_at_a_time_is_taken_once_and_in_the_order_of_each() {
         const EACH: u64 = 2000;
@@ -459,20 +463,18 @@ mod tests {
     #[tokio::test]
     async fn when_the_engine_has_ended_nobody_is_left_waiting() {
         let intake = intake();
-        let waiting: Vec<_> = (0..11).map(|number| envelope(number, true)).collect();
-        let (arrivals, mut outcomes): (Vec<_>, Vec<_>) = waiting.into_iter().unzip();
+        let (arrivals, mut outcomes): (Vec<_>, Vec<_>) = (0..11).map(|number| envelope(number, true)).unzip();
         intake.put(arrivals).unwrap(); // some are checked, and some are not
         drop(intake.close_on_drop());
         assert!(put(&intake, 1).is_err());
-        let has_closed = |outcome: &mut oneshot::Receiver<Outcome>| {
-            matches!(outcome.try_recv(), Err(oneshot::error::TryRecvError::Closed))
-        };
         assert!(outcomes.iter_mut().all(has_closed));
     }
 
     #[tokio::test]
-    async fn a_check_that_panics_ends_the_engine() {
+    async fn a_check_that_panics_ends_the_engine_and_leaves_nobody_waiting() {
         let intake = intake();
+        let (arrivals, mut outcomes): (Vec<_>, Vec<_>) = (0..11).map(|number| envelope(number, true)).unzip();
+        intake.put(arrivals).unwrap(); // some are checked, and some are not
         let panicking = intake.clone();
         let checked = std::thread::spawn(move || {
             let _desk = panicking.desk.lock().unwrap();
@@ -482,5 +484,8 @@ mod tests {
         put(&intake, 1).unwrap();
         assert!(take(&intake, 64).await.is_err());
         assert!(intake.has_failed());
+        drop(intake.close_on_drop());
+        assert!(put(&intake, 2).is_err());
+        assert!(intake.queue().arrivals.is_empty() && outcomes.iter_mut().all(has_closed));
     }
 }

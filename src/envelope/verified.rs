@@ -81,12 +81,12 @@ pub struct SignedEnvelope {
     /// What it is once its signature was checked.
     envelope: Box<VerifiedEnvelope>,
     /// `None`: it is not signed, and need not be.
-    signed: Option<Signed>,
+    proof: Option<Proof>,
 }
 
 /// A signature that is to be checked.
 #[derive(Debug, Clone)]
-struct Signed {
+struct Proof {
     input: Vec<u8>,
     signature: Bytes,
     key_id: KeyId,
@@ -157,8 +157,8 @@ impl UnverifiedEnvelope {
         let input = signing::envelope_input(&self.wire);
         let content_digest = signing::sha256(&[&input]);
         let Self { raw, wire, header, body } = self;
-        let signed = key.map(|(key_id, key)| Signed { input, signature: wire.signature, key_id, key });
-        Ok(SignedEnvelope { envelope: Box::new(VerifiedEnvelope { raw, header, body, content_digest }), signed })
+        let proof = key.map(|(key_id, key)| Proof { input, signature: wire.signature, key_id, key });
+        Ok(SignedEnvelope { envelope: Box::new(VerifiedEnvelope { raw, header, body, content_digest }), proof })
     }
 
     /// Checks the signature by the sender's key, once: for one who does not see it often.
@@ -198,7 +198,7 @@ pub fn verify_all(
     let claims: Vec<_> = envelopes.iter().filter_map(SignedEnvelope::claim).collect();
     let mut verdicts = verifier.verify(&claims).into_iter();
     envelopes.into_iter().map(move |signed| {
-        let is_valid = signed.signed.is_none() || verdicts.next().expect("there is a verdict for each claim");
+        let is_valid = !signed.is_signed() || verdicts.next().expect("there is a verdict for each claim");
         signed.settle(is_valid)
     })
 }
@@ -211,7 +211,7 @@ impl SignedEnvelope {
 
     /// Whether there is a signature to be checked.
     pub fn is_signed(&self) -> bool {
-        self.signed.is_some()
+        self.proof.is_some()
     }
 
     /// Checks the signature of just this one.
@@ -221,13 +221,13 @@ impl SignedEnvelope {
     }
 
     fn claim(&self) -> Option<Claim<'_>> {
-        let Signed { input, signature, key, .. } = self.signed.as_ref()?;
+        let Proof { input, signature, key, .. } = self.proof.as_ref()?;
         Some(Claim { key, input, signature })
     }
 
     fn settle(self, is_valid: bool) -> Result<Box<VerifiedEnvelope>, EnvelopeError> {
-        match self.signed {
-            Some(Signed { key_id, .. }) if !is_valid && !is_on(Fault::TakesAnySignature) => {
+        match self.proof {
+            Some(Proof { key_id, .. }) if !is_valid && !is_on(Fault::TakesAnySignature) => {
                 Err(EnvelopeError::SignatureInvalid { sender: self.envelope.header.sender, key_id })
             }
             Some(_) | None => Ok(self.envelope),

@@ -38,7 +38,7 @@ const GROUP_HEAD: usize = 16;
 /// Groups begin at multiples of this.
 const ALIGNMENT: usize = 8;
 const WINDOW: usize = 64 * 1024;
-/// What is written at a time is a multiple of this, in the file and in memory: no disk asks for more.
+/// What is written at a time is a multiple of this, in the file and in memory, as disks want it.
 const BLOCK: usize = 4096;
 /// A buffer that a large group has left larger than this is given back.
 const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -371,7 +371,7 @@ impl Open {
     /// Writes the buffer where it lies, and syncs it.
     fn write(&mut self, blocks: &[u8]) -> io::Result<()> {
         match self.file.write_all_at(blocks, self.at) {
-            // The disk wants larger blocks yet: by way of the page cache, then.
+            // This disk wants larger blocks: by way of the page cache, then.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.file = File::options().write(true).open(&self.path)?;
                 self.file.write_all_at(blocks, self.at)?;

@@ -1,5 +1,7 @@
 //! Dead letters: parking messages, and what people decide about them (SPEC 4).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use super::{
@@ -273,13 +275,16 @@ impl Engine {
     }
 
     /// The handoff of a dead request. It has ended, or is open with another candidate; a redrive is a new one either way.
-    fn ended_handoff(&self, draft: &mut Draft, dead: &DeadLetterRecord) -> Result<Option<HandoffRecord>, BrokerError> {
+    fn ended_handoff(
+        &mut self,
+        draft: &mut Draft,
+        dead: &DeadLetterRecord,
+    ) -> Result<Option<Arc<HandoffRecord>>, BrokerError> {
         let is_request = dead.summary.message_type == crate::proto::v1::MessageType::HandoffRequest as i32;
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
         let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
         // Its task has ended and was removed: there is nothing any more that could be handed over.
-        let stored = self.read(draft, &HandoffRecord::key(handoff))?.ok_or_else(unknown)?;
-        Ok(Some(HandoffRecord::decode(&stored.value)?))
+        Ok(Some(self.known_handoff(draft, handoff)?.ok_or_else(unknown)?.value))
     }
 
     /// A new handoff with the request of one that has ended. Returns its id, and who is asked first.

@@ -68,23 +68,20 @@ pub(super) struct Draft {
 impl Draft {
     /// Writes a new version of a record that was read for this draft.
     pub(super) fn put(&mut self, key: Key, value: Bytes, before: Option<&Record>) {
-        let revision = before.map_or(0, |record| record.revision) + 1;
-        self.write(key, Some(Record { revision, value }), before.is_none());
+        self.write_version(key, value, before.map(|record| record.revision));
     }
 
     /// Writes a new version of a task.
     pub(super) fn put_task(&mut self, task: Arc<TaskRecord>, before: Option<&Stored<TaskRecord>>) {
-        let revision = before.map_or(0, |stored| stored.revision) + 1;
-        let record = Record { revision, value: task.encode() };
-        self.write(TaskRecord::key(&task.task.id), Some(record), before.is_none());
+        let key = TaskRecord::key(&task.task.id);
+        let revision = self.write_version(key, task.encode(), before.map(|stored| stored.revision));
         self.tasks.push(Stored { value: task, revision });
     }
 
     /// Writes a new version of a handoff.
     pub(super) fn put_handoff(&mut self, handoff: Arc<HandoffRecord>, before: Option<&Stored<HandoffRecord>>) {
-        let revision = before.map_or(0, |stored| stored.revision) + 1;
-        let record = Record { revision, value: handoff.encode() };
-        self.write(HandoffRecord::key(handoff.handoff.id), Some(record), before.is_none());
+        let key = HandoffRecord::key(handoff.handoff.id);
+        let revision = self.write_version(key, handoff.encode(), before.map(|stored| stored.revision));
         self.handoffs.push(Stored { value: handoff, revision });
     }
 
@@ -120,6 +117,13 @@ impl Draft {
     /// How many records it writes.
     pub(super) fn writes(&self) -> usize {
         self.change.writes.len()
+    }
+
+    /// Returns the new version's revision.
+    fn write_version(&mut self, key: Key, value: Bytes, before: Option<u64>) -> u64 {
+        let revision = before.unwrap_or(0) + 1;
+        self.write(key, Some(Record { revision, value }), before.is_none());
+        revision
     }
 
     fn write(&mut self, key: Key, record: Option<Record>, is_new: bool) {

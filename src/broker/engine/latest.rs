@@ -28,10 +28,13 @@ impl<T> Clone for Stored<T> {
     }
 }
 
-/// The latest versions, of the store or the group in hand, by their keys.
+/// Records of one table, by their keys.
+pub(super) type Versions<T> = Cache<KeyBytes, Stored<T>>;
+
+/// The latest versions, of the store or the group in hand.
 pub(super) struct Latest {
-    pub(super) tasks: Cache<KeyBytes, Stored<TaskRecord>>,
-    pub(super) handoffs: Cache<KeyBytes, Stored<HandoffRecord>>,
+    pub(super) tasks: Versions<TaskRecord>,
+    pub(super) handoffs: Versions<HandoffRecord>,
 }
 
 impl Default for Latest {

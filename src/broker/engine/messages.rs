@@ -21,7 +21,7 @@ use crate::{
     faults::{Fault, is_on},
     ids::AgentId,
     proto::v1,
-    records::{CustodyEvent, EnvelopeFacts, HandoffRecord, MessageRecord, TaskRecord},
+    records::{CustodyEvent, EnvelopeFacts, MessageRecord, TaskRecord},
     time::Timestamp,
 };
 
@@ -62,11 +62,10 @@ impl Engine {
     }
 
     /// Of those that a reject suggests: those that are registered, and that the policy lets the owner ask.
-    fn able_suggestions(&self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
+    fn able_suggestions(&mut self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
         let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
-        let Some(stored) = self.read(&mut self.draft(), &HandoffRecord::key(handoff))? else { return Ok(Vec::new()) };
-        let handoff = HandoffRecord::decode(&stored.value)?.handoff;
-        let work = Work::of_handoff(&handoff);
+        let Some(stored) = self.known_handoff(&mut self.draft(), handoff)? else { return Ok(Vec::new()) };
+        let work = Work::of_handoff(&stored.value.handoff);
         let is_able =
             |agent: &&AgentId| self.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok();
         Ok(suggestions.iter().filter(is_able).cloned().collect())
@@ -92,8 +91,8 @@ impl Engine {
             return Ok(());
         }
         let Some(task) = &header.task else { return Ok(()) };
-        let Some(stored) = self.read(&mut self.draft(), &TaskRecord::key(task))? else { return Ok(()) };
-        let Some(open) = TaskRecord::decode(&stored.value)?.task.open_handoff else { return Ok(()) };
+        let Some(stored) = self.known_task(&mut self.draft(), task)? else { return Ok(()) };
+        let Some(open) = stored.value.task.open_handoff else { return Ok(()) };
         if self.deadline_of(open)?.is_some_and(|due| due <= now) {
             self.pass_time(open, now)?;
         }

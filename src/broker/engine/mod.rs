@@ -60,7 +60,7 @@ use crate::{
     envelope::VerifiedEnvelope,
     ids::{AgentId, IdMap, IdSet, IdSource, MessageId, TaskId},
     proto::{storage, v1},
-    records::{self, AgentRecord, AuditAct, HandoffRecord, InvitationRecord, Kept, ParkReason},
+    records::{self, AgentRecord, AuditAct, InvitationRecord, Kept, ParkReason},
     store::{Key, OpenError, Order, Store, Table},
     time::Timestamp,
 };
@@ -519,9 +519,9 @@ impl Engine {
     }
 
     /// When something happens to a handoff by itself; `None`: it has ended, or there is none.
-    fn deadline_of(&self, handoff: MessageId) -> Result<Option<Timestamp>, BrokerError> {
-        let Some(stored) = self.read(&mut self.draft(), &HandoffRecord::key(handoff))? else { return Ok(None) };
-        Ok(HandoffRecord::decode(&stored.value)?.handoff.next_deadline())
+    fn deadline_of(&mut self, handoff: MessageId) -> Result<Option<Timestamp>, BrokerError> {
+        let stored = self.known_handoff(&mut self.draft(), handoff)?;
+        Ok(stored.and_then(|stored| stored.value.handoff.next_deadline()))
     }
 
     /// When [`Self::tick`] has something to do next.

@@ -4,12 +4,13 @@ mod faults;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
     Engine,
     drafts::{Act, Draft},
-    latest::Stored,
+    latest::{Latest, Stored, Versions},
 };
 use crate::{
     broker::BrokerError,
@@ -25,9 +26,10 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     records::{
-        CustodyEvent, CustodyLink, HandoffRecord, Kept, MessageRecord, RequestPlace, TaskRecord, custody_entry,
-        encode_letter, handoff_timer, handoff_timer_key, letter_key, mail_timer_key,
+        CustodyEvent, CustodyLink, DecodeError, HandoffRecord, Kept, MessageRecord, RequestPlace, TaskRecord,
+        custody_entry, encode_letter, handoff_timer, handoff_timer_key, letter_key, mail_timer_key,
     },
+    store::Key,
     time::Timestamp,
 };
 
@@ -122,31 +124,37 @@ impl Engine {
         Ok(Known { task, handoff })
     }
 
-    fn known_task(&mut self, draft: &mut Draft, id: &TaskId) -> Result<Option<Stored<TaskRecord>>, BrokerError> {
-        let key = TaskRecord::key(id);
-        if let Some(latest) = self.latest.tasks.get(&key.key) {
-            draft.expect(&key, Some(latest.revision));
-            return Ok(Some(latest.clone()));
-        }
-        let Some(record) = self.read(draft, &key)? else { return Ok(None) };
-        let stored = Stored { value: Arc::new(TaskRecord::decode(&record.value)?), revision: record.revision };
-        self.latest.tasks.insert(key.key, stored.clone());
-        Ok(Some(stored))
+    pub(super) fn known_task(
+        &mut self,
+        draft: &mut Draft,
+        id: &TaskId,
+    ) -> Result<Option<Stored<TaskRecord>>, BrokerError> {
+        self.latest_version(draft, TaskRecord::key(id), |latest| &mut latest.tasks, TaskRecord::decode)
     }
 
-    fn known_handoff(
+    pub(super) fn known_handoff(
         &mut self,
         draft: &mut Draft,
         id: MessageId,
     ) -> Result<Option<Stored<HandoffRecord>>, BrokerError> {
-        let key = HandoffRecord::key(id);
-        if let Some(latest) = self.latest.handoffs.get(&key.key) {
+        self.latest_version(draft, HandoffRecord::key(id), |latest| &mut latest.handoffs, HandoffRecord::decode)
+    }
+
+    /// As [`Engine::read`], decoded, and once for all who ask.
+    fn latest_version<T>(
+        &mut self,
+        draft: &mut Draft,
+        key: Key,
+        among: impl Fn(&mut Latest) -> &mut Versions<T>,
+        decode: impl FnOnce(&Bytes) -> Result<T, DecodeError>,
+    ) -> Result<Option<Stored<T>>, BrokerError> {
+        if let Some(latest) = among(&mut self.latest).get(&key.key) {
             draft.expect(&key, Some(latest.revision));
             return Ok(Some(latest.clone()));
         }
         let Some(record) = self.read(draft, &key)? else { return Ok(None) };
-        let stored = Stored { value: Arc::new(HandoffRecord::decode(&record.value)?), revision: record.revision };
-        self.latest.handoffs.insert(key.key, stored.clone());
+        let stored = Stored { value: Arc::new(decode(&record.value)?), revision: record.revision };
+        among(&mut self.latest).insert(key.key, stored.clone());
         Ok(Some(stored))
     }
 
@@ -487,7 +495,7 @@ impl Engine {
         draft.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
         let at = letter.expires_at;
         if self.mail_timer(&agent).is_none_or(|timer| at < timer) {
-            draft.put_over(mail_timer_key(at, &agent), bytes::Bytes::new());
+            draft.put_over(mail_timer_key(at, &agent), Bytes::new());
             draft.acts.push(Act::MailTimer { agent: agent.clone(), at: Some(at) });
         }
         draft.acts.push(Act::LetterStored { agent, letter });

@@ -4,6 +4,7 @@
     ticket_agent.py --server 127.0.0.1:22866 --ca baton-data/tls/ca.pem --id alice --key alice.pem offer --to bob
 
 The key file is made if it is not there. `offer` ends when the ticket is bob's, or with exit code 1 when it is not.
+After a restart the same command with the same `--task` goes on where it was.
 """
 
 import argparse
@@ -24,14 +25,25 @@ async def offer(agent: Agent, to: str, task_id: str, title: str) -> int:
         priority=v1.PRIORITY_HIGH,
         initial_context_summary=title,
     )
-    print(f"{task_id}: offered to {to}", flush=True)
+    handoff_id = await open_handoff(agent, task_id)
     try:
-        handed = await agent.hand_over(to, task_id, request, ticket(title))
+        if handoff_id:
+            print(f"{task_id}: was offered before", flush=True)
+            handed = await agent.resume_hand_over(handoff_id, ticket(title))
+        else:
+            print(f"{task_id}: offered to {to}", flush=True)
+            handed = await agent.hand_over(to, task_id, request, ticket(title))
     except HandoffFailedError as error:
         print(f"{task_id}: not handed over: {error}", flush=True)
         return 1
     print(f"{task_id}: handed over, owned by {handed.owner_id} at epoch {handed.epoch}", flush=True)
     return 0
+
+
+async def open_handoff(agent: Agent, task_id: str) -> str:
+    """The handoff of this ticket that an earlier process began; empty if there is none."""
+    open_handoffs = {task.task_id: task.open_handoff_id for task in await agent.owned_tasks()}
+    return open_handoffs.get(task_id, "")
 
 
 def ticket(title: str) -> list[v1.ContextSection]:

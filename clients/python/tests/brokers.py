@@ -84,7 +84,7 @@ class RealBroker:
 
 
 class Relay:
-    """A TCP relay before a broker, that can fall silent: its connections stay, and nothing goes over them."""
+    """A TCP relay before a broker, that can fall silent: its connections stay, and nothing goes over them any more."""
 
     def __init__(self, broker: str) -> None:
         self.server = ""
@@ -105,17 +105,21 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def fall_silent(self) -> None:
+        """The connections that are open; later ones are as before."""
         self._flows.clear()
+        self._flows = asyncio.Event()
+        self._flows.set()
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward_reader, onward_writer = await asyncio.open_connection(*self._broker)
+        flows = self._flows
         for one, other in ((reader, onward_writer), (onward_reader, writer)):
-            task = asyncio.create_task(self._pump(one, other))
+            task = asyncio.create_task(self._pump(one, other, flows))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flows: asyncio.Event) -> None:
         while data := await reader.read(65536):
-            await self._flows.wait()
+            await flows.wait()
             writer.write(data)
         writer.close()

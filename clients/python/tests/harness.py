@@ -9,6 +9,7 @@ from typing import Any
 from baton import (
     Agent,
     BatonError,
+    ContextWanted,
     HandoffFailedError,
     Offer,
     PoisonError,
@@ -52,10 +53,15 @@ def account(error: Exception) -> dict[str, Any]:
     return {"kind": "other", "message": f"{type(error).__name__}: {message}"}
 
 
+def sections_of(context: dict[str, Any]) -> list[v1.ContextSection]:
+    return [json_section(name, value) for name, value in context.items()]
+
+
 class Harness:
     def __init__(self) -> None:
         self.agent: Agent | None = None
         self.grace = timedelta()
+        self.context: list[v1.ContextSection] = []
         self.how: dict[str, str] = {}
         self.released = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -93,6 +99,9 @@ class Harness:
         )
         agent.on_handoff(self.take)
         agent.on(v1.Info)(self.read)
+        if "context" in command:
+            self.context = sections_of(command["context"])
+            agent.context_provider(self.provide)
         await agent.connect()
         watching = asyncio.create_task(self.watch(agent))
         self.tasks.add(watching)
@@ -111,6 +120,9 @@ class Harness:
         takeover = await offer.accept()
         task = await takeover.complete()
         say("owned", task_id=task.task_id, handoff_id=offer.handoff_id, epoch=task.epoch)
+
+    async def provide(self, _: ContextWanted) -> list[v1.ContextSection]:
+        return self.context
 
     async def read(self, delivery: Delivery) -> None:
         envelope = delivery.envelope
@@ -145,16 +157,35 @@ class Harness:
         self.released = asyncio.Event()
 
     async def send(self, command: dict[str, Any]) -> dict[str, Any]:
-        receipt = await self.connected.send(v1.Info(text=command["text"]), receiver_id=command["to"])
+        text = "x" * command["bytes"] if "bytes" in command else command["text"]
+        receipt = await self.connected.send(v1.Info(text=text), receiver_id=command["to"])
         return {"message_id": receipt.message_id}
 
     async def hand_over(self, command: dict[str, Any]) -> dict[str, Any]:
         request = v1.HandoffRequest(task_type=command["task_type"])
-        context = [json_section(name, value) for name, value in command["context"].items()]
+        context = sections_of(command["context"])
         handed = await self.connected.hand_over(
             command["to"], command["task_id"], request, context, epoch=command["epoch"]
         )
         return {"owner_id": handed.owner_id, "epoch": handed.epoch}
+
+    async def resume(self, command: dict[str, Any]) -> dict[str, Any]:
+        handed = await self.connected.resume_hand_over(command["handoff_id"], sections_of(command["context"]))
+        return {"owner_id": handed.owner_id, "epoch": handed.epoch}
+
+    async def delegate(self, command: dict[str, Any]) -> dict[str, Any]:
+        request = v1.HandoffRequest(task_type=command["task_type"])
+        context = sections_of(command["context"])
+        outcome = await self.connected.delegate(
+            command["to"], command["task_id"], request, context, epoch=command["epoch"]
+        )
+        status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")
+        return {"epoch": outcome.epoch, "status": status, "result": outcome.result}
+
+    async def owned_tasks(self, _: dict[str, Any]) -> dict[str, Any]:
+        owned = await self.connected.owned_tasks()
+        tasks = [{"task_id": one.task_id, "epoch": one.epoch, "handoff_id": one.open_handoff_id} for one in owned]
+        return {"tasks": tasks}
 
     async def close(self, _: dict[str, Any]) -> None:
         await self.connected.close(self.grace)

@@ -14,7 +14,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import status_pb2
 
-from baton import Agent, BatonError, VerificationError, generate_key, make_envelope, public_bytes, sign_envelope, v1
+from baton import (
+    Agent,
+    BatonError,
+    VerificationError,
+    generate_key,
+    json_section,
+    make_envelope,
+    public_bytes,
+    sign_envelope,
+    v1,
+)
 from baton._gen.baton.v1 import agent_service_pb2_grpc, broker_service_pb2_grpc
 from baton.signing import pae, receipt_body
 
@@ -30,6 +40,7 @@ class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_p
         self.out = asyncio.Queue()
         self.sessions = 0
         self.refuses_for_good = False
+        self.ends_with = None
 
     async def CreateChallenge(self, _request, _context):
         return v1.CreateChallengeResponse(challenge=bytes(32))
@@ -57,6 +68,8 @@ class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_p
         while (frame := await out.get()) is not None:
             yield frame
         reading.cancel()
+        if self.ends_with is not None:
+            await context.abort(self.ends_with, "as the test wants it")
 
     async def read(self, requests):
         async for frame in requests:
@@ -81,6 +94,9 @@ class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_p
     async def deliver(self, envelope):
         delivery = v1.Delivery(delivery_id=envelope.message_id, envelope=envelope, attempt=1)
         await self.out.put(v1.ConnectResponse(delivery=delivery))
+
+    def envelopes(self):
+        return [frame.envelope for frame in self.frames if frame.HasField("envelope")]
 
     def acknowledgements(self):
         return [frame.acknowledgement for frame in self.frames if frame.HasField("acknowledgement")]
@@ -342,3 +358,83 @@ async def test_a_handler_can_close_its_agent(broker, server):
         await agent.connect()
         await broker.deliver(message(broker, "stop"))
         await asyncio.wait_for(agent.run(), 5)
+
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("size", [MIB + 1, 2 * MIB, 5 * MIB])
+async def test_too_large_a_payload_is_refused_here_and_not_sent(broker, agent, size):
+    with pytest.raises(BatonError) as refused:
+        await agent.send(v1.Info(text="x" * size), receiver_id="bob")
+    assert (refused.value.code, refused.value.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "PAYLOAD_TOO_LARGE")
+    await agent.send(v1.Info(text="small"), receiver_id="bob")
+    assert [len(one.payload.value) for one in broker.envelopes()] == [len("small") + 2]
+    assert broker.sessions == 1
+
+
+async def test_the_largest_payload_is_sent(broker, agent):
+    await agent.send(v1.Info(text="x" * (MIB - 4)), receiver_id="bob")
+    assert [len(one.payload.value) for one in broker.envelopes()] == [MIB]
+
+
+async def test_too_large_a_context_is_refused_before_the_handoff_is_asked_for(broker, agent):
+    context = [json_section("goals", ["x" * MIB])]
+    for handing in [
+        agent.hand_over("bob", "task", v1.HandoffRequest(task_type="x"), context),
+        agent.delegate("bob", "task", v1.HandoffRequest(task_type="x"), context),
+        agent.resume_hand_over("0198c0de-0000-7000-8000-000000000001", context),
+    ]:
+        with pytest.raises(BatonError, match="PAYLOAD_TOO_LARGE"):
+            await handing
+    assert broker.envelopes() == []
+
+
+@pytest.mark.parametrize(
+    ("field", "receiver_id", "fields"),
+    [
+        ("task_id", "bob", {"task_id": "t" * 129}),
+        ("receiver_id", "b" * 129, {}),
+        ("receiver_id", "type:" + "b" * 129, {}),
+        ("correlation_id", "bob", {"correlation_id": "c" * 37}),
+    ],
+)
+async def test_too_long_an_id_is_refused_here_and_not_sent(broker, agent, field, receiver_id, fields):
+    with pytest.raises(BatonError) as refused:
+        await agent.send(v1.Info(), receiver_id=receiver_id, **fields)
+    assert refused.value.reason == "FIELD_INVALID"
+    assert [one.field for one in refused.value.field_violations] == [f"envelope.{field}"]
+    assert broker.envelopes() == []
+    await agent.send(v1.Info(), receiver_id="type:" + "b" * 128, task_id="t" * 128)
+
+
+async def test_too_large_a_frame_is_not_sent(broker, agent):
+    envelope = message(broker, "small")
+    raw = envelope.SerializeToString() + b"\xc2\x3e\x80\x80\x80\x02" + bytes(4 * MIB)  # field 1000
+    with pytest.raises(BatonError) as refused:
+        await agent.send_envelope(v1.Envelope.FromString(raw))
+    assert refused.value.code is grpc.StatusCode.OUT_OF_RANGE
+    assert broker.envelopes() == []
+    assert broker.sessions == 1
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.INVALID_ARGUMENT])
+async def test_a_message_that_ends_the_session_is_not_sent_again(broker, agent, code):
+    take = broker.on_envelope
+    broker.ends_with, broker.on_envelope = code, lambda _: [None]
+    with pytest.raises(BatonError) as refused:
+        await agent.send(v1.Info(text="bad"), receiver_id="bob")
+    assert refused.value.code is code
+    broker.ends_with, broker.on_envelope = None, take
+    await agent.send(v1.Info(text="good"), receiver_id="bob")
+    assert [v1.Info.FromString(one.payload.value).text for one in broker.envelopes()] == ["bad", "good"]
+    assert broker.sessions == 2
+
+
+async def test_too_large_a_heartbeat_goes_without_its_content(broker, server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+        agent.heartbeat.status = "x" * (4 * MIB)
+        await agent.connect()
+        await agent.send(v1.Info(), receiver_id="bob")
+        assert [frame.heartbeat for frame in broker.frames if frame.HasField("heartbeat")] == [v1.Heartbeat()]
+        assert broker.sessions == 1

@@ -439,4 +439,7 @@ async def test_a_session_ends_with_a_connection_that_is_silently_gone(broker, mo
         await begin(alice)
         session = await alice._link.live()
         relay.fall_silent()
+        sending = asyncio.create_task(alice.send(v1.Info(text="into the silence"), receiver_id="alice-2"))
         assert "ping timeout" in str(await within(session.ended()))
+        with pytest.raises(BatonError, match="RECEIVER_UNKNOWN"):  # the answer of the next session
+            await within(sending)

@@ -18,13 +18,14 @@ from baton.errors import (
     UntrustedError,
     VerificationError,
 )
-from baton.handoffs import HandedOver, Offer, Outcome, OwnedTask, Takeover
+from baton.handoffs import ContextWanted, HandedOver, Offer, Outcome, OwnedTask, Takeover
 from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt, vouch
 
 __all__ = [
     "Agent",
     "BatonError",
+    "ContextWanted",
     "Delivery",
     "FieldViolation",
     "HandedOver",

@@ -15,14 +15,16 @@ from google.protobuf.message import Message
 
 from baton import handoffs, v1
 from baton.connection import Connection, File, Identity
+from baton.conversation import Conversation
 from baton.custody import VerifiedLog, read_custody_log
 from baton.delivery import Delivery
 from baton.directory import Directory
-from baton.dispatch import Dispatcher, Handler, HandoffHandler
+from baton.dispatch import ContextProvider, Dispatcher, Handler, HandoffHandler
 from baton.envelopes import make_envelope, payload_of
 from baton.errors import BatonError, VerificationError
-from baton.handoffs import HandedOver, Outcome
+from baton.handoffs import HandedOver, Handover, Outcome, OwnedTask
 from baton.keys import public_bytes
+from baton.limits import check_envelope
 from baton.link import Link
 from baton.messages import Messages
 from baton.signing import sign_envelope, verify_receipt
@@ -30,6 +32,8 @@ from baton.signing import sign_envelope, verify_receipt
 _LOG = logging.getLogger("baton")
 
 _RETURNING_MAX = 4096
+_PAGE_SIZE = 500
+_NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS_WAITING_FOR_INPUT)
 
 
 class Agent(Messages):
@@ -109,7 +113,7 @@ class Agent(Messages):
         self._arrivals: asyncio.Queue[v1.Delivery] = asyncio.Queue()
         self._sorter: asyncio.Task[None] | None = None
         self._returning: OrderedDict[str, None] = OrderedDict()
-        self._mail: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        self._mail = Conversation()
 
     async def __aenter__(self) -> Self:
         """Nothing yet: `connect` or `run` opens the session."""
@@ -128,6 +132,21 @@ class Agent(Messages):
         self._before_connect()
         self._dispatcher.handoff_handler = handler
         return handler
+
+    def context_provider(self, provider: ContextProvider) -> ContextProvider:
+        """Makes this function the one that returns the context of a handoff that was accepted. A decorator.
+
+            @alice.context_provider
+            async def context_of(wanted):
+                return [json_section("goals", goals_of(wanted.task_id))]
+
+        It is called for every accept that no `hand_over` or `resume_hand_over` of this process waits for: after a
+        restart, or where a handoff begins by `request_handoff`. Without it such an accept is delivered again, every
+        2 s, until a `resume_hand_over` takes it or the broker ends the handoff.
+        """
+        self._before_connect()
+        self._dispatcher.context_provider = provider
+        return provider
 
     def on(self, *payload_classes: type[Message]) -> Callable[[Handler], Handler]:
         """Makes a function the handler of these messages, for example v1.Info. A decorator.
@@ -275,11 +294,14 @@ class Agent(Messages):
         """
         if self._dispatcher.has_handlers:
             raise RuntimeError("mail goes to the handlers")
-        while (delivery := await self._mail.get()) is not None:
+        while True:
+            try:
+                delivery = await self._mail.next()
+            except BatonError:
+                if self._link.end is not None:
+                    raise
+                return
             yield delivery
-        self._mail.put_nowait(None)  # for whoever asks again
-        if self._link.end is not None:
-            raise self._link.end
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -311,7 +333,12 @@ class Agent(Messages):
         return await self.send_envelope(envelope)
 
     async def send_envelope(self, envelope: v1.Envelope) -> v1.Receipt:
-        """Sends an envelope as it is. As `send`; the same envelope again gives the first receipt again."""
+        """Sends an envelope as it is. As `send`; the same envelope again gives the first receipt again.
+
+        What is over the bounds of the schema is refused here, with the broker's own reason, and not sent:
+        PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for ids that are too long.
+        """
+        check_envelope(envelope)
         try:
             async with asyncio.timeout(self._send_timeout.total_seconds()):
                 receipt = await self._link.ask_until_answered(envelope)
@@ -332,19 +359,40 @@ class Agent(Messages):
         *,
         epoch: int = 1,
     ) -> HandedOver:
-        """Hands a task over, all of it: asks, waits for somebody to take it, sends the context, waits for the end.
+        """Hands a task over, all of it: asks, waits for an agent to take it, sends the context, waits for the end.
 
         As long as any handoff lasts: at most the request's whole timeout. Raises HandoffFailedError if the task stays
-        here; BatonError if the broker does not take the request or the context. Whoever cancels this leaves the handoff
-        to its timeouts.
+        here; BatonError if the broker does not take the request or the context, or if the context is over 1 MiB: then
+        nothing is sent. A caller that cancels this leaves the handoff to its timeouts, or to `resume_hand_over`.
         """
+        sections = list(context)
+        handoffs.check_context(sections)
         envelope = make_envelope(
             request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
         )
         sign_envelope(envelope, self.key_id, self._key)
-        with self._dispatcher.conversation(envelope.message_id) as mail:
-            receipt = await self.send_envelope(envelope)
-            return await handoffs.hand_over(self, mail, receipt, context)
+        handoff_id = envelope.message_id
+        with self._dispatcher.conversation(handoff_id) as mail:
+            await self.send_envelope(envelope)
+            return await Handover(self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch).end()
+
+    async def resume_hand_over(self, handoff_id: str, context: Iterable[v1.ContextSection]) -> HandedOver:
+        """Goes on with a handoff that an earlier process of this agent asked for, at whatever step it is, to its end.
+
+        Returns or raises as `hand_over`, also when the handoff ended meanwhile. `owned_tasks` names the handoffs that
+        are open. Raises BatonError, HANDOFF_UNKNOWN, or NOT_OWNER if another agent asked for it.
+        """
+        sections = list(context)
+        handoffs.check_context(sections)
+        with self._dispatcher.conversation(handoff_id) as mail:
+            handoff = await self.get_handoff(handoff_id)
+            if handoff.sender_id != self.agent_id:
+                text = f"handoff {handoff_id} was asked for by {handoff.sender_id}"
+                raise BatonError(grpc.StatusCode.PERMISSION_DENIED, text, reason="NOT_OWNER")
+            handover = Handover(
+                self, mail, sections, handoff_id=handoff_id, task_id=handoff.task_id, epoch=handoff.epoch
+            )
+            return await handover.go_on_from(handoff) or await handover.end()
 
     async def delegate(
         self,
@@ -358,14 +406,15 @@ class Agent(Messages):
         """Lends a task and waits for what comes of it: `hand_over` with HANDOFF_MODE_DELEGATE, then the final status.
 
         With that the task is this agent's again, one epoch on. It takes as long as the delegate takes; bound it with
-        `asyncio.timeout`. Raises as `hand_over`.
+        `asyncio.timeout`. A caller that stops waiting, also by a restart, finds the task in `owned_tasks` when it is
+        back; its final status goes to the handler of TaskStatusUpdate. Raises as `hand_over`.
         """
         lent = v1.HandoffRequest()
         lent.CopyFrom(request)
         lent.mode = v1.HANDOFF_MODE_DELEGATE
-        with self._dispatcher.results(task_id) as results:
-            await self.hand_over(receiver_id, task_id, lent, context, epoch=epoch)
-            return await handoffs.outcome(results)
+        with self._dispatcher.results(task_id, epoch + 1) as results:
+            handed = await self.hand_over(receiver_id, task_id, lent, context, epoch=epoch)
+            return await handoffs.outcome(self, results, handed)
 
     # -------------------------------------------------------------------------------------------------- looking
 
@@ -380,6 +429,20 @@ class Agent(Messages):
         request = v1.GetTaskRequest(task_id=task_id)
         task: v1.Task = (await self._connection.call(self._connection.tasks.GetTask, request)).task
         return task
+
+    async def owned_tasks(self) -> list[OwnedTask]:
+        """Every task that this agent owns and that is not final, newest first: where an agent goes on after a restart.
+
+        A task with an `open_handoff_id` is on its way to another agent: `resume_hand_over` goes on with that.
+        """
+        owned: list[OwnedTask] = []
+        request = v1.ListTasksRequest(page_size=_PAGE_SIZE, owner_id=self.agent_id, statuses=_NOT_FINAL)
+        while True:
+            page = await self._connection.call(self._connection.tasks.ListTasks, request)
+            owned += (handoffs.owned_task(self, task) for task in page.tasks)
+            if not page.next_page_token:
+                return owned
+            request.page_token = page.next_page_token
 
     async def get_handoff(self, handoff_id: str) -> v1.Handoff:
         """A handoff with its state, both views and every step. Raises BatonError, HANDOFF_UNKNOWN."""
@@ -409,7 +472,14 @@ class Agent(Messages):
 
     def leave(self, delivery: Delivery) -> None:
         """For the dispatcher: mail that no handler is for."""
-        self._mail.put_nowait(delivery)
+        if delivery.attempt > 1:
+            message_id = delivery.envelope.message_id
+            self._mail.take_out(lambda earlier: earlier.envelope.message_id == message_id)
+        self._mail.put(delivery)
+
+    def take_back(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """For the dispatcher: what was left and is now waited for."""
+        return self._mail.take_out(is_wanted)
 
     async def _acknowledge(self, acknowledgement: v1.Acknowledgement) -> v1.Acknowledged:
         return (await self._link.ask(v1.ConnectRequest(acknowledgement=acknowledgement))).acknowledged
@@ -421,7 +491,7 @@ class Agent(Messages):
 
     def _ended(self, why: BatonError) -> None:
         self._dispatcher.fail(why)
-        self._mail.put_nowait(None)
+        self._mail.fail(why)
 
     def _beat(self) -> v1.Heartbeat:
         heartbeat = v1.Heartbeat()
@@ -468,8 +538,6 @@ class Agent(Messages):
             self._dispatcher.dispatch(delivery)
 
     async def _give_back(self) -> None:
-        while not self._mail.empty():
-            delivery = self._mail.get_nowait()
-            if delivery is not None:
-                with contextlib.suppress(BatonError):
-                    await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
+        for delivery in self._mail.rest():
+            with contextlib.suppress(BatonError):
+                await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")

@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 
 from baton import v1
 from baton.errors import BatonError
+from baton.limits import FRAME_BYTES_MAX
 from baton.session import CALL_TIMEOUT_SECONDS
 from baton.signing import sign_session
 
-FRAME_BYTES_MAX = 4 * 1024 * 1024
 KEEPALIVE_TIME_MS = 30_000
 KEEPALIVE_TIMEOUT_MS = 10_000
 _PLAINTEXT = "http://"

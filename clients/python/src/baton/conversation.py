@@ -1,6 +1,7 @@
-"""The mail that somebody waits for: that of one handoff, or what comes of a delegated task."""
+"""Mail in a queue: that of one handoff, what comes of a delegated task, or what no handler is for."""
 
 import asyncio
+from collections.abc import Callable
 
 from baton.delivery import Delivery
 from baton.errors import BatonError
@@ -9,26 +10,46 @@ from baton.errors import BatonError
 class Conversation:
     """A queue of deliveries that can end."""
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+        """The first epoch of a task whose mail belongs here."""
         self._mail: asyncio.Queue[Delivery | BatonError] = asyncio.Queue()
 
     def put(self, delivery: Delivery) -> None:
-        """The next one."""
+        """Appends a delivery."""
         self._mail.put_nowait(delivery)
 
     def fail(self, why: BatonError) -> None:
-        """There will be no further mail."""
+        """Ends the queue: `next` raises this after the deliveries that are in it."""
         self._mail.put_nowait(why)
 
     async def next(self) -> Delivery:
-        """Waits for the next one. Raises BatonError if there will be none."""
+        """Waits for a delivery and takes it out. Raises BatonError at the end of the queue."""
         delivery = await self._mail.get()
         if isinstance(delivery, BatonError):
             self._mail.put_nowait(delivery)
             raise delivery
         return delivery
 
+    async def next_within(self, seconds: float) -> Delivery | None:
+        """As `next`; None if there is no delivery within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.next()
+        except TimeoutError:
+            return None
+
+    def take_out(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Takes out the deliveries that are wanted; the others stay, in their order."""
+        wanted = []
+        for _ in range(self._mail.qsize()):
+            one = self._mail.get_nowait()
+            if isinstance(one, Delivery) and is_wanted(one):
+                wanted.append(one)
+            else:
+                self._mail.put_nowait(one)
+        return wanted
+
     def rest(self) -> list[Delivery]:
-        """What nobody has taken."""
-        left = [self._mail.get_nowait() for _ in range(self._mail.qsize())]
-        return [one for one in left if isinstance(one, Delivery)]
+        """Takes out all deliveries."""
+        return self.take_out(lambda _: True)

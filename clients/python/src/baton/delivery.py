@@ -69,6 +69,14 @@ class Delivery:
         except SessionEndedError:
             self._acknowledger.ack_when_it_returns(self.envelope.message_id)
 
+    async def ack_for_sure(self) -> None:
+        """Acks what is handled: where the broker does not take the ack now, as soon as the message comes again."""
+        try:
+            await self.ack()
+        except BatonError as error:
+            _LOG.info("message %s is acked when it comes again: %s", self.envelope.message_id, error)
+            self._acknowledger.ack_when_it_returns(self.envelope.message_id)
+
     async def nack(self, cause: v1.NackCause, text: str = "", *, retry_after: timedelta | None = None) -> None:
         """Does not take it, for a cause NACK_CAUSE_*. Delivered again after `retry_after`, or by the broker's backoff.
 

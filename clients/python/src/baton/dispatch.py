@@ -1,9 +1,9 @@
-"""Who gets a delivery: a handoff that waits for it, a handler, or whoever reads the agent's mail."""
+"""Who gets a delivery: a handoff that waits for it, a handler, or the reader of the agent's mail."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from baton import v1
 from baton.conversation import Conversation
 from baton.delivery import Delivery
 from baton.errors import BatonError, HandoffFailedError, PoisonError, RetryLaterError
-from baton.handoffs import Offer
+from baton.handoffs import ContextWanted, Offer, give_context, is_open
 
 if TYPE_CHECKING:
     from baton.agent import Agent
@@ -22,6 +22,7 @@ _LOG = logging.getLogger("baton")
 
 Handler = Callable[[Delivery], Awaitable[None]]
 HandoffHandler = Callable[[Offer], Awaitable[None]]
+ContextProvider = Callable[[ContextWanted], Awaitable[Iterable[v1.ContextSection]]]
 
 _OF_A_HANDOFF = (
     v1.TaskContextTransfer,
@@ -33,6 +34,9 @@ _OF_A_HANDOFF = (
 _FINAL = (v1.TASK_STATUS_COMPLETED, v1.TASK_STATUS_FAILED, v1.TASK_STATUS_CANCELED)
 # To know of them is enough; a handler is not needed.
 _NEWS = (v1.ErrorNotification, v1.TaskStatusUpdate, v1.HandoffReject, v1.HandoffCancel, v1.HandoffComplete)
+# One side of an open handoff waits for what comes of them.
+_STEPS = (v1.HandoffAccept, v1.TaskContextTransfer)
+_WAITED_FOR_SOON = timedelta(seconds=2)
 _TOO_LATE = {"HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH"}
 
 
@@ -42,6 +46,7 @@ class Dispatcher:
     def __init__(self, agent: "Agent", handler_timeout: timedelta | None) -> None:
         self.handlers: dict[type[Message], Handler] = {}
         self.handoff_handler: HandoffHandler | None = None
+        self.context_provider: ContextProvider | None = None
         self.active_count = 0
         """Handoffs that are worked on."""
         self._agent = agent
@@ -55,19 +60,22 @@ class Dispatcher:
     @property
     def has_handlers(self) -> bool:
         """Whether mail goes to handlers at all."""
-        return bool(self.handlers) or self.handoff_handler is not None
+        return bool(self.handlers) or self.handoff_handler is not None or self.context_provider is not None
 
     def conversation(self, handoff_id: str) -> contextlib.AbstractContextManager[Conversation]:
         """The mail of one handoff, for as long as this lasts."""
         return self._waiting(self._conversations, handoff_id)
 
-    def results(self, task_id: str) -> contextlib.AbstractContextManager[Conversation]:
-        """The final status of a task, for as long as this lasts."""
-        return self._waiting(self._results, task_id)
+    def results(self, task_id: str, epoch: int) -> contextlib.AbstractContextManager[Conversation]:
+        """The final status of a task from this epoch on, for as long as this lasts."""
+        return self._waiting(self._results, task_id, epoch)
 
     @contextlib.contextmanager
-    def _waiting(self, waiting: dict[str, Conversation], name: str) -> Iterator[Conversation]:
-        mail = waiting[name] = Conversation()
+    def _waiting(self, waiting: dict[str, Conversation], name: str, epoch: int = 0) -> Iterator[Conversation]:
+        mail = waiting[name] = Conversation(epoch)
+        for left in self._agent.take_back(lambda delivery: self._waiting_for(delivery) is mail):
+            self._hold(left)
+            mail.put(left)
         try:
             yield mail
         finally:
@@ -100,7 +108,7 @@ class Dispatcher:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         else:
-            self._agent.leave(delivery)
+            self._leave(delivery)
 
     async def _give(self, delivery: Delivery) -> None:
         try:
@@ -119,12 +127,19 @@ class Dispatcher:
             await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, "the agent is stopping")
         elif self.handoff_handler and isinstance(payload, v1.HandoffRequest | v1.TaskContextTransfer):
             await self._offer(delivery, self.handoff_handler)
+        elif self.context_provider and isinstance(payload, v1.HandoffAccept):
+            await self._provide(delivery, payload, self.context_provider)
         elif handler is not None:
             await self._handle(delivery, handler)
         elif self.has_handlers:
             await self._by_default(delivery)
         else:
-            self._agent.leave(delivery)
+            self._leave(delivery)
+
+    def _leave(self, delivery: Delivery) -> None:
+        self._held.pop(delivery.envelope.message_id, None)
+        delivery.let_go()
+        self._agent.leave(delivery)
 
     async def stop(self, grace: timedelta) -> None:
         """Lets handlers end, with the mail that they wait for; those that do not are cancelled.
@@ -144,7 +159,9 @@ class Dispatcher:
     def _waiting_for(self, delivery: Delivery) -> Conversation | None:
         payload = delivery.payload
         if isinstance(payload, v1.TaskStatusUpdate) and payload.status in _FINAL:
-            return self._results.get(delivery.envelope.task_id)
+            results = self._results.get(delivery.envelope.task_id)
+            # The status of an earlier loan is news: kept here it would keep back all later mail of the task.
+            return results if results is not None and delivery.envelope.epoch >= results.epoch else None
         is_of_broker = delivery.envelope.sender_id == self._agent.welcome.broker_id
         if isinstance(payload, _OF_A_HANDOFF) or (is_of_broker and isinstance(payload, v1.ErrorNotification)):
             return self._conversations.get(delivery.handoff_id)
@@ -157,8 +174,7 @@ class Dispatcher:
     async def _offer(self, delivery: Delivery, handler: HandoffHandler) -> None:
         capacity = self._agent.capacity
         if isinstance(delivery.payload, v1.HandoffRequest) and 0 < capacity <= self.active_count:
-            await self._agent.reject(delivery, v1.REJECT_REASON_OVERLOADED, f"works on {capacity} handoffs already")
-            await delivery.ack()
+            await self._reject(delivery, v1.REJECT_REASON_OVERLOADED, f"works on {capacity} handoffs already")
             return
         self._hold(delivery)
         self.active_count += 1
@@ -173,6 +189,33 @@ class Dispatcher:
         await handler(offer)
         if not offer.is_over:
             raise RuntimeError("the handler has neither rejected nor completed the handoff")
+
+    async def _reject(self, request: Delivery, reason: v1.RejectReason, text: str) -> None:
+        try:
+            await self._agent.reject(request, reason, text)
+        except BatonError as error:
+            if error.reason not in _TOO_LATE:
+                raise
+        await request.ack_for_sure()
+
+    async def _provide(self, delivery: Delivery, accept: v1.HandoffAccept, provider: ContextProvider) -> None:
+        envelope = delivery.envelope
+        wanted = ContextWanted(
+            delivery.handoff_id, envelope.task_id, envelope.epoch, envelope.sender_id, tuple(accept.wanted_sections)
+        )
+
+        async def run() -> None:
+            sections = await provider(wanted)
+            try:
+                await give_context(self._agent, wanted, sections)
+            except (BatonError, ValueError) as error:
+                if isinstance(error, BatonError) and error.is_passing:
+                    raise
+                _LOG.error("handoff %s is cancelled, for its context cannot be sent: %s", wanted.handoff_id, error)
+            await delivery.ack_for_sure()
+
+        self._hold(delivery)
+        await self._guarded(lambda: delivery, f"the accept of handoff {delivery.handoff_id}", run())
 
     async def _handle(self, delivery: Delivery, handler: Handler) -> None:
         async def run() -> None:
@@ -209,14 +252,29 @@ class Dispatcher:
         payload, envelope = delivery.payload, delivery.envelope
         kind = type(payload).__name__
         if isinstance(payload, v1.HandoffRequest):
-            await self._agent.reject(delivery, v1.REJECT_REASON_OTHER, "this agent takes no handoffs")
-            await delivery.ack()
+            await self._reject(delivery, v1.REJECT_REASON_NO_SKILL, "this agent takes no handoffs")
+        elif isinstance(payload, _STEPS):
+            await self._wait_for_a_taker(delivery)
         elif isinstance(payload, _NEWS):
             _LOG.info("%s of %s about task %s, which no handler is for", kind, envelope.sender_id, envelope.task_id)
             await delivery.ack()
         else:
             _LOG.warning("%s %s of %s, which no handler is for", kind, envelope.message_id, envelope.sender_id)
             await delivery.nack(v1.NACK_CAUSE_POISON, f"this agent has no handler for {kind}")
+
+    async def _wait_for_a_taker(self, delivery: Delivery) -> None:
+        """A step of a handoff that an earlier process of this agent was at: kept until a call of this one takes it."""
+        if await self._is_open(delivery.handoff_id):
+            text = "no call of this process waits for this handoff"
+            await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, text, retry_after=_WAITED_FOR_SOON)
+        else:
+            await delivery.ack()
+
+    async def _is_open(self, handoff_id: str) -> bool:
+        try:
+            return is_open(await self._agent.get_handoff(handoff_id))
+        except BatonError as error:
+            return error.reason != "HANDOFF_UNKNOWN"  # its task ended and was removed
 
 
 def _verdict(error: Exception, what: str) -> v1.Nack | None:

@@ -76,14 +76,19 @@ class Link:
         return await self.session.ask(frame)
 
     async def ask_until_answered(self, envelope: v1.Envelope) -> v1.Receipt:
-        """Sends the same bytes on one session after the other, until the broker has answered. Raises BatonError."""
+        """Sends the same bytes on one session after the other, until the broker has answered. Raises BatonError.
+
+        A session that ended because the broker refused a frame may have ended because of this one: that is raised.
+        """
         while True:
             session = await self.live()
             try:
                 return (await session.ask(v1.ConnectRequest(envelope=envelope), seconds_max=None)).receipt
-            except SessionEndedError:
+            except SessionEndedError as ended:
                 if self.session is session:
                     self.session = None
+                if ended.refusal is not None:
+                    raise ended.refusal from ended
             except BatonError as error:
                 if error.code is not grpc.StatusCode.UNAVAILABLE:
                     raise

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from baton import v1
 from baton.delivery import Delivery, duration
 from baton.errors import VerificationError
+from baton.handoffs import context_for
 from baton.signing import context_digest
 
 
@@ -85,10 +86,7 @@ class Messages:
 
     async def send_context(self, accept: Delivery, sections: Iterable[v1.ContextSection]) -> v1.Receipt:
         """Hands the context over, to the candidate of a delivered HandoffAccept: the sections that it wants, or all."""
-        wanted = set(accept.payload.wanted_sections)
-        chosen = [section for section in sections if not wanted or section.name in wanted]
-        context = v1.TaskContextTransfer(sections=chosen, context_digest=context_digest(chosen))
-        return await self.reply(accept, context)
+        return await self.reply(accept, context_for(sections, accept.payload.wanted_sections))
 
     async def complete(
         self, context: Delivery, outcome: v1.HandoffOutcome = v1.HANDOFF_OUTCOME_SUCCESS, details: str = ""

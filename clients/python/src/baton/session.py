@@ -10,6 +10,7 @@ import grpc
 
 from baton import v1
 from baton.errors import BatonError
+from baton.limits import check_frame
 
 _LOG = logging.getLogger("baton")
 
@@ -18,8 +19,14 @@ CALL_TIMEOUT_SECONDS = 30.0
 _CLOSE_SECONDS = 5.0
 
 
+_REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE}
+
+
 class SessionEndedError(BatonError):
     """The session has ended, and with it every question on it; what was sent may or may not have been taken."""
+
+    refusal: BatonError | None = None
+    """The refusal of a frame of this side that ended the session: to send the same bytes again would end the next."""
 
 
 class Session:
@@ -74,7 +81,10 @@ class Session:
     async def ask(
         self, frame: v1.ConnectRequest, *, seconds_max: float | None = CALL_TIMEOUT_SECONDS
     ) -> v1.ConnectResponse:
-        """Sends one frame and waits for its answer. Raises BatonError; SessionEndedError if there will be no answer."""
+        """Sends one frame and waits for its answer.
+
+        Raises BatonError; SessionEndedError if there will be no answer; OUT_OF_RANGE if the frame is too large to send.
+        """
         frame.request_id = next(self._request_ids)
         answer = asyncio.get_running_loop().create_future()
         self._answers[frame.request_id] = answer
@@ -104,6 +114,7 @@ class Session:
         await asyncio.gather(self._reader, self._beater, return_exceptions=True)
 
     async def _write(self, frame: v1.ConnectRequest) -> None:
+        check_frame(frame)
         # A write that is cancelled ends the whole stream; whoever stops waiting for it must not.
         writing = asyncio.ensure_future(self._write_in_turn(frame))
         writing.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -112,10 +123,11 @@ class Session:
     async def _write_in_turn(self, frame: v1.ConnectRequest) -> None:
         async with self._writing:
             if self._end is not None:
-                raise self._end
+                raise _ended()  # not by this frame
             try:
                 await self._call.write(frame)
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
+                await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)  # which learns why
                 raise self._end or _ended() from error
 
     async def _read(self) -> None:
@@ -132,6 +144,7 @@ class Session:
             if not end.reason:
                 broken = BatonError.from_call(error)
                 end = _ended(broken.message, broken.reason, broken.retry_delay)
+                end.refusal = broken if broken.code in _REFUSALS else None
         except asyncio.CancelledError:
             pass  # by close, of the call under it
         finally:
@@ -156,10 +169,19 @@ class Session:
         seconds = max(interval.seconds + interval.nanos / 1e9, 0.1)
         while True:
             try:
-                await self._write(v1.ConnectRequest(heartbeat=self._heartbeat()))
-            except BatonError:
-                return  # the session has ended, and whoever uses it learns that by itself
+                await self._write_heartbeat(self._heartbeat())
+            except SessionEndedError:
+                return
             await asyncio.sleep(seconds)
+
+    async def _write_heartbeat(self, heartbeat: v1.Heartbeat) -> None:
+        try:
+            await self._write(v1.ConnectRequest(heartbeat=heartbeat))
+        except SessionEndedError:
+            raise
+        except BatonError as error:
+            _LOG.warning("the heartbeat goes without its content: %s", error)
+            await self._write(v1.ConnectRequest(heartbeat=v1.Heartbeat()))
 
 
 def _ended(

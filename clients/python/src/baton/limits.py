@@ -1,0 +1,61 @@
+"""The bounds of the schema, checked before anything is sent: what a broker can only refuse does not go out."""
+
+import grpc
+from google.protobuf.message import Message
+
+from baton import v1
+from baton.errors import BatonError, FieldViolation
+
+PAYLOAD_BYTES_MAX = 1024 * 1024
+"""The most bytes that a payload's value may have."""
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+"""The most bytes that one message on a connection may have. A longer one ends the session that it is sent on."""
+NAME_LENGTH_MAX = 128
+"""The most characters of an id of an agent, a task or a key, and of the NAME in `type:NAME` and `all:NAME`."""
+UUID_LENGTH = 36
+_TRACEPARENT_LENGTH_MAX = 55
+_TRACESTATE_LENGTH_MAX = 512
+
+
+def check_envelope(envelope: v1.Envelope) -> None:
+    """Raises BatonError as the broker would: FIELD_INVALID for ids that are too long, PAYLOAD_TOO_LARGE."""
+    kind, colon, name = envelope.receiver_id.partition(":")
+    is_typed = colon and kind in ("type", "all")
+    bounds = (
+        ("message_id", envelope.message_id, UUID_LENGTH),
+        ("sender_id", envelope.sender_id, NAME_LENGTH_MAX),
+        ("receiver_id", name if is_typed else envelope.receiver_id, NAME_LENGTH_MAX),
+        ("correlation_id", envelope.correlation_id, UUID_LENGTH),
+        ("task_id", envelope.task_id, NAME_LENGTH_MAX),
+        ("key_id", envelope.key_id, NAME_LENGTH_MAX),
+        ("trace_context.traceparent", envelope.trace_context.traceparent, _TRACEPARENT_LENGTH_MAX),
+        ("trace_context.tracestate", envelope.trace_context.tracestate, _TRACESTATE_LENGTH_MAX),
+    )
+    violations = [
+        FieldViolation(f"envelope.{field}", f"must have at most {most} characters")
+        for field, text, most in bounds
+        if len(text) > most
+    ]
+    if violations:
+        problem = "; ".join(f"{one.field} {one.description}" for one in violations)
+        raise _refused(problem, "FIELD_INVALID", violations)
+    check_payload(len(envelope.payload.value))
+
+
+def check_payload(bytes_count: int) -> None:
+    """Raises BatonError, PAYLOAD_TOO_LARGE."""
+    if bytes_count > PAYLOAD_BYTES_MAX:
+        problem = f"the payload has {bytes_count} bytes, over the limit of {PAYLOAD_BYTES_MAX}"
+        raise _refused(problem, "PAYLOAD_TOO_LARGE")
+
+
+def check_frame(frame: Message) -> None:
+    """Raises BatonError, OUT_OF_RANGE without a reason: so the transport answers a frame that is too large."""
+    if (bytes_count := frame.ByteSize()) > FRAME_BYTES_MAX:
+        problem = f"the frame has {bytes_count} bytes, over the limit of {FRAME_BYTES_MAX}"
+        raise BatonError(grpc.StatusCode.OUT_OF_RANGE, problem)
+
+
+def _refused(problem: str, reason: str, violations: list[FieldViolation] | None = None) -> BatonError:
+    code = grpc.StatusCode.INVALID_ARGUMENT
+    return BatonError(code, problem, reason=reason, field_violations=violations or ())

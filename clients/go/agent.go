@@ -22,11 +22,14 @@ import (
 )
 
 const (
-	frameBytesMax  = 4 << 20
-	creditDefault  = 16
-	creditMax      = 4096
-	callTimeout    = 30 * time.Second
-	keysKeptFor    = time.Minute
+	creditDefault = 16
+	creditMax     = 4096
+	callTimeout   = 30 * time.Second
+	keysKeptFor   = time.Minute
+	// A connection on which nothing came for so long is asked whether it is still there.
+	pingAfter = 20 * time.Second
+	// The longest that a broker may be silent with its connection open before the session ends.
+	silenceMax     = 30 * time.Second
 	handlerDefault = 10 * time.Minute
 	stopDefault    = 10 * time.Second
 )
@@ -58,9 +61,10 @@ type Options struct {
 	OperatorToken string
 
 	// The most deliveries that are handed out and not yet acknowledged, up to 4096; default 16. So many handlers run at a
-	// time. Mail is taken only while Serve or Receive is called.
+	// time. Mail is taken only while Serve, Receive, HandOver, ResumeHandOver or Delegate is called.
 	Credit uint32
-	// How long a handler may work on one delivery, which is extended meanwhile; default 10 minutes.
+	// How long a handler may have one delivery in hand, which is extended meanwhile; default 10 minutes. Once it is
+	// acknowledged, as an offer is when it is completed, the handler may take its time.
 	HandlerTimeout time.Duration
 	// How long Serve waits at its end for handlers that are at work; default 10 s.
 	StopTimeout time.Duration
@@ -98,9 +102,14 @@ type Agent struct {
 	agents   v1.AgentServiceClient
 	handoffs v1.HandoffServiceClient
 	tasks    v1.TaskServiceClient
-	inbox    chan inboxEntry
-	serving  sync.Mutex
-	keys     keyCache
+	// As it came.
+	inbox chan inboxEntry
+	// Checked, for Serve and Receive.
+	mail    chan *Delivery
+	serving sync.Mutex
+	keys    keyCache
+	// The mail of conversations.
+	letters *jobs
 	// Held while a credit is on its way, so that the latest one is in force.
 	crediting sync.Mutex
 
@@ -113,7 +122,8 @@ type Agent struct {
 	session   *session      // nil while there is none
 	changed   chan struct{} // closed when session changes
 	credit    uint32
-	taking    bool // credit was given
+	taking    bool // Serve or Receive was called
+	waiting   map[string]*conversation
 	heartbeat *v1.Heartbeat
 }
 
@@ -131,7 +141,7 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 	conn, err := grpc.NewClient(target,
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameBytesMax)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: silenceMax - pingAfter}),
 		// Our own backoff decides when to try; it resets this one.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDisableServiceConfig(),
@@ -148,6 +158,9 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		handoffs:  v1.NewHandoffServiceClient(conn),
 		tasks:     v1.NewTaskServiceClient(conn),
 		inbox:     make(chan inboxEntry, creditMax),
+		mail:      make(chan *Delivery, creditMax),
+		letters:   newJobs(),
+		waiting:   map[string]*conversation{},
 		changed:   make(chan struct{}),
 		token:     options.Token,
 		heartbeat: &v1.Heartbeat{Status: "ok"},
@@ -160,6 +173,7 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		return nil, err
 	}
 	a.running.Go(func() { a.keepConnected(first) })
+	a.running.Go(a.sortMail)
 	return a, nil
 }
 
@@ -190,11 +204,16 @@ func (a *Agent) Authorize(ctx context.Context) context.Context {
 	return withToken(ctx, a.token)
 }
 
-// SetHeartbeat sets what the agent says of itself at every heartbeat, from the next one on.
-func (a *Agent) SetHeartbeat(heartbeat *v1.Heartbeat) {
+// SetHeartbeat sets what the agent says of itself at every heartbeat, from the next one on. It fails with an Error,
+// FIELD_INVALID, if the broker would not take it.
+func (a *Agent) SetHeartbeat(heartbeat *v1.Heartbeat) error {
+	if err := checkHeartbeat(heartbeat); err != nil {
+		return err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.heartbeat = proto.CloneOf(heartbeat)
+	return nil
 }
 
 // GetTask looks at a task that this agent takes or took part in.

@@ -35,6 +35,8 @@ type Delivery struct {
 	id     string
 	from   *session
 	become outcome
+	// An ack was asked for, and may have been lost with its session.
+	isTaken bool
 }
 
 type outcome int
@@ -54,6 +56,9 @@ func (d *Delivery) About() About {
 // before may take its time, and what it returns then is only logged. It fails with an Error: DELIVERY_UNKNOWN if its time
 // was over.
 func (d *Delivery) Ack(ctx context.Context) error {
+	d.mu.Lock()
+	d.isTaken = true
+	d.mu.Unlock()
 	_, err := d.acknowledge(ctx, &v1.Acknowledgement{Outcome: &v1.Acknowledgement_Ack{Ack: &v1.Ack{}}})
 	return d.settled(acked, err)
 }
@@ -109,25 +114,30 @@ func (d *Delivery) outcome() outcome {
 	return d.become
 }
 
-// renew makes a later handing-out of the same message the one to acknowledge.
-func (d *Delivery) renew(later *Delivery) {
+// renew makes a later handing-out of the same message the one to acknowledge. It tells whether an ack was lost, which is
+// to be made up for at once: the broker keeps back the task's next message until then.
+func (d *Delivery) renew(later *Delivery) bool {
 	id, from := later.handle()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.id, d.from = id, from
+	if d.isTaken {
+		d.become = open
+	}
+	return d.isTaken
 }
 
 // Receive waits for the next delivery; the caller acknowledges it. For most agents Serve is better, which does that by
 // itself. The sender's signature is checked end to end: a message that does not verify is nacked as POISON, so that the
 // broker keeps it as a dead letter, and is not given out.
 func (a *Agent) Receive(ctx context.Context) (*Delivery, error) {
-	if err := a.takeMail(ctx); err != nil {
+	if err := a.wantMail(ctx, func() { a.taking = true }); err != nil {
 		return nil, err
 	}
 	for {
 		select {
-		case entry := <-a.inbox:
-			if d := a.checked(ctx, entry); d != nil {
+		case d := <-a.mail:
+			if _, from := d.handle(); from.ended.Err() == nil { // else it will be delivered again
 				return d, nil
 			}
 		case <-ctx.Done():
@@ -139,30 +149,20 @@ func (a *Agent) Receive(ctx context.Context) (*Delivery, error) {
 }
 
 // SetCredit sets how many deliveries may be handed out and not yet acknowledged, 0 (a pause) to 4096, on this session and
-// on later ones. Serve and Receive begin with Options.Credit.
+// on later ones, until Serve ends. Without it the first of Serve, Receive and the calls that wait for mail begins with
+// Options.Credit.
 func (a *Agent) SetCredit(ctx context.Context, maxOutstanding uint32) error {
 	a.crediting.Lock()
 	defer a.crediting.Unlock()
 	a.mu.Lock()
 	a.credit = maxOutstanding
+	a.taking = a.taking || maxOutstanding > 0
 	s := a.session
 	a.mu.Unlock()
 	if s == nil {
 		return nil // the next one begins with it
 	}
 	return s.giveCredit(ctx, maxOutstanding)
-}
-
-// takeMail gives the first credit.
-func (a *Agent) takeMail(ctx context.Context) error {
-	a.mu.Lock()
-	taking := a.taking
-	a.taking = true
-	a.mu.Unlock()
-	if taking {
-		return nil
-	}
-	return a.SetCredit(ctx, a.options.Credit)
 }
 
 // checked is the delivery if its signature and its form are right, else nil.
@@ -182,6 +182,9 @@ func (a *Agent) checked(ctx context.Context, entry inboxEntry) *Delivery {
 	}
 	if err == nil {
 		return d
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 	log := a.options.Logger.With("message_id", envelope.GetMessageId(), "sender_id", envelope.GetSenderId())
 	cause := v1.NackCause_NACK_CAUSE_FAILURE

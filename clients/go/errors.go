@@ -73,7 +73,7 @@ func (e *VerificationError) Error() string { return fmt.Sprintf("baton: %s: %s",
 var (
 	// ErrClosed is what every call gets after Close.
 	ErrClosed = errors.New("baton: the agent is closed")
-	// errSessionEnded: whoever meant this session may try the next one.
+	// errSessionEnded: what was asked may be asked again on the next one.
 	errSessionEnded = &Error{Code: codes.Unavailable, Message: "the session has ended"}
 )
 
@@ -102,9 +102,29 @@ func errorOfStatus(s *status.Status) *Error {
 	return e
 }
 
+// HandoffFailedError says that a handoff has ended without moving the task. For its sender the task stays where it is, at
+// the same epoch; its candidate drops what it has of it.
+type HandoffFailedError struct {
+	// The handoff.
+	HandoffID string
+	// The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED or TAKEOVER_FAILED.
+	Reason string
+	// In words, for people.
+	Message string
+	// The agents that did not take it, in order; known to its sender.
+	Rejections []Rejection
+}
+
+func (e *HandoffFailedError) Error() string { return fmt.Sprintf("baton: %s: %s", e.Reason, e.Message) }
+
 // HasGoneOn tells whether the broker refused because the handoff or the task has gone on: it is over, or at another step,
-// or another agent's. Nothing is left to do about the message that led to it, and Serve acks it.
+// or another agent's. Nothing is left to do about the message that led to it, and Serve acks it. So it is with a
+// HandoffFailedError.
 func HasGoneOn(err error) bool {
+	var failed *HandoffFailedError
+	if errors.As(err, &failed) {
+		return true
+	}
 	var e *Error
 	if !errors.As(err, &e) {
 		return false

@@ -32,23 +32,63 @@ func Example() {
 	}
 	defer bob.Close()
 	err = bob.Serve(ctx, baton.Handlers{
-		HandoffRequest: func(ctx context.Context, d *baton.Delivery, request *v1.HandoffRequest) error {
-			_, err := bob.Accept(ctx, d, nil)
-			return err
-		},
-		TaskContextTransfer: func(ctx context.Context, d *baton.Delivery, context *v1.TaskContextTransfer) error {
-			receipt, err := bob.Complete(ctx, d) // checks the context's digest
+		Offer: func(ctx context.Context, offer *baton.Offer) error {
+			takeover, err := offer.Accept(ctx, nil) // waits for the context
 			if err != nil {
 				return err
 			}
-			fmt.Println("mine now:", receipt.GetTaskId(), "at epoch", receipt.GetEpoch())
-			return nil
+			task, err := takeover.Complete(ctx) // checks the context's digest
+			if err != nil {
+				return err
+			}
+			fmt.Println("mine now:", task.TaskID, "at epoch", task.Epoch)
+			_, err = task.Finish(ctx, map[string]any{"cause": "a loose cable"}, "")
+			return err
 		},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
 }
+
+func ExampleAgent_HandOver() {
+	var alice *baton.Agent
+	goals, err := baton.JSONSection("goals", []string{"find the cause"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	request := &v1.HandoffRequest{TaskType: "support-ticket", InitialContextSummary: "Router drops the line every evening."}
+	done, err := alice.HandOver(context.Background(), "bob", "ticket-1", 1, request, goals)
+	var failed *baton.HandoffFailedError
+	switch {
+	case errors.As(err, &failed):
+		fmt.Println("still mine:", failed.Reason, failed.Rejections)
+	case err != nil:
+		log.Fatal(err)
+	default:
+		fmt.Println("now of", done.OwnerID, "at epoch", done.Epoch)
+	}
+}
+
+// After a restart: what an earlier process of this agent left.
+func ExampleAgent_OwnedTasks() {
+	var alice *baton.Agent
+	ctx := context.Background()
+	for task, err := range alice.OwnedTasks(ctx) {
+		switch {
+		case err != nil:
+			log.Fatal(err)
+		case task.HandoffID != "":
+			done, err := alice.ResumeHandOver(ctx, task.HandoffID, contextOf(task.TaskID)...)
+			fmt.Println(done, err)
+		default:
+			fmt.Println("to go on with:", task.TaskID)
+		}
+	}
+}
+
+// contextOf is what the agent keeps of a task.
+func contextOf(string) []*v1.ContextSection { return nil }
 
 func ExampleError() {
 	var agent *baton.Agent

@@ -18,12 +18,17 @@ const resignAfter = time.Second
 
 // Send signs and sends a payload of baton.v1, and waits for the broker's receipt, whose signature it checks. When the
 // session breaks it sends the same envelope again on the next one, so that the message is taken once, for as long as ctx
-// allows. It fails with an Error if the broker refuses, with a VerificationError if the receipt is not the broker's.
+// allows. It fails with an Error if the broker refuses, with a VerificationError if the receipt is not the broker's. What
+// is over a limit of the schema is refused with the broker's reason, for example PAYLOAD_TOO_LARGE, and not sent.
 func (a *Agent) Send(ctx context.Context, receiverID string, about About, payload proto.Message) (*v1.Receipt, error) {
 	envelope, err := NewEnvelope(a.options.AgentID, receiverID, about, payload)
 	if err != nil {
 		return nil, err
 	}
+	return a.signAndSend(ctx, envelope)
+}
+
+func (a *Agent) signAndSend(ctx context.Context, envelope *v1.Envelope) (*v1.Receipt, error) {
 	made := time.Now()
 	SignEnvelope(envelope, a.options.KeyID, a.options.Key)
 	receipt, err := a.SendEnvelope(ctx, envelope)
@@ -42,12 +47,19 @@ func (a *Agent) Send(ctx context.Context, receiverID string, about About, payloa
 // SendEnvelope sends an envelope as it is: one that was made by NewEnvelope and SignEnvelope, perhaps before. As Send; the
 // same envelope again gives the first receipt again.
 func (a *Agent) SendEnvelope(ctx context.Context, envelope *v1.Envelope) (*v1.Receipt, error) {
+	if err := checkSize(envelope); err != nil {
+		return nil, err
+	}
+	return a.sendUntilAnswered(ctx, envelope)
+}
+
+func (a *Agent) sendUntilAnswered(ctx context.Context, envelope *v1.Envelope) (*v1.Receipt, error) {
 	for {
 		s, err := a.current(ctx)
 		if err != nil {
 			return nil, err
 		}
-		answer, err := s.ask(ctx, &v1.ConnectRequest{Request: &v1.ConnectRequest_Envelope{Envelope: envelope}})
+		answer, err := s.ask(ctx, frameOf(envelope))
 		var refused *Error
 		switch {
 		case err == nil:

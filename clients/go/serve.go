@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -30,10 +29,25 @@ type HandlerFunc func(ctx context.Context, delivery *Delivery) error
 // Handle calls it.
 func (f HandlerFunc) Handle(ctx context.Context, delivery *Delivery) error { return f(ctx, delivery) }
 
-// Handlers is a Handler with a function for each kind of message. A message that asks for something (HandoffRequest,
-// HandoffAccept, TaskContextTransfer, TaskRequest, TaskOffer, TaskAccept, Delegation, or a type that this version does not
-// know) and has no function is nacked as POISON, so that the broker keeps it as a dead letter; one that only tells something is acked.
+// Handlers is a Handler with a function for what this agent does, and one for each kind of message. What HandOver,
+// ResumeHandOver, Delegate or a function of Offer waits for goes there and not here. A function for a kind of message comes
+// before Offer and Context, and these before Other. What has no function:
+//
+//   - a HandoffRequest is rejected, as NO_SKILL;
+//   - a HandoffAccept or TaskContextTransfer, of a handoff that an earlier process of this agent began, comes again every
+//     two seconds while the handoff is open, so that ResumeHandOver or another process can go on with it, and is acked then;
+//   - a TaskRequest, TaskOffer, TaskAccept, Delegation, or a type that this version does not know, is nacked as POISON, so
+//     that the broker keeps it as a dead letter;
+//   - news are acked.
 type Handlers struct {
+	// Takes or rejects the handoffs that are offered to this agent, also those that an earlier process of it accepted. It
+	// returns after it has rejected, completed or failed the handoff; before that nil is an error. Its context ends, with
+	// a HandoffFailedError as its cause, when the handoff goes on without this agent.
+	Offer func(context.Context, *Offer) error
+	// Answers a candidate that has accepted, where no HandOver or ResumeHandOver of this process waits for it: it gives the
+	// context of the task. So a handoff goes on that was asked for by an earlier process.
+	Context func(context.Context, *WantedContext) ([]*v1.ContextSection, error)
+
 	HandoffRequest      func(context.Context, *Delivery, *v1.HandoffRequest) error
 	HandoffAccept       func(context.Context, *Delivery, *v1.HandoffAccept) error
 	HandoffReject       func(context.Context, *Delivery, *v1.HandoffReject) error
@@ -55,46 +69,70 @@ type Handlers struct {
 func (h Handlers) Handle(ctx context.Context, d *Delivery) error {
 	switch payload := d.Payload.(type) {
 	case *v1.HandoffRequest:
-		return one(ctx, h, d, h.HandoffRequest, payload, true)
+		if h.HandoffRequest == nil && h.Offer != nil {
+			return d.agent.offer(ctx, d, h.Offer)
+		}
+		return one(ctx, h, d, h.HandoffRequest, payload, refuse)
 	case *v1.HandoffAccept:
-		return one(ctx, h, d, h.HandoffAccept, payload, true)
+		if h.HandoffAccept == nil && h.Context != nil {
+			return d.agent.provideContext(ctx, d, h.Context)
+		}
+		return one(ctx, h, d, h.HandoffAccept, payload, leave)
 	case *v1.HandoffReject:
-		return one(ctx, h, d, h.HandoffReject, payload, false)
+		return one(ctx, h, d, h.HandoffReject, payload, news)
 	case *v1.HandoffCancel:
-		return one(ctx, h, d, h.HandoffCancel, payload, false)
+		return one(ctx, h, d, h.HandoffCancel, payload, news)
 	case *v1.TaskContextTransfer:
-		return one(ctx, h, d, h.TaskContextTransfer, payload, true)
+		if h.TaskContextTransfer == nil && h.Offer != nil {
+			return d.agent.offer(ctx, d, h.Offer)
+		}
+		return one(ctx, h, d, h.TaskContextTransfer, payload, leave)
 	case *v1.HandoffComplete:
-		return one(ctx, h, d, h.HandoffComplete, payload, false)
+		return one(ctx, h, d, h.HandoffComplete, payload, news)
 	case *v1.TaskStatusUpdate:
-		return one(ctx, h, d, h.TaskStatusUpdate, payload, false)
+		return one(ctx, h, d, h.TaskStatusUpdate, payload, news)
 	case *v1.ErrorNotification:
-		return one(ctx, h, d, h.ErrorNotification, payload, false)
+		return one(ctx, h, d, h.ErrorNotification, payload, news)
 	case *v1.TaskRequest:
-		return one(ctx, h, d, h.TaskRequest, payload, true)
+		return one(ctx, h, d, h.TaskRequest, payload, poison)
 	case *v1.TaskOffer:
-		return one(ctx, h, d, h.TaskOffer, payload, true)
+		return one(ctx, h, d, h.TaskOffer, payload, poison)
 	case *v1.TaskAccept:
-		return one(ctx, h, d, h.TaskAccept, payload, true)
+		return one(ctx, h, d, h.TaskAccept, payload, poison)
 	case *v1.Delegation:
-		return one(ctx, h, d, h.Delegation, payload, true)
+		return one(ctx, h, d, h.Delegation, payload, poison)
 	case *v1.Info:
-		return one(ctx, h, d, h.Info, payload, false)
+		return one(ctx, h, d, h.Info, payload, news)
 	}
-	return one[any](ctx, h, d, nil, nil, true)
+	return one[any](ctx, h, d, nil, nil, poison)
 }
 
-func one[P any](ctx context.Context, h Handlers, d *Delivery, f func(context.Context, *Delivery, P) error, payload P, asks bool) error {
+func one[P any](
+	ctx context.Context, h Handlers, d *Delivery, f func(context.Context, *Delivery, P) error, payload P, otherwise func(context.Context, *Delivery) error,
+) error {
 	switch {
 	case f != nil:
 		return f(ctx, d, payload)
 	case h.Other != nil:
 		return h.Other(ctx, d)
-	case asks:
-		return Poison(fmt.Errorf("this agent has no handler for %s", d.Envelope.GetMessageType()))
 	}
-	return nil
+	return otherwise(ctx, d)
 }
+
+// What becomes of a message that no function is for.
+
+func news(context.Context, *Delivery) error { return nil }
+
+func poison(_ context.Context, d *Delivery) error {
+	return Poison(fmt.Errorf("this agent has no handler for %s", d.Envelope.GetMessageType()))
+}
+
+func refuse(ctx context.Context, d *Delivery) error {
+	_, err := d.agent.Reject(ctx, d, v1.RejectReason_REJECT_REASON_NO_SKILL, "this agent takes no handoffs")
+	return err
+}
+
+func leave(ctx context.Context, d *Delivery) error { return d.agent.unclaimed(ctx, d) }
 
 type nackError struct {
 	error
@@ -127,7 +165,7 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 	defer a.serving.Unlock()
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
-	jobs := &jobs{running: map[string]*Delivery{}, done: map[string]bool{}}
+	jobs := newJobs()
 	for {
 		d, err := a.Receive(ctx)
 		if err != nil {
@@ -137,12 +175,16 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 			}
 			return err
 		}
-		switch jobs.begin(d) {
+		switch state, running := jobs.again(d); state {
 		case jobNew:
+			jobs.begin(d)
 			jobs.wait.Go(func() { jobs.end(d, a.handle(work, handler, d)) })
 		case jobRunning: // from now on this is the handing-out to acknowledge
+			if running.renew(d) {
+				jobs.wait.Go(func() { a.settle(running, nil) })
+			}
 		case jobDone:
-			a.settle(d, nil)
+			jobs.wait.Go(func() { a.settle(d, nil) })
 		}
 	}
 }
@@ -151,14 +193,11 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 func (a *Agent) stopServing(jobs *jobs, stop context.CancelCauseFunc) {
 	ctx, cancel := context.WithTimeout(a.life, a.options.StopTimeout)
 	defer cancel()
-	a.mu.Lock()
-	a.taking = false
-	a.mu.Unlock()
-	_ = a.SetCredit(ctx, 0)
+	// Handlers at work may wait for mail, which goes on to come to their conversations.
+	_ = a.wantMail(ctx, func() { a.taking = false })
 	for {
 		select {
-		case entry := <-a.inbox:
-			d := &Delivery{agent: a, id: entry.delivery.GetDeliveryId(), from: entry.session}
+		case d := <-a.mail:
 			_ = d.Nack(ctx, v1.NackCause_NACK_CAUSE_SHUTDOWN, 0, "the agent stops")
 			continue
 		default:
@@ -184,10 +223,16 @@ var errHandlerTimeout = errors.New("baton: the handler took too long")
 
 // handle runs the handler and acknowledges. It tells whether the delivery was taken.
 func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool {
-	ctx, cancel := context.WithTimeoutCause(work, a.options.HandlerTimeout, errHandlerTimeout)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(work)
+	defer cancel(nil)
+	limit := time.AfterFunc(a.options.HandlerTimeout, func() {
+		if d.outcome() == open {
+			cancel(errHandlerTimeout)
+		}
+	})
+	defer limit.Stop()
 	result := make(chan error, 1)
-	go func() { result <- guarded(ctx, handler, d) }()
+	go func() { result <- a.guarded(func() error { return handler.Handle(ctx, d) }) }()
 	for {
 		_, from := d.handle()
 		wait := max(from.welcome.GetAckWait().AsDuration()/2, 10*time.Millisecond)
@@ -241,6 +286,9 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 		err = d.Ack(ctx)
 	case errors.Is(result, errStopped):
 		err = d.Nack(ctx, v1.NackCause_NACK_CAUSE_SHUTDOWN, 0, "the agent stops")
+	case errors.As(result, &nack) && nack.cause == v1.NackCause_NACK_CAUSE_SHUTDOWN:
+		log.Debug("a message waits", "cause", result)
+		err = d.Nack(ctx, nack.cause, nack.retryAfter, result.Error())
 	case errors.As(result, &nack):
 		log.Warn("a message was not taken", "error", result)
 		err = d.Nack(ctx, nack.cause, nack.retryAfter, result.Error())
@@ -258,66 +306,15 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 }
 
 // guarded makes an error of a panic.
-func guarded(ctx context.Context, handler Handler, d *Delivery) (err error) {
+func (a *Agent) guarded(handle func() error) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {
-			d.agent.options.Logger.Error("a handler panicked", "panic", panicked, "stack", string(debug.Stack()))
+			a.options.Logger.Error("a handler panicked", "panic", panicked, "stack", string(debug.Stack()))
 			err = fmt.Errorf("baton: a handler panicked: %v", panicked)
 		}
 	}()
-	return handler.Handle(ctx, d)
+	return handle()
 }
-
-type jobState int
-
-const (
-	jobNew jobState = iota
-	jobRunning
-	jobDone
-)
-
-// jobs knows the messages that are in work, and those that were taken lately.
-type jobs struct {
-	wait    sync.WaitGroup
-	mu      sync.Mutex
-	running map[string]*Delivery
-	done    map[string]bool
-	order   []string
-}
-
-func (j *jobs) begin(d *Delivery) jobState {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	id := jobID(d)
-	if running := j.running[id]; running != nil {
-		running.renew(d)
-		return jobRunning
-	}
-	if j.done[id] {
-		return jobDone
-	}
-	j.running[id] = d
-	return jobNew
-}
-
-func (j *jobs) end(d *Delivery, taken bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	id := jobID(d)
-	delete(j.running, id)
-	if !taken {
-		return
-	}
-	j.done[id] = true
-	j.order = append(j.order, id)
-	if len(j.order) > rememberedMax {
-		delete(j.done, j.order[0])
-		j.order = j.order[1:]
-	}
-}
-
-// jobID tells handings-out of one message apart from those of a request that was redriven, which is another handoff.
-func jobID(d *Delivery) string { return d.Envelope.GetMessageId() + " " + d.HandoffID }
 
 func durationOf(span time.Duration) *durationpb.Duration {
 	if span == 0 {

@@ -33,10 +33,16 @@ type session struct {
 	end     context.CancelCauseFunc
 
 	mu      sync.Mutex
-	answers map[uint64]chan *v1.ConnectResponse
+	answers map[uint64]*question
 	next    uint64
 	leaving bool // told to go away: asks nothing new
 	wait    time.Duration
+}
+
+// question is a frame that has no answer yet.
+type question struct {
+	answer chan *v1.ConnectResponse
+	bytes  int
 }
 
 type inboxEntry struct {
@@ -69,7 +75,7 @@ func (a *Agent) open(ctx context.Context) (*session, error) {
 	}
 	s := &session{
 		stream: stream, welcome: first.GetWelcome(), frames: make(chan *v1.ConnectRequest),
-		ended: ended, end: end, answers: map[uint64]chan *v1.ConnectResponse{},
+		ended: ended, end: end, answers: map[uint64]*question{},
 	}
 	a.running.Go(s.write)
 	a.running.Go(func() { s.read(a) })
@@ -177,6 +183,7 @@ func (a *Agent) current(ctx context.Context) (*session, error) {
 // ask sends a frame and waits for its answer. It fails with errSessionEnded when the session ends before.
 func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.ConnectResponse, error) {
 	answer := make(chan *v1.ConnectResponse, 1)
+	bytes := proto.Size(request)
 	s.mu.Lock()
 	if s.leaving {
 		s.mu.Unlock()
@@ -184,7 +191,7 @@ func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.Conn
 	}
 	s.next++
 	id := s.next
-	s.answers[id] = answer
+	s.answers[id] = &question{answer, bytes}
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -256,6 +263,9 @@ func (s *session) read(a *Agent) {
 		frame, err := s.stream.Recv()
 		if err != nil {
 			s.leave(0)
+			if status.Code(err) == codes.OutOfRange {
+				s.blameLargest(err)
+			}
 			if errors.Is(err, io.EOF) {
 				err = errors.New("the broker closed it")
 			}
@@ -277,6 +287,27 @@ func (s *session) read(a *Agent) {
 	}
 }
 
+// blameLargest refuses the largest frame without an answer, where the broker has ended the session over a frame that is too
+// large for it. Were it sent again, it would end the next one.
+func (s *session) blameLargest(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var largest *question
+	for _, one := range s.answers {
+		if largest == nil || one.bytes > largest.bytes {
+			largest = one
+		}
+	}
+	if largest == nil {
+		return
+	}
+	refusal := &v1.ConnectResponse{Response: &v1.ConnectResponse_Error{Error: status.Convert(err).Proto()}}
+	select {
+	case largest.answer <- refusal:
+	default: // it has its answer
+	}
+}
+
 func (s *session) leave(wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,11 +323,11 @@ func (s *session) reconnectAfter() time.Duration {
 
 func (s *session) answered(a *Agent, frame *v1.ConnectResponse) {
 	s.mu.Lock()
-	answer := s.answers[frame.GetRequestId()]
+	asked := s.answers[frame.GetRequestId()]
 	s.mu.Unlock()
-	if answer != nil {
+	if asked != nil {
 		select {
-		case answer <- frame:
+		case asked.answer <- frame:
 		default: // a second answer to one question
 		}
 	} else if refused := frame.GetError(); refused != nil {

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 
 	baton "github.com/baton-broker/baton/clients/go"
@@ -69,7 +68,7 @@ func run(ctx context.Context, arguments []string) error {
 		return agent.Serve(ctx, passing(agent, argument))
 	case "reject":
 		say("ready", facts{})
-		return agent.Serve(ctx, rejecting(agent, argument))
+		return agent.Serve(ctx, rejecting(argument))
 	case "audit":
 		return audit(ctx, agent, argument)
 	}
@@ -77,49 +76,34 @@ func run(ctx context.Context, arguments []string) error {
 }
 
 func passing(agent *baton.Agent, next string) baton.Handlers {
-	var contexts sync.Map // of what is handed on, by task id
-	return baton.Handlers{
-		HandoffRequest: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffRequest) error {
-			_, err := agent.Accept(ctx, d, nil)
+	return baton.Handlers{Offer: func(ctx context.Context, offer *baton.Offer) error {
+		takeover, err := offer.Accept(ctx, nil)
+		if err != nil {
 			return err
-		},
-		TaskContextTransfer: func(ctx context.Context, d *baton.Delivery, transfer *v1.TaskContextTransfer) error {
-			receipt, err := agent.Complete(ctx, d)
-			if err != nil {
-				return err
-			}
-			digest := hex.EncodeToString(baton.ContextDigest(transfer.GetSections()))
-			say("taken", facts{"sender": d.Envelope.GetSenderId(), "epoch": receipt.GetEpoch(), "digest": digest})
-			contexts.Store(receipt.GetTaskId(), transfer.GetSections())
-			request := &v1.HandoffRequest{TaskType: "relay", InitialContextSummary: "handed on by " + agent.ID()}
-			_, err = agent.RequestHandoff(ctx, next, receipt.GetTaskId(), receipt.GetEpoch(), request)
+		}
+		task, err := takeover.Complete(ctx)
+		if err != nil {
 			return err
-		},
-		HandoffAccept: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffAccept) error {
-			sections, ok := contexts.Load(d.Envelope.GetTaskId())
-			if !ok {
-				return baton.Poison(errors.New("the task is not here"))
-			}
-			_, err := agent.SendContext(ctx, d, sections.([]*v1.ContextSection)...)
-			return err
-		},
-		HandoffComplete: func(_ context.Context, d *baton.Delivery, _ *v1.HandoffComplete) error {
-			say("handed", facts{"receiver": d.Envelope.GetSenderId(), "epoch": d.Envelope.GetEpoch() + 1})
-			return nil
-		},
-	}
+		}
+		digest := hex.EncodeToString(baton.ContextDigest(takeover.Sections))
+		say("taken", facts{"sender": offer.SenderID, "epoch": task.Epoch, "digest": digest})
+		request := &v1.HandoffRequest{TaskType: "relay", InitialContextSummary: "handed on by " + agent.ID()}
+		done, err := task.HandOver(ctx, next, request, takeover.Sections...)
+		if err == nil {
+			say("handed", facts{"receiver": done.OwnerID, "epoch": done.Epoch})
+		}
+		return err
+	}}
 }
 
-func rejecting(agent *baton.Agent, why string) baton.Handlers {
-	return baton.Handlers{
-		HandoffRequest: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffRequest) error {
-			_, err := agent.Reject(ctx, d, v1.RejectReason_REJECT_REASON_OVERLOADED, why)
-			if err == nil {
-				say("rejected", facts{"sender": d.Envelope.GetSenderId(), "epoch": d.Envelope.GetEpoch()})
-			}
-			return err
-		},
-	}
+func rejecting(why string) baton.Handlers {
+	return baton.Handlers{Offer: func(ctx context.Context, offer *baton.Offer) error {
+		err := offer.Reject(ctx, &v1.HandoffReject{Reason: v1.RejectReason_REJECT_REASON_OVERLOADED, ReasonText: why})
+		if err == nil {
+			say("rejected", facts{"sender": offer.SenderID, "epoch": offer.Epoch})
+		}
+		return err
+	}}
 }
 
 func audit(ctx context.Context, agent *baton.Agent, taskID string) error {

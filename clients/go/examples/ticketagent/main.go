@@ -15,7 +15,6 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -85,47 +84,42 @@ func connect(ctx context.Context, server, ca, id, keyFile string) (*baton.Agent,
 	})
 }
 
-// serve takes every ticket, and hands it on if there is somebody to take it then.
+// serve takes every ticket, and hands it on if there is an agent to take it then. Tickets of an earlier run are gone on with.
 func serve(ctx context.Context, agent *baton.Agent, then string) error {
-	fmt.Println(agent.ID() + ": waiting for tickets")
-	var contexts sync.Map // of the tickets that are handed on, by task id
-	return agent.Serve(ctx, baton.Handlers{
-		HandoffRequest: func(ctx context.Context, d *baton.Delivery, request *v1.HandoffRequest) error {
-			fmt.Printf("%s: %s asks: %s\n", d.Envelope.GetTaskId(), d.Envelope.GetSenderId(), request.GetInitialContextSummary())
-			_, err := agent.Accept(ctx, d, nil)
+	for task, err := range agent.OwnedTasks(ctx) {
+		if err != nil {
 			return err
-		},
-		TaskContextTransfer: func(ctx context.Context, d *baton.Delivery, transfer *v1.TaskContextTransfer) error {
-			receipt, err := agent.Complete(ctx, d)
+		}
+		fmt.Printf("%s: still here, at epoch %d\n", task.TaskID, task.Epoch)
+	}
+	fmt.Println(agent.ID() + ": waiting for tickets")
+	return agent.Serve(ctx, baton.Handlers{
+		Offer: func(ctx context.Context, offer *baton.Offer) error {
+			fmt.Printf("%s: %s asks: %s\n", offer.TaskID, offer.SenderID, offer.Request.GetInitialContextSummary())
+			takeover, err := offer.Accept(ctx, nil)
 			if err != nil {
 				return err
 			}
-			sender := d.Envelope.GetSenderId()
+			task, err := takeover.Complete(ctx)
+			if err != nil {
+				return err
+			}
 			fmt.Printf("%s: taken over from %s at epoch %d, with %d sections\n",
-				receipt.GetTaskId(), sender, receipt.GetEpoch(), len(transfer.GetSections()))
+				task.TaskID, offer.SenderID, task.Epoch, len(takeover.Sections))
 			if then == "" {
 				return nil
 			}
-			contexts.Store(receipt.GetTaskId(), transfer.GetSections())
 			request := &v1.HandoffRequest{TaskType: "support-ticket", InitialContextSummary: "handed on by " + agent.ID()}
-			_, err = agent.RequestHandoff(ctx, then, receipt.GetTaskId(), receipt.GetEpoch(), request)
-			return err
-		},
-		HandoffAccept: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffAccept) error {
-			sections, ok := contexts.Load(d.Envelope.GetTaskId())
-			if !ok {
-				return baton.Poison(errors.New("the ticket is not here"))
+			done, err := task.HandOver(ctx, then, request, takeover.Sections...)
+			var failed *baton.HandoffFailedError
+			switch {
+			case errors.As(err, &failed):
+				fmt.Printf("%s: stays here: %s\n", task.TaskID, failed.Message)
+				return nil
+			case err != nil:
+				return err
 			}
-			_, err := agent.SendContext(ctx, d, sections.([]*v1.ContextSection)...)
-			return err
-		},
-		HandoffComplete: func(_ context.Context, d *baton.Delivery, _ *v1.HandoffComplete) error {
-			contexts.Delete(d.Envelope.GetTaskId())
-			fmt.Printf("%s: handed on to %s\n", d.Envelope.GetTaskId(), d.Envelope.GetSenderId())
-			return nil
-		},
-		ErrorNotification: func(_ context.Context, d *baton.Delivery, problem *v1.ErrorNotification) error {
-			fmt.Printf("%s: %s\n", d.Envelope.GetTaskId(), problem.GetErrorMessage())
+			fmt.Printf("%s: handed on to %s\n", task.TaskID, done.OwnerID)
 			return nil
 		},
 	})
@@ -133,37 +127,16 @@ func serve(ctx context.Context, agent *baton.Agent, then string) error {
 
 // offer hands one ticket over.
 func offer(ctx context.Context, agent *baton.Agent, to, task, title string) error {
-	ctx, done := context.WithCancelCause(ctx)
-	defer done(nil)
 	description, err := baton.JSONSection("task_description", map[string]string{"title": title, "customer": "4711"})
 	if err != nil {
 		return err
 	}
+	fmt.Printf("%s: offered to %s\n", task, to)
 	request := &v1.HandoffRequest{TaskType: "support-ticket", InitialContextSummary: title}
-	receipt, err := agent.RequestHandoff(ctx, to, task, 1, request)
+	done, err := agent.HandOver(ctx, to, task, 1, request, description)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: offered to %s, handoff %s\n", task, to, receipt.GetHandoffId())
-	err = agent.Serve(ctx, baton.Handlers{
-		HandoffAccept: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffAccept) error {
-			_, err := agent.SendContext(ctx, d, description)
-			return err
-		},
-		HandoffComplete: func(_ context.Context, d *baton.Delivery, complete *v1.HandoffComplete) error {
-			if complete.GetOutcome() == v1.HandoffOutcome_HANDOFF_OUTCOME_SUCCESS {
-				fmt.Printf("%s: handed over to %s\n", task, d.Envelope.GetSenderId())
-				done(nil)
-			}
-			return nil
-		},
-		ErrorNotification: func(_ context.Context, _ *baton.Delivery, problem *v1.ErrorNotification) error {
-			done(errors.New("not handed over: " + problem.GetErrorMessage()))
-			return nil
-		},
-	})
-	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
-		return cause
-	}
-	return err
+	fmt.Printf("%s: handed over to %s\n", task, done.OwnerID)
+	return nil
 }

@@ -4,7 +4,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/ed25519"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -37,6 +36,8 @@ type command struct {
 	As               string                     `json:"as"`
 	To               string                     `json:"to"`
 	Text             string                     `json:"text"`
+	Bytes            int                        `json:"bytes"`
+	HandoffID        string                     `json:"handoff_id"`
 	TaskID           string                     `json:"task_id"`
 	Epoch            uint64                     `json:"epoch"`
 	TaskType         string                     `json:"task_type"`
@@ -45,15 +46,8 @@ type command struct {
 
 type event map[string]any
 
-// asked is a handoff that this agent has asked for.
-type asked struct {
-	command  command
-	sections []*v1.ContextSection
-}
-
 type harness struct {
 	agent   *baton.Agent
-	key     ed25519.PrivateKey
 	stop    context.CancelFunc
 	stopped chan struct{}
 	out     sync.Mutex
@@ -61,7 +55,6 @@ type harness struct {
 	mu       sync.Mutex
 	how      map[string]string
 	released chan struct{}
-	asked    map[string]asked
 }
 
 func main() {
@@ -71,7 +64,6 @@ func main() {
 		stopped:  make(chan struct{}),
 		how:      map[string]string{},
 		released: make(chan struct{}),
-		asked:    map[string]asked{},
 	}
 	h.say(event{"event": "hello", "protocol": 1, "language": "go", "library": "github.com/baton-broker/baton/clients/go"})
 	lines := bufio.NewScanner(os.Stdin)
@@ -100,16 +92,10 @@ func (h *harness) obey(c command) {
 		h.released = make(chan struct{})
 		h.mu.Unlock()
 		h.answer(c, nil, nil)
-	case "send":
+	case "send", "hand_over", "resume", "delegate", "owned_tasks":
 		go func() {
-			receipt, err := h.agent.Send(context.Background(), c.To, baton.About{}, &v1.Info{Text: c.Text})
-			h.answer(c, event{"message_id": receipt.GetMessageId()}, err)
-		}()
-	case "hand_over":
-		go func() {
-			if err := h.handOver(c); err != nil {
-				h.answer(c, nil, err)
-			}
+			facts, err := h.call(c)
+			h.answer(c, facts, err)
 		}()
 	case "close":
 		go func() {
@@ -131,7 +117,6 @@ func (h *harness) connect(c command) error {
 	if err != nil {
 		return err
 	}
-	h.key = key
 	h.agent, err = baton.Connect(context.Background(), baton.Options{
 		Target: c.Server, AgentID: c.AgentID, Key: key, KeyID: c.KeyID, RootCAs: roots, Credit: c.Credit,
 		HandlerTimeout: time.Duration(c.HandlerTimeoutMS) * time.Millisecond,
@@ -144,7 +129,7 @@ func (h *harness) connect(c command) error {
 	h.stop = stop
 	go func() {
 		defer close(h.stopped)
-		if err := h.agent.Serve(ctx, h.handlers()); err != nil {
+		if err := h.agent.Serve(ctx, h.handlers(c.Context)); err != nil {
 			ended := account(err)
 			ended["event"] = "ended"
 			h.say(ended)
@@ -153,100 +138,108 @@ func (h *harness) connect(c command) error {
 	return nil
 }
 
-func (h *harness) handlers() baton.Handlers {
-	return baton.Handlers{
-		Info: func(_ context.Context, d *baton.Delivery, _ *v1.Info) error {
-			_, err := h.does("Info", d)
-			return err
-		},
-		HandoffRequest: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffRequest) error {
-			told, err := h.does("HandoffRequest", d)
-			if err != nil {
-				return err
-			}
-			if told == "reject" {
-				_, err = h.agent.Reject(ctx, d, v1.RejectReason_REJECT_REASON_NO_SKILL, "told to reject")
-				return err
-			}
-			_, err = h.agent.Accept(ctx, d, nil)
-			return err
-		},
-		TaskContextTransfer: func(ctx context.Context, d *baton.Delivery, _ *v1.TaskContextTransfer) error {
-			receipt, err := h.agent.Complete(ctx, d)
-			if err == nil {
-				h.say(event{
-					"event": "owned", "task_id": receipt.GetTaskId(), "handoff_id": d.HandoffID, "epoch": receipt.GetEpoch(),
-				})
-			}
-			return err
-		},
-		HandoffAccept: func(ctx context.Context, d *baton.Delivery, _ *v1.HandoffAccept) error {
-			h.mu.Lock()
-			sections := h.asked[d.HandoffID].sections
-			h.mu.Unlock()
-			_, err := h.agent.SendContext(ctx, d, sections...)
-			return err
-		},
-		HandoffComplete: func(_ context.Context, d *baton.Delivery, _ *v1.HandoffComplete) error {
-			if a, ok := h.settled(d.HandoffID); ok {
-				h.answer(a.command, event{"owner_id": d.Envelope.GetSenderId(), "epoch": d.Envelope.GetEpoch() + 1}, nil)
-			}
-			return nil
-		},
-		ErrorNotification: func(_ context.Context, d *baton.Delivery, told *v1.ErrorNotification) error {
-			if a, ok := h.settled(d.HandoffID); ok {
-				reason := strings.TrimPrefix(told.GetErrorCode().String(), "ERROR_CODE_")
-				h.say(event{
-					"event": "failed", "id": a.command.ID, "kind": "handoff_failed", "reason": reason,
-					"message": told.GetErrorMessage(),
-				})
-			}
-			return nil
-		},
+// handlers are with a context provider where there is a context to provide.
+func (h *harness) handlers(given map[string]json.RawMessage) baton.Handlers {
+	handlers := baton.Handlers{Info: h.info, Offer: h.offer}
+	if given != nil {
+		handlers.Context = func(context.Context, *baton.WantedContext) ([]*v1.ContextSection, error) {
+			return sectionsOf(given)
+		}
 	}
+	return handlers
 }
 
-// handOver asks; the handlers do the rest.
-func (h *harness) handOver(c command) error {
-	var sections []*v1.ContextSection
-	for name, value := range c.Context {
-		section, err := baton.JSONSection(name, value)
-		if err != nil {
-			return err
-		}
-		sections = append(sections, section)
-	}
-	about := baton.About{TaskID: c.TaskID, Epoch: c.Epoch}
-	envelope, err := baton.NewEnvelope(h.agent.ID(), c.To, about, &v1.HandoffRequest{TaskType: c.TaskType})
+func (h *harness) info(_ context.Context, d *baton.Delivery, _ *v1.Info) error {
+	_, err := h.does("Info", event{"message_id": d.Envelope.GetMessageId(), "sender_id": d.Envelope.GetSenderId()})
+	return err
+}
+
+func (h *harness) offer(ctx context.Context, offer *baton.Offer) error {
+	facts := event{"sender_id": offer.SenderID, "task_id": offer.TaskID, "handoff_id": offer.HandoffID}
+	told, err := h.does("HandoffRequest", facts)
 	if err != nil {
 		return err
 	}
-	baton.SignEnvelope(envelope, "k1", h.key)
-	// Known before it is sent: the answer may be quicker than the receipt.
-	h.mu.Lock()
-	h.asked[envelope.GetMessageId()] = asked{c, sections}
-	h.mu.Unlock()
-	if _, err = h.agent.SendEnvelope(context.Background(), envelope); err != nil {
-		h.settled(envelope.GetMessageId())
+	if told == "reject" {
+		reject := &v1.HandoffReject{Reason: v1.RejectReason_REJECT_REASON_NO_SKILL, ReasonText: "told to reject"}
+		return offer.Reject(ctx, reject)
+	}
+	takeover, err := offer.Accept(ctx, nil)
+	if err != nil {
+		return err
+	}
+	task, err := takeover.Complete(ctx)
+	if err == nil {
+		h.say(event{"event": "owned", "task_id": task.TaskID, "handoff_id": offer.HandoffID, "epoch": task.Epoch})
 	}
 	return err
 }
 
-func (h *harness) settled(handoffID string) (asked, bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	a, ok := h.asked[handoffID]
-	delete(h.asked, handoffID)
-	return a, ok
+// call does what may take its time.
+func (h *harness) call(c command) (event, error) {
+	ctx := context.Background()
+	sections, err := sectionsOf(c.Context)
+	if err != nil {
+		return nil, err
+	}
+	request := &v1.HandoffRequest{TaskType: c.TaskType}
+	switch c.Command {
+	case "hand_over":
+		return handedOver(h.agent.HandOver(ctx, c.To, c.TaskID, c.Epoch, request, sections...))
+	case "resume":
+		return handedOver(h.agent.ResumeHandOver(ctx, c.HandoffID, sections...))
+	case "delegate":
+		outcome, err := h.agent.Delegate(ctx, c.To, c.TaskID, c.Epoch, request, sections...)
+		if err != nil {
+			return nil, err
+		}
+		status := strings.TrimPrefix(outcome.Status.String(), "TASK_STATUS_")
+		return event{"epoch": outcome.Epoch, "status": status, "result": outcome.Result}, nil
+	case "owned_tasks":
+		tasks := []event{}
+		for task, err := range h.agent.OwnedTasks(ctx) {
+			if err != nil {
+				return nil, err
+			}
+			tasks = append(tasks, event{"task_id": task.TaskID, "epoch": task.Epoch, "handoff_id": task.HandoffID})
+		}
+		return event{"tasks": tasks}, nil
+	}
+	text := c.Text
+	if c.Bytes > 0 {
+		text = strings.Repeat("x", c.Bytes)
+	}
+	receipt, err := h.agent.Send(ctx, c.To, baton.About{}, &v1.Info{Text: text})
+	return event{"message_id": receipt.GetMessageId()}, err
+}
+
+func handedOver(done *baton.HandedOver, err error) (event, error) {
+	if err != nil {
+		return nil, err
+	}
+	return event{"owner_id": done.OwnerID, "epoch": done.Epoch}, nil
+}
+
+func sectionsOf(values map[string]json.RawMessage) ([]*v1.ContextSection, error) {
+	var sections []*v1.ContextSection
+	for name, value := range values {
+		section, err := baton.JSONSection(name, value)
+		if err != nil {
+			return nil, err
+		}
+		sections = append(sections, section)
+	}
+	return sections, nil
 }
 
 // does says that a handler of this kind has a message, and does what it was told to; the rest of it is the caller's.
-func (h *harness) does(kind string, d *baton.Delivery) (string, error) {
-	// Before it says so: whoever hears of it may tell it otherwise at once.
+func (h *harness) does(kind string, facts event) (string, error) {
+	// Read before it is said, since the suite may tell it otherwise at once.
 	h.mu.Lock()
 	told, released := h.how[kind], h.released
 	h.mu.Unlock()
-	h.sayHandling(kind, d)
+	facts["event"], facts["type"] = "handling", kind
+	h.say(facts)
 	switch told {
 	case "throw":
 		return told, errors.New("told to throw")
@@ -258,13 +251,6 @@ func (h *harness) does(kind string, d *baton.Delivery) (string, error) {
 		<-released // whatever its context says
 	}
 	return told, nil
-}
-
-func (h *harness) sayHandling(kind string, d *baton.Delivery) {
-	h.say(event{
-		"event": "handling", "type": kind, "message_id": d.Envelope.GetMessageId(), "sender_id": d.Envelope.GetSenderId(),
-		"task_id": d.Envelope.GetTaskId(), "handoff_id": d.HandoffID, "attempt": d.Attempt,
-	})
 }
 
 func (h *harness) answer(c command, facts event, err error) {
@@ -295,11 +281,14 @@ func (h *harness) say(e event) {
 func account(err error) event {
 	var refused *baton.Error
 	var unverified *baton.VerificationError
+	var failed *baton.HandoffFailedError
 	var untrusted *tls.CertificateVerificationError
 	said := event{"kind": "other", "message": err.Error()}
 	switch {
 	case errors.As(err, &untrusted):
 		said["kind"] = "untrusted"
+	case errors.As(err, &failed):
+		said["kind"], said["reason"] = "handoff_failed", failed.Reason
 	case errors.As(err, &unverified):
 		said["kind"], said["reason"] = "unverified", unverified.Reason
 	case errors.As(err, &refused) && refused.Reason == "":

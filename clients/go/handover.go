@@ -1,0 +1,382 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+const tasksPerPage = 200
+
+// HandedOver is a task that has gone to another agent.
+type HandedOver struct {
+	// The handoff.
+	HandoffID string
+	// The task.
+	TaskID string
+	// Its owner now.
+	OwnerID string
+	// The epoch that began with it.
+	Epoch uint64
+	// The agents that did not take it before, in order.
+	Rejections []Rejection
+}
+
+// Rejection is a candidate that did not take a handoff.
+type Rejection struct {
+	// The candidate.
+	AgentID string
+	// Why.
+	Reason v1.RejectReason
+	// The same in words, if it said any.
+	Text string
+}
+
+func (r Rejection) String() string {
+	return r.AgentID + ": " + orElse(r.Text, strings.TrimPrefix(r.Reason.String(), "REJECT_REASON_"))
+}
+
+// Outcome is how a delegated task ended. The task is this agent's again.
+type Outcome struct {
+	// The task.
+	TaskID string
+	// The epoch that began with its return.
+	Epoch uint64
+	// COMPLETED, FAILED or CANCELED.
+	Status v1.TaskStatus
+	// What came out; empty if the delegate said nothing.
+	Result map[string]any
+	// The delegate's words.
+	Details string
+}
+
+// WantedContext is what a candidate that has accepted waits for. Handlers.Context gets it.
+type WantedContext struct {
+	// The handoff.
+	HandoffID string
+	// The task.
+	TaskID string
+	// The task's epoch, at this agent.
+	Epoch uint64
+	// The agent that accepted.
+	CandidateID string
+	// The sections that it wants; empty means all. Others are left out by themselves.
+	Sections []string
+}
+
+// HandOver hands a task over, all of it: asks, sends the context to the agent that accepts, waits for the end. It takes as
+// long as any handoff lasts, at most the request's whole timeout. A task that is new is made by it, at epoch 1.
+//
+// It fails with a HandoffFailedError if the task stays here, and with an Error if the broker does not take the request or
+// the context. When ctx ends before, the handoff goes on: ResumeHandOver joins it again, Cancel ends it, and its timeouts
+// end it otherwise. Mail is taken meanwhile also without Serve, which gets all other mail.
+func (a *Agent) HandOver(
+	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
+) (*HandedOver, error) {
+	if err := checkContext(sections); err != nil {
+		return nil, err
+	}
+	envelope, err := NewEnvelope(a.options.AgentID, receiverID, About{TaskID: taskID, Epoch: epoch}, request)
+	if err != nil {
+		return nil, err
+	}
+	// Known before it is sent: the answer may be quicker than the receipt.
+	mail, err := a.converse(ctx, ofHandoff(envelope.GetMessageId()), 0)
+	if err != nil {
+		return nil, err
+	}
+	defer mail.close()
+	if _, err := a.signAndSend(ctx, envelope); err != nil {
+		return nil, err
+	}
+	h := &handOver{agent: a, mail: mail, sections: sections}
+	h.HandoffID, h.TaskID, h.epoch = envelope.GetMessageId(), taskID, epoch
+	return h.follow(ctx)
+}
+
+// ResumeHandOver joins a handoff that an earlier process of this agent asked for, in whatever state it is, and returns or
+// fails exactly as HandOver does, also where the handoff has ended meanwhile. OwnedTasks says what handoffs are open.
+func (a *Agent) ResumeHandOver(
+	ctx context.Context, handoffID string, sections ...*v1.ContextSection,
+) (*HandedOver, error) {
+	if err := checkContext(sections); err != nil {
+		return nil, err
+	}
+	mail, err := a.converse(ctx, ofHandoff(handoffID), 0)
+	if err != nil {
+		return nil, err
+	}
+	defer mail.close()
+	// Asked for after the mail is waited for: what ended before shows here, and what ends later comes as mail.
+	handoff, err := a.GetHandoff(ctx, handoffID)
+	if err != nil {
+		return nil, err
+	}
+	if handoff.GetSenderId() != a.ID() {
+		return nil, fmt.Errorf("baton: handoff %s is not one that %s asked for", handoffID, a.ID())
+	}
+	h := &handOver{agent: a, mail: mail, sections: sections}
+	h.HandoffID, h.TaskID, h.epoch = handoffID, handoff.GetTaskId(), handoff.GetEpoch()
+	for _, offer := range handoff.GetOffers() {
+		if offer.GetOutcome() == v1.OfferOutcome_OFFER_OUTCOME_REJECTED {
+			h.rejected(Rejection{offer.GetCandidateId(), offer.GetRejectReason(), offer.GetReasonText()})
+		}
+	}
+	if isFinalState(handoff.GetState()) {
+		return h.ended(handoff)
+	}
+	return h.follow(ctx)
+}
+
+// Delegate lends a task and waits for what comes of it: HandOver with HANDOFF_MODE_DELEGATE, then the final status. With
+// that the task is this agent's again. It takes as long as the delegate takes; ctx bounds it. It fails as HandOver.
+//
+// A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and finds the task in
+// OwnedTasks then.
+func (a *Agent) Delegate(
+	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
+) (*Outcome, error) {
+	results, err := a.converse(ctx, ofTask(taskID), epoch)
+	if err != nil {
+		return nil, err
+	}
+	defer results.close()
+	lent := proto.CloneOf(request)
+	lent.Mode = v1.HandoffMode_HANDOFF_MODE_DELEGATE
+	if _, err := a.HandOver(ctx, receiverID, taskID, epoch, lent, sections...); err != nil {
+		return nil, err
+	}
+	l, err := results.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	update := l.Payload.(*v1.TaskStatusUpdate)
+	outcome := &Outcome{
+		TaskID: taskID, Epoch: l.Envelope.GetEpoch() + 1, Status: update.GetStatus(),
+		Result: update.GetResult().AsMap(), Details: update.GetDetails(),
+	}
+	l.finish(nil)
+	return outcome, nil
+}
+
+// handOver is a handoff as its sender lives through it.
+type handOver struct {
+	HandedOver
+	agent    *Agent
+	mail     *conversation
+	epoch    uint64
+	sections []*v1.ContextSection
+}
+
+// follow goes through the handoff to its end.
+func (h *handOver) follow(ctx context.Context) (*HandedOver, error) {
+	for {
+		l, err := h.mail.next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		sender := l.Envelope.GetSenderId()
+		switch payload := l.Payload.(type) {
+		case *v1.HandoffAccept:
+			done, err := h.giveContext(ctx, l)
+			if done != nil || err != nil {
+				return done, err
+			}
+			continue
+		case *v1.HandoffReject:
+			h.rejected(Rejection{sender, payload.GetReason(), payload.GetReasonText()})
+		case *v1.HandoffComplete:
+			if payload.GetOutcome() == v1.HandoffOutcome_HANDOFF_OUTCOME_SUCCESS {
+				l.finish(nil)
+				return h.completed(sender), nil
+			}
+		case *v1.ErrorNotification:
+			if payload.GetNextStep() == v1.NextStep_NEXT_STEP_KEEP_TASK {
+				l.finish(nil)
+				return nil, h.failed(codeOf(payload), payload.GetErrorMessage())
+			}
+		}
+		l.finish(nil)
+	}
+}
+
+// giveContext answers an accept. It returns a result if the handoff has ended.
+func (h *handOver) giveContext(ctx context.Context, accept *letter) (*HandedOver, error) {
+	err := h.agent.giveContext(ctx, accept.Delivery, h.sections)
+	if !HasGoneOn(err) {
+		accept.finish(err)
+		var again *nackError
+		if err == nil || errors.As(err, &again) {
+			return nil, context.Cause(ctx)
+		}
+		return nil, err
+	}
+	// Sent before, or over. If it is over its end may have been told to an earlier process.
+	handoff, err := h.agent.GetHandoff(ctx, h.HandoffID)
+	accept.finish(nil)
+	if err != nil {
+		return nil, err
+	}
+	if isFinalState(handoff.GetState()) {
+		return h.ended(handoff)
+	}
+	return nil, nil
+}
+
+func (h *handOver) completed(owner string) *HandedOver {
+	h.OwnerID, h.Epoch = owner, h.epoch+1
+	return &h.HandedOver
+}
+
+func (h *handOver) failed(reason, text string) error {
+	return &HandoffFailedError{HandoffID: h.HandoffID, Reason: reason, Message: text, Rejections: h.Rejections}
+}
+
+// ended is the result of a handoff in a final state.
+func (h *handOver) ended(handoff *v1.Handoff) (*HandedOver, error) {
+	if handoff.GetState() == v1.HandoffState_HANDOFF_STATE_COMPLETED {
+		return h.completed(handoff.GetCandidateId()), nil
+	}
+	return nil, h.failed(codeName(handoff.GetErrorCode()), handoff.GetErrorMessage())
+}
+
+// rejected remembers a rejection once: an earlier process may have left its message unacked.
+func (h *handOver) rejected(one Rejection) {
+	for _, known := range h.Rejections {
+		if known.AgentID == one.AgentID {
+			return
+		}
+	}
+	h.Rejections = append(h.Rejections, one)
+}
+
+// giveContext sends the context that an accept waits for. What the broker refuses for good ends the handoff: nobody could
+// take it over. It fails with a nackError where trying again may help.
+func (a *Agent) giveContext(ctx context.Context, accept *Delivery, sections []*v1.ContextSection) error {
+	_, err := a.SendContext(ctx, accept, sections...)
+	var refused *Error
+	switch {
+	case err == nil || HasGoneOn(err):
+		return err
+	case ctx.Err() != nil:
+		return later(0, "what would have sent the context has ended")
+	case !errors.As(err, &refused):
+		return err
+	case isPassing(err):
+		return &nackError{error: err, cause: v1.NackCause_NACK_CAUSE_SHUTDOWN, retryAfter: max(refused.RetryDelay, laterAfter)}
+	}
+	cancel := &v1.HandoffCancel{ReasonText: clipped("there is no context: " + err.Error())}
+	if _, failure := a.Reply(ctx, accept, cancel); failure != nil && !HasGoneOn(failure) {
+		return errors.Join(err, failure)
+	}
+	// The accept is answered.
+	if failure := accept.Ack(ctx); failure != nil {
+		a.options.Logger.Info("an acknowledgement was lost; the message comes again", "error", failure)
+	}
+	return err
+}
+
+// provideContext answers an accept that no HandOver waits for, by the handler that knows the task's context.
+func (a *Agent) provideContext(
+	ctx context.Context, accept *Delivery, provide func(context.Context, *WantedContext) ([]*v1.ContextSection, error),
+) error {
+	payload := accept.Payload.(*v1.HandoffAccept)
+	sections, err := provide(ctx, &WantedContext{
+		HandoffID: accept.HandoffID, TaskID: accept.Envelope.GetTaskId(), Epoch: accept.Envelope.GetEpoch(),
+		CandidateID: accept.Envelope.GetSenderId(), Sections: payload.GetWantedSections(),
+	})
+	if err != nil {
+		return err
+	}
+	return a.giveContext(ctx, accept, sections)
+}
+
+// OwnedTask is a task that this agent owns at this epoch. Once it has gone, what is said of it is refused with STALE_EPOCH.
+type OwnedTask struct {
+	// The task.
+	TaskID string
+	// The epoch since which it is this agent's.
+	Epoch uint64
+	// How it was doing.
+	Status v1.TaskStatus
+	// The handoff of it that was open, which ResumeHandOver joins; empty if there was none.
+	HandoffID string
+
+	agent *Agent
+}
+
+// OwnedTasks goes through every task that this agent owns and that is not final, newest first: what a process that starts
+// finds of the ones before it. It asks the broker page by page, and ends with an error if that fails.
+func (a *Agent) OwnedTasks(ctx context.Context) iter.Seq2[*OwnedTask, error] {
+	return func(yield func(*OwnedTask, error) bool) {
+		request := &v1.ListTasksRequest{OwnerId: a.ID(), PageSize: tasksPerPage, Statuses: []v1.TaskStatus{
+			v1.TaskStatus_TASK_STATUS_CREATED, v1.TaskStatus_TASK_STATUS_IN_PROGRESS,
+			v1.TaskStatus_TASK_STATUS_WAITING_FOR_INPUT,
+		}}
+		for {
+			page, err := call(ctx, a, a.tasks.ListTasks, request)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, task := range page.GetTasks() {
+				owned := &OwnedTask{task.GetTaskId(), task.GetEpoch(), task.GetStatus(), task.GetOpenHandoffId(), a}
+				if !isFinalStatus(task.GetStatus()) && !yield(owned, nil) {
+					return
+				}
+			}
+			if request.PageToken = page.GetNextPageToken(); request.GetPageToken() == "" {
+				return
+			}
+		}
+	}
+}
+
+// Report says how it is going, in words.
+func (t *OwnedTask) Report(ctx context.Context, details string) (*v1.Receipt, error) {
+	return t.Update(ctx, &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Details: details})
+}
+
+// Finish says that it is done, for good. The result, which must be what JSON can be, may be nil. That of a delegated task
+// goes to the delegator, who owns the task again.
+func (t *OwnedTask) Finish(ctx context.Context, result map[string]any, details string) (*v1.Receipt, error) {
+	update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_COMPLETED, Details: details}
+	if result != nil {
+		var err error
+		if update.Result, err = structpb.NewStruct(result); err != nil {
+			return nil, err
+		}
+	}
+	return t.Update(ctx, update)
+}
+
+// Update says anything of it. A final status is final.
+func (t *OwnedTask) Update(ctx context.Context, update *v1.TaskStatusUpdate) (*v1.Receipt, error) {
+	return t.agent.UpdateStatus(ctx, t.TaskID, t.Epoch, update)
+}
+
+// HandOver hands it on: as Agent.HandOver.
+func (t *OwnedTask) HandOver(
+	ctx context.Context, receiverID string, request *v1.HandoffRequest, sections ...*v1.ContextSection,
+) (*HandedOver, error) {
+	return t.agent.HandOver(ctx, receiverID, t.TaskID, t.Epoch, request, sections...)
+}
+
+// Delegate lends it: as Agent.Delegate.
+func (t *OwnedTask) Delegate(
+	ctx context.Context, receiverID string, request *v1.HandoffRequest, sections ...*v1.ContextSection,
+) (*Outcome, error) {
+	return t.agent.Delegate(ctx, receiverID, t.TaskID, t.Epoch, request, sections...)
+}
+
+func codeOf(told *v1.ErrorNotification) string { return codeName(told.GetErrorCode()) }
+
+// codeName is the stable code as Error.Reason has it.
+func codeName(code v1.ErrorCode) string { return strings.TrimPrefix(code.String(), "ERROR_CODE_") }

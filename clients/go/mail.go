@@ -1,0 +1,341 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+const (
+	// laterAfter is when a message comes again that no code of this process waits for yet.
+	laterAfter = 2 * time.Second
+	// conversationMax is how many letters wait in one conversation. The broker hands out one message of a task at a time.
+	conversationMax = 16
+)
+
+// conversation is the mail of one handoff, or the final status of one lent task, while a call or a handler waits for it.
+type conversation struct {
+	agent *Agent
+	key   string
+	mail  chan *letter
+	// afterEpoch keeps what an earlier loan of the same task came to out of the conversation.
+	afterEpoch uint64
+}
+
+// letter is a delivery in a conversation. It is extended until finish.
+type letter struct {
+	*Delivery
+	result  chan error
+	settled chan struct{}
+}
+
+func ofHandoff(id string) string { return "handoff " + id }
+func ofTask(id string) string    { return "task " + id }
+
+// errWaitedFor says that another call of this process waits for the same mail.
+var errWaitedFor = errors.New("baton: another call of this agent waits for it")
+
+// converse opens a conversation. It is known before it returns, so that no answer is missed.
+func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*conversation, error) {
+	c := &conversation{agent: a, key: key, mail: make(chan *letter, conversationMax), afterEpoch: afterEpoch}
+	isTaken := false
+	err := a.wantMail(ctx, func() {
+		if _, isTaken = a.waiting[key]; !isTaken {
+			a.waiting[key] = c
+		}
+	})
+	if isTaken {
+		return nil, errWaitedFor
+	}
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// close ends the conversation. What it did not take is delivered again, to whatever waits for it then.
+func (c *conversation) close() {
+	ctx, cancel := context.WithTimeout(c.agent.life, callTimeout)
+	defer cancel()
+	forget := func() {
+		if c.agent.waiting[c.key] == c {
+			delete(c.agent.waiting, c.key)
+		}
+	}
+	if err := c.agent.wantMail(ctx, forget); err != nil {
+		c.agent.options.Logger.Debug("failed to change the credit", "error", err)
+	}
+	for {
+		select {
+		case l := <-c.mail:
+			l.finish(later(0, "what waited for it has ended"))
+		default:
+			return
+		}
+	}
+}
+
+// next waits for the next letter, which the caller finishes.
+func (c *conversation) next(ctx context.Context) (*letter, error) {
+	select {
+	case l := <-c.mail:
+		return l, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-c.agent.life.Done():
+		return nil, c.agent.Err()
+	}
+}
+
+// finish acknowledges the letter by a handler's result, and waits until the broker was told.
+func (l *letter) finish(result error) {
+	select {
+	case l.result <- result:
+	default: // finished before
+	}
+	<-l.settled
+}
+
+// wantMail changes what this agent waits for. Credit is given while it waits for anything.
+func (a *Agent) wantMail(ctx context.Context, change func()) error {
+	a.crediting.Lock()
+	defer a.crediting.Unlock()
+	a.mu.Lock()
+	before := a.wantsMail()
+	change()
+	after, s := a.wantsMail(), a.session
+	if before == after {
+		a.mu.Unlock()
+		return nil
+	}
+	a.credit = 0
+	if after {
+		a.credit = a.options.Credit
+	}
+	credit := a.credit
+	a.mu.Unlock()
+	if s == nil {
+		return nil // the next one begins with it
+	}
+	return s.giveCredit(ctx, credit)
+}
+
+// wantsMail is asked with a.mu held.
+func (a *Agent) wantsMail() bool { return a.taking || len(a.waiting) > 0 }
+
+// sortMail checks what comes and gives it to what waits for it, for as long as the agent lives.
+func (a *Agent) sortMail() {
+	for {
+		select {
+		case entry := <-a.inbox:
+			if d := a.checked(a.life, entry); d != nil {
+				a.route(d)
+			}
+		case <-a.life.Done():
+			return
+		}
+	}
+}
+
+// route gives a delivery to the conversation that it belongs to, to Serve or Receive, or back to the broker.
+func (a *Agent) route(d *Delivery) {
+	switch state, running := a.letters.again(d); state {
+	case jobRunning:
+		if running.renew(d) {
+			a.running.Go(func() { a.settle(running, nil) })
+		}
+		return
+	case jobDone:
+		a.running.Go(func() { a.settle(d, nil) })
+		return
+	case jobNew:
+	}
+	a.mu.Lock()
+	c := a.conversationOf(d)
+	wantsMail := a.wantsMail()
+	isQueued := c == nil && a.taking && a.enqueue(d)
+	a.mu.Unlock()
+	switch {
+	case c != nil:
+		c.put(d)
+	case !isQueued && wantsMail:
+		// A conversation takes mail while neither Serve nor Receive does.
+		a.running.Go(func() { a.settle(d, later(laterAfter, "the agent does not take mail at present")) })
+	case !isQueued:
+		a.running.Go(func() { a.settle(d, errStopped) })
+	}
+}
+
+// enqueue keeps a delivery for Serve or Receive. Credit bounds those of the present session, so that a full queue begins
+// with those of ended ones, which come again.
+func (a *Agent) enqueue(d *Delivery) bool {
+	for {
+		select {
+		case a.mail <- d:
+			return true
+		default:
+		}
+		select {
+		case <-a.mail:
+		default:
+		}
+	}
+}
+
+// put takes a delivery into the conversation, which extends it meanwhile.
+func (c *conversation) put(d *Delivery) {
+	a := c.agent
+	l := &letter{Delivery: d, result: make(chan error, 1), settled: make(chan struct{})}
+	a.letters.begin(d)
+	select {
+	case c.mail <- l:
+	default:
+		l.result <- later(laterAfter, "too many messages wait")
+	}
+	a.running.Go(func() {
+		defer close(l.settled)
+		a.letters.end(d, a.handle(a.life, HandlerFunc(l.wait), d))
+	})
+}
+
+func (l *letter) wait(ctx context.Context, _ *Delivery) error {
+	select {
+	case result := <-l.result:
+		return result
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// conversationOf is asked with a.mu held.
+func (a *Agent) conversationOf(d *Delivery) *conversation {
+	switch payload := d.Payload.(type) {
+	case *v1.HandoffAccept, *v1.HandoffReject, *v1.HandoffCancel, *v1.TaskContextTransfer, *v1.HandoffComplete:
+		return a.waiting[ofHandoff(d.HandoffID)]
+	case *v1.ErrorNotification:
+		if d.Envelope.GetSenderId() == brokerID {
+			return a.waiting[ofHandoff(d.HandoffID)]
+		}
+	case *v1.TaskStatusUpdate:
+		c := a.waiting[ofTask(d.Envelope.GetTaskId())]
+		if c != nil && isFinalStatus(payload.GetStatus()) && d.Envelope.GetEpoch() > c.afterEpoch {
+			return c
+		}
+	}
+	return nil
+}
+
+// later asks for a message again, without it counting as a failure.
+func later(wait time.Duration, text string) error {
+	return &nackError{error: errors.New(text), cause: v1.NackCause_NACK_CAUSE_SHUTDOWN, retryAfter: wait}
+}
+
+// unclaimed decides on the mail of a handoff that no code of this process waits for: an accept whose HandOver died with an
+// earlier process, or a context. While the handoff is open the message comes again, until something claims it or the broker
+// ends the handoff by its timeout.
+func (a *Agent) unclaimed(ctx context.Context, d *Delivery) error {
+	handoff, err := a.GetHandoff(ctx, d.HandoffID)
+	var refused *Error
+	switch {
+	case errors.As(err, &refused) && isGone(refused):
+		return nil
+	case err != nil:
+		return later(laterAfter, fmt.Sprintf("failed to look at handoff %s: %v", d.HandoffID, err))
+	}
+	_, isAccept := d.Payload.(*v1.HandoffAccept)
+	isSent := handoff.GetState() == v1.HandoffState_HANDOFF_STATE_CONTEXT_SENT
+	if isFinalState(handoff.GetState()) || isAccept && isSent {
+		return nil
+	}
+	return later(laterAfter, "no code of this agent waits for it yet")
+}
+
+// isGone tells whether the broker does not know the handoff, or does not show it to this agent.
+func isGone(refused *Error) bool {
+	switch refused.ErrorCode() {
+	case v1.ErrorCode_ERROR_CODE_HANDOFF_UNKNOWN, v1.ErrorCode_ERROR_CODE_TASK_UNKNOWN,
+		v1.ErrorCode_ERROR_CODE_PERMISSION_DENIED:
+		return true
+	}
+	return false
+}
+
+func isFinalState(state v1.HandoffState) bool {
+	switch state {
+	case v1.HandoffState_HANDOFF_STATE_COMPLETED, v1.HandoffState_HANDOFF_STATE_REJECTED,
+		v1.HandoffState_HANDOFF_STATE_FAILED, v1.HandoffState_HANDOFF_STATE_CANCELLED:
+		return true
+	}
+	return false
+}
+
+func isFinalStatus(status v1.TaskStatus) bool {
+	switch status {
+	case v1.TaskStatus_TASK_STATUS_COMPLETED, v1.TaskStatus_TASK_STATUS_FAILED, v1.TaskStatus_TASK_STATUS_CANCELED:
+		return true
+	}
+	return false
+}
+
+// jobs knows the messages that are in work, and those that were taken lately.
+type jobs struct {
+	wait    sync.WaitGroup
+	mu      sync.Mutex
+	running map[string]*Delivery
+	done    map[string]bool
+	order   []string
+}
+
+type jobState int
+
+const (
+	jobNew jobState = iota
+	jobRunning
+	jobDone
+)
+
+func newJobs() *jobs { return &jobs{running: map[string]*Delivery{}, done: map[string]bool{}} }
+
+// again tells what is known of a message, and what handing-out of it is in work.
+func (j *jobs) again(d *Delivery) (jobState, *Delivery) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	id := jobID(d)
+	if running := j.running[id]; running != nil {
+		return jobRunning, running
+	}
+	if j.done[id] {
+		return jobDone, nil
+	}
+	return jobNew, nil
+}
+
+func (j *jobs) begin(d *Delivery) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.running[jobID(d)] = d
+}
+
+func (j *jobs) end(d *Delivery, taken bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	id := jobID(d)
+	delete(j.running, id)
+	if !taken {
+		return
+	}
+	j.done[id] = true
+	j.order = append(j.order, id)
+	if len(j.order) > rememberedMax {
+		delete(j.done, j.order[0])
+		j.order = j.order[1:]
+	}
+}
+
+// jobID tells handings-out of one message apart from those of a request that was redriven, which is another handoff.
+func jobID(d *Delivery) string { return d.Envelope.GetMessageId() + " " + d.HandoffID }

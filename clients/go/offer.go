@@ -1,0 +1,329 @@
+package baton
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+// Offer is a task that is offered to this agent: Accept or Reject it. Handlers.Offer gets it.
+//
+// A process that dies between its steps gets again what it had not answered. An offer that an earlier process of this
+// agent accepted is gone on with: its Accept sends nothing anew.
+type Offer struct {
+	// The handoff.
+	HandoffID string
+	// The task.
+	TaskID string
+	// The task's epoch at its present owner.
+	Epoch uint64
+	// The task's present owner, who asks.
+	SenderID string
+	// What is asked; nil where an earlier process of this agent accepted it.
+	Request *v1.HandoffRequest
+
+	agent *Agent
+	// The request, until it is answered.
+	request *Delivery
+	context chan *letter
+	end     context.CancelCauseFunc
+	ended   context.Context
+
+	mu       sync.Mutex
+	takeover *Takeover
+	inHand   *letter // the context, until it is answered
+	isOver   bool
+}
+
+// offer calls the handler of an offer for a delivered HandoffRequest, or for a TaskContextTransfer whose request an
+// earlier process accepted. It returns what becomes of the delivery.
+func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Context, *Offer) error) error {
+	mail, err := a.converse(ctx, ofHandoff(d.HandoffID), 0)
+	if errors.Is(err, errWaitedFor) {
+		return later(laterAfter, "another handler is at work on the handoff")
+	}
+	if err != nil {
+		return err
+	}
+	defer mail.close()
+	ended, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	o := &Offer{
+		HandoffID: d.HandoffID, TaskID: d.Envelope.GetTaskId(), Epoch: d.Envelope.GetEpoch(),
+		SenderID: d.Envelope.GetSenderId(), agent: a, context: make(chan *letter, 1), ended: ended, end: end,
+	}
+	var resumed *letter
+	switch payload := d.Payload.(type) {
+	case *v1.HandoffRequest:
+		o.Request, o.request = payload, d
+	default:
+		// Serve extends and acknowledges this one by what is returned here.
+		resumed = &letter{Delivery: d, result: make(chan error, 1), settled: make(chan struct{})}
+		close(resumed.settled)
+		o.context <- resumed
+	}
+	// A handler that does not listen to its context is left behind, and what it had comes again.
+	defer context.AfterFunc(ctx, func() {
+		mail.close()
+		o.giveBack(context.Cause(ctx), resumed)
+	})()
+	var listening sync.WaitGroup
+	listening.Go(func() { o.listen(ended, mail) })
+	err = a.guarded(func() error { return take(ended, o) })
+	end(nil)
+	listening.Wait()
+	return o.outcome(ctx, err, resumed)
+}
+
+// listen takes the mail of the handoff: its context, or the news that it goes on without this agent.
+func (o *Offer) listen(ctx context.Context, mail *conversation) {
+	for {
+		l, err := mail.next(ctx)
+		if err != nil {
+			return
+		}
+		switch payload := l.Payload.(type) {
+		case *v1.TaskContextTransfer:
+			select {
+			case o.context <- l:
+				go o.giveUpWith(l)
+			default:
+				go l.finish(later(laterAfter, "the context is here already"))
+			}
+			continue
+		case *v1.HandoffCancel:
+			o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: "HANDOFF_CANCELLED", Message: payload.GetReasonText()})
+		case *v1.ErrorNotification:
+			if payload.GetNextStep() == v1.NextStep_NEXT_STEP_DROP_TASK {
+				o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: codeOf(payload), Message: payload.GetErrorMessage()})
+			}
+		}
+		l.finish(nil)
+	}
+}
+
+// giveUpWith ends the handler where its context was given back because its time was over.
+func (o *Offer) giveUpWith(l *letter) {
+	<-l.settled
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.isOver {
+		o.end(errHandlerTimeout)
+	}
+}
+
+// outcome settles what the handler left, and says what becomes of the delivery that it was called with.
+func (o *Offer) outcome(ctx context.Context, err error, resumed *letter) error {
+	o.mu.Lock()
+	isOver := o.isOver
+	o.mu.Unlock()
+	cause := context.Cause(o.ended)
+	switch {
+	case isOver && err != nil:
+		o.agent.options.Logger.Warn("a handler failed after its handoff was over", "handoff_id", o.HandoffID, "error", err)
+		err = nil // it was answered, and is not to come again
+	case isOver:
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case HasGoneOn(cause):
+		err = cause
+	case err == nil:
+		err = fmt.Errorf("baton: the handler has neither rejected nor completed handoff %s", o.HandoffID)
+	}
+	o.giveBack(err, resumed)
+	return err
+}
+
+// giveBack settles the context, if it is in hand. Serve does so for the delivery that the handler was called with.
+func (o *Offer) giveBack(result error, resumed *letter) {
+	o.mu.Lock()
+	inHand := o.inHand
+	o.inHand = nil
+	o.mu.Unlock()
+	if inHand == nil {
+		select {
+		case inHand = <-o.context:
+		default:
+		}
+	}
+	if inHand != nil && inHand != resumed {
+		inHand.finish(result)
+	}
+}
+
+// Accept takes the handoff and waits for its context; nil asks for the whole of it. It fails with a HandoffFailedError if
+// the handoff ends before the context comes, and with an Error if it is too late. The request is acked once the broker has
+// the accept.
+func (o *Offer) Accept(ctx context.Context, accept *v1.HandoffAccept) (*Takeover, error) {
+	o.mu.Lock()
+	request, takeover := o.request, o.takeover
+	o.mu.Unlock()
+	if takeover != nil {
+		return takeover, nil
+	}
+	if request != nil {
+		if _, err := o.agent.Accept(ctx, request, accept); err != nil && !o.isAcceptedBefore(ctx, err) {
+			return nil, o.why(err)
+		}
+		o.answered(ctx, request)
+	}
+	select {
+	case l := <-o.context:
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		sections := l.Payload.(*v1.TaskContextTransfer).GetSections()
+		o.inHand = l
+		o.takeover = &Takeover{TaskID: o.TaskID, Sections: sections, offer: o, letter: l}
+		return o.takeover, nil
+	case <-o.ended.Done():
+		return nil, context.Cause(o.ended)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Reject does not take it. The next candidate is asked, if there is one.
+func (o *Offer) Reject(ctx context.Context, reject *v1.HandoffReject) error {
+	o.mu.Lock()
+	request := o.request
+	o.mu.Unlock()
+	if request == nil {
+		return errors.New("baton: the offer was accepted; Takeover.Fail refuses its context")
+	}
+	if _, err := o.agent.Reply(ctx, request, reject); err != nil {
+		return o.why(err)
+	}
+	o.mu.Lock()
+	o.isOver = true
+	o.mu.Unlock()
+	o.answered(ctx, request)
+	return nil
+}
+
+// answered acks the request: the broker keeps back the task's next message until then.
+func (o *Offer) answered(ctx context.Context, request *Delivery) {
+	o.mu.Lock()
+	o.request = nil
+	o.mu.Unlock()
+	if err := request.Ack(ctx); err != nil {
+		o.agent.options.Logger.Info("an acknowledgement was lost; the message comes again", "error", err)
+	}
+}
+
+// why prefers what ended the offer to what the broker said after that.
+func (o *Offer) why(err error) error {
+	if cause := context.Cause(o.ended); HasGoneOn(cause) && HasGoneOn(err) {
+		return cause
+	}
+	return err
+}
+
+// isAcceptedBefore tells whether an earlier process of this agent accepted, and did not come to ack the request.
+func (o *Offer) isAcceptedBefore(ctx context.Context, refusal error) bool {
+	if !HasGoneOn(refusal) {
+		return false
+	}
+	handoff, err := o.agent.GetHandoff(ctx, o.HandoffID)
+	if err != nil || handoff.GetCandidateId() != o.agent.ID() {
+		return false
+	}
+	switch handoff.GetState() {
+	case v1.HandoffState_HANDOFF_STATE_ACCEPTED, v1.HandoffState_HANDOFF_STATE_CONTEXT_SENT:
+		return true
+	}
+	return false
+}
+
+// Takeover is a context that was handed over: Complete makes this agent the task's owner, Fail leaves the task where it is.
+type Takeover struct {
+	// The task.
+	TaskID string
+	// The context.
+	Sections []*v1.ContextSection
+
+	offer  *Offer
+	letter *letter
+}
+
+// Section is the section of this name, or nil.
+func (t *Takeover) Section(name string) *v1.ContextSection {
+	for _, section := range t.Sections {
+		if section.GetName() == name {
+			return section
+		}
+	}
+	return nil
+}
+
+// JSON decodes a JSON section into a value. It fails if there is no such section.
+func (t *Takeover) JSON(name string, into any) error {
+	content, ok := t.Section(name).GetContent().(*v1.ContextSection_Json)
+	if !ok {
+		return fmt.Errorf("baton: there is no JSON section %s", name)
+	}
+	return json.Unmarshal([]byte(content.Json), into)
+}
+
+// Complete takes the task over: from here on, and not before, it is this agent's. It fails with a VerificationError,
+// CONTEXT_DIGEST_MISMATCH, if the sections are not what the sender said, and with an Error if it is too late. Where an
+// earlier process of this agent completed it, the task is this agent's all the same.
+func (t *Takeover) Complete(ctx context.Context) (*OwnedTask, error) {
+	a, o := t.offer.agent, t.offer
+	owned := &OwnedTask{TaskID: t.TaskID, agent: a}
+	if receipt, err := a.Complete(ctx, t.letter.Delivery); err == nil {
+		owned.Epoch, owned.Status = receipt.GetEpoch(), receipt.GetTaskStatus()
+	} else if task := o.taskIfDoneBefore(ctx, err); task != nil {
+		owned.Epoch, owned.Status, owned.HandoffID = task.GetEpoch(), task.GetStatus(), task.GetOpenHandoffId()
+	} else {
+		return nil, o.why(err)
+	}
+	t.end(ctx)
+	return owned, nil
+}
+
+// Fail refuses the context, with the reason in words: the handoff fails, and its sender keeps the task.
+func (t *Takeover) Fail(ctx context.Context, details string) error {
+	if _, err := t.offer.agent.FailTakeover(ctx, t.letter.Delivery, details); err != nil {
+		return t.offer.why(err)
+	}
+	t.end(ctx)
+	return nil
+}
+
+// KeepTurn asks for more time, where the takeover lasts longer than the handoff's timeout for it.
+func (t *Takeover) KeepTurn(ctx context.Context, details string) error {
+	_, err := t.offer.agent.KeepTurn(ctx, t.letter.Delivery, details)
+	return err
+}
+
+func (t *Takeover) end(ctx context.Context) {
+	t.offer.mu.Lock()
+	t.offer.isOver, t.offer.inHand = true, nil
+	t.offer.mu.Unlock()
+	if err := t.letter.Ack(ctx); err != nil {
+		t.offer.agent.options.Logger.Info("an acknowledgement was lost; the message comes again", "error", err)
+	}
+	t.letter.finish(nil)
+}
+
+// taskIfDoneBefore is the task, if an earlier process of this agent completed the handoff and the task is still this
+// agent's by it; else nil.
+func (o *Offer) taskIfDoneBefore(ctx context.Context, refusal error) *v1.Task {
+	if !HasGoneOn(refusal) {
+		return nil
+	}
+	handoff, err := o.agent.GetHandoff(ctx, o.HandoffID)
+	isDone := err == nil && handoff.GetState() == v1.HandoffState_HANDOFF_STATE_COMPLETED
+	if !isDone || handoff.GetCandidateId() != o.agent.ID() {
+		return nil
+	}
+	task, err := o.agent.GetTask(ctx, o.TaskID)
+	if err != nil || task.GetOwnerId() != o.agent.ID() || task.GetEpoch() != handoff.GetEpoch()+1 {
+		return nil
+	}
+	return task
+}

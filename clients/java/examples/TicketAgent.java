@@ -16,6 +16,7 @@ import dev.baton.v1.Priority;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Optional;
 import java.util.UUID;
 
 /**
@@ -25,6 +26,7 @@ import java.util.UUID;
  *     java -cp 'target/*:target/lib/*' examples/TicketAgent.java SERVER CA.pem ID KEY.pem offer TO [TASK]
  *
  * The key file is made if it is not there. `offer` ends when the ticket has gone, or with exit code 1 when it has not.
+ * After a restart the same command with the same TASK goes on where it was.
  */
 public final class TicketAgent {
     private TicketAgent() {}
@@ -74,13 +76,24 @@ public final class TicketAgent {
                 Envelopes.jsonSection("task_description", "{\"customer\": \"4711\", \"product\": \"router\"}"),
                 Envelopes.jsonSection("goals", "[\"find the cause\", \"call the customer back\"]"));
         try {
-            HandedOver handed = agent.handOver(to, taskId, 1, request, ticket);
+            Optional<String> begun = openHandoff(agent, taskId);
+            HandedOver handed = begun.isPresent()
+                    ? agent.resumeHandOver(begun.get(), ticket)
+                    : agent.handOver(to, taskId, 1, request, ticket);
             System.out.printf("%s: handed over, owned by %s at epoch %d%n", taskId, handed.ownerId(), handed.epoch());
             return 0;
         } catch (HandoffFailedException e) {
             System.out.printf("%s: not handed over: %s%n", taskId, e.getMessage());
             return 1;
         }
+    }
+
+    /** The handoff of this ticket that an earlier process began. */
+    private static Optional<String> openHandoff(Agent agent, String taskId) {
+        return agent.ownedTasks().stream()
+                .filter(task -> task.taskId().equals(taskId) && !task.openHandoffId().isEmpty())
+                .map(OwnedTask::openHandoffId)
+                .findFirst();
     }
 
     /** Takes a ticket that is offered. */

@@ -13,22 +13,29 @@ import dev.baton.v1.GetAgentRequest;
 import dev.baton.v1.GetHandoffRequest;
 import dev.baton.v1.GetTaskRequest;
 import dev.baton.v1.Handoff;
+import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffMode;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.KeyVoucher;
+import dev.baton.v1.ListTasksRequest;
+import dev.baton.v1.ListTasksResponse;
 import dev.baton.v1.NackCause;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.RegisterAgentRequest;
 import dev.baton.v1.RevokeAgentKeyRequest;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskStatus;
 import dev.baton.v1.VouchForAgentKeyRequest;
 import dev.baton.v1.Welcome;
+import io.grpc.Status;
 import java.io.IOException;
 import java.lang.System.Logger.Level;
 import java.security.KeyPair;
 import java.time.Clock;
 import java.time.Duration;
+import java.time.temporal.ChronoUnit;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -44,6 +51,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 
 /**
  * One agent: registers, proves who it is, sends and receives.
@@ -74,6 +82,7 @@ public final class Agent implements AutoCloseable {
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration GRACE = Duration.ofSeconds(10);
     private static final int RETURNING_MAX = 4096;
+    private static final int PAGE_SIZE = 500;
 
     private final String id;
     private final String keyId;
@@ -81,6 +90,7 @@ public final class Agent implements AutoCloseable {
     private final Clock clock;
     private final Duration sendTimeout;
     private final int capacity;
+    private final Duration lookInterval;
     private final Connection connection;
     private final Directory directory;
     private final Dispatcher dispatcher;
@@ -109,6 +119,7 @@ public final class Agent implements AutoCloseable {
         clock = from.clock;
         sendTimeout = from.sendTimeout;
         capacity = from.capacity;
+        lookInterval = from.lookInterval;
         ThreadFactory threads = work -> {
             Thread thread = new Thread(work, "baton-" + id);
             thread.setDaemon(true);
@@ -121,9 +132,15 @@ public final class Agent implements AutoCloseable {
         sorter = Executors.newSingleThreadExecutor(threads);
         Connection.Identity identity = new Connection.Identity(id, keyId, key);
         connection = new Connection(
-                from.server, identity, from.caFile, from.certificateFile, from.certificateKeyFile, from.operatorToken);
+                from.server,
+                identity,
+                from.caFile,
+                from.certificateFile,
+                from.certificateKeyFile,
+                from.operatorToken,
+                from.keepAliveTime);
         directory = new Directory(this::getAgent, from.pinnedKeys, from.operatorKeys, clock);
-        dispatcher = new Dispatcher(this, executor, from.handoffListener, from.listeners, from.listenerTimeout);
+        dispatcher = new Dispatcher(this, executor, from);
         Link.Events events = new Link.Events(this::welcomed, this::arrived, this::beat, dispatcher::fail);
         link = new Link(connection, scheduler, events, from.credit);
     }
@@ -317,8 +334,13 @@ public final class Agent implements AutoCloseable {
         return send(envelope(receiverId, about, payload));
     }
 
-    /** Sends an envelope as it is; the same envelope again gives the first receipt again. */
+    /**
+     * Sends an envelope as it is; the same envelope again gives the first receipt again. What is over the bounds of the
+     * schema is refused here, with the broker's own reason, and not sent: PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for
+     * ids that are too long.
+     */
     public Receipt send(Envelope envelope) throws InterruptedException {
+        Limits.check(envelope);
         Receipt receipt = link.askUntilAnswered(envelope, sendTimeout);
         Signing.verifyReceipt(receipt, directory.key(welcome.getBrokerId(), receipt.getKeyId()));
         if (!receipt.getMessageId().equals(envelope.getMessageId())) {
@@ -337,42 +359,102 @@ public final class Agent implements AutoCloseable {
 
     /** Answers a delivered HandoffAccept with the context: the sections that it wants, or all of them. */
     public Receipt sendContext(Delivery<?> accept, List<ContextSection> sections) throws InterruptedException {
-        return reply(accept, Handoffs.contextFor(accept, sections));
+        List<String> wanted = accept.payload() instanceof HandoffAccept asked
+                ? asked.getWantedSectionsList()
+                : List.of();
+        return reply(accept, Handover.contextFor(sections, wanted));
     }
 
     /**
-     * Hands a task over, all of it: asks, waits for somebody to take it, sends the context, waits for the end. A task id
+     * Hands a task over, all of it: asks, waits for an agent to take it, sends the context, waits for the end. A task id
      * that is new makes the task, owned by this agent at epoch 1.
      *
      * <p>As long as any handoff lasts: at most the request's whole timeout. Throws {@link HandoffFailedException} if the
-     * task stays here; {@link BatonException} if the broker does not take the request or the context. Whoever interrupts
-     * this leaves the handoff to its timeouts.
+     * task stays here; {@link BatonException} if the broker does not take the request or the context, or if the context is
+     * over 1 MiB: then nothing is sent. A caller that is interrupted leaves the handoff to its timeouts, or to
+     * {@link #resumeHandOver}.
      */
     public HandedOver handOver(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
-        Envelope envelope = envelope(receiverId, Envelopes.About.task(taskId, epoch), request);
-        Conversation conversation = dispatcher.conversation(envelope.getMessageId());
+        return handOver(receiverId, Envelopes.About.task(taskId, epoch), request, context, Deadline.none());
+    }
+
+    private HandedOver handOver(
+            String receiverId,
+            Envelopes.About about,
+            HandoffRequest request,
+            List<ContextSection> context,
+            Deadline deadline)
+            throws InterruptedException {
+        Handover.checkContext(context);
+        Envelope envelope = envelope(receiverId, about, request);
+        String handoffId = envelope.getMessageId();
+        Conversation conversation = dispatcher.conversation(handoffId);
         try {
-            Receipt receipt = send(envelope);
-            return Handoffs.handOver(this, conversation, receipt, context);
+            send(envelope);
+            return new Handover(this, conversation, context, handoffId, about.taskId(), about.epoch()).end(deadline);
         } finally {
-            dispatcher.close(envelope.getMessageId(), conversation);
+            dispatcher.close(handoffId, conversation);
         }
     }
 
     /**
-     * Lends a task and waits for what comes of it: {@link #handOver} with HANDOFF_MODE_DELEGATE, then the final status.
-     * With that the task is this agent's again, one epoch on. It takes as long as the delegate takes.
+     * Goes on with a handoff that an earlier process of this agent asked for, at whatever step it is, to its end. Returns or
+     * throws as {@link #handOver}, also when the handoff ended meanwhile. {@link #ownedTasks} names the handoffs that are
+     * open. Throws {@link BatonException}, HANDOFF_UNKNOWN, or NOT_OWNER if another agent asked for it.
+     */
+    public HandedOver resumeHandOver(String handoffId, List<ContextSection> context) throws InterruptedException {
+        Handover.checkContext(context);
+        Conversation conversation = dispatcher.conversation(handoffId);
+        try {
+            Handoff handoff = getHandoff(handoffId);
+            if (!handoff.getSenderId().equals(id)) {
+                String text = "handoff " + handoffId + " was asked for by " + handoff.getSenderId();
+                throw new BatonException(
+                        Status.Code.PERMISSION_DENIED, text, "NOT_OWNER", Map.of(), List.of(), null);
+            }
+            Handover handover = new Handover(
+                    this, conversation, context, handoffId, handoff.getTaskId(), handoff.getEpoch());
+            HandedOver ended = handover.goOnFrom(handoff);
+            return ended != null ? ended : handover.end(Deadline.none());
+        } finally {
+            dispatcher.close(handoffId, conversation);
+        }
+    }
+
+    /**
+     * Lends a task and waits for what comes of it, as long as the delegate takes: see
+     * {@link #delegate(String, String, long, HandoffRequest, List, Duration)}.
      */
     public Outcome delegate(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
+        return delegate(receiverId, taskId, epoch, request, context, ChronoUnit.FOREVER.getDuration());
+    }
+
+    /**
+     * Lends a task and waits for what comes of it: {@link #handOver} with HANDOFF_MODE_DELEGATE, then the final status.
+     * With that the task is this agent's again, one epoch on. Throws as {@link #handOver}, and {@link BatonException},
+     * DEADLINE_EXCEEDED, where it has not come back within this time: handoff or loan go on without the caller. A caller
+     * that stops waiting, also by a restart, finds the task in {@link #ownedTasks} when it is back; its final status goes to
+     * the listener of TaskStatusUpdate.
+     */
+    public Outcome delegate(
+            String receiverId,
+            String taskId,
+            long epoch,
+            HandoffRequest request,
+            List<ContextSection> context,
+            Duration wait)
+            throws InterruptedException {
+        Deadline deadline = Deadline.in(wait);
         HandoffRequest lent = request.toBuilder().setMode(HandoffMode.HANDOFF_MODE_DELEGATE).build();
-        Conversation results = dispatcher.results(taskId);
+        Conversation results = dispatcher.results(taskId, epoch + 1);
         try {
-            handOver(receiverId, taskId, epoch, lent, context);
-            return Handoffs.outcome(results);
+            Envelopes.About about = Envelopes.About.task(taskId, epoch);
+            HandedOver handed = handOver(receiverId, about, lent, context, deadline);
+            return new Loan(this, results, handed).outcome(deadline);
         } finally {
             dispatcher.closeResults(taskId, results);
         }
@@ -392,6 +474,27 @@ public final class Agent implements AutoCloseable {
         return connection.tasks(stub -> stub.getTask(request)).getTask();
     }
 
+    /**
+     * Every task that this agent owns and that is not final, newest first: where an agent goes on after a restart. A task
+     * with an open handoff is on its way to another agent: {@link #resumeHandOver} goes on with that.
+     */
+    public List<OwnedTask> ownedTasks() {
+        ListTasksRequest.Builder request = ListTasksRequest.newBuilder()
+                .setPageSize(PAGE_SIZE)
+                .setOwnerId(id)
+                .addStatuses(TaskStatus.TASK_STATUS_CREATED)
+                .addStatuses(TaskStatus.TASK_STATUS_IN_PROGRESS)
+                .addStatuses(TaskStatus.TASK_STATUS_WAITING_FOR_INPUT);
+        List<OwnedTask> owned = new ArrayList<>();
+        do {
+            ListTasksRequest asked = request.build();
+            ListTasksResponse page = connection.tasks(stub -> stub.listTasks(asked));
+            page.getTasksList().forEach(task -> owned.add(OwnedTask.of(this, task)));
+            request.setPageToken(page.getNextPageToken());
+        } while (!request.getPageToken().isEmpty());
+        return owned;
+    }
+
     /** A handoff with its state, both views and every step. */
     public Handoff getHandoff(String handoffId) {
         GetHandoffRequest request = GetHandoffRequest.newBuilder().setHandoffId(handoffId).build();
@@ -405,10 +508,7 @@ public final class Agent implements AutoCloseable {
 
     /** The stable code of an ErrorNotification, as ErrorInfo.reason has it. */
     public static String codeOf(ErrorNotification told) {
-        return switch (told.getErrorCode()) {
-            case UNRECOGNIZED -> Integer.toString(told.getErrorCodeValue()); // of a newer schema
-            default -> told.getErrorCode().name().substring("ERROR_CODE_".length());
-        };
+        return Handover.codeOf(told.getErrorCode(), told.getErrorCodeValue());
     }
 
     // For the dispatcher.
@@ -421,9 +521,25 @@ public final class Agent implements AutoCloseable {
         return scheduler;
     }
 
+    /** After how long without mail of a handoff, or of a delegated task, the broker is asked how it stands. */
+    Duration lookInterval() {
+        return lookInterval;
+    }
+
     /** Mail that no listener is for. */
     void leave(Delivery<?> delivery) {
+        if (delivery.attempt() > 1) {
+            String messageId = delivery.envelope().getMessageId();
+            mail.removeIf(earlier -> earlier.envelope().getMessageId().equals(messageId));
+        }
         mail.add(delivery);
+    }
+
+    /** What was left and is now waited for. */
+    List<Delivery<?>> takeBack(Predicate<Delivery<?>> isWanted) {
+        List<Delivery<?>> wanted = new ArrayList<>();
+        mail.removeIf(delivery -> isWanted.test(delivery) && wanted.add(delivery));
+        return wanted;
     }
 
     /** As if the broker's ack wait were this. */

@@ -31,6 +31,11 @@ public final class AgentBuilder {
     Duration sendTimeout = Duration.ofSeconds(120);
     Clock clock = Clock.systemUTC();
     HandoffListener handoffListener;
+    ContextProvider contextProvider;
+    /** After how long without mail of a handoff, or of a delegated task, the broker is asked how it stands. */
+    Duration lookInterval = Duration.ofSeconds(30);
+    /** After how long without a byte the connection is tried by a ping; grpc-java takes no less than 10 s. */
+    Duration keepAliveTime = Connection.KEEP_ALIVE_TIME;
     final Map<Class<? extends Message>, MessageListener<Message>> listeners = new HashMap<>();
     final Map<String, Collection<AgentKey>> pinnedKeys = new HashMap<>();
     final Map<String, byte[]> operatorKeys = new HashMap<>();
@@ -137,6 +142,16 @@ public final class AgentBuilder {
     /** Who takes or rejects what is offered. */
     public AgentBuilder onHandoff(HandoffListener listener) {
         this.handoffListener = Objects.requireNonNull(listener);
+        return this;
+    }
+
+    /**
+     * Returns the context of a handoff that was accepted while no call of this process waits for it, as after a restart.
+     * Without a provider such an accept is delivered again, every 2 s, until an {@link Agent#resumeHandOver} takes it or the
+     * broker ends the handoff.
+     */
+    public AgentBuilder contextProvider(ContextProvider provider) {
+        this.contextProvider = Objects.requireNonNull(provider);
         return this;
     }
 

@@ -33,7 +33,8 @@ import java.util.regex.Pattern;
  */
 final class Connection implements AutoCloseable {
     static final Duration CALL_TIMEOUT = Duration.ofSeconds(30);
-    private static final int FRAME_BYTES_MAX = 4 * 1024 * 1024;
+    static final Duration KEEP_ALIVE_TIME = Duration.ofSeconds(30);
+    private static final Duration KEEP_ALIVE_TIMEOUT = Duration.ofSeconds(10);
     private static final String PLAINTEXT = "http://";
     private static final Pattern LOOPBACK = Pattern.compile("localhost|127(\\.\\d{1,3}){3}|\\[::1]");
     private static final Metadata.Key<String> AUTHORIZATION =
@@ -48,7 +49,14 @@ final class Connection implements AutoCloseable {
     private final String operatorToken;
     private volatile String token = "";
 
-    Connection(String server, Identity identity, Path caFile, Path certificateFile, Path keyFile, String operatorToken)
+    Connection(
+            String server,
+            Identity identity,
+            Path caFile,
+            Path certificateFile,
+            Path keyFile,
+            String operatorToken,
+            Duration keepAliveTime)
             throws IOException {
         this.identity = identity;
         this.isCertified = certificateFile != null;
@@ -57,9 +65,9 @@ final class Connection implements AutoCloseable {
         ChannelCredentials credentials =
                 isPlaintext ? InsecureChannelCredentials.create() : tls(caFile, certificateFile, keyFile);
         this.channel = Grpc.newChannelBuilder(isPlaintext ? here(server) : server, credentials)
-                .maxInboundMessageSize(FRAME_BYTES_MAX)
-                .keepAliveTime(30, TimeUnit.SECONDS)
-                .keepAliveTimeout(10, TimeUnit.SECONDS)
+                .maxInboundMessageSize(Limits.FRAME_BYTES_MAX)
+                .keepAliveTime(keepAliveTime.toMillis(), TimeUnit.MILLISECONDS)
+                .keepAliveTimeout(KEEP_ALIVE_TIMEOUT.toMillis(), TimeUnit.MILLISECONDS)
                 .build();
     }
 

@@ -109,6 +109,17 @@ public final class Delivery<M extends Message> {
         }
     }
 
+    /** Acks what is handled: where the broker does not take the ack now, as soon as the message comes again. */
+    void ackForSure() throws InterruptedException {
+        try {
+            ack();
+        } catch (BatonException e) {
+            String id = envelope.getMessageId();
+            LOG.log(Level.INFO, "message {0} is acked when it comes again: {1}", id, e.getMessage());
+            acknowledger.ackWhenItReturns(id);
+        }
+    }
+
     /** Does not take it, for this cause; delivered again by the broker's backoff, or for POISON a dead letter at once. */
     public void nack(NackCause cause, String text) throws InterruptedException {
         nack(cause, text, null);
@@ -147,6 +158,14 @@ public final class Delivery<M extends Message> {
         }
     }
 
+    /** Extends it no more. */
+    synchronized void letGo() {
+        if (extending != null) {
+            extending.cancel(false);
+            extending = null;
+        }
+    }
+
     /** Nacks it without waiting for the answer; for what must not block. */
     void nackSoon(NackCause cause, String text) {
         settle();
@@ -167,9 +186,7 @@ public final class Delivery<M extends Message> {
     private void settle() {
         synchronized (this) {
             isSettled = true;
-            if (extending != null) {
-                extending.cancel(false);
-            }
+            letGo();
         }
         acknowledger.settled(this);
     }

@@ -1,6 +1,8 @@
 package dev.baton;
 
 import com.google.protobuf.Message;
+import dev.baton.v1.ContextSection;
+import dev.baton.v1.Envelope;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffCancel;
@@ -14,6 +16,7 @@ import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
@@ -25,8 +28,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 
 /**
- * Who gets a delivery: a handoff that waits for it, a listener, or whoever polls the agent's mail. Keeps it extended
- * meanwhile, and acks or nacks it by how the listener ends.
+ * Who gets a delivery: a handoff that waits for it, a listener, or the caller that polls the agent's mail. Keeps it
+ * extended meanwhile, and acks or nacks it by how the listener ends.
  */
 final class Dispatcher {
     private static final System.Logger LOG = System.getLogger("dev.baton");
@@ -44,6 +47,7 @@ final class Dispatcher {
             HandoffCancel.class,
             HandoffComplete.class);
 
+    private static final Duration WAITED_FOR_SOON = Duration.ofSeconds(2);
     private static final Set<TaskStatus> FINAL = Set.of(
             TaskStatus.TASK_STATUS_COMPLETED, TaskStatus.TASK_STATUS_FAILED, TaskStatus.TASK_STATUS_CANCELED);
     private static final Set<String> TOO_LATE =
@@ -58,6 +62,7 @@ final class Dispatcher {
     private final Agent agent;
     private final ExecutorService executor;
     private final HandoffListener handoffListener;
+    private final ContextProvider contextProvider;
     private final Map<Class<? extends Message>, MessageListener<Message>> listeners;
     private final Duration timeout;
     private final Map<String, Conversation> conversations = new ConcurrentHashMap<>();
@@ -67,21 +72,17 @@ final class Dispatcher {
     private final AtomicInteger active = new AtomicInteger();
     private volatile boolean isStopping;
 
-    Dispatcher(
-            Agent agent,
-            ExecutorService executor,
-            HandoffListener handoffListener,
-            Map<Class<? extends Message>, MessageListener<Message>> listeners,
-            Duration timeout) {
+    Dispatcher(Agent agent, ExecutorService executor, AgentBuilder from) {
         this.agent = agent;
         this.executor = executor;
-        this.handoffListener = handoffListener;
-        this.listeners = Map.copyOf(listeners);
-        this.timeout = timeout;
+        this.handoffListener = from.handoffListener;
+        this.contextProvider = from.contextProvider;
+        this.listeners = Map.copyOf(from.listeners);
+        this.timeout = from.listenerTimeout;
     }
 
     boolean hasListeners() {
-        return handoffListener != null || !listeners.isEmpty();
+        return handoffListener != null || contextProvider != null || !listeners.isEmpty();
     }
 
     /** Handoffs that are worked on. */
@@ -91,22 +92,22 @@ final class Dispatcher {
 
     /** The mail of one handoff, until {@link #close}. */
     Conversation conversation(String handoffId) {
-        return open(conversations, handoffId);
+        return open(conversations, handoffId, 0);
     }
 
-    /** The final status of a task, until {@link #closeResults}. */
-    Conversation results(String taskId) {
-        return open(results, taskId);
+    /** The final status of a task from this epoch on, until {@link #closeResults}. */
+    Conversation results(String taskId, long epoch) {
+        return open(results, taskId, epoch);
     }
 
     void close(String handoffId, Conversation conversation) {
         conversations.remove(handoffId, conversation);
-        conversation.rest().forEach(this::dispatch);
+        conversation.close().forEach(this::dispatch);
     }
 
     void closeResults(String taskId, Conversation conversation) {
         results.remove(taskId, conversation);
-        conversation.rest().forEach(this::dispatch);
+        conversation.close().forEach(this::dispatch);
     }
 
     /** There will be no further mail. */
@@ -132,19 +133,33 @@ final class Dispatcher {
 
     /** Gives it to whoever is to have it. */
     void dispatch(Delivery<?> delivery) {
-        Conversation waiting = waitingFor(delivery);
-        if (waiting != null) {
-            hold(delivery);
-            waiting.put(delivery);
-        } else if (hasListeners()) {
+        if (isGivenToItsConversation(delivery)) {
+            return;
+        }
+        if (hasListeners()) {
             try {
                 executor.execute(() -> handle(delivery));
             } catch (RejectedExecutionException e) {
                 // The agent is closed: the end of the session gives it back.
             }
-        } else {
-            agent.leave(delivery);
+            return;
         }
+        settled(delivery);
+        delivery.letGo();
+        agent.leave(delivery);
+        // A conversation that was opened meanwhile did not find it there.
+        if (waitingFor(delivery) != null && !agent.takeBack(one -> one == delivery).isEmpty()) {
+            dispatch(delivery);
+        }
+    }
+
+    private boolean isGivenToItsConversation(Delivery<?> delivery) {
+        Conversation waiting = waitingFor(delivery);
+        if (waiting == null) {
+            return false;
+        }
+        hold(delivery);
+        return waiting.put(delivery);
     }
 
     /**
@@ -164,16 +179,19 @@ final class Dispatcher {
                 .forEach(one -> one.abort(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING));
     }
 
-    private static Conversation open(Map<String, Conversation> waiting, String name) {
-        Conversation conversation = new Conversation();
+    private Conversation open(Map<String, Conversation> waiting, String name, long epoch) {
+        Conversation conversation = new Conversation(epoch);
         waiting.put(name, conversation);
+        agent.takeBack(delivery -> waitingFor(delivery) == conversation).forEach(this::dispatch);
         return conversation;
     }
 
     private Conversation waitingFor(Delivery<?> delivery) {
         Message payload = delivery.payload();
         if (payload instanceof TaskStatusUpdate update && FINAL.contains(update.getStatus())) {
-            return results.get(delivery.envelope().getTaskId());
+            Conversation waiting = results.get(delivery.envelope().getTaskId());
+            // The status of an earlier loan is news: kept here it would keep back all later mail of the task.
+            return waiting != null && waiting.isOfEpoch(delivery.envelope().getEpoch()) ? waiting : null;
         }
         boolean isNotice = payload instanceof ErrorNotification
                 && delivery.envelope().getSenderId().equals(agent.welcome().getBrokerId());
@@ -196,6 +214,8 @@ final class Dispatcher {
                 delivery.nack(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING);
             } else if (isOffer && handoffListener != null) {
                 offer(delivery);
+            } else if (payload instanceof HandoffAccept accept && contextProvider != null) {
+                provide(delivery, accept);
             } else if (listener != null) {
                 hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> listen(listener, delivery));
@@ -223,8 +243,7 @@ final class Dispatcher {
         try {
             if (delivery.payload() instanceof HandoffRequest && capacity > 0 && working > capacity) {
                 String text = "works on " + capacity + " handoffs already";
-                agent.reply(delivery, rejectOf(RejectReason.REJECT_REASON_OVERLOADED, text));
-                delivery.ack();
+                reject(delivery, RejectReason.REJECT_REASON_OVERLOADED, text);
                 return;
             }
             hold(delivery);
@@ -250,8 +269,9 @@ final class Dispatcher {
     private void byDefault(Delivery<?> delivery) throws InterruptedException {
         Message payload = delivery.payload();
         if (payload instanceof HandoffRequest) {
-            agent.reply(delivery, rejectOf(RejectReason.REJECT_REASON_OTHER, "this agent takes no handoffs"));
-            delivery.ack();
+            reject(delivery, RejectReason.REJECT_REASON_NO_SKILL, "this agent takes no handoffs");
+        } else if (payload instanceof HandoffAccept || payload instanceof TaskContextTransfer) {
+            waitForTaker(delivery);
         } else if (NEWS.contains(payload.getClass())) {
             LOG.log(Level.INFO, "{0}, which no listener is for", delivery);
             delivery.ack();
@@ -262,8 +282,61 @@ final class Dispatcher {
         }
     }
 
-    private static HandoffReject rejectOf(RejectReason reason, String text) {
-        return HandoffReject.newBuilder().setReason(reason).setReasonText(text).build();
+    private void provide(Delivery<?> delivery, HandoffAccept accept) throws InterruptedException {
+        Envelope envelope = delivery.envelope();
+        ContextWanted wanted = new ContextWanted(
+                delivery.handoffId(),
+                envelope.getTaskId(),
+                envelope.getEpoch(),
+                envelope.getSenderId(),
+                accept.getWantedSectionsList());
+        hold(delivery);
+        new Handling("the accept of handoff " + wanted.handoffId(), () -> delivery).run(() -> {
+            List<ContextSection> sections = contextProvider.contextFor(wanted);
+            give(wanted, sections);
+            delivery.ackForSure();
+        });
+    }
+
+    private void give(ContextWanted wanted, List<ContextSection> sections) throws InterruptedException {
+        try {
+            Handover.giveContext(agent, wanted, sections);
+        } catch (BatonException | IllegalArgumentException e) {
+            if (e instanceof BatonException broken && broken.isPassing()) {
+                throw e;
+            }
+            String text = "handoff {0} is cancelled, for its context cannot be sent: {1}";
+            LOG.log(Level.ERROR, text, wanted.handoffId(), e.getMessage());
+        }
+    }
+
+    /** A step of a handoff that an earlier process of this agent was at: kept until a call of this one takes it. */
+    private void waitForTaker(Delivery<?> delivery) throws InterruptedException {
+        if (isOpen(delivery.handoffId())) {
+            String text = "no call of this process waits for this handoff";
+            delivery.nack(NackCause.NACK_CAUSE_SHUTDOWN, text, WAITED_FOR_SOON);
+        } else {
+            delivery.ack();
+        }
+    }
+
+    private boolean isOpen(String handoffId) {
+        try {
+            return Handover.isOpen(agent.getHandoff(handoffId));
+        } catch (BatonException e) {
+            return !e.reason().equals("HANDOFF_UNKNOWN"); // its task ended and was removed
+        }
+    }
+
+    private void reject(Delivery<?> request, RejectReason reason, String text) throws InterruptedException {
+        try {
+            agent.reply(request, HandoffReject.newBuilder().setReason(reason).setReasonText(text).build());
+        } catch (BatonException e) {
+            if (!TOO_LATE.contains(e.reason())) {
+                throw e;
+            }
+        }
+        request.ackForSure();
     }
 
     /** One listener at work; whatever it throws becomes a nack of what it has in hand. */

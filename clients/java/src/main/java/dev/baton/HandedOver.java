@@ -9,6 +9,6 @@ import java.util.List;
  * @param taskId the task
  * @param ownerId who owns it now
  * @param epoch the epoch that began with it
- * @param rejections who did not take it before, and why, in words
+ * @param rejections the agents that did not take it before, and why, in words
  */
 public record HandedOver(String handoffId, String taskId, String ownerId, long epoch, List<String> rejections) {}

@@ -97,7 +97,10 @@ final class Link {
         return present.askAndWait(frame);
     }
 
-    /** Sends the same bytes on one session after the other, until the broker has answered. */
+    /**
+     * Sends the same bytes on one session after the other, until the broker has answered. A session that ended because the
+     * broker refused a frame may have ended because of this one: that is thrown.
+     */
     Receipt askUntilAnswered(Envelope envelope, Duration timeout) throws InterruptedException {
         long deadlineNanos = System.nanoTime() + timeout.toNanos();
         while (true) {
@@ -108,8 +111,11 @@ final class Link {
                         .getReceipt();
             } catch (ExecutionException e) {
                 BatonException error = BatonException.of(e.getCause());
-                if (error instanceof SessionEndedException) {
+                if (error instanceof SessionEndedException ended) {
                     forget(present);
+                    if (ended.refusal() != null) {
+                        throw ended.refusal();
+                    }
                 } else if (error.code() == Status.Code.UNAVAILABLE) {
                     long wait = error.retryDelay().orElse(Duration.ofSeconds(1)).toNanos();
                     TimeUnit.NANOSECONDS.sleep(Math.min(wait, Math.max(0, deadlineNanos - System.nanoTime())));

@@ -2,14 +2,17 @@ package dev.baton;
 
 import com.google.protobuf.Message;
 import dev.baton.v1.ErrorNotification;
+import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffCancel;
 import dev.baton.v1.HandoffReject;
 import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.HandoffState;
 import dev.baton.v1.NextStep;
 import dev.baton.v1.RejectReason;
 import dev.baton.v1.TaskContextTransfer;
 import java.util.Collection;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
@@ -18,11 +21,12 @@ import java.util.Set;
  * A task that is offered to this agent: {@link #accept} or {@link #reject} it.
  *
  * <p>The listener that gets it works on its own time: what it was handed out with is extended meanwhile. After a crash or
- * an exception in the listener the broker delivers again what was not yet answered, and the listener is called anew; an
- * offer that was accepted before then has its context at once.
+ * an exception in the listener the broker delivers again what was not yet answered, and the listener is called anew. An
+ * offer that an earlier process of this agent accepted has no request, and its {@link #accept} returns the context at once.
  */
 public final class Offer {
-    private static final Set<String> ACCEPTED_BEFORE = Set.of("ACCEPTED", "CONTEXT_SENT");
+    private static final Set<HandoffState> ACCEPTED =
+            EnumSet.of(HandoffState.HANDOFF_STATE_ACCEPTED, HandoffState.HANDOFF_STATE_CONTEXT_SENT);
 
     private final Agent agent;
     private final Conversation mail;
@@ -71,7 +75,7 @@ public final class Offer {
         return senderId;
     }
 
-    /** What is asked; empty where an earlier life of this agent accepted it. */
+    /** What is asked; empty where an earlier process of this agent accepted it. */
     public Optional<HandoffRequest> request() {
         return Optional.ofNullable(request);
     }
@@ -85,7 +89,7 @@ public final class Offer {
         Delivery<?> asked = requestInHand;
         if (asked != null) {
             say(asked, HandoffAccept.newBuilder().addAllWantedSections(List.of(wantedSections)).build());
-            ackIfKnown(asked);
+            asked.ackForSure();
             requestInHand = null;
         }
         if (contextInHand == null) {
@@ -112,7 +116,7 @@ public final class Offer {
                 .build());
         isOver = true;
         requestInHand = null;
-        ackIfKnown(asked);
+        asked.ackForSure();
     }
 
     /** What is not yet acknowledged of it, or null. */
@@ -130,30 +134,23 @@ public final class Offer {
         isOver = true;
         Delivery<?> context = contextInHand;
         contextInHand = null;
-        ackIfKnown(context);
-    }
-
-    static void ackIfKnown(Delivery<?> delivery) throws InterruptedException {
-        try {
-            delivery.ack();
-        } catch (BatonException e) {
-            if (!e.reason().equals("DELIVERY_UNKNOWN")) { // its time was over: it comes again, and is known then
-                throw e;
-            }
-        }
+        context.ackForSure();
     }
 
     private void say(Delivery<?> asked, HandoffAccept accept) throws InterruptedException {
         try {
             agent.reply(asked, accept);
         } catch (BatonException e) {
-            // In an earlier life this agent accepted it and did not come to ack the request.
-            boolean isAccepted = e.reason().equals("HANDOFF_STATE")
-                    && ACCEPTED_BEFORE.contains(e.metadata().getOrDefault("state", ""));
-            if (!isAccepted) {
+            if (!Handover.DONE_OR_OVER.contains(e.reason()) || !isAccepted()) {
                 throw e;
             }
         }
+    }
+
+    /** Whether an earlier process of this agent accepted the handoff and did not come to ack its request. */
+    private boolean isAccepted() {
+        Handoff handoff = agent.getHandoff(handoffId);
+        return ACCEPTED.contains(handoff.getState()) && handoff.getCandidateId().equals(agent.id());
     }
 
     private Delivery<?> nextContext() throws InterruptedException {
@@ -163,7 +160,7 @@ public final class Offer {
             if (payload instanceof TaskContextTransfer) {
                 return delivery;
             }
-            ackIfKnown(delivery);
+            delivery.ackForSure();
             if (payload instanceof HandoffCancel cancel) {
                 throw new HandoffFailedException(handoffId, "HANDOFF_CANCELLED", cancel.getReasonText(), List.of());
             }

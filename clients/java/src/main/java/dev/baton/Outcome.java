@@ -8,7 +8,8 @@ import dev.baton.v1.TaskStatus;
  *
  * @param taskId the task
  * @param epoch the epoch that began with it
- * @param status TASK_STATUS_COMPLETED, FAILED or CANCELED
+ * @param status TASK_STATUS_COMPLETED, FAILED or CANCELED; any other where the task was given back by a handoff, not
+ *     finished
  * @param result what came out
  * @param details in words
  */

@@ -4,8 +4,10 @@ import com.google.protobuf.Struct;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Receipt;
+import dev.baton.v1.Task;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.TaskStatusUpdate;
+import java.time.Duration;
 import java.util.List;
 
 /**
@@ -14,8 +16,15 @@ import java.util.List;
  * @param agent who owns it
  * @param taskId which one
  * @param epoch since which epoch
+ * @param status how it was doing when this was made
+ * @param openHandoffId the handoff that was open then, for {@link Agent#resumeHandOver}; empty if there was none
  */
-public record OwnedTask(Agent agent, String taskId, long epoch) {
+public record OwnedTask(Agent agent, String taskId, long epoch, TaskStatus status, String openHandoffId) {
+    /** A task of this agent as the broker shows it. */
+    static OwnedTask of(Agent agent, Task task) {
+        return new OwnedTask(agent, task.getTaskId(), task.getEpoch(), task.getStatus(), task.getOpenHandoffId());
+    }
+
     /** Says how it is going, in words. */
     public Receipt report(String details) throws InterruptedException {
         return update(TaskStatusUpdate.newBuilder()
@@ -42,5 +51,11 @@ public record OwnedTask(Agent agent, String taskId, long epoch) {
     public HandedOver handOver(String receiverId, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
         return agent.handOver(receiverId, taskId, epoch, request, context);
+    }
+
+    /** Lends it: as {@link Agent#delegate(String, String, long, HandoffRequest, List, Duration)}. */
+    public Outcome delegate(String receiverId, HandoffRequest request, List<ContextSection> context, Duration wait)
+            throws InterruptedException {
+        return agent.delegate(receiverId, taskId, epoch, request, context, wait);
     }
 }

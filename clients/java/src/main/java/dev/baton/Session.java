@@ -64,10 +64,7 @@ final class Session {
         }
         long millis = Math.max(100, Times.toDuration(welcome.getHeartbeatInterval()).toMillis());
         session.beating = scheduler.scheduleAtFixedRate(
-                () -> session.write(ConnectRequest.newBuilder().setHeartbeat(heartbeat.get()).build()),
-                0,
-                millis,
-                TimeUnit.MILLISECONDS);
+                () -> session.beat(heartbeat.get()), 0, millis, TimeUnit.MILLISECONDS);
         session.ended.thenRun(() -> session.beating.cancel(false));
         return session;
     }
@@ -81,14 +78,23 @@ final class Session {
         return ended;
     }
 
-    /** Sends one frame. The answer, or a BatonException; a SessionEndedException if there will be no answer. */
-    CompletableFuture<ConnectResponse> ask(ConnectRequest.Builder frame) {
+    /**
+     * Sends one frame. The answer, or a BatonException; a SessionEndedException if there will be no answer; OUT_OF_RANGE if
+     * the frame is too large to send.
+     */
+    CompletableFuture<ConnectResponse> ask(ConnectRequest.Builder asked) {
         long requestId = lastRequestId.incrementAndGet();
+        ConnectRequest frame = asked.setRequestId(requestId).build();
+        try {
+            Limits.checkFrame(frame);
+        } catch (BatonException e) {
+            return CompletableFuture.failedFuture(e);
+        }
         CompletableFuture<ConnectResponse> answer = new CompletableFuture<>();
         answers.put(requestId, answer);
         answer.whenComplete((response, error) -> answers.remove(requestId));
-        if (!write(frame.setRequestId(requestId).build())) {
-            answer.completeExceptionally(why());
+        if (!write(frame)) {
+            answer.completeExceptionally(SessionEndedException.plain()); // it did not end by this frame
         }
         // The session may have ended between the two, and then nobody else completes it.
         if (ended.isDone()) {
@@ -130,6 +136,17 @@ final class Session {
 
     static BatonException noAnswer() {
         return new BatonException(io.grpc.Status.Code.DEADLINE_EXCEEDED, "no answer in time");
+    }
+
+    private void beat(Heartbeat heartbeat) {
+        ConnectRequest frame = ConnectRequest.newBuilder().setHeartbeat(heartbeat).build();
+        try {
+            Limits.checkFrame(frame);
+        } catch (BatonException e) {
+            LOG.log(Level.WARNING, "the heartbeat goes without its content: {0}", e.getMessage());
+            frame = ConnectRequest.newBuilder().setHeartbeat(Heartbeat.getDefaultInstance()).build();
+        }
+        write(frame);
     }
 
     private synchronized boolean write(ConnectRequest frame) {
@@ -195,8 +212,7 @@ final class Session {
         public void onError(Throwable error) {
             BatonException broken = BatonException.of(error);
             welcome.completeExceptionally(broken);
-            Duration delay = broken.retryDelay().orElse(null);
-            end(goAway != null ? goAway : new SessionEndedException(broken.getMessage(), broken.reason(), delay));
+            end(goAway != null ? goAway : SessionEndedException.by(broken));
         }
 
         @Override

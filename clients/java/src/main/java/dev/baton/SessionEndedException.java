@@ -2,15 +2,46 @@ package dev.baton;
 
 import io.grpc.Status;
 import java.time.Duration;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /** The session has ended, and with it every question on it; what was sent may or may not have been taken. */
 final class SessionEndedException extends BatonException {
     private static final long serialVersionUID = 1;
+    private static final Set<Status.Code> REFUSALS =
+            EnumSet.of(Status.Code.INVALID_ARGUMENT, Status.Code.OUT_OF_RANGE);
+
+    private final transient BatonException refusal;
 
     SessionEndedException(String message, String reason, Duration retryDelay) {
         super(Status.Code.UNAVAILABLE, message, reason, Map.of(), List.of(), retryDelay);
+        refusal = null;
+    }
+
+    private SessionEndedException(BatonException broken) {
+        super(
+                Status.Code.UNAVAILABLE,
+                broken.getMessage(),
+                broken.reason(),
+                Map.of(),
+                List.of(),
+                broken.retryDelay().orElse(null));
+        refusal = REFUSALS.contains(broken.code()) ? broken : null;
+    }
+
+    /** The end by this error of the stream. */
+    static SessionEndedException by(BatonException broken) {
+        return new SessionEndedException(broken);
+    }
+
+    /**
+     * The refusal of a frame of this side that ended the session: to send the same bytes again would end the next. Null if
+     * it ended otherwise.
+     */
+    BatonException refusal() {
+        return refusal;
     }
 
     static SessionEndedException plain() {

@@ -2,8 +2,11 @@ package dev.baton;
 
 import com.google.protobuf.ByteString;
 import dev.baton.v1.ContextSection;
+import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffComplete;
 import dev.baton.v1.HandoffOutcome;
+import dev.baton.v1.HandoffState;
+import dev.baton.v1.Receipt;
 import dev.baton.v1.Task;
 import dev.baton.v1.TaskContextTransfer;
 import java.util.HexFormat;
@@ -48,15 +51,15 @@ public final class Takeover {
                     "CONTEXT_DIGEST_MISMATCH",
                     "the sections have the digest " + HexFormat.of().formatHex(digest.toByteArray()));
         }
-        long epoch;
+        OwnedTask task;
         try {
-            epoch = agent.reply(delivery, answer(HandoffOutcome.HANDOFF_OUTCOME_SUCCESS, digest, ""))
-                    .getEpoch();
+            Receipt receipt = agent.reply(delivery, answer(HandoffOutcome.HANDOFF_OUTCOME_SUCCESS, digest, ""));
+            task = new OwnedTask(agent, offer.taskId(), receipt.getEpoch(), receipt.getTaskStatus(), "");
         } catch (BatonException e) {
-            epoch = epochIfDoneBefore(e);
+            task = ownedBefore(e);
         }
         offer.end();
-        return new OwnedTask(agent, offer.taskId(), epoch);
+        return task;
     }
 
     /** Refuses the context, with the reason in words: the handoff fails and the sender keeps the task. */
@@ -73,18 +76,21 @@ public final class Takeover {
                 .build();
     }
 
-    /** The epoch, if it was an earlier life of this agent that completed the handoff; else throws the error. */
-    private long epochIfDoneBefore(BatonException error) {
-        if (!error.reason().equals("HANDOFF_FINAL")) {
+    /** The task, if an earlier process of this agent completed the handoff and owns it still; else throws the error. */
+    private OwnedTask ownedBefore(BatonException error) {
+        if (!Handover.DONE_OR_OVER.contains(error.reason())) {
             throw error;
         }
-        Task task = agent.getTask(offer.taskId());
-        boolean isOurs = task.getHopsCount() > 0
-                && task.getHops(task.getHopsCount() - 1).getHandoffId().equals(offer.handoffId())
-                && task.getOwnerId().equals(agent.id());
+        Handoff handoff = agent.getHandoff(offer.handoffId());
+        boolean isOurs = handoff.getState() == HandoffState.HANDOFF_STATE_COMPLETED
+                && handoff.getCandidateId().equals(agent.id());
         if (!isOurs) {
             throw error;
         }
-        return task.getEpoch();
+        Task task = agent.getTask(offer.taskId());
+        if (!task.getOwnerId().equals(agent.id()) || task.getEpoch() != offer.epoch() + 1) {
+            throw error; // it has moved on since
+        }
+        return OwnedTask.of(agent, task);
     }
 }

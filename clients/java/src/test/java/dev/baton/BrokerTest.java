@@ -537,6 +537,23 @@ class BrokerTest {
         }
     }
 
+    @Test
+    void aBrokerThatFallsSilentIsNoticedAndCalledAgain() throws Exception {
+        try (Relay relay = new Relay(broker.server)) {
+            AgentBuilder through = broker.agent("alice").server(relay.server());
+            through.keepAliveTime = Duration.ofSeconds(10); // the least that grpc-java takes
+            try (Agent alice = begin(through)) {
+                String session = alice.welcome().getSessionId();
+                relay.fallSilent();
+                // Sent into the silence; the answer is the next session's.
+                var refused = assertThrows(
+                        BatonException.class, () -> alice.send("nobody", About.NOTHING, info("hello")));
+                assertEquals("RECEIVER_UNKNOWN", refused.reason());
+                assertFalse(session.equals(alice.welcome().getSessionId()));
+            }
+        }
+    }
+
     private static void take(Offer offer) throws InterruptedException {
         offer.accept().complete();
     }

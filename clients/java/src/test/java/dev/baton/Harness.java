@@ -1,9 +1,11 @@
 package dev.baton;
 
 import com.google.gson.Gson;
+import com.google.gson.JsonArray;
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
+import com.google.protobuf.util.JsonFormat;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.HandoffRequest;
@@ -85,27 +87,59 @@ final class Harness {
                 waiting.countDown();
             }
             case "send" -> {
-                Info info = Info.newBuilder().setText(text(command, "text")).build();
+                boolean isSized = command.has("bytes");
+                String text = isSized ? "x".repeat(command.get("bytes").getAsInt()) : text(command, "text");
+                Info info = Info.newBuilder().setText(text).build();
                 String id = agent.send(text(command, "to"), Envelopes.About.NOTHING, info).getMessageId();
                 facts.addProperty("message_id", id);
             }
             case "hand_over" -> {
-                HandoffRequest request = HandoffRequest.newBuilder()
-                        .setTaskType(text(command, "task_type"))
-                        .build();
-                List<ContextSection> context = command.getAsJsonObject("context").entrySet().stream()
-                        .map(section -> Envelopes.jsonSection(section.getKey(), JSON.toJson(section.getValue())))
-                        .toList();
                 long epoch = command.get("epoch").getAsLong();
-                HandedOver handed =
-                        agent.handOver(text(command, "to"), text(command, "task_id"), epoch, request, context);
-                facts.addProperty("owner_id", handed.ownerId());
-                facts.addProperty("epoch", handed.epoch());
+                String to = text(command, "to");
+                handed(
+                        facts,
+                        agent.handOver(to, text(command, "task_id"), epoch, requestOf(command), contextOf(command)));
+            }
+            case "resume" -> handed(facts, agent.resumeHandOver(text(command, "handoff_id"), contextOf(command)));
+            case "delegate" -> {
+                long epoch = command.get("epoch").getAsLong();
+                String to = text(command, "to");
+                Outcome outcome =
+                        agent.delegate(to, text(command, "task_id"), epoch, requestOf(command), contextOf(command));
+                facts.addProperty("epoch", outcome.epoch());
+                facts.addProperty("status", outcome.status().name().substring("TASK_STATUS_".length()));
+                facts.add("result", JsonParser.parseString(JsonFormat.printer().print(outcome.result())));
+            }
+            case "owned_tasks" -> {
+                JsonArray tasks = new JsonArray();
+                for (OwnedTask owned : agent.ownedTasks()) {
+                    JsonObject task = new JsonObject();
+                    task.addProperty("task_id", owned.taskId());
+                    task.addProperty("epoch", owned.epoch());
+                    task.addProperty("handoff_id", owned.openHandoffId());
+                    tasks.add(task);
+                }
+                facts.add("tasks", tasks);
             }
             case "close" -> agent.close(grace);
             default -> throw new IllegalArgumentException("a command that cannot be: " + command);
         }
         return facts;
+    }
+
+    private static HandoffRequest requestOf(JsonObject command) {
+        return HandoffRequest.newBuilder().setTaskType(text(command, "task_type")).build();
+    }
+
+    private static List<ContextSection> contextOf(JsonObject command) {
+        return command.getAsJsonObject("context").entrySet().stream()
+                .map(section -> Envelopes.jsonSection(section.getKey(), JSON.toJson(section.getValue())))
+                .toList();
+    }
+
+    private static void handed(JsonObject facts, HandedOver handed) {
+        facts.addProperty("owner_id", handed.ownerId());
+        facts.addProperty("epoch", handed.epoch());
     }
 
     private void connect(JsonObject command) throws InterruptedException, IOException {
@@ -122,6 +156,10 @@ final class Harness {
         if (command.has("handler_timeout_ms")) {
             builder.listenerTimeout(
                     Duration.ofMillis(command.get("handler_timeout_ms").getAsLong()));
+        }
+        if (command.has("context")) {
+            List<ContextSection> context = contextOf(command);
+            builder.contextProvider(wanted -> context);
         }
         agent = builder.connect();
         Agent connected = agent;

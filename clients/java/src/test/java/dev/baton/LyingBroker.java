@@ -17,6 +17,7 @@ import dev.baton.v1.Credited;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.GetAgentRequest;
 import dev.baton.v1.GetAgentResponse;
+import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.Welcome;
 import io.grpc.Grpc;
@@ -39,6 +40,7 @@ final class LyingBroker implements AutoCloseable {
     final KeyPair bob = Keys.generate();
     final List<Envelope> envelopes = new CopyOnWriteArrayList<>();
     final BlockingQueue<Acknowledgement> acknowledgements = new LinkedBlockingQueue<>();
+    final BlockingQueue<Heartbeat> heartbeats = new LinkedBlockingQueue<>();
     final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
     volatile boolean refusesForGood;
     /** Nobody gets a session for now. */
@@ -178,7 +180,8 @@ final class LyingBroker implements AutoCloseable {
                     out.onNext(answer.setAcknowledged(Acknowledged.getDefaultInstance()).build());
                 }
                 case CREDIT -> out.onNext(answer.setCredited(Credited.getDefaultInstance()).build());
-                case HEARTBEAT, REQUEST_NOT_SET -> {}
+                case HEARTBEAT -> heartbeats.add(frame.getHeartbeat());
+                case REQUEST_NOT_SET -> {}
             }
         }
     }

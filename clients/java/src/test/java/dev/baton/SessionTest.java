@@ -4,18 +4,24 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.ByteString;
+import com.google.protobuf.UnknownFieldSet;
 import dev.baton.Envelopes.About;
 import dev.baton.v1.Acknowledgement;
 import dev.baton.v1.ConnectResponse;
+import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.GoAway;
 import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Info;
 import dev.baton.v1.MessageType;
 import dev.baton.v1.NackCause;
+import io.grpc.Status;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
@@ -24,11 +30,16 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.api.io.TempDir;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
+import org.junit.jupiter.params.provider.ValueSource;
 
 /** The session, against a broker that lies and breaks off as a real one would not. */
 @Timeout(60)
 class SessionTest {
+    private static final int MIB = 1024 * 1024;
     private static final Duration PATIENCE = Duration.ofSeconds(10);
 
     @TempDir
@@ -160,6 +171,115 @@ class SessionTest {
                 assertTrue(one.getMessage().contains("never again"), one.getMessage());
             }
         }
+    }
+
+    @ParameterizedTest
+    @ValueSource(ints = {MIB + 1, 2 * MIB, 5 * MIB})
+    void tooLargeAPayloadIsRefusedHereAndNotSent(int size) throws Exception {
+        try (Agent alice = broker.agent("alice").connect()) {
+            var refused = assertThrows(
+                    BatonException.class, () -> alice.send("bob", About.NOTHING, info("x".repeat(size))));
+            assertEquals(Status.Code.INVALID_ARGUMENT, refused.code());
+            assertEquals("PAYLOAD_TOO_LARGE", refused.reason());
+            alice.send("bob", About.NOTHING, info("small"));
+            assertEquals(List.of("small"), texts());
+            assertEquals(1, broker.sessions.size());
+        }
+    }
+
+    @Test
+    void theLargestPayloadIsSent() throws Exception {
+        try (Agent alice = broker.agent("alice").connect()) {
+            alice.send("bob", About.NOTHING, info("x".repeat(MIB - 4)));
+            assertEquals(MIB, broker.envelopes.get(0).getPayload().getValue().size());
+        }
+    }
+
+    @Test
+    void tooLargeAContextIsRefusedBeforeTheHandoffIsAskedFor() throws Exception {
+        HandoffRequest request = HandoffRequest.newBuilder().setTaskType("x").build();
+        List<ContextSection> context = List.of(Envelopes.bytesSection("picture", new byte[MIB], "image/png"));
+        try (Agent alice = broker.agent("alice").connect()) {
+            for (Executable handing : List.<Executable>of(
+                    () -> alice.handOver("bob", "task", 1, request, context),
+                    () -> alice.delegate("bob", "task", 1, request, context),
+                    () -> alice.resumeHandOver("0198c0de-0000-7000-8000-000000000001", context))) {
+                assertEquals("PAYLOAD_TOO_LARGE", assertThrows(BatonException.class, handing).reason());
+            }
+            assertEquals(List.of(), broker.envelopes);
+        }
+    }
+
+    @Test
+    void tooLongAnIdIsRefusedHereAndNotSent() throws Exception {
+        String name = "a".repeat(128);
+        try (Agent alice = broker.agent("alice").connect()) {
+            assertRefused("envelope.task_id", () -> alice.send("bob", About.task(name + "a", 1), info("")));
+            assertRefused("envelope.receiver_id", () -> alice.send(name + "a", About.NOTHING, info("")));
+            assertRefused("envelope.receiver_id", () -> alice.send("type:" + name + "a", About.NOTHING, info("")));
+            About about = new About("", 0, "c".repeat(37));
+            assertRefused("envelope.correlation_id", () -> alice.send("bob", about, info("")));
+            assertEquals(List.of(), broker.envelopes);
+            alice.send("type:" + name, About.task(name, 1), info(""));
+        }
+    }
+
+    @Test
+    void tooLargeAFrameIsNotSent() throws Exception {
+        UnknownFieldSet.Field newer = UnknownFieldSet.Field.newBuilder()
+                .addLengthDelimited(ByteString.copyFrom(new byte[4 * MIB]))
+                .build();
+        try (Agent alice = broker.agent("alice").connect()) {
+            Envelope envelope = alice.envelope("bob", About.NOTHING, info("small")).toBuilder()
+                    .setUnknownFields(UnknownFieldSet.newBuilder().addField(1000, newer).build())
+                    .build();
+            var refused = assertThrows(BatonException.class, () -> alice.send(envelope));
+            assertEquals(Status.Code.OUT_OF_RANGE, refused.code());
+            assertEquals(List.of(), broker.envelopes);
+            assertEquals(1, broker.sessions.size());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"OUT_OF_RANGE", "INVALID_ARGUMENT"})
+    void aMessageThatEndsTheSessionIsNotSentAgain(Status.Code code) throws Exception {
+        var receipts = broker.onEnvelope;
+        broker.onEnvelope = (frame, out) -> out.onError(code.toStatus().asRuntimeException());
+        try (Agent alice = broker.agent("alice").connect()) {
+            var refused = assertThrows(BatonException.class, () -> alice.send("bob", About.NOTHING, info("bad")));
+            assertEquals(code, refused.code());
+            broker.onEnvelope = receipts;
+            alice.send("bob", About.NOTHING, info("good"));
+            assertEquals(List.of("bad", "good"), texts());
+            assertEquals(2, broker.sessions.size());
+        }
+    }
+
+    @Test
+    void tooLargeAHeartbeatGoesWithoutItsContent() throws Exception {
+        try (Agent alice = broker.agent("alice").build()) {
+            alice.setHeartbeat(Heartbeat.newBuilder().setStatus("x".repeat(4 * MIB)).build());
+            alice.connect();
+            assertEquals(Heartbeat.getDefaultInstance(), broker.heartbeats.poll(10, TimeUnit.SECONDS));
+            alice.send("bob", About.NOTHING, info("good"));
+            assertEquals(1, broker.sessions.size());
+        }
+    }
+
+    private static void assertRefused(String field, Executable sending) {
+        BatonException refused = assertThrows(BatonException.class, sending);
+        assertEquals("FIELD_INVALID", refused.reason());
+        assertEquals(
+                List.of(field),
+                refused.fieldViolations().stream().map(BatonException.FieldViolation::field).toList());
+    }
+
+    private List<String> texts() throws Exception {
+        List<String> texts = new ArrayList<>();
+        for (Envelope envelope : broker.envelopes) {
+            texts.add(Info.parseFrom(envelope.getPayload().getValue()).getText());
+        }
+        return texts;
     }
 
     private Envelope ofBob(String text) {

@@ -1,0 +1,80 @@
+package dev.baton;
+
+import com.google.protobuf.MessageLite;
+import dev.baton.BatonException.FieldViolation;
+import dev.baton.v1.Envelope;
+import io.grpc.Status;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
+
+/** The bounds of the schema, checked before anything is sent: what a broker can only refuse does not go out. */
+final class Limits {
+    /** The most bytes that a payload's value may have. */
+    static final int PAYLOAD_BYTES_MAX = 1024 * 1024;
+    /** The most bytes that one message on a connection may have. A longer one ends the session that it is sent on. */
+    static final int FRAME_BYTES_MAX = 4 * 1024 * 1024;
+    /** The most characters of an id of an agent, a task or a key, and of the NAME in type:NAME and all:NAME. */
+    static final int NAME_LENGTH_MAX = 128;
+
+    private static final int UUID_LENGTH = 36;
+    private static final int TRACEPARENT_LENGTH_MAX = 55;
+    private static final int TRACESTATE_LENGTH_MAX = 512;
+
+    private Limits() {}
+
+    /** Throws as the broker would: FIELD_INVALID for ids that are too long, PAYLOAD_TOO_LARGE. */
+    static void check(Envelope envelope) {
+        List<FieldViolation> violations = new ArrayList<>();
+        bound(violations, "message_id", envelope.getMessageId(), UUID_LENGTH);
+        bound(violations, "sender_id", envelope.getSenderId(), NAME_LENGTH_MAX);
+        bound(violations, "receiver_id", nameOf(envelope.getReceiverId()), NAME_LENGTH_MAX);
+        bound(violations, "correlation_id", envelope.getCorrelationId(), UUID_LENGTH);
+        bound(violations, "task_id", envelope.getTaskId(), NAME_LENGTH_MAX);
+        bound(violations, "key_id", envelope.getKeyId(), NAME_LENGTH_MAX);
+        String path = "trace_context.";
+        bound(violations, path + "traceparent", envelope.getTraceContext().getTraceparent(), TRACEPARENT_LENGTH_MAX);
+        bound(violations, path + "tracestate", envelope.getTraceContext().getTracestate(), TRACESTATE_LENGTH_MAX);
+        if (!violations.isEmpty()) {
+            String problem = violations.stream()
+                    .map(one -> one.field() + " " + one.description())
+                    .collect(Collectors.joining("; "));
+            throw refused(problem, "FIELD_INVALID", violations);
+        }
+        checkPayload(envelope.getPayload().getValue().size());
+    }
+
+    /** Throws PAYLOAD_TOO_LARGE. */
+    static void checkPayload(int bytesCount) {
+        if (bytesCount > PAYLOAD_BYTES_MAX) {
+            String problem = "the payload has " + bytesCount + " bytes, over the limit of " + PAYLOAD_BYTES_MAX;
+            throw refused(problem, "PAYLOAD_TOO_LARGE", List.of());
+        }
+    }
+
+    /** Throws OUT_OF_RANGE without a reason: so the transport answers a frame that is too large. */
+    static void checkFrame(MessageLite frame) {
+        int bytesCount = frame.getSerializedSize();
+        if (bytesCount > FRAME_BYTES_MAX) {
+            String problem = "the frame has " + bytesCount + " bytes, over the limit of " + FRAME_BYTES_MAX;
+            throw new BatonException(Status.Code.OUT_OF_RANGE, problem);
+        }
+    }
+
+    private static void bound(List<FieldViolation> violations, String field, String text, int lengthMax) {
+        if (text.length() > lengthMax) {
+            violations.add(
+                    new FieldViolation("envelope." + field, "must have at most " + lengthMax + " characters"));
+        }
+    }
+
+    private static String nameOf(String receiverId) {
+        boolean isType = receiverId.startsWith("type:") || receiverId.startsWith("all:");
+        return isType ? receiverId.substring(receiverId.indexOf(':') + 1) : receiverId;
+    }
+
+    private static BatonException refused(String problem, String reason, List<FieldViolation> violations) {
+        return new BatonException(Status.Code.INVALID_ARGUMENT, problem, reason, Map.of(), violations, null);
+    }
+}

@@ -298,6 +298,7 @@ struct LimitsSection {
     open_handoffs_max: Option<u32>,
     mailbox_max: Option<u32>,
     sessions_max: Option<u32>,
+    card_changes_per_minute: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -307,6 +308,8 @@ struct RetentionSection {
     ended_tasks_ms: Option<u64>,
     settled_dead_letters_ms: Option<u64>,
     store_bytes_max: Option<u64>,
+    audit_ms: Option<u64>,
+    audit_entries_max: Option<u64>,
 }
 
 impl RetentionSection {
@@ -323,6 +326,12 @@ impl RetentionSection {
             settled_dead_letters: or(self.settled_dead_letters_ms, defaults.settled_dead_letters),
             store_bytes_max: self.store_bytes_max.filter(|bytes| *bytes > 0),
             entries_a_step: defaults.entries_a_step,
+            audit: or(self.audit_ms, defaults.audit),
+            audit_entries_max: match self.audit_entries_max {
+                Some(0) => None,
+                Some(most) => Some(most),
+                None => defaults.audit_entries_max,
+            },
         }
     }
 }
@@ -341,6 +350,7 @@ struct BrokerLimitsSection {
     keepalive_interval_ms: Option<u64>,
     keepalive_timeout_ms: Option<u64>,
     agents_max: Option<u32>,
+    card_bytes_max: Option<u64>,
 }
 
 impl BrokerLimitsSection {
@@ -359,6 +369,7 @@ impl BrokerLimitsSection {
             keepalive_interval: or(self.keepalive_interval_ms, defaults.keepalive_interval),
             keepalive_timeout: or(self.keepalive_timeout_ms, defaults.keepalive_timeout),
             agents_max: self.agents_max.unwrap_or(defaults.agents_max),
+            card_bytes_max: self.card_bytes_max.unwrap_or(defaults.card_bytes_max),
         }
     }
 }
@@ -538,6 +549,10 @@ impl File {
                 open_handoffs_max: self.limits.open_handoffs_max.unwrap_or(defaults.limits.open_handoffs_max),
                 mailbox_max: self.limits.mailbox_max.unwrap_or(defaults.limits.mailbox_max),
                 sessions_max: self.limits.sessions_max.unwrap_or(defaults.limits.sessions_max),
+                card_changes_per_minute: self
+                    .limits
+                    .card_changes_per_minute
+                    .unwrap_or(defaults.limits.card_changes_per_minute),
             },
             retention: self.retention.retention(),
             broker_limits: self.broker_limits.limits(),

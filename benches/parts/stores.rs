@@ -17,7 +17,7 @@ const RECORDS: [Table; 8] = [
     Table::Mailbox,
     Table::Custody,
     Table::Timers,
-    Table::TasksBySequence,
+    Table::HandoffsByAgent,
 ];
 
 pub fn parts() -> Vec<Part> {

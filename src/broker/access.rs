@@ -13,7 +13,7 @@ use super::{
 use crate::{
     domain::handoff::{Handoff, Task},
     faults::{Fault, is_on},
-    ids::{AgentId, AgentType},
+    ids::{AgentId, AgentType, MessageId, TaskId},
     policy::{Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
     records::DeadLetterRecord,
 };
@@ -76,6 +76,46 @@ impl std::fmt::Display for Denied {
     }
 }
 
+/// What a call is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is an action of the policies' schema, which describes it")]
+pub enum Purpose {
+    ReadTasks,
+    ReadHandoffs,
+    ReadDeadLetters,
+    SettleDeadLetters,
+    ReadAuditLog,
+    Enroll,
+    Invite,
+    ManageKeys,
+}
+
+impl Purpose {
+    fn action(self) -> Action<'static> {
+        match self {
+            Self::ReadTasks => Action::ReadTask,
+            Self::ReadHandoffs => Action::ReadHandoff,
+            Self::ReadDeadLetters => Action::ReadDeadLetter,
+            Self::SettleDeadLetters => Action::SettleDeadLetter,
+            Self::ReadAuditLog => Action::ReadAuditLog,
+            Self::Enroll => Action::Enroll,
+            Self::Invite => Action::Invite,
+            Self::ManageKeys => Action::ManageKeys,
+        }
+    }
+}
+
+/// How much a caller may look at, at most. What it does see of that the policies say one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach<'a> {
+    /// Nothing.
+    Nothing,
+    /// What this agent takes part in.
+    Own(&'a AgentId),
+    /// Everything.
+    Everything,
+}
+
 /// The rules of this broker, over who there is.
 #[derive(Clone, Copy)]
 pub struct Access<'a> {
@@ -88,14 +128,33 @@ pub struct Access<'a> {
 impl Access<'_> {
     /// Whether the caller may do this to that.
     pub fn check(self, caller: &Caller, action: Action<'_>, resource: Resource<'_>) -> Result<(), BrokerError> {
+        self.with_principal(caller, |principal| self.decide(principal, action, resource))
+    }
+
+    fn with_principal<T>(self, caller: &Caller, ask: impl FnOnce(Principal<'_>) -> T) -> T {
         match caller {
-            Caller::Anonymous => self.decide(Principal::Anonymous, action, resource),
-            Caller::Operator(name) => self.decide(Principal::Operator(name), action, resource),
+            Caller::Anonymous => ask(Principal::Anonymous),
+            Caller::Operator(name) => ask(Principal::Operator(name)),
             Caller::Agent(id) => {
                 let entry = self.directory.get(id);
                 let types = entry.as_ref().map_or(&[][..], |entry| &entry.types);
-                self.decide(Principal::Agent(Agent { id: id.as_str(), types }), action, resource)
+                ask(Principal::Agent(Agent { id: id.as_str(), types }))
             }
+        }
+    }
+
+    /// How much the caller may look at for this purpose.
+    ///
+    /// # Errors
+    /// IDENTITY_MISSING where no policy lets a caller without an identity do this to anything.
+    pub fn reach<'c>(self, caller: &'c Caller, purpose: Purpose) -> Result<Reach<'c>, BrokerError> {
+        let policies = self.policies.load();
+        let is_beyond = |principal: Principal<'_>| policies.may_reach_beyond_participation(principal, purpose.action());
+        match (self.with_principal(caller, is_beyond), caller) {
+            (true, _) => Ok(Reach::Everything),
+            (false, Caller::Anonymous) => Err(BrokerError::IdentityMissing),
+            (false, Caller::Operator(_)) => Ok(Reach::Nothing),
+            (false, Caller::Agent(agent)) => Ok(Reach::Own(agent)),
         }
     }
 
@@ -126,25 +185,25 @@ impl Access<'_> {
     }
 
     /// Whether the caller may look at this handoff.
-    pub fn may_see_handoff(self, caller: &Caller, handoff: &Handoff) -> Result<(), BrokerError> {
+    pub fn may_see_handoff(self, caller: &Caller, handoff: &Handoff) -> bool {
         let offered = handoff.offers.iter().map(|offer| offer.candidate.as_str());
         let participants: Vec<&str> = std::iter::once(handoff.sender.as_str()).chain(offered).collect();
         let id = handoff.id.to_string();
         let shared = Shared { id: &id, participants: &participants };
-        self.check(caller, Action::ReadHandoff, Resource::Handoff(shared))
+        self.check(caller, Action::ReadHandoff, Resource::Handoff(shared)).is_ok()
     }
 
     /// Whether the caller may look at this task.
-    pub fn may_see_task(self, caller: &Caller, task: &Task) -> Result<(), BrokerError> {
+    pub fn may_see_task(self, caller: &Caller, task: &Task) -> bool {
         let passed = task.hops.iter().flat_map(|hop| [hop.sender.as_str(), hop.receiver.as_str()]);
         let participants: Vec<&str> = std::iter::once(task.owner.as_str()).chain(passed).collect();
         let shared = Shared { id: task.id.as_str(), participants: &participants };
-        self.check(caller, Action::ReadTask, Resource::Task(shared))
+        self.check(caller, Action::ReadTask, Resource::Task(shared)).is_ok()
     }
 
     /// Whether the caller may look at this dead letter.
-    pub fn may_see_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> Result<(), BrokerError> {
-        self.about_dead_letter(caller, Action::ReadDeadLetter, dead)
+    pub fn may_see_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> bool {
+        self.about_dead_letter(caller, Action::ReadDeadLetter, dead).is_ok()
     }
 
     /// Whether the caller may decide what becomes of this dead letter.
@@ -162,8 +221,48 @@ impl Access<'_> {
         dead: &DeadLetterRecord,
     ) -> Result<(), BrokerError> {
         let id = dead.number.to_string();
-        let shared = Shared { id: &id, participants: &[dead.agent.as_str(), &dead.summary.sender_id] };
+        let participants: Vec<&str> = dead.participants().collect();
+        let shared = Shared { id: &id, participants: &participants };
         self.check(caller, action, Resource::DeadLetter(shared))
+    }
+
+    /// What a caller is told of a task that is not there, and of one that it may not look at: the answer does not tell which.
+    pub fn no_such_task(self, caller: &Caller, id: &TaskId) -> BrokerError {
+        let resource = Resource::Task(Shared { id: id.as_str(), participants: &[] });
+        let denied = self.check(caller, Action::ReadTask, resource).err();
+        denied.unwrap_or_else(|| BrokerError::TaskUnknown { task: id.to_string() })
+    }
+
+    /// The same of a handoff.
+    pub fn no_such_handoff(self, caller: &Caller, id: MessageId) -> BrokerError {
+        let handoff = id.to_string();
+        let resource = Resource::Handoff(Shared { id: &handoff, participants: &[] });
+        let denied = self.check(caller, Action::ReadHandoff, resource).err();
+        denied.unwrap_or(BrokerError::HandoffUnknown { handoff })
+    }
+
+    /// The same of a dead letter that is to be looked at.
+    pub fn no_such_dead_letter(self, caller: &Caller, number: u64) -> BrokerError {
+        self.no_dead_letter_for(caller, Action::ReadDeadLetter, number)
+    }
+
+    /// The same of a dead letter that is to be redriven or discarded.
+    pub fn no_such_dead_letter_to_settle(self, caller: &Caller, number: u64) -> BrokerError {
+        self.no_dead_letter_for(caller, Action::SettleDeadLetter, number)
+    }
+
+    fn no_dead_letter_for(self, caller: &Caller, action: Action<'_>, number: u64) -> BrokerError {
+        let dead_letter = number.to_string();
+        let resource = Resource::DeadLetter(Shared { id: &dead_letter, participants: &[] });
+        let denied = self.check(caller, action, resource).err();
+        denied.unwrap_or(BrokerError::DeadLetterUnknown { dead_letter })
+    }
+
+    /// The same of an agent whose keys are to be changed.
+    pub fn no_such_agent_to_manage(self, caller: &Caller, id: &AgentId) -> BrokerError {
+        let resource = Resource::Agent(Agent { id: id.as_str(), types: &[] });
+        let denied = self.check(caller, Action::ManageKeys, resource).err();
+        denied.unwrap_or_else(|| BrokerError::AgentUnknown { agent: id.to_string() })
     }
 
     fn decide(self, principal: Principal<'_>, action: Action<'_>, resource: Resource<'_>) -> Result<(), BrokerError> {

@@ -4,9 +4,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, RwLock},
+    sync::{
+        Arc, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
+
+use prost::Message;
 
 use super::{
     BrokerError, BrokerIdentity,
@@ -100,6 +105,8 @@ pub struct Directory {
     broker: Arc<Entry>,
     rule: RwLock<PresenceRule>,
     agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
+    /// Bytes of all cards.
+    card_bytes: AtomicU64,
     /// Whose each public key is, for as long as it is on a card. Those that were revoked always are.
     key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
     presence: RwLock<IdMap<AgentId, Presence>>,
@@ -112,6 +119,7 @@ impl Directory {
             broker: Arc::new(broker_entry(identity)),
             rule: RwLock::new(rule),
             agents: RwLock::default(),
+            card_bytes: AtomicU64::new(0),
             key_owners: RwLock::default(),
             presence: RwLock::default(),
         };
@@ -130,6 +138,11 @@ impl Directory {
     /// How many agents are registered.
     pub fn registered(&self) -> usize {
         self.agents.read().expect("no holder panics").len()
+    }
+
+    /// Bytes of the cards of all agents, as they are encoded.
+    pub fn card_bytes(&self) -> u64 {
+        self.card_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether the agent can receive mail: it is registered, and not the broker.
@@ -191,6 +204,7 @@ impl Directory {
     pub(super) fn reset(&self, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) {
         *self.rule.write().expect("no writer panics") = rule;
         self.agents.write().expect("no writer panics").clear();
+        self.card_bytes.store(0, Ordering::Relaxed);
         self.key_owners.write().expect("no writer panics").clear();
         agents.into_iter().for_each(|entry| self.put(entry));
         self.presence.write().expect("no writer panics").clear();
@@ -208,7 +222,9 @@ impl Directory {
     pub(super) fn put(&self, entry: Entry) {
         let id = entry.id();
         let keys: Vec<_> = entry.keys.values().map(|valid| *valid.key.as_bytes()).collect();
+        self.card_bytes.fetch_add(entry.card_bytes(), Ordering::Relaxed);
         let before = self.agents.write().expect("no writer panics").insert(id.clone(), Arc::new(entry));
+        self.card_bytes.fetch_sub(before.as_ref().map_or(0, |entry| entry.card_bytes()), Ordering::Relaxed);
         let mut owners = self.key_owners.write().expect("no writer panics");
         for valid in before.iter().flat_map(|entry| entry.keys.values()) {
             owners.remove(valid.key.as_bytes());
@@ -219,6 +235,16 @@ impl Directory {
     pub(super) fn change_presence(&self, agent: &AgentId, change: impl FnOnce(&mut Presence)) {
         let mut presence = self.presence.write().expect("no writer panics");
         change(presence.entry(agent.clone()).or_default());
+    }
+}
+
+/// Keys as they are on the cards, good or not: for telling their holders why what they signed is not taken.
+pub(super) struct AllKeys<'a>(pub(super) &'a Directory);
+
+impl KeyRing for AllKeys<'_> {
+    fn key(&self, agent: &AgentId, key_id: &KeyId, _: Timestamp) -> Result<PublicKey, KeyRingError> {
+        let entry = self.0.get(agent).ok_or(KeyRingError::Unknown)?;
+        entry.keys.get(key_id).map(|known| known.key.clone()).ok_or(KeyRingError::Unknown)
     }
 }
 
@@ -273,6 +299,11 @@ impl Entry {
         AgentId::parse(&self.record.card.agent_id).expect("checked when the entry was made")
     }
 
+    /// The size of its card, encoded.
+    pub fn card_bytes(&self) -> u64 {
+        self.record.card.encoded_len() as u64
+    }
+
     fn has_skills(&self, skills: &[String]) -> bool {
         skills.iter().all(|wanted| self.record.card.skills.iter().any(|skill| skill.name == *wanted))
     }
@@ -285,7 +316,14 @@ fn fields(error: EnvelopeError) -> BrokerError {
     }
 }
 
+/// Most bytes of a card without its keys, encoded. Its lists could come to ten times as much.
+pub const CARD_BYTES_MAX: usize = 64 * 1024;
+
 fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
+    let keys: usize = card.keys.iter().map(Message::encoded_len).sum();
+    if card.encoded_len() - keys > CARD_BYTES_MAX {
+        checks.wrong("card", format!("must have at most {CARD_BYTES_MAX} bytes without its keys"));
+    }
     if let Some(id) = checks.id("card.agent_id", &card.agent_id, AgentId::parse)
         && id == AgentId::broker()
     {

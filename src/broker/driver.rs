@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Answer, BrokerError, BrokerIdentity, Outcome, OutgoingDelivery, Refused, Reply, Settings,
     access::{Access, Caller},
-    directory::Directory,
+    directory::{AllKeys, Directory},
     engine::{Command, Engine, RecoverError},
     identity::Identities,
     intake::{self, Arrival, Intake, Queued},
@@ -188,7 +188,23 @@ impl Broker {
 
     /// What is stored, as this caller may see it.
     pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
-        View { store: &*self.shared.store, access: self.access(), caller }
+        View { store: &*self.shared.store, access: self.access(), caller, rates: Some(&self.shared.rates) }
+    }
+
+    /// Takes a change of a card or of keys by this caller into account, where it is an agent.
+    pub fn count_card_change(&self, caller: &Caller) -> Result<(), BrokerError> {
+        match caller {
+            Caller::Agent(agent) => self.shared.rates.check_card_change(agent),
+            Caller::Operator(_) | Caller::Anonymous => Ok(()),
+        }
+    }
+
+    /// Takes a call of this caller into account, as one message of an agent.
+    pub fn count_call(&self, caller: &Caller) -> Result<(), BrokerError> {
+        match caller {
+            Caller::Agent(agent) => self.shared.rates.check_reads(agent, 1),
+            Caller::Operator(_) | Caller::Anonymous => Ok(()),
+        }
     }
 
     /// The envelope of a delivery, as it was received. `None`: the delivery is not made. It was taken elsewhere since it
@@ -216,7 +232,7 @@ impl Broker {
         }
         let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
             if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
-                let (agent, text) = (agent.clone(), error.to_string());
+                let (agent, raw, text) = (agent.clone(), raw.clone(), error.to_string());
                 self.send_if_room(Command::KeepRefused { agent, raw, reason, text });
             }
             refused(error)
@@ -226,7 +242,26 @@ impl Broker {
             return Err(refused(BrokerError::SenderMismatch { sender: sender.clone(), agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
-        parsed.with_key(&*self.shared.directory, self.now(), unsigned_allowed).map_err(refused)
+        let found = parsed.with_key(&*self.shared.directory, self.now(), unsigned_allowed);
+        found.map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) }))
+    }
+
+    /// Which agents there are, and which keys they have, only their holders are told: to a caller without an identity an
+    /// unknown sender or key is a wrong signature, and so is a key that is over, unless the caller shows that it has it.
+    fn as_told_to_anybody(&self, error: EnvelopeError, raw: Bytes) -> EnvelopeError {
+        match error {
+            EnvelopeError::KeyUnknown { sender, key_id } => EnvelopeError::SignatureInvalid { sender, key_id },
+            EnvelopeError::KeyNotValid { sender, key_id } => {
+                let keys = AllKeys(&self.shared.directory);
+                let verified =
+                    UnverifiedEnvelope::parse(raw).and_then(|parsed| parsed.verify(&keys, self.now(), false));
+                match verified {
+                    Ok(_) => EnvelopeError::KeyNotValid { sender, key_id },
+                    Err(_) => EnvelopeError::SignatureInvalid { sender, key_id },
+                }
+            }
+            other => other,
+        }
     }
 
     /// A new id for a holder.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::access::Denied;
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
-    ids::{AgentId, MessageId},
+    ids::{AgentId, MessageId, TaskId},
     store::{CommitError, ReadError},
     time::Timestamp,
 };
@@ -112,13 +112,29 @@ pub enum BrokerError {
         /// Why it is refused.
         problem: String,
     },
-    /// No such task, or not one the caller may see.
+    /// The sender does not take part in the task, or there is none.
+    #[error("{sender} does not own a task {task}, and only a task's owner may send this")]
+    NotOwner {
+        /// The sender.
+        sender: AgentId,
+        /// The task as it was named.
+        task: TaskId,
+    },
+    /// The sender does not take part in the task, or there is none.
+    #[error("{sender} is not asked to take a task {task}, and only a handoff's present candidate may send this")]
+    NotCandidate {
+        /// The sender.
+        sender: AgentId,
+        /// The task as it was named.
+        task: TaskId,
+    },
+    /// No such task.
     #[error("no task {task} is known")]
     TaskUnknown {
         /// The id.
         task: String,
     },
-    /// No such handoff, or not one the caller may see.
+    /// No such handoff.
     #[error("no handoff {handoff} is known")]
     HandoffUnknown {
         /// The id.
@@ -130,7 +146,7 @@ pub enum BrokerError {
         /// The id.
         delivery: String,
     },
-    /// No such dead letter, or not one the caller may see.
+    /// No such dead letter.
     #[error("no dead letter {dead_letter} is known")]
     DeadLetterUnknown {
         /// The id.
@@ -168,7 +184,10 @@ pub enum BrokerError {
     #[error("the token is not known, or its time is over; prove who you are again")]
     TokenInvalid,
     /// A challenge that was not met.
-    #[error("the challenge is not known, used or over, or the signature is not that of a valid key of the agent")]
+    #[error(
+        "the challenge is not known, used or over, no such agent is registered, or the signature is not that of a valid \
+         key of the agent"
+    )]
     ChallengeFailed,
     /// Not permitted.
     #[error("{0}")]
@@ -231,6 +250,8 @@ impl Refusal for BrokerError {
             Self::AgentKeyUnknown { .. } => ErrorCode::AgentKeyUnknown,
             Self::KeyExists { .. } => ErrorCode::KeyExists,
             Self::KeyRevoked { .. } => ErrorCode::KeyRevoked,
+            Self::NotOwner { .. } => ErrorCode::NotOwner,
+            Self::NotCandidate { .. } => ErrorCode::NotCandidate,
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,

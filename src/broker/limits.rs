@@ -1,4 +1,4 @@
-//! How fast one agent may send (SPEC 5). Counts in real time; must not know what is sent.
+//! How fast one agent may send and ask (SPEC 5). Counts in real time; must not know what is sent or asked.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -10,6 +10,8 @@ use crate::{envelope::FRAME_BYTES_MAX, ids::AgentId};
 /// The rates of all agents.
 pub struct Rates {
     messages: Option<DefaultKeyedRateLimiter<AgentId>>,
+    messages_at_once: u32,
+    card_changes: Option<DefaultKeyedRateLimiter<AgentId>>,
     bytes: Option<DefaultKeyedRateLimiter<AgentId>>,
 }
 
@@ -29,6 +31,9 @@ impl Rates {
         };
         Self {
             messages: limiter(limits.messages_per_second, NonZeroU32::MIN),
+            messages_at_once: limits.messages_per_second,
+            card_changes: NonZeroU32::new(limits.card_changes_per_minute)
+                .map(|rate| RateLimiter::keyed(Quota::per_minute(rate))),
             bytes: limiter(limits.bytes_per_second, frame),
         }
     }
@@ -38,6 +43,20 @@ impl Rates {
         take(self.messages.as_ref(), agent, NonZeroU32::MIN, "the agent sends too many messages a second")?;
         let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
         take(self.bytes.as_ref(), agent, bytes, "the agent sends too many bytes a second")
+    }
+
+    /// Takes one change of the agent's card or keys into account, or says when to try again.
+    pub fn check_card_change(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        let what = "the agent changes its card or keys too often";
+        take(self.card_changes.as_ref(), agent, NonZeroU32::MIN, what)
+    }
+
+    /// Takes so many reads into account, each as one message, and never more than may come at once; or says when to read
+    /// on.
+    pub fn check_reads(&self, agent: &AgentId, many: usize) -> Result<(), BrokerError> {
+        let many = u32::try_from(many).unwrap_or(u32::MAX).min(self.messages_at_once);
+        let many = NonZeroU32::new(many).unwrap_or(NonZeroU32::MIN);
+        take(self.messages.as_ref(), agent, many, "the agent sends and reads too much a second")
     }
 }
 
@@ -86,6 +105,24 @@ mod tests {
         let rates = Rates::new(&AgentLimits { bytes_per_second: 1000, ..AgentLimits::default() });
         rates.check(&agent("a"), FRAME_BYTES_MAX).unwrap();
         rates.check(&agent("a"), 1000).unwrap_err();
+    }
+
+    #[test]
+    fn reads_count_as_messages_and_never_as_more_than_come_at_once() {
+        let rates = Rates::new(&AgentLimits { messages_per_second: 3, ..AgentLimits::default() });
+        rates.check_reads(&agent("a"), 2).unwrap();
+        assert!(rates.check_reads(&agent("a"), 1000).is_err(), "there is only one left");
+        rates.check_reads(&agent("b"), 1000).expect("a list that may look at more than the rate is not shut out");
+        assert!(rates.check(&agent("b"), 1).is_err(), "messages and reads count together");
+    }
+
+    #[test]
+    fn changes_of_a_card_have_a_rate_of_their_own() {
+        let rates = Rates::new(&AgentLimits { card_changes_per_minute: 2, ..AgentLimits::default() });
+        rates.check_card_change(&agent("a")).unwrap();
+        rates.check_card_change(&agent("a")).unwrap();
+        assert!(rates.check_card_change(&agent("a")).is_err());
+        rates.check_card_change(&agent("b")).unwrap();
     }
 
     #[test]

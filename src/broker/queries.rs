@@ -7,7 +7,8 @@ use prost::Message as _;
 
 use super::{
     BrokerError,
-    access::{Access, Caller},
+    access::{Access, Caller, Purpose, Reach},
+    limits::Rates,
 };
 use crate::{
     domain::handoff::{Handoff, State, TaskStatus},
@@ -15,16 +16,16 @@ use crate::{
     policy::{Action, Resource},
     proto::v1,
     records::{
-        AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, ParkReason,
-        TaskRecord, by_number, receipt_of,
+        AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffPlace, HandoffRecord, List,
+        MessageRecord, ParkReason, TaskRecord, receipt_of,
     },
-    store::{Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table},
+    store::{Key, KeyBytes, KeyRange, Order, Record, Store, Table},
     time::Timestamp,
 };
 
-/// Most entries that one page looks at, so that a filter that matches little cannot hold a thread for long.
-const LOOKED_AT_MAX: usize = 10_000;
-/// Entries of a list that are read at a time.
+/// Most entries that one page looks at: with a filter that matches little it ends early, with a token to go on by.
+pub const LOOKED_AT_MAX: usize = 1024;
+/// Most entries of a list that are read at a time.
 const READ_AT_A_TIME: usize = 256;
 /// The same of dead letters, each of which may hold a whole frame.
 const DEAD_LETTERS_AT_A_TIME: usize = 8;
@@ -122,6 +123,8 @@ pub struct View<'a> {
     pub access: Access<'a>,
     /// Who asks.
     pub caller: &'a Caller,
+    /// What lists count against, where the caller is an agent; `None`: nothing is counted.
+    pub rates: Option<&'a Rates>,
 }
 
 impl std::fmt::Debug for dyn Store {
@@ -133,10 +136,9 @@ impl std::fmt::Debug for dyn Store {
 impl View<'_> {
     /// One handoff, with its place in lists.
     pub fn handoff(&self, id: MessageId) -> Result<Arc<Handoff>, BrokerError> {
-        let unknown = || BrokerError::HandoffUnknown { handoff: id.to_string() };
-        let handoff = self.stored_handoff(&HandoffRecord::key(id))?.ok_or_else(unknown)?;
-        self.access.may_see_handoff(self.caller, &handoff)?;
-        Ok(handoff)
+        let stored = self.stored_handoff(&HandoffRecord::key(id))?;
+        let seen = stored.filter(|handoff| self.access.may_see_handoff(self.caller, handoff));
+        seen.ok_or_else(|| self.access.no_such_handoff(self.caller, id))
     }
 
     /// A handoff whose task is gone is about to go too.
@@ -149,11 +151,10 @@ impl View<'_> {
 
     /// One task.
     pub fn task(&self, id: &TaskId) -> Result<TaskRecord, BrokerError> {
-        let unknown = || BrokerError::TaskUnknown { task: id.to_string() };
-        let record = self.store.get(&TaskRecord::key(id))?.ok_or_else(unknown)?;
-        let record = TaskRecord::decode(&record.value)?;
-        self.access.may_see_task(self.caller, &record.task)?;
-        Ok(record)
+        let stored = self.store.get(&TaskRecord::key(id))?;
+        let stored = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
+        let seen = stored.filter(|record| self.access.may_see_task(self.caller, &record.task));
+        seen.ok_or_else(|| self.access.no_such_task(self.caller, id))
     }
 
     /// Handoffs that the caller may see, newest first.
@@ -163,39 +164,56 @@ impl View<'_> {
         size: usize,
         token: &str,
     ) -> Result<Page<Arc<Handoff>>, BrokerError> {
-        let read = |_: &[u8], id: &Bytes| self.stored_handoff(&Key { table: Table::Handoffs, key: (&**id).into() });
+        let tables = (Table::HandoffsBySequence, Table::HandoffsByAgent);
+        let list = self.list(Purpose::ReadHandoffs, tables, filter.agent.as_ref())?;
         let wanted = |handoff: &Arc<Handoff>| {
             let agent_fits = |agent: &AgentId| handoff.sender == *agent || handoff.candidate == *agent;
-            filter.task.as_ref().is_none_or(|task| handoff.task == *task)
-                && filter.agent.as_ref().is_none_or(agent_fits)
+            filter.agent.as_ref().is_none_or(agent_fits)
                 && (filter.states.is_empty() || filter.states.contains(&handoff.state))
-                && self.access.may_see_handoff(self.caller, handoff).is_ok()
+                && self.access.may_see_handoff(self.caller, handoff)
         };
-        self.page(Table::HandoffsBySequence, &format!("{filter:?}"), size, token, read, wanted)
+        let read = |number, value: &Bytes| {
+            let place = HandoffPlace::decode(number, value)?;
+            if filter.task.as_ref().is_some_and(|task| place.task != *task) {
+                return Ok(None);
+            }
+            Ok(self.stored_handoff(&HandoffRecord::key(place.handoff))?.filter(wanted))
+        };
+        self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
     }
 
-    /// Tasks that the caller may see, newest first.
+    /// Tasks that the caller may see, newest first; those of one agent by when it came to take part in each.
     pub fn tasks(&self, filter: &TaskFilter, size: usize, token: &str) -> Result<Page<TaskRecord>, BrokerError> {
-        let read = |_: &[u8], id: &Bytes| {
-            let record = self.store.get(&Key { table: Table::Tasks, key: (&**id).into() })?;
-            record.map(|record| Ok(TaskRecord::decode(&record.value)?)).transpose()
+        let tables = (Table::HandoffsBySequence, Table::HandoffsByAgent);
+        let named = filter.owner.as_ref();
+        let list = self.list(Purpose::ReadTasks, tables, named)?;
+        let of_agent = match self.access.reach(self.caller, Purpose::ReadTasks)? {
+            Reach::Own(agent) => Some(agent),
+            Reach::Everything | Reach::Nothing => named,
         };
         let wanted = |record: &TaskRecord| {
             filter.owner.as_ref().is_none_or(|owner| record.task.owner == *owner)
                 && (filter.statuses.is_empty() || filter.statuses.contains(&record.task.status))
-                && self.access.may_see_task(self.caller, &record.task).is_ok()
+                && self.access.may_see_task(self.caller, &record.task)
         };
-        self.page(Table::TasksBySequence, &format!("{filter:?}"), size, token, read, wanted)
+        let read = |number, value: &Bytes| {
+            let place = HandoffPlace::decode(number, value)?;
+            let Some(record) = self.store.get(&TaskRecord::key(&place.task))? else { return Ok(None) };
+            let record = TaskRecord::decode(&record.value)?;
+            let is_here =
+                of_agent.map_or_else(|| record.is_shown_at(&place), |agent| record.is_shown_to_at(agent, &place));
+            Ok(Some(record).filter(|record| is_here && wanted(record)))
+        };
+        self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
     }
 
     /// One dead letter.
     pub fn dead_letter(&self, number: u64) -> Result<DeadLetterRecord, BrokerError> {
         let key = DeadLetterRecord::key(number);
-        let unknown = || BrokerError::DeadLetterUnknown { dead_letter: number.to_string() };
-        let record = self.store.get(&key)?.ok_or_else(unknown)?;
-        let dead = DeadLetterRecord::decode(&key.key, &record.value)?;
-        self.access.may_see_dead_letter(self.caller, &dead)?;
-        Ok(dead)
+        let stored = self.store.get(&key)?;
+        let stored = stored.map(|record| DeadLetterRecord::decode(&key.key, &record.value)).transpose()?;
+        let seen = stored.filter(|dead| self.access.may_see_dead_letter(self.caller, dead));
+        seen.ok_or_else(|| self.access.no_such_dead_letter(self.caller, number))
     }
 
     /// The bytes of a dead letter.
@@ -221,17 +239,36 @@ impl View<'_> {
         size: usize,
         token: &str,
     ) -> Result<Page<DeadLetterRecord>, BrokerError> {
-        let read = |key: &[u8], value: &Bytes| {
-            let mut dead = DeadLetterRecord::decode(key, value)?;
+        let list = self.dead_letters_of(filter)?;
+        let read = |number, value: &Bytes| {
+            let Some(mut dead) = self.wanted_dead_letter(filter, number, value)? else { return Ok(None) };
             if let DeadEnvelope::Refused(raw) = &mut dead.envelope {
                 *raw = Bytes::new(); // a list does not show it, and a page of them could be large
             }
             Ok(Some(dead))
         };
-        let wanted = |dead: &DeadLetterRecord| {
-            filter.matches(dead) && self.access.may_see_dead_letter(self.caller, dead).is_ok()
+        self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
+    }
+
+    fn dead_letters_of(&self, filter: &DeadLetterFilter) -> Result<Option<List>, BrokerError> {
+        let tables = (Table::DeadLetters, Table::DeadLettersByAgent);
+        self.list(Purpose::ReadDeadLetters, tables, filter.agent.as_ref())
+    }
+
+    /// The dead letter of an entry, if it matches; the entries of an agent's list have none in them.
+    fn wanted_dead_letter(
+        &self,
+        filter: &DeadLetterFilter,
+        number: u64,
+        value: &Bytes,
+    ) -> Result<Option<DeadLetterRecord>, BrokerError> {
+        let key = DeadLetterRecord::key(number);
+        let record = match value.is_empty() {
+            true => self.store.get(&key)?.map(|record| record.value),
+            false => Some(value.clone()),
         };
-        self.page(Table::DeadLetters, &format!("{filter:?}"), size, token, read, wanted)
+        let dead = record.map(|value| DeadLetterRecord::decode(&key.key, &value)).transpose()?;
+        Ok(dead.filter(|dead| filter.matches(dead) && self.access.may_see_dead_letter(self.caller, dead)))
     }
 
     /// Dead letters after this one and up to that one, oldest first, at most `limit` that match; and after which one to go
@@ -243,16 +280,18 @@ impl View<'_> {
         last: u64,
         limit: usize,
     ) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
-        let bound = |number: u64| DeadLetterRecord::key(number).key;
-        let range = (Bound::Excluded(bound(after)), Bound::Included(bound(last)));
+        let Some(list) = self.dead_letters_of(filter)? else { return Ok((Vec::new(), None)) };
+        let range = (Bound::Excluded(list.key(after)), Bound::Included(list.key(last)));
         let mut found = Vec::new();
-        for (looked_at, entry) in self.entries(Table::DeadLetters, range, Order::Ascending).enumerate() {
-            let (key, record) = entry?;
-            let dead = DeadLetterRecord::decode(&key, &record.value)?;
-            let number = dead.number;
-            if filter.matches(&dead) && self.access.may_see_dead_letter(self.caller, &dead).is_ok() {
-                found.push(dead);
-            }
+        let mut looked_at_last = None;
+        for (looked_at, entry) in self.entries(&list, range, Order::Ascending, limit).enumerate() {
+            let (number, record) = match (entry, looked_at_last) {
+                (Ok(entry), _) => entry,
+                (Err(BrokerError::LimitExceeded { .. }), Some(_)) => return Ok((found, looked_at_last)),
+                (Err(error), _) => return Err(error),
+            };
+            looked_at_last = Some(number);
+            found.extend(self.wanted_dead_letter(filter, number, &record.value)?);
             if found.len() == limit || looked_at + 1 == LOOKED_AT_MAX {
                 return Ok((found, Some(number)));
             }
@@ -336,13 +375,15 @@ impl View<'_> {
         Ok(shown)
     }
 
-    /// Entries of the log of administrative acts after this number, oldest first, and how many the log has.
-    pub fn audit_log(&self, after: u64, limit: usize) -> Result<(Vec<v1::AuditLogEntry>, u64), BrokerError> {
+    /// Entries of the log of administrative acts after this number, oldest first.
+    pub fn audit_log(&self, after: u64, limit: usize) -> Result<v1::ListAuditEntriesResponse, BrokerError> {
         self.access.check(self.caller, Action::ReadAuditLog, Resource::Broker)?;
-        let stored = self.store.get(&AuditHead::key())?;
-        let head = stored.map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
         let range = (Bound::Excluded(AuditHead::entry_key(after).key), Bound::Unbounded);
         let found = self.store.scan(Table::Audit, range, Order::Ascending, limit)?;
+        // Read after the entries: what was removed meanwhile is left out, so that the rest follows on the head's hash.
+        let stored = self.store.get(&AuditHead::key())?;
+        let head = stored.map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
+        let first = AuditHead::entry_key(head.first).key;
         let shown = |record: &Record| {
             let (hash, entry_bytes) = AuditHead::decode_entry(&record.value)?;
             let entry = v1::AuditEntry::decode(entry_bytes.clone()).map_err(|error| {
@@ -351,41 +392,67 @@ impl View<'_> {
             })?;
             Ok(v1::AuditLogEntry { entry: Some(entry), entry_bytes, chain_hash: hash.to_vec().into() })
         };
-        let entries: Result<Vec<_>, BrokerError> = found.iter().map(|(_, record)| shown(record)).collect();
-        Ok((entries?, head.length))
+        let kept = found.iter().filter(|(key, _)| *key >= first);
+        let entries: Result<Vec<_>, BrokerError> = kept.map(|(_, record)| shown(record)).collect();
+        Ok(v1::ListAuditEntriesResponse {
+            entries: entries?,
+            log_length: head.length,
+            first_number: head.first,
+            hash_before_first: head.hash_before_first.to_vec().into(),
+        })
     }
 
-    /// A page of an index, newest first. The token names the last entry that was looked at, and the filter.
+    /// What a list for this purpose reads: all of a table, or what is an agent's; `None`: nothing. Where the caller may look
+    /// at everything, and asks for what is one agent's, that agent's.
+    fn list(
+        &self,
+        purpose: Purpose,
+        (of_all, of_agents): (Table, Table),
+        named: Option<&AgentId>,
+    ) -> Result<Option<List>, BrokerError> {
+        let of_agent = |agent| List::of_agent(of_agents, agent);
+        Ok(match self.access.reach(self.caller, purpose)? {
+            Reach::Nothing => None,
+            Reach::Own(agent) => Some(of_agent(agent)),
+            Reach::Everything => Some(named.map_or_else(|| List::of_all(of_all), of_agent)),
+        })
+    }
+
+    /// A page of a list, newest first. The token names the last entry that was looked at, the list and the filter. A page
+    /// ends early after [`LOOKED_AT_MAX`] entries, and where the caller's rate allows no more.
     fn page<T>(
         &self,
-        index: Table,
+        list: Option<&List>,
         filter: &str,
         size: usize,
         token: &str,
-        read: impl Fn(&[u8], &Bytes) -> Result<Option<T>, BrokerError>,
-        wanted: impl Fn(&T) -> bool,
+        wanted: impl Fn(u64, &Bytes) -> Result<Option<T>, BrokerError>,
     ) -> Result<Page<T>, BrokerError> {
-        if *self.caller == Caller::Anonymous {
-            // Rather than a list without anything in it.
-            self.access.may_see_directory(self.caller)?;
-        }
-        let list = format!("{index:?} {filter}");
-        let end = match token {
-            "" => Bound::Unbounded,
-            token => Bound::Excluded(by_number(index, parse_token(token, &list)?).key),
-        };
-        let mut entries = self.entries(index, (Bound::Unbounded, end), Order::Descending).peekable();
         let mut page = Page { entries: Vec::new(), next_token: String::new() };
+        let name = format!("{list:?} {filter}");
+        let before = if token.is_empty() { None } else { Some(parse_token(token, &name)?) };
+        let Some(list) = list else { return Ok(page) };
+        let end = before.map_or(Bound::Included(list.key(u64::MAX)), |number| Bound::Excluded(list.key(number)));
+        let range = (Bound::Included(list.key(0)), end);
+        // One more than a page, so that the last page is known to be the last.
+        let mut entries = self.entries(list, range, Order::Descending, size + 1).peekable();
+        let mut last_looked_at = None;
         let mut looked_at = 0;
         while let Some(entry) = entries.next() {
-            let (key, id) = entry?;
+            let (number, record) = match (entry, last_looked_at) {
+                (Ok(entry), _) => entry,
+                (Err(BrokerError::LimitExceeded { .. }), Some(last)) => {
+                    page.next_token = make_token(last, &name);
+                    break;
+                }
+                (Err(error), _) => return Err(error),
+            };
+            last_looked_at = Some(number);
             looked_at += 1;
-            if let Some(entry) = read(&key, &id.value)?.filter(&wanted) {
-                page.entries.push(entry);
-            }
+            page.entries.extend(wanted(number, &record.value)?);
             if page.entries.len() == size || looked_at == LOOKED_AT_MAX {
                 if entries.peek().is_some() {
-                    page.next_token = make_token(&key, &list);
+                    page.next_token = make_token(number, &name);
                 }
                 break;
             }
@@ -393,16 +460,25 @@ impl View<'_> {
         Ok(page)
     }
 
-    fn entries(&self, table: Table, range: KeyRange, order: Order) -> Entries<'_> {
-        let at_a_time = if table == Table::DeadLetters { DEAD_LETTERS_AT_A_TIME } else { READ_AT_A_TIME };
-        Entries { store: self.store, table, range, order, at_a_time, read: Vec::new().into_iter(), is_over: false }
+    fn entries<'a>(&'a self, list: &'a List, range: KeyRange, order: Order, wanted: usize) -> Entries<'a> {
+        let most = if list.table == Table::DeadLetters { DEAD_LETTERS_AT_A_TIME } else { READ_AT_A_TIME };
+        let (at_a_time, read) = (wanted.clamp(1, most), Vec::new().into_iter());
+        Entries { view: *self, list, range, order, at_a_time, read, is_over: false }
+    }
+
+    /// Takes it into account that an agent has so many entries looked at.
+    fn count(&self, many: usize) -> Result<(), BrokerError> {
+        match (self.rates, self.caller) {
+            (Some(rates), Caller::Agent(agent)) => rates.check_reads(agent, many),
+            (None, _) | (_, Caller::Operator(_) | Caller::Anonymous) => Ok(()),
+        }
     }
 }
 
 /// The entries of a range, of which only a few are in memory at a time.
 struct Entries<'a> {
-    store: &'a dyn Store,
-    table: Table,
+    view: View<'a>,
+    list: &'a List,
     /// What is not read yet.
     range: KeyRange,
     order: Order,
@@ -411,35 +487,43 @@ struct Entries<'a> {
     is_over: bool,
 }
 
-impl Iterator for Entries<'_> {
-    type Item = Result<(KeyBytes, Record), ReadError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.read.len() == 0 && !self.is_over {
-            match self.store.scan(self.table, self.range.clone(), self.order, self.at_a_time) {
-                Ok(entries) => {
-                    self.is_over = entries.len() < self.at_a_time;
-                    self.read = entries.into_iter();
-                }
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        let (key, record) = self.read.next()?;
-        match self.order {
-            Order::Ascending => self.range.0 = Bound::Excluded(key.clone()),
-            Order::Descending => self.range.1 = Bound::Excluded(key.clone()),
-        }
-        Some(Ok((key, record)))
+impl Entries<'_> {
+    fn read_more(&mut self) -> Result<(), BrokerError> {
+        self.view.count(self.at_a_time)?;
+        let entries = self.view.store.scan(self.list.table, self.range.clone(), self.order, self.at_a_time)?;
+        self.is_over = entries.len() < self.at_a_time;
+        self.read = entries.into_iter();
+        Ok(())
     }
 }
 
-pub(crate) fn make_token(key: &[u8], list: &str) -> String {
-    format!("{}{:08x}", hex::encode(key), crc32c::crc32c(list.as_bytes()))
+impl Iterator for Entries<'_> {
+    type Item = Result<(u64, Record), BrokerError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.read.len() == 0
+            && !self.is_over
+            && let Err(error) = self.read_more()
+        {
+            return Some(Err(error));
+        }
+        let (key, record) = self.read.next()?;
+        let number = self.list.number(&key).map_err(BrokerError::from);
+        match self.order {
+            Order::Ascending => self.range.0 = Bound::Excluded(key),
+            Order::Descending => self.range.1 = Bound::Excluded(key),
+        }
+        Some(number.map(|number| (number, record)))
+    }
+}
+
+pub(crate) fn make_token(number: u64, list: &str) -> String {
+    format!("{number:016x}{:08x}", crc32c::crc32c(list.as_bytes()))
 }
 
 pub(crate) fn parse_token(token: &str, list: &str) -> Result<u64, BrokerError> {
     let number = token.get(..16).and_then(|key| u64::from_str_radix(key, 16).ok());
     // Only what was given: no sign, no capital letters, no other list.
-    let is_given = |number: &u64| make_token(&number.to_be_bytes(), list) == token;
+    let is_given = |number: &u64| make_token(*number, list) == token;
     number.filter(is_given).ok_or(BrokerError::PageTokenInvalid)
 }

@@ -60,7 +60,7 @@ pub struct TimeoutBounds {
 /// What one agent may use, so that none can crowd out the others (SPEC 5). 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentLimits {
-    /// Envelopes a second; as many may come at once.
+    /// Envelopes a second, and calls and what lists look at; as many may come at once.
     pub messages_per_second: u32,
     /// Bytes of envelopes a second; as many may come at once, and at least one frame.
     pub bytes_per_second: u32,
@@ -70,6 +70,8 @@ pub struct AgentLimits {
     pub mailbox_max: u32,
     /// Sessions and calls of `Receive` that it has open.
     pub sessions_max: u32,
+    /// Changes of its card and its keys a minute; as many may come at once. Each is an entry of the audit log.
+    pub card_changes_per_minute: u32,
 }
 
 impl Default for AgentLimits {
@@ -80,6 +82,7 @@ impl Default for AgentLimits {
             open_handoffs_max: 100_000,
             mailbox_max: 1_000_000,
             sessions_max: 256,
+            card_changes_per_minute: 60,
         }
     }
 }
@@ -98,6 +101,10 @@ pub struct Retention {
     pub store_bytes_max: Option<u64>,
     /// Entries of a custody log that are looked at, or removed, at a time.
     pub entries_a_step: usize,
+    /// How long an entry of the audit log is kept. `None`: for good.
+    pub audit: Option<Duration>,
+    /// Most entries of the audit log; the first go first. `None`: no limit.
+    pub audit_entries_max: Option<u64>,
 }
 
 impl Default for Retention {
@@ -109,6 +116,8 @@ impl Default for Retention {
             settled_dead_letters: Some(days(30)),
             store_bytes_max: None,
             entries_a_step: 256,
+            audit: Some(days(400)),
+            audit_entries_max: Some(1_000_000),
         }
     }
 }
@@ -138,6 +147,8 @@ pub struct BrokerLimits {
     pub keepalive_timeout: Duration,
     /// Agents that are registered.
     pub agents_max: u32,
+    /// Bytes of the cards of all agents, as they are encoded; in memory they take about three times as much.
+    pub card_bytes_max: u64,
 }
 
 impl Default for BrokerLimits {
@@ -154,6 +165,7 @@ impl Default for BrokerLimits {
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
             agents_max: 100_000,
+            card_bytes_max: 256 * 1024 * 1024,
         }
     }
 }

@@ -21,12 +21,16 @@ pub(super) struct AuditArgs {}
 pub(super) async fn run(connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let client = connection.client().await?;
     let mut entries: Vec<v1::AuditLogEntry> = Vec::new();
+    // Of the first page: entries that are removed while later pages are read are there already.
+    let mut before_first = None;
     loop {
-        let request = v1::ListAuditEntriesRequest { page_size: 1000, after_number: entries.len() as u64 };
+        let after_number = entries.last().map_or(0, number_of);
+        let request = v1::ListAuditEntriesRequest { page_size: 1000, after_number };
         let page = client.answer(client.audit().list_audit_entries(request).await)?;
+        before_first.get_or_insert((page.first_number.max(1), page.hash_before_first));
         let is_last = page.entries.is_empty();
         entries.extend(page.entries);
-        if is_last || entries.len() as u64 >= page.log_length {
+        if is_last || entries.last().map_or(0, number_of) >= page.log_length {
             break;
         }
     }
@@ -41,14 +45,22 @@ pub(super) async fn run(connection: &ConnectionArgs, output: &Output) -> Result<
             entry.details.clone(),
         ]
     })?;
-    check(&entries)
+    let (first, hash) = before_first.unwrap_or_default();
+    check(&entries, first, &hash)
 }
 
-fn check(entries: &[v1::AuditLogEntry]) -> Result<(), Failure> {
+fn number_of(shown: &v1::AuditLogEntry) -> u64 {
+    shown.entry.as_ref().map_or(0, |entry| entry.number)
+}
+
+/// Checks the chain from the first entry that is kept on. A broker that removes none sends no hash before it.
+fn check(entries: &[v1::AuditLogEntry], first: u64, hash_before: &[u8]) -> Result<(), Failure> {
     use prost::Message as _;
-    let mut hash = [0; 32];
-    for (place, shown) in entries.iter().enumerate() {
-        let number = place as u64 + 1;
+    let mut hash: [u8; 32] = hash_before.try_into().unwrap_or_default();
+    if first == 1 && hash != [0; 32] {
+        return Err(Failure::failed("the audit log does not begin at its beginning".to_owned()));
+    }
+    for (number, shown) in (first..).zip(entries) {
         hash = signing::audit_hash(&hash, &shown.entry_bytes);
         let decoded = v1::AuditEntry::decode(shown.entry_bytes.clone()).ok();
         let is_whole = decoded.is_some() && decoded == shown.entry;

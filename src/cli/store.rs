@@ -145,7 +145,11 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Audit => "baton.v1.AuditEntry",
         Table::SharedEnvelopes => "baton.storage.v1.SharedEnvelopeRecord",
         Table::RemovedTasks => "baton.storage.v1.RemovedTaskRecord",
-        Table::TasksBySequence | Table::HandoffsBySequence | Table::Timers | Table::Kept => return None,
+        Table::HandoffsByAgent
+        | Table::HandoffsBySequence
+        | Table::DeadLettersByAgent
+        | Table::Timers
+        | Table::Kept => return None,
     };
     json::of_bytes(name, &value).ok()
 }

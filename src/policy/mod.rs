@@ -4,6 +4,7 @@
 //! it. Must not know how a caller has proven who it is, nor what becomes of a decision. What is not permitted is denied;
 //! a rule that forbids wins; a rule that fails while it is evaluated denies, so that a mistake never opens a door.
 
+mod breadth;
 mod cases;
 mod files;
 mod question;
@@ -18,6 +19,7 @@ use cedar_policy::{Authorizer, Decision as CedarDecision, PolicyId, PolicySet, S
 use quick_cache::sync::Cache;
 use sha2::{Digest as _, Sha256};
 
+use self::breadth::WidePermits;
 pub use self::{
     cases::{Asked, Case, CaseError, Cases, Checked},
     files::{PolicyError, Source},
@@ -45,6 +47,7 @@ pub struct Policies {
     authorizer: Authorizer,
     /// Goes with the policies, and each key has all else that the decision depends on: never stale.
     decisions: Cache<String, Arc<Decision>>,
+    wide: WidePermits,
     warnings: Vec<String>,
     digest: [u8; 32],
 }
@@ -98,7 +101,8 @@ impl Policies {
             digest.update(&source.text);
         }
         let (authorizer, decisions, digest) = (Authorizer::new(), Cache::new(DECISIONS_KEPT), digest.finalize().into());
-        Ok(Self { set, authorizer, decisions, warnings, digest })
+        let wide = WidePermits::of(&set);
+        Ok(Self { set, authorizer, decisions, wide, warnings, digest })
     }
 
     /// The policy where no other is configured.
@@ -146,6 +150,12 @@ impl Policies {
         let decision = Arc::new(self.evaluate(question));
         self.decisions.insert(key, decision.clone());
         decision
+    }
+
+    /// Whether a permit may let the principal do this to tasks, handoffs or dead letters that it takes no part in, or, where
+    /// the action is about something else, do it at all. False: no permit does, whatever its conditions.
+    pub fn may_reach_beyond_participation(&self, principal: Principal<'_>, action: Action<'_>) -> bool {
+        self.wide.concern(&principal, &action)
     }
 
     fn evaluate(&self, question: &Question<'_>) -> Decision {

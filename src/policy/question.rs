@@ -158,6 +158,22 @@ impl Agent<'_> {
 }
 
 impl Principal<'_> {
+    pub(super) fn uid(&self) -> EntityUid {
+        match self {
+            Self::Agent(agent) => uid(&KINDS.agent, agent.id),
+            Self::Operator(name) => uid(&KINDS.operator, name),
+            Self::Anonymous => uid(&KINDS.anonymous, "anonymous"),
+        }
+    }
+
+    /// The types of an agent.
+    pub(super) fn groups(&self) -> Vec<EntityUid> {
+        match self {
+            Self::Agent(agent) => agent.types.iter().map(|name| uid(&KINDS.kind, name.as_str())).collect(),
+            Self::Operator(_) | Self::Anonymous => Vec::new(),
+        }
+    }
+
     fn entity(&self) -> Entity {
         match self {
             Self::Agent(agent) => agent.entity(),
@@ -165,7 +181,7 @@ impl Principal<'_> {
                 let attributes = HashMap::from([("name".to_owned(), text(name))]);
                 entity(uid(&KINDS.operator, name), attributes, HashSet::new())
             }
-            Self::Anonymous => Entity::with_uid(uid(&KINDS.anonymous, "anonymous")),
+            Self::Anonymous => Entity::with_uid(self.uid()),
         }
     }
 }
@@ -192,6 +208,10 @@ impl Shared<'_> {
 }
 
 impl Action<'_> {
+    pub(super) fn uid(&self) -> EntityUid {
+        uid(&KINDS.action, self.name())
+    }
+
     fn context(&self) -> Context {
         let pairs: Vec<(String, RestrictedExpression)> = match self {
             Self::HandOff { task_type, mode } => {
@@ -236,7 +256,7 @@ impl Question<'_> {
 
     fn parts(self, schema: Option<&Schema>) -> (Result<Request, String>, Result<Entities, String>) {
         let (principal, resource) = (self.principal.entity(), self.resource.entity());
-        let action = uid(&KINDS.action, self.action.name());
+        let action = self.action.uid();
         let request = Request::new(principal.uid(), action, resource.uid(), self.action.context(), schema);
         let mut all = vec![principal, resource];
         if let Action::AssignType { agent } = &self.action {

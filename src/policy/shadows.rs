@@ -53,7 +53,7 @@ fn covers_actions(wide: &ActionConstraint, narrow: &ActionConstraint) -> bool {
 }
 
 /// What a rule says of its principal or its resource.
-enum Scope {
+pub(super) enum Scope {
     Any,
     Is(EntityTypeName),
     In(EntityUid),
@@ -62,6 +62,18 @@ enum Scope {
 }
 
 impl Scope {
+    /// Whether it is about this entity, which is in these groups.
+    pub(super) fn holds(&self, one: &EntityUid, groups: &[EntityUid]) -> bool {
+        let is_in = |group: &EntityUid| one == group || groups.contains(group);
+        match self {
+            Self::Any => true,
+            Self::Is(kind) => one.type_name() == kind,
+            Self::In(group) => is_in(group),
+            Self::IsIn(kind, group) => one.type_name() == kind && is_in(group),
+            Self::Eq(only) => one == only,
+        }
+    }
+
     fn covers(&self, narrow: &Self) -> bool {
         match (self, narrow) {
             (Self::Any, _) => true,

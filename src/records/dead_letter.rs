@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    DecodeError, Reader, by_number, id_bytes,
+    DecodeError, Reader, by_name_and_number, by_number, id_bytes,
     letter::{attempt_from_storage, attempt_to_storage, from_storage, to_storage},
     moment,
 };
@@ -165,9 +165,24 @@ pub struct DeadLetterRecord {
 }
 
 impl DeadLetterRecord {
+    /// The agents that it concerns: whose mailbox it was in, and who sent it. Who sent what was refused only its bytes say,
+    /// and they are not proven: there it is the agent whose session they came by.
+    pub fn participants(&self) -> impl Iterator<Item = &str> {
+        let sender = self.summary.sender_id.as_str();
+        let is_proven = matches!(self.envelope, DeadEnvelope::Accepted(_));
+        let sender = Some(sender).filter(|sender| is_proven && !sender.is_empty() && *sender != self.agent.as_str());
+        std::iter::once(self.agent.as_str()).chain(sender)
+    }
+
     /// Where it lies: oldest first.
     pub fn key(number: u64) -> Key {
         by_number(Table::DeadLetters, number)
+    }
+
+    /// Where its places in the lists of agents lie (table dead_letters_by_agent); the values are empty.
+    pub fn agent_index_keys(&self) -> impl Iterator<Item = Key> {
+        let key = |agent| by_name_and_number(Table::DeadLettersByAgent, agent, self.number);
+        self.participants().map(key)
     }
 
     /// Its stored form.

@@ -1,17 +1,18 @@
-//! Table handoffs, and their place in lists (table handoffs_by_sequence).
+//! Table handoffs, and their places in lists: of all (table handoffs_by_sequence), and of each agent that takes part (table
+//! handoffs_by_agent). A task is listed at the places of its handoffs, and has none of its own.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
 
-use super::{DecodeError, Reader, by_number, id_bytes, moment, texts};
+use super::{DecodeError, Reader, by_name_and_number, by_number, id_bytes, moment, texts};
 use crate::{
     codes::ErrorCode,
     domain::handoff::{
         Cause, Failure, Handoff, Mode, Offer, OfferOutcome, Priority, ReceiverView, SenderView, State, Step, Timeouts,
     },
-    ids::MessageId,
+    ids::{AgentId, MessageId, TaskId},
     proto::storage,
     store::{Key, Table},
     time::Timestamp,
@@ -39,15 +40,52 @@ pub struct RequestPlace {
     pub expires_at: Option<Timestamp>,
 }
 
+/// A handoff's place in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandoffPlace {
+    /// The sequence of the handoff.
+    pub sequence: u64,
+    /// Its id.
+    pub handoff: MessageId,
+    /// Its task.
+    pub task: TaskId,
+}
+
+impl HandoffPlace {
+    /// The stored form of what its key does not say: the id, 16 bytes, and the task's id.
+    pub fn encode(&self) -> Bytes {
+        [&self.handoff.as_bytes()[..], self.task.as_str().as_bytes()].concat().into()
+    }
+
+    /// From its sequence and its stored form.
+    pub fn decode(sequence: u64, value: &[u8]) -> Result<Self, DecodeError> {
+        let reader = Reader("handoffs_by_sequence");
+        let (id, task) = value.split_at_checked(16).ok_or_else(|| reader.error("a value is too short"))?;
+        let task = std::str::from_utf8(task).map_err(|error| reader.error(error.to_string()))?;
+        Ok(Self { sequence, handoff: reader.message_id(id)?, task: reader.task(task)? })
+    }
+}
+
 impl HandoffRecord {
     /// Where it lies.
     pub fn key(handoff: MessageId) -> Key {
         Key { table: Table::Handoffs, key: handoff.as_bytes().into() }
     }
 
-    /// Where its place in lists lies; the value is its id.
+    /// Where its place in the list of all lies; the value is a [`HandoffPlace`].
     pub fn index_key(sequence: u64) -> Key {
         by_number(Table::HandoffsBySequence, sequence)
+    }
+
+    /// Where its place in the list of an agent lies; the value is the same.
+    pub fn agent_index_key(agent: &AgentId, sequence: u64) -> Key {
+        by_name_and_number(Table::HandoffsByAgent, agent.as_str(), sequence)
+    }
+
+    /// The agents in whose lists it has a place: who asked, and each that was asked.
+    pub fn participants(handoff: &Handoff) -> BTreeSet<&AgentId> {
+        let asked = handoff.offers.iter().map(|offer| &offer.candidate);
+        std::iter::once(&handoff.sender).chain(asked).collect()
     }
 
     /// Its stored form.

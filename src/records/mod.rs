@@ -21,7 +21,7 @@ pub use agent::AgentRecord;
 pub use audit::{AuditAct, AuditHead, audit_entry};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
-pub use handoff::{HandoffRecord, RequestPlace};
+pub use handoff::{HandoffPlace, HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
 pub use kept::{Kept, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
@@ -35,7 +35,7 @@ pub use timer::{
 use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::{storage, v1},
-    store::{Key, KeyRange, Table},
+    store::{Key, KeyBytes, KeyRange, Table},
     time::Timestamp,
 };
 
@@ -118,6 +118,43 @@ fn by_name_and_number(table: Table, name: &str, number: u64) -> Key {
     Key { table, key: [name.as_bytes(), &[0], &number.to_be_bytes()].into() }
 }
 
+/// The number in such a key.
+fn number_of(reader: &Reader, key: &[u8]) -> Result<u64, DecodeError> {
+    let number = key.last_chunk().ok_or_else(|| reader.error("a key is too short"))?;
+    Ok(u64::from_be_bytes(*number))
+}
+
+/// A list of records by number, the last eight bytes of their keys: all of a table, or an agent's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct List {
+    /// The table.
+    pub table: Table,
+    /// What stands before the numbers.
+    prefix: KeyBytes,
+}
+
+impl List {
+    /// All records of a table whose keys are numbers.
+    pub fn of_all(table: Table) -> Self {
+        Self { table, prefix: KeyBytes::default() }
+    }
+
+    /// Those of one agent in a table whose keys are an agent's id, a zero byte and a number.
+    pub fn of_agent(table: Table, agent: &AgentId) -> Self {
+        Self { table, prefix: [agent.as_str().as_bytes(), &[0]].into() }
+    }
+
+    /// Where the record of this number lies.
+    pub fn key(&self, number: u64) -> KeyBytes {
+        [&*self.prefix, &number.to_be_bytes()].into()
+    }
+
+    /// The number of a record in it.
+    pub fn number(&self, key: &[u8]) -> Result<u64, DecodeError> {
+        number_of(&Reader(self.table.name()), key)
+    }
+}
+
 /// The range of all numbers under a name.
 fn range_of_name(name: &str) -> KeyRange {
     let bound = |end: u8| [name.as_bytes(), &[end]].into();
@@ -148,8 +185,8 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Mailbox => decode_letter(key, value).map(drop),
         Table::DeadLetters => DeadLetterRecord::decode(key, value).map(drop),
         Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
-        Table::TasksBySequence => reader.task(std::str::from_utf8(value).unwrap_or_default()).map(drop),
-        Table::HandoffsBySequence => reader.message_id(value).map(drop),
+        Table::HandoffsBySequence | Table::HandoffsByAgent => HandoffPlace::decode(0, value).map(drop),
+        Table::DeadLettersByAgent => number_of(&reader, key).map(drop),
         Table::Audit => reader.message::<v1::AuditEntry>(&unchain(&reader, value)?.1).map(drop),
         Table::Invitations => InvitationRecord::decode(value).map(drop),
         Table::SharedEnvelopes => MessageRecord::decode_shared(value).map(drop),

@@ -1,12 +1,12 @@
-//! Table tasks, and their place in lists (table tasks_by_sequence).
+//! Table tasks. Their places in lists are those of their handoffs.
 
 use bytes::Bytes;
 use prost::Message;
 
-use super::{CustodyLink, DecodeError, Reader, by_name, by_number, id_bytes, moment, texts};
+use super::{CustodyLink, DecodeError, HandoffPlace, Reader, by_name, id_bytes, moment, texts};
 use crate::{
     domain::handoff::{Hop, LoopLimits, Task, TaskStatus},
-    ids::TaskId,
+    ids::{AgentId, TaskId},
     proto::storage,
     store::{Key, Table},
 };
@@ -20,19 +20,31 @@ pub struct TaskRecord {
     pub custody: CustodyLink,
     /// How many refusals the log has; bounded, since a former owner could go on for ever.
     pub refusals_recorded: u32,
-    /// The sequence of the request that made it.
+    /// The sequence of the request that made it; that of its first handoff, too.
     pub sequence: u64,
 }
 
 impl TaskRecord {
+    /// Whether a list of all tasks shows it at this place: that of its first handoff.
+    pub fn is_shown_at(&self, place: &HandoffPlace) -> bool {
+        place.sequence == self.sequence
+    }
+
+    /// Whether a list of one agent's tasks shows it at this place: that of the handoff by which the agent came to own it for
+    /// the first time, or made it. One who never owned it takes no part in it.
+    pub fn is_shown_to_at(&self, agent: &AgentId, place: &HandoffPlace) -> bool {
+        let hops = &self.task.hops;
+        let maker = hops.first().map_or(&self.task.owner, |first| &first.sender);
+        match hops.iter().find(|hop| hop.receiver == *agent) {
+            _ if maker == agent => self.is_shown_at(place),
+            Some(hop) => hop.handoff == place.handoff,
+            None => false,
+        }
+    }
+
     /// Where it lies.
     pub fn key(task: &TaskId) -> Key {
         by_name(Table::Tasks, task.as_str())
-    }
-
-    /// Where its place in lists lies; the value is its id.
-    pub fn index_key(sequence: u64) -> Key {
-        by_number(Table::TasksBySequence, sequence)
     }
 
     /// Its stored form.

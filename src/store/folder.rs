@@ -15,7 +15,7 @@ use std::{
 use super::files::Damage;
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 6\n";
+const FORMAT: &str = "baton-store 7\n";
 /// Where the log has its files.
 pub(super) const LOG_FOLDER: &str = "log";
 const WITNESS_MAGIC: &[u8; 8] = b"batonwit";

@@ -38,7 +38,7 @@ pub enum Table {
     Meta,
     Agents,
     Tasks,
-    TasksBySequence,
+    HandoffsByAgent,
     Handoffs,
     HandoffsBySequence,
     Messages,
@@ -52,15 +52,16 @@ pub enum Table {
     SharedEnvelopes,
     Kept,
     RemovedTasks,
+    DeadLettersByAgent,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 17] = [
+    pub const ALL: [Table; 18] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
-        Table::TasksBySequence,
+        Table::HandoffsByAgent,
         Table::Handoffs,
         Table::HandoffsBySequence,
         Table::Messages,
@@ -74,6 +75,7 @@ impl Table {
         Table::SharedEnvelopes,
         Table::Kept,
         Table::RemovedTasks,
+        Table::DeadLettersByAgent,
     ];
 
     /// Its name on disk.
@@ -82,7 +84,7 @@ impl Table {
             Table::Meta => "meta",
             Table::Agents => "agents",
             Table::Tasks => "tasks",
-            Table::TasksBySequence => "tasks_by_sequence",
+            Table::HandoffsByAgent => "handoffs_by_agent",
             Table::Handoffs => "handoffs",
             Table::HandoffsBySequence => "handoffs_by_sequence",
             Table::Messages => "messages",
@@ -96,6 +98,7 @@ impl Table {
             Table::SharedEnvelopes => "shared_envelopes",
             Table::Kept => "kept",
             Table::RemovedTasks => "removed_tasks",
+            Table::DeadLettersByAgent => "dead_letters_by_agent",
         }
     }
 }

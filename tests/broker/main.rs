@@ -1,13 +1,16 @@
 //! The broker's pipeline in virtual time: engine and store, no threads, no sockets, no sleeps.
 
+mod audit;
 mod dead_letters;
 mod deliveries;
 mod handoffs;
 mod keys;
 mod limits;
+mod participants;
 mod policies;
 mod presence;
 mod refusals;
 mod restarts;
 mod retention;
 mod world;
+mod writers_of_clients;

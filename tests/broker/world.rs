@@ -50,10 +50,13 @@ pub struct Disk {
     store: MemoryStore,
     pub full: AtomicBool,
     pub commits: AtomicU64,
+    /// Records that were read.
+    pub reads: AtomicU64,
 }
 
 impl Store for Disk {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.store.get(key)
     }
 
@@ -64,7 +67,9 @@ impl Store for Disk {
         order: Order,
         limit: usize,
     ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
-        self.store.scan(table, range, order, limit)
+        let found = self.store.scan(table, range, order, limit)?;
+        self.reads.fetch_add(found.len() as u64, Ordering::Relaxed);
+        Ok(found)
     }
 
     fn size_bytes(&self) -> Option<u64> {
@@ -328,7 +333,7 @@ impl World {
     /// What this caller may see of what is stored.
     pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
         let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
-        View { store: &*self.disk, access, caller }
+        View { store: &*self.disk, access, caller, rates: None }
     }
 
     /// The task's custody log as an operator sees it, with envelopes.

@@ -233,6 +233,8 @@ async def refusals(world: World) -> None:
         ]
         for what, envelope, code, reason in cases:
             await checks.refused(f"{what}, on the session", agent.send_envelope(envelope), code, reason)
+            # Without a token a caller is not told which keys there are.
+            reason = "SIGNATURE_INVALID" if reason == "KEY_UNKNOWN" else reason
             await checks.refused(f"{what}, by Send", send(envelope), code, reason)
 
         foreign = signed(info(sender="other"), other_key)

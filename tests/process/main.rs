@@ -8,6 +8,7 @@ mod commands;
 mod conformance;
 mod crashes;
 mod dead_letters;
+mod every_call;
 mod full_disk;
 mod hostile;
 mod kill_loop;

@@ -56,8 +56,8 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
         (|e| e.epoch = 2, Code::Unauthenticated, "SIGNATURE_INVALID"),
         (|e| e.signature = vec![0; 64].into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
         (|e| e.signature_version = 2, Code::InvalidArgument, "SIGNATURE_VERSION_UNKNOWN"),
-        (|e| e.key_id = "k2".into(), Code::Unauthenticated, "KEY_UNKNOWN"),
-        (|e| e.sender_id = "nobody".into(), Code::Unauthenticated, "KEY_UNKNOWN"),
+        (|e| e.key_id = "k2".into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
+        (|e| e.sender_id = "nobody".into(), Code::Unauthenticated, "SIGNATURE_INVALID"),
         (|e| e.task_id.clear(), Code::InvalidArgument, "FIELD_INVALID"),
         (|e| e.message_id = "x".into(), Code::InvalidArgument, "FIELD_INVALID"),
         (|e| e.message_type = MessageType::Info.into(), Code::InvalidArgument, "PAYLOAD_TYPE_MISMATCH"),
@@ -178,7 +178,7 @@ async fn calls_that_need_an_identity_are_refused_without_a_good_one() {
     let guessed = broker.client_with(Some("guessed".into())).await;
     let refused = guessed.answer(guessed.messages().receive(receive).await).map(drop);
     check(refused, Code::Unauthenticated, "TOKEN_INVALID");
-    check(client.prove(&identity("nobody")).await, Code::NotFound, "AGENT_UNKNOWN");
+    check(client.prove(&identity("nobody")).await, Code::Unauthenticated, "CHALLENGE_FAILED");
     broker.agent("a").await;
     let mut impostor = identity("b");
     impostor.agent = "a".parse().unwrap();

@@ -165,16 +165,22 @@ impl Keeping {
             let overdue = ended_at.zip(self.retention.ended_tasks).is_some_and(|(at, kept)| is_late(at, kept));
             assert!(!overdue, "{} is kept for ever", task_of(&key));
         }
-        for (key, record) in all(Table::TasksBySequence) {
-            assert!(!self.removed.contains(&task_of(&record.value)), "{key:?} in a list of tasks is of none");
-        }
         for (key, _) in all(Table::Custody) {
             let task = task_of(&key[8..key.len() - 9]);
             assert!(!self.removed.contains(&task), "a part of the log of {task} is left");
         }
         let handoffs: HashSet<KeyBytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).collect();
-        for (_, record) in all(Table::HandoffsBySequence) {
-            assert!(handoffs.contains(&KeyBytes::from(&*record.value)), "a list of handoffs has one that is gone");
+        for list in [Table::HandoffsBySequence, Table::HandoffsByAgent] {
+            for (key, record) in all(list) {
+                assert!(handoffs.contains(&KeyBytes::from(&record.value[..16])), "{key:?} in {list:?} is of none");
+            }
+        }
+        let dead: HashSet<KeyBytes> = all(Table::DeadLetters).into_iter().map(|(number, _)| number).collect();
+        for (key, _) in all(Table::DeadLettersByAgent) {
+            assert!(
+                dead.contains(&KeyBytes::from(&key[key.len() - 8..])),
+                "{key:?} of a list of dead letters is of none"
+            );
         }
         for number in &self.dead {
             let settled_at = self.settled_at.get(number).zip(self.retention.settled_dead_letters);

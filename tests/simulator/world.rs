@@ -125,6 +125,8 @@ fn retention(dice: &mut Dice) -> Retention {
         settled_dead_letters: dice.pick(&[seconds(20), None]),
         store_bytes_max: dice.pick(&[None, None, Some(30_000)]),
         entries_a_step: dice.pick(&[3, 256]),
+        audit: Some(Duration::from_secs(3600)),
+        audit_entries_max: Some(20),
     }
 }
 

@@ -1,11 +1,21 @@
-//! The log of administrative acts: written in the same commit as the act.
+//! The log of administrative acts: written in the same commit as the act, and bounded by age and by number.
+//!
+//! The first entries go first. The head keeps the hash of the last that went, so that the chain can be checked from there.
 
-use super::{Engine, drafts::Draft};
+use super::{
+    Engine,
+    drafts::{Act, Draft},
+};
 use crate::{
     broker::BrokerError,
     records::{AuditAct, AuditHead, audit_entry},
     time::Timestamp,
 };
+
+/// Entries that one change removes at most.
+const REMOVED_AT_ONCE: usize = 64;
+/// As many an act removes beside the one that it writes, so that a log over its bound becomes shorter.
+const REMOVED_AN_ACT: usize = 2;
 
 impl Engine {
     /// Adds an entry to the log, as part of the draft.
@@ -14,9 +24,15 @@ impl Engine {
         let head = stored.as_ref().map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
         let number = head.length + 1;
         let entry = audit_entry(number, now, act);
-        let head = head.followed_by(&entry);
+        let mut head = head.followed_by(&entry);
         draft.put_new(AuditHead::entry_key(number), head.encode_entry(&entry));
+        for _ in 0..REMOVED_AN_ACT {
+            if self.has_too_many_acts(&head) {
+                head = self.remove_first_act(draft, &head)?;
+            }
+        }
         draft.put(AuditHead::key(), head.encode(), stored.as_ref());
+        draft.acts.push(Act::ActRecorded { at: now });
         Ok(())
     }
 
@@ -29,4 +45,56 @@ impl Engine {
         }
         self.end_unanswered();
     }
+
+    /// When an act of that time is removed for its age. `None`: never.
+    pub(super) fn act_is_over_at(&self, at: Timestamp) -> Option<Timestamp> {
+        self.settings.retention.audit.map(|span| at.plus(span))
+    }
+
+    /// Removes entries that are over, or too many. Returns when to look again; `None`: after the next act.
+    pub(super) fn remove_old_acts(
+        &mut self,
+        budget: &mut usize,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, BrokerError> {
+        let mut draft = self.draft();
+        let Some(stored) = self.read(&mut draft, &AuditHead::key())? else { return Ok(None) };
+        let before = AuditHead::decode(&stored.value)?;
+        let mut head = before;
+        let mut next = None;
+        while head.kept() > 0 {
+            let entry = self.read(&mut draft, &AuditHead::entry_key(head.first))?.ok_or_else(missing)?;
+            let is_over = |at: &Timestamp| *at <= now;
+            let due = match self.has_too_many_acts(&head) {
+                true => Some(now),
+                false => self.act_is_over_at(AuditHead::entry_time(&entry.value)?),
+            };
+            if !due.as_ref().is_some_and(is_over) || head.first - before.first == REMOVED_AT_ONCE as u64 {
+                next = due;
+                break;
+            }
+            head = self.remove_first_act(&mut draft, &head)?;
+        }
+        if head != before {
+            draft.put(AuditHead::key(), head.encode(), Some(&stored));
+            self.seal_removal(draft, budget);
+        }
+        Ok(next)
+    }
+
+    fn has_too_many_acts(&self, head: &AuditHead) -> bool {
+        self.settings.retention.audit_entries_max.is_some_and(|most| head.kept() > most)
+    }
+
+    fn remove_first_act(&self, draft: &mut Draft, head: &AuditHead) -> Result<AuditHead, BrokerError> {
+        let key = AuditHead::entry_key(head.first);
+        let entry = self.read(draft, &key)?.ok_or_else(missing)?;
+        draft.delete(key);
+        Ok(head.without_first(AuditHead::decode_entry(&entry.value)?.0))
+    }
+}
+
+fn missing() -> BrokerError {
+    tracing::error!("an entry of the audit log is not in the store");
+    BrokerError::Internal
 }

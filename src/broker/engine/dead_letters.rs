@@ -136,6 +136,7 @@ impl Engine {
             envelope: DeadEnvelope::Accepted(sequence),
             summary,
         };
+        record.agent_index_keys().for_each(|key| draft.put_new(key, Bytes::new()));
         draft.put_new(DeadLetterRecord::key(record.number), record.encode());
         // Its own: what it was kept by before goes its way.
         draft.put_new(MessageRecord::envelope_key(record.number), bytes);
@@ -177,6 +178,7 @@ impl Engine {
             summary,
         };
         let mut draft = self.draft();
+        record.agent_index_keys().for_each(|key| draft.put_new(key, Bytes::new()));
         draft.put_new(DeadLetterRecord::key(record.number), record.encode());
         self.seal(draft);
         self.end_unanswered();
@@ -262,10 +264,10 @@ impl Engine {
             return Err(BrokerError::StoreUnavailable);
         }
         let key = DeadLetterRecord::key(number);
-        let unknown = || BrokerError::DeadLetterUnknown { dead_letter: number.to_string() };
+        let unknown = || self.access().no_such_dead_letter_to_settle(caller, number);
         let stored = self.read(draft, &key)?.ok_or_else(unknown)?;
         let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
-        self.access().may_settle_dead_letter(caller, &dead)?;
+        self.access().may_settle_dead_letter(caller, &dead).map_err(|_| unknown())?;
         match dead.state {
             DeadState::Parked => Ok((dead, stored)),
             state @ (DeadState::Redriven | DeadState::Discarded) => {

@@ -51,6 +51,10 @@ pub(super) enum Act {
         key: Key,
         since: Timestamp,
     },
+    /// The audit log has an entry of this time.
+    ActRecorded {
+        at: Timestamp,
+    },
     AgentStored(Box<Entry>),
     KeyRevoked(AgentId),
 }

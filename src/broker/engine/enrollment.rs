@@ -22,7 +22,7 @@ impl Engine {
         let id = entry.id();
         let known = self.agent_record(&mut draft, &id).map_err(refused)?;
         let outcome = match known {
-            Some((known, stored)) => self.change(draft, entry, &known, &stored, caller, now),
+            Some((known, stored)) => self.change(draft, entry, &known, &stored, (caller, invitation), now),
             None => self.enroll(draft, entry, caller, invitation, now),
         };
         outcome.map_err(refused)
@@ -39,10 +39,6 @@ impl Engine {
     ) -> Result<Answer, BrokerError> {
         let id = entry.id();
         let permitted = self.access().check(caller, Action::Enroll, Resource::Agent(entry.as_asked()));
-        if let Some(key_id) = self.directory.key_of_another(&entry) {
-            permitted?;
-            return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
-        }
         let details = match permitted {
             Ok(()) => {
                 self.check_types(caller, &entry, &entry.types)?;
@@ -51,6 +47,10 @@ impl Engine {
             Err(refusal) if invitation.is_empty() => return Err(refusal),
             Err(_) => self.use_invitation(&mut draft, invitation, &entry, now)?,
         };
+        // Only to a caller that may register: to all others it would say which keys there are.
+        if let Some(key_id) = self.directory.key_of_another(&entry) {
+            return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
+        }
         self.check_agents()?;
         let act = (AuditAction::AgentRegistered, details);
         self.store_agent(draft, entry, None, act, caller, now)?;
@@ -67,22 +67,38 @@ impl Engine {
         Err(BrokerError::LimitExceeded { what: "too many agents are registered", retry_after: LIMIT_RETRY })
     }
 
-    /// The card of an agent that is registered: all but its keys. The same card again is no error for whoever could
+    /// Whether there is room for a card that is larger than the one before. What is in the same group is not counted yet.
+    fn check_card_bytes(&self, entry: &Entry) -> Result<(), BrokerError> {
+        let most = self.settings.broker_limits.card_bytes_max;
+        let before = self.directory.get(&entry.id()).map_or(0, |known| known.card_bytes());
+        let more = entry.card_bytes().saturating_sub(before);
+        if most == 0 || more == 0 || self.directory.card_bytes() + more <= most {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the cards of all agents are too large", retry_after: LIMIT_RETRY })
+    }
+
+    /// The card of an agent that is registered: all but its keys. The same card again is no error for a caller that could
     /// register it.
     fn change(
         &mut self,
-        draft: Draft,
+        mut draft: Draft,
         mut entry: Entry,
         known: &AgentRecord,
         stored: &Record,
-        caller: &Caller,
+        (caller, invitation): (&Caller, &str),
         now: Timestamp,
     ) -> Result<Answer, BrokerError> {
         let agent = Resource::Agent(entry.as_asked());
         let may_change = self.access().check(caller, Action::ChangeCard, agent);
         let may_enroll = self.access().check(caller, Action::Enroll, agent);
-        if may_change.is_err() {
-            may_enroll?;
+        if let (Err(_), Err(refusal)) = (&may_change, may_enroll) {
+            if invitation.is_empty() {
+                return Err(refusal);
+            }
+            // As with an agent that is not registered: only a good invitation gets to know that this one is.
+            self.use_invitation(&mut draft, invitation, &entry, now)?;
+            return Err(BrokerError::AgentExists { agent: entry.id() });
         }
         keep_keys(&mut entry, known, may_change.is_ok())?;
         if entry.record.card == known.card {
@@ -133,6 +149,7 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let id = entry.id();
         entry.record.updated_at = now;
+        self.check_card_bytes(&entry)?;
         draft.put(AgentRecord::key(&id), entry.record.encode(), before);
         let act = AuditAct { actor: caller.to_string(), action, subject: id.to_string(), details };
         self.record(&mut draft, act, now)?;

@@ -71,9 +71,15 @@ impl Engine {
     ) -> Result<Answer, BrokerError> {
         let mut draft = self.draft();
         let known = self.agent_record(&mut draft, agent)?;
-        let (mut record, stored) = known.ok_or_else(|| BrokerError::AgentUnknown { agent: agent.to_string() })?;
+        let unknown = || self.access().no_such_agent_to_manage(caller, agent);
+        let (mut record, stored) = known.ok_or_else(unknown)?;
         let before = Entry::parse(record.clone())?;
-        self.access().check(caller, Action::ManageKeys, Resource::Agent(before.as_asked()))?;
+        let permitted = self.access().check(caller, Action::ManageKeys, Resource::Agent(before.as_asked()));
+        // To a caller that may look at the directory it is no secret that the agent is there.
+        permitted.map_err(|denied| match self.access().may_see_directory(caller) {
+            Ok(()) => denied,
+            Err(_) => unknown(),
+        })?;
         let act = match change {
             KeyChange::Add { key, replaced, grace } => {
                 match add(&mut record, agent, key, replaced, now.plus(*grace))? {

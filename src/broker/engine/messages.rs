@@ -7,6 +7,7 @@ use prost_types::Timestamp as WireTime;
 use super::{
     Engine,
     drafts::Draft,
+    participants::takes_no_part,
     permits::{Work, permitted},
     steps::{Known, Origin, StepError, Stepped, ThisMessage},
 };
@@ -40,7 +41,9 @@ impl Engine {
             self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
             return Ok(heartbeat_receipt(envelope.header(), now));
         }
-        if let Receiver::Agent(to) = &envelope.header().receiver {
+        if let Receiver::Agent(to) = &envelope.header().receiver
+            && self.directory.is_registered(to)
+        {
             self.check_mailbox(to).map_err(refused)?;
         }
         self.settle_overdue(envelope.header(), now).map_err(refused)?;
@@ -218,6 +221,11 @@ impl Engine {
         let mut known = self.known(&mut draft, task, handoff).map_err(refused)?;
         if known.task.is_none() {
             self.check_not_removed(&mut draft, header)?;
+            if !matches!(input, Input::Request(_)) {
+                return Err(takes_no_part(header));
+            }
+        } else if !self.takes_part(&mut draft, header, &known).map_err(refused)? {
+            return Err(takes_no_part(header));
         }
         check_handoff(header, &mut known)?;
         let sequence = self.next_sequence;
@@ -242,7 +250,11 @@ impl Engine {
     fn keep_refusal(&mut self, envelope: &VerifiedEnvelope, known: &Known, rejection: &Rejection, now: Timestamp) {
         let Some(stored) = &known.task else { return };
         let mut record = TaskRecord::clone(&stored.value);
-        if record.refusals_recorded >= self.settings.refusals_recorded_max || is_on(Fault::RecordsNoLateMessage) {
+        // Who only was asked leaves the other half to those who own the task or owned it.
+        let most = self.settings.refusals_recorded_max;
+        let is_owners = record.task.has_been_owned_by(&envelope.header().sender);
+        let most = if is_owners { most } else { most.div_ceil(2) };
+        if record.refusals_recorded >= most || is_on(Fault::RecordsNoLateMessage) {
             return;
         }
         record.refusals_recorded += 1;
@@ -255,7 +267,8 @@ impl Engine {
         self.seal(draft);
     }
 
-    /// Mail that the broker only carries. About a task that it knows it is fenced and on record like everything else.
+    /// Mail that the broker only carries. From those who take part in the task that it names it is fenced, and on record like
+    /// everything else; from others it is mail like any other.
     fn take_mail(
         &mut self,
         mut draft: Draft,
@@ -264,13 +277,18 @@ impl Engine {
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
         let receivers = self.receivers(header, now).map_err(refused)?;
-        let known = match &header.task {
-            Some(task) => self.known(&mut draft, task, None).map_err(refused)?,
+        let mut known = match &header.task {
+            Some(task) => self.known(&mut draft, task, header.correlation).map_err(refused)?,
             None => Known::default(),
         };
-        if known.task.is_none() {
+        let is_strangers = known.task.is_some() && !self.takes_part(&mut draft, header, &known).map_err(refused)?;
+        if is_strangers {
+            known = Known::default();
+        }
+        if known.task.is_none() && !is_strangers {
             self.check_not_stale(&mut draft, header)?;
         }
+        known.handoff = None; // it only says who takes part
         let task = known.task.as_ref().map(|stored| stored.value.clone());
         if let Some(current) = task.as_ref().map(|record| record.task.epoch)
             && header.epoch != 0

@@ -5,7 +5,7 @@
 
 use super::Engine;
 use crate::{
-    broker::BrokerError,
+    broker::{BrokerError, access::Caller},
     domain::handoff::{Handoff, Mode},
     envelope::{Header, RequestBody},
     ids::{AgentId, AgentType},
@@ -44,7 +44,8 @@ impl Engine {
             Mode::Transfer => "TRANSFER",
             Mode::Delegate => "DELEGATE",
         };
-        self.access().may_hand_off(&from, &to, work.task_type, mode)
+        let permitted = self.access().may_hand_off(&from, &to, work.task_type, mode);
+        permitted.map_err(|denied| self.unless_secret(denied, work.from, &to.id()))
     }
 
     /// Whether the sender may write to this agent.
@@ -52,7 +53,16 @@ impl Engine {
         let (Some(from), Some(to)) = (self.directory.get(&header.sender), self.directory.get(to)) else {
             return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
         };
-        self.access().may_send(&from, &to, message_type_name(header.message_type))
+        let permitted = self.access().may_send(&from, &to, message_type_name(header.message_type));
+        permitted.map_err(|denied| self.unless_secret(denied, &header.sender, &to.id()))
+    }
+
+    /// A sender that may not look at the directory is not told by a denial that the receiver is registered.
+    fn unless_secret(&self, denied: BrokerError, from: &AgentId, to: &AgentId) -> BrokerError {
+        match self.access().may_see_directory(&Caller::Agent(from.clone())) {
+            Ok(()) => denied,
+            Err(_) => BrokerError::ReceiverUnknown { receiver: to.to_string() },
+        }
     }
 
     /// Whether the sender may write to all of this type.

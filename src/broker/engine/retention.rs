@@ -1,5 +1,5 @@
 //! Removing what nothing waits for any more, in the background: ids of messages, tasks that ended, dead letters that were
-//! decided about, invitations.
+//! decided about, invitations, old entries of the audit log.
 //!
 //! A removal is a change like any other. A tick makes only so many, and more when more is stored: so what is kept follows
 //! what comes, and no group has to wait for it. Never removed are open tasks, mail that is not delivered, and parked dead
@@ -37,6 +37,8 @@ pub(super) struct Removals {
     /// The task that is being looked through.
     pub(super) looking: Option<Looking>,
     next_size_check: Option<Timestamp>,
+    /// When the first entry of the audit log may be over.
+    next_act: Option<Timestamp>,
     /// Bytes that the store is to lose, whatever the age of tasks.
     pub(super) bytes_over: u64,
 }
@@ -67,6 +69,7 @@ impl Removals {
             kinds: Kept::ALL.into_iter().map(|kind| (kind, search())).collect(),
             looking: None,
             next_size_check: retention.store_bytes_max.map(|_| now.plus(LOOK_AGAIN)),
+            next_act: Some(Timestamp::default()),
             bytes_over: 0,
         }
     }
@@ -78,7 +81,14 @@ impl Removals {
 
 impl Engine {
     pub(super) fn next_removal(&self) -> Option<Timestamp> {
-        self.removals.kinds.values().filter_map(|search| search.at).chain(self.removals.next_size_check).min()
+        let others = self.removals.next_size_check.into_iter().chain(self.removals.next_act);
+        self.removals.kinds.values().filter_map(|search| search.at).chain(others).min()
+    }
+
+    /// An entry of the audit log is durable.
+    pub(super) fn act_recorded(&mut self, at: Timestamp) {
+        let due = self.act_is_over_at(at);
+        self.removals.next_act = self.removals.next_act.into_iter().chain(due).min();
     }
 
     /// An entry of table kept is durable.
@@ -116,6 +126,12 @@ impl Engine {
             0 => REMOVED_AN_IDLE_TICK,
             commands => REMOVED_A_TICK + REMOVED_A_COMMAND * commands,
         };
+        if self.removals.next_act.is_some_and(|at| at <= now) {
+            self.removals.next_act = self.remove_old_acts(&mut budget, now).unwrap_or_else(|error| {
+                tracing::error!(%error, "failed to remove old entries of the audit log");
+                Some(now.plus(LOOK_AGAIN))
+            });
+        }
         for kind in Kept::ALL {
             while budget > 0 && self.removals.search(kind).at.is_some_and(|at| at <= now) {
                 if let Err(error) = self.remove_some(kind, &mut budget, now) {
@@ -232,6 +248,7 @@ impl Engine {
                 DeadState::Parked => tracing::error!(dead_letter = dead.number, "a dead letter is parked again"),
                 DeadState::Redriven | DeadState::Discarded => {
                     draft.delete(MessageRecord::envelope_key(dead.number));
+                    dead.agent_index_keys().for_each(|key| draft.delete(key));
                     draft.delete(key);
                 }
             }

@@ -26,8 +26,8 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType},
     records::{
-        CustodyEvent, CustodyLink, DecodeError, HandoffRecord, Kept, MessageRecord, RequestPlace, TaskRecord,
-        custody_entry, encode_letter, handoff_timer, handoff_timer_key, letter_key, mail_timer_key,
+        CustodyEvent, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, Kept, MessageRecord, RequestPlace,
+        TaskRecord, custody_entry, encode_letter, handoff_timer, handoff_timer_key, letter_key, mail_timer_key,
     },
     store::Key,
     time::Timestamp,
@@ -200,9 +200,6 @@ impl Engine {
             sequence: known.task.as_ref().map_or(sequence, |stored| stored.value.sequence),
             task,
         };
-        if known.task.is_none() {
-            draft.put_new(TaskRecord::index_key(sequence), record.task.id.as_str().as_bytes().to_vec().into());
-        }
         let was_final = known.task.as_ref().is_some_and(|stored| stored.value.task.status.is_final());
         if record.task.status.is_final() && !was_final {
             draft.keep(Kept::Task, now, record.task.id.as_str().as_bytes());
@@ -266,10 +263,16 @@ impl Engine {
             Some(stored) => stored.value.sequence,
             None => {
                 let sequence = origin.message().map_or_else(|| self.new_sequence(), |this| this.sequence);
-                draft.put_new(HandoffRecord::index_key(sequence), handoff.id.as_bytes().to_vec().into());
+                let place = HandoffPlace { sequence, handoff: handoff.id, task: handoff.task.clone() };
+                draft.put_new(HandoffRecord::index_key(sequence), place.encode());
                 sequence
             }
         };
+        let listed = before.map(|stored| HandoffRecord::participants(&stored.value.handoff)).unwrap_or_default();
+        for agent in HandoffRecord::participants(handoff).difference(&listed) {
+            let place = HandoffPlace { sequence, handoff: handoff.id, task: handoff.task.clone() };
+            draft.put_new(HandoffRecord::agent_index_key(agent, sequence), place.encode());
+        }
         draft.put_handoff(Arc::new(HandoffRecord { handoff: handoff.clone(), sequence, request }), before);
         let was_due = before.and_then(|stored| stored.value.handoff.next_deadline());
         let due = handoff.next_deadline();

@@ -11,6 +11,7 @@ use prost::Message as _;
 use super::{
     Engine,
     drafts::{Act, Draft},
+    participants::takes_no_part,
     retention::Fate,
 };
 use crate::{
@@ -67,8 +68,7 @@ impl Engine {
             Looked::Free { entries, bytes } => (entries, bytes),
         };
         draft.delete(key);
-        draft.delete(TaskRecord::index_key(record.sequence));
-        let left = RemovedTaskRecord { epoch: record.task.epoch, status: record.task.status };
+        let left = RemovedTaskRecord::of(&record.task);
         draft.put_new(RemovedTaskRecord::key(&task), left.encode());
         if let Some(next) = self.remove_entries(&mut draft, &task, entries, 1)? {
             let key = Kept::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
@@ -165,6 +165,9 @@ impl Engine {
             let Some(stored) = self.stored_handoff(id)?.filter(|stored| stored.handoff.task == *task) else { continue };
             draft.delete(HandoffRecord::key(stored.handoff.id));
             draft.delete(HandoffRecord::index_key(stored.sequence));
+            for agent in HandoffRecord::participants(&stored.handoff) {
+                draft.delete(HandoffRecord::agent_index_key(agent, stored.sequence));
+            }
         }
         Ok(is_more.then_some(next))
     }
@@ -202,15 +205,18 @@ impl Engine {
     pub(super) fn check_not_removed(&self, draft: &mut Draft, header: &Header) -> Result<(), Refused> {
         self.check_not_stale(draft, header)?;
         match self.removed_task(draft, header).map_err(refused)? {
+            Some(removed) if !removed.owners.contains(&header.sender) => Err(takes_no_part(header)),
             Some(removed) => Err(refused(Rejection::TaskFinal { status: removed.status })),
             None => Ok(()),
         }
     }
 
-    /// Its epochs are over, as those of every task.
+    /// Its epochs are over, as those of every task. Those who never owned it are not told.
     pub(super) fn check_not_stale(&self, draft: &mut Draft, header: &Header) -> Result<(), Refused> {
         match self.removed_task(draft, header).map_err(refused)? {
-            Some(removed) if header.epoch != 0 && header.epoch < removed.epoch => {
+            Some(removed)
+                if header.epoch != 0 && header.epoch < removed.epoch && removed.owners.contains(&header.sender) =>
+            {
                 Err(refused(Rejection::StaleEpoch { claimed: header.epoch, current: removed.epoch }))
             }
             Some(_) | None => Ok(()),

@@ -121,6 +121,14 @@ impl Checks {
         }
     }
 
+    /// A read of what is not there must be refused like one of what the caller may not see: by this code and reason where
+    /// it may see everything, and else as not permitted.
+    pub(super) fn refused_as_absent<T: Debug>(&mut self, what: &str, answer: Answer<T>, absent: Refusal) {
+        let denied = Refusal(Code::PermissionDenied, "PERMISSION_DENIED");
+        let is_denied = matches!(&answer, Err(NoAnswer::Refused(seen)) if seen.reason == denied.1);
+        self.refused(what, answer, if is_denied { denied } else { absent });
+    }
+
     /// This is not as it must be.
     pub(super) fn differs(&mut self, field: &str, expected: impl Into<String>, seen: impl Into<String>) {
         self.differences.push(Difference { field: field.to_owned(), expected: expected.into(), seen: seen.into() });

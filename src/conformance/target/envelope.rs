@@ -36,7 +36,7 @@ cases! {
     "envelope.signature-version-is-checked" "2"
         "A signature_version that is not known is refused with SIGNATURE_VERSION_UNKNOWN." signature_version;
     "envelope.key-id-is-looked-up" "2"
-        "A key_id that the sender has not, or a sender that nobody registered, is refused with KEY_UNKNOWN." unknown_key;
+        "A key_id that the sender has not is refused with KEY_UNKNOWN; a sender that is not registered, as a wrong signature is." unknown_key;
     "envelope.old-is-refused" "2"
         "An envelope older than the clock window is refused with TIMESTAMP_OUTSIDE_WINDOW." old_is_refused;
     "envelope.early-is-refused" "2"
@@ -268,7 +268,7 @@ async fn unknown_key(world: World) -> Verdict {
     alice.sign(&mut envelope);
     let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
     let answer = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
-    refused("an agent that nobody registered sends", answer, unknown).map(drop)
+    refused("an agent that nobody registered sends", answer, INVALID).map(drop)
 }
 
 async fn off_by(world: &World, seconds: i64) -> Verdict<(Actor, v1::Envelope)> {
@@ -435,8 +435,9 @@ async fn refused_changes_nothing(world: World) -> Verdict {
     let good = request(&world, &alice, &bob);
     let forged = v1::Envelope { signature: vec![1; 64].into(), ..good.clone() };
     refused("alice sends a request with a signature that is not hers", alice.submit(&forged).await, INVALID)?;
-    let unknown = Refusal(Code::NotFound, "TASK_UNKNOWN");
-    refused("alice asks for its task", alice.task(&good.task_id).await, unknown)?;
+    let mut checks = Checks::of("alice asks for its task");
+    checks.refused_as_absent("GetTask", alice.task(&good.task_id).await, Refusal(Code::NotFound, "TASK_UNKNOWN"));
+    checks.done()?;
     answered("alice sends the same, signed, under the same id", alice.submit(&good).await)?;
     let delivered = bob.take(MessageType::HandoffRequest).await?;
     same("bob takes the first delivery", "message_id", &good.message_id, &delivered.envelope.message_id)

@@ -25,7 +25,7 @@ cases! {
     "error.epochs-are-told" "11"
         "STALE_EPOCH and EPOCH_AHEAD say the epoch that was claimed and the present one." epochs_are_told;
     "error.unknown-is-not-found" "11"
-        "What is not there is NOT_FOUND: agents, tasks, handoffs, dead letters, each with its reason." not_found;
+        "What is not there is NOT_FOUND with its reason, or not permitted to a caller that may only look at its own." not_found;
     "error.page-token-is-checked" "11"
         "A page token that is not of the list is refused with PAGE_TOKEN_INVALID." page_token;
     "error.page-size-is-bounded" "11"
@@ -155,15 +155,15 @@ async fn not_found(world: World) -> Verdict {
     let agent = v1::GetAgentRequest { agent_id: world.id("nobody") };
     let agent = alice.call(async { client.answer(client.agents().get_agent(agent).await) }).await;
     checks.refused("GetAgent", agent, unknown("AGENT_UNKNOWN"));
-    checks.refused("GetTask", alice.task(&world.id("none")).await, unknown("TASK_UNKNOWN"));
+    checks.refused_as_absent("GetTask", alice.task(&world.id("none")).await, unknown("TASK_UNKNOWN"));
     let handoff_id = alice.info(alice.id(), "").message_id;
-    checks.refused("GetHandoff", alice.handoff(&handoff_id).await, unknown("HANDOFF_UNKNOWN"));
+    checks.refused_as_absent("GetHandoff", alice.handoff(&handoff_id).await, unknown("HANDOFF_UNKNOWN"));
     let watch = v1::WatchHandoffRequest { handoff_id };
     let watch = alice.call(async { client.answer(client.handoffs().watch_handoff(watch).await).map(drop) }).await;
-    checks.refused("WatchHandoff", watch, unknown("HANDOFF_UNKNOWN"));
+    checks.refused_as_absent("WatchHandoff", watch, unknown("HANDOFF_UNKNOWN"));
     let dead = v1::GetDeadLetterRequest { dead_letter_id: u64::MAX.to_string() };
     let dead = alice.call(async { client.answer(client.dead_letters().get_dead_letter(dead).await) }).await;
-    checks.refused("GetDeadLetter", dead, unknown("DEAD_LETTER_UNKNOWN"));
+    checks.refused_as_absent("GetDeadLetter", dead, unknown("DEAD_LETTER_UNKNOWN"));
     checks.done()
 }
 

@@ -30,7 +30,7 @@ cases! {
     "handoff.only-the-owner-goes-on" "2"
         "A context or a cancel from anybody but the owner is refused with NOT_OWNER." only_the_owner_goes_on;
     "handoff.unknown-is-refused" "3"
-        "A message of a handoff or a task that is not known is refused with NOT_FOUND." unknown_is_refused;
+        "A message of a handoff that is not known is refused with HANDOFF_UNKNOWN; of a task, as one of a stranger to it." unknown_is_refused;
     "handoff.accept-repeated-gets-its-receipt" "3"
         "A repeat of each message of a handoff is an idempotent repeat, also after the state has moved on."
         repeats_of_each_message;
@@ -164,9 +164,14 @@ async fn unknown_is_refused(world: World) -> Verdict {
     let known_task = bob.say(alice.id(), &About::handoff(task, 1, &other), &accept).await;
     checks.refused("another handoff", known_task, Refusal(Code::NotFound, "HANDOFF_UNKNOWN"));
     let unknown_task = bob.say(alice.id(), &About::handoff(&world.id("unknown"), 1, &other), &accept).await;
-    checks.refused("another task", unknown_task, Refusal(Code::NotFound, "TASK_UNKNOWN"));
-    checks.refused("GetHandoff", alice.handoff(&other).await, Refusal(Code::NotFound, "HANDOFF_UNKNOWN"));
-    checks.refused("GetTask", alice.task(&world.id("unknown")).await, Refusal(Code::NotFound, "TASK_UNKNOWN"));
+    // As with a task that is there, and that bob takes no part in.
+    checks.refused("another task", unknown_task, Refusal(Code::PermissionDenied, "NOT_CANDIDATE"));
+    checks.refused_as_absent("GetHandoff", alice.handoff(&other).await, Refusal(Code::NotFound, "HANDOFF_UNKNOWN"));
+    checks.refused_as_absent(
+        "GetTask",
+        alice.task(&world.id("unknown")).await,
+        Refusal(Code::NotFound, "TASK_UNKNOWN"),
+    );
     checks.holds("the handoff", !handoff.is_empty(), "has an id", handoff);
     checks.done()
 }

@@ -8,7 +8,7 @@ use super::{auth, checked, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
-        access::Caller,
+        access::{Caller, Purpose},
         directory::{Entry, check_key, check_voucher},
         engine::{Command, KEYS_MAX, KeyChange},
         identity::{Proof, random_bytes},
@@ -45,6 +45,7 @@ impl Agents {
     }
 
     async fn change_keys(&self, agent: &str, change: KeyChange, caller: Caller) -> Result<v1::Agent, Status> {
+        self.broker.count_card_change(&caller).map_err(refuse)?;
         let agent = agent_id(agent)?;
         let id = agent.clone();
         let command = |reply| Command::ChangeKeys { agent, change, caller, reply };
@@ -60,9 +61,17 @@ impl AgentService for Agents {
         request: Request<v1::RegisterAgentRequest>,
     ) -> Result<Response<v1::RegisterAgentResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
+        self.broker.count_card_change(&caller).map_err(refuse)?;
         let v1::RegisterAgentRequest { card, invitation } = request.into_inner();
+        if invitation.is_empty() {
+            self.broker.access().reach(&caller, Purpose::Enroll).map_err(refuse)?;
+        }
         let mut card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
+        // A card without keys is the agent's own, or of a caller that may look at the directory anyway.
+        let may_know = matches!(&caller, Caller::Agent(own) if own.as_str() == card.agent_id)
+            || self.broker.access().may_see_directory(&caller).is_ok();
         if card.keys.is_empty()
+            && may_know
             && let Some(known) = AgentId::parse(&card.agent_id).ok().and_then(|id| self.broker.directory().get(&id))
         {
             card.keys.clone_from(&known.record.card.keys);
@@ -80,7 +89,7 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::AddAgentKeyRequest>,
     ) -> Result<Response<v1::AddAgentKeyResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ManageKeys)?;
         let request = request.into_inner();
         let key = request.key.ok_or_else(|| refuse(super::field("key", "must be set")))?;
         let mut checks = Checks::default();
@@ -97,7 +106,7 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::RevokeAgentKeyRequest>,
     ) -> Result<Response<v1::RevokeAgentKeyResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ManageKeys)?;
         let request = request.into_inner();
         let mut checks = Checks::default();
         let key_id = checks.id("key_id", &request.key_id, KeyId::parse);
@@ -112,7 +121,7 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::VouchForAgentKeyRequest>,
     ) -> Result<Response<v1::VouchForAgentKeyResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ManageKeys)?;
         let request = request.into_inner();
         let voucher = request.voucher.ok_or_else(|| refuse(super::field("voucher", "must be set")))?;
         let mut checks = Checks::default();
@@ -128,7 +137,7 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::CreateInvitationRequest>,
     ) -> Result<Response<v1::CreateInvitationResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::Invite)?;
         let request = request.get_ref();
         let mut checks = Checks::default();
         let agent = checks.optional_id("agent_id", &request.agent_id, AgentId::parse);
@@ -146,8 +155,13 @@ impl AgentService for Agents {
 
     async fn get_agent(&self, request: Request<v1::GetAgentRequest>) -> Result<Response<v1::GetAgentResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
-        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        let id = agent_id(&request.get_ref().agent_id)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
+        let id = &request.get_ref().agent_id;
+        // The broker's own key is for everybody: receipts are checked with it, also where there is no token.
+        if *id != AgentId::broker().as_str() {
+            self.broker.access().may_see_directory(&caller).map_err(refuse)?;
+        }
+        let id = agent_id(id)?;
         Ok(Response::new(v1::GetAgentResponse { agent: Some(self.agent(&id)?) }))
     }
 
@@ -157,6 +171,7 @@ impl AgentService for Agents {
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
         let request = request.get_ref();
         let size = page_size(request.page_size)?;
         let mut checks = Checks::default();
@@ -179,8 +194,7 @@ impl AgentService for Agents {
     ) -> Result<Response<v1::CreateChallengeResponse>, Status> {
         let id = agent_id(&request.get_ref().agent_id)?;
         let broker = &self.broker;
-        let issued = broker.identities().challenge(&id, broker.directory(), broker.ids(), broker.now());
-        let (challenge, expires_at) = issued.map_err(refuse)?;
+        let (challenge, expires_at) = broker.identities().challenge(&id, broker.ids(), broker.now());
         Ok(Response::new(v1::CreateChallengeResponse {
             challenge: challenge.to_vec().into(),
             expire_time: Some(to_proto::time(expires_at)),

@@ -4,7 +4,10 @@ use tonic::{Request, Status};
 
 use super::{connection::ConnectInfo, refuse};
 use crate::{
-    broker::{Broker, BrokerError, access::Caller},
+    broker::{
+        Broker, BrokerError,
+        access::{Caller, Purpose},
+    },
     ids::AgentId,
 };
 
@@ -32,6 +35,14 @@ pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller,
         },
         operator @ Caller::Operator(_) => Ok(operator),
     }
+}
+
+/// The caller of what is for this purpose; the call counts against its rate. Without an identity, where one is needed, the call goes no further.
+pub(super) fn admitted<T>(broker: &Broker, request: &Request<T>, purpose: Purpose) -> Result<Caller, Status> {
+    let caller = caller(broker, request)?;
+    broker.access().reach(&caller, purpose).map_err(refuse)?;
+    broker.count_call(&caller).map_err(refuse)?;
+    Ok(caller)
 }
 
 /// The agent that makes the call.

@@ -8,7 +8,12 @@ use tonic::{Request, Response, Status};
 
 use super::{auth, blocking, blocking_call, checked, field, numbered, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{Answer, Broker, BrokerError, access::Caller, engine::Command, queries::DeadLetterFilter},
+    broker::{
+        Answer, Broker, BrokerError,
+        access::{Caller, Purpose},
+        engine::Command,
+        queries::DeadLetterFilter,
+    },
     envelope::Checks,
     ids::{AgentId, TaskId},
     proto::v1::{self, dead_letter_service_server::DeadLetterService},
@@ -46,7 +51,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::GetDeadLetterRequest>,
     ) -> Result<Response<v1::GetDeadLetterResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let view = self.broker.view(&caller);
         let dead = view.dead_letter(number(&request.get_ref().dead_letter_id)?).map_err(refuse)?;
         let envelope_bytes = view.dead_bytes(&dead).map_err(refuse)?;
@@ -58,7 +63,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::ListDeadLettersRequest>,
     ) -> Result<Response<v1::ListDeadLettersResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let broker = self.broker.clone();
         blocking_call(move || list(&broker, &caller, request.into_inner())).await.map(Response::new)
     }
@@ -69,7 +74,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::ExportDeadLettersRequest>,
     ) -> Result<Response<Self::ExportDeadLettersStream>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let filter = filter(request.into_inner().filter.unwrap_or_default())?;
         let broker = self.broker.clone();
         let last = broker.view(&caller).last_dead_letter().map_err(refuse)?;
@@ -86,7 +91,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::RedriveDeadLetterRequest>,
     ) -> Result<Response<v1::RedriveDeadLetterResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::SettleDeadLetters)?;
         let request = request.into_inner();
         let dead_letter = number(&request.dead_letter_id)?;
         let to = receiver(&request.to_agent_id)?;
@@ -100,7 +105,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::RedriveDeadLettersRequest>,
     ) -> Result<Response<Self::RedriveDeadLettersStream>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::SettleDeadLetters)?;
         let request = request.into_inner();
         let wanted = request.filter.unwrap_or_default();
         if !wanted.states.is_empty() {
@@ -110,10 +115,10 @@ impl DeadLetterService for DeadLetters {
         let to = receiver(&request.to_agent_id)?;
         let pause = pause(request.max_per_second)?;
         let last = self.broker.view(&caller).last_dead_letter().map_err(refuse)?;
-        let (first, _) = find(&self.broker, &caller, &filter, 0, last).await.map_err(refuse)?;
-        // Who may settle nothing is told at once; what somebody may not settle among others is told where it comes.
-        let first = first.first().ok_or_else(|| refuse(BrokerError::NothingMatches))?;
-        self.broker.access().may_settle_dead_letter(&caller, first).map_err(refuse)?;
+        let first = find_first(&self.broker, &caller, &filter, last).await.map_err(refuse)?;
+        // A caller that may settle nothing is told at once; what it may not settle among others is told where it comes.
+        let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
+        self.broker.access().may_settle_dead_letter(&caller, &first).map_err(refuse)?;
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
         let redrive = Redrive { broker: self.broker.clone(), caller, filter, to, pause, last, answers };
         tokio::spawn(async move {
@@ -128,7 +133,7 @@ impl DeadLetterService for DeadLetters {
         &self,
         request: Request<v1::DiscardDeadLetterRequest>,
     ) -> Result<Response<v1::DiscardDeadLetterResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::SettleDeadLetters)?;
         let request = request.into_inner();
         let dead_letter = number(&request.dead_letter_id)?;
         let mut checks = Checks::default();
@@ -195,7 +200,7 @@ async fn turn(turns: Option<&mut tokio::time::Interval>) {
     }
 }
 
-/// The next that match, read where nobody waits for the disk.
+/// The next that match, read where no other call waits for the disk. Waits where the caller has read too much a second.
 async fn find(
     broker: &Broker,
     caller: &Caller,
@@ -203,8 +208,32 @@ async fn find(
     after: u64,
     last: u64,
 ) -> Result<(Vec<DeadLetterRecord>, Option<u64>), BrokerError> {
-    let (broker, caller, filter) = (broker.clone(), caller.clone(), filter.clone());
-    blocking(move || broker.view(&caller).dead_letters_after(&filter, after, last, READ_AT_A_TIME)).await
+    loop {
+        let (broker, caller, filter) = (broker.clone(), caller.clone(), filter.clone());
+        let read = move || broker.view(&caller).dead_letters_after(&filter, after, last, READ_AT_A_TIME);
+        match blocking(read).await {
+            Err(BrokerError::LimitExceeded { retry_after, .. }) => tokio::time::sleep(retry_after).await,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The oldest that matches.
+async fn find_first(
+    broker: &Broker,
+    caller: &Caller,
+    filter: &DeadLetterFilter,
+    last: u64,
+) -> Result<Option<DeadLetterRecord>, BrokerError> {
+    let mut after = Some(0);
+    while let Some(from) = after {
+        let (found, next) = find(broker, caller, filter, from, last).await?;
+        if let Some(first) = found.into_iter().next() {
+            return Ok(Some(first));
+        }
+        after = next;
+    }
+    Ok(None)
 }
 
 /// All that match, as fast as they are read.

@@ -8,7 +8,12 @@ use tonic::{Request, Response, Status};
 
 use super::{auth, blocking_call, checked, numbered, page_size, refuse, refuse_shared};
 use crate::{
-    broker::{Broker, BrokerError, access::Caller, engine::Command, queries::HandoffFilter},
+    broker::{
+        Broker, BrokerError,
+        access::{Caller, Purpose},
+        engine::Command,
+        queries::HandoffFilter,
+    },
     domain::handoff::State,
     envelope::Checks,
     ids::{AgentId, MessageId, TaskId},
@@ -32,7 +37,7 @@ impl HandoffService for Handoffs {
         &self,
         request: Request<v1::GetHandoffRequest>,
     ) -> Result<Response<v1::GetHandoffResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let id = handoff_id(&request.get_ref().handoff_id)?;
         let handoff = self.broker.view(&caller).handoff(id).map_err(refuse)?;
         Ok(Response::new(v1::GetHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
@@ -42,7 +47,7 @@ impl HandoffService for Handoffs {
         &self,
         request: Request<v1::ListHandoffsRequest>,
     ) -> Result<Response<v1::ListHandoffsResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let broker = self.broker.clone();
         blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
@@ -53,7 +58,7 @@ impl HandoffService for Handoffs {
         &self,
         request: Request<v1::WatchHandoffRequest>,
     ) -> Result<Response<Self::WatchHandoffStream>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
         self.broker.view(&caller).handoff(handoff).map_err(refuse)?;
         let (updates, receiver) = mpsc::channel(UPDATES_MAX);

@@ -10,7 +10,7 @@ use super::{auth, blocking_call, checked, numbered, page_size, refuse, refuse_sh
 use crate::{
     broker::{
         Broker, BrokerError,
-        access::Caller,
+        access::{Caller, Purpose},
         engine::Command,
         queries::{CustodyPage, TaskFilter},
     },
@@ -34,7 +34,7 @@ impl Tasks {
 #[tonic::async_trait]
 impl TaskService for Tasks {
     async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let id = task_id(&request.get_ref().task_id)?;
         let task = self.broker.view(&caller).task(&id).map_err(refuse)?;
         Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::task(&task)) }))
@@ -44,7 +44,7 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::ListTasksRequest>,
     ) -> Result<Response<v1::ListTasksResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let broker = self.broker.clone();
         blocking_call(move || list(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
@@ -53,7 +53,7 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::GetCustodyLogRequest>,
     ) -> Result<Response<v1::GetCustodyLogResponse>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let broker = self.broker.clone();
         blocking_call(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
     }
@@ -64,7 +64,7 @@ impl TaskService for Tasks {
         &self,
         request: Request<v1::WatchTaskRequest>,
     ) -> Result<Response<Self::WatchTaskStream>, Status> {
-        let caller = auth::caller(&self.broker, &request)?;
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let request = request.get_ref();
         let task = task_id(&request.task_id)?;
         self.broker.view(&caller).task(&task).map_err(refuse)?;

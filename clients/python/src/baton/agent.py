@@ -425,7 +425,7 @@ class Agent(Messages):
         return agent
 
     async def get_task(self, task_id: str) -> v1.Task:
-        """A task. Raises BatonError, TASK_UNKNOWN."""
+        """A task. Raises BatonError: PERMISSION_DENIED, or TASK_UNKNOWN if the caller may look at all tasks."""
         request = v1.GetTaskRequest(task_id=task_id)
         task: v1.Task = (await self._connection.call(self._connection.tasks.GetTask, request)).task
         return task

@@ -1,0 +1,357 @@
+//! Every call of the schema: without an identity, and by an agent that takes no part in what it asks for.
+
+use std::collections::{BTreeMap, HashMap};
+
+use baton::{
+    broker::access::LOCAL_OPERATOR,
+    client::{About, Client},
+    proto::{self, v1},
+};
+use bytes::{Buf as _, BufMut as _, Bytes};
+use prost::Message;
+use tonic::{
+    Code, Request, Status,
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
+};
+use tonic_types::StatusExt as _;
+
+use crate::broker::{Broker, a_request, card, composer, identity, new_task};
+
+/// What a call asks of its caller.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Asks {
+    /// Nothing: it is how a caller proves who it is, or its message does.
+    Nothing,
+    /// That the caller says who it is. What it gets is its own, or every agent's to see.
+    Identity,
+    /// That the caller takes part in what it names, or may do this to everything.
+    Permission,
+}
+
+/// A call with what it asks of its caller, about something that is there, and the same about something that is not.
+struct Row(&'static str, Asks, Bytes, Bytes);
+
+fn row<M: Message>(path: &'static str, asks: Asks, of_known: &M, of_unknown: &M) -> Row {
+    Row(path, asks, of_known.encode_to_vec().into(), of_unknown.encode_to_vec().into())
+}
+
+/// What there is, or is not.
+struct Ids {
+    agent: String,
+    task: String,
+    handoff: String,
+    dead_letter: String,
+}
+
+fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
+    use Asks::{Identity, Nothing, Permission};
+    macro_rules! both {
+        ($path:literal, $asks:expr, |$ids:ident| $request:expr) => {{
+            let request = |$ids: &Ids| $request;
+            row(concat!("/baton.v1.", $path), $asks, &request(known), &request(unknown))
+        }};
+    }
+    let of_agent = |ids: &Ids| Some(v1::DeadLetterFilter { agent_id: ids.agent.clone(), ..Default::default() });
+    let forged = |ids: &Ids| {
+        let mut envelope =
+            composer("forger").compose("b", v1::MessageType::Info, &About::default(), &v1::Info::default());
+        envelope.sender_id.clone_from(&ids.agent);
+        // The same for both, so that nothing but the sender differs.
+        envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
+        envelope.encode_to_vec().into()
+    };
+    vec![
+        both!("BrokerService/Connect", Identity, |_ids| v1::ConnectRequest::default()),
+        both!("BrokerService/Send", Nothing, |ids| v1::SendRequest { envelope: forged(ids) }),
+        both!("BrokerService/Receive", Identity, |_ids| v1::ReceiveRequest::default()),
+        both!("BrokerService/Ack", Identity, |_ids| v1::AckRequest::default()),
+        both!("HandoffService/GetHandoff", Permission, |ids| v1::GetHandoffRequest { handoff_id: ids.handoff.clone() }),
+        both!("HandoffService/ListHandoffs", Permission, |ids| v1::ListHandoffsRequest {
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
+        both!("HandoffService/WatchHandoff", Permission, |ids| v1::WatchHandoffRequest {
+            handoff_id: ids.handoff.clone()
+        }),
+        both!("TaskService/GetTask", Permission, |ids| v1::GetTaskRequest { task_id: ids.task.clone() }),
+        both!("TaskService/ListTasks", Permission, |ids| v1::ListTasksRequest {
+            owner_id: ids.agent.clone(),
+            ..Default::default()
+        }),
+        both!("TaskService/GetCustodyLog", Permission, |ids| v1::GetCustodyLogRequest {
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
+        both!("TaskService/WatchTask", Permission, |ids| v1::WatchTaskRequest {
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
+        both!("DeadLetterService/GetDeadLetter", Permission, |ids| v1::GetDeadLetterRequest {
+            dead_letter_id: ids.dead_letter.clone()
+        }),
+        both!("DeadLetterService/ListDeadLetters", Permission, |ids| v1::ListDeadLettersRequest {
+            filter: of_agent(ids),
+            ..Default::default()
+        }),
+        both!("DeadLetterService/ExportDeadLetters", Permission, |ids| v1::ExportDeadLettersRequest {
+            filter: of_agent(ids)
+        }),
+        both!("DeadLetterService/RedriveDeadLetter", Permission, |ids| v1::RedriveDeadLetterRequest {
+            dead_letter_id: ids.dead_letter.clone(),
+            ..Default::default()
+        }),
+        both!("DeadLetterService/RedriveDeadLetters", Permission, |ids| v1::RedriveDeadLettersRequest {
+            filter: of_agent(ids),
+            ..Default::default()
+        }),
+        both!("DeadLetterService/DiscardDeadLetter", Permission, |ids| v1::DiscardDeadLetterRequest {
+            dead_letter_id: ids.dead_letter.clone(),
+            ..Default::default()
+        }),
+        both!("AgentService/RegisterAgent", Permission, |ids| v1::RegisterAgentRequest {
+            card: Some(v1::AgentCard { agent_id: ids.agent.clone(), ..card("impostor", "") }),
+            ..Default::default()
+        }),
+        both!("AgentService/AddAgentKey", Permission, |ids| v1::AddAgentKeyRequest {
+            agent_id: ids.agent.clone(),
+            key: Some(identity("impostor").agent_key()),
+            ..Default::default()
+        }),
+        both!("AgentService/RevokeAgentKey", Permission, |ids| v1::RevokeAgentKeyRequest {
+            agent_id: ids.agent.clone(),
+            key_id: "k1".to_owned(),
+            ..Default::default()
+        }),
+        both!("AgentService/VouchForAgentKey", Permission, |ids| v1::VouchForAgentKeyRequest {
+            agent_id: ids.agent.clone(),
+            key_id: "k1".to_owned(),
+            voucher: Some(v1::KeyVoucher {
+                operator_key_id: "o".to_owned(),
+                signature: vec![0; 64].into(),
+                ..Default::default()
+            }),
+        }),
+        both!("AgentService/CreateInvitation", Permission, |ids| v1::CreateInvitationRequest {
+            agent_id: ids.agent.clone(),
+            ..Default::default()
+        }),
+        // By the built-in policy every agent may look at the directory.
+        both!("AgentService/GetAgent", Identity, |ids| v1::GetAgentRequest { agent_id: ids.agent.clone() }),
+        both!("AgentService/ListAgents", Identity, |_ids| v1::ListAgentsRequest::default()),
+        // Its answer is random; `a_challenge_is_given_for_every_id` looks at it.
+        both!("AgentService/CreateChallenge", Nothing, |_ids| v1::CreateChallengeRequest::default()),
+        both!("AgentService/CreateToken", Nothing, |ids| v1::CreateTokenRequest {
+            agent_id: ids.agent.clone(),
+            key_id: "k1".to_owned(),
+            challenge: vec![1; 32].into(),
+            signature: vec![1; 64].into(),
+        }),
+        both!("AuditService/ListAuditEntries", Permission, |_ids| v1::ListAuditEntriesRequest::default()),
+    ]
+}
+
+/// The paths of all calls.
+fn calls() -> Vec<String> {
+    let files = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).unwrap();
+    let of_us = files.file.iter().filter(|file| file.package() == "baton.v1");
+    let services = of_us.flat_map(|file| &file.service);
+    let path = |service: &prost_types::ServiceDescriptorProto, method: &prost_types::MethodDescriptorProto| {
+        format!("/baton.v1.{}/{}", service.name(), method.name())
+    };
+    services.flat_map(|service| service.method.iter().map(|method| path(service, method))).collect()
+}
+
+/// Messages as bytes, so that one test can make every call.
+#[derive(Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, frame: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        frame.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, frame: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(frame.copy_to_bytes(frame.remaining())))
+    }
+}
+
+/// All that a caller is told: the messages, or what the status says, its metadata in an order.
+type Answer = Result<Vec<Bytes>, (Code, String, String, BTreeMap<String, String>, String)>;
+
+async fn call(broker: &Broker, token: Option<&str>, path: &str, request: Bytes) -> Answer {
+    let mut grpc = tonic::client::Grpc::new(broker.channel().await);
+    grpc.ready().await.unwrap();
+    let mut request = Request::new(request);
+    if let Some(token) = token {
+        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+    }
+    let path = http::uri::PathAndQuery::try_from(path).unwrap();
+    let read = async {
+        let mut answers = grpc.server_streaming(request, path, Raw).await?.into_inner();
+        let mut all = Vec::new();
+        while let Some(answer) = answers.message().await? {
+            all.push(answer);
+        }
+        Ok(all)
+    };
+    read.await.map_err(|status: Status| {
+        let details = status.get_error_details();
+        let (reason, metadata) =
+            details.error_info().map(|info| (info.reason.clone(), info.metadata.clone())).unwrap_or_default();
+        let metadata = metadata.into_iter().collect();
+        let rest = format!("{:?} {:?}", details.bad_request(), details.retry_info());
+        (status.code(), status.message().to_owned(), reason, metadata, rest)
+    })
+}
+
+/// As if it had been about the other.
+fn in_place(answer: Answer, of: &Ids, by: &Ids) -> Answer {
+    let pairs =
+        [(&of.agent, &by.agent), (&of.task, &by.task), (&of.handoff, &by.handoff), (&of.dead_letter, &by.dead_letter)];
+    let replaced = |text: String| pairs.iter().fold(text, |text, (of, by)| text.replace(*of, by));
+    answer.map_err(|(code, text, reason, metadata, rest)| {
+        let metadata = metadata.into_iter().map(|(name, value)| (name, replaced(value))).collect();
+        (code, replaced(text), reason, metadata, replaced(rest))
+    })
+}
+
+/// A broker at which agents "agent-a" and "agent-b" have a task, a handoff and a dead letter, and the token of agent "c",
+/// which takes no part in any of it.
+async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
+    let broker = Broker::serve("", "");
+    let operator = broker.operator().await;
+    for name in ["agent-a", "agent-b", "c"] {
+        let card = Some(card(name, ""));
+        let request = v1::RegisterAgentRequest { card, ..Default::default() };
+        operator.answer(operator.agents().register_agent(request).await).unwrap();
+    }
+    let (a, b) = (broker.agent_session("agent-a").await, broker.agent_session("agent-b").await);
+    a.send("agent-b", v1::MessageType::Info, &About::default(), &v1::Info::default()).await.unwrap();
+    let mail = b.next().await.unwrap();
+    let poison = v1::Nack { cause: v1::NackCause::Poison.into(), ..Default::default() };
+    b.session.nack(&mail.delivery.delivery_id, poison).await.unwrap();
+    let task = new_task();
+    let receipt = a.request("agent-b", &task, 1, &a_request()).await.unwrap();
+    let listed = a.client.dead_letters().list_dead_letters(v1::ListDeadLettersRequest::default()).await;
+    let dead_letter = a.client.answer(listed).unwrap().dead_letters.remove(0).dead_letter_id;
+    let known = Ids { agent: "agent-a".to_owned(), task, handoff: receipt.handoff_id, dead_letter };
+    let client: Client = broker.client().await;
+    let token = client.prove(&identity("c")).await.unwrap();
+    (broker, known, token)
+}
+
+fn nothing() -> Ids {
+    Ids {
+        agent: "agent-z".to_owned(),
+        task: "task-of-nobody".to_owned(),
+        handoff: "0198c0de-0000-7000-8000-0000000000ff".to_owned(),
+        dead_letter: "9876543210".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn every_call_asks_who_calls_before_it_tells_what_there_is() {
+    let (broker, known, token) = a_broker_with_a_stranger().await;
+    let unknown = nothing();
+    let mut rows: HashMap<&str, Row> = rows(&known, &unknown).into_iter().map(|row| (row.0, row)).collect();
+    for path in calls() {
+        let Row(_, asks, of_known, of_unknown) = rows.remove(path.as_str()).unwrap_or_else(|| {
+            panic!("{path} has no row here: say what it asks of its caller, and show that it tells strangers nothing")
+        });
+        if asks != Asks::Nothing {
+            for request in [&of_known, &of_unknown, &Bytes::new()] {
+                let answer = call(&broker, None, &path, request.clone()).await;
+                let (code, _, reason, metadata, _) = answer.expect_err(&path);
+                assert_eq!((code, reason.as_str()), (Code::Unauthenticated, "IDENTITY_MISSING"), "{path}");
+                assert_eq!(metadata, BTreeMap::new(), "{path}");
+            }
+        }
+        let callers: &[Option<&str>] = match asks {
+            Asks::Nothing => &[None],
+            Asks::Identity => &[],
+            Asks::Permission => &[Some(&token)],
+        };
+        for caller in callers {
+            let answer = call(&broker, *caller, &path, of_known.clone()).await;
+            let other = call(&broker, *caller, &path, of_unknown.clone()).await;
+            assert_eq!(answer, in_place(other, &unknown, &known), "{path}");
+        }
+    }
+    assert!(rows.is_empty(), "rows of calls that are not in the schema");
+}
+
+#[tokio::test]
+async fn a_challenge_is_given_for_every_id() {
+    let (broker, known, _) = a_broker_with_a_stranger().await;
+    let client = broker.client().await;
+    for agent_id in [known.agent, nothing().agent] {
+        let made = client.agents().create_challenge(v1::CreateChallengeRequest { agent_id }).await.unwrap();
+        assert_eq!(made.into_inner().challenge.len(), 32);
+    }
+}
+
+#[tokio::test]
+async fn the_brokers_key_is_for_everybody_and_verifies_receipts() {
+    let (broker, known, _) = a_broker_with_a_stranger().await;
+    let anybody = broker.client().await;
+    let get = |agent_id: &str| v1::GetAgentRequest { agent_id: agent_id.to_owned() };
+    let found = anybody.answer(anybody.agents().get_agent(get("baton")).await).unwrap().agent.unwrap();
+    let key = &found.card.unwrap().keys[0];
+    // A receipt that a call without a token got is checked without one.
+    let about = About::default();
+    let envelope = composer("c").encode("agent-b", v1::MessageType::Info, &about, &v1::Info::default());
+    let sent = anybody.answer(anybody.messages().send(v1::SendRequest { envelope }).await).unwrap();
+    let receipt = sent.receipt.unwrap();
+    assert_eq!(receipt.key_id, key.key_id);
+    let public = baton::envelope::keys::PublicKey::parse(&key.public_key).unwrap();
+    assert!(public.verifies(&baton::envelope::signing::receipt_input(&receipt), &receipt.signature));
+    for other in [known.agent.as_str(), LOCAL_OPERATOR, ""] {
+        let refused = anybody.agents().get_agent(get(other)).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unauthenticated, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_over_is_named_only_to_its_holder() {
+    let (broker, known, _) = a_broker_with_a_stranger().await;
+    let operator = broker.operator().await;
+    let request =
+        v1::RevokeAgentKeyRequest { agent_id: known.agent.clone(), key_id: "k1".to_owned(), ..Default::default() };
+    operator.answer(operator.agents().revoke_agent_key(request).await).unwrap();
+    let anybody = broker.client().await;
+    let send = async |sign_by: &str| {
+        let mut envelope =
+            composer(&known.agent).compose("c", v1::MessageType::Info, &About::default(), &v1::Info::default());
+        let key = identity(sign_by).key;
+        baton::envelope::sign(&mut envelope, &"k1".parse().unwrap(), &key);
+        let envelope = envelope.encode_to_vec().into();
+        let status = anybody.messages().send(v1::SendRequest { envelope }).await.unwrap_err();
+        status.get_error_details().error_info().unwrap().reason.clone()
+    };
+    assert_eq!(send(&known.agent).await, "KEY_NOT_VALID");
+    assert_eq!(send("forger").await, "SIGNATURE_INVALID");
+}

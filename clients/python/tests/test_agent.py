@@ -25,11 +25,15 @@ from baton import (
     sign_envelope,
     v1,
 )
-from baton._gen.baton.v1 import agent_service_pb2_grpc, broker_service_pb2_grpc
+from baton._gen.baton.v1 import agent_service_pb2_grpc, broker_service_pb2_grpc, handoff_service_pb2_grpc
 from baton.signing import pae, receipt_body
 
 
-class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_pb2_grpc.AgentServiceServicer):
+class LyingBroker(
+    broker_service_pb2_grpc.BrokerServiceServicer,
+    agent_service_pb2_grpc.AgentServiceServicer,
+    handoff_service_pb2_grpc.HandoffServiceServicer,
+):
     """Answers by script: `on_envelope` makes the frames that follow an envelope."""
 
     def __init__(self):
@@ -41,6 +45,7 @@ class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_p
         self.sessions = 0
         self.refuses_for_good = False
         self.ends_with = None
+        self.handoff = v1.Handoff()
 
     async def CreateChallenge(self, _request, _context):
         return v1.CreateChallengeResponse(challenge=bytes(32))
@@ -55,6 +60,9 @@ class LyingBroker(broker_service_pb2_grpc.BrokerServiceServicer, agent_service_p
             await context.abort(grpc.StatusCode.NOT_FOUND, "nobody")
         key = v1.AgentKey(key_id="k1", public_key=public_bytes(self.agent_keys[request.agent_id]))
         return v1.GetAgentResponse(agent=v1.Agent(card=v1.AgentCard(keys=[key])))
+
+    async def GetHandoff(self, _request, _context):
+        return v1.GetHandoffResponse(handoff=self.handoff)
 
     async def Connect(self, requests, context):
         assert dict(context.invocation_metadata())["authorization"] == "Bearer secret"
@@ -134,6 +142,7 @@ async def server(broker, tmp_path):
     server = grpc.aio.server()
     broker_service_pb2_grpc.add_BrokerServiceServicer_to_server(broker, server)
     agent_service_pb2_grpc.add_AgentServiceServicer_to_server(broker, server)
+    handoff_service_pb2_grpc.add_HandoffServiceServicer_to_server(broker, server)
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(private, public)]))
     await server.start()
     ca_file = tmp_path / "ca.pem"
@@ -150,8 +159,12 @@ async def agent(server):
 
 
 def message(broker, text, key=None):
+    return of_bob(broker, v1.Info(text=text), key)
+
+
+def of_bob(broker, payload, key=None, **fields):
     broker.agent_keys.setdefault("bob", generate_key())
-    envelope = make_envelope(v1.Info(text=text), sender_id="bob", receiver_id="alice")
+    envelope = make_envelope(payload, sender_id="bob", receiver_id="alice", **fields)
     sign_envelope(envelope, "k1", key or broker.agent_keys["bob"])
     return envelope
 
@@ -438,3 +451,38 @@ async def test_too_large_a_heartbeat_goes_without_its_content(broker, server):
         await agent.send(v1.Info(), receiver_id="bob")
         assert [frame.heartbeat for frame in broker.frames if frame.HasField("heartbeat")] == [v1.Heartbeat()]
         assert broker.sessions == 1
+
+
+@pytest.mark.parametrize("payload", [v1.HandoffAccept(), v1.TaskContextTransfer()])
+@pytest.mark.parametrize("state", [v1.HANDOFF_STATE_ACCEPTED, v1.HANDOFF_STATE_CANCELLED])
+async def test_a_step_of_a_handoff_that_no_call_waits_for_is_no_poison(broker, server, payload, state):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+        agent.on(v1.Info)(lambda delivery: delivery.ack())
+        await agent.connect()
+        broker.handoff = v1.Handoff(sender_id="alice", state=state)
+        await broker.deliver(of_bob(broker, payload, task_id="task", epoch=1, correlation_id="handoff"))
+        async with asyncio.timeout(10):
+            while not (told := broker.acknowledgements()):
+                await asyncio.sleep(0.001)
+        if state == v1.HANDOFF_STATE_ACCEPTED:
+            assert (told[0].nack.cause, told[0].nack.retry_after.seconds) == (v1.NACK_CAUSE_SHUTDOWN, 2)
+        else:
+            assert told[0].HasField("ack"), "it is over"
+
+
+async def test_a_context_that_cannot_be_sent_cancels_the_handoff(broker, server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+
+        @agent.context_provider
+        async def too_much(_wanted):
+            return [json_section("goals", ["x" * MIB])]
+
+        await agent.connect()
+        await broker.deliver(of_bob(broker, v1.HandoffAccept(), task_id="task", epoch=1, correlation_id="handoff"))
+        async with asyncio.timeout(10):
+            while not (told := broker.acknowledgements()):
+                await asyncio.sleep(0.001)
+        assert told[0].HasField("ack")
+        [cancel] = broker.envelopes()
+        assert cancel.message_type == v1.MESSAGE_TYPE_HANDOFF_CANCEL
+        assert (cancel.receiver_id, cancel.task_id, cancel.correlation_id) == ("bob", "task", "handoff")

@@ -156,6 +156,21 @@ async def test_an_accept_that_no_call_waits_for_is_kept_until_a_resume(broker, m
         assert await alice.owned_tasks() == []
 
 
+async def test_an_accept_that_was_left_unread_goes_to_the_resume(broker):
+    alice_key = load_key(broker.folder / "alice.pem")
+    await killed_at(broker, "alice", AS_SENDER[1])
+    async with broker.agent("alice", key=alice_key) as alice, living(broker, "bob") as bob:
+        taking(bob)
+        await alice.connect()
+        await bob.connect()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not alice._mail._mail.qsize():
+                await asyncio.sleep(0.02)
+        assert (await within(alice.resume_hand_over(await handoff_of(alice), SECTIONS))).owner_id == "bob"
+        assert alice._mail.rest() == []
+        await moved_once_and_nothing_is_lost(broker, alice)
+
+
 @pytest.mark.parametrize("step", AS_RECEIVER[:-1], ids=lambda step: step.__name__)
 async def test_a_receiver_that_is_killed_takes_over_later(broker, step):
     async with living(broker, "alice") as alice, living(broker, "bob") as bob:

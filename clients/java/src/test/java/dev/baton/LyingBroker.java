@@ -17,6 +17,10 @@ import dev.baton.v1.Credited;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.GetAgentRequest;
 import dev.baton.v1.GetAgentResponse;
+import dev.baton.v1.GetHandoffRequest;
+import dev.baton.v1.GetHandoffResponse;
+import dev.baton.v1.Handoff;
+import dev.baton.v1.HandoffServiceGrpc;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.Welcome;
@@ -43,6 +47,8 @@ final class LyingBroker implements AutoCloseable {
     final BlockingQueue<Heartbeat> heartbeats = new LinkedBlockingQueue<>();
     final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
     volatile boolean refusesForGood;
+    /** What there is to say of any handoff. */
+    volatile Handoff handoff = Handoff.getDefaultInstance();
     /** Nobody gets a session for now. */
     volatile boolean isAway;
     /** What follows an envelope; a receipt unless a test says otherwise. */
@@ -60,6 +66,7 @@ final class LyingBroker implements AutoCloseable {
                         0, TlsServerCredentials.create(certificate.toFile(), certificateKey.toFile()))
                 .addService(new Agents())
                 .addService(new Broker())
+                .addService(new Handoffs())
                 .build()
                 .start();
     }
@@ -134,6 +141,14 @@ final class LyingBroker implements AutoCloseable {
             out.onNext(GetAgentResponse.newBuilder()
                     .setAgent(dev.baton.v1.Agent.newBuilder().setCard(card))
                     .build());
+            out.onCompleted();
+        }
+    }
+
+    private final class Handoffs extends HandoffServiceGrpc.HandoffServiceImplBase {
+        @Override
+        public void getHandoff(GetHandoffRequest request, StreamObserver<GetHandoffResponse> out) {
+            out.onNext(GetHandoffResponse.newBuilder().setHandoff(handoff).build());
             out.onCompleted();
         }
     }

@@ -133,6 +133,24 @@ class RestartsTest {
         }
     }
 
+    @Test
+    void anAcceptThatWasLeftUnreadGoesToTheResume() throws Exception {
+        killAt("alice", Step.REQUEST_STORED);
+        // Without a listener the mail is left for poll().
+        try (Agent alice = broker.agent("alice").key(Keys.load(keyOf("alice"))).connect();
+                Agent bob = living("bob").onHandoff(this::take).connect()) {
+            BlockingQueue<Delivery<?>> seen = new LinkedBlockingQueue<>();
+            RealBroker.until("the accept", () -> {
+                alice.takeBack(seen::add);
+                return !seen.isEmpty();
+            });
+            seen.forEach(alice::leave);
+            assertEquals(bob.id(), within(() -> alice.resumeHandOver(handoffOf(alice), SECTIONS)).ownerId());
+            assertTrue(alice.poll(Duration.ZERO).isEmpty());
+            assertMovedOnceAndNothingIsLost(alice);
+        }
+    }
+
     @ParameterizedTest
     @EnumSource(
             names = {"OFFER_DELIVERED", "ACCEPT_STORED", "OFFER_ACCEPTED", "CONTEXT_DELIVERED", "COMPLETION_STORED"})

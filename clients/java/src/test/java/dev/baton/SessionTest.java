@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
+import com.google.protobuf.Message;
 import com.google.protobuf.UnknownFieldSet;
 import dev.baton.Envelopes.About;
 import dev.baton.v1.Acknowledgement;
@@ -12,11 +13,15 @@ import dev.baton.v1.ConnectResponse;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
 import dev.baton.v1.GoAway;
+import dev.baton.v1.Handoff;
+import dev.baton.v1.HandoffAccept;
 import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.HandoffState;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.Info;
 import dev.baton.v1.MessageType;
 import dev.baton.v1.NackCause;
+import dev.baton.v1.TaskContextTransfer;
 import io.grpc.Status;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -266,6 +271,40 @@ class SessionTest {
         }
     }
 
+    @ParameterizedTest
+    @EnumSource(names = {"HANDOFF_STATE_ACCEPTED", "HANDOFF_STATE_CANCELLED"})
+    void aStepOfAHandoffThatNoCallWaitsForIsNoPoison(HandoffState state) throws Exception {
+        broker.handoff = Handoff.newBuilder().setState(state).build();
+        try (Agent alice = broker.agent("alice").on(Info.class, delivery -> {}).connect()) {
+            for (Message payload : List.of(HandoffAccept.getDefaultInstance(), TaskContextTransfer.getDefaultInstance())) {
+                broker.deliver(ofBob(payload, new About("task", 1, "handoff")));
+                Acknowledgement told = broker.acknowledgements.poll(10, TimeUnit.SECONDS);
+                if (state == HandoffState.HANDOFF_STATE_ACCEPTED) {
+                    assertEquals(NackCause.NACK_CAUSE_SHUTDOWN, told.getNack().getCause());
+                    assertEquals(2, told.getNack().getRetryAfter().getSeconds());
+                } else {
+                    assertTrue(told.hasAck(), "it is over");
+                }
+            }
+        }
+    }
+
+    @Test
+    void aContextThatCannotBeSentCancelsTheHandoff() throws Exception {
+        ContextProvider tooMuch =
+                wanted -> List.of(Envelopes.bytesSection("picture", new byte[MIB], "image/png"));
+        About about = new About("task", 1, "handoff");
+        try (Agent alice = broker.agent("alice").contextProvider(tooMuch).connect()) {
+            broker.deliver(ofBob(HandoffAccept.getDefaultInstance(), about));
+            assertTrue(broker.acknowledgements.poll(10, TimeUnit.SECONDS).hasAck());
+            assertEquals(1, broker.envelopes.size());
+            Envelope cancel = broker.envelopes.get(0);
+            assertEquals(MessageType.MESSAGE_TYPE_HANDOFF_CANCEL, cancel.getMessageType());
+            assertEquals("bob", cancel.getReceiverId());
+            assertEquals(about, new About(cancel.getTaskId(), cancel.getEpoch(), cancel.getCorrelationId()));
+        }
+    }
+
     private static void assertRefused(String field, Executable sending) {
         BatonException refused = assertThrows(BatonException.class, sending);
         assertEquals("FIELD_INVALID", refused.reason());
@@ -283,8 +322,11 @@ class SessionTest {
     }
 
     private Envelope ofBob(String text) {
-        return Signing.sign(
-                Envelopes.make(info(text), "bob", "alice", About.NOTHING, Instant.now()), "k1", broker.bob);
+        return ofBob(info(text), About.NOTHING);
+    }
+
+    private Envelope ofBob(Message payload, About about) {
+        return Signing.sign(Envelopes.make(payload, "bob", "alice", about, Instant.now()), "k1", broker.bob);
     }
 
     private static Info info(String text) {

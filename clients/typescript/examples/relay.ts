@@ -7,7 +7,7 @@
  * Prints what happens as JSON lines.
  */
 import { readFileSync } from "node:fs";
-import { Agent, contextDigest, type Handlers, loadKey, Poison, type v1 } from "../src/index.js";
+import { Agent, contextDigest, loadKey, type Offer } from "../src/index.js";
 
 const [server = "", ca = "", agentId = "", key = "", command = "", argument = ""] = process.argv.slice(2);
 
@@ -17,35 +17,22 @@ function say(event: string, facts: object = {}): void {
 
 async function pass(agent: Agent, candidates: string): Promise<void> {
   const [next = "", ...fallbackCandidates] = candidates.split(",");
-  const contexts = new Map<string, readonly v1.ContextSection[]>(); // of what is handed on, by task id
-  const rejections: string[] = [];
-  const handlers: Handlers = {
-    handoffReject: ({ reasonText }, { envelope }) => {
-      rejections.push(`${envelope.senderId}: ${reasonText}`);
-    },
-    handoffAccept: async (_, delivery) => {
-      const sections = contexts.get(delivery.envelope.taskId);
-      if (sections === undefined) throw new Poison("the task is not here");
-      await agent.sendContext(delivery, sections);
-    },
-    handoffComplete: (_, { envelope }) => {
-      say("handed", { receiver: envelope.senderId, epoch: Number(envelope.epoch) + 1, rejections });
-    },
-  };
   const stop = new AbortController();
   process.once("SIGTERM", () => {
     stop.abort();
   });
-  say("ready");
-  for await (const offer of agent.handoffs({ signal: stop.signal, handlers })) {
-    const context = await offer.accept();
-    const { epoch } = await context.complete();
-    const digest = Buffer.from(contextDigest(context.sections)).toString("hex");
-    say("taken", { sender: offer.senderId, epoch: Number(epoch), digest });
-    contexts.set(offer.taskId, context.sections);
+  const handOn = async (offer: Offer): Promise<void> => {
+    const takeover = await offer.accept();
+    const task = await takeover.complete();
+    const digest = Buffer.from(contextDigest(takeover.sections)).toString("hex");
+    say("taken", { sender: offer.senderId, epoch: Number(task.epoch), digest });
     const request = { taskType: "relay", initialContextSummary: `handed on by ${agent.id}`, fallbackCandidates };
-    await agent.requestHandoff(next, offer.taskId, request, { epoch });
-  }
+    const { ownerId, epoch, rejections } = await task.handOver(next, request, takeover.sections);
+    const said = rejections.map(({ agentId, text }) => `${agentId}: ${text}`);
+    say("handed", { receiver: ownerId, epoch: Number(epoch), rejections: said });
+  };
+  say("ready");
+  await agent.serve({ offer: handOn }, { signal: stop.signal });
 }
 
 async function audit(agent: Agent, taskId: string): Promise<void> {

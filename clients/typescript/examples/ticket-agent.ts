@@ -9,7 +9,7 @@
  */
 import { existsSync, readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
-import { Agent, generateKey, type Handlers, HandoffEnded, jsonSection, loadKey, Poison, saveKey, v1 } from "../src/index.js";
+import { Agent, generateKey, HandoffFailed, jsonSection, loadKey, saveKey, v1 } from "../src/index.js";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -32,36 +32,25 @@ for (const signal of ["SIGINT", "SIGTERM"] as const) {
   });
 }
 
-/** Takes every ticket, and hands it on if there is somebody to take it then. */
+/** Takes every ticket, and hands it on if there is an agent to take it then. Tickets of an earlier run are gone on with. */
 async function serve(agent: Agent, then: string): Promise<void> {
+  for await (const { taskId, epoch } of agent.ownedTasks()) console.log(`${taskId}: still here, at epoch ${epoch}`);
   console.log(`${agent.id}: waiting for tickets`);
-  const contexts = new Map<string, readonly v1.ContextSection[]>(); // of the tickets that are handed on, by task id
-  const handlers: Handlers = {
-    handoffAccept: async (_, delivery) => {
-      const sections = contexts.get(delivery.envelope.taskId);
-      if (sections === undefined) throw new Poison("the ticket is not here");
-      await agent.sendContext(delivery, sections);
-    },
-    handoffComplete: (_, { envelope }) => {
-      contexts.delete(envelope.taskId);
-      console.log(`${envelope.taskId}: handed on to ${envelope.senderId}`);
-    },
-  };
-  for await (const offer of agent.handoffs({ signal: stop.signal, handlers })) {
-    console.log(`${offer.taskId}: ${offer.senderId} asks: ${offer.request.initialContextSummary}`);
+  for await (const offer of agent.handoffs({ signal: stop.signal })) {
+    console.log(`${offer.taskId}: ${offer.senderId} asks: ${offer.request?.initialContextSummary ?? "to go on"}`);
     try {
-      const context = await offer.accept();
-      const { epoch } = await context.complete();
-      const names = context.sections.map(({ name }) => name).join(", ");
-      console.log(`${offer.taskId}: taken over from ${offer.senderId} at epoch ${epoch}, with ${names}`);
+      const takeover = await offer.accept();
+      const task = await takeover.complete();
+      const names = takeover.sections.map(({ name }) => name).join(", ");
+      console.log(`${offer.taskId}: taken over from ${offer.senderId} at epoch ${task.epoch}, with ${names}`);
       if (then !== "") {
-        contexts.set(offer.taskId, context.sections);
         const request = { taskType: "support-ticket", initialContextSummary: `handed on by ${agent.id}` };
-        await agent.requestHandoff(then, offer.taskId, request, { epoch });
+        const { ownerId } = await task.handOver(then, request, takeover.sections, { signal: stop.signal });
+        console.log(`${offer.taskId}: handed on to ${ownerId}`);
       }
     } catch (error) {
-      // The handoff has gone on without us: there is nothing left to do about it.
-      if (!(error instanceof HandoffEnded)) throw error;
+      // The handoff has gone on without this agent, or the ticket stays here.
+      if (!(error instanceof HandoffFailed)) throw error;
       console.log(`${offer.taskId}: ${error.message}`);
     }
   }
@@ -71,24 +60,15 @@ async function serve(agent: Agent, then: string): Promise<void> {
 async function offer(agent: Agent, to: string, task: string, title: string): Promise<void> {
   const sections = [jsonSection("task_description", { title, customer: "4711" }), jsonSection("goals", ["find the cause"])];
   const request = { taskType: "support-ticket", initialContextSummary: title, priority: v1.Priority.HIGH };
-  const { handoffId } = await agent.requestHandoff(to, task, request);
-  console.log(`${task}: offered to ${to}, handoff ${handoffId}`);
-  await agent.serve(
-    {
-      handoffAccept: (_, delivery) => agent.sendContext(delivery, sections),
-      handoffComplete: ({ outcome }, delivery) => {
-        if (outcome !== v1.HandoffOutcome.SUCCESS) return;
-        console.log(`${task}: handed over to ${delivery.envelope.senderId}`);
-        stop.abort();
-      },
-      errorNotification: ({ errorMessage }) => {
-        console.log(`${task}: not handed over: ${errorMessage}`);
-        process.exitCode = 1;
-        stop.abort();
-      },
-    },
-    { signal: stop.signal },
-  );
+  console.log(`${task}: offered to ${to}`);
+  try {
+    const { ownerId } = await agent.handOver(to, task, request, sections, { signal: stop.signal });
+    console.log(`${task}: handed over to ${ownerId}`);
+  } catch (error) {
+    if (!(error instanceof HandoffFailed)) throw error;
+    console.log(`${task}: not handed over: ${error.message}`);
+    process.exitCode = 1;
+  }
 }
 
 if (!existsSync(values.key)) await saveKey(values.key, generateKey());

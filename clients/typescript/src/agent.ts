@@ -9,18 +9,25 @@ import { Audit, invalid } from "./audit.js";
 import { clipped, Delivery } from "./delivery.js";
 import { type About, makeEnvelope, type Payload, payloadOf } from "./envelopes.js";
 import { BatonError, isPassing, SessionEnded, VerificationError } from "./errors.js";
+import { type HandedOver, HandOver, type Outcome, OwnedTask } from "./handovers.js";
 import { publicBytes } from "./keys.js";
-import { Offer, Offers } from "./offers.js";
+import { checkContext, checkEnvelope, checkHeartbeat, FRAME_BYTES_MAX } from "./limits.js";
+import { BROKER_ID, isFinalStatus, Mail } from "./mail.js";
+import type { Offer } from "./offers.js";
 import { Queue } from "./queue.js";
-import { closedError, type Handlers, Jobs } from "./serve.js";
+import { closedError, handle, type Handlers, Jobs, Stopped } from "./serve.js";
 import { deferred, Session, sleep } from "./session.js";
 import { contextDigest, signEnvelope, signSession, verifyEnvelope, verifyReceipt, verifyVoucher } from "./signing.js";
 import * as v1 from "./v1.js";
 
-/** The agent id of every broker. */
-const BROKER_ID = "baton";
-const FRAME_BYTES_MAX = 4 * 1024 * 1024;
 const CREDIT_MAX = 4096;
+const CREDIT = 16;
+const HANDLER_TIMEOUT_MS = 600_000;
+/** A connection on which nothing came for so long is asked whether it is still there. */
+const PING_AFTER_MS = 20_000;
+/** How long the answer may take before the connection counts as broken. */
+const PING_TIMEOUT_MS = 10_000;
+const TASKS_PER_PAGE = 200;
 const CALL_TIMEOUT_MS = 30_000;
 /** A message that waited for longer than this may be made anew when the broker finds it too old. */
 const RESIGN_AFTER_MS = 1_000;
@@ -62,10 +69,13 @@ export interface AgentOptions {
 
   /**
    * The most deliveries that are handed out and not yet acknowledged, up to 4096; default 16. So many handlers run at a
-   * time. Mail is taken only while `serve`, `handoffs` or `deliveries` is used.
+   * time. Mail is taken only while `serve`, `handoffs`, `deliveries`, `handOver`, `resumeHandOver` or `delegate` is at work.
    */
   credit?: number;
-  /** How long a handler may work on one delivery, which is extended meanwhile; default 10 minutes. */
+  /**
+   * How long a handler may have one delivery in hand, which is extended meanwhile; default 10 minutes. Once it is acknowledged,
+   * as an offer is when it is completed, the handler may take its time.
+   */
   handlerTimeoutMs?: number;
   /** How long `serve` waits at its end for handlers that are at work; default 10 s. */
   stopTimeoutMs?: number;
@@ -95,8 +105,6 @@ export interface KeyCallOptions {
  * not closed.
  */
 export class Agent {
-  /** What the agent says of itself at every heartbeat; change it at any time. */
-  heartbeat: MessageInitShape<typeof v1.HeartbeatSchema> = { status: "ok" };
   /**
    * Settles when the agent is at its end: by `close`, or because the broker does not let it in any more. With that error.
    */
@@ -104,7 +112,10 @@ export class Agent {
 
   readonly #options: AgentOptions;
   readonly #keyId: string;
-  readonly #log: (text: string, error?: unknown) => void;
+  /** @internal */
+  readonly log: (text: string, error?: unknown) => void;
+  /** @internal */
+  readonly mail: Mail;
   readonly #http: Http2SessionManager;
   /** For clients of services that this package does not wrap: `createClient(v1.DeadLetterService, agent.transport)`. */
   readonly transport: Transport;
@@ -118,8 +129,7 @@ export class Agent {
   #token = "";
   #session: Session | undefined;
   #sessionCame = deferred<undefined>();
-  #credit = 0;
-  #isTaking = false;
+  #heartbeat: MessageInitShape<typeof v1.HeartbeatSchema> = { status: "ok" };
   #backoffMs = RECONNECT_FIRST_MS;
   #enteredMs = 0;
   #beat: NodeJS.Timeout | undefined;
@@ -128,19 +138,26 @@ export class Agent {
     if ((options.credit ?? 0) > CREDIT_MAX) throw new RangeError(`credit is at most ${CREDIT_MAX}`);
     this.#options = options;
     this.#keyId = options.keyId ?? "k1";
-    this.#log = options.log ?? ((): void => undefined);
+    this.log = options.log ?? ((): void => undefined);
     this.#token = options.token ?? "";
     const baseUrl = baseUrlOf(options.server);
     const { ca, certificate } = options;
     const tls = { ...(ca === undefined ? {} : { ca }), ...certificate };
     const isPlaintext = baseUrl.startsWith(PLAINTEXT);
     const nodeOptions = isPlaintext ? {} : { createConnection: (broker: URL): TLSSocket => secureSocket(broker, tls) };
-    this.#http = new Http2SessionManager(baseUrl, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, nodeOptions);
+    this.#http = new Http2SessionManager(baseUrl, { pingIntervalMs: PING_AFTER_MS, pingTimeoutMs: PING_TIMEOUT_MS }, nodeOptions);
     this.transport = createGrpcTransport({ baseUrl, sessionManager: this.#http, readMaxBytes: FRAME_BYTES_MAX });
     this.#broker = createClient(v1.BrokerService, this.transport);
     this.#agents = createClient(v1.AgentService, this.transport);
     this.#handoffs = createClient(v1.HandoffService, this.transport);
     this.#tasks = createClient(v1.TaskService, this.transport);
+    this.mail = new Mail({
+      credit: options.credit ?? CREDIT,
+      handlerTimeoutMs: options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS,
+      life: this.#life.signal,
+      session: () => this.#session,
+      log: this.log,
+    });
     this.ended = new Promise((resolve) => {
       this.#life.signal.addEventListener("abort", () => {
         resolve(this.#life.signal.reason as BatonError);
@@ -158,6 +175,7 @@ export class Agent {
     try {
       if (options.card !== undefined) await agent.#register(options.card);
       await agent.#enter(await agent.#open(timeout));
+      void agent.#sortMail();
     } catch (error) {
       agent.#end(closedError());
       throw error;
@@ -168,6 +186,19 @@ export class Agent {
   /** The agent's id. */
   get id(): string {
     return this.#options.agentId;
+  }
+
+  /**
+   * What the agent says of itself at every heartbeat; set it at any time. Throws BatonError, FIELD_INVALID, if the broker would
+   * not take it.
+   */
+  get heartbeat(): MessageInitShape<typeof v1.HeartbeatSchema> {
+    return this.#heartbeat;
+  }
+
+  set heartbeat(heartbeat: MessageInitShape<typeof v1.HeartbeatSchema>) {
+    checkHeartbeat(heartbeat);
+    this.#heartbeat = heartbeat;
   }
 
   /** What a client made from `transport` sends, to call as this agent. */
@@ -195,10 +226,14 @@ export class Agent {
    * Signs and sends a payload of baton.v1, for example `create(v1.InfoSchema, { text: "hello" })`, and waits for the
    * broker's receipt, whose signature it checks. When the session breaks it sends the same envelope again on the next one,
    * so that the message is taken once, until `signal` aborts. Throws BatonError if the broker refuses, VerificationError if
-   * the receipt is not the broker's.
+   * the receipt is not the broker's. What is over a limit of the schema is refused with the broker's reason, for example
+   * PAYLOAD_TOO_LARGE, and not sent.
    */
   async send(receiverId: string, about: About, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
-    const envelope = makeEnvelope(this.id, receiverId, about, payload);
+    return this.#signAndSend(makeEnvelope(this.id, receiverId, about, payload), options);
+  }
+
+  async #signAndSend(envelope: v1.Envelope, options: CallOptions): Promise<v1.Receipt> {
     const madeMs = performance.now();
     signEnvelope(envelope, this.#keyId, this.#options.key);
     try {
@@ -215,7 +250,13 @@ export class Agent {
   }
 
   /** Sends an envelope as it is. As `send`; the same envelope again gives the first receipt again. */
-  async sendEnvelope(envelope: v1.Envelope, { signal }: CallOptions = {}): Promise<v1.Receipt> {
+  async sendEnvelope(envelope: v1.Envelope, options: CallOptions = {}): Promise<v1.Receipt> {
+    checkEnvelope(envelope);
+    return this.sendUntilAnswered(envelope, options);
+  }
+
+  /** @internal Without a look at its size. */
+  async sendUntilAnswered(envelope: v1.Envelope, { signal }: CallOptions = {}): Promise<v1.Receipt> {
     for (;;) {
       const session = await this.#current(signal);
       try {
@@ -255,11 +296,15 @@ export class Agent {
   }
 
   /** Sends the context that a delivered HandoffAccept waits for: of these sections those that it wants. */
-  async sendContext(accept: Delivery, sections: readonly v1.ContextSection[]): Promise<v1.Receipt> {
+  async sendContext(
+    accept: Delivery,
+    sections: readonly v1.ContextSection[],
+    options: CallOptions = {},
+  ): Promise<v1.Receipt> {
     const wanted = accept.payload?.$typeName === "baton.v1.HandoffAccept" ? accept.payload.wantedSections : [];
     const sent = sections.filter((section) => wanted.length === 0 || wanted.includes(section.name));
     const transfer = create(v1.TaskContextTransferSchema, { sections: sent, contextDigest: contextDigest(sent) });
-    return this.reply(accept, transfer);
+    return this.reply(accept, transfer, options);
   }
 
   /**
@@ -307,8 +352,104 @@ export class Agent {
   }
 
   /** Answers a delivery: to its sender, about the same task and handoff. */
-  async reply(to: Delivery, payload: Payload): Promise<v1.Receipt> {
-    return this.send(to.envelope.senderId, to.about, payload);
+  async reply(to: Delivery, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
+    return this.send(to.envelope.senderId, to.about, payload, options);
+  }
+
+  // ------------------------------------------------------------------------------------------------- whole handoffs
+
+  /**
+   * Hands a task over, all of it: asks, sends the context to the agent that accepts, waits for the end. It takes as long as
+   * any handoff lasts, at most the request's whole timeout. A task that is new is made by it, at epoch 1.
+   *
+   * Throws HandoffFailed if the task stays here, BatonError if the broker does not take the request or the context. When
+   * `signal` aborts before, the handoff goes on: `resumeHandOver` joins it again, `cancel` ends it, and its timeouts end it
+   * otherwise. Mail is taken meanwhile also without `serve`, which gets all other mail.
+   */
+  async handOver(
+    receiverId: string,
+    taskId: string,
+    request: MessageInitShape<typeof v1.HandoffRequestSchema>,
+    sections: readonly v1.ContextSection[],
+    { epoch = 1n, signal }: { epoch?: bigint } & CallOptions = {},
+  ): Promise<HandedOver> {
+    checkContext(sections);
+    const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request));
+    const handoffId = envelope.messageId;
+    // Known before it is sent: the answer may be quicker than the receipt.
+    const mail = await this.mail.converse(`handoff ${handoffId}`);
+    try {
+      await this.#signAndSend(envelope, signal ? { signal } : {});
+      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).follow(signal);
+    } finally {
+      await mail.close();
+    }
+  }
+
+  /**
+   * Joins a handoff that an earlier process of this agent asked for, in whatever state it is, and returns or throws exactly as
+   * `handOver` does, also where the handoff has ended meanwhile. `ownedTasks` says what handoffs are open.
+   */
+  async resumeHandOver(
+    handoffId: string,
+    sections: readonly v1.ContextSection[],
+    { signal }: CallOptions = {},
+  ): Promise<HandedOver> {
+    checkContext(sections);
+    const mail = await this.mail.converse(`handoff ${handoffId}`);
+    try {
+      // Asked for after the mail is waited for: what ended before shows here, and what ends later comes as mail.
+      const handoff = await this.getHandoff(handoffId);
+      const { senderId, taskId, epoch } = handoff;
+      if (senderId !== this.id) throw new Error(`handoff ${handoffId} is not one that ${this.id} asked for`);
+      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).resume(handoff, signal);
+    } finally {
+      await mail.close();
+    }
+  }
+
+  /**
+   * Lends a task and waits for what comes of it: `handOver` with HandoffMode.DELEGATE, then the final status. With that the task
+   * is this agent's again. It takes as long as the delegate takes; `signal` bounds it. Throws as `handOver`.
+   *
+   * A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and finds the task in
+   * `ownedTasks` then.
+   */
+  async delegate(
+    receiverId: string,
+    taskId: string,
+    request: MessageInitShape<typeof v1.HandoffRequestSchema>,
+    sections: readonly v1.ContextSection[],
+    options: { epoch?: bigint } & CallOptions = {},
+  ): Promise<Outcome> {
+    const results = await this.mail.converse(`task ${taskId}`, options.epoch ?? 1n);
+    try {
+      await this.handOver(receiverId, taskId, { ...request, mode: v1.HandoffMode.DELEGATE }, sections, options);
+      const letter = await results.next(options.signal);
+      const { payload, envelope } = letter.delivery;
+      if (payload?.$typeName !== "baton.v1.TaskStatusUpdate") throw new TypeError("the result is no status");
+      const { status, details, result = {} } = payload;
+      await letter.finish();
+      return { taskId, epoch: envelope.epoch + 1n, status, result, details };
+    } finally {
+      await results.close();
+    }
+  }
+
+  /**
+   * Every task that this agent owns and that is not final, newest first: what a process that starts finds of the ones before it.
+   * Asks the broker page by page. Throws BatonError.
+   */
+  async *ownedTasks({ signal }: CallOptions = {}): AsyncGenerator<OwnedTask, void> {
+    const { CREATED, IN_PROGRESS, WAITING_FOR_INPUT } = v1.TaskStatus;
+    const filter = { ownerId: this.id, statuses: [CREATED, IN_PROGRESS, WAITING_FOR_INPUT], pageSize: TASKS_PER_PAGE };
+    let pageToken = "";
+    do {
+      signal?.throwIfAborted();
+      const page = await this.#call((options) => this.#tasks.listTasks({ ...filter, pageToken }, options));
+      for (const task of page.tasks) if (!isFinalStatus(task.status)) yield OwnedTask.of(this, task);
+      pageToken = page.nextPageToken;
+    } while (pageToken !== "");
   }
 
   // ------------------------------------------------------------------------------------------------------- looking
@@ -405,81 +546,87 @@ export class Agent {
    * then their signal aborts and their deliveries are given back, too) and returns. Throws when the agent is at its end.
    */
   async serve(handlers: Handlers, { signal }: CallOptions = {}): Promise<void> {
-    const handlerTimeoutMs = this.#options.handlerTimeoutMs ?? 600_000;
-    const jobs = new Jobs(handlers, { handlerTimeoutMs, log: this.#log });
+    const jobs = new Jobs({ handlerTimeoutMs: this.#options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, log: this.log });
     try {
-      for await (const delivery of this.deliveries({ ...(signal && { signal }) })) jobs.begin(delivery);
+      for await (const delivery of this.deliveries({ ...(signal && { signal }) })) {
+        if (!jobs.again(delivery)) void jobs.begin(delivery, (context) => handle(this, handlers, delivery, context));
+      }
     } finally {
       await jobs.finish(this.#life.signal.aborted ? 0 : (this.#options.stopTimeoutMs ?? 10_000));
     }
   }
 
   /**
-   * The handoffs that are offered to this agent: accept or reject each. What else comes goes to `handlers`. Ends as `serve`
-   * does, when `signal` aborts or the loop is left; what was not decided then is rejected for SHUTDOWN.
+   * The handoffs that are offered to this agent: accept or reject each, as the handler `offer` of `serve` does. What else comes
+   * goes to `handlers`. Ends as `serve` does, when `signal` aborts or the loop is left; what was not decided then is rejected
+   * for SHUTDOWN.
    *
    *     for await (const offer of agent.handoffs()) {
-   *       const context = await offer.accept();
-   *       const receipt = await context.complete();
+   *       const takeover = await offer.accept();
+   *       const task = await takeover.complete();
    *     }
    */
   async *handoffs({ handlers = {}, signal }: { handlers?: Handlers } & CallOptions = {}): AsyncGenerator<Offer, void> {
     const leave = new AbortController();
-    const offers = new Offers(this, handlers);
-    const serving = this.serve(offers.handlers, { signal: anyOf(signal, leave.signal) });
+    const [queue, open] = [new Queue<Offer>(), new Set<Offer>()];
+    const offer = async (one: Offer): Promise<void> => {
+      open.add(one);
+      queue.push(one);
+      if (leave.signal.aborted || signal?.aborted === true) await one.leave();
+      try {
+        await one.over.promise;
+      } finally {
+        open.delete(one);
+      }
+    };
+    const stop = (): void => {
+      for (const one of queue.drain()) one.end(new Stopped("the agent stops"));
+      queue.close();
+    };
+    signal?.addEventListener("abort", stop);
+    const serving = this.serve({ ...handlers, offer }, { signal: anyOf(signal, leave.signal) });
     serving.then(
       () => {
-        offers.queue.close();
+        queue.close();
       },
       (error: unknown) => {
-        offers.queue.fail(error);
+        queue.fail(error);
       },
     );
     try {
-      for await (const offer of offers.queue) {
-        await offer.begin();
-        yield offer;
+      for await (const one of queue) {
+        if (one.signal.aborted) continue;
+        one.isBegun = true;
+        yield one;
       }
     } finally {
-      await offers.leave();
+      signal?.removeEventListener("abort", stop);
       leave.abort();
+      await Promise.all([...open].map((one) => one.leave()));
       await serving.catch(() => undefined);
     }
   }
 
   /**
-   * The agent's mail; whoever reads it acknowledges each. For most agents `serve` or `handoffs` is better, which do that by
+   * The agent's mail; its reader acknowledges each. For most agents `serve` or `handoffs` is better, which do that by
    * themselves. One loop at a time. The sender's signature is checked end to end: a message that does not verify is nacked
    * as POISON, so that the broker keeps it as a dead letter, and is not given out.
    */
   async *deliveries({ signal }: CallOptions = {}): AsyncGenerator<Delivery, void> {
-    if (this.#isTaking) throw new Error("the mail of this agent is being read already");
-    this.#isTaking = true;
-    const over = anyOf(signal, this.#life.signal);
     try {
-      await this.setCredit(this.#options.credit ?? 16);
-      for (;;) {
-        const next = await this.#inbox.next(over);
-        const delivery = next && (await this.#checked(next.wire, next.session));
-        if (delivery) yield delivery;
-      }
+      yield* this.mail.read(anyOf(signal, this.#life.signal));
     } catch (error) {
       if (this.#life.signal.aborted) throw this.#life.signal.reason;
       if (signal?.aborted !== true) throw error;
-    } finally {
-      this.#isTaking = false;
-      await this.#giveBack();
     }
   }
 
   /**
    * Sets how many deliveries may be handed out and not yet acknowledged, 0 (a pause) to 4096, on this session and on later
-   * ones. `serve`, `handoffs` and `deliveries` begin with `credit`.
+   * ones, until `serve` or what else takes mail ends. Without it that begins with `credit`.
    */
   async setCredit(maxOutstanding: number): Promise<void> {
-    this.#credit = maxOutstanding;
-    // Without a session the next one begins with it.
-    if (this.#session !== undefined) await giveCredit(this.#session, maxOutstanding);
+    await this.mail.setCredit(maxOutstanding);
   }
 
   // ---------------------------------------------------------------------------------------------------- the session
@@ -564,8 +711,8 @@ export class Agent {
     this.#sessionCame = deferred();
     this.#startBeating(session);
     void session.ended.then((cause) => this.#reopen(session, cause));
-    if (this.#credit > 0) {
-      await giveCredit(session, this.#credit).catch((error: unknown) => {
+    if (this.mail.credit > 0) {
+      await session.giveCredit(this.mail.credit).catch((error: unknown) => {
         session.end(BatonError.of(error));
       });
     }
@@ -574,10 +721,12 @@ export class Agent {
   async #reopen(old: Session, cause: BatonError): Promise<void> {
     clearInterval(this.#beat);
     this.#session = undefined;
+    this.#inbox.drain();
+    this.mail.forget();
     const life = this.#life.signal;
     const isOver = (): boolean => life.aborted;
     if (isOver()) return;
-    this.#log("the session has ended; connecting again", cause);
+    this.log("the session has ended; connecting again", cause);
     let wait = old.reconnectAfterMs;
     let refusals = 0;
     if (performance.now() - this.#enteredMs >= STEADY_MS) this.#backoffMs = RECONNECT_FIRST_MS;
@@ -597,7 +746,7 @@ export class Agent {
           this.#end(error);
           return;
         }
-        this.#log("failed to connect", error);
+        this.log("failed to connect", error);
         wait = error.retryDelayMs ?? 0;
       }
     }
@@ -608,7 +757,13 @@ export class Agent {
     const { heartbeatInterval } = session.welcome;
     const everyMs = heartbeatInterval ? Number(heartbeatInterval.seconds) * 1000 + heartbeatInterval.nanos / 1e6 : 0;
     const beat = (): void => {
-      session.tell({ case: "heartbeat", value: this.heartbeat });
+      try {
+        checkHeartbeat(this.#heartbeat); // it may have been changed in place
+        session.tell({ case: "heartbeat", value: this.#heartbeat });
+      } catch (error) {
+        this.log("the heartbeat cannot be sent as it is", error);
+        session.tell({ case: "heartbeat", value: {} });
+      }
     };
     clearInterval(this.#beat);
     if (everyMs > 0 && session.isOpen) {
@@ -645,21 +800,18 @@ export class Agent {
     this.#http.abort();
   }
 
-  /** Takes no more mail and gives back what was not begun. */
-  async #giveBack(): Promise<void> {
-    this.#credit = 0;
-    if (this.#life.signal.aborted) return;
-    try {
-      if (this.#session !== undefined) await giveCredit(this.#session, 0);
-      const rest = this.#inbox.drain().filter(({ session }) => session.isOpen);
-      const nack = { text: "the agent stops" };
-      await Promise.all(
-        rest.map(({ wire, session }) =>
-          new Delivery(wire, wire.envelope ?? create(v1.EnvelopeSchema), undefined, session).nack(v1.NackCause.SHUTDOWN, nack),
-        ),
-      );
-    } catch (error) {
-      this.#log("failed to give mail back; it comes again", error);
+  /** Checks what comes and gives it to what waits for it, for as long as the agent lives. */
+  async #sortMail(): Promise<void> {
+    const life = this.#life.signal;
+    const isOver = (): boolean => life.aborted;
+    while (!isOver()) {
+      try {
+        const next = await this.#inbox.next(life);
+        const delivery = next && (await this.#checked(next.wire, next.session));
+        if (delivery) this.mail.route(delivery);
+      } catch (error) {
+        if (!isOver()) this.log("a delivery could not be sorted", error);
+      }
     }
   }
 
@@ -673,11 +825,12 @@ export class Agent {
       await this.#verifySender(envelope);
       return new Delivery(wire, envelope, payloadOf(envelope), session);
     } catch (error) {
-      this.#log(`message ${envelope.messageId} of ${envelope.senderId} was not taken`, error);
+      if (this.#life.signal.aborted) return undefined;
+      this.log(`message ${envelope.messageId} of ${envelope.senderId} was not taken`, error);
       const cause = error instanceof VerificationError ? v1.NackCause.POISON : v1.NackCause.FAILURE;
       const nacking = new Delivery(wire, envelope, undefined, session).nack(cause, { text: String(error) });
       await nacking.catch((lost: unknown) => {
-        this.#log("failed to nack", lost);
+        this.log("failed to nack", lost);
       });
       return undefined;
     }
@@ -752,15 +905,6 @@ export function checkedReceipt(receipt: v1.Receipt, envelope: v1.Envelope, broke
     throw new VerificationError("SIGNATURE_INVALID", `the receipt is for another message, ${receipt.messageId}`);
   }
   return receipt;
-}
-
-/** No error where the session ends: the next one begins with the credit. */
-async function giveCredit(session: Session, maxOutstanding: number): Promise<void> {
-  try {
-    await session.ask({ case: "credit", value: { maxOutstanding } });
-  } catch (error) {
-    if (!(error instanceof SessionEnded)) throw error;
-  }
 }
 
 function anyOf(...signals: (AbortSignal | undefined)[]): AbortSignal {

@@ -24,6 +24,8 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
   #deliveryId: string;
   #session: Session;
   #outcome: "acked" | "nacked" | undefined;
+  /** An ack was asked for, and may have been lost with its session. */
+  #isTaken = false;
 
   /** @internal */
   constructor(wire: WireDelivery, envelope: Envelope, payload: P, session: Session) {
@@ -46,6 +48,7 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
    * before may take its time. Throws BatonError: DELIVERY_UNKNOWN if its time was over.
    */
   async ack(): Promise<void> {
+    this.#isTaken = true;
     await this.#acknowledge({ case: "ack", value: {} });
     this.#outcome = "acked";
   }
@@ -81,10 +84,12 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     return this.#session;
   }
 
-  /** @internal Makes a later handing-out of the same message the one to acknowledge. */
-  renew(later: Delivery): void {
+  /** @internal Makes a later handing-out of the same message the one to acknowledge. Tells whether an ack was lost. */
+  renew(later: Delivery): boolean {
     this.#deliveryId = later.#deliveryId;
     this.#session = later.#session;
+    if (this.#isTaken) this.#outcome = undefined;
+    return this.#isTaken;
   }
 
   async #acknowledge(outcome: Outcome): Promise<Awaited<ReturnType<Session["ask"]>>> {

@@ -3,6 +3,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { durationMs } from "@bufbuild/protobuf/wkt";
 import { type BadRequest, BadRequestSchema, type ErrorInfo, ErrorInfoSchema, type RetryInfo, RetryInfoSchema } from "./gen/google/rpc/error_details_pb.js";
 import type { Status } from "./gen/google/rpc/status_pb.js";
+import type { RejectReason } from "./v1.js";
 
 /** One field of a request that is wrong. */
 export interface FieldViolation {
@@ -91,7 +92,37 @@ export class VerificationError extends Error {
   }
 }
 
-/** The session ended before the answer came: whoever meant it may try the next one. */
+/** A candidate that did not take a handoff. */
+export interface Rejection {
+  /** The candidate. */
+  readonly agentId: string;
+  /** Why. */
+  readonly reason: RejectReason;
+  /** The same in words, if it said any. */
+  readonly text: string;
+}
+
+/**
+ * A handoff has ended without moving the task. For its sender the task stays where it is, at the same epoch; its candidate
+ * drops what it has of it.
+ */
+export class HandoffFailed extends Error {
+  override readonly name = "HandoffFailed";
+
+  constructor(
+    readonly handoffId: string,
+    /** The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED or TAKEOVER_FAILED. */
+    readonly reason: string,
+    text: string,
+    /** The agents that did not take it, in order; known to its sender. */
+    readonly rejections: readonly Rejection[] = [],
+    options?: ErrorOptions,
+  ) {
+    super(`${reason}: ${text}`, options);
+  }
+}
+
+/** The session ended before the answer came: what was asked may be asked again on the next one. */
 export class SessionEnded extends BatonError {
   constructor(cause?: unknown) {
     super(Code.Unavailable, "the session has ended", {}, cause);
@@ -115,10 +146,10 @@ const GONE_ON = new Set([
 
 /**
  * Whether the broker refused because the handoff or the task has gone on: it is over, or at another step, or another
- * agent's. Nothing is left to do about the message that led to it, and `serve` acks it.
+ * agent's. Nothing is left to do about the message that led to it, and `serve` acks it. So it is with HandoffFailed.
  */
 export function hasGoneOn(error: unknown): boolean {
-  return error instanceof BatonError && GONE_ON.has(error.reason);
+  return error instanceof HandoffFailed || (error instanceof BatonError && GONE_ON.has(error.reason));
 }
 
 /** Whether the same call may work later: connections that fail, and brokers that stop. */

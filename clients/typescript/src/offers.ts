@@ -1,150 +1,238 @@
+/** A handoff as its receiver lives through it: an offer, and the takeover of its context. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Agent } from "./agent.js";
 import type { Delivery } from "./delivery.js";
-import { BatonError, hasGoneOn } from "./errors.js";
-import { Queue } from "./queue.js";
-import { type Handlers, Poison, Stopped } from "./serve.js";
+import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
+import { codeOf, OwnedTask } from "./handovers.js";
+import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
+import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
-import type * as v1 from "./v1.js";
-import { NextStep, RejectReason } from "./v1.js";
+import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcceptSchema, type HandoffRejectSchema, NextStep, RejectReason, type Task } from "./v1.js";
 
-/** The handoff went on without this agent: cancelled, out of time, or offered to another. Drop what there is of it. */
-export class HandoffEnded extends Error {
-  override readonly name = "HandoffEnded";
-}
-
-/** A handoff that is offered to this agent, and is to be decided within its accept timeout. */
+/**
+ * A task that is offered to this agent: `accept` or `reject` it.
+ *
+ * A process that dies between its steps gets again what it had not answered. An offer that an earlier process of this agent
+ * accepted is gone on with: its `accept` sends nothing anew.
+ */
 export class Offer {
-  /** Aborts when the handoff goes on without this agent. */
+  /** The handoff. */
+  readonly handoffId: string;
+  /** The task. */
+  readonly taskId: string;
+  /** The task's epoch at its present owner. */
+  readonly epoch: bigint;
+  /** The task's owner, who asks. */
+  readonly senderId: string;
+  /** What is asked; undefined where an earlier process of this agent accepted it. */
+  readonly request: HandoffRequest | undefined;
+  /** Aborts when the handoff goes on without this agent, with HandoffFailed as its reason, and as a handler's does. */
   readonly signal: AbortSignal;
-  /** @internal Settles when its reader has it, or nobody will. */
-  readonly begun = deferred<undefined>();
-  /** @internal */
-  readonly contextCame = deferred<Context>();
+  /** @internal Settles when it was rejected, completed or failed; throws why it has ended before. */
+  readonly over = deferred<undefined>();
+  /** @internal Whether its reader has it. */
+  isBegun = false;
   readonly #agent: Agent;
   readonly #abort = new AbortController();
+  readonly #contextCame = deferred<Letter>();
+  /** The request, until it is answered. */
+  #asked: Delivery | undefined;
+  /** The context, until it is answered. */
+  #context: Letter | undefined;
+  #takeover: Takeover | undefined;
   #isDecided = false;
+  #isOver = false;
 
   /** @internal */
   constructor(
     agent: Agent,
-    /** What is asked. */
-    readonly request: v1.HandoffRequest,
-    /** The request's delivery, with its envelope. */
+    /** What brought it: the request, or the context where `request` is undefined. */
     readonly delivery: Delivery,
+    signal: AbortSignal,
   ) {
+    const { payload, envelope, handoffId } = delivery;
     this.#agent = agent;
-    this.signal = this.#abort.signal;
-    this.contextCame.promise.catch(() => undefined); // nobody need wait for it
-    this.begun.promise.catch(() => undefined);
-  }
-
-  get handoffId(): string {
-    return this.delivery.handoffId;
-  }
-
-  get taskId(): string {
-    return this.delivery.envelope.taskId;
-  }
-
-  /** The task's owner, who asks. */
-  get senderId(): string {
-    return this.delivery.envelope.senderId;
+    this.handoffId = handoffId;
+    this.taskId = envelope.taskId;
+    this.epoch = envelope.epoch;
+    this.senderId = envelope.senderId;
+    this.signal = AbortSignal.any([this.#abort.signal, signal]);
+    this.#contextCame.promise.catch(() => undefined); // it may be that nothing waits for it
+    this.over.promise.catch(() => undefined);
+    if (payload?.$typeName === "baton.v1.HandoffRequest") {
+      this.request = payload;
+      this.#asked = delivery;
+    } else {
+      this.request = undefined;
+      this.contextCame(new Letter(delivery)); // its job acknowledges it
+    }
   }
 
   /**
-   * Takes the handoff and waits for the context. Throws HandoffEnded if it is too late, or if the handoff ends before. One
-   * that this agent accepted before it restarted is gone on with.
+   * Takes the handoff and waits for the context; by default for the whole of it. Throws HandoffFailed if it is too late, or
+   * if the handoff ends before. The request is acked once the broker has the accept.
    */
-  async accept(accept: MessageInitShape<typeof v1.HandoffAcceptSchema> = {}): Promise<Context> {
-    await this.#decide(async () => {
-      try {
-        await this.#agent.accept(this.delivery, accept);
-      } catch (error) {
-        if (!isAcceptedBefore(error)) throw error;
-      }
-    });
-    return this.contextCame.promise;
-  }
-
-  /** Does not take it. */
-  async reject(reject: MessageInitShape<typeof v1.HandoffRejectSchema>): Promise<void> {
-    await this.#decide(() => this.#agent.reject(this.delivery, reject));
-  }
-
-  /** Asks for more time to decide, or to take over, than the handoff's timeouts give. */
-  async keepTurn(details = ""): Promise<void> {
-    await this.#agent.keepTurn(this.delivery, details);
-  }
-
-  /** @internal Acks the request, from which on the accept timeout runs, and gives the offer to its reader. */
-  async begin(): Promise<void> {
-    // If the session ends meanwhile, the request is delivered again, and acked then.
-    await this.delivery.ack().catch(() => undefined);
-    this.begun.resolve(undefined);
-  }
-
-  /** @internal */
-  end(cause: Error): void {
-    this.#abort.abort(cause);
-    this.contextCame.reject(cause);
-    this.begun.reject(cause);
-  }
-
-  /** @internal Its reader has gone: what it has not decided is rejected, so that another is asked. */
-  async leave(): Promise<void> {
-    if (this.delivery.outcome === "acked" && !this.#isDecided && !this.signal.aborted) {
-      await this.reject({ reason: RejectReason.SHUTDOWN }).catch(() => undefined);
-    }
-    this.end(new Stopped("the agent stops"));
-  }
-
-  async #decide(say: () => Promise<unknown>): Promise<void> {
+  async accept(accept: MessageInitShape<typeof HandoffAcceptSchema> = {}): Promise<Takeover> {
+    if (this.#takeover !== undefined) return this.#takeover;
     if (this.#isDecided) throw new Error("the offer is decided already");
+    const asked = this.#asked;
+    if (asked !== undefined) {
+      this.#isDecided = true;
+      this.signal.throwIfAborted();
+      try {
+        await this.#agent.accept(asked, accept);
+      } catch (error) {
+        if (!(await this.#isAcceptedBefore(error))) throw this.#why(error);
+      }
+      this.#asked = undefined;
+      await this.#ack(asked);
+    }
+    const letter = await unlessAborted(this.#contextCame.promise, this.signal);
+    this.#takeover = new Takeover(this.#agent, this, letter);
+    return this.#takeover;
+  }
+
+  /** Does not take it. The next candidate is asked, if there is one. */
+  async reject(reject: MessageInitShape<typeof HandoffRejectSchema>): Promise<void> {
+    const asked = this.#asked;
+    if (this.#isDecided || asked === undefined) throw new Error("the offer is decided already");
     this.#isDecided = true;
     this.signal.throwIfAborted();
     try {
-      await say();
+      await this.#agent.reject(asked, reject);
     } catch (error) {
-      throw hasGoneOn(error) ? new HandoffEnded(String(error), { cause: error }) : error;
+      throw this.#why(error);
+    }
+    this.#asked = undefined;
+    await this.#ack(asked);
+    this.#finish();
+  }
+
+  /** @internal Its context is there. Tells whether it was awaited. */
+  contextCame(letter: Letter): boolean {
+    if (this.#context !== undefined) return false;
+    this.#context = letter;
+    this.#contextCame.resolve(letter);
+    return true;
+  }
+
+  /** @internal The context was given back, or answered. */
+  contextWent(): void {
+    if (!this.#isOver) this.end(new HandlerTimeout("the handler took too long"));
+  }
+
+  /** @internal It has ended, and not by what this agent said. */
+  end(cause: Error): void {
+    if (this.#isOver) return;
+    this.#abort.abort(cause);
+    this.#contextCame.reject(cause);
+    this.over.reject(cause);
+  }
+
+  /** @internal Its reader has gone: what it has not decided is rejected, so that another agent is asked. */
+  async leave(): Promise<void> {
+    if (!this.isBegun) {
+      this.end(new Stopped("the agent stops"));
+    } else if (!this.#isDecided && this.#asked !== undefined && !this.signal.aborted) {
+      await this.reject({ reason: RejectReason.SHUTDOWN }).catch((error: unknown) => {
+        this.end(error instanceof Error ? error : new Stopped("the agent stops"));
+      });
     }
   }
-}
 
-/** NOT_CANDIDATE would be the answer if somebody else had accepted. */
-function isAcceptedBefore(error: unknown): boolean {
-  const isOther = error instanceof BatonError && error.reason === "HANDOFF_STATE";
-  return isOther && ["ACCEPTED", "CONTEXT_SENT"].includes(error.metadata["state"] ?? "");
-}
+  /** @internal Whether it was rejected, completed or failed here. */
+  get isOver(): boolean {
+    return this.#isOver;
+  }
 
-/** The context of a task that is handed over. */
-export class Context {
-  /** @internal */
-  readonly settled = deferred<undefined>();
-  readonly #agent: Agent;
+  /** @internal Settles the context, if it is in hand. */
+  async giveBack(failure: unknown): Promise<void> {
+    const context = this.#context;
+    this.#context = undefined;
+    await context?.finish(failure);
+  }
 
-  /** @internal */
-  constructor(
-    agent: Agent,
-    /** What the next agent needs to know. */
-    readonly sections: readonly v1.ContextSection[],
-    /** Its delivery, with its envelope. */
-    readonly delivery: Delivery,
-  ) {
-    this.#agent = agent;
+  /** @internal For its takeover: says what became of the context, and acks it. */
+  async answer<T>(letter: Letter, say: () => Promise<T>, ifRefused?: (error: unknown) => Promise<T | undefined>): Promise<T> {
+    let said: T;
+    try {
+      said = await say();
+    } catch (error) {
+      const known = await ifRefused?.(error);
+      if (known === undefined) throw this.#why(error);
+      said = known;
+    }
+    this.#finish();
+    this.#context = undefined;
+    await this.#ack(letter.delivery);
+    await letter.finish();
+    return said;
   }
 
   /**
-   * Takes the task over, after a check of the digest. From the receipt on this agent owns the task, at the receipt's epoch.
-   * Throws BatonError, or VerificationError.
+   * @internal The task, if an earlier process of this agent completed the handoff and the task is still this agent's by it.
    */
-  async complete(): Promise<v1.Receipt> {
-    return this.#settle(() => this.#agent.complete(this.delivery));
+  async taskIfDoneBefore(refusal: unknown): Promise<Task | undefined> {
+    if (!hasGoneOn(refusal)) return undefined;
+    const { state, candidateId, epoch } = await this.#agent.getHandoff(this.handoffId);
+    if (state !== HandoffState.COMPLETED || candidateId !== this.#agent.id) return undefined;
+    const task = await this.#agent.getTask(this.taskId);
+    return task.ownerId === this.#agent.id && task.epoch === epoch + 1n ? task : undefined;
   }
 
-  /** Says that it cannot take over: the sender keeps the task. */
-  async fail(details: string): Promise<v1.Receipt> {
-    return this.#settle(() => this.#agent.failTakeover(this.delivery, details));
+  /** Whether an earlier process of this agent accepted, and did not come to ack the request. */
+  async #isAcceptedBefore(refusal: unknown): Promise<boolean> {
+    if (!hasGoneOn(refusal)) return false;
+    const { state, candidateId } = await this.#agent.getHandoff(this.handoffId);
+    const isAccepted = state === HandoffState.ACCEPTED || state === HandoffState.CONTEXT_SENT;
+    return isAccepted && candidateId === this.#agent.id;
+  }
+
+  /** What ended the offer, rather than what the broker said after that. */
+  #why(error: unknown): unknown {
+    if (!hasGoneOn(error)) return error;
+    const reason: unknown = this.#abort.signal.reason;
+    if (reason instanceof HandoffFailed) return reason;
+    const code = error instanceof BatonError ? error.reason : "";
+    const failed = new HandoffFailed(this.handoffId, code, String(error), [], { cause: error });
+    this.end(failed);
+    return failed;
+  }
+
+  #finish(): void {
+    this.#isOver = true;
+    this.over.resolve(undefined);
+  }
+
+  /** The broker keeps back the task's next message until then. */
+  async #ack(delivery: Delivery): Promise<void> {
+    await delivery.ack().catch((error: unknown) => {
+      this.#agent.log("an acknowledgement was lost; the message comes again", error);
+    });
+  }
+}
+
+/** A context that was handed over: `complete` makes this agent the task's owner, `fail` leaves the task where it is. */
+export class Takeover {
+  /** The task. */
+  readonly taskId: string;
+  /** The context. */
+  readonly sections: readonly ContextSection[];
+  /** The context's delivery, with its envelope. */
+  readonly delivery: Delivery;
+  readonly #agent: Agent;
+  readonly #offer: Offer;
+  readonly #letter: Letter;
+
+  /** @internal */
+  constructor(agent: Agent, offer: Offer, letter: Letter) {
+    const { payload } = letter.delivery;
+    this.#agent = agent;
+    this.#offer = offer;
+    this.#letter = letter;
+    this.taskId = offer.taskId;
+    this.delivery = letter.delivery;
+    this.sections = payload?.$typeName === "baton.v1.TaskContextTransfer" ? payload.sections : [];
   }
 
   /** The section of this name, its JSON parsed; undefined if there is none. */
@@ -153,79 +241,111 @@ export class Context {
     return section?.content.case === "json" ? JSON.parse(section.content.value) : undefined;
   }
 
-  async #settle(say: () => Promise<v1.Receipt>): Promise<v1.Receipt> {
-    try {
-      return await say();
-    } finally {
-      this.settled.resolve(undefined);
-    }
+  /**
+   * Takes the task over, after a check of the digest: from here on, and not before, it is this agent's. Throws
+   * VerificationError, CONTEXT_DIGEST_MISMATCH; HandoffFailed if it is too late. Where an earlier process of this agent
+   * completed it, the task is this agent's all the same.
+   */
+  async complete(): Promise<OwnedTask> {
+    const say = async (): Promise<OwnedTask> => {
+      const { taskId, epoch, taskStatus } = await this.#agent.complete(this.delivery);
+      return new OwnedTask(this.#agent, taskId, epoch, taskStatus, "");
+    };
+    return this.#offer.answer(this.#letter, say, async (error) => {
+      const task = await this.#offer.taskIfDoneBefore(error);
+      return task && OwnedTask.of(this.#agent, task);
+    });
+  }
+
+  /** Says that it cannot take over, and why: the handoff fails and the sender keeps the task. */
+  async fail(details: string): Promise<void> {
+    await this.#offer.answer(this.#letter, () => this.#agent.failTakeover(this.delivery, details));
+  }
+
+  /** Asks for more time, where the takeover lasts longer than the handoff's timeout for it. */
+  async keepTurn(details = ""): Promise<void> {
+    await this.#agent.keepTurn(this.delivery, details);
   }
 }
 
-/** Turns mail into offers, and the context of each into its answer. */
-export class Offers {
-  readonly queue = new Queue<Offer>();
-  readonly handlers: Handlers;
-  readonly #agent: Agent;
-  readonly #open = new Map<string, Offer>();
+/** Takes or rejects an offer. */
+export type OfferHandler = (offer: Offer, context: HandlerContext) => unknown;
 
-  constructor(agent: Agent, others: Handlers) {
-    this.#agent = agent;
-    this.handlers = {
-      ...others,
-      handoffRequest: (request, delivery, { signal }) => this.#offered(request, delivery, signal),
-      taskContextTransfer: async (transfer, delivery, context) => {
-        const offer = this.#open.get(delivery.handoffId);
-        if (offer !== undefined) await this.#contextCame(offer, transfer, delivery, context.signal);
-        else if (others.taskContextTransfer) await others.taskContextTransfer(transfer, delivery, context);
-        else throw new Poison("this agent knows nothing of the handoff: it has restarted since it accepted");
-      },
-      handoffCancel: async (cancel, delivery, context) => {
-        this.#ended(delivery, `cancelled: ${cancel.reasonText}`);
-        await others.handoffCancel?.(cancel, delivery, context);
-      },
-      errorNotification: async (error, delivery, context) => {
-        if (error.nextStep === NextStep.DROP_TASK) this.#ended(delivery, error.errorMessage);
-        await others.errorNotification?.(error, delivery, context);
-      },
-    };
+/**
+ * Calls the handler of an offer for a delivered HandoffRequest, or for a TaskContextTransfer whose request an earlier process
+ * accepted. Throws what becomes of the delivery, as any handler.
+ */
+export async function takeOffer(
+  agent: Agent,
+  delivery: Delivery,
+  handler: OfferHandler,
+  { signal }: HandlerContext,
+): Promise<void> {
+  let mail: Conversation;
+  try {
+    mail = await agent.mail.converse(`handoff ${delivery.handoffId}`);
+  } catch (error) {
+    if (error instanceof WaitedFor) throw new Later(LATER_MS, "another handler is at work on the handoff");
+    throw error;
   }
-
-  /** Gives up what is open: nobody asks for it any more. */
-  async leave(): Promise<void> {
-    const open = [...this.#open.values()];
-    this.#open.clear();
-    await Promise.all(open.map((offer) => offer.leave()));
+  const offer = new Offer(agent, delivery, signal);
+  const listening = new AbortController();
+  // A handler that does not listen to its signal is left behind, and what it had comes again.
+  const abandon = (): void => {
+    void mail.close();
+    void offer.giveBack(signal.reason);
+  };
+  signal.addEventListener("abort", abandon);
+  void listen(offer, mail, AbortSignal.any([listening.signal, signal]));
+  try {
+    await handler(offer, { signal: offer.signal });
+    if (!offer.isOver) {
+      const reason: unknown = offer.signal.aborted ? offer.signal.reason : undefined;
+      throw hasGoneOn(reason) ? reason : new Error("the handler has neither rejected nor completed the handoff");
+    }
+  } catch (error) {
+    // Why it has ended counts for more than what its handler made of it.
+    const failure: unknown = offer.signal.aborted && hasGoneOn(offer.signal.reason) ? offer.signal.reason : error;
+    await offer.giveBack(failure);
+    if (!offer.isOver) throw failure;
+    agent.log("a handler failed after its handoff was over", failure); // it was answered, and is not to come again
+  } finally {
+    signal.removeEventListener("abort", abandon);
+    listening.abort();
+    await mail.close();
   }
+}
 
-  async #offered(request: v1.HandoffRequest, delivery: Delivery, signal: AbortSignal): Promise<void> {
-    const offer = new Offer(this.#agent, request, delivery);
-    this.#open.set(offer.handoffId, offer);
-    this.queue.push(offer);
-    signal.addEventListener("abort", () => {
-      offer.begun.reject(signal.reason as Error);
-    });
-    await offer.begun.promise;
-  }
-
-  async #contextCame(
-    offer: Offer,
-    transfer: v1.TaskContextTransfer,
-    delivery: Delivery,
-    signal: AbortSignal,
-  ): Promise<void> {
-    const context = new Context(this.#agent, transfer.sections, delivery);
-    offer.contextCame.resolve(context);
-    signal.addEventListener("abort", () => {
-      context.settled.resolve(undefined);
-    });
-    await context.settled.promise;
-    this.#open.delete(offer.handoffId);
-  }
-
-  #ended(delivery: Delivery, text: string): void {
-    const offer = this.#open.get(delivery.handoffId);
-    this.#open.delete(delivery.handoffId);
-    offer?.end(new HandoffEnded(text));
+/** Takes the mail of the handoff: its context, or the news that it goes on without this agent. */
+async function listen(offer: Offer, mail: Conversation, signal: AbortSignal): Promise<void> {
+  for (;;) {
+    let letter: Letter;
+    try {
+      letter = await mail.next(signal);
+    } catch {
+      return; // the handler has ended
+    }
+    const { payload } = letter.delivery;
+    switch (payload?.$typeName) {
+      case "baton.v1.TaskContextTransfer":
+        if (offer.contextCame(letter)) {
+          void letter.settled.then(() => {
+            offer.contextWent();
+          });
+        } else {
+          void letter.finish(new Later(LATER_MS, "the context is here already"));
+        }
+        continue;
+      case "baton.v1.HandoffCancel":
+        offer.end(new HandoffFailed(offer.handoffId, "HANDOFF_CANCELLED", payload.reasonText));
+        break;
+      case "baton.v1.ErrorNotification":
+        if (payload.nextStep === NextStep.DROP_TASK) {
+          offer.end(new HandoffFailed(offer.handoffId, codeOf(payload.errorCode), payload.errorMessage));
+        }
+        break;
+      default:
+    }
+    await letter.finish();
   }
 }

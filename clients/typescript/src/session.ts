@@ -11,6 +11,8 @@ type Request = NonNullable<MessageInitShape<typeof v1.ConnectRequestSchema>["req
 const GO_AWAY_PATIENCE_MS = 5_000;
 
 interface Waiting {
+  /** How large the payload of its question is. */
+  readonly bytes: number;
   resolve: (response: v1.ConnectResponse) => void;
   reject: (error: Error) => void;
 }
@@ -80,7 +82,8 @@ export class Session {
     const onAbort = (): void => {
       reject(signal?.reason as Error);
     };
-    this.#waiting.set(requestId, { resolve, reject });
+    const bytes = request.case === "envelope" ? (request.value.payload?.value?.length ?? 0) : 0;
+    this.#waiting.set(requestId, { bytes, resolve, reject });
     signal?.addEventListener("abort", onAbort);
     try {
       this.#frames.push(create(v1.ConnectRequestSchema, { requestId, request }));
@@ -98,15 +101,34 @@ export class Session {
     this.#frames.push(create(v1.ConnectRequestSchema, { request }));
   }
 
+  /** Says how much mail is taken. No error where the session ends: the next one begins with the credit. */
+  async giveCredit(maxOutstanding: number): Promise<void> {
+    try {
+      await this.ask({ case: "credit", value: { maxOutstanding } });
+    } catch (error) {
+      if (!(error instanceof SessionEnded)) throw error;
+    }
+  }
+
   /** Ends the session. */
   end(cause: BatonError): void {
     if (this.#cause !== undefined) return;
     this.#cause = cause;
+    if (cause.code === Code.OutOfRange) this.#blameLargest(cause);
     this.isOpen = false;
     this.#frames.close();
     this.#abort.abort();
     for (const waiting of this.#waiting.values()) waiting.reject(new SessionEnded(cause));
     this.#settle(cause);
+  }
+
+  /**
+   * Refuses the largest question without an answer, where the broker has ended the session over a frame that is too large for
+   * it. Were it asked again, it would end the next session.
+   */
+  #blameLargest(cause: BatonError): void {
+    const [largest] = [...this.#waiting.values()].sort((a, b) => b.bytes - a.bytes);
+    largest?.reject(cause);
   }
 
   async #read(

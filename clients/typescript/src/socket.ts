@@ -2,6 +2,8 @@ import { connect, isIP } from "node:net";
 import { Duplex } from "node:stream";
 import { connect as connectTls, type ConnectionOptions, type TLSSocket } from "node:tls";
 
+const HANDSHAKE_MS = 10_000;
+
 /**
  * A TLS connection for HTTP/2 that ends when its TCP connection does.
  *
@@ -16,6 +18,15 @@ export function secureSocket({ hostname, port }: URL, options: ConnectionOptions
   const tcp = connect({ host, port: Number(port || 443), noDelay: true });
   const socket = Duplex.from({ readable: tcp, writable: tcp });
   const secure = connectTls({ ...options, ...name, socket, host, ALPNProtocols: ["h2"] });
+  // Node waits for ever for a broker that takes the connection and then is silent.
+  const timer = setTimeout(() => {
+    secure.destroy(new Error("the broker does not answer the TLS handshake"));
+  }, HANDSHAKE_MS);
+  const isDone = (): void => {
+    clearTimeout(timer);
+  };
+  secure.once("secureConnect", isDone);
+  secure.once("close", isDone);
   tcp.once("close", () => {
     secure.destroy();
   });

@@ -25,7 +25,7 @@ import {
   vouch,
 } from "../src/index.js";
 import { checkedReceipt } from "../src/agent.js";
-import { Jobs, Poison } from "../src/serve.js";
+import { handle, Jobs, Poison } from "../src/serve.js";
 import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
 
 let broker: Broker;
@@ -197,9 +197,9 @@ test("an unknown message type is refused, and never said to be taken", async () 
   const delivery = { envelope, payload: undefined, handoffId: "", session: { welcome: {} } };
   const nack = (cause: v1.NackCause): Promise<void> => Promise.resolve(void nacked.push(cause));
   const log: unknown[] = [];
-  const jobs = new Jobs({}, { handlerTimeoutMs: 1000, log: (_, error) => log.push(error) });
-  jobs.begin({ ...delivery, nack } as unknown as Delivery);
-  await jobs.finish(1000);
+  const jobs = new Jobs({ handlerTimeoutMs: 1000, log: (_, error) => log.push(error) });
+  const unknown = { ...delivery, nack } as unknown as Delivery;
+  await jobs.begin(unknown, (context) => handle(alice, {}, unknown, context));
   assert.deepEqual(nacked, [v1.NackCause.POISON]);
   assert.ok(log[0] instanceof Poison);
 });

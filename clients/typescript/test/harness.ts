@@ -6,14 +6,13 @@ import { Code } from "@connectrpc/connect";
 import {
   Agent,
   BatonError,
-  type Delivery,
+  type HandedOver,
   type Handlers,
+  HandoffFailed,
   jsonSection,
   loadKey,
-  makeEnvelope,
   Poison,
   RetryAfter,
-  signEnvelope,
   v1,
   VerificationError,
 } from "../src/index.js";
@@ -32,17 +31,18 @@ interface Command {
   type: string;
   as: string;
   to: string;
-  text: string;
+  text?: string;
+  bytes?: number;
+  handoff_id: string;
   task_id: string;
   epoch: number;
   task_type: string;
-  context: Record<string, object>;
+  context?: Record<string, object>;
 }
 
 type Facts = Record<string, unknown>;
 
 const how = new Map<string, string>();
-const asked = new Map<string, { command: Command; sections: v1.ContextSection[] }>();
 const stop = new AbortController();
 let waiting: (() => void)[] = [];
 let agent: Agent | undefined;
@@ -50,18 +50,6 @@ let serving: Promise<void> | undefined;
 
 function say(event: string, facts: Facts = {}): void {
   process.stdout.write(`${JSON.stringify({ event, ...facts })}\n`);
-}
-
-function sayHandling(type: string, { envelope, handoffId, attempt }: Delivery): void {
-  const { messageId, senderId, taskId } = envelope;
-  say("handling", {
-    type,
-    message_id: messageId,
-    sender_id: senderId,
-    task_id: taskId,
-    handoff_id: handoffId,
-    attempt,
-  });
 }
 
 /** What Node says of a certificate that is not of a trusted CA. */
@@ -78,6 +66,7 @@ function isUntrusted(error: unknown): boolean {
 function account(error: unknown): Facts {
   const message = String(error);
   if (isUntrusted(error)) return { kind: "untrusted", message };
+  if (error instanceof HandoffFailed) return { kind: "handoff_failed", reason: error.reason, message };
   if (error instanceof VerificationError) return { kind: "unverified", reason: error.reason, message };
   if (!(error instanceof BatonError)) return { kind: "other", message };
   const { reason, metadata, code, retryDelayMs } = error;
@@ -87,8 +76,9 @@ function account(error: unknown): Facts {
   return { kind: "refused", reason, metadata, code: name, retry_delay_ms: retryDelayMs, message };
 }
 
-/** Does what a handler of this kind was told to do; the rest of it is the caller's. */
-async function does(kind: string): Promise<string | undefined> {
+/** Says that a handler of this kind was called, and does what it was told to do; the rest of it is the caller's. */
+async function does(kind: string, facts: Facts): Promise<string | undefined> {
+  say("handling", { type: kind, ...facts });
   const told = how.get(kind);
   if (told === "throw") throw new Error("told to throw");
   if (told === "poison") throw new Poison("told that it is poison");
@@ -106,43 +96,29 @@ function connected(): Agent {
   return agent;
 }
 
-function settled(delivery: Delivery): Command | undefined {
-  const found = asked.get(delivery.handoffId);
-  asked.delete(delivery.handoffId);
-  return found?.command;
+function sectionsOf({ context = {} }: Command): v1.ContextSection[] {
+  return Object.entries(context).map(([name, value]) => jsonSection(name, value));
 }
 
-const handlers: Handlers = {
-  info: async (_, delivery) => {
-    sayHandling("Info", delivery);
-    await does("Info");
-  },
-  handoffRequest: async (_, delivery) => {
-    sayHandling("HandoffRequest", delivery);
-    if ((await does("HandoffRequest")) === "reject") {
-      await connected().reject(delivery, { reason: v1.RejectReason.NO_SKILL, reasonText: "told to reject" });
-    } else {
-      await connected().accept(delivery);
-    }
-  },
-  taskContextTransfer: async (_, delivery) => {
-    const { taskId, epoch } = await connected().complete(delivery);
-    say("owned", { task_id: taskId, handoff_id: delivery.handoffId, epoch: Number(epoch) });
-  },
-  handoffAccept: async (_, delivery) => {
-    await connected().sendContext(delivery, asked.get(delivery.handoffId)?.sections ?? []);
-  },
-  handoffComplete: (_, delivery) => {
-    const { senderId, epoch } = delivery.envelope;
-    const command = settled(delivery);
-    if (command) say("done", { id: command.id, owner_id: senderId, epoch: Number(epoch) + 1 });
-  },
-  errorNotification: ({ errorCode, errorMessage }, delivery) => {
-    const command = settled(delivery);
-    const reason = v1.ErrorCode[errorCode];
-    if (command) say("failed", { id: command.id, kind: "handoff_failed", reason, message: errorMessage });
-  },
-};
+/** With a context provider where there is a context to provide. */
+function handlersOf(connecting: Command): Handlers {
+  return {
+    info: async (_, { envelope }) => {
+      await does("Info", { message_id: envelope.messageId, sender_id: envelope.senderId });
+    },
+    offer: async (offer) => {
+      const { senderId, taskId, handoffId } = offer;
+      const told = await does("HandoffRequest", { sender_id: senderId, task_id: taskId, handoff_id: handoffId });
+      if (told === "reject") {
+        await offer.reject({ reason: v1.RejectReason.NO_SKILL, reasonText: "told to reject" });
+        return;
+      }
+      const { epoch } = await (await offer.accept()).complete();
+      say("owned", { task_id: taskId, handoff_id: handoffId, epoch: Number(epoch) });
+    },
+    ...(connecting.context && { context: () => sectionsOf(connecting) }),
+  };
+}
 
 async function connect(command: Command): Promise<void> {
   agent = await Agent.connect({
@@ -158,34 +134,18 @@ async function connect(command: Command): Promise<void> {
     },
     ...(command.handler_timeout_ms === undefined ? {} : { handlerTimeoutMs: command.handler_timeout_ms }),
   });
-  serving = agent.serve(handlers, { signal: stop.signal }).catch((error: unknown) => {
+  serving = agent.serve(handlersOf(command), { signal: stop.signal }).catch((error: unknown) => {
     say("ended", account(error));
   });
 }
 
-/** Asks; the handlers do the rest. */
-async function handOver(command: Command): Promise<void> {
-  const about = { taskId: command.task_id, epoch: BigInt(command.epoch) };
-  const request = create(v1.HandoffRequestSchema, { taskType: command.task_type });
-  const envelope = makeEnvelope(connected().id, command.to, about, request);
-  signEnvelope(envelope, "k1", await loadKey(key));
-  const sections = Object.entries(command.context).map(([name, value]) => jsonSection(name, value));
-  // Known before it is sent: the answer may be quicker than the receipt.
-  asked.set(envelope.messageId, { command, sections });
-  try {
-    await connected().sendEnvelope(envelope);
-  } catch (error) {
-    asked.delete(envelope.messageId);
-    throw error;
-  }
+function handedOver({ ownerId, epoch }: HandedOver): Facts {
+  return { owner_id: ownerId, epoch: Number(epoch) };
 }
 
-let key = "";
-
-async function obey(command: Command): Promise<Facts | undefined> {
+async function obey(command: Command): Promise<Facts> {
   switch (command.command) {
     case "connect":
-      key = command.key;
       await connect(command);
       return {};
     case "handle":
@@ -196,12 +156,30 @@ async function obey(command: Command): Promise<Facts | undefined> {
       waiting = [];
       return {};
     case "send": {
-      const receipt = await connected().send(command.to, {}, create(v1.InfoSchema, { text: command.text }));
-      return { message_id: receipt.messageId };
+      const { to, text = "", bytes } = command;
+      const info = create(v1.InfoSchema, { text: bytes === undefined ? text : "x".repeat(bytes) });
+      return { message_id: (await connected().send(to, {}, info)).messageId };
     }
-    case "hand_over":
-      await handOver(command);
-      return undefined;
+    case "hand_over": {
+      const { to, task_id, task_type } = command;
+      const options = { epoch: BigInt(command.epoch) };
+      return handedOver(await connected().handOver(to, task_id, { taskType: task_type }, sectionsOf(command), options));
+    }
+    case "resume":
+      return handedOver(await connected().resumeHandOver(command.handoff_id, sectionsOf(command)));
+    case "delegate": {
+      const { to, task_id, task_type } = command;
+      const options = { epoch: BigInt(command.epoch) };
+      const lent = await connected().delegate(to, task_id, { taskType: task_type }, sectionsOf(command), options);
+      return { epoch: Number(lent.epoch), status: v1.TaskStatus[lent.status], result: lent.result };
+    }
+    case "owned_tasks": {
+      const tasks: Facts[] = [];
+      for await (const { taskId, epoch, handoffId } of connected().ownedTasks()) {
+        tasks.push({ task_id: taskId, epoch: Number(epoch), handoff_id: handoffId });
+      }
+      return { tasks };
+    }
     case "close":
       stop.abort();
       await serving;
@@ -218,7 +196,7 @@ lines.on("line", (line) => {
   const command = JSON.parse(line) as Command;
   obey(command).then(
     (facts) => {
-      if (facts) say("done", { id: command.id, ...facts });
+      say("done", { id: command.id, ...facts });
     },
     (error: unknown) => {
       say("failed", { id: command.id, ...account(error) });

@@ -5,6 +5,8 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 export class Relay {
   readonly #server: Server;
   #connections: Socket[] = [];
+  /** How many of the next connections are silent from the first. */
+  #silent = 0;
 
   private constructor(server: Server) {
     this.#server = server;
@@ -19,6 +21,10 @@ export class Relay {
       relay.#connections.push(client, onward);
       client.on("error", () => onward.destroy());
       onward.on("error", () => client.destroy());
+      if (relay.#silent > 0) {
+        relay.#silent--;
+        return;
+      }
       client.pipe(onward);
       onward.pipe(client);
       onward.on("data", () => {
@@ -34,6 +40,15 @@ export class Relay {
 
   get address(): string {
     return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  /** Passes nothing on any more on the connections that there are, which stay open, and on so many of the next ones. */
+  fallSilent(further: number): void {
+    this.#silent = further;
+    for (const connection of this.#connections) {
+      connection.unpipe();
+      connection.pause();
+    }
   }
 
   close(): void {

@@ -1,0 +1,302 @@
+/** A handoff as its sender lives through it, and the tasks that an agent owns. */
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import type { Agent, CallOptions } from "./agent.js";
+import { clipped, type Delivery } from "./delivery.js";
+import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
+import { type Conversation, LATER_MS, type Letter } from "./mail.js";
+import { type HandlerContext, Later } from "./serve.js";
+import {
+  type ContextSection,
+  ErrorCode,
+  type Handoff,
+  HandoffCancelSchema,
+  HandoffOutcome,
+  type HandoffRequestSchema,
+  HandoffState,
+  NextStep,
+  OfferOutcome,
+  type Receipt,
+  type Task,
+  TaskStatus,
+  type TaskStatusUpdateSchema,
+} from "./v1.js";
+
+/** A task that has gone to another agent. */
+export interface HandedOver {
+  readonly handoffId: string;
+  readonly taskId: string;
+  /** Its owner now. */
+  readonly ownerId: string;
+  /** The epoch that began with it. */
+  readonly epoch: bigint;
+  /** The agents that did not take it before, in order. */
+  readonly rejections: readonly Rejection[];
+}
+
+/** How a delegated task ended. It is this agent's again. */
+export interface Outcome {
+  readonly taskId: string;
+  /** The epoch that began with its return. */
+  readonly epoch: bigint;
+  /** COMPLETED, FAILED or CANCELED. */
+  readonly status: TaskStatus;
+  /** What came out; empty if the delegate said nothing. */
+  readonly result: JsonObject;
+  /** The delegate's words. */
+  readonly details: string;
+}
+
+/** What a candidate that has accepted waits for. */
+export interface WantedContext {
+  readonly handoffId: string;
+  readonly taskId: string;
+  /** The task's epoch, at this agent. */
+  readonly epoch: bigint;
+  /** The agent that accepted. */
+  readonly candidateId: string;
+  /** The names of the sections that it wants; empty means all. Others are left out by themselves. */
+  readonly sections: readonly string[];
+}
+
+/** Gives the context of a task to a candidate that has accepted. */
+export type ContextProvider = (
+  wanted: WantedContext,
+  context: HandlerContext,
+) => readonly ContextSection[] | Promise<readonly ContextSection[]>;
+
+/** A task that this agent owns at this epoch. Once it has gone, what is said of it is refused with STALE_EPOCH. */
+export class OwnedTask {
+  readonly #agent: Agent;
+
+  /** @internal */
+  constructor(
+    agent: Agent,
+    readonly taskId: string,
+    /** The epoch since which it is this agent's. */
+    readonly epoch: bigint,
+    /** How it was doing. */
+    readonly status: TaskStatus,
+    /** The handoff of it that was open, which `resumeHandOver` joins; empty if there was none. */
+    readonly handoffId: string,
+  ) {
+    this.#agent = agent;
+  }
+
+  /** @internal */
+  static of(agent: Agent, { taskId, epoch, status, openHandoffId }: Task): OwnedTask {
+    return new OwnedTask(agent, taskId, epoch, status, openHandoffId);
+  }
+
+  /** The agent that owns it. */
+  get ownerId(): string {
+    return this.#agent.id;
+  }
+
+  /** Says how it is going, in words; `progress` is from 0 to 1. */
+  async report(details: string, { progress }: { progress?: number } = {}): Promise<Receipt> {
+    const status = TaskStatus.IN_PROGRESS;
+    return this.update({ status, details, ...(progress === undefined ? {} : { progress }) });
+  }
+
+  /** It is done, for good. The result of a delegated task goes to the delegator, who owns the task again. */
+  async finish(result?: JsonObject, details = ""): Promise<Receipt> {
+    const status = TaskStatus.COMPLETED;
+    return this.update({ status, details, ...(result === undefined ? {} : { result }) });
+  }
+
+  /** Says anything of it. A final status is final. */
+  async update(update: MessageInitShape<typeof TaskStatusUpdateSchema>): Promise<Receipt> {
+    return this.#agent.updateStatus(this.taskId, this.epoch, update);
+  }
+
+  /** Hands it on: as `Agent.handOver`. */
+  async handOver(
+    receiverId: string,
+    request: MessageInitShape<typeof HandoffRequestSchema>,
+    sections: readonly ContextSection[],
+    options: CallOptions = {},
+  ): Promise<HandedOver> {
+    return this.#agent.handOver(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
+  }
+
+  /** Lends it: as `Agent.delegate`. */
+  async delegate(
+    receiverId: string,
+    request: MessageInitShape<typeof HandoffRequestSchema>,
+    sections: readonly ContextSection[],
+    options: CallOptions = {},
+  ): Promise<Outcome> {
+    return this.#agent.delegate(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
+  }
+}
+
+/** A handoff that this agent has asked for. */
+export class HandOver {
+  readonly #agent: Agent;
+  readonly #mail: Conversation;
+  readonly #about: { handoffId: string; taskId: string; epoch: bigint };
+  readonly #sections: readonly ContextSection[];
+  readonly #rejections: Rejection[] = [];
+
+  constructor(
+    agent: Agent,
+    mail: Conversation,
+    about: { handoffId: string; taskId: string; epoch: bigint },
+    sections: readonly ContextSection[],
+  ) {
+    this.#agent = agent;
+    this.#mail = mail;
+    this.#about = about;
+    this.#sections = sections;
+  }
+
+  /** Goes on with a handoff in whatever state it is. */
+  async resume(handoff: Handoff, signal?: AbortSignal): Promise<HandedOver> {
+    for (const { candidateId: agentId, outcome, rejectReason: reason, reasonText: text } of handoff.offers) {
+      if (outcome === OfferOutcome.REJECTED) this.#rejected({ agentId, reason, text });
+    }
+    return isFinalState(handoff.state) ? this.#ended(handoff) : this.follow(signal);
+  }
+
+  /** Goes through the handoff to its end. */
+  async follow(signal?: AbortSignal): Promise<HandedOver> {
+    for (;;) {
+      const letter = await this.#mail.next(signal);
+      const { payload, envelope } = letter.delivery;
+      switch (payload?.$typeName) {
+        case "baton.v1.HandoffAccept": {
+          const done = await this.#accepted(letter, signal);
+          if (done) return done;
+          continue;
+        }
+        case "baton.v1.HandoffReject":
+          this.#rejected({ agentId: envelope.senderId, reason: payload.reason, text: payload.reasonText });
+          break;
+        case "baton.v1.HandoffComplete":
+          if (payload.outcome !== HandoffOutcome.SUCCESS) break;
+          await letter.finish();
+          return this.#completed(envelope.senderId);
+        case "baton.v1.ErrorNotification":
+          if (payload.nextStep !== NextStep.KEEP_TASK) break;
+          await letter.finish();
+          throw this.#failed(codeOf(payload.errorCode), payload.errorMessage);
+        default:
+      }
+      await letter.finish();
+    }
+  }
+
+  /** Sends the context. Returns a result if the handoff has ended. */
+  async #accepted(accept: Letter, signal?: AbortSignal): Promise<HandedOver | undefined> {
+    try {
+      await giveContext(this.#agent, accept.delivery, this.#sections, signal);
+      await accept.finish();
+      return undefined;
+    } catch (error) {
+      if (!hasGoneOn(error)) {
+        await accept.finish(error);
+        signal?.throwIfAborted();
+        if (error instanceof Later) return undefined;
+        throw error;
+      }
+    }
+    // Sent before, or over. If it is over, its end may have been told to an earlier process.
+    try {
+      const handoff = await this.#agent.getHandoff(this.#about.handoffId);
+      return isFinalState(handoff.state) ? this.#ended(handoff) : undefined;
+    } finally {
+      await accept.finish();
+    }
+  }
+
+  #completed(ownerId: string): HandedOver {
+    const { handoffId, taskId, epoch } = this.#about;
+    return { handoffId, taskId, ownerId, epoch: epoch + 1n, rejections: this.#rejections };
+  }
+
+  #failed(reason: string, text: string): HandoffFailed {
+    return new HandoffFailed(this.#about.handoffId, reason, text, this.#rejections);
+  }
+
+  #ended({ state, candidateId, errorCode, errorMessage }: Handoff): HandedOver {
+    if (state === HandoffState.COMPLETED) return this.#completed(candidateId);
+    throw this.#failed(codeOf(errorCode), errorMessage);
+  }
+
+  /** Remembers a rejection once: an earlier process may have left its message unacked. */
+  #rejected(rejection: Rejection): void {
+    if (!this.#rejections.some(({ agentId }) => agentId === rejection.agentId)) this.#rejections.push(rejection);
+  }
+}
+
+/** Answers an accept that no `handOver` waits for, by the handler that knows the task's context. */
+export async function provideContext(
+  agent: Agent,
+  accept: Delivery,
+  provide: ContextProvider,
+  context: HandlerContext,
+): Promise<void> {
+  const { taskId, epoch, senderId: candidateId } = accept.envelope;
+  const sections = accept.payload?.$typeName === "baton.v1.HandoffAccept" ? accept.payload.wantedSections : [];
+  const given = await provide({ handoffId: accept.handoffId, taskId, epoch, candidateId, sections }, context);
+  await giveContext(agent, accept, given, context.signal);
+}
+
+/**
+ * Decides on the mail of a handoff that no code of this process waits for: an accept whose `handOver` died with an earlier
+ * process, or a context. While the handoff is open the message comes again, until something claims it or the broker ends the
+ * handoff by its timeout.
+ */
+export async function unclaimed(agent: Agent, { handoffId, payload }: Delivery): Promise<void> {
+  let handoff: Handoff;
+  try {
+    handoff = await agent.getHandoff(handoffId);
+  } catch (error) {
+    // The broker does not know it, or does not show it to this agent.
+    const { reason } = BatonError.of(error);
+    if (["HANDOFF_UNKNOWN", "TASK_UNKNOWN", "PERMISSION_DENIED"].includes(reason)) return;
+    throw new Later(LATER_MS, `failed to look at handoff ${handoffId}: ${String(error)}`);
+  }
+  const isSent = payload?.$typeName === "baton.v1.HandoffAccept" && handoff.state === HandoffState.CONTEXT_SENT;
+  if (!isSent && !isFinalState(handoff.state)) throw new Later(LATER_MS, "no code of this agent waits for it yet");
+}
+
+/** The stable code as BatonError.reason has it. */
+export function codeOf(code: ErrorCode): string {
+  return (ErrorCode as Partial<Record<number, string>>)[code] ?? String(code);
+}
+
+function isFinalState(state: HandoffState): boolean {
+  const { COMPLETED, REJECTED, FAILED, CANCELLED } = HandoffState;
+  return [COMPLETED, REJECTED, FAILED, CANCELLED].includes(state);
+}
+
+/**
+ * Sends the context that an accept waits for. What is refused for good ends the handoff: nobody could take it over. Throws
+ * Later where trying again may help.
+ */
+async function giveContext(
+  agent: Agent,
+  accept: Delivery,
+  sections: readonly ContextSection[],
+  signal?: AbortSignal,
+): Promise<void> {
+  try {
+    await agent.sendContext(accept, sections, signal ? { signal } : {});
+  } catch (error) {
+    if (hasGoneOn(error)) throw error;
+    if (signal?.aborted === true) throw new Later(0, "what would have sent the context has ended");
+    if (!(error instanceof BatonError)) throw error;
+    if (isPassing(error)) throw new Later(Math.max(error.retryDelayMs ?? 0, LATER_MS), String(error));
+    const reasonText = clipped(`there is no context: ${error.message}`);
+    try {
+      await agent.reply(accept, create(HandoffCancelSchema, { reasonText }));
+    } catch (failure) {
+      if (!hasGoneOn(failure)) throw failure;
+    }
+    await accept.ack().catch((lost: unknown) => {
+      agent.log("an acknowledgement was lost; the message comes again", lost);
+    });
+    throw error;
+  }
+}

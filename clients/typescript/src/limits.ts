@@ -1,0 +1,84 @@
+/** The limits of the schema. What is over one is refused before it is sent: a frame over the limit would end the session. */
+import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
+import { BatonError, type FieldViolation } from "./errors.js";
+import { BadRequestSchema, ErrorInfoSchema } from "./gen/google/rpc/error_details_pb.js";
+import * as v1 from "./v1.js";
+
+/** The most bytes that a payload's value may have. */
+export const PAYLOAD_BYTES_MAX = 1024 * 1024;
+/** The most bytes that one message on a connection may have. */
+export const FRAME_BYTES_MAX = 4 * 1024 * 1024;
+const NAME_LENGTH_MAX = 128;
+const UUID_LENGTH = 36;
+const TRACEPARENT_LENGTH_MAX = 55;
+const TRACESTATE_LENGTH_MAX = 512;
+const HEARTBEAT_TEXT_MAX = 256;
+const HEARTBEAT_ENTRIES_MAX = 32;
+
+/** Refuses an envelope that no broker takes, with the broker's reason. Throws BatonError. */
+export function checkEnvelope(envelope: v1.Envelope): void {
+  const { messageId, senderId, correlationId, taskId, keyId, traceContext, payload } = envelope;
+  const bounds: [string, string, number][] = [
+    ["message_id", messageId, UUID_LENGTH],
+    ["sender_id", senderId, NAME_LENGTH_MAX],
+    ["receiver_id", envelope.receiverId.replace(/^(type|all):/, ""), NAME_LENGTH_MAX],
+    ["correlation_id", correlationId, UUID_LENGTH],
+    ["task_id", taskId, NAME_LENGTH_MAX],
+    ["key_id", keyId, NAME_LENGTH_MAX],
+    ["trace_context.traceparent", traceContext?.traceparent ?? "", TRACEPARENT_LENGTH_MAX],
+    ["trace_context.tracestate", traceContext?.tracestate ?? "", TRACESTATE_LENGTH_MAX],
+  ];
+  const wrong = bounds
+    .filter(([, text, most]) => text.length > most)
+    .map(([field, , most]) => ({ field: `envelope.${field}`, description: `must have at most ${most} characters` }));
+  refuse(wrong);
+  checkPayload(payload?.value.length ?? 0);
+  const bytes = toBinary(v1.ConnectRequestSchema, frameOf(envelope)).length;
+  if (bytes > FRAME_BYTES_MAX) {
+    throw new BatonError(Code.OutOfRange, `the frame has ${bytes} bytes, over the limit of ${FRAME_BYTES_MAX}`);
+  }
+}
+
+/** Refuses sections that do not fit into one TaskContextTransfer, before a handoff is asked for with them. */
+export function checkContext(sections: readonly v1.ContextSection[]): void {
+  const transfer = create(v1.TaskContextTransferSchema, { sections: [...sections], contextDigest: new Uint8Array(32) });
+  checkPayload(toBinary(v1.TaskContextTransferSchema, transfer).length);
+}
+
+/** Refuses what a broker would not take, or what would end the session. Throws BatonError. */
+export function checkHeartbeat(heartbeat: MessageInitShape<typeof v1.HeartbeatSchema>): void {
+  const { status, metrics } = create(v1.HeartbeatSchema, heartbeat);
+  const wrong: FieldViolation[] = [];
+  if (Buffer.byteLength(status) > HEARTBEAT_TEXT_MAX) {
+    wrong.push({ field: "heartbeat.status", description: `must have at most ${HEARTBEAT_TEXT_MAX} bytes` });
+  }
+  if (Object.keys(metrics).length > HEARTBEAT_ENTRIES_MAX) {
+    wrong.push({ field: "heartbeat.metrics", description: `must have at most ${HEARTBEAT_ENTRIES_MAX} entries` });
+  }
+  if (toBinary(v1.HeartbeatSchema, create(v1.HeartbeatSchema, heartbeat)).length > PAYLOAD_BYTES_MAX) {
+    wrong.push({ field: "heartbeat", description: `must have at most ${PAYLOAD_BYTES_MAX} bytes` });
+  }
+  refuse(wrong);
+}
+
+function frameOf(envelope: v1.Envelope): v1.ConnectRequest {
+  return create(v1.ConnectRequestSchema, { request: { case: "envelope", value: envelope } });
+}
+
+function checkPayload(bytes: number): void {
+  if (bytes <= PAYLOAD_BYTES_MAX) return;
+  const text = `the payload has ${bytes} bytes, over the limit of ${PAYLOAD_BYTES_MAX}`;
+  throw refusal("PAYLOAD_TOO_LARGE", text, []);
+}
+
+function refuse(wrong: FieldViolation[]): void {
+  if (wrong.length === 0) return;
+  const text = wrong.map(({ field, description }) => `${field} ${description}`).join("; ");
+  throw refusal("FIELD_INVALID", text, wrong);
+}
+
+function refusal(reason: string, text: string, fieldViolations: FieldViolation[]): BatonError {
+  const info = create(ErrorInfoSchema, { reason, domain: "baton" });
+  return new BatonError(Code.InvalidArgument, text, { info, badRequest: create(BadRequestSchema, { fieldViolations }) });
+}

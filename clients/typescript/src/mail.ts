@@ -1,0 +1,238 @@
+/** The mail of an agent: what a call or an offer waits for goes there, the rest to `serve` or `deliveries`. */
+import type { Delivery } from "./delivery.js";
+import { BatonError } from "./errors.js";
+import { Queue } from "./queue.js";
+import { type HandlerContext, Jobs, Later, Stopped } from "./serve.js";
+import { deferred, type Session } from "./session.js";
+import { TaskStatus } from "./v1.js";
+
+/** When a message comes again that no code of this process waits for yet. */
+export const LATER_MS = 2_000;
+/** How many letters wait in one conversation. The broker hands out one message of a task at a time. */
+const LETTERS_MAX = 16;
+/** The agent id of every broker. */
+export const BROKER_ID = "baton";
+
+/** Another call of this process waits for the same mail. */
+export class WaitedFor extends Error {
+  override readonly name = "WaitedFor";
+}
+
+/** A delivery in a conversation. It is extended until `finish`. */
+export class Letter {
+  readonly #result = deferred<unknown>();
+  /** Settles when the broker was told what became of it. */
+  settled: Promise<void> = Promise.resolve();
+
+  constructor(readonly delivery: Delivery) {}
+
+  /** Acknowledges it by how its handler ended, and waits until the broker was told. */
+  async finish(failure?: unknown): Promise<void> {
+    this.#result.resolve(failure);
+    await this.settled;
+  }
+
+  /** Waits for `finish`; for the job that extends and settles it. */
+  async wait({ signal }: HandlerContext): Promise<void> {
+    const failure = await unlessAborted(this.#result.promise, signal);
+    if (failure !== undefined) throw failure as Error;
+  }
+}
+
+/** The mail of one handoff, or the final status of one lent task, while a call or an offer waits for it. */
+export class Conversation {
+  readonly #letters = new Queue<Letter>();
+  readonly #life: AbortSignal;
+  readonly #onClose: () => Promise<void>;
+  #waiting = 0;
+
+  constructor(life: AbortSignal, onClose: () => Promise<void>) {
+    this.#life = life;
+    this.#onClose = onClose;
+  }
+
+  /** The next letter, which the caller finishes. Throws the signal's reason, or the agent's end. */
+  async next(signal?: AbortSignal): Promise<Letter> {
+    const letter = await this.#letters.next(AbortSignal.any(signal ? [signal, this.#life] : [this.#life]));
+    if (letter === undefined) throw new Stopped("what waited for it has ended");
+    this.#waiting--;
+    return letter;
+  }
+
+  /** Takes a letter, unless too many wait. */
+  put(letter: Letter): boolean {
+    if (this.#waiting >= LETTERS_MAX) return false;
+    this.#waiting++;
+    this.#letters.push(letter);
+    return true;
+  }
+
+  /** Ends it. What it did not take is delivered again, to whatever waits for it then. */
+  async close(): Promise<void> {
+    await this.#onClose();
+    await Promise.all(this.#letters.drain().map((letter) => letter.finish(new Later(0, "what waited for it has ended"))));
+  }
+}
+
+/** What the mail needs of its agent. */
+interface Owner {
+  readonly credit: number;
+  readonly handlerTimeoutMs: number;
+  readonly life: AbortSignal;
+  readonly session: () => Session | undefined;
+  readonly log: (text: string, error?: unknown) => void;
+}
+
+/** Sorts an agent's deliveries, and says how many it takes. */
+export class Mail {
+  /** How many deliveries may be handed out and not yet acknowledged, now and at the begin of the next session. */
+  credit = 0;
+  readonly #owner: Owner;
+  readonly #waiting = new Map<string, { conversation: Conversation; afterEpoch: bigint }>();
+  readonly #letters: Jobs;
+  readonly #queue = new Queue<Delivery>();
+  #isTaking = false;
+  #isRead = false;
+
+  constructor(owner: Owner) {
+    this.#owner = owner;
+    const { handlerTimeoutMs, log } = owner;
+    this.#letters = new Jobs({ handlerTimeoutMs, log });
+  }
+
+  /**
+   * Opens the conversation about a handoff, `handoff ID`, or about the end of a task that is lent, `task ID`, after an epoch.
+   * It is known at once, so that no answer is missed. Throws WaitedFor.
+   */
+  async converse(key: string, afterEpoch = 0n): Promise<Conversation> {
+    if (this.#waiting.has(key)) throw new WaitedFor("another call of this agent waits for it");
+    const conversation = new Conversation(this.#owner.life, async () => {
+      const forget = (): void => {
+        if (this.#waiting.get(key)?.conversation === conversation) this.#waiting.delete(key);
+      };
+      await this.#want(forget).catch((error: unknown) => {
+        this.#owner.log("failed to change the credit", error);
+      });
+    });
+    try {
+      await this.#want(() => this.#waiting.set(key, { conversation, afterEpoch }));
+      return conversation;
+    } catch (error) {
+      await conversation.close();
+      throw error;
+    }
+  }
+
+  /** What goes to no conversation, for one reader at a time. */
+  async *read(signal: AbortSignal): AsyncGenerator<Delivery, void> {
+    if (this.#isRead) throw new Error("the mail of this agent is being read already");
+    this.#isRead = true;
+    try {
+      await this.#want(() => (this.#isTaking = true));
+      for (;;) {
+        const delivery = await this.#queue.next(signal);
+        if (delivery?.session.isOpen === true) yield delivery; // else it will be delivered again
+      }
+    } finally {
+      this.#isRead = false;
+      await this.#stopTaking();
+    }
+  }
+
+  /** Sets the credit, on this session and on later ones. */
+  async setCredit(maxOutstanding: number): Promise<void> {
+    this.credit = maxOutstanding;
+    if (maxOutstanding > 0) this.#isTaking = true;
+    const session = this.#owner.session();
+    // Without a session the next one begins with it.
+    if (session !== undefined) await session.giveCredit(maxOutstanding);
+  }
+
+  /** Gives a delivery to the conversation that it belongs to, to the reader, or back to the broker. */
+  route(delivery: Delivery): void {
+    if (this.#letters.again(delivery)) return;
+    const conversation = this.#conversationOf(delivery);
+    if (conversation !== undefined) {
+      const letter = new Letter(delivery);
+      letter.settled = this.#letters.begin(delivery, (context) => letter.wait(context));
+      if (!conversation.put(letter)) void letter.finish(new Later(LATER_MS, "too many messages wait"));
+    } else if (this.#isTaking) {
+      this.#queue.push(delivery);
+    } else {
+      // A conversation takes mail while nothing else does.
+      const later = new Later(this.#wantsMail ? LATER_MS : 0, "the agent does not take mail at present");
+      void this.#letters.settle(delivery, later);
+    }
+  }
+
+  /** Forgets what waits for a reader: its session has ended, and it comes again. */
+  forget(): void {
+    this.#queue.drain();
+  }
+
+  get #wantsMail(): boolean {
+    return this.#isTaking || this.#waiting.size > 0;
+  }
+
+  /** Changes what this agent waits for. Credit is given while it waits for anything. */
+  async #want(change: () => unknown): Promise<void> {
+    const before = this.#wantsMail;
+    change();
+    if (before === this.#wantsMail) return;
+    this.credit = before ? 0 : this.#owner.credit;
+    if (!this.#owner.life.aborted) await this.#owner.session()?.giveCredit(this.credit);
+  }
+
+  /** Takes no more mail but that of conversations, and gives back what was not begun. */
+  async #stopTaking(): Promise<void> {
+    try {
+      await this.#want(() => (this.#isTaking = false));
+      const rest = this.#queue.drain().filter(({ session }) => session.isOpen);
+      if (this.#owner.life.aborted) return;
+      await Promise.all(rest.map((delivery) => this.#letters.settle(delivery, new Stopped("the agent stops"))));
+    } catch (error) {
+      this.#owner.log("failed to give mail back; it comes again", error);
+    }
+  }
+
+  #conversationOf(delivery: Delivery): Conversation | undefined {
+    const { payload, envelope, handoffId } = delivery;
+    switch (payload?.$typeName) {
+      case "baton.v1.HandoffAccept":
+      case "baton.v1.HandoffReject":
+      case "baton.v1.HandoffCancel":
+      case "baton.v1.TaskContextTransfer":
+      case "baton.v1.HandoffComplete":
+        return this.#waiting.get(`handoff ${handoffId}`)?.conversation;
+      case "baton.v1.ErrorNotification":
+        return envelope.senderId === BROKER_ID ? this.#waiting.get(`handoff ${handoffId}`)?.conversation : undefined;
+      case "baton.v1.TaskStatusUpdate": {
+        const waiting = isFinalStatus(payload.status) ? this.#waiting.get(`task ${envelope.taskId}`) : undefined;
+        // Not what an earlier loan of the task came to.
+        return waiting && envelope.epoch > waiting.afterEpoch ? waiting.conversation : undefined;
+      }
+      default:
+        return undefined;
+    }
+  }
+}
+
+/** Whether a task is over. */
+export function isFinalStatus(status: TaskStatus): boolean {
+  return status === TaskStatus.COMPLETED || status === TaskStatus.FAILED || status === TaskStatus.CANCELED;
+}
+
+/** What the promise gives, or the signal's reason as an error when it aborts before. */
+export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
+  const aborted = deferred<never>();
+  const onAbort = (): void => {
+    aborted.reject(signal.reason instanceof Error ? signal.reason : BatonError.of(signal.reason));
+  };
+  if (signal.aborted) onAbort();
+  signal.addEventListener("abort", onAbort);
+  try {
+    return await Promise.race([promise, aborted.promise]);
+  } finally {
+    signal.removeEventListener("abort", onAbort);
+  }
+}

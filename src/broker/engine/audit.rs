@@ -32,7 +32,7 @@ impl Engine {
             }
         }
         draft.put(AuditHead::key(), head.encode(), stored.as_ref());
-        draft.acts.push(Act::ActRecorded { at: now });
+        draft.acts.push(Act::OnRecord { at: now });
         Ok(())
     }
 

@@ -52,7 +52,7 @@ pub(super) enum Act {
         since: Timestamp,
     },
     /// The audit log has an entry of this time.
-    ActRecorded {
+    OnRecord {
         at: Timestamp,
     },
     AgentStored(Box<Entry>),

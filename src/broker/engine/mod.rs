@@ -634,7 +634,7 @@ impl Engine {
             Act::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
             Act::TaskRemoved(task) => drop(self.task_watchers.remove(&task)),
             Act::Kept { kind, key, since } => self.kept(kind, key, since),
-            Act::ActRecorded { at } => self.act_recorded(at),
+            Act::OnRecord { at } => self.act_recorded(at),
             Act::AgentStored(entry) => self.directory.put(*entry),
             Act::KeyRevoked(agent) => self.send_away(|holder| holder.is_of(&agent), now),
         }

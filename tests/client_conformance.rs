@@ -15,7 +15,7 @@ use baton::conformance::{
 const AT_A_TIME: usize = 4;
 
 /// A fault of `examples/harness`, and the cases that must see it.
-const FAULTS: [(&str, &[&str]); 17] = [
+const FAULTS: [(&str, &[&str]); 26] = [
     (
         "naive",
         &[
@@ -38,6 +38,7 @@ const FAULTS: [(&str, &[&str]); 17] = [
             "client.reconnects-with-backoff",
             "client.lost-ack-is-made-up-for",
             "client.running-handler-keeps-its-message",
+            "client.silent-broker-is-noticed",
         ],
     ),
     ("acks-failures", &["client.throwing-handler-is-nacked", "client.throwing-offer-handler-is-nacked"]),
@@ -64,6 +65,15 @@ const FAULTS: [(&str, &[&str]); 17] = [
     ("stops-at-once", &["client.stop-waits-for-handlers", "client.stop-gives-back-what-is-not-done"]),
     ("ends-in-silence", &["client.refused-for-good-ends"]),
     ("gives-no-credit", &["client.credit-is-as-asked"]),
+    ("forgets-provider", &["client.sender-restart-sends-context"]),
+    ("poisons-accepts", &["client.sender-restart-accept-is-not-poison"]),
+    ("acks-accepts-early", &["client.sender-restart-sends-context"]),
+    ("cannot-resume", &["client.sender-restart-resumes"]),
+    ("poisons-contexts", &["client.receiver-restart-takes-context", "client.receiver-restart-after-complete"]),
+    ("fails-repeats", &["client.receiver-restart-after-accept"]),
+    ("lists-one-page", &["client.owned-tasks-are-listed"]),
+    ("ends-loans-early", &["client.task-is-delegated"]),
+    ("sends-too-large", &["client.too-large-is-refused-locally"]),
 ];
 
 /// The Rust client's harness. `cargo test` builds it when it builds everything, else this does.

@@ -77,6 +77,23 @@ fn each_case_of_the_conformance_suite_is_in_its_table() {
 }
 
 #[test]
+fn each_row_of_agent_restarts_is_tried() {
+    let text = fs::read_to_string(root().join("docs/agent-restarts.md")).unwrap();
+    let (steps, tried) = text.split_once("| row | scenario | case |\n|---|---|---|\n").unwrap();
+    let rows: Vec<&str> = tried.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
+    let (_, steps) = steps.split_once("## When the sender dies").unwrap();
+    let is_step = |line: &&str| line.starts_with("| ") && !line.starts_with("| where");
+    let described: Vec<&str> = steps.lines().filter(is_step).filter_map(|line| line[2..].split(" | ").next()).collect();
+    assert_eq!(described, rows);
+    let targets = baton::conformance::target::cases().into_iter().map(|case| case.rule.name);
+    let clients = baton::conformance::client::cases().into_iter().map(|case| case.name.to_owned());
+    let known: Vec<String> = targets.chain(clients).collect();
+    for name in tried.split('`').skip(1).step_by(2) {
+        assert!(known.iter().any(|known| known == name), "{name} is no case");
+    }
+}
+
+#[test]
 fn names_of_cases_are_unique_and_begin_with_what_they_are_about() {
     let mut names: Vec<String> = baton::conformance::target::cases().into_iter().map(|case| case.rule.name).collect();
     let many = names.len();

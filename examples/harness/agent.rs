@@ -1,37 +1,41 @@
 //! The agent: what the library does, told in the protocol's words.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use baton::{
-    client::{About, ClientError, Delivered, Handler, Link, NotTaken, context_of},
+    client::{About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, context_of, context_of_sections},
     ids::SystemIds,
     proto::v1::{self, MessageType},
     time::SystemClock,
 };
+use prost_types::value::Kind;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{account, done, failed, options, say, wrong::Wrong};
+use super::{
+    account, done, failed, failed_as, options, say,
+    wrong::{self, Wrong},
+};
 
 /// How handlers are to go about it, and what they know.
 pub(super) struct Manners {
     how: Mutex<HashMap<String, String>>,
     /// How often waiting handlers were released.
     released: watch::Sender<u64>,
-    /// Handoffs that this agent has asked for: the command, and the context.
-    asked: Mutex<HashMap<String, (Value, v1::TaskContextTransfer)>>,
+    /// Handoffs that this process has accepted.
+    accepted: Mutex<HashSet<String>>,
     wrong: Option<Wrong>,
 }
 
 impl Manners {
     pub fn new(wrong: Option<Wrong>) -> Arc<Self> {
         let how = Mutex::default();
-        Arc::new(Self { how, released: watch::Sender::new(0), asked: Mutex::default(), wrong })
+        Arc::new(Self { how, released: watch::Sender::new(0), accepted: Mutex::default(), wrong })
     }
 
     pub fn set(&self, command: &Value) {
@@ -49,8 +53,8 @@ impl Manners {
         self.wrong == Some(wrong)
     }
 
-    fn asked(&self) -> MutexGuard<'_, HashMap<String, (Value, v1::TaskContextTransfer)>> {
-        self.asked.lock().expect("no holder panics")
+    fn accepted(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.accepted.lock().expect("no holder panics")
     }
 
     /// Says that a handler has this message, and does with it what it was told to; true if that was not all.
@@ -99,11 +103,16 @@ fn kind_name(kind: MessageType) -> String {
     name.split('_').map(capitalised).collect()
 }
 
-struct Mail(Arc<Manners>);
+/// What the agent does with its mail.
+struct Mail {
+    manners: Arc<Manners>,
+    /// What the context provider gives, if there is one.
+    context: Option<Vec<v1::ContextSection>>,
+}
 
 impl Handler for Mail {
     async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
-        let Self(manners) = self;
+        let manners = &self.manners;
         let goes_on = manners.obey(&delivered).await?;
         match delivered.kind() {
             MessageType::HandoffRequest if goes_on => {
@@ -111,45 +120,90 @@ impl Handler for Mail {
                 if manners.is_wrong(Wrong::IgnoresRedriving) {
                     delivered.delivery.handoff_id.clone_from(&delivered.envelope.message_id);
                 }
-                link.reply(&delivered, MessageType::HandoffAccept, &v1::HandoffAccept::default()).await?;
+                if manners.is_wrong(Wrong::FailsRepeats) {
+                    let accept = v1::HandoffAccept::default();
+                    let sent = link.reply(&delivered, MessageType::HandoffAccept, &accept).await;
+                    return sent.map(drop).map_err(|error| NotTaken::Failure(error.to_string()));
+                }
+                link.accept(&delivered, &v1::HandoffAccept::default()).await?;
+                manners.accepted().insert(delivered.handoff_id().to_owned());
             }
             MessageType::HandoffRequest => {
                 let reject = v1::HandoffReject { reason: v1::RejectReason::NoSkill.into(), ..Default::default() };
-                link.reply(&delivered, MessageType::HandoffReject, &reject).await?;
+                link.reject(&delivered, &reject).await?;
             }
             MessageType::TaskContextTransfer => {
-                let receipt = link.complete(&delivered).await?;
-                let about = delivered.about();
+                let handoff_id = delivered.handoff_id();
+                if manners.is_wrong(Wrong::PoisonsContexts) && !manners.accepted().contains(handoff_id) {
+                    return Err(NotTaken::Poison("nothing was accepted here".to_owned()));
+                }
+                let task = link.complete(&delivered).await?;
                 say(&json!({
-                    "event": "owned", "task_id": about.task_id, "handoff_id": about.correlation_id,
-                    "epoch": receipt.epoch,
+                    "event": "owned", "task_id": task.task_id, "handoff_id": handoff_id, "epoch": task.epoch,
                 }));
-            }
-            MessageType::HandoffAccept => {
-                let asked = manners.asked().get(delivered.handoff_id()).cloned();
-                if let Some((_, context)) = asked {
-                    link.reply(&delivered, MessageType::TaskContextTransfer, &context).await?;
-                }
-            }
-            MessageType::HandoffComplete => {
-                if let Some((command, _)) = manners.asked().remove(delivered.handoff_id()) {
-                    let (owner, epoch) = (&delivered.envelope.sender_id, delivered.envelope.epoch + 1);
-                    done(&command, json!({"owner_id": owner, "epoch": epoch}));
-                }
-            }
-            MessageType::ErrorNotification => {
-                let told: v1::ErrorNotification = delivered.payload();
-                if let Some((command, _)) = manners.asked().remove(delivered.handoff_id()) {
-                    let reason = told.error_code().as_str_name().trim_start_matches("ERROR_CODE_");
-                    say(&json!({
-                        "event": "failed", "id": command["id"], "kind": "handoff_failed", "reason": reason,
-                        "message": told.error_message,
-                    }));
-                }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    async fn context(&self, link: Link, accept: Delivered) -> Result<Option<Vec<v1::ContextSection>>, NotTaken> {
+        match self.manners.wrong {
+            Some(Wrong::PoisonsAccepts) => Err(NotTaken::Poison("nothing was asked here".to_owned())),
+            Some(Wrong::ForgetsProvider) => Ok(None),
+            Some(Wrong::AcksAcceptsEarly) => {
+                let context = context_of_sections(self.context.clone().unwrap_or_default());
+                tokio::spawn(async move {
+                    let _ = link.reply(&accept, MessageType::TaskContextTransfer, &context).await;
+                });
+                Err(NotTaken::TooLate("told to ack early".to_owned()))
+            }
+            _ => Ok(self.context.clone()),
+        }
+    }
+}
+
+/// The sections of a command, each as JSON.
+fn sections(of: &Value) -> Vec<v1::ContextSection> {
+    let sections = of.as_object().cloned().unwrap_or_default();
+    context_of(sections.iter().map(|(name, value)| (name.as_str(), value.to_string()))).sections
+}
+
+/// What came of a loan, as JSON.
+fn json_of(result: prost_types::Struct) -> Value {
+    let entries = result.fields.into_iter().map(|(name, value)| (name, json_of_value(value)));
+    Value::Object(entries.collect())
+}
+
+fn json_of_value(value: prost_types::Value) -> Value {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::NumberValue(number)) => json!(number),
+        Some(Kind::StringValue(text)) => json!(text),
+        Some(Kind::BoolValue(flag)) => json!(flag),
+        Some(Kind::StructValue(inner)) => json_of(inner),
+        Some(Kind::ListValue(list)) => Value::Array(list.values.into_iter().map(json_of_value).collect()),
+    }
+}
+
+/// Whom a command hands a task to, which one, and with what request.
+fn request_of(command: &Value) -> (String, About, v1::HandoffRequest) {
+    let text = |name: &str| command[name].as_str().unwrap_or_default().to_owned();
+    let request = v1::HandoffRequest { task_type: text("task_type"), ..Default::default() };
+    (text("to"), About::task(&text("task_id"), command["epoch"].as_u64().unwrap_or_default()), request)
+}
+
+/// The command has failed so.
+fn not_handed_over(command: &Value, error: &HandOverError, wrong: Option<Wrong>) {
+    match error {
+        HandOverError::Client(error) => failed(command, error, wrong),
+        HandOverError::Failed { reason, message, .. } => {
+            let account = json!({"kind": "handoff_failed", "reason": reason, "message": message});
+            failed_as(command, account, wrong);
+        }
+        HandOverError::Superseded => {
+            failed_as(command, json!({"kind": "other", "message": error.to_string()}), wrong);
+        }
     }
 }
 
@@ -174,7 +228,8 @@ impl Agent {
         let manners = Manners::new(wrong);
         let (stop, stopped) = (CancellationToken::new(), CancellationToken::new());
         let serving = {
-            let (link, mail, stop) = (link.clone(), Mail(Arc::clone(&manners)), stop.clone());
+            let context = command.get("context").map(sections);
+            let (link, mail, stop) = (link.clone(), Mail { manners: Arc::clone(&manners), context }, stop.clone());
             async move { link.serve(mail, stop).await }
         };
         let has_stopped = stopped.clone();
@@ -202,7 +257,10 @@ impl Agent {
     pub fn send(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
         tokio::spawn(async move {
-            let text = command["text"].as_str().unwrap_or_default().to_owned();
+            let text = match command["bytes"].as_u64() {
+                Some(bytes) => "x".repeat(usize::try_from(bytes).unwrap_or_default()),
+                None => command["text"].as_str().unwrap_or_default().to_owned(),
+            };
             let info = v1::Info { text, ..Default::default() };
             let to = command["to"].as_str().unwrap_or_default();
             let sent = match wrong {
@@ -217,20 +275,71 @@ impl Agent {
     }
 
     pub fn hand_over(&self, command: Value) {
-        let (link, manners) = (self.link.clone(), Arc::clone(&self.manners));
+        let (link, wrong) = (self.link.clone(), self.manners.wrong);
         tokio::spawn(async move {
-            let text = |name: &str| command[name].as_str().unwrap_or_default().to_owned();
-            let sections = command["context"].as_object().cloned().unwrap_or_default();
-            let context = context_of(sections.iter().map(|(name, value)| (name.as_str(), value.to_string())));
-            let request = v1::HandoffRequest { task_type: text("task_type"), ..Default::default() };
-            let about = About::task(&text("task_id"), command["epoch"].as_u64().unwrap_or_default());
-            // Known before it is sent: the answer may be quicker than the receipt.
-            let envelope = link.composer().compose(&text("to"), MessageType::HandoffRequest, &about, &request);
-            manners.asked().insert(envelope.message_id.clone(), (command.clone(), context));
-            let bytes = prost::Message::encode_to_vec(&envelope);
-            if let Err(error) = link.send_bytes(bytes.into()).await {
-                manners.asked().remove(&envelope.message_id);
-                failed(&command, &error, manners.wrong);
+            let (to, about, request) = request_of(&command);
+            match link.hand_over(&to, &about, &request, sections(&command["context"])).await {
+                Ok(handed) => done(&command, json!({"owner_id": handed.owner_id, "epoch": handed.epoch})),
+                Err(error) => not_handed_over(&command, &error, wrong),
+            }
+        });
+    }
+
+    pub fn resume(&self, command: Value) {
+        let (link, wrong) = (self.link.clone(), self.manners.wrong);
+        if wrong == Some(Wrong::CannotResume) {
+            failed_as(&command, json!({"kind": "other", "message": "nothing was asked here"}), wrong);
+            return;
+        }
+        tokio::spawn(async move {
+            let handoff_id = command["handoff_id"].as_str().unwrap_or_default();
+            match link.resume_hand_over(handoff_id, sections(&command["context"])).await {
+                Ok(handed) => done(&command, json!({"owner_id": handed.owner_id, "epoch": handed.epoch})),
+                Err(error) => not_handed_over(&command, &error, wrong),
+            }
+        });
+    }
+
+    pub fn delegate(&self, command: Value) {
+        let (link, wrong) = (self.link.clone(), self.manners.wrong);
+        tokio::spawn(async move {
+            let (to, about, mut request) = request_of(&command);
+            let sections = sections(&command["context"]);
+            if wrong == Some(Wrong::EndsLoansEarly) {
+                request.mode = v1::HandoffMode::Delegate.into();
+                match link.hand_over(&to, &about, &request, sections).await {
+                    Ok(handed) => done(&command, json!({"epoch": handed.epoch, "status": "", "result": {}})),
+                    Err(error) => not_handed_over(&command, &error, wrong),
+                }
+                return;
+            }
+            match link.delegate(&to, &about, &request, sections).await {
+                Ok(returned) => {
+                    let status = returned.status.as_str_name().trim_start_matches("TASK_STATUS_");
+                    let result = json_of(returned.result.unwrap_or_default());
+                    done(&command, json!({"epoch": returned.epoch, "status": status, "result": result}));
+                }
+                Err(error) => not_handed_over(&command, &error, wrong),
+            }
+        });
+    }
+
+    pub fn owned_tasks(&self, command: Value) {
+        let (link, wrong) = (self.link.clone(), self.manners.wrong);
+        tokio::spawn(async move {
+            let tasks = match wrong {
+                Some(Wrong::ListsOnePage) => wrong::first_page(&link).await,
+                _ => link.owned_tasks().await.map(|tasks| {
+                    let tasks = tasks.into_iter().map(|task| (task.task_id, task.epoch, task.open_handoff_id));
+                    tasks.collect::<Vec<_>>()
+                }),
+            };
+            match tasks {
+                Ok(tasks) => {
+                    let item = |(task_id, epoch, handoff_id)| json!({"task_id": task_id, "epoch": epoch, "handoff_id": handoff_id});
+                    done(&command, json!({"tasks": tasks.into_iter().map(item).collect::<Vec<_>>()}));
+                }
+                Err(error) => failed(&command, &error, wrong),
             }
         });
     }

@@ -46,6 +46,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             (Some("release"), Some(agent)) => agent.release(&command),
             (Some("send"), Some(agent)) => agent.send(command),
             (Some("hand_over"), Some(agent)) => agent.hand_over(command),
+            (Some("resume"), Some(agent)) => agent.resume(command),
+            (Some("delegate"), Some(agent)) => agent.delegate(command),
+            (Some("owned_tasks"), Some(agent)) => agent.owned_tasks(command),
             (Some("close"), Some(agent)) => agent.close(command),
             (other, _) => return Err(format!("a command that cannot be: {other:?}").into()),
         }
@@ -101,9 +104,14 @@ fn done(command: &Value, mut facts: Value) {
 
 /// The command has failed.
 fn failed(command: &Value, error: &ClientError, wrong: Option<Wrong>) {
-    let mut event = account(error);
+    failed_as(command, account(error), wrong);
+}
+
+/// The command has failed, in the protocol's words.
+fn failed_as(command: &Value, account: Value, wrong: Option<Wrong>) {
+    let mut event = account;
     if wrong == Some(Wrong::UntypedErrors) {
-        event = json!({"kind": "other", "message": error.to_string()});
+        event = json!({"kind": "other", "message": event["message"]});
     }
     event["event"] = "failed".into();
     event["id"] = command["id"].clone();

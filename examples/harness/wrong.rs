@@ -49,6 +49,24 @@ pub(super) enum Wrong {
     EndsInSilence,
     /// One delivery at a time, whatever was asked for.
     GivesNoCredit,
+    /// The context provider is not asked.
+    ForgetsProvider,
+    /// An accept that this process did not ask for is poison.
+    PoisonsAccepts,
+    /// An accept is acked before the context has its receipt.
+    AcksAcceptsEarly,
+    /// Only what this process asked for has an end.
+    CannotResume,
+    /// A context whose offer this process did not accept is poison.
+    PoisonsContexts,
+    /// A step that an earlier process has made is a failure.
+    FailsRepeats,
+    /// Of the tasks there is one page.
+    ListsOnePage,
+    /// A loan is over when the task has gone.
+    EndsLoansEarly,
+    /// What is too large is sent, and counts as sent.
+    SendsTooLarge,
 }
 
 #[derive(Parser)]
@@ -60,6 +78,14 @@ struct Arguments {
 
 pub(super) fn from_arguments() -> Result<Option<Wrong>, clap::Error> {
     Arguments::try_parse().map(|arguments| arguments.wrong)
+}
+
+/// The tasks on the first page: id, epoch and open handoff.
+pub(super) async fn first_page(link: &Link) -> Result<Vec<(String, u64, String)>, ClientError> {
+    let client = link.live().await?.client.clone();
+    let request = v1::ListTasksRequest { owner_id: link.id().to_string(), ..Default::default() };
+    let page = client.answer(client.tasks().list_tasks(request).await)?;
+    Ok(page.tasks.into_iter().map(|task| (task.task_id, task.epoch, task.open_handoff_id)).collect())
 }
 
 impl Wrong {
@@ -88,6 +114,11 @@ impl Wrong {
             Self::CountsUnsent => {
                 done(command, json!({"message_id": "unknown"}));
                 link.send(to, MessageType::Info, &about, info).await
+            }
+            Self::SendsTooLarge => {
+                done(command, json!({"message_id": "unknown"}));
+                let bytes = composer.encode(to, MessageType::Info, &about, info);
+                link.live().await?.session.send(bytes).await
             }
             Self::BelievesReceipts => match link.send(to, MessageType::Info, &about, info).await {
                 Err(ClientError::Unverified { .. }) => Ok(v1::Receipt::default()),

@@ -238,9 +238,8 @@ async fn send<M: Message + Name>(
     payload: &M,
     output: &Output,
 ) -> Result<(), Failure> {
-    let request = v1::SendRequest { envelope: composer.encode(to, kind, about, payload) };
-    let answer = client.answer(client.messages().send(request).await)?;
-    output.one(&answer.receipt.unwrap_or_default(), |receipt| {
+    let receipt = client.send(composer.encode(to, kind, about, payload)).await?;
+    output.one(&receipt, |receipt| {
         vec![
             ("handoff", receipt.handoff_id.clone()),
             ("state", output::short(receipt.handoff_state().as_str_name(), "HANDOFF_STATE_")),

@@ -3,17 +3,18 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use prost::Message as _;
 
-use super::{About, Client, ClientError, Composer, Identity, Session, Trust, compose};
+use super::{About, Client, ClientError, Composer, Identity, Session, Trust, compose, limits};
 use crate::{
     codes::Refusal as _,
     envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey},
     ids::{AgentId, IdSource, KeyId},
     proto::v1::{self, MessageType},
-    time::{Clock, Timestamp},
+    time::{Clock, Moment, Timestamp},
 };
 
 /// An agent that is connected.
@@ -23,9 +24,68 @@ pub struct Agent {
     /// The session.
     pub session: Session,
     composer: Composer,
-    known_keys: Mutex<HashMap<(AgentId, KeyId), PublicKey>>,
+    /// The client with a later token than that of `client`, once there is one.
+    renewed: Mutex<Option<Client>>,
+    known_keys: Mutex<HashMap<AgentId, KnownKeys>>,
     verifier: Mutex<Verifier>,
     trust: Trust,
+}
+
+/// How long an agent's keys are believed before the directory is asked again, and so how late a revocation is noticed.
+const KEYS_BELIEVED: Duration = Duration::from_secs(60);
+/// From this many agents on, those whose keys are not believed any more are forgotten.
+const AGENTS_KNOWN_MAX: usize = 1024;
+
+/// The keys of one agent as the directory had them.
+#[derive(Debug)]
+struct KnownKeys {
+    asked_at: Moment,
+    keys: HashMap<KeyId, KnownKey>,
+}
+
+/// A key, and when it is good.
+#[derive(Debug, Clone)]
+struct KnownKey {
+    public: PublicKey,
+    is_revoked: bool,
+    not_before: Option<prost_types::Timestamp>,
+    not_after: Option<prost_types::Timestamp>,
+}
+
+impl KnownKeys {
+    /// Those of the card that parse and are trusted.
+    fn of_card(agent: &AgentId, card: &v1::AgentCard, trust: &Trust, now: Timestamp) -> Self {
+        let trusted = card.keys.iter().filter(|key| trust.accepts(agent, key, now));
+        let keys = trusted.filter_map(|key| Some((KeyId::parse(&key.key_id).ok()?, KnownKey::of(key)?)));
+        Self { asked_at: Moment::now(), keys: keys.collect() }
+    }
+
+    /// Whether they may be believed for a signature by this key, without asking again.
+    fn are_good_for(&self, key_id: &KeyId, now: Moment) -> bool {
+        self.keys.contains_key(key_id) && now.since(self.asked_at) < KEYS_BELIEVED
+    }
+}
+
+impl KnownKey {
+    fn of(key: &v1::AgentKey) -> Option<Self> {
+        Some(Self {
+            public: PublicKey::parse(&key.public_key).ok()?,
+            is_revoked: key.revoke_time.is_some(),
+            not_before: key.not_before_time,
+            not_after: key.not_after_time,
+        })
+    }
+
+    /// Whether it is good for what was signed at this time. A revoked key never is, also not for what was signed before: who
+    /// stole it can write any time.
+    fn is_good_at(&self, time: Timestamp) -> bool {
+        let (seconds, nanos) = time.to_parts();
+        let time = (seconds, nanos);
+        let order = |bound: prost_types::Timestamp| (bound.seconds, bound.nanos);
+        !self.is_revoked
+            && self.not_before.is_none_or(|from| order(from) <= time)
+            && self.not_after.is_none_or(|until| time < order(until))
+    }
 }
 
 /// A delivery whose envelope was verified with its sender's key.
@@ -85,6 +145,7 @@ impl Agent {
             client,
             session,
             composer,
+            renewed: Mutex::default(),
             known_keys: Mutex::default(),
             verifier: Mutex::default(),
             trust: Trust::default(),
@@ -102,7 +163,28 @@ impl Agent {
         &self.composer.identity.agent
     }
 
+    /// Makes a call: again with a new token, where the time of the present one is over.
+    pub(super) async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        let renewed = self.renewed.lock().expect("no holder panics").clone();
+        match call(renewed.unwrap_or_else(|| self.client.clone())).await {
+            Err(error) if error.reason() == Some("TOKEN_INVALID") && !self.client.is_certified => {
+                let client = self.client.with_token(&self.client.prove(&self.composer.identity).await?)?;
+                *self.renewed.lock().expect("no holder panics") = Some(client.clone());
+                call(client).await
+            }
+            answered => answered,
+        }
+    }
+
     /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// As [`Session::send`]; `PAYLOAD_TOO_LARGE` for a payload over 1,048,576 bytes and `FIELD_INVALID` for a field out of its
+    /// bounds, before anything is sent.
     pub async fn send<M: prost::Message + prost::Name>(
         &self,
         to: &str,
@@ -110,7 +192,9 @@ impl Agent {
         about: &About,
         payload: &M,
     ) -> Result<v1::Receipt, ClientError> {
-        self.session.send(self.composer.encode(to, kind, about, payload)).await
+        let envelope = self.composer.encode(to, kind, about, payload);
+        limits::check_envelope(&envelope)?;
+        self.session.send(envelope).await
     }
 
     /// Asks somebody to take a task.
@@ -180,9 +264,13 @@ impl Agent {
 
     async fn verify(&self, delivery: &v1::Delivery, envelope: &v1::Envelope) -> Result<(), ClientError> {
         self.learn_keys(&envelope.sender_id, &envelope.key_id).await?;
-        let keys = KnownKeys(&self.known_keys);
+        let keys = Ring(&self.known_keys);
         let parsed = UnverifiedEnvelope::parse(delivery.envelope.clone());
-        let signed = parsed.and_then(|parsed| parsed.with_key(&keys, self.composer.clock.now(), false));
+        // A key must be good when it signed, by the sender's clock, which the broker has compared with its own.
+        let signed = parsed.and_then(|parsed| {
+            let signed_at = parsed.header().timestamp;
+            parsed.with_key(&keys, signed_at, false)
+        });
         let verified = signed.and_then(|signed| signed.verify(&mut self.verifier.lock().expect("no holder panics")));
         verified.map(drop).map_err(|error| ClientError::Unverified {
             reason: error.code().name(),
@@ -192,29 +280,74 @@ impl Agent {
 
     async fn learn_keys(&self, agent_id: &str, key_id: &str) -> Result<(), ClientError> {
         let (Ok(agent), Ok(key_id)) = (AgentId::parse(agent_id), KeyId::parse(key_id)) else { return Ok(()) };
-        if self.known_keys.lock().expect("no holder panics").contains_key(&(agent.clone(), key_id)) {
+        let is_good = |known: &KnownKeys| known.are_good_for(&key_id, Moment::now());
+        if self.known_keys.lock().expect("no holder panics").get(&agent).is_some_and(is_good) {
             return Ok(());
         }
         let request = v1::GetAgentRequest { agent_id: agent_id.to_owned() };
-        let found = self.client.answer(self.client.agents().get_agent(request).await)?;
-        let card = found.agent.and_then(|agent| agent.card).unwrap_or_default();
-        let mut known = self.known_keys.lock().expect("no holder panics");
-        let now = self.composer.clock.now();
-        let is_good = |key: &&v1::AgentKey| key.revoke_time.is_none() && self.trust.accepts(&agent, key, now);
-        for key in card.keys.iter().filter(is_good) {
-            if let (Ok(id), Ok(public)) = (KeyId::parse(&key.key_id), PublicKey::parse(&key.public_key)) {
-                known.insert((agent.clone(), id), public);
-            }
+        let found = self.call(|client| {
+            let request = request.clone();
+            async move { client.answer(client.agents().get_agent(request).await) }
+        });
+        let card = found.await?.agent.and_then(|agent| agent.card).unwrap_or_default();
+        let known = KnownKeys::of_card(&agent, &card, &self.trust, self.composer.clock.now());
+        let mut all = self.known_keys.lock().expect("no holder panics");
+        if all.len() >= AGENTS_KNOWN_MAX {
+            all.retain(|_, other| other.asked_at.elapsed() < KEYS_BELIEVED);
         }
+        all.insert(agent, known);
         Ok(())
     }
 }
 
-struct KnownKeys<'a>(&'a Mutex<HashMap<(AgentId, KeyId), PublicKey>>);
+/// Keys that are good at the time of the signature.
+struct Ring<'a>(&'a Mutex<HashMap<AgentId, KnownKeys>>);
 
-impl KeyRing for KnownKeys<'_> {
-    fn key(&self, agent: &AgentId, key_id: &KeyId, _now: Timestamp) -> Result<PublicKey, KeyRingError> {
+impl KeyRing for Ring<'_> {
+    fn key(&self, agent: &AgentId, key_id: &KeyId, signed_at: Timestamp) -> Result<PublicKey, KeyRingError> {
         let known = self.0.lock().expect("no holder panics");
-        known.get(&(agent.clone(), key_id.clone())).cloned().ok_or(KeyRingError::Unknown)
+        let key = known.get(agent).and_then(|known| known.keys.get(key_id)).ok_or(KeyRingError::Unknown)?;
+        match key.is_good_at(signed_at) {
+            true => Ok(key.public.clone()),
+            false => Err(KeyRingError::NotValid),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{envelope::keys::PrivateKey, ids::SystemIds};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_parts(seconds, 0).unwrap()
+    }
+
+    fn known(change: impl FnOnce(&mut v1::AgentKey)) -> (KnownKeys, KeyId) {
+        let public_key = PrivateKey::generate(&SystemIds).public().as_bytes().to_vec().into();
+        let mut key = v1::AgentKey { key_id: "k1".to_owned(), public_key, ..Default::default() };
+        change(&mut key);
+        let card = v1::AgentCard { keys: vec![key], ..Default::default() };
+        let alice = AgentId::parse("alice").unwrap();
+        (KnownKeys::of_card(&alice, &card, &Trust::Broker, at(0)), KeyId::parse("k1").unwrap())
+    }
+
+    #[test]
+    fn keys_are_believed_for_a_minute() {
+        let (known, key_id) = known(|_| {});
+        let asked_at = known.asked_at;
+        assert!(known.are_good_for(&key_id, asked_at.plus(Duration::from_secs(59))));
+        assert!(!known.are_good_for(&key_id, asked_at.plus(Duration::from_secs(60))), "a revocation is noticed now");
+        assert!(!known.are_good_for(&KeyId::parse("k2").unwrap(), asked_at), "a key that was not there");
+    }
+
+    #[test]
+    fn a_key_is_good_in_its_time_and_never_once_revoked() {
+        let time = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        let is_good = |known: &(KnownKeys, KeyId), seconds| known.0.keys[&known.1].is_good_at(at(seconds));
+        let bounded = known(|key| (key.not_before_time, key.not_after_time) = (time(10), time(20)));
+        assert_eq!([9, 10, 19, 20].map(|seconds| is_good(&bounded, seconds)), [false, true, true, false]);
+        let revoked = known(|key| key.revoke_time = time(15));
+        assert_eq!([0, 14, 16].map(|seconds| is_good(&revoked, seconds)), [false; 3]);
     }
 }

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, error::Error, fmt, io, path::PathBuf, time::Dur
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::codes::{Category, ErrorCode, Refusal};
+
 /// Why a call did not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -57,7 +59,7 @@ pub enum ClientError {
         /// Why.
         problem: String,
     },
-    /// The broker refused.
+    /// The broker refused, or would refuse what is over the limits of the schema: that is not sent at all.
     #[error("{0}")]
     Refused(Box<Refused>),
     /// What came back is not what it must be.
@@ -76,7 +78,7 @@ pub enum ClientError {
     SessionEnded(String),
 }
 
-/// A refusal by the broker.
+/// A refusal by the broker, or in its words by this client, before anything was sent.
 #[derive(Debug, Clone)]
 pub struct Refused {
     /// The gRPC code.
@@ -109,6 +111,12 @@ impl fmt::Display for Refused {
             write!(formatter, "\n  try again in {wait:?}")?;
         }
         Ok(())
+    }
+}
+
+impl From<Refused> for ClientError {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(Box::new(refused))
     }
 }
 
@@ -179,6 +187,28 @@ impl ClientError {
 }
 
 impl Refused {
+    /// What the broker would say to this.
+    pub(super) fn before_sending(error: &impl Refusal) -> Self {
+        let violation = |violation: &crate::codes::FieldViolation| (violation.path.clone(), violation.problem.clone());
+        Self {
+            metadata: error.metadata().into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            violations: error.violations().iter().map(violation).collect(),
+            ..Self::of_client(error.code(), error.to_string())
+        }
+    }
+
+    /// A refusal for this reason, in these words.
+    pub(super) fn of_client(code: ErrorCode, message: String) -> Self {
+        Self {
+            code: grpc_code(code.category()),
+            reason: code.name().to_owned(),
+            message,
+            metadata: BTreeMap::new(),
+            violations: Vec::new(),
+            retry_after: None,
+        }
+    }
+
     fn of(status: &Status, details: &ErrorDetails) -> Self {
         let info = details.error_info();
         let violations = details.bad_request().map(|bad| bad.field_violations.clone()).unwrap_or_default();
@@ -190,6 +220,22 @@ impl Refused {
             violations: violations.into_iter().map(|violation| (violation.field, violation.description)).collect(),
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
         }
+    }
+}
+
+const fn grpc_code(category: Category) -> Code {
+    match category {
+        Category::InvalidArgument => Code::InvalidArgument,
+        Category::Unauthenticated => Code::Unauthenticated,
+        Category::PermissionDenied => Code::PermissionDenied,
+        Category::NotFound => Code::NotFound,
+        Category::AlreadyExists => Code::AlreadyExists,
+        Category::FailedPrecondition => Code::FailedPrecondition,
+        Category::Aborted => Code::Aborted,
+        Category::ResourceExhausted => Code::ResourceExhausted,
+        Category::Unavailable => Code::Unavailable,
+        Category::Unimplemented => Code::Unimplemented,
+        Category::Internal | Category::NotificationOnly => Code::Internal,
     }
 }
 

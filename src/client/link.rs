@@ -5,9 +5,11 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::sync::watch;
 
-use super::{About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust, compose};
+use super::{
+    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust, limits, waiting::Waiting,
+};
 use crate::{
-    ids::IdSource,
+    ids::{AgentId, IdSource},
     proto::v1::{self, MessageType},
     time::{Clock, Moment},
 };
@@ -18,6 +20,8 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_secs(5);
 /// How long to wait before trying again where the broker does not say.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// How long it may take to connect, to prove the identity and to open a session.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How an agent stays connected, and how it serves.
 #[derive(Debug, Clone)]
@@ -44,6 +48,8 @@ pub struct Link {
 
 pub(super) struct Inner {
     pub(super) options: LinkOptions,
+    /// The calls that wait for mail.
+    pub(super) waiting: Arc<Waiting>,
     composer: Composer,
     present: watch::Sender<Present>,
 }
@@ -67,9 +73,14 @@ impl Link {
     ) -> Result<Self, ClientError> {
         let composer = Composer { identity: options.identity.clone(), clock, ids };
         let (present, _) = watch::channel(Present::Away);
-        let link = Self { inner: Arc::new(Inner { options, composer, present }) };
+        let link = Self { inner: Arc::new(Inner { options, waiting: Arc::default(), composer, present }) };
         link.open().await?;
         Ok(link)
+    }
+
+    /// The agent's id.
+    pub fn id(&self) -> &AgentId {
+        &self.inner.composer.identity.agent
     }
 
     /// What the agent's messages are made by.
@@ -96,7 +107,39 @@ impl Link {
         }
     }
 
+    /// Waits until there will be no further session: why.
+    pub(super) async fn ended(&self) -> String {
+        let mut present = self.inner.present.subscribe();
+        match present.wait_for(|present| matches!(present, Present::Over(_))).await.as_deref() {
+            Ok(Present::Over(why)) => why.clone(),
+            Ok(Present::Live(_) | Present::Away) | Err(_) => "the agent has ended".to_owned(),
+        }
+    }
+
+    /// Makes a call that changes nothing until it is answered: over as many sessions as that takes.
+    pub(super) async fn ask<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, ClientError>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        loop {
+            let agent = self.live().await?;
+            match agent.call(&call).await {
+                Err(error) if error.is_passing() => {
+                    tokio::time::sleep(error.retry_after().unwrap_or(RETRY_AFTER)).await;
+                }
+                answered => return answered,
+            }
+        }
+    }
+
     /// Signs and sends a message, and waits for its receipt: over as many sessions as that takes, the same bytes again.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] where the broker refuses it for another reason than being unavailable, and before anything
+    /// is sent where it is over the limits of the schema: a payload over 1,048,576 bytes is `PAYLOAD_TOO_LARGE`, a field
+    /// out of its bounds `FIELD_INVALID`. [`ClientError::SessionEnded`] where the agent has ended;
+    /// [`ClientError::Unverified`] for a receipt that is not the broker's.
     pub async fn send<M: prost::Message + prost::Name>(
         &self,
         to: &str,
@@ -108,7 +151,12 @@ impl Link {
     }
 
     /// The same with an envelope that is signed already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
     pub async fn send_bytes(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
+        limits::check_envelope(&envelope)?;
         loop {
             let agent = self.live().await?;
             match agent.session.send(envelope.clone()).await {
@@ -122,6 +170,10 @@ impl Link {
     }
 
     /// Answers a message: to its sender, about the same handoff.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::send`].
     pub async fn reply<M: prost::Message + prost::Name>(
         &self,
         to: &Delivered,
@@ -129,11 +181,6 @@ impl Link {
         payload: &M,
     ) -> Result<v1::Receipt, ClientError> {
         self.send(&to.envelope.sender_id, kind, &to.about(), payload).await
-    }
-
-    /// Takes a context over; its digest was checked with its signature.
-    pub async fn complete(&self, context: &Delivered) -> Result<v1::Receipt, ClientError> {
-        self.reply(context, MessageType::HandoffComplete, &compose::completion_of(&context.payload())).await
     }
 
     /// This session is over.
@@ -153,6 +200,14 @@ impl Link {
     }
 
     async fn open(&self) -> Result<Arc<Agent>, ClientError> {
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, self.open_session()).await;
+        opened.unwrap_or_else(|_| {
+            let (server, problem) = (self.inner.options.broker.server.clone(), "no session in time".to_owned());
+            Err(ClientError::Unreachable { server, problem })
+        })
+    }
+
+    async fn open_session(&self) -> Result<Arc<Agent>, ClientError> {
         let LinkOptions { broker, identity, credit, trust, .. } = &self.inner.options;
         let client = Client::connect(broker).await?;
         let Composer { clock, ids, .. } = &self.inner.composer;

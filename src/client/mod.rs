@@ -6,11 +6,14 @@
 mod agent;
 mod compose;
 mod error;
+mod handoffs;
+mod limits;
 mod link;
 mod pipeline;
 mod serve;
 mod session;
 mod trust;
+mod waiting;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -24,6 +27,7 @@ use tonic::{
 pub use agent::{Agent, Delivered};
 pub use compose::{About, Composer, context_of, context_of_sections};
 pub use error::{ClientError, Refused};
+pub use handoffs::{HandOverError, HandedOver, OwnedTask, Rejection, Returned};
 pub use link::{Link, LinkOptions};
 pub use pipeline::Pipeline;
 pub use serve::{Handler, NotTaken};
@@ -41,6 +45,10 @@ use crate::{
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection may be without a word before it is asked for one, by a ping of HTTP/2.
+const PING_AFTER: Duration = Duration::from_secs(20);
+/// How long the answer to a ping may take before the connection, and what is under way on it, is given up.
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a broker is, and as whom to call it.
 #[derive(Debug, Clone, Default)]
@@ -151,7 +159,8 @@ impl Client {
         };
         let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(Duration::from_secs(30))
+            .http2_keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
             .tcp_nodelay(true);
         let channel = endpoint.connect().await.map_err(|source| ClientError::connecting(&server, &source))?;
         let is_certified = options.certificate.is_some();
@@ -186,7 +195,20 @@ impl Client {
         answer.map(tonic::Response::into_inner).map_err(|status| ClientError::of(&self.server, &status))
     }
 
-    /// Sending and receiving.
+    /// Sends one envelope by a call of its own, without a session. Returns the broker's receipt; its signature is not
+    /// checked, for without a session nothing says which key is the broker's.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] where the broker refuses it, and before anything is sent where it is over the limits of the
+    /// schema: a payload over 1,048,576 bytes is `PAYLOAD_TOO_LARGE`, a field out of its bounds `FIELD_INVALID`.
+    pub async fn send(&self, envelope: bytes::Bytes) -> Result<v1::Receipt, ClientError> {
+        limits::check_envelope(&envelope)?;
+        let answer = self.answer(self.messages().send(v1::SendRequest { envelope }).await)?;
+        answer.receipt.ok_or_else(|| ClientError::Answer("there is no receipt in it".to_owned()))
+    }
+
+    /// Sending and receiving, without the checks of [`Self::send`].
     pub fn messages(&self) -> BrokerServiceClient<Authorized> {
         BrokerServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)

@@ -8,10 +8,10 @@ use std::{
 
 use prost::Message as _;
 use tokio::{task::JoinSet, time};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::{Agent, ClientError, Delivered, Link, link::Backoff};
-use crate::proto::v1::{self, NackCause};
+use crate::proto::v1::{self, MessageType, NackCause};
 
 /// Messages that were handled and could not be acked, and are remembered until they come again.
 const RETURNING_MAX: usize = 4096;
@@ -24,7 +24,26 @@ const REASON_TEXT_MAX: usize = 4096;
 pub trait Handler: Send + Sync + 'static {
     /// Handles one message, whose signature was checked. `Ok`: it is acked. It may come again, with a higher
     /// `delivery.attempt`, after a crash.
+    ///
+    /// All mail comes here but that for which a call waits ([`Link::hand_over`], [`Link::resume_hand_over`],
+    /// [`Link::delegate`]), and every `HandoffAccept`. Nothing is kept between two messages, and so it does not matter which
+    /// process of the agent had the one before: a `HandoffRequest` is answered by [`Link::accept`] or [`Link::reject`], and a
+    /// `TaskContextTransfer` by [`Link::complete`], also where an earlier process has accepted.
     fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
+
+    /// The context provider: gives the context for an accept that no call of this process waits for, because an earlier one
+    /// asked. `accept` has the handoff, the task, the candidate (its sender) and in its payload the sections that are
+    /// wanted. What is given is sent, those sections or all, and the accept acked after the broker's receipt; nothing
+    /// is sent twice. `None`, the default: there is no provider, and the accept comes again every 2 s until
+    /// [`Link::resume_hand_over`] is called or the handoff has ended.
+    fn context(
+        &self,
+        link: Link,
+        accept: Delivered,
+    ) -> impl Future<Output = Result<Option<Vec<v1::ContextSection>>, NotTaken>> + Send {
+        let _ = (link, accept);
+        std::future::ready(Ok(None))
+    }
 }
 
 /// Why a message is not taken.
@@ -36,6 +55,9 @@ pub enum NotTaken {
     /// It comes again after this time.
     #[error("{1}")]
     Later(Duration, String),
+    /// It waits for something that this process does not do yet: it comes again after this time, as often as that takes.
+    #[error("{1}")]
+    GivenBack(Duration, String),
     /// It can never be taken: it becomes a dead letter.
     #[error("{0}")]
     Poison(String),
@@ -190,7 +212,8 @@ impl<H: Handler> Serving<H> {
     async fn work(self: Arc<Self>, key: Key, delivered: Delivered) {
         let handler = Arc::clone(&self.handler);
         let link = self.link.clone();
-        let mut task = tokio::spawn(async move { handler.handle(link, delivered).await });
+        // Ends with this: where serving is dropped no handler goes on without it.
+        let mut task = AbortOnDropHandle::new(tokio::spawn(async move { give(&*handler, link, delivered).await }));
         let timeout = self.link.inner.options.handler_timeout.unwrap_or(Duration::MAX);
         let extending = self.extend(&key);
         let verdict = tokio::select! {
@@ -227,6 +250,7 @@ impl<H: Handler> Serving<H> {
             Err(NotTaken::TooLate(problem)) => (None, None, problem),
             Err(NotTaken::Failure(problem)) => (Some(NackCause::Failure), None, problem),
             Err(NotTaken::Later(wait, problem)) => (Some(NackCause::Failure), Some(wait), problem),
+            Err(NotTaken::GivenBack(wait, problem)) => (Some(NackCause::Shutdown), Some(wait), problem),
             Err(NotTaken::Poison(problem)) => (Some(NackCause::Poison), None, problem),
         };
         if !problem.is_empty() {
@@ -296,6 +320,20 @@ impl Book {
         if self.returning.len() > RETURNING_MAX {
             self.returning.pop_front();
         }
+    }
+}
+
+/// Gives a message to the call that waits for it, to the provider, or to the handler.
+async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
+    if let Some(verdict) = link.inner.waiting.given_to_call(&delivered).await {
+        return verdict;
+    }
+    if delivered.kind() != MessageType::HandoffAccept {
+        return handler.handle(link, delivered).await;
+    }
+    match handler.context(link.clone(), delivered.clone()).await? {
+        Some(sections) => link.send_provided(&delivered, sections).await,
+        None => link.take_unclaimed(&delivered).await,
     }
 }
 

@@ -15,9 +15,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::Streaming;
 
-use super::{Client, ClientError};
+use super::{Client, ClientError, error::Refused, limits};
 use crate::{
-    envelope::{Claim, Verifier, keys::PublicKey, signing},
+    codes::ErrorCode,
+    envelope::{Claim, FRAME_BYTES_MAX, Verifier, keys::PublicKey, signing},
     proto::v1::{self, acknowledgement::Outcome, connect_request::Request, connect_response::Response},
 };
 
@@ -81,7 +82,14 @@ impl Session {
         })
     }
 
-    /// Sends an envelope; returns the broker's receipt, its signature checked.
+    /// Sends an envelope as it is; returns the broker's receipt, its signature checked. What is in it is for the broker to
+    /// refuse; only what would end the connection, a frame over 4,194,304 bytes, is refused here.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`] by the broker; `PAYLOAD_TOO_LARGE` or `FIELD_INVALID` for too large a frame, of which nothing
+    /// is sent; [`ClientError::Unverified`] for a receipt that is not the broker's or of another message;
+    /// [`ClientError::SessionEnded`] where the session ends first, and the message may have been taken.
     pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
         let message_id = v1::Envelope::decode(envelope.clone()).map(|envelope| envelope.message_id).unwrap_or_default();
         match self.ask(Request::Envelope(envelope)).await? {
@@ -130,8 +138,9 @@ impl Session {
 
     /// Says how the agent is, now and at every heartbeat from now on.
     pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
-        self.heartbeat.lock().expect("no holder panics").clone_from(&heartbeat);
-        self.ask(Request::Heartbeat(heartbeat)).await.map(drop)
+        self.ask(Request::Heartbeat(heartbeat.clone())).await?;
+        *self.heartbeat.lock().expect("no holder panics") = heartbeat;
+        Ok(())
     }
 
     async fn acknowledge(&self, delivery_id: &str, outcome: Outcome) -> Result<v1::Acknowledged, ClientError> {
@@ -144,6 +153,8 @@ impl Session {
 
     async fn ask(&self, request: Request) -> Answer {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
+        let frame = v1::ConnectRequest { request_id, request: Some(request) };
+        check_frame(&frame)?;
         let (sender, receiver) = oneshot::channel();
         {
             let mut pending = self.pending.lock().expect("no holder panics");
@@ -152,7 +163,6 @@ impl Session {
             }
             pending.answers.insert(request_id, sender);
         }
-        let frame = v1::ConnectRequest { request_id, request: Some(request) };
         if self.frames.send(frame).await.is_err() {
             return Err(ClientError::SessionEnded(self.why_ended()));
         }
@@ -168,6 +178,19 @@ impl Session {
         let pending = self.pending.lock().expect("no holder panics");
         pending.ended.clone().unwrap_or_else(|| "the connection was lost".to_owned())
     }
+}
+
+/// The transport takes no larger frame: it would end the connection, and with it whatever else is under way there.
+fn check_frame(frame: &v1::ConnectRequest) -> Result<(), ClientError> {
+    let bytes = frame.encoded_len();
+    if bytes <= FRAME_BYTES_MAX {
+        return Ok(());
+    }
+    if let Some(Request::Envelope(envelope)) = &frame.request {
+        limits::check_envelope(envelope)?;
+    }
+    let text = format!("the frame has {bytes} bytes, over the limit of {FRAME_BYTES_MAX}");
+    Err(Refused::of_client(ErrorCode::FieldInvalid, text).into())
 }
 
 /// Opens the stream, and takes the first frame.

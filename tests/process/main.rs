@@ -1,6 +1,7 @@
 //! The real thing: broker processes, real TLS, real clients, kill -9.
 
 mod access;
+mod agents;
 mod bench;
 mod broker;
 mod certificates;

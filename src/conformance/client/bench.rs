@@ -129,10 +129,15 @@ impl Bench {
 
     /// The next session that the client opens, and takes deliveries on.
     pub async fn session(&mut self, step: &str) -> Result<Session, Failed> {
+        self.session_within(step, PATIENCE).await
+    }
+
+    /// The same, for what the rules give another time.
+    pub async fn session_within(&mut self, step: &str, patience: Duration) -> Result<Session, Failed> {
         let opened = self.broker.session();
         let exited = self.harness.exited.clone();
-        let mut session =
-            within(opened, &exited).await.map_err(|why| self.failed(step, "session", "a session", why))?;
+        let opened = within_time(patience, opened, &exited).await;
+        let mut session = opened.map_err(|why| self.failed(step, "session", "a session", why))?;
         let gives_credit = |frame: &v1::ConnectRequest| match &frame.request {
             Some(Asked::Credit(credit)) => (credit.max_outstanding > 0).then_some(()),
             _ => None,
@@ -421,12 +426,20 @@ async fn within<T>(
     waiting: impl Future<Output = Option<T>>,
     exited: &tokio_util::sync::CancellationToken,
 ) -> Result<T, String> {
+    within_time(PATIENCE, waiting, exited).await
+}
+
+async fn within_time<T>(
+    patience: Duration,
+    waiting: impl Future<Output = Option<T>>,
+    exited: &tokio_util::sync::CancellationToken,
+) -> Result<T, String> {
     tokio::select! {
         biased;
-        done = tokio::time::timeout(PATIENCE, waiting) => match done {
+        done = tokio::time::timeout(patience, waiting) => match done {
             Ok(Some(done)) => Ok(done),
             Ok(None) => Err("there will be none: it has ended".to_owned()),
-            Err(_) => Err(format!("nothing within {PATIENCE:?}")),
+            Err(_) => Err(format!("nothing within {patience:?}")),
         },
         () = exited.cancelled() => Err("the program has ended".to_owned()),
     }

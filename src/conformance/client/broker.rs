@@ -1,7 +1,7 @@
 //! A broker that does what its script says, and so lies and breaks off as a real one would not.
 //!
-//! Proofs of identity, the directory and the answers that any broker would give it does by itself; envelopes and
-//! deliveries are the case's.
+//! Proofs of identity, the directory, and the handoffs and tasks that the case has set it shows by itself, with the answers
+//! that any broker would give; envelopes and deliveries are the case's.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,6 +37,8 @@ use crate::{
         broker_service_server::{BrokerService, BrokerServiceServer},
         connect_request::Request as Asked,
         connect_response::Response as Said,
+        handoff_service_server::{HandoffService, HandoffServiceServer},
+        task_service_server::{TaskService, TaskServiceServer},
     },
     time::{Clock as _, SystemClock, Timestamp},
 };
@@ -51,6 +53,9 @@ pub(super) const AGENT: &str = "bob";
 pub(super) const KEY_ID: &str = "k1";
 
 const NOT_IN_SCRIPT: Refusal = Refusal::new(Code::Unimplemented, "NOT_SUPPORTED");
+
+/// Most tasks on a page of `ListTasks`, whatever the client asks for: few, so that a case has several pages.
+pub(super) const TASKS_A_PAGE: usize = 2;
 
 type Answer<T> = Result<Response<T>, Status>;
 type Frames = UnboundedReceiverStream<Result<v1::ConnectResponse, Status>>;
@@ -68,6 +73,10 @@ pub(super) struct State {
     pub bad_proofs: Vec<String>,
     /// Calls of any kind.
     pub calls: usize,
+    /// What `GetHandoff` shows, by handoff id.
+    pub handoffs: HashMap<String, v1::Handoff>,
+    /// What `GetTask` and `ListTasks` show, newest first.
+    pub tasks: Vec<v1::Task>,
     challenges: HashSet<Vec<u8>>,
     tokens: HashSet<String>,
 }
@@ -118,6 +127,8 @@ impl Broker {
             .tls_config(ServerTlsConfig::new().identity(tls))
             .map_err(io::Error::other)?
             .add_service(AgentServiceServer::new(service.clone()))
+            .add_service(HandoffServiceServer::new(service.clone()))
+            .add_service(TaskServiceServer::new(service.clone()))
             .add_service(BrokerServiceServer::new(service));
         let mut serving = JoinSet::new();
         serving.spawn(async move {
@@ -228,6 +239,16 @@ impl Scripted {
         state
     }
 
+    /// The call carries a token that is in force.
+    fn check_token<T>(&self, request: &Request<T>) -> Result<(), Status> {
+        let shown = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+        match self.state().tokens.contains(token) {
+            true => Ok(()),
+            false => Err(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID").status()),
+        }
+    }
+
     fn welcome(&self) -> v1::Welcome {
         v1::Welcome {
             session_id: "s".to_owned(),
@@ -323,11 +344,7 @@ impl BrokerService for Scripted {
     type ReceiveStream = UnboundedReceiverStream<Result<v1::ReceiveResponse, Status>>;
 
     async fn connect(&self, request: Request<Streaming<v1::ConnectRequest>>) -> Answer<Frames> {
-        let shown = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
-        let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default().to_owned();
-        if !self.state().tokens.contains(&token) {
-            return Err(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID").status());
-        }
+        self.check_token(&request)?;
         let (out, answers) = mpsc::unbounded_channel();
         let (sender, frames) = mpsc::unbounded_channel();
         let answers_acknowledgements = Arc::new(AtomicBool::new(true));
@@ -348,6 +365,71 @@ impl BrokerService for Scripted {
     }
 
     async fn ack(&self, _: Request<v1::AckRequest>) -> Answer<v1::AckResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+}
+
+#[tonic::async_trait]
+impl HandoffService for Scripted {
+    type WatchHandoffStream = UnboundedReceiverStream<Result<v1::WatchHandoffResponse, Status>>;
+
+    async fn get_handoff(&self, request: Request<v1::GetHandoffRequest>) -> Answer<v1::GetHandoffResponse> {
+        self.check_token(&request)?;
+        let handoff = self.state().handoffs.get(&request.into_inner().handoff_id).cloned();
+        match handoff {
+            Some(_) => Ok(Response::new(v1::GetHandoffResponse { handoff })),
+            None => Err(Refusal::new(Code::NotFound, "HANDOFF_UNKNOWN").status()),
+        }
+    }
+
+    async fn list_handoffs(&self, _: Request<v1::ListHandoffsRequest>) -> Answer<v1::ListHandoffsResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn watch_handoff(&self, _: Request<v1::WatchHandoffRequest>) -> Answer<Self::WatchHandoffStream> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+}
+
+#[tonic::async_trait]
+impl TaskService for Scripted {
+    type WatchTaskStream = UnboundedReceiverStream<Result<v1::WatchTaskResponse, Status>>;
+
+    async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Answer<v1::GetTaskResponse> {
+        self.check_token(&request)?;
+        let task_id = request.into_inner().task_id;
+        let task = self.state().tasks.iter().find(|task| task.task_id == task_id).cloned();
+        match task {
+            Some(_) => Ok(Response::new(v1::GetTaskResponse { task })),
+            None => Err(Refusal::new(Code::NotFound, "TASK_UNKNOWN").status()),
+        }
+    }
+
+    async fn list_tasks(&self, request: Request<v1::ListTasksRequest>) -> Answer<v1::ListTasksResponse> {
+        self.check_token(&request)?;
+        let request = request.into_inner();
+        let from: usize = match request.page_token.as_str() {
+            "" => 0,
+            token => token.parse().map_err(|_| Refusal::new(Code::InvalidArgument, "PAGE_TOKEN_INVALID").status())?,
+        };
+        let is_asked_for = |task: &&v1::Task| {
+            (request.owner_id.is_empty() || request.owner_id == task.owner_id)
+                && (request.statuses.is_empty() || request.statuses.contains(&task.status))
+        };
+        let size = if request.page_size == 0 { TASKS_A_PAGE } else { (request.page_size as usize).min(TASKS_A_PAGE) };
+        let state = self.state();
+        let matching: Vec<&v1::Task> = state.tasks.iter().filter(is_asked_for).collect();
+        let tasks = matching.iter().skip(from).take(size).map(|task| (*task).clone()).collect();
+        let is_last = from + size >= matching.len();
+        let next_page_token = if is_last { String::new() } else { (from + size).to_string() };
+        Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token }))
+    }
+
+    async fn get_custody_log(&self, _: Request<v1::GetCustodyLogRequest>) -> Answer<v1::GetCustodyLogResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn watch_task(&self, _: Request<v1::WatchTaskRequest>) -> Answer<Self::WatchTaskStream> {
         Err(NOT_IN_SCRIPT.status())
     }
 }

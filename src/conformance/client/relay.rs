@@ -10,6 +10,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
+use tokio_util::sync::CancellationToken;
 
 /// Passes on whatever comes to its port.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Relay {
     to: SocketAddr,
     accepting: JoinSet<()>,
     connections: Arc<Mutex<JoinSet<()>>>,
+    /// Cancelled when the connections of now fall silent; another one for those that come later.
+    silence: Arc<Mutex<CancellationToken>>,
 }
 
 impl Relay {
@@ -26,7 +29,8 @@ impl Relay {
     pub async fn open(to: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let mut relay = Self { address, to, accepting: JoinSet::new(), connections: Arc::default() };
+        let (connections, silence) = (Arc::default(), Arc::default());
+        let mut relay = Self { address, to, accepting: JoinSet::new(), connections, silence };
         relay.accept(listener);
         Ok(relay)
     }
@@ -34,6 +38,12 @@ impl Relay {
     /// Cuts every connection, with whatever is on its way.
     pub fn cut(&self) {
         self.connections.lock().expect("no holder panics").abort_all();
+    }
+
+    /// Every connection of now stays open, and nothing is read or written on it any more.
+    pub fn fall_silent(&self) {
+        let mut silence = self.silence.lock().expect("no holder panics");
+        std::mem::take(&mut *silence).cancel();
     }
 
     /// Nobody listens any more.
@@ -50,18 +60,23 @@ impl Relay {
     }
 
     fn accept(&mut self, listener: TcpListener) {
-        let (to, connections) = (self.to, Arc::clone(&self.connections));
+        let (to, connections, silence) = (self.to, Arc::clone(&self.connections), Arc::clone(&self.silence));
         self.accepting.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                connections.lock().expect("no holder panics").spawn(pass_on(client, to));
+                let silence = silence.lock().expect("no holder panics").clone();
+                connections.lock().expect("no holder panics").spawn(pass_on(client, to, silence));
             }
         });
     }
 }
 
-async fn pass_on(mut client: TcpStream, to: SocketAddr) {
+async fn pass_on(mut client: TcpStream, to: SocketAddr, silence: CancellationToken) {
     let Ok(mut broker) = TcpStream::connect(to).await else { return };
     // Small frames are not to wait for more.
     let _ = (client.set_nodelay(true), broker.set_nodelay(true));
-    let _ = tokio::io::copy_bidirectional(&mut client, &mut broker).await;
+    tokio::select! {
+        _ = tokio::io::copy_bidirectional(&mut client, &mut broker) => {}
+        // Both sockets are held open until the case is over.
+        () = silence.cancelled() => std::future::pending().await,
+    }
 }

@@ -11,6 +11,7 @@ use super::{
         broker::{AGENT, Session},
     },
     cases,
+    restarts::sections,
     sending::check_envelope,
 };
 use crate::{
@@ -51,16 +52,20 @@ cases! {
 
 /// What alice offers.
 fn offer(bench: &Bench) -> v1::Envelope {
+    offer_of(bench, &new_task())
+}
+
+pub(super) fn offer_of(bench: &Bench, task_id: &str) -> v1::Envelope {
     let request = v1::HandoffRequest {
         task_type: "ticket".to_owned(),
         reason: v1::HandoffReason::Workflow.into(),
         initial_context_summary: "the router drops the line".to_owned(),
         ..Default::default()
     };
-    bench.alice.compose(AGENT, MessageType::HandoffRequest, &About::task(&new_task(), 1), &request)
+    bench.alice.compose(AGENT, MessageType::HandoffRequest, &About::task(task_id, 1), &request)
 }
 
-fn deliver_offer(bench: &mut Bench, session: &Session, offer: &v1::Envelope, handoff_id: &str) -> String {
+pub(super) fn deliver_offer(bench: &mut Bench, session: &Session, offer: &v1::Envelope, handoff_id: &str) -> String {
     let delivery = v1::Delivery {
         envelope: offer.encode_to_vec().into(),
         attempt: 1,
@@ -70,7 +75,7 @@ fn deliver_offer(bench: &mut Bench, session: &Session, offer: &v1::Envelope, han
     bench.deliver_as(session, delivery)
 }
 
-fn context() -> v1::TaskContextTransfer {
+pub(super) fn context() -> v1::TaskContextTransfer {
     // Not in the order in which the digest takes them.
     context_of([
         ("task_description", "{\"what\":\"a ticket\"}".to_owned()),
@@ -79,7 +84,7 @@ fn context() -> v1::TaskContextTransfer {
 }
 
 /// Takes a message of the handoff, and checks whose it is and what it is about.
-async fn answered<M: Name>(
+pub(super) async fn answered<M: Name>(
     bench: &Bench,
     step: &str,
     session: &mut Session,
@@ -109,7 +114,7 @@ async fn accepted(bench: &mut Bench, session: &mut Session) -> Result<About, Fai
 }
 
 /// Sends the context, and takes the completion.
-async fn taken_over(bench: &mut Bench, session: &mut Session, about: &About) -> Verdict {
+pub(super) async fn taken_over(bench: &mut Bench, session: &mut Session, about: &About) -> Verdict {
     let context = context();
     let envelope = bench.alice.compose(AGENT, MessageType::TaskContextTransfer, about, &context);
     let delivery_id = bench.deliver(session, &envelope);
@@ -214,10 +219,19 @@ async fn throwing_offer_handler(bench: &mut Bench) -> Verdict {
 
 /// Tells the client to hand a task over, and gives the receipt for the request.
 async fn hand_over(bench: &mut Bench, session: &mut Session) -> Result<(u64, About), Failed> {
+    let (id, about, _) = hand_over_by(bench, session, "hand_over").await?;
+    Ok((id, about))
+}
+
+/// The same by a command with the same fields; with the request.
+pub(super) async fn hand_over_by(
+    bench: &mut Bench,
+    session: &mut Session,
+    command: &str,
+) -> Result<(u64, About, v1::HandoffRequest), Failed> {
     let task_id = new_task();
     let command = json!({
-        "command": "hand_over", "to": "alice", "task_id": task_id, "epoch": 1, "task_type": "ticket",
-        "context": {"goals": ["find the cause"], "task_description": {"what": "a ticket"}},
+        "command": command, "to": "alice", "task_id": task_id, "epoch": 1, "task_type": "ticket", "context": sections(),
     });
     let id = bench.harness.tell(command);
     let step = "the client hands a task over";
@@ -226,7 +240,7 @@ async fn hand_over(bench: &mut Bench, session: &mut Session) -> Result<(u64, Abo
     let payload: v1::HandoffRequest = request.payload();
     expect(step, "payload.task_type", "ticket", payload.task_type.as_str())?;
     bench.receipt(session, &request);
-    Ok((id, About::handoff(&task_id, 1, &request.envelope.message_id)))
+    Ok((id, About::handoff(&task_id, 1, &request.envelope.message_id), payload))
 }
 
 async fn task_is_handed_over(bench: &mut Bench) -> Verdict {

@@ -4,6 +4,7 @@ mod connecting;
 mod handoffs;
 mod receiving;
 mod reconnecting;
+mod restarts;
 mod sending;
 mod stopping;
 mod verifying;
@@ -52,6 +53,7 @@ pub(super) fn all() -> Vec<&'static Case> {
         verifying::CASES,
         receiving::CASES,
         handoffs::CASES,
+        restarts::CASES,
         reconnecting::CASES,
         stopping::CASES,
     ]

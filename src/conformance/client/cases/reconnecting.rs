@@ -44,7 +44,13 @@ cases! {
     "client.running-handler-keeps-its-message", "4",
     "A message that comes again while its handler works is not handled twice; it is acked under its new delivery.",
     running_handler;
+    "client.silent-broker-is-noticed", "4",
+    "Where the broker falls silent and the connection stays open, there is a new session within 60 s, and all goes on.",
+    silent_broker;
 }
+
+/// How long a client may take to notice that a broker says nothing any more, and to be back.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 async fn unanswered_is_sent_again(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
@@ -156,4 +162,17 @@ async fn running_handler(bench: &mut Bench) -> Verdict {
     let id = bench.harness.tell(json!({"command": "release"}));
     bench.done("the handler returns", id).await?;
     bench.acked(step, &mut session, &delivery_id).await
+}
+
+async fn silent_broker(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    bench.mail_goes_on(&mut session).await?;
+    bench.broker.relay.fall_silent();
+    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "text": "are you there?"}));
+    let step = "the connection is open, and nothing passes it";
+    let mut session = bench.session_within(step, SILENCE_MAX).await?;
+    let sent = bench.sent(step, &mut session, MessageType::Info).await?;
+    bench.receipt(&session, &sent);
+    bench.done("the receipt comes", id).await?;
+    bench.mail_goes_on(&mut session).await
 }

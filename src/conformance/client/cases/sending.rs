@@ -52,6 +52,9 @@ cases! {
     "client.unavailable-is-tried-again", "11",
     "After UNAVAILABLE the same bytes are sent again, not before the broker's delay is over.",
     unavailable_is_tried_again;
+    "client.too-large-is-refused-locally", "5 11",
+    "What is over the limits of the schema is refused with the broker's reason before it is sent, and the session goes on.",
+    too_large_is_refused_locally;
 }
 
 const SEND: &str = "the client sends an Info";
@@ -187,4 +190,21 @@ async fn unavailable_is_tried_again(bench: &mut Bench) -> Verdict {
     expect(step, "the envelope, in hexadecimal", &hex::encode(&first.raw), &hex::encode(&again.raw))?;
     bench.receipt(&session, &again);
     bench.done("the receipt comes", id).await.map(drop)
+}
+
+async fn too_large_is_refused_locally(bench: &mut Bench) -> Verdict {
+    let mut session = bench.connected().await?;
+    // Over the limit of a payload, and over that of a frame.
+    for bytes in [1_048_577, 5_000_000] {
+        let id = bench.harness.tell(json!({"command": "send", "to": "alice", "bytes": bytes}));
+        let expected = json!({"kind": "refused", "reason": "PAYLOAD_TOO_LARGE"});
+        bench.refused(&format!("the client is to send {bytes} bytes"), id, expected).await?;
+    }
+    let id = bench.harness.tell(json!({"command": "send", "to": "alice", "bytes": 60_000}));
+    let step = "the client is to send 60000 bytes";
+    let sent = bench.sent(step, &mut session, MessageType::Info).await?;
+    expect(step, "bytes of the first Info that comes", &60_000, &sent.payload::<v1::Info>().text.len())?;
+    bench.receipt(&session, &sent);
+    bench.done("the receipt comes", id).await?;
+    bench.mail_goes_on(&mut session).await
 }

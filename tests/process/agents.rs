@@ -1,0 +1,298 @@
+//! Agents of the Rust client at a broker: tasks that are handed over and lent as calls, processes that die on the way, and what
+//! is too large to be sent.
+
+use std::{sync::Arc, time::Duration};
+
+use baton::{
+    client::{
+        About, ClientError, Delivered, HandOverError, Handler, Link, LinkOptions, NotTaken, Options, Trust, context_of,
+    },
+    ids::SystemIds,
+    proto::v1::{self, MessageType},
+    time::SystemClock,
+};
+use tokio::{sync::mpsc, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::broker::{Broker, a_request, baton, card, exit_of, new_task};
+
+/// What an agent does with its mail.
+#[derive(Default)]
+struct Plan {
+    /// Where the process stops working, as if it had died: the message is never answered.
+    dies_at: Option<MessageType>,
+    rejects: bool,
+    /// What its context provider gives.
+    provides: Option<Vec<v1::ContextSection>>,
+    /// A task that was taken over is ended with this.
+    finishes: Option<prost_types::Struct>,
+}
+
+struct Mail {
+    plan: Plan,
+    seen: mpsc::UnboundedSender<Delivered>,
+}
+
+impl Handler for Mail {
+    async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
+        drop(self.seen.send(delivered.clone()));
+        if self.plan.dies_at == Some(delivered.kind()) {
+            std::future::pending::<()>().await;
+        }
+        match delivered.kind() {
+            MessageType::HandoffRequest if self.plan.rejects => {
+                let reject = v1::HandoffReject { reason: v1::RejectReason::NoSkill.into(), ..Default::default() };
+                link.reject(&delivered, &reject).await?;
+            }
+            MessageType::HandoffRequest => link.accept(&delivered, &v1::HandoffAccept::default()).await?,
+            MessageType::TaskContextTransfer => {
+                let task = link.complete(&delivered).await?;
+                if let Some(result) = self.plan.finishes.clone() {
+                    task.finish(Some(result)).await?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn context(&self, _: Link, accept: Delivered) -> Result<Option<Vec<v1::ContextSection>>, NotTaken> {
+        drop(self.seen.send(accept));
+        Ok(self.plan.provides.clone())
+    }
+}
+
+/// One process of an agent: it is killed by being dropped.
+struct Process {
+    link: Link,
+    seen: mpsc::UnboundedReceiver<Delivered>,
+    serving: JoinHandle<()>,
+}
+
+impl Process {
+    async fn start(broker: &Broker, name: &str, plan: Plan) -> Self {
+        let options = LinkOptions {
+            broker: Options { server: broker.address.clone(), ca: Some(broker.ca()), ..Options::default() },
+            identity: crate::broker::identity(name),
+            credit: 16,
+            trust: Trust::default(),
+            handler_timeout: None,
+            stop_grace: Duration::ZERO,
+        };
+        let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap();
+        let (sender, seen) = mpsc::unbounded_channel();
+        let serving = {
+            let (link, mail) = (link.clone(), Mail { plan, seen: sender });
+            tokio::spawn(async move { link.serve(mail, CancellationToken::new()).await.unwrap() })
+        };
+        Self { link, seen, serving }
+    }
+
+    /// The next message of this type that comes to a handler.
+    async fn sees(&mut self, kind: MessageType) -> Delivered {
+        loop {
+            let seen = tokio::time::timeout(Duration::from_secs(60), self.seen.recv()).await;
+            let delivered = seen.expect("it comes in time").expect("the agent serves");
+            if delivered.kind() == kind {
+                return delivered;
+            }
+        }
+    }
+
+    /// The process dies: its session ends, without an ack for what it holds.
+    async fn dies(self) {
+        self.serving.abort();
+        drop(self.serving.await);
+        drop(self.link);
+    }
+}
+
+async fn two_agents() -> Broker {
+    let broker = Broker::start();
+    let client = broker.client().await;
+    for name in ["alice", "bob"] {
+        let request = v1::RegisterAgentRequest { card: Some(card(name, "")), ..Default::default() };
+        client.answer(client.agents().register_agent(request).await).unwrap();
+    }
+    broker
+}
+
+fn context() -> Vec<v1::ContextSection> {
+    context_of([("goals", "[\"find the cause\"]".to_owned())]).sections
+}
+
+fn result() -> prost_types::Struct {
+    let cause = prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("a loose plug".to_owned())) };
+    prost_types::Struct { fields: [("cause".to_owned(), cause)].into() }
+}
+
+#[tokio::test]
+async fn a_task_is_handed_over_in_one_call_and_its_end_is_typed() {
+    let broker = two_agents().await;
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    let bob = Process::start(&broker, "bob", Plan::default()).await;
+    let task = new_task();
+    let handed = alice.link.hand_over("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap();
+    assert_eq!((handed.owner_id.as_str(), handed.epoch, handed.task_id), ("bob", 2, task.clone()));
+    let owned = bob.link.owned_tasks().await.unwrap();
+    assert_eq!(owned.iter().map(|task| (task.task_id.as_str(), task.epoch)).collect::<Vec<_>>(), [(task.as_str(), 2)]);
+    assert!(alice.link.owned_tasks().await.unwrap().is_empty());
+    let too_late = alice.link.hand_over("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap_err();
+    assert!(matches!(&too_late, HandOverError::Client(error) if error.reason() == Some("STALE_EPOCH")), "{too_late}");
+
+    bob.dies().await;
+    let bob = Process::start(&broker, "bob", Plan { rejects: true, ..Plan::default() }).await;
+    let kept = alice.link.hand_over("bob", &About::task(&new_task(), 1), &a_request(), context()).await.unwrap_err();
+    let HandOverError::Failed { reason, rejections, .. } = kept else { panic!("{kept}") };
+    assert_eq!((reason.as_str(), rejections[0].candidate_id.as_str()), ("NO_CANDIDATE", "bob"));
+    assert_eq!(rejections[0].reason, v1::RejectReason::NoSkill);
+    bob.dies().await;
+}
+
+#[tokio::test]
+async fn a_task_is_lent_in_one_call_and_comes_back_with_its_result() {
+    let broker = two_agents().await;
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    let _bob = Process::start(&broker, "bob", Plan { finishes: Some(result()), ..Plan::default() }).await;
+    let task = new_task();
+    let returned = alice.link.delegate("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap();
+    assert_eq!((returned.epoch, returned.status, returned.result), (3, v1::TaskStatus::Completed, Some(result())));
+    let [own] = &alice.link.owned_tasks().await.unwrap()[..] else { panic!("the task is alice's again") };
+    assert_eq!((own.task_id.as_str(), own.epoch, own.open_handoff_id.as_str()), (task.as_str(), 3, ""));
+    own.finish(None).await.unwrap();
+    assert!(alice.link.owned_tasks().await.unwrap().is_empty(), "a task that is final is not listed");
+}
+
+#[tokio::test]
+async fn a_sender_that_died_after_its_request_resumes_or_provides() {
+    let broker = two_agents().await;
+    let mut bob = Process::start(&broker, "bob", Plan::default()).await;
+    for resumes in [true, false] {
+        let alice = Process::start(&broker, "alice", Plan::default()).await;
+        let task = new_task();
+        let about = About::task(&task, 1);
+        let receipt = alice.link.send("bob", MessageType::HandoffRequest, &about, &a_request()).await.unwrap();
+        let handoff_id = receipt.handoff_id;
+        alice.dies().await;
+        bob.sees(MessageType::HandoffRequest).await;
+
+        let provides = (!resumes).then(context);
+        let mut alice = Process::start(&broker, "alice", Plan { provides, ..Plan::default() }).await;
+        if resumes {
+            // Nothing waits for the accept: it is given back, and comes again.
+            alice.sees(MessageType::HandoffAccept).await;
+            let [own] = &alice.link.owned_tasks().await.unwrap()[..] else { panic!("it is alice's still") };
+            assert_eq!((own.task_id.as_str(), own.open_handoff_id.as_str()), (task.as_str(), handoff_id.as_str()));
+            let handed = alice.link.resume_hand_over(&own.open_handoff_id, context()).await.unwrap();
+            assert_eq!((handed.owner_id.as_str(), handed.epoch), ("bob", 2));
+        } else {
+            alice.sees(MessageType::HandoffComplete).await;
+        }
+        let again = alice.link.resume_hand_over(&handoff_id, context()).await.unwrap();
+        assert_eq!((again.owner_id.as_str(), again.epoch), ("bob", 2), "it has ended, and is told from the handoff");
+        let of_another = bob.link.resume_hand_over(&handoff_id, context()).await.unwrap_err();
+        let HandOverError::Client(refused) = of_another else { panic!("{of_another}") };
+        assert_eq!(refused.reason(), Some("NOT_OWNER"), "{refused}");
+        alice.dies().await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_died_at_any_step_takes_over_in_its_next_life() {
+    let broker = two_agents().await;
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    for dies_at in [MessageType::HandoffRequest, MessageType::TaskContextTransfer] {
+        let mut bob = Process::start(&broker, "bob", Plan { dies_at: Some(dies_at), ..Plan::default() }).await;
+        let (link, task) = (alice.link.clone(), new_task());
+        let about = About::task(&task, 1);
+        let handing = tokio::spawn(async move { link.hand_over("bob", &about, &a_request(), context()).await });
+        bob.sees(dies_at).await;
+        bob.dies().await;
+        let bob = Process::start(&broker, "bob", Plan::default()).await;
+        let handed = handing.await.unwrap().unwrap();
+        assert_eq!((handed.task_id.as_str(), handed.epoch), (task.as_str(), 2), "after {dies_at:?}");
+        bob.dies().await;
+    }
+}
+
+#[tokio::test]
+async fn steps_that_an_earlier_process_made_are_done() {
+    let broker = two_agents().await;
+    let alice = Process::start(&broker, "alice", Plan { provides: Some(context()), ..Plan::default() }).await;
+    let at_request = Plan { dies_at: Some(MessageType::HandoffRequest), ..Plan::default() };
+    let mut bob = Process::start(&broker, "bob", at_request).await;
+    let task = new_task();
+    let about = About::task(&task, 1);
+    alice.link.send("bob", MessageType::HandoffRequest, &about, &a_request()).await.unwrap();
+    let offered = bob.sees(MessageType::HandoffRequest).await;
+    bob.link.accept(&offered, &v1::HandoffAccept::default()).await.unwrap();
+    bob.link.accept(&offered, &v1::HandoffAccept::default()).await.unwrap();
+    bob.dies().await;
+
+    let at_context = Plan { dies_at: Some(MessageType::TaskContextTransfer), ..Plan::default() };
+    let mut bob = Process::start(&broker, "bob", at_context).await;
+    let handed = bob.sees(MessageType::TaskContextTransfer).await;
+    assert_eq!(bob.link.complete(&handed).await.unwrap().epoch, 2);
+    bob.dies().await;
+
+    let mut bob = Process::start(&broker, "bob", Plan::default()).await;
+    assert_eq!(bob.sees(MessageType::TaskContextTransfer).await.delivery.attempt, 2);
+    let [own] = &bob.link.owned_tasks().await.unwrap()[..] else { panic!("bob owns it") };
+    assert_eq!((own.task_id.as_str(), own.epoch), (task.as_str(), 2));
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused_before_it_is_sent() {
+    let broker = two_agents().await;
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    let session_id = alice.link.live().await.unwrap().session.welcome.session_id.clone();
+    for bytes in [1_048_577, 5_000_000] {
+        let info = v1::Info { text: "x".repeat(bytes), ..Default::default() };
+        let sent = alice.link.send("bob", MessageType::Info, &About::default(), &info).await.unwrap_err();
+        assert_eq!(sent.reason(), Some("PAYLOAD_TOO_LARGE"), "{sent}");
+        let agent = alice.link.live().await.unwrap();
+        let sent = agent.send("bob", MessageType::Info, &About::default(), &info).await.unwrap_err();
+        assert_eq!(sent.reason(), Some("PAYLOAD_TOO_LARGE"), "{sent}");
+        let large = context_of([("goals", format!("[\"{}\"]", "x".repeat(bytes)))]).sections;
+        let kept = alice.link.hand_over("bob", &About::task(&new_task(), 1), &a_request(), large).await.unwrap_err();
+        let HandOverError::Client(kept) = kept else { panic!("{kept}") };
+        assert_eq!(kept.reason(), Some("PAYLOAD_TOO_LARGE"), "{kept}");
+    }
+    let agent = alice.link.live().await.unwrap();
+    let raw = agent.session.send(vec![0xa; 5_000_000].into()).await.unwrap_err();
+    assert!(matches!(&raw, ClientError::Refused(_)), "a frame that would end the connection: {raw}");
+    let long = "a".repeat(129);
+    let sent = alice.link.send(&long, MessageType::Info, &About::default(), &v1::Info::default()).await.unwrap_err();
+    assert_eq!(sent.reason(), Some("FIELD_INVALID"), "{sent}");
+    assert!(alice.link.owned_tasks().await.unwrap().is_empty(), "no request was sent");
+    assert_eq!(alice.link.live().await.unwrap().session.welcome.session_id, session_id, "the session goes on");
+}
+
+#[test]
+fn a_command_with_too_large_a_context_names_the_limit() {
+    let broker = Broker::start();
+    let folder = Arc::clone(&broker.folder);
+    let run = |arguments: &[&str]| {
+        let mut command = baton();
+        command.current_dir(folder.path()).args(["--server", &broker.address, "-o", "json", "--ca"]).arg(broker.ca());
+        command.args(arguments);
+        command
+    };
+    for name in ["alice", "bob"] {
+        let key = format!("{name}.pem");
+        assert!(run(&["keygen", "--out", &key]).output().unwrap().status.success());
+        assert!(run(&["agent", "register", "--id", name, "--key", &key]).output().unwrap().status.success());
+    }
+    let (alice, bob) = (["--id", "alice", "--key", "alice.pem"], ["--id", "bob", "--key", "bob.pem"]);
+    let asked = run(&["handoff", "request", "--to", "bob"]).args(alice).output().unwrap();
+    let receipt: serde_json::Value = serde_json::from_slice(&asked.stdout).unwrap();
+    let handoff = receipt["handoffId"].as_str().unwrap();
+    assert!(run(&["handoff", "accept", handoff]).args(bob).output().unwrap().status.success());
+    for bytes in [1_100_000, 5_000_000] {
+        std::fs::write(folder.path().join("large.json"), format!("{{\"notes\": [\"{}\"]}}", "x".repeat(bytes)))
+            .unwrap();
+        let (code, text) = exit_of(run(&["handoff", "context", handoff, "--file", "large.json"]).args(alice));
+        assert_eq!(code, Some(8), "{text}");
+        assert!(text.contains("PAYLOAD_TOO_LARGE") && !text.contains("no broker answers"), "{text}");
+    }
+}

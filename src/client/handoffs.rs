@@ -438,7 +438,8 @@ impl Link {
     pub(super) async fn take_unclaimed(&self, accept: &Delivered) -> Result<(), NotTaken> {
         match self.get_handoff(accept.handoff_id()).await {
             Ok(handoff) if end_of(&handoff).is_some() || handoff.state() == HandoffState::ContextSent => Ok(()),
-            Err(error) if error.reason() == Some("HANDOFF_UNKNOWN") => Ok(()),
+            // Its time is over, and it was removed.
+            Err(error) if matches!(error.reason(), Some("HANDOFF_UNKNOWN" | "PERMISSION_DENIED")) => Ok(()),
             Ok(_) => {
                 let text = "nothing in this process waits for this accept yet".to_owned();
                 Err(NotTaken::GivenBack(UNCLAIMED_AFTER, text))

@@ -13,7 +13,7 @@ use crate::{
     envelope::{Resolved, UnverifiedEnvelope, input_of, keys::PublicKey, signing},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, custody_entry::Event},
-    time::Timestamp,
+    time::{Timestamp, span_from_parts},
 };
 
 /// A log that does not hold.
@@ -260,7 +260,7 @@ fn mail(number: i32) -> Result<Acked, String> {
 fn terms(terms: &v1::CustodyTerms) -> Result<(Timeouts, LoopLimits), String> {
     let timeouts = terms.timeouts.as_ref().ok_or("the timeouts are missing")?;
     let span = |span: Option<prost_types::Duration>| -> Result<Duration, String> {
-        span.and_then(|span| Duration::try_from(span).ok()).ok_or_else(|| "a timeout is missing".to_owned())
+        span.and_then(|span| span_from_parts(span.seconds, span.nanos)).ok_or_else(|| "a timeout is missing".to_owned())
     };
     let limits = terms.loop_limits.as_ref().ok_or("the loop limits are missing")?;
     Ok((

@@ -47,6 +47,13 @@ pub fn check_name(text: &str) -> Result<(), IdError> {
     Ok(())
 }
 
+/// Parses a decimal number in its one canonical form: digits without a sign and without leading zeros, at most `u64::MAX`.
+/// (`str::parse` also takes `+1` and `007`, and so one thing would have many names.)
+pub fn parse_number(text: &str) -> Option<u64> {
+    let is_canonical = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| is_canonical)
+}
+
 macro_rules! name_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -205,6 +212,15 @@ mod tests {
         assert_eq!(check_name(&"x".repeat(129)), Err(IdError::TooLong));
         for bad in ["-a", ".a", "_a", "a b", "a:b", "客服", "a/b", "a\n"] {
             assert_eq!(check_name(bad), Err(IdError::Grammar), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_number_has_one_form() {
+        assert_eq!([parse_number("0"), parse_number("17")], [Some(0), Some(17)]);
+        assert_eq!(parse_number("18446744073709551615"), Some(u64::MAX));
+        for bad in ["", "+1", "-1", "01", "00", " 1", "1 ", "1_000", "0x1", "١", "18446744073709551616"] {
+            assert_eq!(parse_number(bad), None, "{bad:?}");
         }
     }
 

@@ -55,6 +55,16 @@ impl Timestamp {
     }
 }
 
+/// The longest span that `google.protobuf.Duration` permits: about 10,000 years.
+const SPAN_SECONDS_MAX: i64 = 315_576_000_000;
+
+/// A span from the parts of a `google.protobuf.Duration`: 0 to 315,576,000,000 seconds and 0 to 999,999,999 nanoseconds.
+/// `None`: out of these bounds, and so negative, of mixed sign, or not in its one normal form.
+pub fn span_from_parts(seconds: i64, nanoseconds: i32) -> Option<Duration> {
+    let is_span = (0..=SPAN_SECONDS_MAX).contains(&seconds) && (0..NANOS_PER_SECOND).contains(&i64::from(nanoseconds));
+    is_span.then(|| Duration::new(seconds.unsigned_abs(), nanoseconds.unsigned_abs()))
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -212,6 +222,26 @@ mod tests {
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_parts(seconds, 0).unwrap()
+    }
+
+    #[test]
+    fn parts_out_of_bounds_are_no_span() {
+        assert_eq!(span_from_parts(1, 500_000_000), Some(Duration::from_millis(1500)));
+        assert_eq!(span_from_parts(0, 0), Some(Duration::ZERO));
+        let longest = SPAN_SECONDS_MAX;
+        assert!(span_from_parts(longest, 999_999_999).is_some());
+        for (seconds, nanoseconds) in [
+            (-1, 0),
+            (0, -1),
+            (1, -1),
+            (-1, 1),
+            (0, 1_000_000_000),
+            (0, 2_000_000_000),
+            (longest + 1, 0),
+            (i64::MAX, 0),
+        ] {
+            assert_eq!(span_from_parts(seconds, nanoseconds), None, "{seconds} s and {nanoseconds} ns");
+        }
     }
 
     #[test]

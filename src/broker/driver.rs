@@ -407,18 +407,22 @@ fn thread<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(move || run(runtime)).map_err(StartError::Thread)
 }
 
-/// What was wrong with an envelope that people may want to look at.
+/// Why people may want to look at bytes that are no message: they are no envelope, or the payload is not of its type. An
+/// envelope of which a value is wrong is a message, and its sender has been told which.
 fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
     match error {
-        EnvelopeError::Malformed { part: "payload", .. }
-        | EnvelopeError::PayloadTypeMismatch { .. }
-        | EnvelopeError::ContextDigestMismatch { .. } => Some(ParkReason::SchemaInvalid),
-        EnvelopeError::Fields { violations } => {
-            let in_payload = violations.iter().any(|violation| violation.path.starts_with("envelope.payload."));
-            Some(if in_payload { ParkReason::SchemaInvalid } else { ParkReason::Malformed })
+        EnvelopeError::Malformed { part: "payload", .. } | EnvelopeError::PayloadTypeMismatch { .. } => {
+            Some(ParkReason::SchemaInvalid)
         }
         EnvelopeError::Malformed { .. } => Some(ParkReason::Malformed),
-        _ => None,
+        EnvelopeError::Fields { .. }
+        | EnvelopeError::PayloadTooLarge { .. }
+        | EnvelopeError::ContextDigestMismatch { .. }
+        | EnvelopeError::SignatureVersionUnknown { .. }
+        | EnvelopeError::SignatureMissing
+        | EnvelopeError::SignatureInvalid { .. }
+        | EnvelopeError::KeyUnknown { .. }
+        | EnvelopeError::KeyNotValid { .. } => None,
     }
 }
 

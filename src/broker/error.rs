@@ -61,6 +61,14 @@ pub enum BrokerError {
         /// The session's agent.
         agent: AgentId,
     },
+    /// The caller is no agent, and so not the sender.
+    #[error(
+        "{caller} is no agent, and an envelope is its sender's to send: send it without a token, or with the sender's"
+    )]
+    SenderNoAgent {
+        /// Who called.
+        caller: String,
+    },
     /// No such agent.
     #[error("no agent {agent} is registered")]
     AgentUnknown {
@@ -241,7 +249,9 @@ impl Refusal for BrokerError {
             Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
             Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
             Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
-            Self::SenderMismatch { .. } | Self::IdentityConflict { .. } => ErrorCode::SenderMismatch,
+            Self::SenderMismatch { .. } | Self::SenderNoAgent { .. } | Self::IdentityConflict { .. } => {
+                ErrorCode::SenderMismatch
+            }
             Self::AgentUnknown { .. } => ErrorCode::AgentUnknown,
             Self::AgentExists { .. } => ErrorCode::AgentExists,
             Self::InvitationInvalid => ErrorCode::InvitationInvalid,

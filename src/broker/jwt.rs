@@ -9,6 +9,9 @@ use serde::Deserialize;
 use super::access::LOCAL_OPERATOR;
 use crate::time::Timestamp;
 
+/// Most bytes of an operator's name, as many as OpenID Connect permits a `sub`.
+const NAME_BYTES_MAX: usize = 255;
+
 /// Keys that sign tokens of operators, and what the tokens must say.
 pub struct OperatorKeys {
     keys: Vec<SigningKey>,
@@ -71,8 +74,7 @@ impl OperatorKeys {
         let claims = self.keys.iter().filter(fits).find_map(|key| self.claims(token, &header, key))?;
         let (seconds, _) = now.to_parts();
         let in_time = claims.exp > seconds && claims.nbf.is_none_or(|not_before| not_before <= seconds);
-        let is_name = !claims.sub.is_empty() && claims.sub != LOCAL_OPERATOR;
-        (in_time && is_name).then_some(claims.sub)
+        (in_time && is_name(&claims.sub)).then_some(claims.sub)
     }
 
     fn claims(&self, token: &str, header: &Header, key: &SigningKey) -> Option<Claims> {
@@ -92,6 +94,14 @@ impl OperatorKeys {
         validation.validate_nbf = false;
         decode::<Claims>(token, &key.key, &validation).ok().map(|token| token.claims)
     }
+}
+
+/// Whether a `sub` can be an operator's name. Names stand in the audit log, in logs of lines and on terminals: a control
+/// character, a line break or a mark of writing direction in one could make it look like something else.
+fn is_name(sub: &str) -> bool {
+    let is_permitted = |letter: char| letter.is_alphanumeric() || letter.is_ascii_graphic() || letter == ' ';
+    let is_bounded = !sub.is_empty() && sub.len() <= NAME_BYTES_MAX;
+    is_bounded && sub.trim() == sub && sub.chars().all(is_permitted) && sub != LOCAL_OPERATOR
 }
 
 fn from_pem(pem: &[u8]) -> Option<SigningKey> {
@@ -193,6 +203,17 @@ mod tests {
     }
 
     #[test]
+    fn names_of_operators_as_identity_providers_give_them_are_taken() {
+        let signer = Signer::new(Algorithm::EdDSA);
+        for name in
+            ["olga@example.com", "auth0|5f7c8ec7", "system:serviceaccount:ops:baton", "Jürgen Groß", "CN=Olga, O=Ops"]
+        {
+            let operator = signer.keys().operator(&signer.token(&with("sub", name)), now());
+            assert_eq!(operator.as_deref(), Some(name));
+        }
+    }
+
+    #[test]
     fn what_a_token_must_say_is_checked() {
         let signer = Signer::new(Algorithm::EdDSA);
         let keys = signer.keys();
@@ -207,6 +228,15 @@ mod tests {
             ("of nobody", without("sub")),
             ("of an empty name", with("sub", "")),
             ("of the broker's own operator", with("sub", LOCAL_OPERATOR)),
+            ("of the broker's own operator, in disguise", with("sub", format!(" {LOCAL_OPERATOR}"))),
+            ("of a name with a line break", with("sub", "olga\nagent a")),
+            ("of a name with a carriage return", with("sub", "olga\ragent a")),
+            ("of a name with an escape", with("sub", "olga\u{1b}[2J")),
+            ("of a name with a C1 control", with("sub", "olga\u{9b}2J")),
+            ("of a name with a mark of direction", with("sub", "olga\u{202e}nimda")),
+            ("of a name with a line separator", with("sub", "olga\u{2028}agent a")),
+            ("of a name with a character of no width", with("sub", "ol\u{200b}ga")),
+            ("of a name that is too long", with("sub", "o".repeat(256))),
         ] {
             assert_eq!(keys.operator(&signer.token(&claims), now()), None, "a token {what}");
         }

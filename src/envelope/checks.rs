@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use super::EnvelopeError;
-use crate::{codes::FieldViolation, ids::IdError, time::Timestamp};
+use crate::{
+    codes::FieldViolation,
+    ids::IdError,
+    time::{Timestamp, span_from_parts},
+};
 
 /// Field checks under a common path. Values that do not parse become `None` and are remembered as violations.
 #[derive(Debug, Default)]
@@ -65,9 +69,9 @@ impl Checks {
     /// Parses a span that may be absent.
     pub fn span(&mut self, path: &str, span: Option<&prost_types::Duration>) -> Option<Duration> {
         let span = span?;
-        let parsed = Duration::try_from(*span).ok();
+        let parsed = span_from_parts(span.seconds, span.nanos);
         if parsed.is_none() {
-            self.wrong(path, "must not be negative");
+            self.wrong(path, "must be from 0 to 315576000000 seconds with 0 to 999999999 nanos");
         }
         parsed
     }

@@ -171,19 +171,21 @@ fn many_messages_that_expire_at_once_all_become_dead_letters() {
 #[test]
 fn what_is_no_message_is_kept_for_its_proven_sender_up_to_a_bound() {
     let mut world = World::with(&["a"]);
-    let keep = |world: &mut World, reason| {
-        let (agent, raw) = (AgentId::parse("a").unwrap(), bytes::Bytes::from_static(b"garbage"));
+    let keep = |world: &mut World, reason, raw: &'static str| {
+        let (agent, raw) = (AgentId::parse("a").unwrap(), bytes::Bytes::from_static(raw.as_bytes()));
         world.engine.take(Command::KeepRefused { agent, raw, reason, text: "does not parse".into() }, world.now);
         world.settle();
     };
-    keep(&mut world, ParkReason::Malformed);
-    keep(&mut world, ParkReason::SchemaInvalid);
+    keep(&mut world, ParkReason::Malformed, "garbage");
+    keep(&mut world, ParkReason::SchemaInvalid, "of no schema");
+    keep(&mut world, ParkReason::Malformed, "garbage");
     let dead = world.dead_letters();
+    assert_eq!(dead.len(), 2, "the same bytes are kept once");
     assert_eq!(dead[0].envelope, DeadEnvelope::Refused(bytes::Bytes::from_static(b"garbage")));
     assert_eq!((dead[0].reason, dead[1].reason), (ParkReason::Malformed, ParkReason::SchemaInvalid));
     assert_refused(world.redrive(dead[0].number, None), ErrorCode::DeadLetterNotAMessage);
     world.discard(dead[0].number).unwrap();
-    (0..300).for_each(|_| keep(&mut world, ParkReason::Malformed));
+    (0..300).for_each(|number: u32| keep(&mut world, ParkReason::Malformed, number.to_string().leak()));
     assert_eq!(world.dead_letters().len(), 256);
 }
 

@@ -57,6 +57,16 @@ fn missing_and_malformed_fields_are_named() {
         v1::HandoffTimeouts { accept: Some(prost_types::Duration { seconds: 0, nanos: 1 }), ..Default::default() };
     let payload = v1::HandoffRequest { timeouts: Some(timeouts), ..good.clone() };
     check_field(with(payload), "envelope.payload.timeouts.accept");
+    for (seconds, nanos) in [(1, -1), (-1, 1), (0, 2_000_000_000), (i64::MAX, 0)] {
+        let whole = Some(prost_types::Duration { seconds, nanos });
+        let timeouts = Some(v1::HandoffTimeouts { whole, ..Default::default() });
+        check_field(with(v1::HandoffRequest { timeouts, ..good.clone() }), "envelope.payload.timeouts.whole");
+    }
+    check_field(|envelope| envelope.timestamp.as_mut().unwrap().nanos = 2_000_000_000, "envelope.timestamp");
+    check_field(
+        |envelope| envelope.expires_at = Some(prost_types::Timestamp { seconds: i64::MAX, nanos: 0 }),
+        "envelope.expires_at",
+    );
     let payload = v1::HandoffRequest { initial_context_summary: "x".repeat(17_000), ..good };
     check_field(with(payload), "envelope.payload.initial_context_summary");
 }
@@ -198,6 +208,84 @@ fn who_is_not_asked_cannot_answer() {
     check(&mut world, envelope, ErrorCode::HandoffUnknown);
     let envelope = world.cancel("c", "b", &id, 1);
     check(&mut world, envelope, ErrorCode::NotOwner);
+}
+
+#[test]
+fn a_cancel_names_the_present_candidate() {
+    let mut world = World::with(&["a", "b", "c", "d"]);
+    let payload =
+        v1::HandoffRequest { task_type: "support".into(), fallback_candidates: vec!["c".into()], ..Default::default() };
+    let id = world.send(world.request_with("a", "b", 1, &payload)).unwrap().handoff_id;
+    for other in ["c", "d", "a"] {
+        let envelope = world.cancel("a", other, &id, 1);
+        check(&mut world, envelope, ErrorCode::ReceiverInvalid);
+    }
+    // Another agent than the owner learns nothing of the candidate.
+    for receiver in ["b", "c"] {
+        let envelope = world.cancel("d", receiver, &id, 1);
+        check(&mut world, envelope, ErrorCode::NotOwner);
+    }
+    world.send(world.reject("b", "a", &id, &[])).unwrap();
+    let envelope = world.cancel("a", "b", &id, 1);
+    check(&mut world, envelope, ErrorCode::ReceiverInvalid);
+    world.send(world.cancel("a", "c", &id, 1)).unwrap();
+    for receiver in ["b", "c"] {
+        let envelope = world.cancel("a", receiver, &id, 1);
+        check(&mut world, envelope, ErrorCode::HandoffFinal);
+    }
+}
+
+#[test]
+fn a_sender_cannot_be_its_own_fallback() {
+    let mut world = World::with(&["a:team", "b:team", "c"]);
+    let fallback_candidates = vec!["c".to_owned(), "a".to_owned()];
+    let payload = v1::HandoffRequest { task_type: "support".into(), fallback_candidates, ..Default::default() };
+    for receiver in ["b", "type:team"] {
+        let before = world.snapshot();
+        let envelope = world.request_with("a", receiver, 1, &payload);
+        let refusal = assert_refused(world.send(envelope), ErrorCode::FieldInvalid);
+        assert_eq!(refusal.violations()[0].path, "envelope.payload.fallback_candidates[1]");
+        assert_eq!(world.snapshot(), before, "nothing has changed");
+    }
+}
+
+#[test]
+fn a_sender_is_not_asked_by_its_type_or_by_a_suggestion() {
+    let mut world = World::with(&["a:team", "b:team", "c"]);
+    let id = world.send(world.request("a", "type:team", 1)).unwrap().handoff_id;
+    let handoff = world.handoff(&id);
+    assert_eq!((handoff.candidate.as_str(), handoff.next_candidates.len()), ("b", 0));
+    world.send(world.reject("b", "a", &id, &["a", "c"])).unwrap();
+    assert_eq!(world.handoff(&id).candidate.as_str(), "c");
+    world.send(world.reject("c", "a", &id, &["a"])).unwrap();
+    let handoff = world.handoff(&id);
+    assert_eq!(handoff.state, baton::domain::handoff::State::Rejected);
+    assert!(handoff.offers.iter().all(|offer| offer.candidate.as_str() != "a"));
+}
+
+#[test]
+fn a_delivery_has_one_name() {
+    use baton::broker::engine::Fate;
+    let mut world = World::with(&["a", "b"]);
+    let mut b = world.connect("b");
+    world.send(world.info("a", "b", "hello")).unwrap();
+    let (mut delivery, _) = b.delivery();
+    let name = delivery.delivery_id.clone();
+    let (place, attempt) = name.split_once('-').unwrap();
+    for other in [
+        format!("{place}-+{attempt}"),
+        format!("+{place}-{attempt}"),
+        format!("0{place}-{attempt}"),
+        format!("{place}-0{attempt}"),
+        format!(" {name}"),
+        format!("{name} "),
+        format!("{name}-1"),
+    ] {
+        delivery.delivery_id = other;
+        assert_refused(world.acknowledge(&b, &delivery, Fate::Acked), ErrorCode::DeliveryUnknown);
+    }
+    delivery.delivery_id = name;
+    world.ack(&b, &delivery);
 }
 
 #[test]

@@ -287,6 +287,10 @@ async fn a_message_that_is_sent_again_is_not_applied_again_wherever_it_comes_fro
     let anybody = broker.client().await;
     let sent = anybody.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
     assert_eq!(anybody.answer(sent).unwrap().receipt.unwrap(), first);
+    // With an operator's token it is not the operator's to send, whatever an operator may do.
+    let operator = broker.operator().await;
+    let sent = operator.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
+    refused(operator.answer(sent), Code::PermissionDenied, "SENDER_MISMATCH");
     // In another agent's session it is not that agent's to send.
     refused(c.session.send(envelope.clone()).await, Code::PermissionDenied, "SENDER_MISMATCH");
     let broker = Broker::start_in(broker.kill(), &[]);

@@ -169,6 +169,17 @@ async fn what_is_no_message_is_kept_if_its_sender_is_known_and_only_then() {
             .unwrap();
     wrong.message_type = MessageType::Delegation.into();
     refused(a.session.send(wrong.encode_to_vec().into()).await, "PAYLOAD_TYPE_MISMATCH");
+    // A repeat is not kept again, and a message of which a field is wrong is refused and no more.
+    refused(a.session.send(bytes::Bytes::from_static(b"\xff\xffgarbage")).await, "MALFORMED");
+    let info =
+        v1::Envelope::decode(composer("a").encode("a", MessageType::Info, &About::default(), &v1::Info::default()))
+            .unwrap();
+    let invalid = v1::Envelope { task_id: "no id".into(), ..info.clone() };
+    refused(a.session.send(invalid.encode_to_vec().into()).await, "FIELD_INVALID");
+    let topic = "x".repeat(300);
+    let payload = baton::envelope::payload_of(&v1::Info { topic, ..Default::default() });
+    let invalid = v1::Envelope { payload: Some(payload), ..info };
+    refused(a.session.send(invalid.encode_to_vec().into()).await, "FIELD_INVALID");
     let stranger = broker.client().await;
     let request = v1::SendRequest { envelope: bytes::Bytes::from_static(b"\xff\xffgarbage") };
     refused(stranger.answer(stranger.messages().send(request).await), "MALFORMED");

@@ -137,7 +137,11 @@ impl Agent {
         let fallback = others[usize::try_from(self.dice.roll(others.len() as u64)).unwrap()].clone();
         let request = v1::HandoffRequest {
             task_type: "x".into(),
-            fallback_candidates: if self.dice.once_in(2) { vec![fallback] } else { vec![] },
+            fallback_candidates: if self.dice.once_in(2) && fallback != self.id.as_str() {
+                vec![fallback]
+            } else {
+                vec![]
+            },
             mode: if self.dice.once_in(4) { v1::HandoffMode::Delegate.into() } else { 0 },
             priority: i32::try_from(self.dice.roll(5)).unwrap(),
             timeouts: Some(v1::HandoffTimeouts {

@@ -13,7 +13,7 @@ use crate::{
         mailbox::{ATTEMPTS_MAX, AttemptEnd, Keeper, Lease, Letter, backoff},
     },
     faults::{Fault, is_on},
-    ids::AgentId,
+    ids::{AgentId, parse_number},
     records::{CustodyEvent, MessageRecord, ParkReason, encode_letter, letter_key},
     time::Timestamp,
 };
@@ -28,7 +28,7 @@ pub(super) fn delivery_id(lease: &Lease) -> String {
 
 fn parse_delivery_id(text: &str) -> Option<(u64, u32)> {
     let (sequence, attempt) = text.split_once('-')?;
-    Some((sequence.parse().ok()?, attempt.parse().ok()?))
+    Some((parse_number(sequence)?, parse_number(attempt)?.try_into().ok()?))
 }
 
 impl Engine {

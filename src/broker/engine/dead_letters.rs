@@ -1,6 +1,6 @@
 //! Dead letters: parking messages, and what people decide about them (SPEC 4).
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ use crate::{
         handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
         mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
-    envelope::{Body, UnverifiedEnvelope},
+    envelope::{Body, UnverifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, MessageId},
     proto::v1::{AuditAction, MessageType},
@@ -29,14 +29,15 @@ use crate::{
 };
 
 /// Refused envelopes that are kept for one agent; one who goes on sending garbage fills its share and no more.
-const REFUSED_KEPT_MAX: u32 = 256;
+const REFUSED_KEPT_MAX: usize = 256;
 /// Most bytes of them.
 const REFUSED_BYTES_KEPT_MAX: usize = 16 * 1024 * 1024;
 
-/// What was kept of one agent.
-#[derive(Debug, Clone, Copy, Default)]
+/// What was kept of one agent since the start.
+#[derive(Debug, Default)]
 pub(super) struct RefusedKept {
-    count: u32,
+    /// SHA-256 of each, so that a repeat is not kept again; at most [`REFUSED_KEPT_MAX`].
+    digests: HashSet<[u8; 32]>,
     bytes: usize,
 }
 
@@ -154,14 +155,16 @@ impl Engine {
         }
     }
 
-    /// Keeps what an agent sent and was refused for people to look at: it is not a message, or not of its type.
+    /// Keeps what an agent sent and was refused for people to look at: it is not a message, or not of its type. The same
+    /// bytes are kept once.
     pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
         let kept = self.refused_kept.entry(agent.clone()).or_default();
         let bytes = kept.bytes + raw.len();
-        if self.failed || kept.count >= REFUSED_KEPT_MAX || bytes > REFUSED_BYTES_KEPT_MAX {
+        let is_full = kept.digests.len() >= REFUSED_KEPT_MAX || bytes > REFUSED_BYTES_KEPT_MAX;
+        if self.failed || is_full || !kept.digests.insert(signing::sha256(&[&raw])) {
             return;
         }
-        *kept = RefusedKept { count: kept.count + 1, bytes };
+        kept.bytes = bytes;
         let summary = EnvelopeSummary::of(&raw);
         let record = DeadLetterRecord {
             number: self.new_sequence(),

@@ -115,6 +115,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
+        check_fallbacks(header, request).map_err(refused)?;
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         let candidates = self.candidates(header, request, now).map_err(refused)?;
         let timeouts = self.timeouts(&request.timeouts).map_err(refused)?;
@@ -385,6 +386,17 @@ fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Outcome {
     }
 }
 
+/// A sender cannot fall back on itself: it keeps the task if no candidate takes it.
+fn check_fallbacks(header: &Header, request: &RequestBody) -> Result<(), BrokerError> {
+    let violation = |place| FieldViolation {
+        path: format!("envelope.payload.fallback_candidates[{place}]"),
+        problem: "must not be the sender, which keeps the task if no candidate takes it".to_owned(),
+    };
+    let of_sender = request.fallback_candidates.iter().enumerate().filter(|(_, agent)| **agent == header.sender);
+    let violations: Vec<_> = of_sender.map(|(place, _)| violation(place)).collect();
+    if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
+}
+
 /// The handoff must be the task's, and the receiver the other side of it.
 fn check_handoff(header: &Header, known: &mut Known) -> Result<(), Refused> {
     use v1::MessageType as T;
@@ -399,7 +411,9 @@ fn check_handoff(header: &Header, known: &mut Known) -> Result<(), Refused> {
     let other_side = match header.message_type {
         T::HandoffAccept | T::HandoffReject | T::HandoffComplete => &handoff.sender,
         T::TaskContextTransfer => &handoff.candidate,
-        // The candidate may change while a cancel is under way: it goes to whoever is asked when it arrives.
+        // The message goes to the present candidate, and its signature must say so. Another agent than the owner may not
+        // cancel at all, and does not learn from this who the candidate is.
+        T::HandoffCancel if header.sender == handoff.sender && !handoff.state.is_final() => &handoff.candidate,
         _ => return Ok(()),
     };
     if header.receiver == Receiver::Agent(other_side.clone()) {

@@ -15,7 +15,7 @@ use crate::{
         queries::DeadLetterFilter,
     },
     envelope::Checks,
-    ids::{AgentId, TaskId},
+    ids::{AgentId, TaskId, parse_number},
     proto::v1::{self, dead_letter_service_server::DeadLetterService},
     records::{DeadLetterRecord, DeadState, ParkReason},
     wire::{status, to_proto},
@@ -273,9 +273,7 @@ fn list(
 }
 
 fn number(id: &str) -> Result<u64, Status> {
-    let is_number = !id.is_empty() && id.bytes().all(|letter| letter.is_ascii_digit());
-    let number = id.parse().ok().filter(|_| is_number);
-    number.ok_or_else(|| refuse(field("dead_letter_id", "must be a decimal number")))
+    parse_number(id).ok_or_else(|| refuse(field("dead_letter_id", "must be a decimal number without leading zeros")))
 }
 
 fn receiver(text: &str) -> Result<Option<AgentId>, Status> {

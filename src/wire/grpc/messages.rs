@@ -10,6 +10,7 @@ use super::{auth, field, refuse, refuse_shared, session};
 use crate::{
     broker::{
         Answer, Broker, BrokerError, Event,
+        access::Caller,
         engine::{Command, Fate, HolderKind},
     },
     envelope::{Checks, EnvelopeError},
@@ -47,9 +48,14 @@ impl BrokerService for Messages {
     }
 
     async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
-        // The signature proves the sender; a token, if there is one, must be the sender's. An operator's is no agent's.
-        let caller = auth::caller(&self.broker, &request)?;
-        let session = caller.agent().ok().cloned();
+        // The signature proves the sender; a token, if there is one, must be the sender's, and so not an operator's.
+        let session = match auth::caller(&self.broker, &request)? {
+            Caller::Anonymous => None,
+            Caller::Agent(agent) => Some(agent),
+            caller @ Caller::Operator(_) => {
+                return Err(refuse(BrokerError::SenderNoAgent { caller: caller.to_string() }));
+            }
+        };
         let envelope = request.into_inner().envelope;
         let receipt = self.broker.submit(envelope, session.as_ref()).await.map_err(refuse_shared)?;
         Ok(Response::new(v1::SendResponse { receipt: Some(receipt) }))
@@ -134,5 +140,41 @@ fn nack_fate(checks: &mut Checks, nack: v1::Nack) -> Option<Fate> {
         v1::NackCause::Failure => Some(Fate::Failed { text: nack.reason_text, retry_after }),
         v1::NackCause::Shutdown => Some(Fate::Shutdown { text: nack.reason_text, retry_after }),
         v1::NackCause::Unspecified => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::codes::Refusal as _;
+
+    fn nack(seconds: i64, nanos: i32) -> v1::Acknowledgement {
+        let retry_after = Some(prost_types::Duration { seconds, nanos });
+        let nack = v1::Nack { cause: v1::NackCause::Failure.into(), retry_after, ..Default::default() };
+        v1::Acknowledgement { delivery_id: "1-1".into(), outcome: Some(acknowledgement::Outcome::Nack(nack)) }
+    }
+
+    fn extend(seconds: i64, nanos: i32) -> v1::Acknowledgement {
+        let extend = v1::Extend { extension: Some(prost_types::Duration { seconds, nanos }) };
+        v1::Acknowledgement { delivery_id: "1-1".into(), outcome: Some(acknowledgement::Outcome::Extend(extend)) }
+    }
+
+    #[test]
+    fn a_span_that_is_no_duration_is_refused_by_its_path() {
+        let (_, taken) = fate(nack(1, 500_000_000)).unwrap();
+        let retry_after = Some(Duration::from_millis(1500));
+        assert_eq!(taken, Fate::Failed { text: String::new(), retry_after });
+        for (seconds, nanos) in [(i64::MAX, 0), (1, -1), (-1, 1), (0, 2_000_000_000), (0, -1), (315_576_000_001, 0)] {
+            for (acknowledgement, path) in [
+                (nack(seconds, nanos), "acknowledgement.nack.retry_after"),
+                (extend(seconds, nanos), "acknowledgement.extend.extension"),
+            ] {
+                let refusal = fate(acknowledgement).unwrap_err();
+                let paths: Vec<_> = refusal.violations().iter().map(|violation| violation.path.as_str()).collect();
+                assert_eq!(paths, [path], "{seconds} s and {nanos} ns");
+            }
+        }
     }
 }

@@ -49,6 +49,11 @@ impl Timestamp {
         Self(self.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
     }
 
+    /// The moment that much earlier; the first one there is, if it would lie before.
+    pub fn minus(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
+    }
+
     /// How much later this is than the other moment; zero if it is earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
@@ -83,7 +88,7 @@ impl fmt::Debug for Timestamp {
 
 /// Where the time comes from; injected, so that tests and the simulator run on time of their own.
 pub trait Clock: Send + Sync {
-    /// The present moment.
+    /// The present moment. Moments of one clock may go back, when the machine's clock is set.
     fn now(&self) -> Timestamp;
 }
 
@@ -97,9 +102,9 @@ impl Clock for SystemClock {
     }
 }
 
-/// The machine's clock, made fit for deadlines: it never goes back, and is not torn along when somebody sets the machine's
-/// clock. It follows that one slowly instead; only over a large step forward, as after the machine was asleep, it goes at
-/// once, since the time has really passed.
+/// The machine's clock without its small steps. Where the machine's clock is set by at most a minute, this one follows it by
+/// a tenth of the time that passes, and does not go back. Over a larger step it goes at once: forward, since the machine was
+/// asleep or its clock was wrong; back, since the clock was ahead and is right again.
 #[derive(Debug)]
 pub struct SteadyClock {
     state: Mutex<Steady>,
@@ -112,7 +117,7 @@ struct Steady {
     read_at: Instant,
 }
 
-/// How far the machine's clock may be ahead before its time is taken over at once.
+/// How far the machine's clock may be ahead or behind before its time is taken over at once.
 const STEP: Duration = Duration::from_secs(60);
 /// What part of the time that passes is used to come nearer to the machine's clock.
 const SLEW: u32 = 10;
@@ -133,7 +138,7 @@ impl Default for SteadyClock {
 impl Clock for SteadyClock {
     fn now(&self) -> Timestamp {
         let mut state = self.state.lock().expect("no reader panics");
-        // Read under the lock, so that a later reader never sees an earlier moment.
+        // Read under the lock, so that a later reader sees an earlier moment only where the clock was set back.
         let (machine, read_at) = (machine_time(), monotonic());
         state.now = follow(state.now, read_at.saturating_duration_since(state.read_at), machine);
         state.read_at = read_at;
@@ -145,7 +150,7 @@ impl Clock for SteadyClock {
 fn follow(before: Timestamp, passed: Duration, machine: Timestamp) -> Timestamp {
     let now = before.plus(passed);
     let (ahead, behind) = (machine.since(now), now.since(machine));
-    if ahead > STEP {
+    if ahead > STEP || behind > STEP {
         return machine;
     }
     let most = passed / SLEW;
@@ -202,15 +207,23 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_is_followed_slowly_and_never_back() {
-        let (mut now, hour) = (at(10_000), Duration::from_secs(3600));
-        for second in 0..100 {
-            let machine = at(10_000 - 3600 + second);
+    fn a_clock_that_is_set_back_a_little_is_followed_slowly_and_never_back() {
+        let mut now = at(10_000);
+        for second in 0..700 {
+            let machine = at(10_000 - 59 + second);
             let next = follow(now, Duration::from_secs(1), machine);
-            assert_eq!(next.since(now), Duration::from_millis(900));
+            assert!(next.since(now) >= Duration::from_millis(900), "it goes on");
             now = next;
         }
-        assert!(now.since(at(10_000 - 3600 + 100)) < hour);
+        assert_eq!(now, at(10_000 - 59 + 699), "and meets the machine's clock");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_by_much_is_followed_at_once() {
+        for seconds in [61, 3600, 86_400] {
+            let machine = at(100_000 - seconds);
+            assert_eq!(follow(at(100_000), Duration::from_secs(1), machine), machine);
+        }
     }
 
     #[test]

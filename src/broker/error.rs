@@ -27,6 +27,15 @@ pub enum BrokerError {
         /// How far it may be.
         window: Duration,
     },
+    /// The ids of messages of that time are removed, and so a repeat would not be recognised.
+    #[error(
+        "the envelope's timestamp is of a time whose messages are forgotten, since the broker's clock was ahead: nothing is \
+         taken up to {upto}"
+    )]
+    TimestampForgotten {
+        /// Up to which timestamp.
+        upto: Timestamp,
+    },
     /// The message is over its expires_at.
     #[error("the message expired at {expired_at}")]
     MessageExpired {
@@ -244,7 +253,7 @@ impl Refusal for BrokerError {
     fn code(&self) -> ErrorCode {
         match self {
             Self::Fields { .. } => ErrorCode::FieldInvalid,
-            Self::TimestampOutsideWindow { .. } => ErrorCode::TimestampOutsideWindow,
+            Self::TimestampOutsideWindow { .. } | Self::TimestampForgotten { .. } => ErrorCode::TimestampOutsideWindow,
             Self::MessageExpired { .. } => ErrorCode::MessageExpired,
             Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
             Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,

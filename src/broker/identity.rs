@@ -152,7 +152,8 @@ impl Identities {
         let (agent, expires_at) = issued.ok_or(BrokerError::ChallengeFailed)?;
         let key = directory.key(proof.agent, proof.key_id, now).map_err(|_| BrokerError::ChallengeFailed)?;
         let input = signing::session_input(proof.agent.as_str(), proof.key_id.as_str(), proof.challenge);
-        if agent != *proof.agent || expires_at <= now || !key.verifies(&input, proof.signature) {
+        let in_time = is_in_time(expires_at, CHALLENGE_LIFETIME, now);
+        if agent != *proof.agent || !in_time || !key.verifies(&input, proof.signature) {
             return Err(BrokerError::ChallengeFailed);
         }
         let token = hex::encode(random_bytes(ids));
@@ -174,12 +175,20 @@ impl Identities {
             return Ok(Caller::Operator(name));
         }
         match self.tokens.lock().expect("no holder panics").out.get(&digest) {
-            Some(((agent, key_id), expires_at)) if *expires_at > now && directory.key(agent, key_id, now).is_ok() => {
+            Some(((agent, key_id), expires_at))
+                if is_in_time(*expires_at, TOKEN_LIFETIME, now) && directory.key(agent, key_id, now).is_ok() =>
+            {
                 Ok(Caller::Agent(agent.clone()))
             }
             Some(_) | None => Err(BrokerError::TokenInvalid),
         }
     }
+}
+
+/// Whether it is not over, and was not given in the future: by a clock that was ahead, and is set right since. That would be
+/// good for longer than its lifetime.
+fn is_in_time(expires_at: Timestamp, lifetime: Duration, now: Timestamp) -> bool {
+    now < expires_at && expires_at <= now.plus(lifetime)
 }
 
 /// What an agent shows for a token.
@@ -277,6 +286,16 @@ mod tests {
         assert_eq!(who(Some("operator")), Ok(Caller::Operator(LOCAL_OPERATOR.to_owned())));
         assert_eq!(who(Some("guessed")), Err(BrokerError::TokenInvalid));
         assert_eq!(who(None), Ok(Caller::Anonymous));
+    }
+
+    #[test]
+    fn what_was_given_by_a_clock_that_was_ahead_is_good_for_nothing_once_it_is_right() {
+        let case = case();
+        let challenge = case.challenge(86_400);
+        let token = case.answer(&challenge, &challenge, 86_400).unwrap();
+        assert_eq!(case.identities.caller(Some(&token), &case.directory, at(0)), Err(BrokerError::TokenInvalid));
+        let challenge = case.challenge(86_400);
+        assert_eq!(case.answer(&challenge, &challenge, 0), Err(BrokerError::ChallengeFailed));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Table tasks. Their places in lists are those of their handoffs.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use prost::Message;
 
@@ -9,6 +11,7 @@ use crate::{
     ids::{AgentId, TaskId},
     proto::storage,
     store::{Key, Table},
+    time::Timestamp,
 };
 
 /// A task as it is stored: what the protocol knows of it, and the head of its custody log.
@@ -22,6 +25,11 @@ pub struct TaskRecord {
     pub refusals_recorded: u32,
     /// The sequence of the request that made it; that of its first handoff, too.
     pub sequence: u64,
+    /// The time of the last entry of its custody log. Never goes back.
+    pub logged_at: Timestamp,
+    /// How much of what the broker's clock was set back in all the time of its log has followed. While a handoff is open
+    /// that stays as it is, and so the log's time goes on evenly.
+    pub set_back: Duration,
 }
 
 impl TaskRecord {
@@ -40,6 +48,16 @@ impl TaskRecord {
             Some(hop) => hop.handoff == place.handoff,
             None => false,
         }
+    }
+
+    /// The time of its custody log at this time of the broker's clock, which was set back by so much in all. It never goes
+    /// back, and while a handoff is open it does not stand still either. Else it is that of the clock.
+    pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Timestamp {
+        let not_followed = match self.task.open_handoff {
+            Some(_) => set_back.saturating_sub(self.set_back),
+            None => Duration::ZERO,
+        };
+        now.plus(not_followed).max(self.logged_at)
     }
 
     /// Where it lies.
@@ -69,6 +87,8 @@ impl TaskRecord {
             custody_hash: Bytes::copy_from_slice(&self.custody.hash),
             refusals_recorded: self.refusals_recorded,
             sequence: self.sequence,
+            logged_at: self.logged_at.unix_nanoseconds(),
+            set_back: u64::try_from(self.set_back.as_nanos()).unwrap_or(u64::MAX),
         }
         .encode_to_vec()
         .into()
@@ -82,6 +102,9 @@ impl TaskRecord {
             custody: CustodyLink { length: stored.custody_length, hash: reader.digest(&stored.custody_hash)? },
             refusals_recorded: stored.refusals_recorded,
             sequence: stored.sequence,
+            // What is older than the field has it in its task, nearly.
+            logged_at: moment(stored.logged_at.max(stored.updated_at)),
+            set_back: Duration::from_nanos(stored.set_back),
             task: Task {
                 id: reader.task(&stored.task_id)?,
                 task_type: stored.task_type,

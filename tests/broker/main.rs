@@ -1,6 +1,7 @@
 //! The broker's pipeline in virtual time: engine and store, no threads, no sockets, no sleeps.
 
 mod audit;
+mod clocks;
 mod dead_letters;
 mod deliveries;
 mod handoffs;

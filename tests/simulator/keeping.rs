@@ -12,7 +12,7 @@ use baton::{
     domain::mailbox::Letter,
     ids::{AgentId, TaskId},
     proto::{storage, v1},
-    records::{CustodyLink, DeadLetterRecord, HandoffRecord, TaskRecord},
+    records::{CustodyLink, DeadLetterRecord, HandoffRecord, Kept, TaskRecord},
     store::{Change, KeyBytes, Order, Record, Store, Table},
     time::Timestamp,
 };
@@ -29,6 +29,7 @@ type Tasks = HashMap<TaskId, (AgentId, u64, bool)>;
 pub struct Keeping {
     retention: Retention,
     accepted_at: HashMap<KeyBytes, Timestamp>,
+    ended: HashSet<TaskId>,
     ended_at: HashMap<TaskId, Timestamp>,
     removed: HashSet<TaskId>,
     /// The task whose log has this envelope.
@@ -67,8 +68,12 @@ impl Keeping {
                 (Table::Tasks, Some(record)) => {
                     let task = TaskRecord::decode(&record.value).unwrap().task;
                     assert!(!self.removed.contains(&task.id), "law 4: {} was removed, and is there again", task.id);
-                    if task.status.is_final() {
-                        self.ended_at.entry(task.id).or_insert(task.updated_at);
+                    self.ended.extend(task.status.is_final().then_some(task.id));
+                }
+                // By the broker's clock; the times of the task itself are by its log.
+                (Table::Kept, Some(_)) => {
+                    if let (Kept::Task, since, task) = Kept::parse(key).unwrap() {
+                        self.ended_at.entry(task_of(task)).or_insert(since);
                     }
                 }
                 (Table::Tasks, None) => gone_tasks.push(task_of(key)),
@@ -161,6 +166,8 @@ impl Keeping {
             assert!(!is_late(self.accepted_at[&key], self.retention.message_ids), "an id is kept for ever");
         }
         for (key, _) in all(Table::Tasks) {
+            let has_time = !self.ended.contains(&task_of(&key)) || self.ended_at.contains_key(&task_of(&key));
+            assert!(has_time, "{} has ended, and nothing says when", task_of(&key));
             let ended_at = self.ended_at.get(&task_of(&key)).copied();
             let overdue = ended_at.zip(self.retention.ended_tasks).is_some_and(|(at, kept)| is_late(at, kept));
             assert!(!overdue, "{} is kept for ever", task_of(&key));

@@ -2,7 +2,10 @@
 //! agents see. A naive book-keeping of its own; of the code under test it uses only the readers of records, and the
 //! state machine where law 7 asks for a replay.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    time::Duration,
+};
 
 use baton::{
     audit::Audit,
@@ -27,6 +30,16 @@ type Mail = (MessageId, AgentId);
 pub struct Laws {
     /// The broker's time, as it says it.
     pub now: Timestamp,
+    /// The time as it is.
+    pub real: Timestamp,
+    /// Time that has passed and that the broker could not know of, since its clock was set back, in all.
+    pub unseen: Duration,
+    /// The time as it was, and as the broker said it, when a change became durable last.
+    pub committed: Option<(Timestamp, Timestamp)>,
+    /// When each open handoff began, its whole time, and what was unseen then.
+    began: BTreeMap<MessageId, (Timestamp, Duration, Duration)>,
+    /// The time of the last entry of each log.
+    logged_at: HashMap<TaskId, Timestamp>,
     /// What may be gone, and when.
     keeping: crate::keeping::Keeping,
     tasks: HashMap<TaskId, (AgentId, u64, bool)>,
@@ -66,6 +79,7 @@ impl Laws {
     /// A change is durable.
     pub fn see_change(&mut self, change: &Change, befores: &[Option<Record>], envelope: &dyn Fn(u64) -> Bytes) {
         self.changes += 1;
+        self.committed = Some((self.real, self.now));
         let mut seen = Seen::default();
         for (write, before) in change.writes.iter().zip(befores) {
             let key = &write.key.key;
@@ -154,6 +168,7 @@ impl Laws {
             let same = before.sender == after.sender && before.task == after.task && before.epoch == after.epoch;
             assert!(same && before.whole_deadline == after.whole_deadline, "law 3: the whole time never moves");
         }
+        self.began.entry(after.id).or_insert((self.real, after.timeouts.whole, self.unseen));
         if after.state.is_final() {
             self.open.remove(&after.id);
             if self.ended.insert(after.id, after.state).is_none() {
@@ -193,6 +208,9 @@ impl Laws {
         }
         let (hash, entry_bytes) = seen.custody.clone().expect("law 7: every change of a task is in its log");
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).unwrap();
+        let at = entry.entry_time.and_then(|time| Timestamp::from_parts(time.seconds, time.nanos)).unwrap();
+        let before = self.logged_at.insert(task.id.clone(), at);
+        assert!(before.is_none_or(|before| before <= at), "law 7: the log of {} goes back in time", task.id);
         let envelope = match &entry.event {
             Some(v1::custody_entry::Event::Accepted(accepted)) => envelope(accepted.sequence),
             _ => Bytes::new(),
@@ -254,6 +272,12 @@ impl Laws {
     pub fn see_time(&self, now: Timestamp) {
         let late = self.open.iter().find(|(_, deadline)| **deadline <= now);
         assert_eq!(late, None, "law 3: a handoff is open beyond its whole time");
+        // Also by the time as it is, whatever the broker's clock shows.
+        let late = self.open.keys().find(|id| {
+            let (began, whole, unseen) = self.began[id];
+            began.plus(whole).plus(self.unseen - unseen) <= self.real
+        });
+        assert_eq!(late, None, "law 3: a handoff has outlived its whole time, by a clock that was set");
     }
 
     pub fn open_handoffs(&self) -> usize {

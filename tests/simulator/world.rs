@@ -33,6 +33,10 @@ use crate::{
     disk::{Disk, Pipes, Plan},
 };
 
+const START: Timestamp = Timestamp::from_unix_nanoseconds(1_700_000_000_000_000_000);
+const DAY: i64 = 86_400;
+const NANOSECONDS: i64 = 1_000_000_000;
+
 /// The way back of all simple calls.
 const CALLS: HolderId = HolderId(0);
 
@@ -80,7 +84,10 @@ pub struct World {
     pub counts: Counts,
     pub disk: Arc<Disk>,
     pub trace: Trace,
+    /// How far the broker's clock is ahead of the time, in nanoseconds.
     skew: i64,
+    /// When the engine last saw its clock, and what that showed.
+    seen: (Timestamp, Timestamp),
     dice: Dice,
     ids: Arc<Ids>,
     settings: Arc<Settings>,
@@ -147,11 +154,12 @@ impl World {
             ..Settings::default()
         };
         let mut world = Self {
-            now: Timestamp::from_parts(1_700_000_000, 0).unwrap(),
+            now: START,
             counts: Counts::default(),
             disk: Arc::new(Disk::new(pipes.clone(), settings.retention)),
             trace: Trace { hash: 0xcbf2_9ce4_8422_2325, aloud },
             skew: 0,
+            seen: (START, START),
             ids: Arc::new(Ids::new(dice.number())),
             dice,
             settings: Arc::new(settings),
@@ -184,8 +192,7 @@ impl World {
         let reply = self.reply(0);
         let command =
             Command::Register { entry: Box::new(entry), caller: operator(), invitation: String::new(), reply };
-        let now = self.broker_now();
-        self.disk.laws.lock().unwrap().now = now;
+        let now = self.see_clock();
         let engine = self.engine.as_mut().unwrap();
         engine.take(command, now);
         engine.finish(now);
@@ -198,6 +205,17 @@ impl World {
 
     fn broker_now(&self) -> Timestamp {
         Timestamp::from_unix_nanoseconds(self.now.unix_nanoseconds() + self.skew)
+    }
+
+    /// The engine sees its clock. What it cannot know of the time that has passed, since the clock was set back, is no fault
+    /// of its.
+    fn see_clock(&mut self) -> Timestamp {
+        let now = self.broker_now();
+        let (real, shown) = std::mem::replace(&mut self.seen, (self.now, now));
+        let mut laws = self.disk.laws.lock().unwrap();
+        laws.unseen += self.now.since(real).saturating_sub(now.since(shown));
+        (laws.real, laws.now) = (self.now, now);
+        now
     }
 
     fn schedule(&mut self, milliseconds: u64, happening: Happening) {
@@ -261,7 +279,9 @@ impl World {
         }
         let identity =
             BrokerIdentity { key_id: KeyId::parse("broker-1").unwrap(), key: PrivateKey::from_seed(&[9; 32]) };
-        let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.broker_now());
+        // A new process knows of the time what is stored.
+        self.seen = self.disk.laws.lock().unwrap().committed.unwrap_or((self.now, self.broker_now()));
+        let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.see_clock());
         let engine = Engine::open(self.disk.clone(), identity, settings, ids, now).expect("what is stored can be read");
         assert_eq!(
             engine.open_handoffs(),
@@ -292,7 +312,7 @@ impl World {
         if self.engine.is_none() || session.is_some_and(|session| self.agents[agent].session != Some(session)) {
             return; // nobody is there to hear it
         }
-        let now = self.broker_now();
+        let now = self.see_clock();
         let id = self.agents[agent].id.clone();
         let command = match frame {
             Frame::Open => return self.open(agent),
@@ -331,7 +351,7 @@ impl World {
         let id = self.agents[agent].id.clone();
         self.agents[agent].session = Some(holder);
         let outstanding_max = u32::try_from(1 + self.dice.roll(8)).unwrap();
-        let now = self.broker_now();
+        let now = self.see_clock();
         let engine = self.engine.as_mut().unwrap();
         engine.take(Command::Open { holder, agent: id, kind: HolderKind::Session, events }, now);
         engine.take(Command::Credit { holder, outstanding_max, reply: None }, now);
@@ -351,8 +371,7 @@ impl World {
         }
         let plan = *self.disk.plan.lock().unwrap();
         for _ in 0..100 {
-            let now = self.broker_now();
-            self.disk.laws.lock().unwrap().now = now;
+            let now = self.see_clock();
             let engine = self.engine.as_mut().unwrap();
             engine.tick(now);
             engine.finish(now);
@@ -395,10 +414,23 @@ impl World {
                     }
                     agent
                 }
-                Event::GoAway => continue,
+                Event::GoAway => {
+                    self.sent_away(holder);
+                    continue;
+                }
             };
             let Some(delay) = self.travel() else { continue };
             self.schedule(delay, Happening::Comes { agent, session: holder, event });
+        }
+    }
+
+    /// The engine has ended the session. Its agent comes back when it wakes up.
+    fn sent_away(&mut self, holder: HolderId) {
+        self.counts.add("sessions sent away");
+        self.pipes.lock().unwrap().out.remove(&holder);
+        let Some(agent) = self.holders.remove(&holder) else { return };
+        if self.agents[agent].session == Some(holder) {
+            self.agents[agent].session = None;
         }
     }
 
@@ -571,6 +603,10 @@ impl World {
         let next = self.dice.roll(15_000);
         self.schedule(next, Happening::Fault);
         let agent = usize::try_from(self.dice.roll(self.agents.len() as u64)).unwrap();
+        // With a clock that is off by a day nothing is taken: not for long, or there is little to see.
+        if self.skew.abs() >= DAY * NANOSECONDS && self.dice.once_in(2) {
+            return self.set_clock(0);
+        }
         match self.dice.roll(10) {
             0..=3 => self.cut(agent),
             4 => {
@@ -582,14 +618,23 @@ impl World {
             }
             5 => {
                 self.counts.add("clock off");
-                self.skew = (i64::try_from(self.dice.roll(120)).unwrap() - 60) * 1_000_000_000;
-                self.trace.say(self.now, "the broker's clock is set");
-                self.finish();
+                let seconds = match self.dice.once_in(4) {
+                    true => self.dice.pick(&[DAY, DAY, -DAY]),
+                    false => i64::try_from(self.dice.roll(120)).unwrap() - 60,
+                };
+                self.set_clock(seconds);
             }
             6 | 7 => self.decide_about_dead_letter(),
             8 if self.engine.is_some() => self.kill("killed between two steps"),
             _ => {}
         }
+    }
+
+    /// Sets the broker's clock so many seconds ahead of the time.
+    fn set_clock(&mut self, seconds: i64) {
+        self.skew = seconds * NANOSECONDS;
+        self.trace.say(self.now, "the broker's clock is set");
+        self.finish();
     }
 
     fn cut(&mut self, agent: usize) {
@@ -599,7 +644,7 @@ impl World {
         self.trace.say(self.now, &line);
         self.holders.remove(&holder);
         self.pipes.lock().unwrap().out.remove(&holder);
-        let now = self.broker_now();
+        let now = self.see_clock();
         if let Some(engine) = &mut self.engine {
             engine.take(Command::Close { holder }, now);
             self.finish();
@@ -630,7 +675,7 @@ impl World {
                 Command::Redrive { dead_letter, to, caller: operator(), reply }
             }
         };
-        let now = self.broker_now();
+        let now = self.see_clock();
         self.engine.as_mut().unwrap().take(command, now);
         self.finish();
     }

@@ -54,9 +54,9 @@ struct DeadMail<'a> {
     handoff: Option<MessageId>,
 }
 
-/// Each offer lasted until the next one, the last until now.
-fn offers_as_attempts(handoff: &Handoff, now: Timestamp) -> Vec<(AgentId, Attempt)> {
-    let ends = handoff.offers.iter().skip(1).map(|next| next.offered_at).chain([now]);
+/// Each offer of a handoff that has ended lasted until the next one, the last until the end.
+fn offers_as_attempts(handoff: &Handoff) -> Vec<(AgentId, Attempt)> {
+    let ends = handoff.offers.iter().skip(1).map(|next| next.offered_at).chain([handoff.updated_at]);
     let attempt = |(offer, ended_at): (&Offer, Timestamp)| {
         let end = match offer.outcome {
             OfferOutcome::Rejected => AttemptEnd::Rejected,
@@ -104,7 +104,7 @@ impl Engine {
         let about = DeadMail {
             agent: &handoff.candidate,
             letter: None,
-            attempts: offers_as_attempts(handoff, now),
+            attempts: offers_as_attempts(handoff),
             sequence: request.sequence,
             bytes: self.envelope_bytes(request.sequence),
             handoff: Some(handoff.id),

@@ -183,6 +183,12 @@ impl Group {
         group
     }
 
+    /// Whether nothing is in it yet.
+    pub(super) fn is_empty(&self) -> bool {
+        let is_changed = !self.changes.is_empty() || !self.tickets.is_empty() || !self.open_acts.is_empty();
+        !is_changed && self.touched.is_empty() && self.watches.is_empty()
+    }
+
     /// Ends the command in hand: its answer is sent after the commit of all it changed.
     pub(super) fn answer(&mut self, reply: Reply, outcome: Outcome) {
         self.close(Some((reply, outcome)));

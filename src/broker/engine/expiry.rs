@@ -1,7 +1,8 @@
 //! Mail whose time is over: it becomes a dead letter, whether its agent is there or not.
 //!
 //! A mailbox has a timer, not each letter: most letters are acked long before, and would leave nothing but two writes. When
-//! the timer fires the mailbox is looked through, and gets a timer for the first letter that expires next.
+//! the timer fires the mailbox is looked through, and gets a timer for the first letter that expires next. Timers and ends of
+//! letters are by the running time, so that mail does not live longer where the clock is set back.
 
 use std::{ops::Bound, time::Duration};
 
@@ -48,14 +49,15 @@ impl Engine {
                 self.park_as_expired(&agent, &letter, now);
             }
         }
-        if self.next_mail_expiry.is_none_or(|at| at > now) {
+        let running = self.clock.running();
+        if self.next_mail_expiry.is_none_or(|at| at > running) {
             return;
         }
         match self.park_some(now) {
             Ok(next) => self.next_mail_expiry = next,
             Err(error) => {
                 tracing::error!(%error, "failed to read mail that may have expired");
-                self.next_mail_expiry = Some(now.plus(TRY_AGAIN));
+                self.next_mail_expiry = Some(running.plus(TRY_AGAIN));
             }
         }
     }
@@ -65,12 +67,12 @@ impl Engine {
         let mut room = EXPIRED_A_TICK;
         if let Some(expiring) = self.expiring.take() {
             self.look_for_expired(expiring, &mut room, now)?;
-            return Ok(Some(now)); // its timer is still in the store
+            return Ok(Some(self.clock.running())); // its timer is still in the store
         }
         let stored = self.store.scan(Table::Timers, records::mail_timers(), Order::Ascending, MAILBOXES_A_TICK)?;
         for (key, _) in &stored {
             let (timer, agent) = records::parse_mail_timer(key)?;
-            if timer > now {
+            if timer > self.clock.running() {
                 return Ok(Some(timer));
             }
             self.look_for_expired(Expiring { agent, timer, place: 0, looked_at: 0, first: None }, &mut room, now)?;
@@ -78,7 +80,7 @@ impl Engine {
                 break;
             }
         }
-        Ok((!stored.is_empty()).then_some(now))
+        Ok((!stored.is_empty()).then_some(self.clock.running()))
     }
 
     /// Parks what has expired of a part of a mailbox.
@@ -100,29 +102,32 @@ impl Engine {
                 return Ok(());
             }
             let letter = records::decode_letter(&key, &record.value)?;
-            let look_again =
-                if letter.expires_at > now { Some(letter.expires_at) } else { self.expire(&agent, &letter, now) };
+            let look_again = match letter.expires_at > self.clock.running() {
+                true => Some(letter.expires_at),
+                false => self.expire(&agent, &letter, now),
+            };
             *room -= usize::from(look_again.is_none());
             expiring.first = expiring.first.into_iter().chain(look_again).min();
             expiring.looked_at += 1;
             expiring.place += 1;
         }
         if is_last {
-            self.set_mail_timer(&expiring, now);
+            self.set_mail_timer(&expiring);
         } else {
             self.expiring = Some(expiring);
         }
         Ok(())
     }
 
-    /// Parks one message; or says when to look at it again.
+    /// Parks one message; or says at which running time to look at it again.
     fn expire(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Option<Timestamp> {
+        let soon = self.clock.running().plus(LEASE_GRACE);
         if let Some(lease) = self.mailboxes.get(agent).and_then(|mailbox| mailbox.lease(letter.sequence)) {
             // It is handed out: its ack may come yet.
-            return Some(lease.deadline.max(now.plus(LEASE_GRACE)));
+            return Some(lease.deadline.plus(self.clock.set_back).max(soon));
         }
         if self.is_written_in_group(&records::letter_key(agent, letter.sequence)) {
-            return Some(now.plus(LEASE_GRACE));
+            return Some(soon);
         }
         self.park_as_expired(agent, letter, now);
         None
@@ -130,9 +135,9 @@ impl Engine {
 
     /// The timer that has fired goes, and another one is set for what expires next: of what was looked at, and of what the
     /// group in hand adds to the mailbox.
-    fn set_mail_timer(&mut self, expiring: &Expiring, now: Timestamp) {
+    fn set_mail_timer(&mut self, expiring: &Expiring) {
         let Expiring { agent, timer, looked_at, first, .. } = expiring;
-        let rested = now.plus(REST_A_LETTER * *looked_at);
+        let rested = self.clock.running().plus(REST_A_LETTER * *looked_at);
         let next = first.iter().copied().chain(self.first_expiry_of_group(agent)).min().map(|at| at.max(rested));
         let mut draft = self.draft();
         draft.delete(records::mail_timer_key(*timer, agent));
@@ -145,7 +150,7 @@ impl Engine {
     }
 
     fn park_as_expired(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) {
-        let text = format!("its time was over at {}", letter.expires_at);
+        let text = format!("its time was over at {}", self.clock.shows(letter.expires_at));
         if let Err(error) = self.park_letter(agent, letter, ParkReason::Expired, &text, now) {
             tracing::error!(%agent, %error, "failed to park an expired message");
         }

@@ -87,8 +87,9 @@ impl Engine {
         let is_all = stored.len() < LOADED_AT_ONCE;
         let mut next = from;
         for (key, record) in stored {
-            let letter = records::decode_letter(&key, &record.value)?;
+            let mut letter = records::decode_letter(&key, &record.value)?;
             next = letter.sequence + 1;
+            letter.bound_wait(self.clock.now);
             mailbox.add(letter);
         }
         if !is_all {
@@ -185,7 +186,7 @@ impl Engine {
         let Some(lease) = mailbox.hand_out(id, now, self.settings.ack_wait) else { return false };
         holder.outstanding += 1;
         let letter = mailbox.letter(lease.sequence).expect("it was just handed out");
-        if letter.expires_at <= now {
+        if letter.expires_at <= self.clock.running() {
             self.expired_at_hand_out.push((agent.clone(), lease.sequence));
             return true;
         }

@@ -81,6 +81,10 @@ impl Engine {
         if off_by > window && !is_on(Fault::TakesAnyTime) {
             return Err(BrokerError::TimestampOutsideWindow { off_by, window });
         }
+        // Only where the clock was ahead, and is set right: else those ids are older than the window.
+        if header.timestamp <= self.message_ids_gone && !is_on(Fault::TakesAnyTime) {
+            return Err(BrokerError::TimestampForgotten { upto: self.message_ids_gone });
+        }
         match header.expires_at {
             Some(expired_at) if expired_at <= now => Err(BrokerError::MessageExpired { expired_at }),
             Some(_) | None => Ok(()),
@@ -89,14 +93,15 @@ impl Engine {
 
     /// What is overdue happens before the message, so that a late one finds the state that time has made.
     fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
+        let running = self.clock.running();
         // Each handoff that is open has a timer.
-        if self.handoff_timers.first().is_none_or(|(at, _)| *at > now) {
+        if self.handoff_timers.first().is_none_or(|(at, _)| *at > running) {
             return Ok(());
         }
         let Some(task) = &header.task else { return Ok(()) };
         let Some(stored) = self.known_task(&mut self.draft(), task)? else { return Ok(()) };
         let Some(open) = stored.value.task.open_handoff else { return Ok(()) };
-        if self.deadline_of(open)?.is_some_and(|due| due <= now) {
+        if self.deadline_of(open)?.is_some_and(|due| due <= running) {
             self.pass_time(open, now)?;
         }
         Ok(())
@@ -429,7 +434,8 @@ fn receipt(header: &Header, sequence: u64, stepped: Option<&Stepped>, now: Times
     v1::Receipt {
         message_id: header.message_id.to_string(),
         sequence,
-        accept_time: Some(wire_time(now)),
+        // That of the entry, from which the receipt can be made again.
+        accept_time: Some(wire_time(task.map_or(now, |record| record.logged_at))),
         task_id: header.task.as_ref().map(ToString::to_string).unwrap_or_default(),
         task_status: task.map_or(0, |record| record.task.status.number()),
         owner_id: task.map(|record| record.task.owner.to_string()).unwrap_or_default(),

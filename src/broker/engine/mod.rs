@@ -10,6 +10,7 @@
 
 mod acks;
 mod audit;
+mod clock;
 mod dead_letters;
 mod drafts;
 mod enrollment;
@@ -39,6 +40,7 @@ use prost::Message as _;
 use tokio::sync::{mpsc, watch};
 
 use self::{
+    clock::RunningClock,
     drafts::{Act, Group},
     expiry::Expiring,
     holders::Holder,
@@ -284,7 +286,11 @@ pub struct Engine {
     identity: BrokerIdentity,
     settings: Arc<Settings>,
     ids: Arc<dyn IdSource>,
+    /// The latest time that it was told.
+    clock: RunningClock,
     next_sequence: u64,
+    /// The ids of messages with a timestamp up to this one may be removed.
+    message_ids_gone: Timestamp,
     group: Group,
     latest: Latest,
     /// The mail of agents with a holder or a lease. Everybody else's is only in the store.
@@ -300,12 +306,13 @@ pub struct Engine {
     alarm_of: IdMap<AgentId, Timestamp>,
     /// Mail that was about to be handed out and has expired.
     expired_at_hand_out: Vec<(AgentId, u64)>,
-    /// No mail expires before this; looking then may find that none does yet.
+    /// No mail expires before this running time; looking then may find that none does yet.
     next_mail_expiry: Option<Timestamp>,
-    /// A timer of each mailbox that somebody wrote to since the start, if it has one.
+    /// A timer of each mailbox that somebody wrote to since the start, if it has one; by the running time.
     mail_timer_of: IdMap<AgentId, Timestamp>,
     /// The mailbox that is being looked through for what has expired.
     expiring: Option<Expiring>,
+    /// By the running time.
     handoff_timers: BTreeSet<(Timestamp, MessageId)>,
     /// How many handoffs each agent has asked for that are open.
     open_of: IdMap<AgentId, u32>,
@@ -337,7 +344,7 @@ impl Engine {
     ) -> Result<Self, BrokerError> {
         let agents = load_agents(&*store)?;
         let directory = Arc::new(Directory::new(&identity, settings.presence_rule(now), agents));
-        Self::over(store, directory, identity, settings, ids, now)
+        Self::over(store, directory, identity, settings, ids, (RunningClock::default(), now))
     }
 
     fn over(
@@ -346,12 +353,15 @@ impl Engine {
         identity: BrokerIdentity,
         settings: Arc<Settings>,
         ids: Arc<dyn IdSource>,
-        now: Timestamp,
+        (known, now): (RunningClock, Timestamp),
     ) -> Result<Self, BrokerError> {
-        let next_sequence = match store.get(&sequence_key())? {
-            Some(record) => storage::SequenceRecord::decode(record.value).map_or(0, |stored| stored.last) + 1,
-            None => 1,
+        let stored = match store.get(&sequence_key())? {
+            Some(record) => storage::SequenceRecord::decode(record.value).unwrap_or_default(),
+            None => storage::SequenceRecord::default(),
         };
+        let stored_at = Timestamp::from_unix_nanoseconds(stored.running_at);
+        let stored_clock = RunningClock::at(stored_at, Duration::from_nanos(stored.set_back));
+        let clock = known.later(stored_clock).showing(now);
         let (handoff_timers, open_of) = load_timers(&*store)?;
         let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
         let removals = Removals::new(&settings.retention, now);
@@ -361,7 +371,9 @@ impl Engine {
             identity,
             settings,
             ids,
-            next_sequence,
+            clock,
+            next_sequence: stored.last + 1,
+            message_ids_gone: Timestamp::from_unix_nanoseconds(stored.message_ids_gone),
             group: Group::default(),
             latest: Latest::default(),
             mailboxes: IdMap::default(),
@@ -399,11 +411,7 @@ impl Engine {
     /// back.
     pub fn recover(&mut self, now: Timestamp) -> Result<(), RecoverError> {
         self.store.recover()?;
-        self.directory.reset(self.settings.presence_rule(now), load_agents(&*self.store)?);
-        let (directory, identity) = (self.directory.clone(), self.identity.clone());
-        let again = Self::over(self.store.clone(), directory, identity, self.settings.clone(), self.ids.clone(), now)?;
-        let before = std::mem::replace(self, again);
-        before.holders.values().for_each(Holder::send_away);
+        let before = self.begin_again(now)?;
         for updates in before.watchers.into_values().flatten() {
             drop(updates.try_send(Err(refused(BrokerError::StoreUnavailable))));
         }
@@ -426,6 +434,7 @@ impl Engine {
 
     /// Takes one command into the group.
     pub fn take(&mut self, command: Command, now: Timestamp) {
+        let now = self.keep_time(now);
         match command {
             Command::Submit { envelope, reply } => {
                 self.seen(&envelope.header().sender, now);
@@ -481,15 +490,17 @@ impl Engine {
 
     /// Takes whatever is overdue into the group.
     pub fn tick(&mut self, now: Timestamp) {
+        let now = self.keep_time(now);
         if self.failed {
             return;
         }
-        let due = self.handoff_timers.iter().take_while(|(at, _)| *at <= now);
+        let running = self.clock.running();
+        let due = self.handoff_timers.iter().take_while(|(at, _)| *at <= running);
         let due: Vec<_> = due.take(TIMERS_A_TICK).copied().collect();
         for (at, handoff) in due {
             match self.pass_time(handoff, now) {
                 Ok(true) => {}
-                Ok(false) => self.set_timer_anew(at, handoff, now),
+                Ok(false) => self.set_timer_anew(at, handoff),
                 Err(error) => tracing::error!(%handoff, %error, "failed to let time pass for a handoff"),
             }
         }
@@ -506,26 +517,28 @@ impl Engine {
     }
 
     /// A timer has fired too early: what is loaded at a start may be, and a command of the group in hand may have moved it.
-    fn set_timer_anew(&mut self, at: Timestamp, handoff: MessageId, now: Timestamp) {
+    fn set_timer_anew(&mut self, at: Timestamp, handoff: MessageId) {
         let due = match self.deadline_of(handoff) {
             Ok(due) => due,
             Err(error) => return tracing::error!(%handoff, %error, "failed to read a handoff whose timer has fired"),
         };
         self.handoff_timers.remove(&(at, handoff));
         match due {
-            Some(due) if due > now => drop(self.handoff_timers.insert((due, handoff))),
+            Some(due) if due > self.clock.running() => drop(self.handoff_timers.insert((due, handoff))),
             Some(_) => tracing::error!(%handoff, "a timer fired for a handoff that has nothing to wait for"),
             None => {} // it has ended in the group in hand
         }
     }
 
-    /// When something happens to a handoff by itself; `None`: it has ended, or there is none.
+    /// The running time at which something happens to a handoff by itself; `None`: it has ended, or there is none.
     fn deadline_of(&mut self, handoff: MessageId) -> Result<Option<Timestamp>, BrokerError> {
-        let stored = self.known_handoff(&mut self.draft(), handoff)?;
-        Ok(stored.and_then(|stored| stored.value.handoff.next_deadline()))
+        let Some(stored) = self.known_handoff(&mut self.draft(), handoff)? else { return Ok(None) };
+        let task = self.known_task(&mut self.draft(), &stored.value.handoff.task)?;
+        let followed = task.map_or(Duration::ZERO, |task| task.value.set_back);
+        Ok(stored.value.handoff.next_deadline().map(|at| at.plus(followed)))
     }
 
-    /// When [`Self::tick`] has something to do next.
+    /// When [`Self::tick`] has something to do next, by the clock.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.failed {
             return None;
@@ -533,21 +546,23 @@ impl Engine {
         if !self.expired_at_hand_out.is_empty() || !self.loading.is_empty() {
             return Some(Timestamp::default());
         }
-        let handoff = self.handoff_timers.first().map(|(at, _)| *at);
+        let handoff = self.handoff_timers.first().map(|(at, _)| self.clock.shows(*at));
+        let mail_expiry = self.next_mail_expiry.map(|at| self.clock.shows(at));
         let mailbox = self.mailbox_alarms.first().map(|(at, _)| *at);
         let presence = self.next_presence_deadline();
-        [handoff, mailbox, presence, self.next_mail_expiry, self.next_removal()].into_iter().flatten().min()
+        [handoff, mailbox, presence, mail_expiry, self.next_removal()].into_iter().flatten().min()
     }
 
     /// Commits the group, then acts. Nothing is answered or delivered before the commit is synced.
     pub fn finish(&mut self, now: Timestamp) {
+        let now = self.keep_time(now);
         let accepted = self.keep_accepted(now);
         let mut group = self.group.take();
         if let Some((key, ids)) = &accepted {
             group.put_unconditionally(key.clone(), ids.clone());
         }
         if !group.changes.is_empty() {
-            group.put_unconditionally(sequence_key(), sequence_value(self.next_sequence - 1));
+            group.put_unconditionally(sequence_key(), self.sequence_value());
         }
         let committed = if group.changes.is_empty() {
             Ok(Vec::new())
@@ -586,6 +601,17 @@ impl Engine {
         for agent in touched {
             self.hand_out(&agent, now);
         }
+    }
+
+    fn sequence_value(&self) -> Bytes {
+        storage::SequenceRecord {
+            last: self.next_sequence - 1,
+            running_at: self.clock.running().unix_nanoseconds(),
+            set_back: u64::try_from(self.clock.set_back.as_nanos()).unwrap_or(u64::MAX),
+            message_ids_gone: self.message_ids_gone.unix_nanoseconds(),
+        }
+        .encode_to_vec()
+        .into()
     }
 
     fn act(&mut self, act: Act, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
@@ -665,10 +691,6 @@ fn log_move(handoff: &Handoff) {
 
 fn sequence_key() -> Key {
     Key { table: Table::Meta, key: "sequence".into() }
-}
-
-fn sequence_value(last: u64) -> bytes::Bytes {
-    storage::SequenceRecord { last }.encode_to_vec().into()
 }
 
 fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> {

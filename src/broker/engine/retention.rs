@@ -178,7 +178,7 @@ impl Engine {
                 Fate::Unfinished // removed in this group; memory follows
             } else {
                 match kind {
-                    Kept::Messages => self.remove_message_ids(entry, &record, budget)?,
+                    Kept::Messages => self.remove_message_ids(entry, &record, since, budget)?,
                     Kept::Task => self.remove_task(entry, what, budget, now)?,
                     Kept::DeadLetter => self.remove_dead_letter(entry, what, budget)?,
                     Kept::Invitation => {
@@ -222,12 +222,20 @@ impl Engine {
         Fate::Gone
     }
 
-    fn remove_message_ids(&mut self, entry: Key, record: &Record, budget: &mut usize) -> Result<Fate, BrokerError> {
+    fn remove_message_ids(
+        &mut self,
+        entry: Key,
+        record: &Record,
+        since: Timestamp,
+        budget: &mut usize,
+    ) -> Result<Fate, BrokerError> {
         let mut draft = self.draft();
         draft.delete(entry);
         for id in decode_message_ids(&record.value)? {
             draft.delete(MessageRecord::key(id));
         }
+        // None of them had a later timestamp. Stored with the same commit.
+        self.message_ids_gone = self.message_ids_gone.max(since.plus(self.settings.clock_window));
         Ok(self.seal_removal(draft, budget))
     }
 

@@ -2,7 +2,7 @@
 
 mod faults;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -170,7 +170,8 @@ impl Engine {
     ) -> Result<Option<Stepped>, StepError> {
         let absent = self.absent(known, input, now);
         let input = &*faults::input(known, input);
-        let transition = match step(known.situation(&absent), input, now) {
+        let at = self.log_time(known, now);
+        let transition = match step(known.situation(&absent), input, at) {
             Ok(Outcome::Moved(transition)) => transition,
             Ok(Outcome::Unchanged) => return Ok(None),
             Err(rejection) => return Err(StepError::Rejected(rejection)),
@@ -179,7 +180,7 @@ impl Engine {
         let handoff = handoff.map(Arc::new);
         let request = handoff.as_ref().and_then(|handoff| known.request_of(handoff.id).or(origin.request()));
         if let Some(handoff) = &handoff {
-            self.write_handoff(draft, known, handoff, request, origin);
+            self.write_handoff(draft, known, handoff, request, origin, self.followed(at, now));
         }
         for effect in effects {
             match effect {
@@ -198,6 +199,8 @@ impl Engine {
             custody: known.task.as_ref().map_or_else(CustodyLink::default, |stored| stored.value.custody),
             refusals_recorded: known.task.as_ref().map_or(0, |stored| stored.value.refusals_recorded),
             sequence: known.task.as_ref().map_or(sequence, |stored| stored.value.sequence),
+            logged_at: at,
+            set_back: self.followed(at, now),
             task,
         };
         let was_final = known.task.as_ref().is_some_and(|stored| stored.value.task.status.is_final());
@@ -227,6 +230,16 @@ impl Engine {
         absent
     }
 
+    /// The time of the task's log.
+    fn log_time(&self, known: &Known, now: Timestamp) -> Timestamp {
+        known.task.as_ref().map_or(now, |stored| stored.value.log_time(now, self.clock.set_back))
+    }
+
+    /// How much of what the clock was set back in all a log has followed whose time is this one now.
+    fn followed(&self, log_time: Timestamp, now: Timestamp) -> Duration {
+        self.clock.set_back.saturating_sub(log_time.since(now))
+    }
+
     /// Writes the task with one more entry in its custody log.
     #[expect(clippy::too_many_arguments, reason = "the parts of one entry, named one by one")]
     pub(super) fn write_task(
@@ -240,7 +253,9 @@ impl Engine {
         now: Timestamp,
     ) -> Arc<TaskRecord> {
         let number = record.custody.length + 1;
-        let entry = custody_entry(number, now, event, &record.task, handoff, absent);
+        record.logged_at = self.log_time(known, now);
+        record.set_back = self.followed(record.logged_at, now);
+        let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, absent);
         record.custody = record.custody.followed_by(&entry);
         draft.put_new(CustodyLink::key(record.sequence, &record.task.id, number), record.custody.encode(&entry));
         draft.acts.push(Act::TaskMoved { task: record.task.id.clone(), length: number });
@@ -256,6 +271,7 @@ impl Engine {
         handoff: &Arc<Handoff>,
         request: Option<RequestPlace>,
         origin: Origin<'_>,
+        followed: Duration,
     ) {
         let request = request.expect("a handoff begins with a request");
         let before = known.handoff.as_ref().filter(|stored| stored.value.handoff.id == handoff.id);
@@ -274,8 +290,10 @@ impl Engine {
             draft.put_new(HandoffRecord::agent_index_key(agent, sequence), place.encode());
         }
         draft.put_handoff(Arc::new(HandoffRecord { handoff: handoff.clone(), sequence, request }), before);
-        let was_due = before.and_then(|stored| stored.value.handoff.next_deadline());
-        let due = handoff.next_deadline();
+        // Deadlines are by the log's time, timers by the running time.
+        let followed_before = known.task.as_ref().map_or(Duration::ZERO, |stored| stored.value.set_back);
+        let was_due = before.and_then(|stored| stored.value.handoff.next_deadline()).map(|at| at.plus(followed_before));
+        let due = handoff.next_deadline().map(|at| at.plus(followed));
         if was_due != due {
             let sender = handoff.sender.clone();
             match due {
@@ -504,9 +522,10 @@ impl Engine {
         draft.acts.push(Act::LetterStored { agent, letter });
     }
 
+    /// The running time at which mail of now expires.
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         let lifetime = now.plus(self.settings.mail_lifetime);
-        expires_at.map_or(lifetime, |at| at.min(lifetime))
+        expires_at.map_or(lifetime, |at| at.min(lifetime)).plus(self.clock.set_back)
     }
 }
 

@@ -47,14 +47,15 @@ pub struct Letter {
     pub task: Option<TaskId>,
     /// Its priority.
     pub priority: Priority,
-    /// After this time it is not delivered any more.
+    /// After this time it is not delivered any more. By the broker's running time, which goes on evenly where the clock is set
+    /// back.
     pub expires_at: Timestamp,
     /// How often it was handed out. Stored when a hand-out ends without an ack; those that a crash of the broker ends are
     /// not counted.
     pub handouts: u32,
     /// How often that failed: no ack in time, or a nack as FAILURE.
     pub failures: u32,
-    /// Not to be handed out before this time.
+    /// Not to be handed out before this time of the clock. See [`Self::bound_wait`].
     pub not_before: Timestamp,
     /// The handoff that wants to know of its ack, and as what.
     pub handoff: Option<(MessageId, Acked)>,
@@ -132,6 +133,14 @@ impl Letter {
             Keeper::Letter => self.sequence,
             Keeper::Letters | Keeper::Log => self.message_sequence,
         }
+    }
+
+    /// Sees to it that a letter that was stored before the clock was set back waits no longer than it was to wait: what was
+    /// never handed out not at all, anything else for its last wait, from now at the latest.
+    pub fn bound_wait(&mut self, now: Timestamp) {
+        let waits_from = self.attempts.last().map_or(self.not_before, |attempt| attempt.ended_at);
+        let wait = self.not_before.since(waits_from);
+        self.not_before = self.not_before.min(now.plus(wait));
     }
 
     /// Writes down that a hand-out of it has ended without an ack, and counts it if it is a failure.
@@ -432,6 +441,22 @@ mod tests {
         assert_eq!(hand_out_all(&mut mailbox, 9), [0; 0]);
         assert_eq!(mailbox.next_deadline(at(9)), Some(at(10)));
         assert_eq!(hand_out_all(&mut mailbox, 10), [1]);
+    }
+
+    #[test]
+    fn after_a_clock_that_was_ahead_a_letter_waits_no_longer_than_it_was_to_wait() {
+        let mut fresh = Letter { not_before: at(1000), ..letter(1, "", Priority::Medium) };
+        fresh.bound_wait(at(20));
+        assert_eq!(fresh.not_before, at(20));
+        let lease = Lease { sequence: 1, attempt: 1, holder: HOLDER, since: at(990), deadline: at(1020) };
+        let mut failed = letter(1, "", Priority::Medium);
+        failed.attempt_ended(&lease, AttemptEnd::Failure, "", at(1000));
+        failed.not_before = at(1004);
+        for (now, not_before) in [(20, 24), (999, 1003), (1001, 1004), (2000, 1004)] {
+            let mut letter = failed.clone();
+            letter.bound_wait(at(now));
+            assert_eq!(letter.not_before, at(not_before), "at {now}");
+        }
     }
 
     #[test]

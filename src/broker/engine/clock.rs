@@ -1,0 +1,123 @@
+//! The broker's clock, which may be set back, and the time that never is.
+//!
+//! A deadline that is stored as a time of the clock would move away with a clock that is set back. So what is due by itself,
+//! handoffs and the end of mail, is due by the *running time*: the clock's time, and all by which the clock was ever set back.
+//! It goes on evenly where the clock is set back, over restarts too: each commit stores it, and a start goes on from there.
+//! What is shown is the clock's time. A clock that is set forward takes the running time along: it cannot be told from a
+//! machine that was asleep or switched off.
+
+use std::time::Duration;
+
+use super::{Engine, holders::Holder, load_agents};
+use crate::{broker::BrokerError, time::Timestamp};
+
+/// The clock's time, and by how much the clock was set back in all. See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct RunningClock {
+    pub(super) now: Timestamp,
+    pub(super) set_back: Duration,
+}
+
+impl RunningClock {
+    /// A clock of which this running time is known, after it was set back by so much in all.
+    pub(super) fn at(running: Timestamp, set_back: Duration) -> Self {
+        Self { now: running.minus(set_back), set_back }
+    }
+
+    /// The running time.
+    pub(super) fn running(self) -> Timestamp {
+        self.now.plus(self.set_back)
+    }
+
+    /// The clock when it shows this. Where that is earlier than it was, it was set back.
+    pub(super) fn showing(self, now: Timestamp) -> Self {
+        Self { now, set_back: self.set_back.max(self.running().since(now)) }
+    }
+
+    /// The later of two, of which each knows something.
+    pub(super) fn later(self, other: Self) -> Self {
+        let running = self.running().max(other.running());
+        Self::at(running, self.set_back.max(other.set_back))
+    }
+
+    /// When the clock shows this running time, if it is not set meanwhile.
+    pub(super) fn shows(self, running: Timestamp) -> Timestamp {
+        running.minus(self.set_back)
+    }
+}
+
+impl Engine {
+    /// Takes over the clock's time, and returns the time to work by: a group in hand goes on by the one that it began with.
+    pub(super) fn keep_time(&mut self, now: Timestamp) -> Timestamp {
+        if now >= self.clock.now {
+            self.clock.now = now;
+        } else if self.group.is_empty() && !self.failed {
+            self.set_back(now);
+        }
+        self.clock.now
+    }
+
+    /// The clock was set back. What is in memory, leases and signs of life, is by the clock: it begins again with what is
+    /// stored, as after a restart, and sessions are told to come back.
+    fn set_back(&mut self, now: Timestamp) {
+        let by = self.clock.now.since(now);
+        tracing::warn!(?by, "the machine's clock was set back: sessions are told to come back");
+        match self.begin_again(now) {
+            Ok(before) => {
+                self.watchers = before.watchers;
+                self.task_watchers = before.task_watchers;
+                self.refused_kept = before.refused_kept;
+            }
+            Err(error) => {
+                tracing::error!(%error, "failed to read what is stored, after the clock was set back");
+                self.failed = true;
+            }
+        }
+    }
+
+    /// Begins again with what is stored. Sessions are told to come back. Returns what was in memory.
+    pub(super) fn begin_again(&mut self, now: Timestamp) -> Result<Self, BrokerError> {
+        self.directory.reset(self.settings.presence_rule(now), load_agents(&*self.store)?);
+        let (directory, identity) = (self.directory.clone(), self.identity.clone());
+        let (store, settings, ids) = (self.store.clone(), self.settings.clone(), self.ids.clone());
+        let again = Self::over(store, directory, identity, settings, ids, (self.clock, now))?;
+        let before = std::mem::replace(self, again);
+        before.holders.values().for_each(Holder::send_away);
+        Ok(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_parts(seconds, 0).unwrap()
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn the_running_time_goes_on_where_the_clock_is_set_back() {
+        let clock = RunningClock { now: at(1000), set_back: Duration::ZERO };
+        let later = clock.showing(at(1020));
+        assert_eq!((later.running(), later.set_back), (at(1020), Duration::ZERO));
+        let back = later.showing(at(1005));
+        assert_eq!((back.running(), back.set_back), (at(1020), seconds(15)));
+        assert_eq!(back.showing(at(1010)).running(), at(1025));
+        let again = back.showing(at(1000));
+        assert_eq!((again.running(), again.set_back), (at(1020), seconds(20)));
+        assert_eq!(again.shows(at(1030)), at(1010));
+    }
+
+    #[test]
+    fn of_two_that_are_known_the_later_counts() {
+        let stored = RunningClock::at(at(1020), seconds(15));
+        let told = RunningClock { now: at(1010), set_back: seconds(15) };
+        assert_eq!(stored.later(told), told);
+        assert_eq!(told.later(stored), told);
+        assert_eq!(RunningClock::default().later(stored), stored);
+    }
+}

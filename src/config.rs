@@ -1,7 +1,7 @@
 //! The operator's configuration: a TOML file for `baton serve`, read once.
 //!
-//! Owns names, defaults and bounds of what can be configured; every key has its unit in its name. An unknown key is an
-//! error. Must not know how any of it is used.
+//! Owns names, defaults and bounds of what can be configured; every key has its unit in its name or in its value. An unknown
+//! key is an error. Must not know how any of it is used.
 
 use std::{
     fmt, io,
@@ -269,26 +269,107 @@ impl TlsSection {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HandoffSection {
-    accept_timeout_ms: Option<u64>,
-    context_timeout_ms: Option<u64>,
-    complete_timeout_ms: Option<u64>,
-    whole_timeout_ms: Option<u64>,
-    timeout_min_ms: Option<u64>,
-    timeout_max_ms: Option<u64>,
-    handoffs_max: Option<u32>,
-    handoffs_per_pair_max: Option<u32>,
+/// Spans of a section: each by a name with a unit for a value in words (`accept_timeout = "30s"`), and by one that ends in
+/// `_ms` for a number. What is not a span stands behind the semicolon.
+macro_rules! section {
+    ($name:ident, $title:literal, { $($span:ident / $span_ms:ident),* $(,)? ; $($field:ident: $type:ty),* $(,)? }) => {
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct $name {
+            $($span: Option<Words>, $span_ms: Option<u64>,)*
+            $($field: Option<$type>,)*
+        }
+
+        impl $name {
+            $(fn $span(&self) -> Option<Duration> {
+                self.$span.map(|words| words.0).or_else(|| self.$span_ms.map(Duration::from_millis))
+            })*
+
+            /// A span is given once.
+            fn check(&self) -> Result<(), ConfigError> {
+                $(if self.$span.is_some() && self.$span_ms.is_some() {
+                    let [title, words, number] = [$title, stringify!($span), stringify!($span_ms)];
+                    let problem = format!("{title}.{words} and {title}.{number} are the same; name one of them");
+                    return Err(ConfigError::Refused(problem));
+                })*
+                Ok(())
+            }
+        }
+    };
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DeliverySection {
-    ack_wait_ms: Option<u64>,
-    extension_max_ms: Option<u64>,
-    mail_lifetime_ms: Option<u64>,
+/// A span in words: "30s", "1h 30m", "250ms".
+#[derive(Debug, Clone, Copy)]
+struct Words(Duration);
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Words;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(
+                    "a span with its unit in quotes, such as \"30s\"; a number alone has a key that ends in _ms",
+                )
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Words, E> {
+                humantime::parse_duration(text).map(Words).map_err(|error| {
+                    E::custom(format!("{text:?} is not a span such as \"30s\", \"250ms\" or \"1h 30m\": {error}"))
+                })
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
 }
+
+section!(HandoffSection, "handoff", {
+    accept_timeout / accept_timeout_ms,
+    context_timeout / context_timeout_ms,
+    complete_timeout / complete_timeout_ms,
+    whole_timeout / whole_timeout_ms,
+    timeout_min / timeout_min_ms,
+    timeout_max / timeout_max_ms;
+    handoffs_max: u32,
+    handoffs_per_pair_max: u32,
+});
+
+section!(DeliverySection, "delivery", {
+    ack_wait / ack_wait_ms,
+    extension_max / extension_max_ms,
+    mail_lifetime / mail_lifetime_ms;
+});
+
+section!(SessionSection, "session", {
+    clock_window / clock_window_ms,
+    heartbeat_interval / heartbeat_interval_ms,
+    presence_lease / presence_lease_ms;
+});
+
+section!(RetentionSection, "retention", {
+    message_ids / message_ids_ms,
+    ended_tasks / ended_tasks_ms,
+    settled_dead_letters / settled_dead_letters_ms,
+    audit / audit_ms;
+    store_bytes_max: u64,
+    audit_entries_max: u64,
+});
+
+section!(BrokerLimitsSection, "broker_limits", {
+    frame_timeout / frame_timeout_ms,
+    keepalive_interval / keepalive_interval_ms,
+    keepalive_timeout / keepalive_timeout_ms;
+    connections_max: u32,
+    handshakes_max: u32,
+    calls_max: u32,
+    calls_per_connection_max: u32,
+    frame_bytes_max: u64,
+    network_percent_max: u32,
+    window_bytes: u32,
+    agents_max: u32,
+    card_bytes_max: u64,
+});
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -301,32 +382,21 @@ struct LimitsSection {
     card_changes_per_minute: Option<u32>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RetentionSection {
-    message_ids_ms: Option<u64>,
-    ended_tasks_ms: Option<u64>,
-    settled_dead_letters_ms: Option<u64>,
-    store_bytes_max: Option<u64>,
-    audit_ms: Option<u64>,
-    audit_entries_max: Option<u64>,
-}
-
 impl RetentionSection {
     fn retention(&self) -> Retention {
         let defaults = Retention::default();
-        let or = |milliseconds: Option<u64>, otherwise| match milliseconds {
-            Some(0) => None,
-            Some(milliseconds) => Some(Duration::from_millis(milliseconds)),
+        let or = |span: Option<Duration>, otherwise| match span {
+            Some(Duration::ZERO) => None,
+            Some(span) => Some(span),
             None => otherwise,
         };
         Retention {
-            message_ids: self.message_ids_ms.map_or(defaults.message_ids, Duration::from_millis),
-            ended_tasks: or(self.ended_tasks_ms, defaults.ended_tasks),
-            settled_dead_letters: or(self.settled_dead_letters_ms, defaults.settled_dead_letters),
+            message_ids: self.message_ids().unwrap_or(defaults.message_ids),
+            ended_tasks: or(self.ended_tasks(), defaults.ended_tasks),
+            settled_dead_letters: or(self.settled_dead_letters(), defaults.settled_dead_letters),
             store_bytes_max: self.store_bytes_max.filter(|bytes| *bytes > 0),
             entries_a_step: defaults.entries_a_step,
-            audit: or(self.audit_ms, defaults.audit),
+            audit: or(self.audit(), defaults.audit),
             audit_entries_max: match self.audit_entries_max {
                 Some(0) => None,
                 Some(most) => Some(most),
@@ -336,27 +406,9 @@ impl RetentionSection {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BrokerLimitsSection {
-    connections_max: Option<u32>,
-    handshakes_max: Option<u32>,
-    calls_max: Option<u32>,
-    calls_per_connection_max: Option<u32>,
-    frame_bytes_max: Option<u64>,
-    network_percent_max: Option<u32>,
-    window_bytes: Option<u32>,
-    frame_timeout_ms: Option<u64>,
-    keepalive_interval_ms: Option<u64>,
-    keepalive_timeout_ms: Option<u64>,
-    agents_max: Option<u32>,
-    card_bytes_max: Option<u64>,
-}
-
 impl BrokerLimitsSection {
     fn limits(&self) -> BrokerLimits {
         let defaults = BrokerLimits::default();
-        let or = |milliseconds: Option<u64>, otherwise| milliseconds.map_or(otherwise, Duration::from_millis);
         BrokerLimits {
             connections_max: self.connections_max.unwrap_or(defaults.connections_max),
             handshakes_max: self.handshakes_max.unwrap_or(defaults.handshakes_max),
@@ -365,21 +417,13 @@ impl BrokerLimitsSection {
             frame_bytes_max: self.frame_bytes_max.unwrap_or(defaults.frame_bytes_max),
             network_percent_max: self.network_percent_max.unwrap_or(defaults.network_percent_max),
             window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
-            frame_timeout: or(self.frame_timeout_ms, defaults.frame_timeout),
-            keepalive_interval: or(self.keepalive_interval_ms, defaults.keepalive_interval),
-            keepalive_timeout: or(self.keepalive_timeout_ms, defaults.keepalive_timeout),
+            frame_timeout: self.frame_timeout().unwrap_or(defaults.frame_timeout),
+            keepalive_interval: self.keepalive_interval().unwrap_or(defaults.keepalive_interval),
+            keepalive_timeout: self.keepalive_timeout().unwrap_or(defaults.keepalive_timeout),
             agents_max: self.agents_max.unwrap_or(defaults.agents_max),
             card_bytes_max: self.card_bytes_max.unwrap_or(defaults.card_bytes_max),
         }
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SessionSection {
-    clock_window_ms: Option<u64>,
-    heartbeat_interval_ms: Option<u64>,
-    presence_lease_ms: Option<u64>,
 }
 
 fn default_listen() -> SocketAddr {
@@ -418,6 +462,7 @@ impl Config {
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
+        file.check()?;
         let settings = file.settings();
         let plaintext_allowed = file.tls.allow_plaintext;
         let tls = file.tls.source()?;
@@ -431,6 +476,35 @@ impl Config {
         };
         let File { listen, data, operators, .. } = file;
         Self { listen, data, tls, plaintext_allowed, operators, policy, settings }.checked()
+    }
+
+    /// The whole configuration as the text of a file: what was set, and every default. Reading it gives the same again.
+    pub fn to_toml(&self) -> String {
+        let settings = &self.settings;
+        let mut file = toml::Table::new();
+        file.insert("listen".to_owned(), self.listen.to_string().into());
+        file.insert("data".to_owned(), text_of(&self.data));
+        if let PolicySource::BuiltIn(enrollment) = self.policy {
+            let word = match enrollment {
+                Enrollment::Operator => "operator",
+                Enrollment::Open => "open",
+            };
+            file.insert("enrollment".to_owned(), word.into());
+        }
+        file.insert("allow_unsigned".to_owned(), settings.unsigned_allowed.into());
+        file.insert("tls".to_owned(), self.tls.to_toml(self.plaintext_allowed).into());
+        if let PolicySource::Path(path) = &self.policy {
+            file.insert("policy".to_owned(), table([("path", text_of(path))]).into());
+        }
+        if let Some(OperatorTokens { keys, audience, issuer }) = &self.operators {
+            let mut tokens = table([("keys", text_of(keys)), ("audience", audience.clone().into())]);
+            tokens.extend(issuer.clone().map(|issuer| ("issuer".to_owned(), issuer.into())));
+            file.insert("operators".to_owned(), tokens.into());
+        }
+        for (name, section) in sections(settings) {
+            file.insert(name.to_owned(), section.into());
+        }
+        toml::to_string(&file).expect("text, numbers and tables are TOML")
     }
 
     /// What is only for development is only on loopback.
@@ -465,7 +539,7 @@ impl Config {
         }
         let spans = [limits.frame_timeout, limits.keepalive_interval, limits.keepalive_timeout];
         if spans.iter().any(Duration::is_zero) {
-            return refuse("frame_timeout_ms, keepalive_interval_ms and keepalive_timeout_ms must not be 0");
+            return refuse("frame_timeout, keepalive_interval and keepalive_timeout must not be 0");
         }
         Ok(())
     }
@@ -474,10 +548,10 @@ impl Config {
         let TimeoutBounds { shortest, longest } = self.settings.timeout_bounds;
         let timeouts = self.settings.timeouts;
         for (name, span) in [
-            ("accept_timeout_ms", timeouts.accept),
-            ("context_timeout_ms", timeouts.context),
-            ("complete_timeout_ms", timeouts.complete),
-            ("whole_timeout_ms", timeouts.whole),
+            ("accept_timeout", timeouts.accept),
+            ("context_timeout", timeouts.context),
+            ("complete_timeout", timeouts.complete),
+            ("whole_timeout", timeouts.whole),
         ] {
             if span < shortest || span > longest {
                 let problem = format!("handoff.{name} is {span:?}, outside of {shortest:?} to {longest:?}");
@@ -490,7 +564,7 @@ impl Config {
             return Err(ConfigError::Refused(problem));
         }
         if self.settings.ack_wait.is_zero() || self.settings.heartbeat_interval.is_zero() {
-            let problem = "delivery.ack_wait_ms and session.heartbeat_interval_ms must not be 0".to_owned();
+            let problem = "delivery.ack_wait and session.heartbeat_interval must not be 0".to_owned();
             return Err(ConfigError::Refused(problem));
         }
         if self.settings.retention.store_bytes_max.is_some_and(|most| most < STORE_BYTES_MIN) {
@@ -500,14 +574,13 @@ impl Config {
             return Err(ConfigError::Refused(problem));
         }
         if self.settings.retention.message_ids < self.settings.clock_window * 2 {
-            let problem =
-                "retention.message_ids_ms must be at least twice session.clock_window_ms: a message that is sent \
+            let problem = "retention.message_ids must be at least twice session.clock_window: a message that is sent \
                            again must not be taken for a new one"
-                    .to_owned();
+                .to_owned();
             return Err(ConfigError::Refused(problem));
         }
         if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
-            let problem = "session.presence_lease_ms must be at least three times heartbeat_interval_ms".to_owned();
+            let problem = "session.presence_lease must be at least three times heartbeat_interval".to_owned();
             return Err(ConfigError::Refused(problem));
         }
         Ok(())
@@ -515,25 +588,33 @@ impl Config {
 }
 
 impl File {
+    /// No span is given twice.
+    fn check(&self) -> Result<(), ConfigError> {
+        self.handoff.check()?;
+        self.delivery.check()?;
+        self.session.check()?;
+        self.retention.check()?;
+        self.broker_limits.check()
+    }
+
     fn settings(&self) -> Settings {
         let defaults = Settings::default();
-        let or = |milliseconds: Option<u64>, otherwise| milliseconds.map_or(otherwise, Duration::from_millis);
         Settings {
-            clock_window: or(self.session.clock_window_ms, defaults.clock_window),
-            heartbeat_interval: or(self.session.heartbeat_interval_ms, defaults.heartbeat_interval),
-            presence_lease: or(self.session.presence_lease_ms, defaults.presence_lease),
-            mail_lifetime: or(self.delivery.mail_lifetime_ms, defaults.mail_lifetime),
-            ack_wait: or(self.delivery.ack_wait_ms, defaults.ack_wait),
-            extension_max: or(self.delivery.extension_max_ms, defaults.extension_max),
+            clock_window: self.session.clock_window().unwrap_or(defaults.clock_window),
+            heartbeat_interval: self.session.heartbeat_interval().unwrap_or(defaults.heartbeat_interval),
+            presence_lease: self.session.presence_lease().unwrap_or(defaults.presence_lease),
+            mail_lifetime: self.delivery.mail_lifetime().unwrap_or(defaults.mail_lifetime),
+            ack_wait: self.delivery.ack_wait().unwrap_or(defaults.ack_wait),
+            extension_max: self.delivery.extension_max().unwrap_or(defaults.extension_max),
             timeouts: Timeouts {
-                accept: or(self.handoff.accept_timeout_ms, defaults.timeouts.accept),
-                context: or(self.handoff.context_timeout_ms, defaults.timeouts.context),
-                complete: or(self.handoff.complete_timeout_ms, defaults.timeouts.complete),
-                whole: or(self.handoff.whole_timeout_ms, defaults.timeouts.whole),
+                accept: self.handoff.accept_timeout().unwrap_or(defaults.timeouts.accept),
+                context: self.handoff.context_timeout().unwrap_or(defaults.timeouts.context),
+                complete: self.handoff.complete_timeout().unwrap_or(defaults.timeouts.complete),
+                whole: self.handoff.whole_timeout().unwrap_or(defaults.timeouts.whole),
             },
             timeout_bounds: TimeoutBounds {
-                shortest: or(self.handoff.timeout_min_ms, defaults.timeout_bounds.shortest),
-                longest: or(self.handoff.timeout_max_ms, defaults.timeout_bounds.longest),
+                shortest: self.handoff.timeout_min().unwrap_or(defaults.timeout_bounds.shortest),
+                longest: self.handoff.timeout_max().unwrap_or(defaults.timeout_bounds.longest),
             },
             loop_limits: LoopLimits {
                 handoffs_max: self.handoff.handoffs_max.unwrap_or(defaults.loop_limits.handoffs_max),
@@ -559,6 +640,119 @@ impl File {
             unsigned_allowed: self.allow_unsigned,
             policies: defaults.policies,
         }
+    }
+}
+
+fn table<const N: usize>(entries: [(&str, toml::Value); N]) -> toml::Table {
+    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn text_of(path: &Path) -> toml::Value {
+    path.display().to_string().into()
+}
+
+fn words_of(span: Duration) -> toml::Value {
+    humantime::format_duration(span).to_string().into()
+}
+
+/// The sections that have settings of the protocol.
+fn sections(settings: &Settings) -> [(&'static str, toml::Table); 6] {
+    let Settings { timeouts, timeout_bounds, loop_limits, limits, retention, broker_limits: all, .. } = settings;
+    let for_good = |span: Option<Duration>| words_of(span.unwrap_or_default());
+    // A file has no larger number than this, and no store has more bytes.
+    let bytes = |bytes: u64| toml::Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
+    [
+        (
+            "handoff",
+            table([
+                ("accept_timeout", words_of(timeouts.accept)),
+                ("context_timeout", words_of(timeouts.context)),
+                ("complete_timeout", words_of(timeouts.complete)),
+                ("whole_timeout", words_of(timeouts.whole)),
+                ("timeout_min", words_of(timeout_bounds.shortest)),
+                ("timeout_max", words_of(timeout_bounds.longest)),
+                ("handoffs_max", loop_limits.handoffs_max.into()),
+                ("handoffs_per_pair_max", loop_limits.handoffs_per_pair_max.into()),
+            ]),
+        ),
+        (
+            "delivery",
+            table([
+                ("ack_wait", words_of(settings.ack_wait)),
+                ("extension_max", words_of(settings.extension_max)),
+                ("mail_lifetime", words_of(settings.mail_lifetime)),
+            ]),
+        ),
+        (
+            "session",
+            table([
+                ("clock_window", words_of(settings.clock_window)),
+                ("heartbeat_interval", words_of(settings.heartbeat_interval)),
+                ("presence_lease", words_of(settings.presence_lease)),
+            ]),
+        ),
+        (
+            "limits",
+            table([
+                ("messages_per_second", limits.messages_per_second.into()),
+                ("bytes_per_second", limits.bytes_per_second.into()),
+                ("open_handoffs_max", limits.open_handoffs_max.into()),
+                ("mailbox_max", limits.mailbox_max.into()),
+                ("sessions_max", limits.sessions_max.into()),
+                ("card_changes_per_minute", limits.card_changes_per_minute.into()),
+            ]),
+        ),
+        (
+            "broker_limits",
+            table([
+                ("connections_max", all.connections_max.into()),
+                ("handshakes_max", all.handshakes_max.into()),
+                ("calls_max", all.calls_max.into()),
+                ("calls_per_connection_max", all.calls_per_connection_max.into()),
+                ("frame_bytes_max", bytes(all.frame_bytes_max)),
+                ("network_percent_max", all.network_percent_max.into()),
+                ("window_bytes", all.window_bytes.into()),
+                ("frame_timeout", words_of(all.frame_timeout)),
+                ("keepalive_interval", words_of(all.keepalive_interval)),
+                ("keepalive_timeout", words_of(all.keepalive_timeout)),
+                ("agents_max", all.agents_max.into()),
+                ("card_bytes_max", bytes(all.card_bytes_max)),
+            ]),
+        ),
+        (
+            "retention",
+            table([
+                ("message_ids", words_of(retention.message_ids)),
+                ("ended_tasks", for_good(retention.ended_tasks)),
+                ("settled_dead_letters", for_good(retention.settled_dead_letters)),
+                ("store_bytes_max", bytes(retention.store_bytes_max.unwrap_or_default())),
+                ("audit", for_good(retention.audit)),
+                ("audit_entries_max", bytes(retention.audit_entries_max.unwrap_or_default())),
+            ]),
+        ),
+    ]
+}
+
+impl TlsSource {
+    fn to_toml(&self, allow_plaintext: bool) -> toml::Table {
+        let mut section = toml::Table::new();
+        if let Self::Files { certificate, key, clients, minimum } = self {
+            section.insert("certificate".to_owned(), text_of(certificate));
+            section.insert("key".to_owned(), text_of(key));
+            if let Some(ClientCertificates { ca, crl, required }) = clients {
+                section.insert("client_ca".to_owned(), text_of(ca));
+                section.extend(crl.iter().map(|path| ("client_crl".to_owned(), text_of(path))));
+                let word = if *required { "required" } else { "optional" };
+                section.insert("client_certificate".to_owned(), word.into());
+            }
+            let version = match minimum {
+                MinimumTls::V1_2 => "1.2",
+                MinimumTls::V1_3 => "1.3",
+            };
+            section.insert("min_version".to_owned(), version.into());
+        }
+        section.insert("allow_plaintext".to_owned(), allow_plaintext.into());
+        section
     }
 }
 
@@ -615,21 +809,75 @@ mod tests {
     }
 
     #[test]
+    fn a_span_is_in_words_or_in_milliseconds() {
+        let spans =
+            |text: &str| read(&format!("{TLS}[handoff]\n{text}\n")).map(|config| config.settings.timeouts.accept);
+        for (text, milliseconds) in [
+            ("accept_timeout = \"30s\"", 30_000),
+            ("accept_timeout = \"1m 30s\"", 90_000),
+            ("accept_timeout = \"250ms\"", 250),
+            ("accept_timeout_ms = 1500", 1500),
+        ] {
+            assert_eq!(spans(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for (text, part) in [
+            ("accept_timeout = 30", "_ms"),
+            ("accept_timeout = \"30\"", "30s"),
+            ("accept_timeout = \"soon\"", "soon"),
+            ("accept_timeout_ms = \"30s\"", "line"),
+            ("accept_timeout = \"30s\"\naccept_timeout_ms = 30000", "are the same"),
+        ] {
+            let error = spans(text).unwrap_err();
+            assert!(error.contains(part), "{text:?} gives {error:?}");
+        }
+        let kept = read(&format!("{TLS}[retention]\nended_tasks = \"0s\"\n")).unwrap();
+        assert_eq!(kept.settings.retention.ended_tasks, None);
+    }
+
+    #[test]
+    fn what_is_printed_is_read_as_the_same() {
+        let full = format!(
+            "listen = \"127.0.0.1:7\"\ndata = \"d\"\nenrollment = \"open\"\nallow_unsigned = true\n{TLS}client_ca = \"a\"\n\
+             client_crl = \"l\"\nclient_certificate = \"required\"\nmin_version = \"1.3\"\nallow_plaintext = true\n\
+             [operators]\nkeys = \"o\"\naudience = \"u\"\nissuer = \"i\"\n[handoff]\naccept_timeout_ms = 1501\n\
+             [retention]\nended_tasks_ms = 0\nstore_bytes_max = 7000000000\n[broker_limits]\nframe_bytes_max = 0\n"
+        );
+        for text in [TLS, &full] {
+            let config = read(text).unwrap();
+            let printed = config.to_toml();
+            let again = read(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+            let policies = Arc::clone(&config.settings.policies);
+            // Policies were read anew; all else is compared whole.
+            let whole = |config: &Config| {
+                format!(
+                    "{:?}",
+                    Config {
+                        settings: Settings { policies: Arc::clone(&policies), ..config.settings.clone() },
+                        ..config.clone()
+                    }
+                )
+            };
+            assert_eq!(whole(&again), whole(&config), "{printed}");
+            assert_eq!(again.to_toml(), printed);
+        }
+    }
+
+    #[test]
     fn a_broken_file_is_refused_with_file_and_line() {
         for (text, part) in [
             (format!("listn = \"\"\n{TLS}"), "listn"),
             (format!("listen = \"nowhere\"\n{TLS}"), "line 1"),
             (String::new(), "tls"),
-            (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout_ms"),
+            (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout"),
             (format!("{TLS}[handoff]\nhandoffs_max = 17\n"), "handoffs_max"),
             (format!("{TLS}[broker_limits]\nwindow_bytes = 1\n"), "window_bytes"),
             (format!("{TLS}[broker_limits]\nnetwork_percent_max = 0\n"), "network_percent_max"),
             (format!("{TLS}[broker_limits]\nframe_bytes_max = 1\n"), "frame_bytes_max"),
-            (format!("{TLS}[broker_limits]\nkeepalive_timeout_ms = 0\n"), "keepalive_timeout_ms"),
+            (format!("{TLS}[broker_limits]\nkeepalive_timeout_ms = 0\n"), "keepalive_timeout"),
             (format!("{TLS}client_certificate = \"required\"\n"), "tls.client_ca"),
             (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
-            (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease_ms"),
-            (format!("{TLS}[retention]\nmessage_ids_ms = 1000\n"), "message_ids_ms"),
+            (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease"),
+            (format!("{TLS}[retention]\nmessage_ids_ms = 1000\n"), "message_ids"),
             (format!("{TLS}[retention]\nstore_bytes_max = 1000\n"), "store_bytes_max"),
             (format!("{TLS}[retention]\nended_tasks_days = 1\n"), "ended_tasks_days"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),

@@ -41,6 +41,16 @@ const CAUGHT_BY: [(Fault, &[&str]); 24] = [
     (Fault::HidesTheDomain, &["error.has-error-info"]),
 ];
 
+/// The `baton` command, in a folder without a `baton-data`.
+fn baton() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    command.current_dir(env!("CARGO_TARGET_TMPDIR"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("BATON_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// A broker whose ack wait is short, with this fault or none. Killed when it is dropped.
 struct Broker {
     child: Child,
@@ -49,9 +59,9 @@ struct Broker {
 
 impl Broker {
     fn start(folder: &Path, fault: Option<Fault>) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+        let mut command = baton();
         command.args(["serve", "--config"]).arg(folder.join("baton.toml"));
-        command.env("BATON_LOG", "off").env_remove("BATON_FAULT");
+        command.env("BATON_LOG", "off");
         if let Some(fault) = fault {
             command.env("BATON_FAULT", fault.name());
         }
@@ -80,8 +90,8 @@ impl Drop for Broker {
 fn folder(enrollment: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-    command.args(["dev", "--port", "0", "--data"]).arg(&data).env("BATON_LOG", "off").env_remove("BATON_FAULT");
+    let mut command = baton();
+    command.args(["dev", "--port", "0", "--data"]).arg(&data).env("BATON_LOG", "off");
     drop(Broker::spawn(command)); // which has made the certificate
     let (certificate, key) = (data.join("tls/server.pem"), data.join("tls/server.key"));
     let text = format!(
@@ -96,9 +106,9 @@ fn folder(enrollment: &str) -> tempfile::TempDir {
 fn suite(folder: &Path, broker: &Broker, options: &[&str]) -> (Option<i32>, Value) {
     let data = folder.join("data");
     let token = std::fs::read_to_string(data.join("operator.token")).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
+    let mut command = baton();
     command.args(["conformance", "--target", &broker.address, "--format", "json", "--token", token.trim()]);
-    command.arg("--ca").arg(data.join("tls/ca.pem")).args(options).env_remove("BATON_FAULT");
+    command.arg("--ca").arg(data.join("tls/ca.pem")).args(options);
     let output = command.output().unwrap();
     let report = serde_json::from_slice(&output.stdout);
     let problem = || String::from_utf8_lossy(&output.stderr).into_owned();

@@ -6,13 +6,14 @@ use clap::{Args, Subcommand};
 
 use super::{
     Failure,
-    connection::ConnectionArgs,
+    connection::{ConnectionArgs, read_key},
     json, key,
     output::{self, Output},
+    resolve::Prefix,
+    table::Column,
     worker,
 };
 use crate::{
-    envelope::keys::PrivateKey,
     ids::{AgentId, AgentType},
     proto::v1,
 };
@@ -28,8 +29,8 @@ pub(super) enum AgentCommand {
     },
     /// Show one agent. The broker itself is "baton".
     Show {
-        /// Which.
-        id: AgentId,
+        /// Its id, or a beginning that no other has.
+        id: Prefix,
     },
     Invite(InviteArgs),
     /// List, add, rotate, revoke and vouch for an agent's keys.
@@ -101,7 +102,7 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
         AgentCommand::List { agent_type } => list(agent_type, connection, output).await,
         AgentCommand::Show { id } => {
             let client = connection.client().await?;
-            let request = v1::GetAgentRequest { agent_id: id.to_string() };
+            let request = v1::GetAgentRequest { agent_id: id.agent(&client).await?.to_string() };
             let found = client.answer(client.agents().get_agent(request).await)?;
             show(&found.agent.unwrap_or_default(), output)
         }
@@ -113,7 +114,8 @@ pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, outp
             let request = v1::CreateInvitationRequest { agent_id, lifetime, agent_types };
             let made = client.answer(client.agents().create_invitation(request).await)?;
             output.one(&made, |made| {
-                vec![("invitation", made.invitation.clone()), ("good until", output::time(made.expire_time.as_ref()))]
+                let until = output::time(made.expire_time.as_ref());
+                vec![("invitation".into(), made.invitation.clone()), ("good until".into(), until)]
             })
         }
         AgentCommand::Key(command) => key::run(command, connection, output).await,
@@ -140,7 +142,7 @@ fn read_card(path: &std::path::Path) -> Result<v1::AgentCard, Failure> {
 
 fn card_of(args: &RegisterArgs) -> Result<v1::AgentCard, Failure> {
     let public_key = match (&args.key, &args.public_key) {
-        (Some(path), _) => PrivateKey::read(path)?.public().as_bytes().to_vec(),
+        (Some(path), _) => read_key(path)?.public().as_bytes().to_vec(),
         (None, Some(hex)) => hex::decode(hex).map_err(|_| Failure::usage("--public-key must be 64 hex digits"))?,
         (None, None) => return Err(Failure::usage("name the agent's key with --key FILE or --public-key HEX")),
     };
@@ -171,7 +173,15 @@ async fn list(agent_type: Option<AgentType>, connection: &ConnectionArgs, output
             break;
         }
     }
-    output.list(&["AGENT", "TYPES", "SKILLS", "PRESENCE", "SESSIONS", "KEYS"], &agents, |agent| {
+    let columns = [
+        Column::Id("AGENT"),
+        Column::Text("TYPES"),
+        Column::Text("SKILLS"),
+        Column::Whole("PRESENCE"),
+        Column::Whole("SESSIONS"),
+        Column::Text("KEYS"),
+    ];
+    output.list(&columns, &agents, |agent| {
         let card = agent.card.clone().unwrap_or_default();
         vec![
             card.agent_id,
@@ -187,17 +197,20 @@ async fn list(agent_type: Option<AgentType>, connection: &ConnectionArgs, output
 fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
     output.one(agent, |agent| {
         let card = agent.card.clone().unwrap_or_default();
-        let keys = card.keys.iter().map(|key| format!("{} {}", key.key_id, hex::encode(&key.public_key)));
-        vec![
-            ("agent", card.agent_id.clone()),
-            ("types", card.agent_types.join(", ")),
-            ("description", card.description.clone()),
-            ("skills", card.skills.iter().map(|skill| skill.name.as_str()).collect::<Vec<_>>().join(", ")),
-            ("capacity", card.capacity.to_string()),
-            ("keys", keys.collect::<Vec<_>>().join(", ")),
-            ("presence", output::short(agent.presence().as_str_name(), "PRESENCE_")),
-            ("sessions", agent.session_count.to_string()),
-            ("registered", output::time(agent.create_time.as_ref())),
-        ]
+        let mut lines = vec![
+            ("agent".into(), card.agent_id.clone()),
+            ("types".into(), card.agent_types.join(", ")),
+            ("description".into(), card.description.clone()),
+            ("skills".into(), card.skills.iter().map(|skill| skill.name.as_str()).collect::<Vec<_>>().join(", ")),
+            ("capacity".into(), card.capacity.to_string()),
+        ];
+        let key = |key: &v1::AgentKey| (format!("key {}", key.key_id).into(), hex::encode(&key.public_key));
+        lines.extend(card.keys.iter().map(key));
+        lines.extend([
+            ("presence".into(), output::short(agent.presence().as_str_name(), "PRESENCE_")),
+            ("sessions".into(), agent.session_count.to_string()),
+            ("registered".into(), output::time(agent.create_time.as_ref())),
+        ]);
+        lines
     })
 }

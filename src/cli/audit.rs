@@ -6,8 +6,13 @@ use super::{
     Failure,
     connection::ConnectionArgs,
     output::{self, Output},
+    table::Column,
 };
-use crate::{envelope::signing, proto::v1};
+use crate::{
+    envelope::signing,
+    proto::v1,
+    time::{Clock as _, SystemClock},
+};
 
 /// Show the log of administrative acts, oldest first, and check its chain.
 #[derive(Debug, Args)]
@@ -34,11 +39,20 @@ pub(super) async fn run(connection: &ConnectionArgs, output: &Output) -> Result<
             break;
         }
     }
-    output.list(&["NUMBER", "TIME", "ACTOR", "ACTION", "SUBJECT", "DETAILS"], &entries, |shown| {
+    let columns = [
+        Column::Whole("NUMBER"),
+        Column::Whole("TIME"),
+        Column::Text("ACTOR"),
+        Column::Whole("ACTION"),
+        Column::Text("SUBJECT"),
+        Column::Text("DETAILS"),
+    ];
+    let now = SystemClock.now();
+    output.list(&columns, &entries, |shown| {
         let entry = shown.entry.clone().unwrap_or_default();
         vec![
             entry.number.to_string(),
-            output::time(entry.entry_time.as_ref()),
+            output::brief(entry.entry_time.as_ref(), now),
             entry.actor.clone(),
             output::short(entry.action().as_str_name(), "AUDIT_ACTION_"),
             entry.subject.clone(),

@@ -17,6 +17,8 @@ pub(super) struct CompletionsArgs {
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape of all commands")]
 pub(super) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "baton", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "baton", &mut script);
+    say_lines!("{}", String::from_utf8_lossy(&script).trim_end());
     Ok(())
 }

@@ -5,7 +5,12 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use indicatif::ProgressBar;
 
-use super::{Failure, bench::parse_span, connection::ConnectionArgs};
+use super::{
+    Failure,
+    bench::parse_span,
+    connection::{ConnectionArgs, parse_server},
+    harmless, output,
+};
 use crate::conformance::{
     client,
     report::{self, Report, Rule},
@@ -30,7 +35,7 @@ use crate::conformance::{
 they are skipped. The exit code is 10 if a case failed.")]
 pub(super) struct ConformanceArgs {
     /// The broker to try.
-    #[arg(long, value_name = "HOST:PORT", required_unless_present_any = ["list", "client"])]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_server, required_unless_present_any = ["list", "client"])]
     target: Option<String>,
     /// The client to try: a shell command that starts its harness.
     #[arg(long, value_name = "CMD", conflicts_with = "target")]
@@ -55,7 +60,7 @@ pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> R
         let rules: Vec<Rule> = cases.into_iter().map(|case| case.rule).collect();
         return args.report.show_list(&rules);
     };
-    let tried = Target { options: connection.options_of(server), patience: args.patience };
+    let tried = Target { options: connection.options_of(server)?, patience: args.patience };
     let progress = ProgressBar::new(cases.len() as u64);
     let report = target::run(tried, cases, args.jobs.into(), |_| progress.inc(1)).await;
     progress.finish_and_clear();
@@ -107,9 +112,10 @@ impl ReportArgs {
     /// Shows which cases there are.
     pub(super) fn show_list(&self, rules: &[Rule]) -> Result<(), Failure> {
         match self.format {
-            ReportFormat::Text => say!("{}", report::list(rules).trim_end()),
+            ReportFormat::Text => say_lines!("{}", report::list(rules).trim_end()),
             ReportFormat::Json => {
-                say!("{}", serde_json::to_string_pretty(rules).map_err(|error| Failure::failed(error.to_string()))?);
+                let text = serde_json::to_string_pretty(rules).map_err(|error| Failure::failed(error.to_string()))?;
+                output::say_json_text(&text);
             }
             ReportFormat::Junit => return Err(Failure::usage("a list is text or json; JUnit is for what was run")),
         }
@@ -123,9 +129,13 @@ impl ReportArgs {
             ReportFormat::Json => report.json(),
             ReportFormat::Junit => report.junit(),
         };
+        let text = match self.format {
+            ReportFormat::Json => harmless::json(&text),
+            ReportFormat::Text | ReportFormat::Junit => harmless::lines(&text),
+        };
         match &self.report {
-            Some(path) => std::fs::write(path, text).map_err(|error| Failure::file(path, error))?,
-            None => say!("{}", text.trim_end()),
+            Some(path) => std::fs::write(path, &*text).map_err(|error| Failure::file(path, error))?,
+            None => output::say_text(text.trim_end()),
         }
         match report.failed {
             0 => Ok(()),

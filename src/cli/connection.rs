@@ -1,10 +1,13 @@
 //! Which broker, and as whom.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::Args;
 
-use super::Failure;
+use super::{Failure, local::LocalBroker};
 use crate::{
     client::{Agent, Client, ClientCertificate, Identity, Options},
     config::{DEFAULT_DATA, DEFAULT_LISTEN},
@@ -17,12 +20,14 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 pub(super) struct ConnectionArgs {
     /// The broker to talk to. Default: 127.0.0.1:22866, where `baton dev` listens; `baton bench` starts one of its own.
-    #[arg(long, global = true, env = "BATON_SERVER", value_name = "HOST:PORT")]
+    #[arg(long, global = true, env = "BATON_SERVER", value_name = "HOST:PORT", value_parser = parse_server)]
     server: Option<String>,
-    /// The CA to trust, a PEM file. Default: ./baton-data/tls/ca.pem if it is there, else the system's CAs.
+    /// The CA to trust, a PEM file. Default: ./baton-data/tls/ca.pem for the broker that runs on ./baton-data, else the
+    /// system's CAs.
     #[arg(long, global = true, env = "BATON_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// The token to call with. Default: ./baton-data/operator.token if it is there.
+    /// The token to call with. Default: ./baton-data/operator.token for the broker that runs on ./baton-data; no other
+    /// broker ever gets that one.
     #[arg(long, global = true, env = "BATON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// A client certificate, a PEM file, to prove by who one is. Needs --cert-key.
@@ -50,37 +55,56 @@ pub(super) struct IdentityArgs {
 impl ConnectionArgs {
     /// Whether a broker is named, by a flag or by the environment.
     pub(super) fn names_a_broker(&self) -> bool {
-        self.server.is_some()
+        self.named().is_some()
     }
 
-    /// Where the broker is, with the operator's token if it is at hand.
-    pub(super) fn options(&self) -> Options {
-        let data = PathBuf::from(DEFAULT_DATA);
-        let ca = self.ca.clone().or_else(|| Some(data.join("tls/ca.pem")).filter(|path| path.exists()));
-        let operator = || std::fs::read_to_string(data.join("operator.token")).ok();
-        let token = self.token.clone().or_else(operator).map(|token| token.trim().to_owned());
-        let certificate = self.cert.clone().zip(self.cert_key.clone());
-        Options {
-            server: self.server.clone().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()),
-            ca,
-            token: token.filter(|token| !token.is_empty()),
-            certificate: certificate.map(|(certificate, key)| ClientCertificate { certificate, key }),
+    /// BATON_SERVER may be there and empty, and then names none.
+    fn named(&self) -> Option<&String> {
+        self.server.as_ref().filter(|server| !server.is_empty())
+    }
+
+    /// Where the broker is. With the token of ./baton-data if the broker is that folder's: see [`LocalBroker`].
+    pub(super) fn options(&self) -> Result<Options, Failure> {
+        self.options_at(self.named().cloned().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()), true)
+    }
+
+    /// Of this broker, with no other token than one that was given.
+    pub(super) fn options_of(&self, server: String) -> Result<Options, Failure> {
+        self.options_at(server, false)
+    }
+
+    fn options_at(&self, server: String, as_local_operator: bool) -> Result<Options, Failure> {
+        let local = LocalBroker::find(Path::new(DEFAULT_DATA));
+        let local = local.and_then(|broker| broker.access(&server, self.ca.as_deref()));
+        let (local_ca, local_token) = local.map(|access| (access.ca, access.token)).unzip();
+        // The CA of the folder before the same file under another name: what is trusted is what the token belongs to.
+        let ca = local_ca.or_else(|| self.ca.clone());
+        if let Some(path) = &ca {
+            check_ca(path)?;
         }
+        let given = self.token.as_ref().map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
+        let token = given.or_else(|| local_token.flatten().filter(|_| as_local_operator));
+        let certificate = self.cert.clone().zip(self.cert_key.clone());
+        if let Some((_, key)) = &certificate {
+            check_private(key)?;
+        }
+        let certificate = certificate.map(|(certificate, key)| ClientCertificate { certificate, key });
+        Ok(Options { server, ca, token, certificate })
     }
 
-    /// Of this broker. The operator's token may be of another one: only one that was given counts.
-    pub(super) fn options_of(&self, server: String) -> Options {
-        Options { server, token: self.token.clone(), ..self.options() }
-    }
-
-    /// As an operator, or whoever the token is of.
+    /// As an operator, or as the agent that the token is of.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&self.options()).await?)
+        Ok(Client::connect(&self.options()?).await?)
     }
 
-    /// The operator's token may be of another broker than the one that is named: without it where it was not asked for.
+    /// The options of a command that acts as an agent, which proves itself and needs no token.
+    pub(super) fn options_of_agent(&self) -> Result<Options, Failure> {
+        self.options_of(self.named().cloned().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()))
+    }
+
+    /// For a command that acts as an agent.
     pub(super) async fn client_without_token(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&Options { token: self.token.clone(), ..self.options() }).await?)
+        Ok(Client::connect(&self.options_of_agent()?).await?)
     }
 
     /// As an agent, with a session.
@@ -90,9 +114,78 @@ impl ConnectionArgs {
     }
 }
 
+/// HOST:PORT, or http://HOST:PORT. An https:// in front says what is so anyway.
+pub(super) fn parse_server(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    let (scheme, address) = match text.strip_prefix("http://") {
+        Some(address) => ("http://", address),
+        None => ("", text.strip_prefix("https://").unwrap_or(text)),
+    };
+    let address = address.trim_end_matches(['/', ':']);
+    if address.parse::<std::net::Ipv6Addr>().is_ok() || address.matches(':').count() > 1 && !address.starts_with('[') {
+        return Err("an IPv6 address is written in brackets, with a port behind them: [::1]:22866".to_owned());
+    }
+    let authority: http::uri::Authority =
+        address.parse().map_err(|_| "is not HOST:PORT, for example 127.0.0.1:22866".to_owned())?;
+    let has_port =
+        authority.as_str().rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'));
+    match authority.port_u16() {
+        _ if authority.as_str().contains('@') || authority.host().is_empty() => {
+            Err("is not HOST:PORT, for example 127.0.0.1:22866".to_owned())
+        }
+        Some(port) if port > 0 => Ok(format!("{scheme}{authority}")),
+        Some(_) => Err("has a port that is not from 1 to 65535".to_owned()),
+        None if has_port => Err("has a port that is not from 1 to 65535".to_owned()),
+        None => Err(format!("has no port; a broker listens on 22866 unless it is told otherwise: {address}:22866")),
+    }
+}
+
+/// A CA file without a certificate trusts nobody, and TLS itself does not say so.
+fn check_ca(path: &Path) -> Result<(), Failure> {
+    use rustls_pki_types::{
+        CertificateDer,
+        pem::{self, PemObject as _},
+    };
+    let of_file = |problem: pem::Error| match problem {
+        pem::Error::Io(problem) => {
+            Failure::file(path, format!("{problem}; `baton dev` makes a CA in its data folder, tls/ca.pem"))
+        }
+        problem => Failure::file(path, format!("it is not a PEM file: {problem}")),
+    };
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(of_file)?;
+    if certificates.is_empty() {
+        return Err(Failure::file(path, "there is no certificate in it; a CA has a BEGIN CERTIFICATE line"));
+    }
+    Ok(())
+}
+
+/// A private key that others can read is refused, as ssh does it: where it is the caller's own file.
+fn check_private(path: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(file) = std::fs::metadata(path) else { return Ok(()) }; // what reads it says why it cannot
+    let mode = file.mode() & 0o777;
+    if mode & 0o077 == 0 || file.uid() != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let path_text = path.display();
+    Err(Failure::file(path, format!("others can read this private key (mode {mode:04o}); chmod 600 {path_text}")))
+}
+
+/// A private key of an agent or an operator, from a file that only its owner can read.
+pub(super) fn read_key(path: &Path) -> Result<PrivateKey, Failure> {
+    check_private(path)?;
+    Ok(PrivateKey::read(path)?)
+}
+
 impl IdentityArgs {
+    pub(super) fn id(&self) -> &AgentId {
+        &self.id
+    }
+
     pub(super) fn load(&self) -> Result<Identity, Failure> {
-        let key = PrivateKey::read(&self.key)?;
+        let key = read_key(&self.key)?;
         Ok(Identity { agent: self.id.clone(), key_id: self.key_id.clone(), key })
     }
 }

@@ -6,7 +6,12 @@ use clap::Args;
 use serde_json::json;
 use tokio_stream::StreamExt as _;
 
-use super::{Failure, connection::ConnectionArgs, output};
+use super::{
+    Failure,
+    connection::ConnectionArgs,
+    exit, handoff, output,
+    table::{self, Column},
+};
 use crate::{
     client::{About, Agent, Client, Delivered, Identity, context_of},
     envelope::keys::PrivateKey,
@@ -39,11 +44,11 @@ struct Cast {
 pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let cast = Cast::assemble(connection).await?;
     let task = format!("crash-{}", cast.suffix());
-    say!("\n1. A user reports a crash to the chatbot. It makes task {task} and asks support to take it.");
+    say_lines!("\n1. A user reports a crash to the chatbot. It makes task {task} and asks support to take it.");
     let receipt = cast.chatbot_hands_to_support(&task).await?;
-    say!("\n2. Support reads the stack trace: a data race, beyond its skill. It asks for an expert, any one.");
+    say_lines!("\n2. Support reads the stack trace: a data race, beyond its skill. It asks for an expert, any one.");
     let receipt = cast.support_hands_to_expert(&task, receipt.epoch).await?;
-    say!("\n3. The expert reports that it is done. Watchers of the task see it; the status is final.");
+    say_lines!("\n3. The expert reports that it is done. Watchers of the task see it; the status is final.");
     let done = v1::TaskStatusUpdate {
         status: v1::TaskStatus::Completed.into(),
         progress: Some(1.0),
@@ -51,10 +56,10 @@ pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), 
         ..Default::default()
     };
     cast.free_expert.report(&About::task(&task, receipt.epoch), &done).await?;
-    say!("\n4. The chatbot, who owned the task once, tries to close it too. It believes in epoch 1:");
+    say_lines!("\n4. The chatbot, who owned the task once, tries to close it too. It believes in epoch 1:");
     let stale = cast.chatbot.report(&About::task(&task, 1), &done).await;
     match stale {
-        Err(error) => say!("   {error}"),
+        Err(error) => say_lines!("   {}", exit::words(&error)),
         Ok(_) => return Err(Failure::failed("a former owner could close the task: this is a fault of the broker")),
     }
     cast.show_who_owns_what(&task).await
@@ -197,14 +202,7 @@ impl Cast {
         let mut shown = self.shown.lock().expect("no holder panics");
         let before = shown.insert(handoff_id.to_owned(), handoff.transitions.len()).unwrap_or(0);
         for step in handoff.transitions.iter().skip(before) {
-            say!(
-                "   {:<16} {:<13} sender {:<23} receiver {:<26} {}",
-                output::short(step.cause().as_str_name(), "HANDOFF_CAUSE_"),
-                output::short(step.state().as_str_name(), "HANDOFF_STATE_"),
-                output::short(step.sender_view().as_str_name(), "SENDER_VIEW_"),
-                output::short(step.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
-                step.candidate_id,
-            );
+            handoff::say_step(step);
         }
         Ok(())
     }
@@ -212,18 +210,19 @@ impl Cast {
     async fn show_who_owns_what(&self, task_id: &str) -> Result<(), Failure> {
         let request = v1::GetTaskRequest { task_id: task_id.to_owned() };
         let task = self.client.answer(self.client.tasks().get_task(request).await)?.task.unwrap_or_default();
-        say!("\nWho owned what:");
+        say_lines!("\nWho owned what:");
         let mut rows = vec![vec!["1".to_owned(), self.chatbot.id().to_string(), "made the task".to_owned()]];
         rows.extend(
             task.hops
                 .iter()
                 .map(|hop| vec![hop.epoch.to_string(), hop.receiver_id.clone(), format!("from {}", hop.sender_id)]),
         );
-        output::print_table(&["EPOCH", "OWNER", "HOW"], rows);
+        table::print(&[Column::Whole("EPOCH"), Column::Whole("OWNER"), Column::Text("HOW")], rows);
         let status = output::short(task.status().as_str_name(), "TASK_STATUS_");
-        say!("\n{task_id} is {status}, owned by {}: \"{}\"", task.owner_id, task.details);
+        say!("");
+        say!("{task_id} is {status}, owned by {}: \"{}\"", task.owner_id, task.details);
         say!("custody log: {} entries, {}", task.custody_length, hex::encode(&task.custody_hash));
-        say!("\nLook at it again:  baton task show {task_id}    baton handoff list --task {task_id}");
+        say_lines!("\nLook at it again:  baton task show {task_id}    baton handoff list --task {task_id}");
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ fn say_what_next(ready: &Ready) {
     let ca = ready.ca.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let Ready { address, data, agents, open_handoffs, .. } = ready;
     if ready.plaintext_allowed {
-        eprintln!("baton: WARNING: connections without TLS are taken; never do this where others can listen");
+        tell!("WARNING: connections without TLS are taken; never do this where others can listen");
     }
     // As it was called: it need not be on the PATH.
     let baton = std::env::args().next().unwrap_or_else(|| "baton".to_owned());

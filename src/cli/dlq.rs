@@ -1,5 +1,7 @@
 //! `baton dlq`: look at dead letters, and decide what becomes of them.
 
+use std::borrow::Cow;
+
 use clap::{Args, Subcommand, ValueEnum};
 use prost::Message as _;
 use serde_json::{Value, json};
@@ -8,12 +10,14 @@ use tokio_stream::StreamExt as _;
 use super::{
     Failure,
     connection::ConnectionArgs,
-    json,
+    exit, json,
     output::{self, Output},
+    resolve::{self, Prefix},
+    table::Column,
 };
 use crate::{
     client::{Client, ClientError},
-    ids::{AgentId, TaskId},
+    ids::AgentId,
     proto::v1,
     time::{Clock as _, SystemClock},
 };
@@ -33,7 +37,7 @@ pub(super) enum DlqCommand {
     },
     /// Show one: why it is here, every attempt, and the envelope.
     Show {
-        /// Which.
+        /// Its number, from the list.
         id: String,
     },
     Redrive(RedriveArgs),
@@ -88,15 +92,15 @@ pub(super) struct FilterArgs {
     /// Only for this reason, for example poison; may be repeated.
     #[arg(long = "reason", value_name = "REASON")]
     reasons: Vec<ReasonArg>,
-    /// Only for this agent's mailbox.
+    /// Only for this agent's mailbox: its id, or a beginning that no other has.
     #[arg(long, value_name = "AGENT")]
-    agent: Option<AgentId>,
-    /// Only from this sender.
+    agent: Option<Prefix>,
+    /// Only from this sender: its id, or a beginning that no other has.
     #[arg(long, value_name = "AGENT")]
-    sender: Option<AgentId>,
-    /// Only about this task.
+    sender: Option<Prefix>,
+    /// Only about this task: its id, or a beginning that no other has.
     #[arg(long, value_name = "TASK")]
-    task: Option<TaskId>,
+    task: Option<Prefix>,
     /// Only parked in the last so many seconds.
     #[arg(long, value_name = "SECONDS")]
     within: Option<u32>,
@@ -126,8 +130,8 @@ pub(super) async fn run(command: DlqCommand, connection: &ConnectionArgs, output
     match command {
         DlqCommand::List { filter, state, limit } => list(&client, &filter, state, limit, output).await,
         DlqCommand::Show { id } => show(&client, id, output).await,
-        DlqCommand::Redrive(args) => redrive(&client, args).await,
-        DlqCommand::Discard { ids, reason } => discard(&client, ids, reason).await,
+        DlqCommand::Redrive(args) => redrive(&client, args, *output).await,
+        DlqCommand::Discard { ids, reason } => discard(&client, ids, reason, *output).await,
         DlqCommand::Export { filter, state } => export(&client, &filter, state).await,
     }
 }
@@ -139,21 +143,34 @@ async fn list(
     limit: u32,
     output: &Output,
 ) -> Result<(), Failure> {
-    let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto() });
-    let request = v1::ListDeadLettersRequest { page_size: limit.clamp(1, 1000), filter, ..Default::default() };
-    let page = client.answer(client.dead_letters().list_dead_letters(request).await)?;
-    let columns = ["ID", "REASON", "STATE", "FOR", "FROM", "TYPE", "TASK", "FAILURES", "PARKED"];
-    output.list(&columns, &page.dead_letters, |dead| {
+    let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto(client).await? });
+    let (mut dead_letters, mut page_token) = (Vec::new(), String::new());
+    while let Some(page_size) = output::page_size(limit, dead_letters.len()) {
+        let request = v1::ListDeadLettersRequest { page_size, page_token, filter: filter.clone() };
+        let page = client.answer(client.dead_letters().list_dead_letters(request).await)?;
+        dead_letters.extend(page.dead_letters);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    let columns = [
+        Column::Whole("ID"),
+        Column::Whole("REASON"),
+        Column::Whole("STATE"),
+        Column::Id("FOR"),
+        Column::Id("TASK"),
+        Column::Whole("PARKED"),
+    ];
+    let now = SystemClock.now();
+    output.list(&columns, &dead_letters, |dead| {
         vec![
             dead.dead_letter_id.clone(),
             output::short(dead.reason().as_str_name(), "DEAD_LETTER_REASON_"),
             output::short(dead.state().as_str_name(), "DEAD_LETTER_STATE_"),
             dead.agent_id.clone(),
-            dead.sender_id.clone(),
-            output::short(dead.message_type().as_str_name(), "MESSAGE_TYPE_"),
             dead.task_id.clone(),
-            dead.failure_count.to_string(),
-            output::time(dead.park_time.as_ref()),
+            output::brief(dead.park_time.as_ref(), now),
         ]
     })
 }
@@ -164,34 +181,34 @@ async fn show(client: &Client, id: String, output: &Output) -> Result<(), Failur
     if output.is_table() { output.one(&dead, lines) } else { output.value(&whole(&dead)?) }
 }
 
-fn lines(dead: &v1::DeadLetter) -> Vec<(&'static str, String)> {
+fn lines(dead: &v1::DeadLetter) -> Vec<(Cow<'static, str>, String)> {
     let or_none = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
     let mut lines = vec![
-        ("dead letter", dead.dead_letter_id.clone()),
-        ("reason", output::short(dead.reason().as_str_name(), "DEAD_LETTER_REASON_")),
-        ("in words", or_none(&dead.reason_text)),
-        ("state", output::short(dead.state().as_str_name(), "DEAD_LETTER_STATE_")),
-        ("parked", output::time(dead.park_time.as_ref())),
-        ("for", dead.agent_id.clone()),
-        ("from", or_none(&dead.sender_id)),
-        ("type", output::short(dead.message_type().as_str_name(), "MESSAGE_TYPE_")),
-        ("message", or_none(&dead.message_id)),
-        ("task", or_none(&dead.task_id)),
-        ("handoff", or_none(&dead.handoff_id)),
-        ("trace", or_none(&dead.traceparent)),
-        ("handed out", format!("{} times, of which {} failed", dead.handout_count, dead.failure_count)),
+        ("dead letter".into(), dead.dead_letter_id.clone()),
+        ("reason".into(), output::short(dead.reason().as_str_name(), "DEAD_LETTER_REASON_")),
+        ("in words".into(), or_none(&dead.reason_text)),
+        ("state".into(), output::short(dead.state().as_str_name(), "DEAD_LETTER_STATE_")),
+        ("parked".into(), output::time(dead.park_time.as_ref())),
+        ("for".into(), dead.agent_id.clone()),
+        ("from".into(), or_none(&dead.sender_id)),
+        ("type".into(), output::short(dead.message_type().as_str_name(), "MESSAGE_TYPE_")),
+        ("message".into(), or_none(&dead.message_id)),
+        ("task".into(), or_none(&dead.task_id)),
+        ("handoff".into(), or_none(&dead.handoff_id)),
+        ("trace".into(), or_none(&dead.traceparent)),
+        ("handed out".into(), format!("{} times, of which {} failed", dead.handout_count, dead.failure_count)),
     ];
-    lines.extend(dead.attempts.iter().map(|attempt| ("attempt", attempt_line(attempt))));
+    lines.extend(dead.attempts.iter().map(|attempt| ("attempt".into(), attempt_line(attempt))));
     if dead.settle_time.is_some() {
-        lines.push(("settled", format!("{} by {}", output::time(dead.settle_time.as_ref()), dead.settle_text)));
+        lines.push(("settled".into(), format!("{} by {}", output::time(dead.settle_time.as_ref()), dead.settle_text)));
     }
     if !dead.redriven_to_agent_id.is_empty() {
-        lines.push(("redriven to", dead.redriven_to_agent_id.clone()));
+        lines.push(("redriven to".into(), dead.redriven_to_agent_id.clone()));
     }
     if !dead.redriven_handoff_id.is_empty() {
-        lines.push(("redriven as", format!("handoff {}", dead.redriven_handoff_id)));
+        lines.push(("redriven as".into(), format!("handoff {}", dead.redriven_handoff_id)));
     }
-    lines.push(("envelope", format!("{} bytes; see --output json, or baton dlq export", dead.envelope_bytes.len())));
+    lines.push(("envelope".into(), format!("{} bytes; see -o json, or baton dlq export", dead.envelope_bytes.len())));
     lines
 }
 
@@ -216,7 +233,7 @@ fn whole(dead: &v1::DeadLetter) -> Result<Value, Failure> {
     Ok(value)
 }
 
-async fn redrive(client: &Client, args: RedriveArgs) -> Result<(), Failure> {
+async fn redrive(client: &Client, args: RedriveArgs, output: Output) -> Result<(), Failure> {
     let to_agent_id = args.to.map(|agent| agent.to_string()).unwrap_or_default();
     if !args.ids.is_empty() {
         if args.filter.is_set() || args.all {
@@ -225,28 +242,28 @@ async fn redrive(client: &Client, args: RedriveArgs) -> Result<(), Failure> {
         for dead_letter_id in args.ids {
             let request = v1::RedriveDeadLetterRequest { dead_letter_id, to_agent_id: to_agent_id.clone() };
             let answer = client.answer(client.dead_letters().redrive_dead_letter(request).await)?;
-            say_redriven(&answer.dead_letter.unwrap_or_default());
+            say_redriven(&answer.dead_letter.unwrap_or_default(), output)?;
         }
         return Ok(());
     }
     if !args.filter.is_set() && !args.all {
         return Err(Failure::usage("name dead letters, give a filter, or say --all"));
     }
-    let filter = Some(args.filter.to_proto());
+    let filter = Some(args.filter.to_proto(client).await?);
     let max_per_second = args.rate.unwrap_or_default();
     let request = v1::RedriveDeadLettersRequest { filter, to_agent_id, max_per_second };
-    redrive_all(client, request).await
+    redrive_all(client, request, output).await
 }
 
 /// Until all are redriven, or ctrl-C.
-async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest) -> Result<(), Failure> {
+async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, output: Output) -> Result<(), Failure> {
     let mut answers = client.answer(client.dead_letters().redrive_dead_letters(request).await)?;
     let (mut redriven, mut stayed) = (0u64, 0u64);
     loop {
         let answer = tokio::select! {
             answer = answers.next() => answer,
             _ = tokio::signal::ctrl_c() => {
-                eprintln!("baton: stopped; the same command again goes on with the rest");
+                tell!("stopped; the same command again goes on with the rest");
                 break;
             }
         };
@@ -256,43 +273,48 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest) ->
         match answer.error {
             None => {
                 redriven += 1;
-                say_redriven(&dead);
+                say_redriven(&dead, output)?;
             }
             Some(error) => {
                 stayed += 1;
                 let refused = ClientError::of_message(&error);
-                eprintln!("baton: dead letter {} stays parked: {refused}", dead.dead_letter_id);
+                tell!("dead letter {} stays parked: {}", output::line(&dead.dead_letter_id), exit::words(&refused));
             }
         }
     }
-    eprintln!("baton: {redriven} redriven, {stayed} stay parked");
+    tell!("{redriven} redriven, {stayed} stay parked");
     if stayed == 0 { Ok(()) } else { Err(Failure::failed("some dead letters could not be redriven")) }
 }
 
-fn say_redriven(dead: &v1::DeadLetter) {
-    let id = &dead.dead_letter_id;
-    say!(
-        "{}",
-        json!({"deadLetterId": id, "redrivenTo": dead.redriven_to_agent_id, "handoffId": dead.redriven_handoff_id})
-    );
+fn say_redriven(dead: &v1::DeadLetter, output: Output) -> Result<(), Failure> {
+    let (id, to, handoff) = (&dead.dead_letter_id, &dead.redriven_to_agent_id, &dead.redriven_handoff_id);
+    if output.is_table() {
+        say!("{id} redriven to {to}{}{handoff}", if handoff.is_empty() { "" } else { ", as handoff " });
+        return Ok(());
+    }
+    output.next(&json!({"deadLetterId": id, "redrivenTo": to, "handoffId": handoff}))
 }
 
-async fn discard(client: &Client, ids: Vec<String>, reason_text: String) -> Result<(), Failure> {
+async fn discard(client: &Client, ids: Vec<String>, reason_text: String, output: Output) -> Result<(), Failure> {
     for dead_letter_id in ids {
         let request = v1::DiscardDeadLetterRequest { dead_letter_id, reason_text: reason_text.clone() };
         let answer = client.answer(client.dead_letters().discard_dead_letter(request).await)?;
-        say!("{}", json!({"deadLetterId": answer.dead_letter.unwrap_or_default().dead_letter_id, "discarded": true}));
+        let id = answer.dead_letter.unwrap_or_default().dead_letter_id;
+        match output.is_table() {
+            true => say!("{id} discarded"),
+            false => output.next(&json!({"deadLetterId": id, "discarded": true}))?,
+        }
     }
     Ok(())
 }
 
 async fn export(client: &Client, filter: &FilterArgs, state: StateArg) -> Result<(), Failure> {
-    let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto() });
+    let filter = Some(v1::DeadLetterFilter { states: state.to_proto(), ..filter.to_proto(client).await? });
     let request = v1::ExportDeadLettersRequest { filter };
     let mut entries = client.answer(client.dead_letters().export_dead_letters(request).await)?;
     while let Some(entry) = entries.next().await {
         let entry = client.answer(entry.map(tonic::Response::new))?;
-        say!("{}", whole(&entry.dead_letter.unwrap_or_default())?);
+        output::say_json(&whole(&entry.dead_letter.unwrap_or_default())?);
     }
     Ok(())
 }
@@ -306,19 +328,18 @@ impl FilterArgs {
             || self.within.is_some()
     }
 
-    fn to_proto(&self) -> v1::DeadLetterFilter {
-        let text = |agent: &Option<AgentId>| agent.as_ref().map(ToString::to_string).unwrap_or_default();
+    async fn to_proto(&self, client: &Client) -> Result<v1::DeadLetterFilter, Failure> {
         let (now, nanos) = SystemClock.now().to_parts();
-        v1::DeadLetterFilter {
+        Ok(v1::DeadLetterFilter {
             reasons: self.reasons.iter().map(|reason| reason.to_proto().into()).collect(),
-            agent_id: text(&self.agent),
-            sender_id: text(&self.sender),
-            task_id: self.task.as_ref().map(ToString::to_string).unwrap_or_default(),
+            agent_id: resolve::agent_filter(self.agent.as_ref(), client).await?,
+            sender_id: resolve::agent_filter(self.sender.as_ref(), client).await?,
+            task_id: resolve::task_filter(self.task.as_ref(), client).await?,
             park_time_from: self
                 .within
                 .map(|seconds| prost_types::Timestamp { seconds: now - i64::from(seconds), nanos }),
             ..Default::default()
-        }
+        })
     }
 }
 

@@ -10,13 +10,9 @@ use clap::{Args, Subcommand};
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use super::{Failure, json};
+use super::{Failure, connection::read_key, json, output};
 use crate::{
-    envelope::{
-        self, KeyRing, KeyRingError, UnverifiedEnvelope,
-        keys::{PrivateKey, PublicKey},
-        signing,
-    },
+    envelope::{self, KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey, signing},
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType},
     time::{Clock as _, SystemClock, Timestamp},
@@ -74,7 +70,7 @@ pub(super) fn run(command: EnvelopeCommand) -> Result<(), Failure> {
 }
 
 fn sign(key: &Path, key_id: &KeyId, input: &InputArgs) -> Result<(), Failure> {
-    let key = PrivateKey::read(key)?;
+    let key = read_key(key)?;
     let mut envelope = read(input)?;
     let now = SystemClock.now();
     if envelope.message_id.is_empty() {
@@ -165,5 +161,5 @@ fn read(input: &InputArgs) -> Result<v1::Envelope, Failure> {
 }
 
 fn print(value: &Value) {
-    say!("{value:#}");
+    output::say_json_text(&format!("{value:#}"));
 }

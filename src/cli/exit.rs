@@ -1,9 +1,11 @@
-//! Exit codes: the same for every command; `baton --help` lists them.
+//! Exit codes, the same for every command, and the words of a failure. `baton --help` and docs/configuration.md list the
+//! codes.
 
 use std::{fmt, io, path::Path};
 
+use super::output;
 use crate::{
-    client::ClientError,
+    client::{ClientError, Refused},
     config::ConfigError,
     envelope::keys::KeyFileError,
     server::{FolderError, ServerError},
@@ -48,9 +50,8 @@ impl Failure {
         Self { code: NOT_CONFORMANT, message: message.into() }
     }
 
-    /// Whether trying again later can help.
-    pub(super) fn may_pass(&self) -> bool {
-        self.code == UNREACHABLE && !self.message.contains("not trusted") || self.code == FAILED
+    pub(super) fn refused(message: impl Into<String>) -> Self {
+        Self { code: REFUSED, message: message.into() }
     }
 
     pub(super) fn file(path: &Path, problem: impl fmt::Display) -> Self {
@@ -90,12 +91,38 @@ impl From<ClientError> for Failure {
             | ClientError::Address { .. }
             | ClientError::PlaintextAfar { .. }
             | ClientError::Token => CONFIGURATION,
-            ClientError::Unreachable { .. } | ClientError::Untrusted { .. } => UNREACHABLE,
+            ClientError::Unreachable { .. } | ClientError::Untrusted { .. } | ClientError::Untimely { .. } => {
+                UNREACHABLE
+            }
             ClientError::Refused(_) => REFUSED,
             ClientError::Answer(_) | ClientError::Unverified { .. } | ClientError::SessionEnded(_) => FAILED,
         };
-        Self { code, message: error.to_string() }
+        Self { code, message: words(&error) }
     }
+}
+
+/// The error in words for people at a command line: what the broker says in it stays on its line, and where a flag helps,
+/// the flag is named.
+pub(super) fn words(error: &ClientError) -> String {
+    let ClientError::Refused(refused) = error else { return output::line(&error.to_string()).into_owned() };
+    let line = |text: &str| output::line(text).into_owned();
+    let mut shown = Refused::clone(refused);
+    shown.reason = line(&shown.reason);
+    shown.message = line(&shown.message);
+    shown.violations = shown.violations.iter().map(|(path, problem)| (line(path), line(problem))).collect();
+    let advice = match refused.reason.as_str() {
+        "IDENTITY_MISSING" => {
+            "say who you are: with --token TOKEN, an operator's or an agent's, which `baton token --id AGENT --key FILE` \
+             prints; or with a client certificate, --cert FILE --cert-key FILE"
+        }
+        "TOKEN_INVALID" => {
+            "the token came from --token, BATON_TOKEN or ./baton-data/operator.token; a broker that was started again \
+             knows no earlier token of an agent: `baton token --id AGENT --key FILE` prints a new one"
+        }
+        "TIMESTAMP_OUTSIDE_WINDOW" => "the clock of this machine and that of the broker differ: set it (NTP)",
+        _ => return shown.to_string(),
+    };
+    format!("{shown}\n  {advice}")
 }
 
 impl From<ServerError> for Failure {

@@ -11,6 +11,8 @@ use super::{
     connection::{ConnectionArgs, IdentityArgs},
     json,
     output::{self, Output},
+    resolve::{self, Prefix},
+    table::Column,
 };
 use crate::{
     client::{About, Client, Composer, context_of},
@@ -63,13 +65,13 @@ pub(super) enum HandoffCommand {
     List(ListArgs),
     /// Show one handoff: its state, both views, each step, the deadline.
     Show {
-        /// Which.
-        id: MessageId,
+        /// Its id, or a beginning that no other has.
+        id: Prefix,
     },
     /// Follow one handoff until it is final.
     Watch {
-        /// Which.
-        id: MessageId,
+        /// Its id, or a beginning that no other has.
+        id: Prefix,
     },
 }
 
@@ -110,8 +112,8 @@ pub(super) struct RequestArgs {
 /// Which handoff, and as whom.
 #[derive(Debug, Args)]
 pub(super) struct AnswerArgs {
-    /// The handoff.
-    handoff: MessageId,
+    /// The handoff: its id, or a beginning that no other handoff of the agent has.
+    handoff: Prefix,
     #[command(flatten)]
     identity: IdentityArgs,
 }
@@ -119,12 +121,12 @@ pub(super) struct AnswerArgs {
 /// What to list.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Only of this task.
+    /// Only of this task: its id, or a beginning that no other has.
     #[arg(long, value_name = "TASK")]
-    task: Option<TaskId>,
-    /// Only with this agent on either side.
+    task: Option<Prefix>,
+    /// Only with this agent on either side: its id, or a beginning that no other has.
     #[arg(long, value_name = "AGENT")]
-    agent: Option<AgentId>,
+    agent: Option<Prefix>,
     /// Only in this state, for example ACCEPTED; may be repeated.
     #[arg(long = "state", value_name = "STATE")]
     states: Vec<String>,
@@ -188,7 +190,7 @@ pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, ou
         HandoffCommand::List(args) => list(args, connection, output).await,
         HandoffCommand::Show { id } => {
             let client = connection.client().await?;
-            let handoff = get(&client, &id).await?;
+            let handoff = get(&client, &id.handoff(&client).await?).await?;
             show(&handoff, output)
         }
         HandoffCommand::Watch { id } => watch(id, connection, output).await,
@@ -220,7 +222,7 @@ async fn answer<M: Message + Name>(
     payload: impl FnOnce(&v1::Handoff) -> M,
 ) -> Result<(), Failure> {
     let (client, composer) = as_agent(&args.identity, connection).await?;
-    let handoff = get(&client, &args.handoff).await?;
+    let handoff = get(&client, &args.handoff.handoff(&client).await?).await?;
     let to = match kind {
         MessageType::HandoffCancel | MessageType::TaskContextTransfer => &handoff.candidate_id,
         _ => &handoff.sender_id,
@@ -241,12 +243,12 @@ async fn send<M: Message + Name>(
     let receipt = client.send(composer.encode(to, kind, about, payload)).await?;
     output.one(&receipt, |receipt| {
         vec![
-            ("handoff", receipt.handoff_id.clone()),
-            ("state", output::short(receipt.handoff_state().as_str_name(), "HANDOFF_STATE_")),
-            ("task", receipt.task_id.clone()),
-            ("owner", receipt.owner_id.clone()),
-            ("epoch", receipt.epoch.to_string()),
-            ("custody", hex::encode(&receipt.custody_hash)),
+            ("handoff".into(), receipt.handoff_id.clone()),
+            ("state".into(), output::short(receipt.handoff_state().as_str_name(), "HANDOFF_STATE_")),
+            ("task".into(), receipt.task_id.clone()),
+            ("owner".into(), receipt.owner_id.clone()),
+            ("epoch".into(), receipt.epoch.to_string()),
+            ("custody".into(), hex::encode(&receipt.custody_hash)),
         ]
     })
 }
@@ -288,26 +290,43 @@ async fn list(args: ListArgs, connection: &ConnectionArgs, output: &Output) -> R
             .map(i32::from)
             .ok_or_else(|| Failure::usage(format!("--state {name} is not a state; for example ACCEPTED")))
     };
-    let request = v1::ListHandoffsRequest {
-        page_size: args.limit.min(1000),
-        page_token: String::new(),
-        task_id: args.task.map(|task| task.to_string()).unwrap_or_default(),
-        agent_id: args.agent.map(|agent| agent.to_string()).unwrap_or_default(),
-        states: args.states.iter().map(state).collect::<Result<_, _>>()?,
-    };
+    let states = args.states.iter().map(state).collect::<Result<Vec<i32>, _>>()?;
     let client = connection.client().await?;
-    let page = client.answer(client.handoffs().list_handoffs(request).await)?;
-    let columns = ["HANDOFF", "TASK", "FROM", "TO", "STATE", "SENDER SEES", "RECEIVER SEES", "UPDATED"];
-    output.list(&columns, &page.handoffs, |handoff| {
+    let task_id = resolve::task_filter(args.task.as_ref(), &client).await?;
+    let agent_id = resolve::agent_filter(args.agent.as_ref(), &client).await?;
+    let (mut handoffs, mut page_token) = (Vec::new(), String::new());
+    while let Some(page_size) = output::page_size(args.limit, handoffs.len()) {
+        let request = v1::ListHandoffsRequest {
+            page_size,
+            page_token,
+            task_id: task_id.clone(),
+            agent_id: agent_id.clone(),
+            states: Vec::clone(&states),
+        };
+        let page = client.answer(client.handoffs().list_handoffs(request).await)?;
+        handoffs.extend(page.handoffs);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    let columns = [
+        Column::Id("HANDOFF"),
+        Column::Id("TASK"),
+        Column::Id("FROM"),
+        Column::Id("TO"),
+        Column::Whole("STATE"),
+        Column::Whole("UPDATED"),
+    ];
+    let now = SystemClock.now();
+    output.list(&columns, &handoffs, |handoff| {
         vec![
             handoff.handoff_id.clone(),
             handoff.task_id.clone(),
             handoff.sender_id.clone(),
             handoff.candidate_id.clone(),
             output::short(handoff.state().as_str_name(), "HANDOFF_STATE_"),
-            output::short(handoff.sender_view().as_str_name(), "SENDER_VIEW_"),
-            output::short(handoff.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
-            output::time(handoff.update_time.as_ref()),
+            output::brief(handoff.update_time.as_ref(), now),
         ]
     })
 }
@@ -320,50 +339,57 @@ fn show(handoff: &v1::Handoff, output: &Output) -> Result<(), Failure> {
             v1::ErrorCode::Unspecified => String::new(),
             code => format!("{} ({})", handoff.error_message, output::short(code.as_str_name(), "ERROR_CODE_")),
         };
-        let mut lines = vec![
-            ("handoff", handoff.handoff_id.clone()),
-            ("task", format!("{} at epoch {}", handoff.task_id, handoff.epoch)),
-            ("from", handoff.sender_id.clone()),
-            ("to", format!("{} (asked for {})", handoff.candidate_id, handoff.receiver_id)),
-            ("state", output::short(handoff.state().as_str_name(), "HANDOFF_STATE_")),
-            ("sender sees", output::short(handoff.sender_view().as_str_name(), "SENDER_VIEW_")),
-            ("receiver sees", output::short(handoff.receiver_view().as_str_name(), "RECEIVER_VIEW_")),
-            ("deadline", if open { output::time(deadline) } else { String::new() }),
-            ("error", error),
-        ];
-        lines.extend(handoff.transitions.iter().map(|step| ("step", step_line(step))));
-        lines
-    })
+        vec![
+            ("handoff".into(), handoff.handoff_id.clone()),
+            ("task".into(), format!("{} at epoch {}", handoff.task_id, handoff.epoch)),
+            ("from".into(), handoff.sender_id.clone()),
+            ("to".into(), handoff.candidate_id.clone()),
+            ("asked for".into(), handoff.receiver_id.clone()),
+            ("state".into(), output::short(handoff.state().as_str_name(), "HANDOFF_STATE_")),
+            ("sender sees".into(), output::short(handoff.sender_view().as_str_name(), "SENDER_VIEW_")),
+            ("receiver sees".into(), output::short(handoff.receiver_view().as_str_name(), "RECEIVER_VIEW_")),
+            ("deadline".into(), if open { output::time(deadline) } else { String::new() }),
+            ("error".into(), error),
+        ]
+    })?;
+    if output.is_table() {
+        handoff.transitions.iter().for_each(say_step);
+    }
+    Ok(())
 }
 
-async fn watch(id: MessageId, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+async fn watch(id: Prefix, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let client = connection.client().await?;
-    let request = v1::WatchHandoffRequest { handoff_id: id.to_string() };
+    let request = v1::WatchHandoffRequest { handoff_id: id.handoff(&client).await?.to_string() };
     let mut updates = client.answer(client.handoffs().watch_handoff(request).await)?;
     let mut printed = 0;
     while let Some(update) = updates.next().await {
         let handoff = client.answer(update.map(tonic::Response::new))?.handoff.unwrap_or_default();
         if output.is_table() {
-            handoff.transitions.iter().skip(printed).for_each(|step| say!("{}", step_line(step)));
+            handoff.transitions.iter().skip(printed).for_each(say_step);
         } else {
-            say!("{}", json::of(&handoff)?);
+            output.next(&json::of(&handoff)?)?;
         }
         printed = handoff.transitions.len();
     }
     Ok(())
 }
 
-/// One step on a line: when, what, the state and both views.
-pub(super) fn step_line(step: &v1::HandoffTransition) -> String {
-    format!(
-        "{}  {:<16} {:<13} sender {:<23} receiver {:<25} {}",
-        output::time(step.transition_time.as_ref()),
-        output::short(step.cause().as_str_name(), "HANDOFF_CAUSE_"),
+/// One step on two lines: when, what and the state; then both views.
+pub(super) fn say_step(step: &v1::HandoffTransition) {
+    let candidate = if step.candidate_id.is_empty() { "" } else { ", candidate " };
+    say!(
+        "{:<24}  {:<13} {}{candidate}{}",
+        output::moment(step.transition_time.as_ref()),
         output::short(step.state().as_str_name(), "HANDOFF_STATE_"),
+        output::short(step.cause().as_str_name(), "HANDOFF_CAUSE_"),
+        step.candidate_id,
+    );
+    say!(
+        "    sender {:<23}  receiver {}",
         output::short(step.sender_view().as_str_name(), "SENDER_VIEW_"),
         output::short(step.receiver_view().as_str_name(), "RECEIVER_VIEW_"),
-        step.candidate_id,
-    )
+    );
 }
 
 impl Priority {

@@ -6,12 +6,14 @@ use clap::{Args, Subcommand};
 
 use super::{
     Failure,
-    connection::ConnectionArgs,
+    connection::{ConnectionArgs, read_key},
     output::{self, Output},
+    resolve::Prefix,
+    table::Column,
 };
 use crate::{
     client,
-    envelope::keys::{PrivateKey, PublicKey},
+    envelope::keys::PublicKey,
     ids::{AgentId, KeyId},
     proto::v1,
     time::{Clock as _, SystemClock},
@@ -23,8 +25,8 @@ const DAY: i64 = 24 * 60 * 60;
 pub(super) enum KeyCommand {
     /// List an agent's keys.
     List {
-        /// Whose.
-        agent: AgentId,
+        /// Whose: the agent's id, or a beginning that no other has.
+        agent: Prefix,
     },
     Add(AddArgs),
     /// Revoke a key, for good: nothing that is signed by it is taken any more, and whoever came in by it must prove anew
@@ -104,7 +106,7 @@ struct PublicArgs {
 impl PublicArgs {
     fn load(&self) -> Result<PublicKey, Failure> {
         match (&self.key_file, &self.public_key) {
-            (Some(path), _) => Ok(PrivateKey::read(path)?.public()),
+            (Some(path), _) => Ok(read_key(path)?.public()),
             (None, hex) => parse_public_key(hex.as_deref().unwrap_or_default()),
         }
     }
@@ -120,7 +122,7 @@ pub(super) async fn run(command: KeyCommand, connection: &ConnectionArgs, output
     let client = connection.client().await?;
     let agent = match command {
         KeyCommand::List { agent } => {
-            let request = v1::GetAgentRequest { agent_id: agent.to_string() };
+            let request = v1::GetAgentRequest { agent_id: agent.agent(&client).await?.to_string() };
             client.answer(client.agents().get_agent(request).await)?.agent
         }
         KeyCommand::Add(args) => {
@@ -144,7 +146,7 @@ pub(super) async fn run(command: KeyCommand, connection: &ConnectionArgs, output
             client.answer(client.agents().revoke_agent_key(request).await)?.agent
         }
         KeyCommand::Vouch(args) => {
-            let (operator, days) = (PrivateKey::read(&args.operator_key)?, in_days(args.days));
+            let (operator, days) = (read_key(&args.operator_key)?, in_days(args.days));
             let voucher =
                 client::vouch(&operator, &args.operator, &args.agent, &args.key_id, &args.public.load()?, days);
             let (agent_id, key_id) = (args.agent.to_string(), args.key_id.to_string());
@@ -153,14 +155,23 @@ pub(super) async fn run(command: KeyCommand, connection: &ConnectionArgs, output
         }
     };
     let keys = agent.and_then(|agent| agent.card).unwrap_or_default().keys;
-    output.list(&["KEY", "PUBLIC KEY", "FROM", "UNTIL", "REVOKED", "VOUCHED BY"], &keys, |key| {
+    let columns = [
+        Column::Whole("KEY"),
+        Column::Id("PUBLIC KEY"),
+        Column::Whole("FROM"),
+        Column::Whole("UNTIL"),
+        Column::Whole("REVOKED"),
+        Column::Text("VOUCHED BY"),
+    ];
+    let now = SystemClock.now();
+    output.list(&columns, &keys, |key| {
         let vouchers: Vec<&str> = key.vouchers.iter().map(|voucher| voucher.operator_key_id.as_str()).collect();
         vec![
             key.key_id.clone(),
             hex::encode(&key.public_key),
-            output::time(key.not_before_time.as_ref()),
-            output::time(key.not_after_time.as_ref()),
-            output::time(key.revoke_time.as_ref()),
+            output::brief(key.not_before_time.as_ref(), now),
+            output::brief(key.not_after_time.as_ref(), now),
+            output::brief(key.revoke_time.as_ref(), now),
             vouchers.join(", "),
         ]
     })

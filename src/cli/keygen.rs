@@ -26,7 +26,9 @@ pub(super) fn run(args: KeygenArgs, output: &Output) -> Result<(), Failure> {
     let public = key.public();
     let (hex, base64) = (hex::encode(public.as_bytes()), BASE64_STANDARD.encode(public.as_bytes()));
     if output.is_table() {
-        say!("wrote {}\npublic key  {hex}  (hex)\n            {base64}  (base64, for grpcurl)", args.out.display());
+        say!("wrote {}", args.out.display());
+        say!("public key  {hex}  (hex)");
+        say!("            {base64}  (base64, for grpcurl)");
         return Ok(());
     }
     output.value(&json!({"file": args.out, "publicKey": base64, "publicKeyHex": hex}))

@@ -1,8 +1,20 @@
 //! Logs: on stderr, as text on a terminal and as JSON lines otherwise.
 
-use std::io::IsTerminal as _;
+use std::{
+    fmt,
+    io::{self, IsTerminal as _, Write},
+};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    EnvFilter,
+    field::MakeExt as _,
+    fmt::{
+        FormatFields, MakeWriter,
+        format::{self, Writer},
+    },
+};
+
+use super::harmless;
 
 /// What is logged unless BATON_LOG says otherwise. The storage engine's own events only when something is wrong.
 const DEFAULT_FILTER: &str = "info,fjall=warn,lsm_tree=warn";
@@ -11,13 +23,107 @@ const DEFAULT_FILTER: &str = "info,fjall=warn,lsm_tree=warn";
 pub fn start() {
     let filter = EnvFilter::try_from_env("BATON_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     // Where a line cannot be written (a full disk), saying so on stderr cannot either, and would be the broker's end.
-    let logs =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
-    let on_terminal = std::io::stderr().is_terminal();
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
+    let on_terminal = io::stderr().is_terminal();
     let with_colour = on_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     if on_terminal {
-        logs.with_ansi(with_colour).init();
+        logs.with_writer(io::stderr).fmt_fields(fields()).with_ansi(with_colour).init();
     } else {
-        logs.json().init();
+        logs.with_writer(HarmlessJson(io::stderr)).json().init();
+    }
+}
+
+/// Fields as text. Colours are written around them, and so what is dangerous is escaped here and not in the line.
+fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
+    format::debug_fn(|writer: &mut Writer<'_>, field, value: &dyn fmt::Debug| {
+        let text = format!("{value:?}");
+        let text = harmless::line(&text);
+        if field.name() == "message" { write!(writer, "{text}") } else { write!(writer, "{field}={text}") }
+    })
+    .delimited(" ")
+}
+
+/// JSON lines of which no character does anything to a terminal. Each write is one whole line.
+struct HarmlessJson<M>(M);
+
+struct HarmlessLine<W>(W);
+
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for HarmlessJson<M> {
+    type Writer = HarmlessLine<M::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        HarmlessLine(self.0.make_writer())
+    }
+}
+
+impl<W: Write> Write for HarmlessLine<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        self.0.write_all(harmless::json(&text).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// What an agent could write into a field that is logged.
+    const NASTY: &str = "a\u{1b}]0;owned\u{7}\r\n2026-11-22 ERROR forged\u{9b}2J\u{202e}b";
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Kept {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    fn log_a_nasty_event() {
+        let span = tracing::info_span!("session", agent = %NASTY);
+        span.in_scope(|| tracing::warn!(reason = %NASTY, debugged = ?NASTY, plain = NASTY, "refused: {NASTY}"));
+    }
+
+    #[test]
+    fn a_text_log_is_not_obeyed_by_a_terminal_and_has_one_line_an_event() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let logs = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).fmt_fields(fields());
+        tracing::subscriber::with_default(logs.finish(), log_a_nasty_event);
+        let text = kept.text();
+        assert_eq!(text.matches('\n').count(), 1, "{text}");
+        assert_eq!(harmless::lines(&text), text);
+        assert!(text.contains("reason=a\\u{1b}]0;owned\\u{7}\\r\\n2026"), "{text}");
+    }
+
+    #[test]
+    fn a_json_log_is_not_obeyed_by_a_terminal_and_keeps_what_was_said() {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let logs = tracing_subscriber::fmt().with_writer(HarmlessJson(move || writer.clone())).json();
+        tracing::subscriber::with_default(logs.finish(), log_a_nasty_event);
+        let text = kept.text();
+        assert_eq!(text.matches('\n').count(), 1, "{text}");
+        assert_eq!(harmless::lines(&text), text);
+        let event: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(event["fields"]["reason"], NASTY);
     }
 }

@@ -1,7 +1,10 @@
 //! The command line: one file a command. Data goes to stdout, everything else to stderr.
 //!
-//! Owns flags, output and exit codes. Talks to a broker over gRPC like everybody else; only `dev` and `serve` know the
+//! Owns flags, output and exit codes. What is printed goes through `output`, which lets no text of an agent do anything to a
+//! terminal; the compiler refuses every other way. Talks to a broker over gRPC like everybody else; only `dev` and `serve` know the
 //! server, and that only to start it.
+
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 #[macro_use]
 mod output;
@@ -18,14 +21,18 @@ mod dlq;
 mod envelope;
 mod exit;
 mod handoff;
+mod harmless;
 mod json;
 mod key;
 mod keygen;
+mod local;
 mod logging;
 mod mail;
 mod policy;
+mod resolve;
 mod serve;
 mod store;
+mod table;
 mod task;
 mod token;
 mod worker;
@@ -55,11 +62,14 @@ Exit codes:
   6  the store is damaged
   7  the port is in use
   8  the broker refused; stderr has the reason
-  9  no broker answers, or its certificate is not trusted
+  9  no broker answers, or its certificate is not trusted or not good at this time
   10 a case of a conformance suite failed
 
 Environment: BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_DATA, BATON_LISTEN, BATON_CONFIG stand for the flags of the
-same name; BATON_LOG sets what is logged (for example debug); NO_COLOR turns colours off."
+same name; BATON_LOG sets what is logged (for example debug); NO_COLOR turns colours off.
+
+Ids: tables may show the beginning of an id, with … behind it. Commands that look something up take any beginning that only
+one id has; what is signed or sent to an agent needs its whole id."
 )]
 struct Cli {
     #[command(flatten)]
@@ -125,7 +135,7 @@ pub async fn run() -> u8 {
         Command::Handoff(command) => handoff::run(command, &cli.connection, &output).await,
         Command::Dlq(command) => dlq::run(command, &cli.connection, &output).await,
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
-        Command::Mail(command) => mail::run(command, &cli.connection).await,
+        Command::Mail(command) => mail::run(command, &cli.connection, &output).await,
         Command::Envelope(command) => envelope::run(command),
         Command::Policy(command) => policy::run(command, &output),
         Command::Audit(audit::AuditArgs {}) => audit::run(&cli.connection, &output).await,
@@ -137,7 +147,7 @@ pub async fn run() -> u8 {
     match outcome {
         Ok(()) => exit::OK,
         Err(failure) => {
-            eprintln!("baton: {failure}");
+            tell!("{failure}");
             failure.code
         }
     }

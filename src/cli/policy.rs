@@ -94,7 +94,7 @@ pub(super) fn run(command: PolicyCommand, output: &Output) -> Result<(), Failure
                 BuiltIn::Default => DEFAULT,
                 BuiltIn::Development => DEVELOPMENT,
             };
-            say!("{}", text.trim_end());
+            say_lines!("{}", text.trim_end());
             Ok(())
         }
         PolicyCommand::Check(args) => check(&args),
@@ -112,7 +112,7 @@ fn load(path: Option<&Path>) -> Result<std::sync::Arc<Policies>, Failure> {
 fn check(args: &CheckArgs) -> Result<(), Failure> {
     let policies = load(Some(&args.path))?;
     for warning in policies.warnings() {
-        eprintln!("baton: warning: {warning}");
+        tell!("warning: {warning}");
     }
     if args.deny_warnings && !policies.warnings().is_empty() {
         return Err(Failure::file(&args.path, format!("{} warnings", policies.warnings().len())));
@@ -130,10 +130,10 @@ fn test(args: &TestArgs) -> Result<(), Failure> {
         let title = case.title();
         let checked = case.check(&policies).map_err(|error| Failure::file(&args.cases, format!("{title}: {error}")))?;
         match &checked.problem {
-            None => say!("ok      {title}: {}", checked.decision),
+            None => say_lines!("ok      {title}: {}", checked.decision),
             Some(problem) => {
                 failed += 1;
-                say!("FAILED  {title}: {problem}");
+                say_lines!("FAILED  {title}: {problem}");
             }
         }
     }
@@ -148,9 +148,9 @@ fn explain(args: &ExplainArgs, output: &Output) -> Result<(), Failure> {
     let decision = args.asked.decide(&policies).map_err(|error| Failure::usage(error.to_string()))?;
     if output.is_table() {
         let word = if decision.is_allowed { "allowed" } else { "denied" };
-        say!("{word}: {decision}");
+        say_lines!("{word}: {decision}");
         for rule in &decision.rules {
-            say!("\n{}", policies.rule(rule).unwrap_or_default().trim());
+            say_lines!("\n{}", policies.rule(rule).unwrap_or_default().trim());
         }
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! `baton serve`: a broker with a configuration file; and running any broker until a signal.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
 
 use clap::Args;
 use tokio::{
@@ -19,14 +19,15 @@ use crate::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton serve --config /etc/baton/baton.toml
-  baton serve --config baton.toml --check     only read it and say what it means
+  baton serve --config baton.toml --check     only check it, with all files that it names
 
 docs/configuration.md has every key.")]
 pub(super) struct ServeArgs {
     /// The configuration, a TOML file.
     #[arg(long, env = "BATON_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Only read the configuration and print what it comes to.
+    /// Only check the configuration and the files that it names (certificates, keys, policies), and print it as TOML with
+    /// every default.
     #[arg(long)]
     check: bool,
 }
@@ -35,7 +36,8 @@ pub(super) struct ServeArgs {
 pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
     let config = Config::read(&args.config)?;
     if args.check {
-        announce!("{config:#?}");
+        server::check(&config)?;
+        say_lines!("{}", config.to_toml().trim_end());
         return Ok(());
     }
     run_until_signal(config, |ready| announce!("baton is ready on {} (TLS)", ready.address)).await
@@ -43,7 +45,7 @@ pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
 
 /// Runs a broker until SIGINT or SIGTERM. SIGHUP makes it take in its certificates anew. A second signal ends the process at once; nothing that was answered is lost.
 pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> Result<(), Failure> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let stop = stop_on_signal()?;
     let mut hangup = signal(SignalKind::hangup())?;
     let reload = Arc::new(Notify::new());
     let reload_on_signal = reload.clone();
@@ -52,6 +54,12 @@ pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready))
             reload_on_signal.notify_one();
         }
     });
+    Ok(server::run(config, stop, reload, ready).await?)
+}
+
+/// Cancelled by SIGINT or SIGTERM. A second signal ends the process at once.
+pub(super) fn stop_on_signal() -> io::Result<CancellationToken> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let stop = CancellationToken::new();
     let stop_on_signal = stop.clone();
     tokio::spawn(async move {
@@ -68,5 +76,5 @@ pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready))
             }
         }
     });
-    Ok(server::run(config, stop, reload, ready).await?)
+    Ok(stop)
 }

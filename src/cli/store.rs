@@ -88,12 +88,12 @@ fn export(args: &StoreArgs) -> Result<(), Failure> {
             failed = failed.take().or(written.err());
             if let Err(problem) = records::check(table, &key, &record.value) {
                 damaged += 1;
-                eprintln!("baton: damaged: {}", line(&damage(&args.data, Some(table), &key, &problem.to_string())));
+                tell!("damaged: {}", line(&damage(&args.data, Some(table), &key, &problem.to_string())));
             }
         }
         Found::Damaged { path, table, key, problem } => {
             damaged += 1;
-            eprintln!("baton: damaged: {}", line(&damage(&path, table, &key, &problem)));
+            tell!("damaged: {}", line(&damage(&path, table, &key, &problem)));
         }
     })?;
     match failed {

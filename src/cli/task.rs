@@ -1,5 +1,7 @@
 //! `baton task`: list, show, watch, audit.
 
+use std::borrow::Cow;
+
 use clap::Subcommand;
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
@@ -9,6 +11,8 @@ use super::{
     connection::ConnectionArgs,
     json,
     output::{self, Output},
+    resolve::{self, Prefix},
+    table::Column,
 };
 use crate::{
     audit::{Audit, AuditError},
@@ -16,6 +20,7 @@ use crate::{
     envelope::keys::PublicKey,
     ids::{AgentId, TaskId},
     proto::v1::{self, custody_entry::Event, watch_task_response::Update},
+    time::{Clock as _, SystemClock},
 };
 
 #[derive(Debug, Subcommand)]
@@ -24,20 +29,20 @@ pub(super) enum TaskCommand {
     List {
         /// Only those that this agent owns.
         #[arg(long, value_name = "AGENT")]
-        owner: Option<AgentId>,
+        owner: Option<Prefix>,
         /// At most this many.
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
     /// Show one task: who owns it, at which epoch, and how it came there.
     Show {
-        /// Which.
-        id: TaskId,
+        /// Its id, or a beginning that no other has.
+        id: Prefix,
     },
     /// Follow one task until it ends: everything that is accepted and decided about it.
     Watch {
-        /// Which.
-        id: TaskId,
+        /// Its id, or a beginning that no other has.
+        id: Prefix,
         /// Only what comes after this entry of its custody log.
         #[arg(long, default_value_t = 0, value_name = "NUMBER")]
         after: u64,
@@ -45,8 +50,8 @@ pub(super) enum TaskCommand {
     /// Replay a task's custody log from empty: check its chain and the broker's receipts, and that it gives the state that
     /// the broker shows.
     Audit {
-        /// Which.
-        id: TaskId,
+        /// Its id, or a beginning that no other has.
+        id: Prefix,
     },
 }
 
@@ -54,10 +59,29 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
     let client = connection.client().await?;
     match command {
         TaskCommand::List { owner, limit } => {
-            let owner_id = owner.map(|owner| owner.to_string()).unwrap_or_default();
-            let request = v1::ListTasksRequest { page_size: limit.min(1000), owner_id, ..Default::default() };
-            let page = client.answer(client.tasks().list_tasks(request).await)?;
-            output.list(&["TASK", "TYPE", "OWNER", "EPOCH", "STATUS", "HANDOFFS", "UPDATED"], &page.tasks, |task| {
+            let owner_id = resolve::agent_filter(owner.as_ref(), &client).await?;
+            let (mut tasks, mut page_token) = (Vec::new(), String::new());
+            while let Some(page_size) = output::page_size(limit, tasks.len()) {
+                let request =
+                    v1::ListTasksRequest { page_size, page_token, owner_id: owner_id.clone(), ..Default::default() };
+                let page = client.answer(client.tasks().list_tasks(request).await)?;
+                tasks.extend(page.tasks);
+                page_token = page.next_page_token;
+                if page_token.is_empty() {
+                    break;
+                }
+            }
+            let columns = [
+                Column::Id("TASK"),
+                Column::Text("TYPE"),
+                Column::Id("OWNER"),
+                Column::Whole("EPOCH"),
+                Column::Whole("STATUS"),
+                Column::Whole("HANDOFFS"),
+                Column::Whole("UPDATED"),
+            ];
+            let now = SystemClock.now();
+            output.list(&columns, &tasks, |task| {
                 vec![
                     task.task_id.clone(),
                     task.task_type.clone(),
@@ -65,17 +89,17 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
                     task.epoch.to_string(),
                     output::short(task.status().as_str_name(), "TASK_STATUS_"),
                     task.hops.len().to_string(),
-                    output::time(task.update_time.as_ref()),
+                    output::brief(task.update_time.as_ref(), now),
                 ]
             })
         }
         TaskCommand::Show { id } => {
-            let request = v1::GetTaskRequest { task_id: id.to_string() };
+            let request = v1::GetTaskRequest { task_id: id.task(&client).await?.to_string() };
             let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
             output.one(&task, lines)
         }
-        TaskCommand::Watch { id, after } => watch(&client, &id, after, output).await,
-        TaskCommand::Audit { id } => audit(&client, id, output).await,
+        TaskCommand::Watch { id, after } => watch(&client, &id.task(&client).await?, after, output).await,
+        TaskCommand::Audit { id } => audit(&client, id.task(&client).await?, output).await,
     }
 }
 
@@ -85,19 +109,19 @@ async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output)
     while let Some(update) = updates.next().await {
         let update = client.answer(update.map(tonic::Response::new))?;
         match &update.update {
-            Some(Update::Entry(entry)) if output.is_table() => say!("{}", entry_line(entry)),
+            Some(Update::Entry(entry)) if output.is_table() => say_entry(entry),
             Some(Update::Gap(gap)) if output.is_table() => {
                 say!("{:>5}  (entries {} to {} are not there)", "", gap.first_number, gap.last_number);
             }
-            Some(_) => say!("{}", json::of(&update)?),
+            Some(_) => output.next(&json::of(&update)?)?,
             None => {}
         }
     }
     Ok(())
 }
 
-/// One entry on a line: its number, when, what happened, and how the task stood after it.
-fn entry_line(entry: &v1::CustodyLogEntry) -> String {
+/// One entry on two lines: its number, when and what happened; then how the task stood after it.
+fn say_entry(entry: &v1::CustodyLogEntry) {
     let details = v1::Envelope::decode(entry.envelope.clone())
         .ok()
         .and_then(|envelope| v1::TaskStatusUpdate::decode(envelope.payload?.value).ok())
@@ -127,15 +151,18 @@ fn entry_line(entry: &v1::CustodyLogEntry) -> String {
         v1::HandoffState::Unspecified => String::new(),
         state => output::short(state.as_str_name(), "HANDOFF_STATE_"),
     };
-    format!(
-        "{:>5}  {}  {what:<44} {state:<13} {:<16} owner {} at epoch {}{}{details}",
-        entry.number,
-        output::time(entry.entry_time.as_ref()),
+    say!("{:>5}  {}  {what}", entry.number, output::moment(entry.entry_time.as_ref()));
+    say!(
+        "{:>5}  {state}{}{}, owner {} at epoch {}",
+        "",
+        if state.is_empty() { "" } else { ", " },
         output::short(entry.task_status().as_str_name(), "TASK_STATUS_"),
         entry.owner_id,
         entry.epoch,
-        if details.is_empty() { "" } else { ": " },
-    )
+    );
+    if !details.is_empty() {
+        say!("{:>5}  {details}", "");
+    }
 }
 
 async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failure> {
@@ -187,22 +214,23 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     }))
 }
 
-fn lines(task: &v1::Task) -> Vec<(&'static str, String)> {
+fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
     let mut chain = task.hops.first().map(|hop| hop.sender_id.clone()).unwrap_or_default();
     for hop in &task.hops {
         chain.push_str(&format!(" → {}", hop.receiver_id));
     }
     vec![
-        ("task", task.task_id.clone()),
-        ("type", task.task_type.clone()),
-        ("owner", task.owner_id.clone()),
-        ("epoch", task.epoch.to_string()),
-        ("status", output::short(task.status().as_str_name(), "TASK_STATUS_")),
-        ("details", task.details.clone()),
-        ("open handoff", task.open_handoff_id.clone()),
-        ("chain", chain),
-        ("custody", format!("{} entries, {}", task.custody_length, hex::encode(&task.custody_hash))),
-        ("created", output::time(task.create_time.as_ref())),
-        ("updated", output::time(task.update_time.as_ref())),
+        ("task".into(), task.task_id.clone()),
+        ("type".into(), task.task_type.clone()),
+        ("owner".into(), task.owner_id.clone()),
+        ("epoch".into(), task.epoch.to_string()),
+        ("status".into(), output::short(task.status().as_str_name(), "TASK_STATUS_")),
+        ("details".into(), task.details.clone()),
+        ("open handoff".into(), task.open_handoff_id.clone()),
+        ("chain".into(), chain),
+        ("custody".into(), format!("{} entries, the head is", task.custody_length)),
+        ("".into(), hex::encode(&task.custody_hash)),
+        ("created".into(), output::time(task.create_time.as_ref())),
+        ("updated".into(), output::time(task.update_time.as_ref())),
     ]
 }

@@ -1,28 +1,38 @@
 //! `baton agent serve`: a small agent that takes every handoff it is offered.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use clap::Args;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
-    key,
+    key, output, serve,
 };
 use crate::{
-    client::{About, Agent, ClientError, Delivered, Trust, context_of, context_of_sections},
+    client::{
+        About, ClientError, Delivered, Handler, Identity, Link, LinkOptions, NotTaken, Trust, context_of,
+        context_of_sections,
+    },
     envelope::keys::PublicKey,
-    ids::{AgentId, AgentType, KeyId},
+    ids::{AgentId, AgentType, KeyId, SystemIds},
     proto::v1::{self, MessageType},
+    time::SystemClock,
 };
 
-const RECONNECT_MAX: Duration = Duration::from_secs(10);
+/// Deliveries that it takes at a time.
+const CREDIT: u32 = 16;
+/// How long the message in hand may take when the agent stops.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How often it says how many tasks it has: a session that is new does not know.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Run a small agent: it takes each handoff it is offered, checks the context, completes, and prints what happens.
+///
+/// It connects again by itself when the broker goes away. On SIGINT or SIGTERM it takes nothing more, finishes the message
+/// in hand, gives back the others, and ends with exit code 0; a second signal ends it at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton agent serve --id expert --key expert.pem --type expert
@@ -78,44 +88,62 @@ fn parse_named<N>(text: &str, parse: impl Fn(&str) -> Result<N, String>) -> Resu
 }
 
 /// What the agent has to do with tasks.
-struct Worker<'a> {
-    args: &'a ServeAgentArgs,
-    agent: &'a Agent,
-    seen: &'a mut HashSet<String>,
+struct Worker {
+    args: ServeAgentArgs,
+    /// One message is handled at a time.
+    state: Arc<tokio::sync::Mutex<State>>,
+    /// Ends the agent once its one task is done.
+    done: CancellationToken,
+}
+
+#[derive(Default)]
+struct State {
     /// The context of each task that it owns.
-    owned: &'a mut HashMap<String, v1::TaskContextTransfer>,
+    owned: HashMap<String, v1::TaskContextTransfer>,
 }
 
 pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let identity = args.identity.load()?;
-    register(&args, connection).await?;
-    let (mut seen, mut owned) = (HashSet::new(), HashMap::new());
-    let mut wait = Duration::from_millis(250);
+    register(&args, &identity, connection).await?;
+    let options = LinkOptions {
+        broker: connection.options_of_agent()?,
+        identity,
+        credit: CREDIT,
+        trust: args.trust(),
+        handler_timeout: None,
+        stop_grace: STOP_GRACE,
+    };
+    let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
+    say("connected", &json!({"agent": args.identity.id().to_string()}));
+    let stop = serve::stop_on_signal()?;
+    let state = Arc::new(tokio::sync::Mutex::default());
+    let report = tokio::spawn(report(link.clone(), args.capacity, Arc::clone(&state)));
+    let served = link.serve(Worker { args, state, done: stop.clone() }, stop).await;
+    report.abort();
+    served?;
+    say("stopped", &json!({}));
+    Ok(())
+}
+
+/// Says now and then how many tasks it has.
+async fn report(link: Link, capacity: u32, state: Arc<tokio::sync::Mutex<State>>) {
+    let mut turns = tokio::time::interval(REPORT_INTERVAL);
     loop {
-        let agent = connection.agent(identity.clone(), 16).await.map(|agent| agent.trusting(args.trust()));
-        let ended = match agent {
-            Ok(agent) => {
-                wait = Duration::from_millis(250);
-                say("connected", &json!({"agent": agent.id().to_string()}));
-                let worker = Worker { args: &args, agent: &agent, seen: &mut seen, owned: &mut owned };
-                match worker.work().await {
-                    Ok(()) => return Ok(()),
-                    Err(error) if error.is_passing() => error.to_string(),
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            Err(failure) if failure.may_pass() => failure.to_string(),
-            Err(failure) => return Err(failure),
-        };
-        eprintln!("baton: {ended}; connecting again in {wait:?}");
-        tokio::time::sleep(wait).await;
-        wait = (wait * 2).min(RECONNECT_MAX);
+        turns.tick().await;
+        let heartbeat = heartbeat(capacity, &*state.lock().await);
+        let Ok(agent) = link.live().await else { return };
+        // A session that has ended is followed by another, and the next turn is for that.
+        drop(agent.session.heartbeat(heartbeat).await);
     }
 }
 
+fn heartbeat(capacity: u32, state: &State) -> v1::Heartbeat {
+    let active_tasks = u32::try_from(state.owned.len()).unwrap_or(u32::MAX);
+    v1::Heartbeat { active_tasks, capacity, ..Default::default() }
+}
+
 /// Registers the agent, unless it is registered already.
-async fn register(args: &ServeAgentArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
-    let identity = args.identity.load()?;
+async fn register(args: &ServeAgentArgs, identity: &Identity, connection: &ConnectionArgs) -> Result<(), Failure> {
     let client = connection.client_without_token().await?;
     let card = v1::AgentCard {
         agent_id: identity.agent.to_string(),
@@ -134,70 +162,59 @@ async fn register(args: &ServeAgentArgs, connection: &ConnectionArgs) -> Result<
     }
 }
 
-impl Worker<'_> {
-    async fn work(mut self) -> Result<(), ClientError> {
-        self.heartbeat().await?;
-        loop {
-            let delivered = self.agent.next().await?;
-            let done = self.handle(&delivered).await?;
-            self.agent.session.ack(&delivered.delivery.delivery_id).await?;
-            if done && self.args.once {
-                return Ok(());
+impl Handler for Worker {
+    async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
+        let mut state = self.state.lock().await;
+        match self.answer(&link, &delivered, &mut state).await {
+            Ok(is_done) => {
+                if is_done && self.args.once {
+                    self.done.cancel();
+                } else if let Ok(agent) = link.live().await {
+                    // It may own more or less now. Should this session have ended, `report` tells the next one.
+                    drop(agent.session.heartbeat(heartbeat(self.args.capacity, &state)).await);
+                }
+                Ok(())
             }
-            self.heartbeat().await?; // it may own more or less now
-        }
-    }
-
-    async fn heartbeat(&self) -> Result<(), ClientError> {
-        let active_tasks = u32::try_from(self.owned.len()).unwrap_or(u32::MAX);
-        let heartbeat = v1::Heartbeat { active_tasks, capacity: self.args.capacity, ..Default::default() };
-        self.agent.session.heartbeat(heartbeat).await
-    }
-
-    /// Handles one delivery. True if a task is done with.
-    async fn handle(&mut self, delivered: &Delivered) -> Result<bool, ClientError> {
-        // A request that is tried again is the same message, and another handoff.
-        if !self.seen.insert(format!("{} {}", delivered.envelope.message_id, delivered.handoff_id())) {
-            return Ok(false); // a redelivery of what was handled
-        }
-        match self.answer(delivered).await {
-            // The handoff has moved on without us; its end comes as mail.
-            Err(ClientError::Refused(refused)) => {
-                say("refused", &json!({"reason": refused.reason, "message": refused.message}));
-                Ok(false)
+            Err(error) => {
+                if let ClientError::Refused(refused) = &error {
+                    say("refused", &json!({"reason": refused.reason, "message": refused.message}));
+                }
+                Err(error.into())
             }
-            answered => answered,
         }
     }
+}
 
-    async fn answer(&mut self, delivered: &Delivered) -> Result<bool, ClientError> {
+impl Worker {
+    /// Answers one message. True if a task is done with.
+    async fn answer(&self, link: &Link, delivered: &Delivered, state: &mut State) -> Result<bool, ClientError> {
         let about = delivered.about();
         let facts = json!({
             "task": about.task_id, "handoff": about.correlation_id, "from": delivered.envelope.sender_id,
             "epoch": about.epoch,
         });
         match delivered.kind() {
-            MessageType::HandoffRequest if self.is_full() => {
+            MessageType::HandoffRequest if self.is_full(state) => {
                 let reject = v1::HandoffReject {
                     reason: v1::RejectReason::Overloaded.into(),
                     reason_text: "at capacity".to_owned(),
                     ..Default::default()
                 };
-                self.agent.reject(delivered, &reject).await?;
+                link.reply(delivered, MessageType::HandoffReject, &reject).await?;
                 say("rejected", &facts);
             }
             MessageType::HandoffRequest => {
-                self.agent.accept(delivered).await?;
+                link.reply(delivered, MessageType::HandoffAccept, &v1::HandoffAccept::default()).await?;
                 say("accepted", &facts);
             }
-            MessageType::TaskContextTransfer => return self.take_over(delivered, about, facts).await,
+            MessageType::TaskContextTransfer => return self.take_over(link, delivered, about, facts, state).await,
             MessageType::HandoffAccept => {
-                let context = self.context_to_hand_on(&about.task_id);
-                self.agent.send_context(delivered, &context).await?;
+                let context = self.context_to_hand_on(&about.task_id, state);
+                link.reply(delivered, MessageType::TaskContextTransfer, &context).await?;
                 say("context sent", &facts);
             }
             MessageType::HandoffComplete => {
-                self.owned.remove(&about.task_id);
+                state.owned.remove(&about.task_id);
                 say("handed on", &facts);
                 return Ok(true);
             }
@@ -211,26 +228,28 @@ impl Worker<'_> {
     }
 
     /// All that it received about the task, and a report of its own in place of the one before.
-    fn context_to_hand_on(&self, task_id: &str) -> v1::TaskContextTransfer {
-        let report = json!({"by": self.agent.id().to_string()}).to_string();
+    fn context_to_hand_on(&self, task_id: &str, state: &State) -> v1::TaskContextTransfer {
+        let report = json!({"by": self.args.identity.id().to_string()}).to_string();
         let mut sections = context_of([("progress_report", report)]).sections;
-        let received = self.owned.get(task_id).map(|context| context.sections.clone()).unwrap_or_default();
+        let received = state.owned.get(task_id).map(|context| context.sections.clone()).unwrap_or_default();
         sections.extend(received.into_iter().filter(|section| section.name != "progress_report"));
         context_of_sections(sections)
     }
 
-    fn is_full(&self) -> bool {
-        self.args.capacity > 0 && self.owned.len() >= self.args.capacity as usize
+    fn is_full(&self, state: &State) -> bool {
+        self.args.capacity > 0 && state.owned.len() >= self.args.capacity as usize
     }
 
     async fn take_over(
-        &mut self,
+        &self,
+        link: &Link,
         context: &Delivered,
         about: About,
         facts: serde_json::Value,
+        state: &mut State,
     ) -> Result<bool, ClientError> {
-        let receipt = self.agent.complete(context).await?;
-        self.owned.insert(about.task_id.clone(), context.payload());
+        let receipt = link.complete(context).await?;
+        state.owned.insert(about.task_id.clone(), context.payload());
         say("owns", &json!({"task": about.task_id, "epoch": receipt.epoch, "handoff": about.correlation_id}));
         let task = About::task(&about.task_id, receipt.epoch);
         let progress = v1::TaskStatusUpdate {
@@ -238,20 +257,20 @@ impl Worker<'_> {
             progress: Some(0.5),
             ..Default::default()
         };
-        self.agent.report(&task, &progress).await?;
+        link.send("", MessageType::TaskStatusUpdate, &task, &progress).await?;
         let Some(next) = &self.args.return_to else { return Ok(true) };
         let request = v1::HandoffRequest {
             task_type: "returned".to_owned(),
             reason: v1::HandoffReason::Workflow.into(),
-            initial_context_summary: format!("done by {}", self.agent.id()),
+            initial_context_summary: format!("done by {}", self.args.identity.id()),
             ..Default::default()
         };
-        self.agent.request(next.as_str(), &about.task_id, receipt.epoch, &request).await?;
+        link.send(next.as_str(), MessageType::HandoffRequest, &task, &request).await?;
         say("handing on", &facts);
         Ok(false)
     }
 }
 
 fn say(what: &str, facts: &serde_json::Value) {
-    say!("{}", json!({"event": what, "facts": facts}));
+    output::say_json(&json!({"event": what, "facts": facts}));
 }

@@ -59,6 +59,16 @@ pub enum ClientError {
         /// Why.
         problem: String,
     },
+    /// The certificate is not good at this time, or this machine has the wrong time.
+    #[error(
+        "the certificate of {server} is not good at the time of this machine: {problem}; if its clock is wrong, set it (NTP), else renew the certificate"
+    )]
+    Untimely {
+        /// Where.
+        server: String,
+        /// Why.
+        problem: String,
+    },
     /// The broker refused, or would refuse what is over the limits of the schema: that is not sent at all.
     #[error("{0}")]
     Refused(Box<Refused>),
@@ -156,7 +166,9 @@ impl ClientError {
     pub(super) fn connecting(server: &str, error: &(dyn Error + 'static)) -> Self {
         let problem = innermost(error);
         let server = server.to_owned();
-        if problem.contains("certificate") || problem.contains("UnknownIssuer") {
+        if problem.contains("certificate not valid yet") || problem.contains("certificate expired") {
+            Self::Untimely { server, problem }
+        } else if problem.contains("certificate") || problem.contains("UnknownIssuer") {
             Self::Untrusted { server, problem }
         } else {
             Self::Unreachable { server, problem }

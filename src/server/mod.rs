@@ -165,6 +165,16 @@ pub async fn run(
     }
 }
 
+/// Whether a broker could start with this configuration, as far as its files say: certificates, keys, keys of operators.
+/// Policies were read with the configuration. Makes and changes nothing, and does not look at the data folder.
+pub fn check(config: &Config) -> Result<(), ServerError> {
+    if let TlsSource::Files { certificate, key, clients, minimum } = &config.tls {
+        let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
+        TlsSetup { files, clients: clients.clone(), minimum: *minimum }.load()?;
+    }
+    config.operators.as_ref().map(operator_keys).transpose().map(drop)
+}
+
 /// Which policies are in force from the start.
 fn policy_act(config: &Config) -> AuditAct {
     AuditAct {

@@ -109,6 +109,8 @@ pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v
     let is_there = match liveness {
         _ if is_broker => v1::Presence::Alive,
         Liveness::Alive => v1::Presence::Alive,
+        // Neither here nor gone: it has not come yet.
+        _ if presence.last_seen.is_none() => v1::Presence::Unseen,
         Liveness::Suspect => v1::Presence::Suspect,
         Liveness::Gone => v1::Presence::Gone,
     };

@@ -5,6 +5,7 @@ Run by run.sh. Prints every check; ends with "N passed, N failed" and exit code 
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
 from base64 import b64encode
@@ -374,7 +375,8 @@ async def by_hand(world: World) -> None:
 
 async def the_example(world: World) -> None:
     """The tickets of the README's story, with two Python agents."""
-    example = [sys.executable, "clients/python/examples/ticket_agent.py", "--server", world.server, "--ca"]
+    script = Path(__file__).resolve().parents[2] / "clients/python/examples/ticket_agent.py"
+    example = [sys.executable, str(script), "--server", world.server, "--ca"]
     example += [str(world.ca)]
 
     def who(name: str) -> list[str]:
@@ -392,6 +394,7 @@ async def main() -> int:
     checks = Checks()
     with tempfile.TemporaryDirectory(prefix="baton-interop-") as name:
         folder = Path(name)
+        os.chdir(folder)  # what runs in the checkout is none of ours
         data = folder / "data"
         address = data / "address"
 

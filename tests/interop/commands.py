@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-BATON = os.environ.get("BATON_BIN", "target/debug/baton")
+BATON = str(Path(os.environ.get("BATON_BIN", "target/debug/baton")).resolve())
 KEY_ID = "k1"
 """The key id that all commands use unless told otherwise."""
 

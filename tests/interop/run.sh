@@ -9,7 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 export BATON_BIN="${BATON_BIN:-target/debug/baton}"
-export PYTHONPATH=clients/python/src PYTHONDONTWRITEBYTECODE=1
+unset BATON_SERVER BATON_CA BATON_TOKEN BATON_CERT BATON_CERT_KEY BATON_DATA BATON_LISTEN BATON_CONFIG
+export PYTHONPATH="$PWD/clients/python/src" PYTHONDONTWRITEBYTECODE=1
 export no_grpc_proxy=127.0.0.1 no_proxy=127.0.0.1
 
 requirements=clients/python/requirements.txt

@@ -63,7 +63,7 @@ fn wrong_flags_are_wrong_usage() {
         (&["handoff", "--pairs", "0"], "1..=4096"),
         (&["handoff", "--window", "4097"], "1..=4096"),
         (&["handoff", "--context-size", "3"], "4..=1000000"),
-        (&["handoff", "--duration", "10 parsecs"], "ms, s, m or h"),
+        (&["handoff", "--duration", "10 parsecs"], "10s, 500ms or 1m 30s"),
         (&["handoff", "--warm-up", "25h"], "24h"),
         (&["handoff", "--rate", "0"], "0.01"),
         (&["handoff", "--verify", "--unsigned"], "cannot be used with"),

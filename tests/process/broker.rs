@@ -20,10 +20,11 @@ use serde_json::Value;
 /// How long a broker may take to stop. It gives its connections 10 s.
 const STOP_MAX: Duration = Duration::from_secs(20);
 
-/// The `baton` command.
+/// The `baton` command, in a folder without a `baton-data`: what runs in the checkout is none of a test's business.
 pub fn baton() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
-    for name in ["BATON_SERVER", "BATON_CA", "BATON_TOKEN", "BATON_DATA", "BATON_LISTEN", "BATON_CONFIG", "BATON_LOG"] {
+    command.current_dir(env!("CARGO_TARGET_TMPDIR"));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("BATON_")) {
         command.env_remove(name);
     }
     command
@@ -256,4 +257,11 @@ pub fn exit_of(command: &mut Command) -> (Option<i32>, String) {
 
 pub fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
+}
+
+/// A file that only its owner can read, as keys must be.
+pub fn write_private(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    write(path, text);
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
 }

@@ -16,7 +16,7 @@ use rcgen::{
     KeyUsagePurpose, RevokedCertParams, SanType, SerialNumber, date_time_ymd,
 };
 
-use crate::broker::{Broker, baton, card, eventually, exit_of, identity, write};
+use crate::broker::{Broker, baton, card, eventually, exit_of, identity, write, write_private};
 
 type Ca = CertifiedIssuer<'static, KeyPair>;
 
@@ -100,7 +100,7 @@ impl Fixture {
         let name = hex::encode(&key.public_key_raw()[..8]);
         let files = ClientCertificate { certificate: self.path(&format!("{name}.pem")), key: self.path(&name) };
         write(&files.certificate, &made.pem());
-        write(&files.key, &key.serialize_pem());
+        write_private(&files.key, &key.serialize_pem());
         files
     }
 

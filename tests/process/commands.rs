@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::broker::{Broker, baton, exit_of, write};
+use crate::{
+    broker::{Broker, baton, eventually, exit_of, write},
+    foreign::{Stranger, free_port},
+};
 
 #[track_caller]
 fn check((code, stderr): (Option<i32>, String), expected: i32, part: &str) {
@@ -253,4 +256,218 @@ fn every_help_page_has_an_example_or_says_what_it_is_for() {
     ] {
         assert!(help(page).contains("Examples:"), "{page:?}");
     }
+}
+
+fn with_file(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    write(&path, text);
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_ca_or_a_server_that_cannot_be_meant_is_said_in_its_own_words() {
+    let folder = tempfile::tempdir().unwrap();
+    let key_only = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    for (text, part) in [
+        ("", "there is no certificate in it"),
+        ("nothing of PEM\n", "there is no certificate in it"),
+        (key_only.as_str(), "there is no certificate in it"),
+        ("-----BEGIN CERTIFICATE-----\n???\n", "it is not a PEM file"),
+    ] {
+        let ca = with_file(folder.path(), "ca.pem", text);
+        check(exit_of(baton().args(["agent", "list", "--ca", &ca])), 3, part);
+    }
+    check(exit_of(baton().args(["agent", "list", "--ca", "/no/such/ca.pem"])), 3, "/no/such/ca.pem");
+    for (server, part) in [
+        ("127.0.0.1", "has no port; a broker listens on 22866 unless it is told otherwise: 127.0.0.1:22866"),
+        ("broker.example", "broker.example:22866"),
+        ("https://broker.example/", "broker.example:22866"),
+        ("::1:22866", "[::1]:22866"),
+        ("[::1]", "has no port"),
+        ("127.0.0.1:", "has no port"),
+        ("127.0.0.1:99999", "not from 1 to 65535"),
+        ("127.0.0.1:0", "not from 1 to 65535"),
+        ("me@127.0.0.1:1", "is not HOST:PORT"),
+        ("not a host:1", "is not HOST:PORT"),
+    ] {
+        check(exit_of(baton().args(["agent", "list", "--server", server])), 2, part);
+        check(exit_of(baton().args(["conformance", "--target", server])), 2, part);
+        check(exit_of(baton().args(["agent", "list"]).env("BATON_SERVER", server)), 2, part);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_is_over_or_not_good_yet_makes_one_think_of_the_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    for (years, part) in [((2001, 2002), "expired"), ((2090, 2100), "not valid yet")] {
+        let ca = folder.path().join("ca.pem");
+        let stranger = Stranger::over_tls(free_port(), &ca, years);
+        let mut command = baton();
+        command.args(["agent", "list", "--server", &stranger.address.to_string(), "--ca"]).arg(&ca);
+        let ended = tokio::task::spawn_blocking(move || exit_of(&mut command)).await.unwrap();
+        check(ended.clone(), 9, part);
+        check(ended, 9, "if its clock is wrong, set it (NTP)");
+    }
+}
+
+#[test]
+fn a_private_key_that_others_can_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let broker = Broker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("alice.pem");
+    assert_eq!(exit_of(baton().args(["keygen", "--out"]).arg(&key)).0, Some(0));
+    let key = key.to_str().unwrap();
+    for mode in [0o644, 0o640, 0o604] {
+        fs::set_permissions(key, fs::Permissions::from_mode(mode)).unwrap();
+        let words = format!("others can read this private key (mode {mode:04o}); chmod 600 {key}");
+        for command in [
+            &["agent", "register", "--id", "alice", "--key", key][..],
+            &["token", "--id", "alice", "--key", key],
+            &["agent", "serve", "--id", "alice", "--key", key],
+            &["envelope", "sign", "--key", key],
+            &["agent", "key", "vouch", "alice", "k1", "--key-file", key, "--operator", "o", "--operator-key", key],
+            &["agent", "list", "--cert", key, "--cert-key", key],
+        ] {
+            check(exit_of(&mut broker.command(command)), 3, &words);
+        }
+    }
+    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(exit_of(&mut broker.command(&["agent", "register", "--id", "alice", "--key", key])).0, Some(0));
+}
+
+#[test]
+fn a_call_without_an_identity_hears_of_the_flags() {
+    let broker = Broker::start();
+    let mut audit = baton();
+    audit.args(["audit", "--server", &broker.address, "--ca"]).arg(broker.ca());
+    let ended = exit_of(&mut audit);
+    for part in ["IDENTITY_MISSING", "--token TOKEN", "`baton token --id AGENT --key FILE`", "--cert FILE"] {
+        check(ended.clone(), 8, part);
+    }
+    let ended = exit_of(audit.args(["--token", "wrong"]));
+    check(ended.clone(), 8, "TOKEN_INVALID");
+    check(ended, 8, "--token, BATON_TOKEN or ./baton-data/operator.token");
+}
+
+/// What `serve --check` says of this configuration.
+fn checked(folder: &Path, text: &str) -> (Option<i32>, String, String) {
+    let config = with_file(folder, "baton.toml", text);
+    let output = baton().args(["serve", "--check", "--config", &config]).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_configuration_is_checked_with_its_files_and_printed_as_a_configuration() {
+    let broker = Broker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let (tls, data) = (broker.data().join("tls"), folder.path().join("data"));
+    let top = format!("data = {data:?}\nlisten = \"127.0.0.1:0\"\n");
+    let good = format!("[tls]\ncertificate = {:?}\nkey = {:?}\n", tls.join("server.pem"), tls.join("server.key"));
+    let spans = "[handoff]\naccept_timeout = \"45s\"\n[delivery]\nack_wait_ms = 7000\n";
+    let (code, printed, stderr) = checked(folder.path(), &format!("{top}{good}{spans}"));
+    assert_eq!(code, Some(0), "{stderr}");
+    let read: toml::Table = printed.parse().unwrap();
+    assert_eq!(read["handoff"]["accept_timeout"].as_str(), Some("45s"));
+    assert_eq!(read["delivery"]["ack_wait"].as_str(), Some("7s"));
+    assert_eq!(read["session"]["presence_lease"].as_str(), Some("1m"));
+    let (code, again, stderr) = checked(folder.path(), &printed);
+    assert_eq!((code, again), (Some(0), printed), "{stderr}");
+    assert!(!data.exists(), "nothing is made");
+
+    let other = rcgen::KeyPair::generate().unwrap().serialize_pem();
+    let other = with_file(folder.path(), "other.key", &other);
+    for (text, part) in [
+        ("[tls]\ncertificate = \"/no/such.pem\"\nkey = \"/no/such.key\"\n".to_owned(), "/no/such.pem"),
+        (good.replace("server.key", "no-such.key"), "no-such.key"),
+        (good.replace("server.key", "server.pem"), "no private key"),
+        (good.replace("server.pem", "server.key"), "no certificate"),
+        (good.replace(tls.join("server.key").to_str().unwrap(), &other), "is not that of the certificate"),
+        (format!("{good}client_ca = \"/no/such/ca.pem\"\n"), "/no/such/ca.pem"),
+        (format!("{good}client_ca = {other:?}\n"), "no certificate"),
+        (format!("{good}[operators]\nkeys = \"/no/such/jwks\"\naudience = \"a\"\n"), "/no/such/jwks"),
+        (format!("{good}[policy]\npath = \"/no/such/policy\"\n"), "/no/such/policy"),
+    ] {
+        let (code, printed, stderr) = checked(folder.path(), &format!("{top}{text}"));
+        assert_eq!((code, printed.as_str()), (Some(3), ""), "{text}: {stderr}");
+        assert!(stderr.contains(part), "{stderr:?} lacks {part:?}");
+    }
+}
+
+/// A small agent of the command line, and what it says.
+struct Served {
+    child: std::process::Child,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Served {
+    fn start(broker: &Broker, name: &str, options: &[&str]) -> Self {
+        use std::io::BufRead as _;
+        let key = broker.folder.path().join(format!("{name}.pem"));
+        if !key.exists() {
+            crate::broker::identity(name).key.write(&key).unwrap();
+        }
+        let mut command = baton();
+        command.args(["agent", "serve", "--id", name, "--server", &broker.address, "--key"]).arg(key).args(options);
+        let mut child = command.arg("--ca").arg(broker.ca()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    #[track_caller]
+    fn says(&mut self, event: &str) -> Value {
+        let line = self.lines.next().unwrap_or_else(|| panic!("it ended before it said {event}")).unwrap();
+        let said: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(said["event"], event, "{line}");
+        said
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_served_agent_comes_back_after_the_broker_and_stops_in_order() {
+    let broker = Broker::start();
+    let mut worker = Served::start(&broker, "worker", &["--capacity", "3"]);
+    worker.says("connected");
+    let address = broker.address.clone();
+    let folder = broker.kill();
+    // On the same port: that is where the agent looks for it.
+    let mut command = baton();
+    command.args(["dev", "--listen", &address, "--data"]).arg(folder.path().join("data"));
+    let broker = Broker::spawn(command, folder);
+    let a = broker.agent("a").await;
+    a.request("worker", "t", 1, &crate::broker::a_request()).await.unwrap();
+    worker.says("accepted");
+    let accept = a.take().await.unwrap();
+    a.send_context(&accept, &baton::client::context_of([("notes", "{}".to_owned())])).await.unwrap();
+    assert_eq!(worker.says("owns")["facts"]["epoch"], 2);
+    let has_one = async || broker.lines(&["agent", "show", "worker"])[0]["lastHeartbeat"]["activeTasks"] == 1;
+    eventually("its heartbeat says that it has a task", has_one).await;
+    let pid = worker.child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    worker.says("stopped");
+    assert_eq!(worker.child.wait().unwrap().code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_served_agent_ends_after_one_task_where_that_is_wanted() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    let mut worker = Served::start(&broker, "worker", &["--once"]);
+    worker.says("connected");
+    a.request("worker", "t", 1, &crate::broker::a_request()).await.unwrap();
+    worker.says("accepted");
+    let accept = a.take().await.unwrap();
+    a.send_context(&accept, &baton::client::context_of([("notes", "{}".to_owned())])).await.unwrap();
+    worker.says("owns");
+    worker.says("stopped");
+    assert_eq!(worker.child.wait().unwrap().code(), Some(0));
+    assert_eq!(broker.lines(&["task", "show", "t"])[0]["ownerId"], "worker");
 }

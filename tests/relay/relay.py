@@ -97,7 +97,7 @@ class Relay:
         async with self._stack:
             with (self.folder / "broker.log").open("wb") as log:
                 command = [BATON, "dev", "--data", str(self.data), "--port", "0"]
-                process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+                process = await asyncio.create_subprocess_exec(*command, cwd=self.folder, stdout=log, stderr=log)
             self._stack.push_async_callback(stop, process)
             address = self.data / "address"
             while not address.exists() or not address.read_text():
@@ -112,7 +112,7 @@ class Relay:
         """An agent's process."""
         key = self.folder / f"{name}.pem"
         if not key.exists():
-            await run(BATON, "keygen", "--out", str(key))
+            await run(self.folder, BATON, "keygen", "--out", str(key))
         log = self.folder / f"{name}.log"
         program = os.environ[f"RELAY_{language.upper()}"].split()
         with log.open("ab") as errors:
@@ -134,14 +134,14 @@ class Relay:
         """What `baton` says, as an operator, in JSON."""
         environment = {"BATON_SERVER": self.server, "BATON_CA": str(self.ca)}
         environment["BATON_TOKEN"] = (self.data / "operator.token").read_text().strip()
-        return json.loads(await run(BATON, *arguments, "-o", "json", environment=environment))
+        return json.loads(await run(self.folder, BATON, *arguments, "-o", "json", environment=environment))
 
 
-async def run(*command: str, environment: dict[str, str] | None = None) -> bytes:
-    """A program's output; it must succeed."""
+async def run(folder: Path, *command: str, environment: dict[str, str] | None = None) -> bytes:
+    """A program's output, in a folder of the relay's own; it must succeed."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *command, stdout=pipe, stderr=pipe, env={**os.environ, **(environment or {})}
+        *command, cwd=folder, stdout=pipe, stderr=pipe, env={**os.environ, **(environment or {})}
     )
     out, errors = await process.communicate()
     if process.returncode:

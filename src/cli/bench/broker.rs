@@ -48,7 +48,7 @@ impl Target {
     /// The broker that is named; one of our own if none is.
     pub(super) async fn find(args: &BrokerArgs, connection: &ConnectionArgs) -> Result<Self, Failure> {
         if connection.names_a_broker() {
-            return Ok(Self { options: connection.options(), pid: args.broker_pid, own: None });
+            return Ok(Self { options: connection.options()?, pid: args.broker_pid, own: None });
         }
         Self::start(args).await
     }

@@ -1,0 +1,214 @@
+//! Ids by their beginnings: where a command takes an id to look something up, a unique beginning of it will do.
+//!
+//! An id that is whole is asked for first, so that it is never mistaken for the beginning of another. Where an id is signed
+//! or something is sent to it (`--to`, `agent key vouch`), it must be whole.
+
+use std::{fmt, str::FromStr};
+
+use super::{Failure, exit, table::ELLIPSIS};
+use crate::{
+    client::{Client, ClientError},
+    ids::{AgentId, MessageId, TaskId},
+    proto::v1,
+};
+
+/// Ids that are named in the error where a beginning fits several.
+const NAMED_MAX: usize = 5;
+const PAGE: u32 = 1000;
+
+/// An id, or its beginning as tables show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Prefix(String);
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let beginning = text.strip_suffix(ELLIPSIS).unwrap_or(text);
+        let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
+        if beginning.is_empty() || beginning.len() > 128 || !beginning.chars().all(is_of_id) {
+            return Err("is not an id or the beginning of one: 1 to 128 of A-Z a-z 0-9 . _ -".to_owned());
+        }
+        Ok(Self(beginning.to_owned()))
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl Prefix {
+    /// The handoff, among those that the caller may see.
+    pub(super) async fn handoff(&self, client: &Client) -> Result<MessageId, Failure> {
+        let parse = |id: &str| MessageId::parse(id).map_err(|error| Failure::failed(error.to_string()));
+        if let Ok(id) = MessageId::parse(&self.0) {
+            return Ok(id);
+        }
+        let mut found = Found::new("handoff", &self.0.to_ascii_lowercase());
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListHandoffsRequest { page_size: PAGE, page_token, ..Default::default() };
+            let page = client.answer(client.handoffs().list_handoffs(request).await)?;
+            found.take(page.handoffs.into_iter().map(|handoff| handoff.handoff_id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                let id = found.only()?.ok_or_else(|| none("handoff", &self.0, None))?;
+                break parse(&id);
+            }
+        }
+    }
+
+    /// The task, among those that the caller may see.
+    pub(super) async fn task(&self, client: &Client) -> Result<TaskId, Failure> {
+        let id = self.find_task(client).await?.map_err(|refused| none("task", &self.0, Some(&refused)))?;
+        TaskId::parse(&id).map_err(|error| Failure::failed(error.to_string()))
+    }
+
+    /// The agent, among those that the caller may see.
+    pub(super) async fn agent(&self, client: &Client) -> Result<AgentId, Failure> {
+        let id = self.find_agent(client).await?.map_err(|refused| none("agent", &self.0, Some(&refused)))?;
+        AgentId::parse(&id).map_err(|error| Failure::failed(error.to_string()))
+    }
+
+    /// The id; or what the broker said where it was taken for a whole one, if it is not the beginning of another either.
+    async fn find_task(&self, client: &Client) -> Result<Result<String, ClientError>, Failure> {
+        let request = v1::GetTaskRequest { task_id: self.0.clone() };
+        let refused = match client.answer(client.tasks().get_task(request).await) {
+            Ok(_) => return Ok(Ok(self.0.clone())),
+            Err(error @ ClientError::Refused(_)) if !is_of_caller(&error) => error,
+            Err(error) => return Err(error.into()),
+        };
+        let mut found = Found::new("task", &self.0);
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListTasksRequest { page_size: PAGE, page_token, ..Default::default() };
+            let page = client.answer(client.tasks().list_tasks(request).await)?;
+            found.take(page.tasks.into_iter().map(|task| task.task_id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break Ok(found.only()?.ok_or(refused));
+            }
+        }
+    }
+
+    async fn find_agent(&self, client: &Client) -> Result<Result<String, ClientError>, Failure> {
+        let request = v1::GetAgentRequest { agent_id: self.0.clone() };
+        let refused = match client.answer(client.agents().get_agent(request).await) {
+            Ok(_) => return Ok(Ok(self.0.clone())),
+            Err(error @ ClientError::Refused(_)) if !is_of_caller(&error) => error,
+            Err(error) => return Err(error.into()),
+        };
+        let mut found = Found::new("agent", &self.0);
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListAgentsRequest { page_size: PAGE, page_token, ..Default::default() };
+            let page = client.answer(client.agents().list_agents(request).await)?;
+            found.take(page.agents.into_iter().map(|agent| agent.card.unwrap_or_default().agent_id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break Ok(found.only()?.ok_or(refused));
+            }
+        }
+    }
+}
+
+/// The id of a task by which a list is filtered; empty without a filter. What fits no task stays as it is: there may be
+/// dead letters of a task that was removed.
+pub(super) async fn task_filter(filter: Option<&Prefix>, client: &Client) -> Result<String, Failure> {
+    let Some(prefix) = filter else { return Ok(String::new()) };
+    Ok(prefix.find_task(client).await?.unwrap_or_else(|_| prefix.0.clone()))
+}
+
+/// The same for an agent.
+pub(super) async fn agent_filter(filter: Option<&Prefix>, client: &Client) -> Result<String, Failure> {
+    let Some(prefix) = filter else { return Ok(String::new()) };
+    Ok(prefix.find_agent(client).await?.unwrap_or_else(|_| prefix.0.clone()))
+}
+
+/// Nothing is called so. `refused` is the broker's answer where the beginning was taken for a whole id.
+fn none(what: &str, beginning: &str, refused: Option<&ClientError>) -> Failure {
+    let none = format!("no {what} that you may see is called {beginning} or begins with it");
+    match refused {
+        Some(refused) => Failure::refused(format!("{none}\n  {}", exit::words(refused))),
+        None => Failure::refused(none),
+    }
+}
+
+/// A refusal of the caller, whatever was asked for: another id would be refused as well.
+fn is_of_caller(error: &ClientError) -> bool {
+    matches!(error.reason(), Some("IDENTITY_MISSING" | "TOKEN_INVALID" | "LIMIT_EXCEEDED" | "SHUTTING_DOWN"))
+}
+
+/// Ids that begin as it was said.
+struct Found {
+    what: &'static str,
+    beginning: String,
+    ids: Vec<String>,
+    count: usize,
+}
+
+impl Found {
+    fn new(what: &'static str, beginning: &str) -> Self {
+        Self { what, beginning: beginning.to_owned(), ids: Vec::new(), count: 0 }
+    }
+
+    fn take(&mut self, ids: impl Iterator<Item = String>) {
+        for id in ids.filter(|id| id.starts_with(&self.beginning)) {
+            self.count += 1;
+            if self.ids.len() < NAMED_MAX {
+                self.ids.push(id);
+            }
+        }
+    }
+
+    /// The only one, if there is one.
+    fn only(self) -> Result<Option<String>, Failure> {
+        let Self { what, beginning, mut ids, count } = self;
+        if count < 2 {
+            return Ok(ids.pop());
+        }
+        let more = if count > ids.len() { ", …" } else { "" };
+        let named = ids.join(", ");
+        Err(Failure::usage(format!("{beginning} is the beginning of {count} {what}s; which of {named}{more}?")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(ids: &[&str], beginning: &str) -> Result<Option<String>, Failure> {
+        let mut found = Found::new("task", beginning);
+        found.take(ids.iter().map(ToString::to_string));
+        found.only()
+    }
+
+    #[test]
+    fn a_beginning_that_one_id_has_is_that_id() {
+        assert_eq!(found(&["ab-1", "ab-2", "b"], "ab-1").unwrap().as_deref(), Some("ab-1"));
+        let several = found(&["ab-1", "ab-2", "b"], "ab").unwrap_err();
+        assert_eq!(
+            (several.code, several.to_string().as_str()),
+            (2, "ab is the beginning of 2 tasks; which of ab-1, ab-2?")
+        );
+        let many: Vec<String> = (0..9).map(|number| format!("x{number}")).collect();
+        let many = found(&many.iter().map(String::as_str).collect::<Vec<_>>(), "x").unwrap_err().to_string();
+        assert!(many.contains("9 tasks") && many.contains("x4, …?"), "{many}");
+        assert_eq!(found(&["b"], "a").unwrap(), None);
+        let none = none("task", "a", None);
+        assert_eq!(
+            (none.code, none.to_string().as_str()),
+            (8, "no task that you may see is called a or begins with it")
+        );
+    }
+
+    #[test]
+    fn a_beginning_may_stand_as_tables_show_it() {
+        assert_eq!("01a1fc69…".parse::<Prefix>().unwrap().to_string(), "01a1fc69");
+        for bad in ["", "…", "a b", "a\u{1b}"] {
+            assert!(bad.parse::<Prefix>().is_err(), "{bad:?}");
+        }
+    }
+}

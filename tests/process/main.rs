@@ -1,1 +1,22 @@
+//! The real thing: broker processes, real TLS, real clients, kill -9.
 
+mod access;
+mod agents;
+mod bench;
+mod broker;
+mod certificates;
+mod commands;
+mod conformance;
+mod crashes;
+mod dead_letters;
+mod every_call;
+mod foreign;
+mod full_disk;
+mod hostile;
+mod kill_loop;
+mod load;
+mod many_agents;
+mod refusals;
+mod restarts;
+mod sessions;
+mod shown;

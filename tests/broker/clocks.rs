@@ -7,7 +7,8 @@ use baton::{
     codes::ErrorCode,
     domain::handoff::State,
     proto::v1,
-    records::ParkReason,
+    records::{AuditHead, ParkReason},
+    store::Table,
     time::Timestamp,
 };
 use prost::Message as _;
@@ -197,6 +198,18 @@ fn a_handoff_of_a_task_with_a_log_from_the_future_has_its_time_and_no_more() {
         assert!(times.is_sorted(), "{times:?}");
         assert_eq!(times.last(), Some(&world.now));
         world.audit("t");
+    });
+}
+
+#[test]
+fn the_audit_log_never_goes_back() {
+    each_way(&Settings::default(), &["a"], |world, right| {
+        world.register("b", "");
+        right.set(world);
+        world.register("c", "");
+        let acts = world.snapshot().into_iter().filter(|(table, ..)| *table == Table::Audit);
+        let times: Vec<_> = acts.map(|(.., record)| AuditHead::entry_time(&record.value).unwrap()).collect();
+        assert!(times.len() == 3 && times.is_sorted(), "{times:?}");
     });
 }
 

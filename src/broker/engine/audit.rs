@@ -23,7 +23,12 @@ impl Engine {
         let stored = self.read(draft, &AuditHead::key())?;
         let head = stored.as_ref().map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
         let number = head.length + 1;
-        let entry = audit_entry(number, now, act);
+        // Its times never go back, also where the clock was set back.
+        let at = match self.read(draft, &AuditHead::entry_key(head.length))? {
+            Some(last) => now.max(AuditHead::entry_time(&last.value)?),
+            None => now,
+        };
+        let entry = audit_entry(number, at, act);
         let mut head = head.followed_by(&entry);
         draft.put_new(AuditHead::entry_key(number), head.encode_entry(&entry));
         for _ in 0..REMOVED_AN_ACT {
@@ -32,7 +37,7 @@ impl Engine {
             }
         }
         draft.put(AuditHead::key(), head.encode(), stored.as_ref());
-        draft.acts.push(Act::OnRecord { at: now });
+        draft.acts.push(Act::OnRecord { at });
         Ok(())
     }
 

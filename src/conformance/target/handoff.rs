@@ -45,6 +45,12 @@ cases! {
         failure_leaves_the_task;
     "handoff.cancel-tells-the-candidate" "3"
         "A cancel reaches the candidate, and the task is free for another handoff." cancel_tells_the_candidate;
+    "handoff.cancel-names-the-candidate" "2"
+        "A cancel that names another receiver than the present candidate is refused with RECEIVER_INVALID."
+        cancel_names_the_candidate;
+    "handoff.sender-is-no-fallback" "2"
+        "A request that names its sender among its fallback candidates is refused with FIELD_INVALID, by its path."
+        sender_is_no_fallback;
     "handoff.rejected-goes-to-the-suggested" "3"
         "After a reject the agents that it suggests are asked next." rejected_goes_to_the_suggested;
     "handoff.same-request-for-each-candidate" "3"
@@ -239,6 +245,24 @@ async fn failure_leaves_the_task(world: World) -> Verdict {
     notice(alice, v1::ErrorCode::TakeoverFailed, v1::NextStep::KeepTask).await?;
     notice(bob, v1::ErrorCode::TakeoverFailed, v1::NextStep::DropTask).await?;
     alice.owns("alice reads the task", task, alice.id(), 1).await
+}
+
+async fn cancel_names_the_candidate(world: World) -> Verdict {
+    let story = Story::at(&world, Stage::Accepted).await?;
+    let carol = world.agent("carol").await?;
+    let wrong = story.alice.say(carol.id(), &story.about(), &v1::HandoffCancel::default()).await;
+    refused("alice cancels, and names carol", wrong, Refusal(Code::InvalidArgument, "RECEIVER_INVALID"))?;
+    answered("alice cancels, and names bob", story.cancel().await).map(drop)
+}
+
+async fn sender_is_no_fallback(world: World) -> Verdict {
+    let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
+    let request = v1::HandoffRequest { fallback_candidates: vec![alice.id().to_owned()], ..a_request() };
+    let step = "alice asks bob, and herself after him";
+    let answer = alice.say(bob.id(), &About::task(&world.id("task"), 1), &request).await;
+    let refusal = refused(step, answer, Refusal(Code::InvalidArgument, "FIELD_INVALID"))?;
+    let paths: Vec<String> = refusal.violations.into_iter().map(|(path, _)| path).collect();
+    same(step, "BadRequest", vec!["envelope.payload.fallback_candidates[0]".to_owned()], paths)
 }
 
 async fn cancel_tells_the_candidate(world: World) -> Verdict {

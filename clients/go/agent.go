@@ -117,14 +117,16 @@ type Agent struct {
 	end     context.CancelCauseFunc
 	running sync.WaitGroup
 
-	mu        sync.Mutex
-	token     string
-	session   *session      // nil while there is none
-	changed   chan struct{} // closed when session changes
-	credit    uint32
-	taking    bool // Serve or Receive was called
-	waiting   map[string]*conversation
-	heartbeat *v1.Heartbeat
+	mu      sync.Mutex
+	token   string
+	session *session      // nil while there is none
+	changed chan struct{} // closed when session changes
+	credit  uint32
+	taking  bool // Serve or Receive was called
+	// Credit was given since the agent waits for mail; it may be 0, for a pause.
+	isCredited bool
+	waiting    map[string]*conversation
+	heartbeat  *v1.Heartbeat
 }
 
 // Connect registers the agent if Options.Card is set, proves who it is and opens its session. It fails at once where the

@@ -156,7 +156,9 @@ func (a *Agent) SetCredit(ctx context.Context, maxOutstanding uint32) error {
 	defer a.crediting.Unlock()
 	a.mu.Lock()
 	a.credit = maxOutstanding
-	a.taking = a.taking || maxOutstanding > 0
+	if maxOutstanding > 0 {
+		a.taking, a.isCredited = true, true
+	}
 	s := a.session
 	a.mu.Unlock()
 	if s == nil {

@@ -98,7 +98,7 @@ func (a *Agent) HandOver(
 	}
 	h := &handOver{agent: a, mail: mail, sections: sections}
 	h.HandoffID, h.TaskID, h.epoch = envelope.GetMessageId(), taskID, epoch
-	return h.follow(ctx)
+	return h.told(h.follow(ctx))
 }
 
 // ResumeHandOver joins a handoff that an earlier process of this agent asked for, in whatever state it is, and returns or
@@ -130,9 +130,9 @@ func (a *Agent) ResumeHandOver(
 		}
 	}
 	if isFinalState(handoff.GetState()) {
-		return h.ended(handoff)
+		return h.told(h.ended(handoff))
 	}
-	return h.follow(ctx)
+	return h.told(h.follow(ctx))
 }
 
 // Delegate lends a task and waits for what comes of it: HandOver with HANDOFF_MODE_DELEGATE, then the final status. With
@@ -150,20 +150,37 @@ func (a *Agent) Delegate(
 	defer results.close()
 	lent := proto.CloneOf(request)
 	lent.Mode = v1.HandoffMode_HANDOFF_MODE_DELEGATE
-	if _, err := a.HandOver(ctx, receiverID, taskID, epoch, lent, sections...); err != nil {
-		return nil, err
-	}
-	l, err := results.next(ctx)
+	handed, err := a.HandOver(ctx, receiverID, taskID, epoch, lent, sections...)
 	if err != nil {
 		return nil, err
 	}
-	update := l.Payload.(*v1.TaskStatusUpdate)
-	outcome := &Outcome{
-		TaskID: taskID, Epoch: l.Envelope.GetEpoch() + 1, Status: update.GetStatus(),
-		Result: update.GetResult().AsMap(), Details: update.GetDetails(),
+	for {
+		l, err := results.next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		isOver, err := a.isReturned(ctx, taskID, handed.Epoch, l.Envelope.GetEpoch())
+		l.finish(err)
+		if err != nil {
+			return nil, err
+		}
+		if update := l.Payload.(*v1.TaskStatusUpdate); isOver {
+			return &Outcome{
+				TaskID: taskID, Epoch: l.Envelope.GetEpoch() + 1, Status: update.GetStatus(),
+				Result: update.GetResult().AsMap(), Details: update.GetDetails(),
+			}, nil
+		}
 	}
-	l.finish(nil)
-	return outcome, nil
+}
+
+// isReturned tells whether a final status ended the loan of a task that was lent at an epoch. One of a later epoch may have
+// ended a further loan, by the delegate, and name this agent as a receiver too.
+func (a *Agent) isReturned(ctx context.Context, taskID string, lentAt, endedAt uint64) (bool, error) {
+	if endedAt == lentAt {
+		return true, nil
+	}
+	task, err := a.GetTask(ctx, taskID)
+	return task.GetOwnerId() == a.ID() && task.GetEpoch() > endedAt, err
 }
 
 // handOver is a handoff as its sender lives through it.
@@ -173,6 +190,13 @@ type handOver struct {
 	mail     *conversation
 	epoch    uint64
 	sections []*v1.ContextSection
+}
+
+// told is a result of the handoff, of whose end no further mail needs to tell.
+func (h *handOver) told(done *HandedOver, err error) (*HandedOver, error) {
+	var failed *HandoffFailedError
+	h.mail.isOver = err == nil || errors.As(err, &failed)
+	return done, err
 }
 
 // follow goes through the handoff to its end.
@@ -210,11 +234,15 @@ func (h *handOver) follow(ctx context.Context) (*HandedOver, error) {
 // giveContext answers an accept. It returns a result if the handoff has ended.
 func (h *handOver) giveContext(ctx context.Context, accept *letter) (*HandedOver, error) {
 	err := h.agent.giveContext(ctx, accept.Delivery, h.sections)
+	if ctx.Err() != nil {
+		accept.tell(later(0, "what would have sent the context has ended"))
+		return nil, context.Cause(ctx)
+	}
 	if !HasGoneOn(err) {
 		accept.finish(err)
 		var again *nackError
 		if err == nil || errors.As(err, &again) {
-			return nil, context.Cause(ctx)
+			return nil, nil
 		}
 		return nil, err
 	}
@@ -257,8 +285,8 @@ func (h *handOver) rejected(one Rejection) {
 	h.Rejections = append(h.Rejections, one)
 }
 
-// giveContext sends the context that an accept waits for. What the broker refuses for good ends the handoff: nobody could
-// take it over. It fails with a nackError where trying again may help.
+// giveContext sends the context that an accept waits for. What the broker refuses for good ends the handoff, since no
+// candidate could take it over. It fails with a nackError where trying again may help.
 func (a *Agent) giveContext(ctx context.Context, accept *Delivery, sections []*v1.ContextSection) error {
 	_, err := a.SendContext(ctx, accept, sections...)
 	var refused *Error

@@ -24,6 +24,8 @@ type conversation struct {
 	mail  chan *letter
 	// afterEpoch keeps what an earlier loan of the same task came to out of the conversation.
 	afterEpoch uint64
+	// The end is known to what waits here, so that further news of it are too. Set by it before close.
+	isOver bool
 }
 
 // letter is a delivery in a conversation. It is extended until finish.
@@ -58,22 +60,30 @@ func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*c
 	return c, nil
 }
 
-// close ends the conversation. What it did not take is delivered again, to whatever waits for it then.
+// close ends the conversation, and waits for nothing. What it did not take is delivered again, to whatever waits for it
+// then, unless the conversation is over.
 func (c *conversation) close() {
-	ctx, cancel := context.WithTimeout(c.agent.life, callTimeout)
-	defer cancel()
-	forget := func() {
-		if c.agent.waiting[c.key] == c {
-			delete(c.agent.waiting, c.key)
-		}
+	a := c.agent
+	a.mu.Lock()
+	if a.waiting[c.key] == c {
+		delete(a.waiting, c.key)
 	}
-	if err := c.agent.wantMail(ctx, forget); err != nil {
-		c.agent.options.Logger.Debug("failed to change the credit", "error", err)
+	a.mu.Unlock()
+	go func() {
+		ctx, cancel := context.WithTimeout(a.life, callTimeout)
+		defer cancel()
+		if err := a.adjustCredit(ctx); err != nil {
+			a.options.Logger.Debug("failed to change the credit", "error", err)
+		}
+	}()
+	var rest error
+	if !c.isOver {
+		rest = later(0, "what waited for it has ended")
 	}
 	for {
 		select {
 		case l := <-c.mail:
-			l.finish(later(0, "what waited for it has ended"))
+			l.tell(rest)
 		default:
 			return
 		}
@@ -94,27 +104,42 @@ func (c *conversation) next(ctx context.Context) (*letter, error) {
 
 // finish acknowledges the letter by a handler's result, and waits until the broker was told.
 func (l *letter) finish(result error) {
+	l.tell(result)
+	<-l.settled
+}
+
+// tell is finish, and waits for nothing.
+func (l *letter) tell(result error) {
 	select {
 	case l.result <- result:
 	default: // finished before
 	}
-	<-l.settled
 }
 
 // wantMail changes what this agent waits for. Credit is given while it waits for anything.
 func (a *Agent) wantMail(ctx context.Context, change func()) error {
+	a.mu.Lock()
+	change()
+	isRight := a.wantsMail() == a.isCredited
+	a.mu.Unlock()
+	if isRight {
+		return nil
+	}
+	return a.adjustCredit(ctx)
+}
+
+// adjustCredit gives credit while the agent waits for mail, and none otherwise.
+func (a *Agent) adjustCredit(ctx context.Context) error {
 	a.crediting.Lock()
 	defer a.crediting.Unlock()
 	a.mu.Lock()
-	before := a.wantsMail()
-	change()
-	after, s := a.wantsMail(), a.session
-	if before == after {
+	wants, s := a.wantsMail(), a.session
+	if wants == a.isCredited {
 		a.mu.Unlock()
 		return nil
 	}
-	a.credit = 0
-	if after {
+	a.isCredited, a.credit = wants, 0
+	if wants {
 		a.credit = a.options.Credit
 	}
 	credit := a.credit

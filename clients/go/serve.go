@@ -41,8 +41,9 @@ func (f HandlerFunc) Handle(ctx context.Context, delivery *Delivery) error { ret
 //   - news are acked.
 type Handlers struct {
 	// Takes or rejects the handoffs that are offered to this agent, also those that an earlier process of it accepted. It
-	// returns after it has rejected, completed or failed the handoff; before that nil is an error. Its context ends, with
-	// a HandoffFailedError as its cause, when the handoff goes on without this agent.
+	// returns after it has rejected, completed or failed the handoff; before that nil is an error. After its accept its
+	// context ends, with a HandoffFailedError as its cause, when the handoff goes on without this agent; before that the
+	// accept says so.
 	Offer func(context.Context, *Offer) error
 	// Answers a candidate that has accepted, where no HandOver or ResumeHandOver of this process waits for it: it gives the
 	// context of the task. So a handoff goes on that was asked for by an earlier process.

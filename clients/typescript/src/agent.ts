@@ -377,12 +377,12 @@ export class Agent {
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request));
     const handoffId = envelope.messageId;
     // Known before it is sent: the answer may be quicker than the receipt.
-    const mail = await this.mail.converse(`handoff ${handoffId}`);
+    const mail = await this.mail.converse(`handoff ${handoffId}`, { signal });
     try {
       await this.#signAndSend(envelope, signal ? { signal } : {});
-      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).follow(signal);
+      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal);
     } finally {
-      await mail.close();
+      mail.close();
     }
   }
 
@@ -396,15 +396,15 @@ export class Agent {
     { signal }: CallOptions = {},
   ): Promise<HandedOver> {
     checkContext(sections);
-    const mail = await this.mail.converse(`handoff ${handoffId}`);
+    const mail = await this.mail.converse(`handoff ${handoffId}`, { signal });
     try {
       // Asked for after the mail is waited for: what ended before shows here, and what ends later comes as mail.
       const handoff = await this.getHandoff(handoffId);
       const { senderId, taskId, epoch } = handoff;
       if (senderId !== this.id) throw new Error(`handoff ${handoffId} is not one that ${this.id} asked for`);
-      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).resume(handoff, signal);
+      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
     } finally {
-      await mail.close();
+      mail.close();
     }
   }
 
@@ -422,18 +422,33 @@ export class Agent {
     sections: readonly v1.ContextSection[],
     options: { epoch?: bigint } & CallOptions = {},
   ): Promise<Outcome> {
-    const results = await this.mail.converse(`task ${taskId}`, options.epoch ?? 1n);
+    const { signal } = options;
+    const results = await this.mail.converse(`task ${taskId}`, { afterEpoch: options.epoch ?? 1n, signal });
     try {
-      await this.handOver(receiverId, taskId, { ...request, mode: v1.HandoffMode.DELEGATE }, sections, options);
-      const letter = await results.next(options.signal);
-      const { payload, envelope } = letter.delivery;
-      if (payload?.$typeName !== "baton.v1.TaskStatusUpdate") throw new TypeError("the result is no status");
-      const { status, details, result = {} } = payload;
-      await letter.finish();
-      return { taskId, epoch: envelope.epoch + 1n, status, result, details };
+      const lent = { ...request, mode: v1.HandoffMode.DELEGATE };
+      const handed = await this.handOver(receiverId, taskId, lent, sections, options);
+      for (;;) {
+        const letter = await results.next(signal);
+        const { payload, envelope } = letter.delivery;
+        if (payload?.$typeName !== "baton.v1.TaskStatusUpdate") throw new TypeError("the result is no status");
+        const isOver = await this.#isReturned(taskId, handed.epoch, envelope.epoch);
+        await letter.finish();
+        const { status, details, result = {} } = payload;
+        if (isOver) return { taskId, epoch: envelope.epoch + 1n, status, result, details };
+      }
     } finally {
-      await results.close();
+      results.close();
     }
+  }
+
+  /**
+   * Whether a final status ended the loan of a task that was lent at an epoch. One of a later epoch may have ended a further
+   * loan, by the delegate, and name this agent as a receiver too.
+   */
+  async #isReturned(taskId: string, lentAt: bigint, endedAt: bigint): Promise<boolean> {
+    if (endedAt === lentAt) return true;
+    const { ownerId, epoch } = await this.getTask(taskId);
+    return ownerId === this.id && epoch > endedAt;
   }
 
   /**

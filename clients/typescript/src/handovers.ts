@@ -150,16 +150,26 @@ export class HandOver {
     this.#sections = sections;
   }
 
-  /** Goes on with a handoff in whatever state it is. */
-  async resume(handoff: Handoff, signal?: AbortSignal): Promise<HandedOver> {
+  /** Goes through the handoff to its end, from its request or from whatever state it is in. */
+  async run(signal?: AbortSignal, handoff?: Handoff): Promise<HandedOver> {
+    try {
+      const done = await (handoff ? this.#resume(handoff, signal) : this.#follow(signal));
+      this.#mail.isOver = true;
+      return done;
+    } catch (error) {
+      this.#mail.isOver = error instanceof HandoffFailed;
+      throw error;
+    }
+  }
+
+  async #resume(handoff: Handoff, signal?: AbortSignal): Promise<HandedOver> {
     for (const { candidateId: agentId, outcome, rejectReason: reason, reasonText: text } of handoff.offers) {
       if (outcome === OfferOutcome.REJECTED) this.#rejected({ agentId, reason, text });
     }
-    return isFinalState(handoff.state) ? this.#ended(handoff) : this.follow(signal);
+    return isFinalState(handoff.state) ? this.#ended(handoff) : this.#follow(signal);
   }
 
-  /** Goes through the handoff to its end. */
-  async follow(signal?: AbortSignal): Promise<HandedOver> {
+  async #follow(signal?: AbortSignal): Promise<HandedOver> {
     for (;;) {
       const letter = await this.#mail.next(signal);
       const { payload, envelope } = letter.delivery;
@@ -193,9 +203,12 @@ export class HandOver {
       await accept.finish();
       return undefined;
     } catch (error) {
+      if (signal?.aborted === true) {
+        void accept.finish(new Later(0, "what would have sent the context has ended"));
+        signal.throwIfAborted();
+      }
       if (!hasGoneOn(error)) {
         await accept.finish(error);
-        signal?.throwIfAborted();
         if (error instanceof Later) return undefined;
         throw error;
       }
@@ -272,8 +285,8 @@ function isFinalState(state: HandoffState): boolean {
 }
 
 /**
- * Sends the context that an accept waits for. What is refused for good ends the handoff: nobody could take it over. Throws
- * Later where trying again may help.
+ * Sends the context that an accept waits for. What is refused for good ends the handoff, since no candidate could take it
+ * over. Throws Later where trying again may help.
  */
 async function giveContext(
   agent: Agent,

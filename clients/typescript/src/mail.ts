@@ -43,10 +43,12 @@ export class Letter {
 export class Conversation {
   readonly #letters = new Queue<Letter>();
   readonly #life: AbortSignal;
-  readonly #onClose: () => Promise<void>;
+  readonly #onClose: () => void;
   #waiting = 0;
+  /** The end is known to what waits here, so that further news of it are too. Set by it before `close`. */
+  isOver = false;
 
-  constructor(life: AbortSignal, onClose: () => Promise<void>) {
+  constructor(life: AbortSignal, onClose: () => void) {
     this.#life = life;
     this.#onClose = onClose;
   }
@@ -67,10 +69,11 @@ export class Conversation {
     return true;
   }
 
-  /** Ends it. What it did not take is delivered again, to whatever waits for it then. */
-  async close(): Promise<void> {
-    await this.#onClose();
-    await Promise.all(this.#letters.drain().map((letter) => letter.finish(new Later(0, "what waited for it has ended"))));
+  /** Ends it, and waits for nothing. What it did not take is delivered again, to whatever waits for it then, unless it is over. */
+  close(): void {
+    this.#onClose();
+    const rest = this.isOver ? undefined : new Later(0, "what waited for it has ended");
+    for (const letter of this.#letters.drain()) void letter.finish(rest);
   }
 }
 
@@ -104,21 +107,21 @@ export class Mail {
    * Opens the conversation about a handoff, `handoff ID`, or about the end of a task that is lent, `task ID`, after an epoch.
    * It is known at once, so that no answer is missed. Throws WaitedFor.
    */
-  async converse(key: string, afterEpoch = 0n): Promise<Conversation> {
+  async converse(key: string, { afterEpoch = 0n, signal }: { afterEpoch?: bigint; signal?: AbortSignal | undefined } = {}): Promise<Conversation> {
     if (this.#waiting.has(key)) throw new WaitedFor("another call of this agent waits for it");
-    const conversation = new Conversation(this.#owner.life, async () => {
+    const conversation = new Conversation(this.#owner.life, () => {
       const forget = (): void => {
         if (this.#waiting.get(key)?.conversation === conversation) this.#waiting.delete(key);
       };
-      await this.#want(forget).catch((error: unknown) => {
+      this.#want(forget).catch((error: unknown) => {
         this.#owner.log("failed to change the credit", error);
       });
     });
     try {
-      await this.#want(() => this.#waiting.set(key, { conversation, afterEpoch }));
+      await this.#want(() => this.#waiting.set(key, { conversation, afterEpoch }), signal);
       return conversation;
     } catch (error) {
-      await conversation.close();
+      conversation.close();
       throw error;
     }
   }
@@ -175,12 +178,12 @@ export class Mail {
   }
 
   /** Changes what this agent waits for. Credit is given while it waits for anything. */
-  async #want(change: () => unknown): Promise<void> {
+  async #want(change: () => unknown, signal?: AbortSignal): Promise<void> {
     const before = this.#wantsMail;
     change();
     if (before === this.#wantsMail) return;
     this.credit = before ? 0 : this.#owner.credit;
-    if (!this.#owner.life.aborted) await this.#owner.session()?.giveCredit(this.credit);
+    if (!this.#owner.life.aborted) await this.#owner.session()?.giveCredit(this.credit, signal);
   }
 
   /** Takes no more mail but that of conversations, and gives back what was not begun. */

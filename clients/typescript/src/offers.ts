@@ -26,7 +26,10 @@ export class Offer {
   readonly senderId: string;
   /** What is asked; undefined where an earlier process of this agent accepted it. */
   readonly request: HandoffRequest | undefined;
-  /** Aborts when the handoff goes on without this agent, with HandoffFailed as its reason, and as a handler's does. */
+  /**
+   * Aborts, after its accept, when the handoff goes on without this agent, with HandoffFailed as its reason; and as a handler's
+   * does.
+   */
   readonly signal: AbortSignal;
   /** @internal Settles when it was rejected, completed or failed; throws why it has ended before. */
   readonly over = deferred<undefined>();
@@ -292,7 +295,7 @@ export async function takeOffer(
   const listening = new AbortController();
   // A handler that does not listen to its signal is left behind, and what it had comes again.
   const abandon = (): void => {
-    void mail.close();
+    mail.close();
     void offer.giveBack(signal.reason);
   };
   signal.addEventListener("abort", abandon);
@@ -312,7 +315,7 @@ export async function takeOffer(
   } finally {
     signal.removeEventListener("abort", abandon);
     listening.abort();
-    await mail.close();
+    mail.close();
   }
 }
 

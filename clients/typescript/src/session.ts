@@ -102,9 +102,9 @@ export class Session {
   }
 
   /** Says how much mail is taken. No error where the session ends: the next one begins with the credit. */
-  async giveCredit(maxOutstanding: number): Promise<void> {
+  async giveCredit(maxOutstanding: number, signal?: AbortSignal): Promise<void> {
     try {
-      await this.ask({ case: "credit", value: { maxOutstanding } });
+      await this.ask({ case: "credit", value: { maxOutstanding } }, signal);
     } catch (error) {
       if (!(error instanceof SessionEnded)) throw error;
     }

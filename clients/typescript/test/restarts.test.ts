@@ -134,7 +134,10 @@ test("a task is delegated and comes back", async () => {
     offer: async (offer) => {
       const task = await (await offer.accept()).complete();
       await task.report("looking", { progress: 0.5 });
-      await task.finish({ cause: "a loose cable" }, "found");
+      // alice hears of it too, and does not take it for the end of its own loan.
+      const update = { status: v1.TaskStatus.COMPLETED, result: { cause: "a loose cable" }, details: "found" };
+      const about = { taskId: task.taskId, epoch: task.epoch };
+      await carol.send(alice.id, about, create(v1.TaskStatusUpdateSchema, update));
     },
   });
   // bob lends it further, within the handler of its own offer.

@@ -32,10 +32,13 @@ const (
 	Presence_PRESENCE_UNSPECIFIED Presence = 0
 	// It has a session and gives signs of life (heartbeats, or anything else it sends), or an open call of Receive.
 	Presence_PRESENCE_ALIVE Presence = 1
-	// It has missed three heartbeats, or its last session has just ended, or the broker has just started.
+	// It has missed three heartbeats, or its last session has just ended.
 	Presence_PRESENCE_SUSPECT Presence = 2
 	// It has given no sign of life for the lease. It is not asked to take a handoff while another can.
 	Presence_PRESENCE_GONE Presence = 3
+	// It has given no sign of life since it was registered, or since the broker started. While the first lease after the
+	// start lasts it is treated as SUSPECT, then as GONE.
+	Presence_PRESENCE_UNSEEN Presence = 4
 )
 
 // Enum value maps for Presence.
@@ -45,12 +48,14 @@ var (
 		1: "PRESENCE_ALIVE",
 		2: "PRESENCE_SUSPECT",
 		3: "PRESENCE_GONE",
+		4: "PRESENCE_UNSEEN",
 	}
 	Presence_value = map[string]int32{
 		"PRESENCE_UNSPECIFIED": 0,
 		"PRESENCE_ALIVE":       1,
 		"PRESENCE_SUSPECT":     2,
 		"PRESENCE_GONE":        3,
+		"PRESENCE_UNSEEN":      4,
 	}
 )
 
@@ -649,12 +654,13 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\ametrics\x18\x05 \x03(\v2 .baton.v1.Heartbeat.MetricsEntryR\ametrics\x1a:\n" +
 	"\fMetricsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01*a\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01*v\n" +
 	"\bPresence\x12\x18\n" +
 	"\x14PRESENCE_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0ePRESENCE_ALIVE\x10\x01\x12\x14\n" +
 	"\x10PRESENCE_SUSPECT\x10\x02\x12\x11\n" +
-	"\rPRESENCE_GONE\x10\x03B\x95\x01\n" +
+	"\rPRESENCE_GONE\x10\x03\x12\x13\n" +
+	"\x0fPRESENCE_UNSEEN\x10\x04B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"AgentProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

@@ -51,11 +51,12 @@ type AgentServiceClient interface {
 	RevokeAgentKey(ctx context.Context, in *RevokeAgentKeyRequest, opts ...grpc.CallOption) (*RevokeAgentKeyResponse, error)
 	// Adds an operator's word for a key. Policy: manageKeys.
 	VouchForAgentKey(ctx context.Context, in *VouchForAgentKeyRequest, opts ...grpc.CallOption) (*VouchForAgentKeyResponse, error)
-	// One agent. The broker itself is "baton".
+	// One agent. The broker itself is "baton": its keys, which sign receipts, are shown to callers without an identity too.
 	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
 	// Agents by id.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
-	// The first half of proving who one is: something to sign, good for one minute and one try.
+	// The first half of proving who one is: something to sign, good for one minute and one try. Given for every id, also
+	// where no agent has it.
 	CreateChallenge(ctx context.Context, in *CreateChallengeRequest, opts ...grpc.CallOption) (*CreateChallengeResponse, error)
 	// The second half: the signature for a token. The token goes into the metadata of other calls as
 	// "authorization: Bearer TOKEN". It is good until its time is over or the broker restarts.
@@ -179,11 +180,12 @@ type AgentServiceServer interface {
 	RevokeAgentKey(context.Context, *RevokeAgentKeyRequest) (*RevokeAgentKeyResponse, error)
 	// Adds an operator's word for a key. Policy: manageKeys.
 	VouchForAgentKey(context.Context, *VouchForAgentKeyRequest) (*VouchForAgentKeyResponse, error)
-	// One agent. The broker itself is "baton".
+	// One agent. The broker itself is "baton": its keys, which sign receipts, are shown to callers without an identity too.
 	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
 	// Agents by id.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
-	// The first half of proving who one is: something to sign, good for one minute and one try.
+	// The first half of proving who one is: something to sign, good for one minute and one try. Given for every id, also
+	// where no agent has it.
 	CreateChallenge(context.Context, *CreateChallengeRequest) (*CreateChallengeResponse, error)
 	// The second half: the signature for a token. The token goes into the metadata of other calls as
 	// "authorization: Bearer TOKEN". It is good until its time is over or the broker restarts.

@@ -28,7 +28,7 @@ type ListAuditEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most this many, 1 to 1000. 0 means 50.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Entries after the one of this number; 0 for all.
+	// Entries after the one of this number; 0 for all that are kept.
 	AfterNumber   uint64 `protobuf:"varint,2,opt,name=after_number,json=afterNumber,proto3" json:"after_number,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -83,10 +83,14 @@ type ListAuditEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The entries.
 	Entries []*AuditLogEntry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	// How many the log has.
-	LogLength     uint64 `protobuf:"varint,2,opt,name=log_length,json=logLength,proto3" json:"log_length,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// How many were ever written: the number of the last one.
+	LogLength uint64 `protobuf:"varint,2,opt,name=log_length,json=logLength,proto3" json:"log_length,omitempty"`
+	// The number of the first entry that is kept, 1 or more: those before were removed after their time, or for room.
+	FirstNumber uint64 `protobuf:"varint,3,opt,name=first_number,json=firstNumber,proto3" json:"first_number,omitempty"`
+	// The chain_hash of the entry before that one, 32 bytes; zeros where it is 1. The chain is checked from there on.
+	HashBeforeFirst []byte `protobuf:"bytes,4,opt,name=hash_before_first,json=hashBeforeFirst,proto3" json:"hash_before_first,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ListAuditEntriesResponse) Reset() {
@@ -133,6 +137,20 @@ func (x *ListAuditEntriesResponse) GetLogLength() uint64 {
 	return 0
 }
 
+func (x *ListAuditEntriesResponse) GetFirstNumber() uint64 {
+	if x != nil {
+		return x.FirstNumber
+	}
+	return 0
+}
+
+func (x *ListAuditEntriesResponse) GetHashBeforeFirst() []byte {
+	if x != nil {
+		return x.HashBeforeFirst
+	}
+	return nil
+}
+
 var File_baton_v1_audit_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_audit_service_proto_rawDesc = "" +
@@ -140,11 +158,13 @@ const file_baton_v1_audit_service_proto_rawDesc = "" +
 	"\x1cbaton/v1/audit_service.proto\x12\bbaton.v1\x1a\x14baton/v1/audit.proto\"Y\n" +
 	"\x17ListAuditEntriesRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12!\n" +
-	"\fafter_number\x18\x02 \x01(\x04R\vafterNumber\"l\n" +
+	"\fafter_number\x18\x02 \x01(\x04R\vafterNumber\"\xbb\x01\n" +
 	"\x18ListAuditEntriesResponse\x121\n" +
 	"\aentries\x18\x01 \x03(\v2\x17.baton.v1.AuditLogEntryR\aentries\x12\x1d\n" +
 	"\n" +
-	"log_length\x18\x02 \x01(\x04R\tlogLength2i\n" +
+	"log_length\x18\x02 \x01(\x04R\tlogLength\x12!\n" +
+	"\ffirst_number\x18\x03 \x01(\x04R\vfirstNumber\x12*\n" +
+	"\x11hash_before_first\x18\x04 \x01(\fR\x0fhashBeforeFirst2i\n" +
 	"\fAuditService\x12Y\n" +
 	"\x10ListAuditEntries\x12!.baton.v1.ListAuditEntriesRequest\x1a\".baton.v1.ListAuditEntriesResponseB\x9c\x01\n" +
 	"\fcom.baton.v1B\x11AuditServiceProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"

@@ -403,7 +403,7 @@ type Welcome struct {
 	AgentId string `protobuf:"bytes,2,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// The broker's agent id, the sender of its own messages.
 	BrokerId string `protobuf:"bytes,3,opt,name=broker_id,json=brokerId,proto3" json:"broker_id,omitempty"`
-	// The key that signs receipts and the broker's own messages.
+	// The key that signs receipts and the broker's own messages. The same is in AgentService.GetAgent for "baton".
 	BrokerKey *AgentKey `protobuf:"bytes,4,opt,name=broker_key,json=brokerKey,proto3" json:"broker_key,omitempty"`
 	// How long the agent has for an ack before the message is delivered again.
 	AckWait *durationpb.Duration `protobuf:"bytes,5,opt,name=ack_wait,json=ackWait,proto3" json:"ack_wait,omitempty"`
@@ -1061,7 +1061,7 @@ type Receipt struct {
 	TaskId string `protobuf:"bytes,4,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	// The task's status after it.
 	TaskStatus TaskStatus `protobuf:"varint,5,opt,name=task_status,json=taskStatus,proto3,enum=baton.v1.TaskStatus" json:"task_status,omitempty"`
-	// The task's owner after it.
+	// The task's owner after it. This and what else is of the task is empty or 0 where the sender takes no part in it.
 	OwnerId string `protobuf:"bytes,6,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
 	// The task's epoch after it.
 	Epoch uint64 `protobuf:"varint,7,opt,name=epoch,proto3" json:"epoch,omitempty"`
@@ -1071,7 +1071,7 @@ type Receipt struct {
 	HandoffState HandoffState `protobuf:"varint,9,opt,name=handoff_state,json=handoffState,proto3,enum=baton.v1.HandoffState" json:"handoff_state,omitempty"`
 	// The head of the task's custody log after it, 32 bytes.
 	CustodyHash []byte `protobuf:"bytes,10,opt,name=custody_hash,json=custodyHash,proto3" json:"custody_hash,omitempty"`
-	// Which of the broker's keys signed.
+	// Which of the broker's keys signed: one of the agent "baton", whose AgentService.GetAgent needs no identity.
 	KeyId string `protobuf:"bytes,11,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
 	// ed25519 over the layout described in docs/signing.md, 64 bytes.
 	Signature     []byte `protobuf:"bytes,12,opt,name=signature,proto3" json:"signature,omitempty"`

@@ -414,7 +414,7 @@ type CustodyEnvelope struct {
 	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	// Its place in the order of everything that the broker stored; 0 if it was refused.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// SHA-256 of all that was signed, 32 bytes.
+	// SHA-256 of the bytes that were signed, 32 bytes: the input of ed25519 that docs/signing.md describes.
 	ContentDigest []byte `protobuf:"bytes,3,opt,name=content_digest,json=contentDigest,proto3" json:"content_digest,omitempty"`
 	// What it was.
 	MessageType MessageType `protobuf:"varint,4,opt,name=message_type,json=messageType,proto3,enum=baton.v1.MessageType" json:"message_type,omitempty"`

@@ -229,7 +229,7 @@ func (x *GetDeadLetterResponse) GetDeadLetter() *DeadLetter {
 // See DeadLetterService.ListDeadLetters.
 type ListDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many, 1 to 1000. 0 means 50.
+	// At most this many, 1 to 1000. 0 means 50. A page before the last may have fewer, or none, where few match.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the answer before, with the same filter.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -1029,7 +1029,7 @@ func (x *HandoffReject) GetAlternativeAgentSuggestions() []string {
 	return nil
 }
 
-// Payload: the owner takes the handoff back before it is complete.
+// Payload: the owner takes the handoff back before it is complete. receiver_id names the present candidate, which gets it.
 type HandoffCancel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Why, at most 4096 bytes.

@@ -118,7 +118,7 @@ func (x *GetTaskResponse) GetTask() *Task {
 // See TaskService.ListTasks. Filters that are set must all hold.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most this many, 1 to 1000. 0 means 50.
+	// At most this many, 1 to 1000. 0 means 50. A page before the last may have fewer, or none, where few match.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the answer before, with the same filters.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -191,7 +191,7 @@ func (x *ListTasksRequest) GetStatuses() []TaskStatus {
 // See TaskService.ListTasks.
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tasks, newest first.
+	// The tasks, newest first: see ListTasks.
 	Tasks []*Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// For the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`

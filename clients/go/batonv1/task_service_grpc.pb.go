@@ -31,11 +31,12 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Looking at tasks. An agent sees those that it takes or took part in, an operator all.
+// Looking at tasks. An agent sees those that it owns or owned, an operator all. To a caller that may look only at its own, a
+// task of others and one that is not there get the same answer, PERMISSION_DENIED.
 type TaskServiceClient interface {
 	// One task.
 	GetTask(ctx context.Context, in *GetTaskRequest, opts ...grpc.CallOption) (*GetTaskResponse, error)
-	// Tasks, newest first.
+	// Tasks, newest first: an agent's by when it came to own each, or made it; all of them by when they were made.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
 	// One task's custody log, oldest first.
 	GetCustodyLog(ctx context.Context, in *GetCustodyLogRequest, opts ...grpc.CallOption) (*GetCustodyLogResponse, error)
@@ -105,11 +106,12 @@ type TaskService_WatchTaskClient = grpc.ServerStreamingClient[WatchTaskResponse]
 // All implementations must embed UnimplementedTaskServiceServer
 // for forward compatibility.
 //
-// Looking at tasks. An agent sees those that it takes or took part in, an operator all.
+// Looking at tasks. An agent sees those that it owns or owned, an operator all. To a caller that may look only at its own, a
+// task of others and one that is not there get the same answer, PERMISSION_DENIED.
 type TaskServiceServer interface {
 	// One task.
 	GetTask(context.Context, *GetTaskRequest) (*GetTaskResponse, error)
-	// Tasks, newest first.
+	// Tasks, newest first: an agent's by when it came to own each, or made it; all of them by when they were made.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
 	// One task's custody log, oldest first.
 	GetCustodyLog(context.Context, *GetCustodyLogRequest) (*GetCustodyLogResponse, error)

@@ -589,7 +589,7 @@ export const AgentService: GenService<{
     output: typeof VouchForAgentKeyResponseSchema;
   },
   /**
-   * One agent. The broker itself is "baton".
+   * One agent. The broker itself is "baton": its keys, which sign receipts, are shown to callers without an identity too.
    *
    * @generated from rpc baton.v1.AgentService.GetAgent
    */
@@ -609,7 +609,8 @@ export const AgentService: GenService<{
     output: typeof ListAgentsResponseSchema;
   },
   /**
-   * The first half of proving who one is: something to sign, good for one minute and one try.
+   * The first half of proving who one is: something to sign, good for one minute and one try. Given for every id, also
+   * where no agent has it.
    *
    * @generated from rpc baton.v1.AgentService.CreateChallenge
    */

@@ -14,7 +14,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/audit_service.proto.
  */
 export const file_baton_v1_audit_service: GenFile = /*@__PURE__*/
-  fileDesc("ChxiYXRvbi92MS9hdWRpdF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJCChdMaXN0QXVkaXRFbnRyaWVzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SFAoMYWZ0ZXJfbnVtYmVyGAIgASgEIlgKGExpc3RBdWRpdEVudHJpZXNSZXNwb25zZRIoCgdlbnRyaWVzGAEgAygLMhcuYmF0b24udjEuQXVkaXRMb2dFbnRyeRISCgpsb2dfbGVuZ3RoGAIgASgEMmkKDEF1ZGl0U2VydmljZRJZChBMaXN0QXVkaXRFbnRyaWVzEiEuYmF0b24udjEuTGlzdEF1ZGl0RW50cmllc1JlcXVlc3QaIi5iYXRvbi52MS5MaXN0QXVkaXRFbnRyaWVzUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_audit]);
+  fileDesc("ChxiYXRvbi92MS9hdWRpdF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJCChdMaXN0QXVkaXRFbnRyaWVzUmVxdWVzdBIRCglwYWdlX3NpemUYASABKA0SFAoMYWZ0ZXJfbnVtYmVyGAIgASgEIokBChhMaXN0QXVkaXRFbnRyaWVzUmVzcG9uc2USKAoHZW50cmllcxgBIAMoCzIXLmJhdG9uLnYxLkF1ZGl0TG9nRW50cnkSEgoKbG9nX2xlbmd0aBgCIAEoBBIUCgxmaXJzdF9udW1iZXIYAyABKAQSGQoRaGFzaF9iZWZvcmVfZmlyc3QYBCABKAwyaQoMQXVkaXRTZXJ2aWNlElkKEExpc3RBdWRpdEVudHJpZXMSIS5iYXRvbi52MS5MaXN0QXVkaXRFbnRyaWVzUmVxdWVzdBoiLmJhdG9uLnYxLkxpc3RBdWRpdEVudHJpZXNSZXNwb25zZWIGcHJvdG8z", [file_baton_v1_audit]);
 
 /**
  * See AuditService.ListAuditEntries.
@@ -30,7 +30,7 @@ export type ListAuditEntriesRequest = Message<"baton.v1.ListAuditEntriesRequest"
   pageSize: number;
 
   /**
-   * Entries after the one of this number; 0 for all.
+   * Entries after the one of this number; 0 for all that are kept.
    *
    * @generated from field: uint64 after_number = 2;
    */
@@ -58,11 +58,25 @@ export type ListAuditEntriesResponse = Message<"baton.v1.ListAuditEntriesRespons
   entries: AuditLogEntry[];
 
   /**
-   * How many the log has.
+   * How many were ever written: the number of the last one.
    *
    * @generated from field: uint64 log_length = 2;
    */
   logLength: bigint;
+
+  /**
+   * The number of the first entry that is kept, 1 or more: those before were removed after their time, or for room.
+   *
+   * @generated from field: uint64 first_number = 3;
+   */
+  firstNumber: bigint;
+
+  /**
+   * The chain_hash of the entry before that one, 32 bytes; zeros where it is 1. The chain is checked from there on.
+   *
+   * @generated from field: bytes hash_before_first = 4;
+   */
+  hashBeforeFirst: Uint8Array;
 };
 
 /**

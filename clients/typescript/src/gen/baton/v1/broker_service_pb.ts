@@ -198,7 +198,7 @@ export type Welcome = Message<"baton.v1.Welcome"> & {
   brokerId: string;
 
   /**
-   * The key that signs receipts and the broker's own messages.
+   * The key that signs receipts and the broker's own messages. The same is in AgentService.GetAgent for "baton".
    *
    * @generated from field: baton.v1.AgentKey broker_key = 4;
    */
@@ -553,7 +553,7 @@ export type Receipt = Message<"baton.v1.Receipt"> & {
   taskStatus: TaskStatus;
 
   /**
-   * The task's owner after it.
+   * The task's owner after it. This and what else is of the task is empty or 0 where the sender takes no part in it.
    *
    * @generated from field: string owner_id = 6;
    */
@@ -588,7 +588,7 @@ export type Receipt = Message<"baton.v1.Receipt"> & {
   custodyHash: Uint8Array;
 
   /**
-   * Which of the broker's keys signed.
+   * Which of the broker's keys signed: one of the agent "baton", whose AgentService.GetAgent needs no identity.
    *
    * @generated from field: string key_id = 11;
    */

@@ -229,7 +229,7 @@ export type CustodyEnvelope = Message<"baton.v1.CustodyEnvelope"> & {
   sequence: bigint;
 
   /**
-   * SHA-256 of all that was signed, 32 bytes.
+   * SHA-256 of the bytes that were signed, 32 bytes: the input of ed25519 that docs/signing.md describes.
    *
    * @generated from field: bytes content_digest = 3;
    */

@@ -141,7 +141,7 @@ export const GetDeadLetterResponseSchema: GenMessage<GetDeadLetterResponse> = /*
  */
 export type ListDeadLettersRequest = Message<"baton.v1.ListDeadLettersRequest"> & {
   /**
-   * At most this many, 1 to 1000. 0 means 50.
+   * At most this many, 1 to 1000. 0 means 50. A page before the last may have fewer, or none, where few match.
    *
    * @generated from field: uint32 page_size = 1;
    */

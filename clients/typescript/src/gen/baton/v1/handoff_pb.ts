@@ -181,7 +181,7 @@ export const HandoffRejectSchema: GenMessage<HandoffReject> = /*@__PURE__*/
   messageDesc(file_baton_v1_handoff, 2);
 
 /**
- * Payload: the owner takes the handoff back before it is complete.
+ * Payload: the owner takes the handoff back before it is complete. receiver_id names the present candidate, which gets it.
  *
  * @generated from message baton.v1.HandoffCancel
  */

@@ -67,7 +67,7 @@ export const GetTaskResponseSchema: GenMessage<GetTaskResponse> = /*@__PURE__*/
  */
 export type ListTasksRequest = Message<"baton.v1.ListTasksRequest"> & {
   /**
-   * At most this many, 1 to 1000. 0 means 50.
+   * At most this many, 1 to 1000. 0 means 50. A page before the last may have fewer, or none, where few match.
    *
    * @generated from field: uint32 page_size = 1;
    */
@@ -109,7 +109,7 @@ export const ListTasksRequestSchema: GenMessage<ListTasksRequest> = /*@__PURE__*
  */
 export type ListTasksResponse = Message<"baton.v1.ListTasksResponse"> & {
   /**
-   * The tasks, newest first.
+   * The tasks, newest first: see ListTasks.
    *
    * @generated from field: repeated baton.v1.Task tasks = 1;
    */
@@ -302,7 +302,8 @@ export const WatchGapSchema: GenMessage<WatchGap> = /*@__PURE__*/
   messageDesc(file_baton_v1_task_service, 8);
 
 /**
- * Looking at tasks. An agent sees those that it takes or took part in, an operator all.
+ * Looking at tasks. An agent sees those that it owns or owned, an operator all. To a caller that may look only at its own, a
+ * task of others and one that is not there get the same answer, PERMISSION_DENIED.
  *
  * @generated from service baton.v1.TaskService
  */
@@ -318,7 +319,7 @@ export const TaskService: GenService<{
     output: typeof GetTaskResponseSchema;
   },
   /**
-   * Tasks, newest first.
+   * Tasks, newest first: an agent's by when it came to own each, or made it; all of them by when they were made.
    *
    * @generated from rpc baton.v1.TaskService.ListTasks
    */

@@ -2,6 +2,46 @@
 //!
 //! Owns connecting, proving who one is, the session, and checking what comes back: receipts by the broker's key,
 //! envelopes by their senders' keys. Must not know the broker's insides: it talks over the wire like everybody else.
+//!
+//! An agent that takes what it is offered, and first ends what an earlier process of it has left:
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use baton::{
+//!     client::{ClientError, Delivered, Handler, Link, LinkOptions, NotTaken},
+//!     ids::SystemIds,
+//!     proto::v1::{self, MessageType},
+//!     time::SystemClock,
+//! };
+//! use tokio_util::sync::CancellationToken;
+//!
+//! struct Mail;
+//!
+//! impl Handler for Mail {
+//!     async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
+//!         match delivered.kind() {
+//!             MessageType::HandoffRequest => link.accept(&delivered, &v1::HandoffAccept::default()).await?,
+//!             MessageType::TaskContextTransfer => {
+//!                 let context: v1::TaskContextTransfer = delivered.payload();
+//!                 println!("{} sections", context.sections.len());
+//!                 let task = link.complete(&delivered).await?;
+//!                 task.finish(None).await?;
+//!             }
+//!             _ => {} // news
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! async fn run(options: LinkOptions, stop: CancellationToken) -> Result<(), ClientError> {
+//!     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
+//!     for task in link.owned_tasks().await? {
+//!         task.finish(None).await?;
+//!     }
+//!     link.serve(Mail, stop).await
+//! }
+//! ```
 
 mod agent;
 mod compose;

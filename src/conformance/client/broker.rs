@@ -13,7 +13,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
+use tokio::{
+    net::TcpListener,
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
 use tokio_stream::{
     StreamExt as _,
     wrappers::{TcpListenerStream, UnboundedReceiverStream},
@@ -75,6 +79,8 @@ pub(super) struct State {
     pub calls: usize,
     /// What `GetHandoff` shows, by handoff id.
     pub handoffs: HashMap<String, v1::Handoff>,
+    /// How many answers `GetHandoff` has given.
+    pub handoffs_shown: watch::Sender<usize>,
     /// What `GetTask` and `ListTasks` show, newest first.
     pub tasks: Vec<v1::Task>,
     challenges: HashSet<Vec<u8>>,
@@ -375,7 +381,10 @@ impl HandoffService for Scripted {
 
     async fn get_handoff(&self, request: Request<v1::GetHandoffRequest>) -> Answer<v1::GetHandoffResponse> {
         self.check_token(&request)?;
-        let handoff = self.state().handoffs.get(&request.into_inner().handoff_id).cloned();
+        let state = self.state();
+        state.handoffs_shown.send_modify(|count| *count += 1);
+        let handoff = state.handoffs.get(&request.into_inner().handoff_id).cloned();
+        drop(state);
         match handoff {
             Some(_) => Ok(Response::new(v1::GetHandoffResponse { handoff })),
             None => Err(Refusal::new(Code::NotFound, "HANDOFF_UNKNOWN").status()),

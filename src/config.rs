@@ -367,6 +367,7 @@ section!(BrokerLimitsSection, "broker_limits", {
     frame_bytes_max: u64,
     network_percent_max: u32,
     window_bytes: u32,
+    connection_window_bytes: u32,
     agents_max: u32,
     card_bytes_max: u64,
 });
@@ -417,6 +418,7 @@ impl BrokerLimitsSection {
             frame_bytes_max: self.frame_bytes_max.unwrap_or(defaults.frame_bytes_max),
             network_percent_max: self.network_percent_max.unwrap_or(defaults.network_percent_max),
             window_bytes: self.window_bytes.unwrap_or(defaults.window_bytes),
+            connection_window_bytes: self.connection_window_bytes.unwrap_or(defaults.connection_window_bytes),
             frame_timeout: self.frame_timeout().unwrap_or(defaults.frame_timeout),
             keepalive_interval: self.keepalive_interval().unwrap_or(defaults.keepalive_interval),
             keepalive_timeout: self.keepalive_timeout().unwrap_or(defaults.keepalive_timeout),
@@ -531,6 +533,9 @@ impl Config {
         // HTTP/2's own bounds: its least window, and its largest.
         if !(65_535..=0x7fff_ffff).contains(&limits.window_bytes) {
             return refuse("window_bytes must be from 65535 to 2147483647");
+        }
+        if !(limits.window_bytes..=0x7fff_ffff).contains(&limits.connection_window_bytes) {
+            return refuse("connection_window_bytes must be from window_bytes to 2147483647");
         }
         if limits.frame_bytes_max != 0 && limits.frame_bytes_max < FRAMES_BYTES_MIN {
             return refuse(
@@ -712,6 +717,7 @@ fn sections(settings: &Settings) -> [(&'static str, toml::Table); 6] {
                 ("frame_bytes_max", bytes(all.frame_bytes_max)),
                 ("network_percent_max", all.network_percent_max.into()),
                 ("window_bytes", all.window_bytes.into()),
+                ("connection_window_bytes", all.connection_window_bytes.into()),
                 ("frame_timeout", words_of(all.frame_timeout)),
                 ("keepalive_interval", words_of(all.keepalive_interval)),
                 ("keepalive_timeout", words_of(all.keepalive_timeout)),
@@ -871,6 +877,7 @@ mod tests {
             (format!("{TLS}[handoff]\naccept_timeout_ms = 0\n"), "accept_timeout"),
             (format!("{TLS}[handoff]\nhandoffs_max = 17\n"), "handoffs_max"),
             (format!("{TLS}[broker_limits]\nwindow_bytes = 1\n"), "window_bytes"),
+            (format!("{TLS}[broker_limits]\nconnection_window_bytes = 65535\n"), "connection_window_bytes"),
             (format!("{TLS}[broker_limits]\nnetwork_percent_max = 0\n"), "network_percent_max"),
             (format!("{TLS}[broker_limits]\nframe_bytes_max = 1\n"), "frame_bytes_max"),
             (format!("{TLS}[broker_limits]\nkeepalive_timeout_ms = 0\n"), "keepalive_timeout"),

@@ -11,14 +11,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Answer, BrokerError, BrokerIdentity, Outcome, OutgoingDelivery, Refused, Reply, Settings,
+    Answer, BrokerError, BrokerIdentity, Event, Outcome, OutgoingDelivery, Refused, Reply, Settings,
     access::{Access, Caller},
     directory::{AllKeys, Directory},
-    engine::{Command, Engine, RecoverError},
+    engine::{Command, Engine, HolderKind, RecoverError},
     identity::Identities,
     intake::{self, Arrival, Intake, Queued},
     limits::Rates,
@@ -32,7 +32,7 @@ use crate::{
     ids::{AgentId, IdSource},
     proto::v1,
     records::{AuditAct, MessageRecord, ParkReason},
-    store::{OpenError, Store},
+    store::{OpenError, Record, Store},
     time::{Clock, Timestamp},
 };
 
@@ -207,16 +207,21 @@ impl Broker {
         }
     }
 
-    /// The envelope of a delivery, as it was received. `None`: the delivery is not made. It was taken elsewhere since it
-    /// was handed out, and is not there any more; or it cannot be read, of which the log says more, and comes again.
+    /// The envelope of a delivery, as it was received. May wait for the disk. `None`: the delivery is not made. It was taken
+    /// elsewhere since it was handed out, and is not there any more; or it cannot be read, of which the log says more, and
+    /// comes again.
     pub fn envelope(&self, delivery: &OutgoingDelivery) -> Option<Bytes> {
         let sequence = delivery.bytes_at;
-        match self.shared.store.get(&MessageRecord::envelope_key(sequence)) {
-            Ok(Some(record)) => return Some(record.value),
-            Ok(None) => tracing::debug!(sequence, "what was handed out was taken elsewhere"),
-            Err(error) => tracing::error!(sequence, %error, "failed to read an envelope"),
-        }
-        None
+        let found = self.shared.store.get(&MessageRecord::envelope_key(sequence));
+        let found = found.inspect_err(|error| tracing::error!(sequence, %error, "failed to read an envelope")).ok()?;
+        taken_elsewhere(sequence, found)
+    }
+
+    /// The same where memory alone says it; `None`: the disk has to be asked.
+    pub fn envelope_in_memory(&self, delivery: &OutgoingDelivery) -> Option<Option<Bytes>> {
+        let sequence = delivery.bytes_at;
+        let found = self.shared.store.get_in_memory(&MessageRecord::envelope_key(sequence))?;
+        Some(taken_elsewhere(sequence, found))
     }
 
     /// Parses an envelope and finds its sender's key; the signature is checked on the way to the engine. A session's agent,
@@ -264,9 +269,17 @@ impl Broker {
         }
     }
 
-    /// A new id for a holder.
-    pub fn new_holder(&self) -> HolderId {
-        HolderId(self.shared.next_holder.fetch_add(1, Ordering::Relaxed))
+    /// Begins to hand out an agent's mail, with no credit yet, until what is returned is dropped. Waits while too much is
+    /// under way.
+    pub async fn open(
+        &self,
+        agent: AgentId,
+        kind: HolderKind,
+        events: mpsc::UnboundedSender<Event>,
+    ) -> Result<OpenHolder, Refused> {
+        let id = HolderId(self.shared.next_holder.fetch_add(1, Ordering::Relaxed));
+        self.send(Command::Open { holder: id, agent, kind, events }).await?;
+        Ok(OpenHolder { broker: self.clone(), id })
     }
 
     /// Hands in a command or an envelope. Waits while too much is under way.
@@ -289,27 +302,19 @@ impl Broker {
         self.shared.intake.put(arrivals).map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
-    fn put(&self, what: Arrival, room: Option<OwnedSemaphorePermit>) -> Result<(), intake::Closed> {
-        self.shared.intake.put([Queued { what, room }])
-    }
-
     /// Hands a command to the engine, unless its queue is full. For what can be left undone when there is much to do.
     fn send_if_room(&self, command: Command) {
         let what = Arrival::Command(command);
         match self.shared.room.clone().try_acquire_many_owned(weight(&what)) {
-            Ok(room) => drop(self.put(what, Some(room))),
+            Ok(room) => drop(self.shared.intake.put([Queued { what, room: Some(room) }])),
             Err(_) => tracing::debug!("the engine's queue is full: what was refused is not kept"),
         }
     }
 
-    /// Hands a command without bytes to the engine without waiting: where nobody can, as in a destructor.
-    pub fn send_soon(&self, command: Command) {
-        drop(self.put(Arrival::Command(command), None));
-    }
-
-    /// Puts an act on record that changes nothing that is stored.
-    pub fn note(&self, act: AuditAct) {
-        self.send_soon(Command::Note { act });
+    /// Puts an act on record that changes nothing that is stored. Waits while too much is under way. A broker that stops
+    /// records nothing more.
+    pub async fn note(&self, act: AuditAct) {
+        drop(self.send(Command::Note { act }).await);
     }
 
     /// Hands in a command and waits for its answer.
@@ -387,6 +392,38 @@ impl Broker {
     }
 }
 
+/// A delivery that has no envelope any more is not made.
+fn taken_elsewhere(sequence: u64, found: Option<Record>) -> Option<Bytes> {
+    if found.is_none() {
+        tracing::debug!(sequence, "what was handed out was taken elsewhere");
+    }
+    found.map(|record| record.value)
+}
+
+/// A holder of an agent's mail; closed when this is dropped.
+///
+/// The command that closes it takes no room in the queue, since a destructor cannot wait for it. There is one for each
+/// holder that was opened, and opening one took room: so there are never more of these than holders that are open and
+/// commands that have room.
+pub struct OpenHolder {
+    broker: Broker,
+    id: HolderId,
+}
+
+impl OpenHolder {
+    /// Its id.
+    pub fn id(&self) -> HolderId {
+        self.id
+    }
+}
+
+impl Drop for OpenHolder {
+    fn drop(&mut self) {
+        let close = Command::Close { holder: self.id };
+        drop(self.broker.shared.intake.put([Queued { what: close.into(), room: None }]));
+    }
+}
+
 /// The bytes that an arrival counts.
 fn weight(arrival: &Arrival) -> u32 {
     let bytes = match arrival {
@@ -417,6 +454,7 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
         EnvelopeError::Malformed { .. } => Some(ParkReason::Malformed),
         EnvelopeError::Fields { .. }
         | EnvelopeError::PayloadTooLarge { .. }
+        | EnvelopeError::FrameTooLarge { .. }
         | EnvelopeError::ContextDigestMismatch { .. }
         | EnvelopeError::SignatureVersionUnknown { .. }
         | EnvelopeError::SignatureMissing
@@ -469,4 +507,60 @@ fn take_up_again(engine: &mut Engine, now: Timestamp) -> Result<(), OpenError> {
         Err(error) => tracing::warn!(%error, "the store does not take writes yet"),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ids::{KeyId, SystemIds},
+        proto::v1::AuditAction,
+        records::AuditHead,
+        store::gated::GatedStore,
+        time::SystemClock,
+    };
+
+    fn broker(store: Arc<GatedStore>) -> Broker {
+        let key = crate::envelope::keys::PrivateKey::from_seed(&[1; 32]);
+        let identity = BrokerIdentity { key_id: KeyId::parse("k1").unwrap(), key };
+        let identities = Identities::new("token", None);
+        let (ids, clock) = (Arc::new(SystemIds), Arc::new(SystemClock));
+        Broker::start(store, identity, Settings::default(), identities, ids, clock).unwrap()
+    }
+
+    /// What it comes to if it need not wait.
+    async fn at_once<T>(what: impl Future<Output = T>) -> Option<T> {
+        tokio::time::timeout(Duration::ZERO, tokio::task::unconstrained(what)).await.ok()
+    }
+
+    #[tokio::test]
+    async fn sessions_that_are_given_up_while_the_engine_is_stuck_leave_nothing_in_its_queue() {
+        let store = Arc::new(GatedStore::new(|key| *key == AuditHead::key()));
+        let broker = broker(store.clone());
+        let act = AuditAct {
+            actor: "the broker".to_owned(),
+            action: AuditAction::PolicyLoaded,
+            subject: String::new(),
+            details: String::new(),
+        };
+        broker.note(act).await;
+        let open = || {
+            let (events, _) = mpsc::unbounded_channel();
+            broker.open(AgentId::parse("agent").unwrap(), HolderKind::Session, events)
+        };
+        let mut opened = Vec::new();
+        while let Some(holder) = at_once(open()).await {
+            opened.push(holder.unwrap());
+        }
+        let room = (QUEUE_BYTES_MAX / ARRIVAL_BYTES_MIN) as usize;
+        assert!(opened.len() <= room);
+        for _ in 0..1000 {
+            assert!(at_once(open()).await.is_none());
+        }
+        assert!(broker.shared.intake.waiting() <= room, "those that were not opened are not closed either");
+        opened.clear();
+        assert!(broker.shared.intake.waiting() <= 2 * room, "one for each that was opened");
+        store.open();
+        broker.stop().await.unwrap();
+    }
 }

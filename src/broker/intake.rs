@@ -146,6 +146,12 @@ impl Intake {
         if count == 0 && is_empty && is_closed { Err(Closed) } else { Ok(count > 0) }
     }
 
+    /// How many arrivals wait for the engine.
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.queue().arrivals.len() + self.desk.lock().unwrap().checked.len()
+    }
+
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().expect("no holder panics")
     }

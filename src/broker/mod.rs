@@ -22,7 +22,7 @@ pub mod queries;
 mod settings;
 
 pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
-pub use driver::{Broker, EngineError, StartError};
+pub use driver::{Broker, EngineError, OpenHolder, StartError};
 pub use error::BrokerError;
 pub use intake::Arrival;
 pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings, TimeoutBounds};

@@ -137,8 +137,11 @@ pub struct BrokerLimits {
     pub frame_bytes_max: u64,
     /// How much of each of these the clients of one network may have; a network is an IPv4 address or an IPv6 /64.
     pub network_percent_max: u32,
-    /// Bytes that one connection may send ahead of what is read from it.
+    /// Bytes that one call may send ahead of what is read from it.
     pub window_bytes: u32,
+    /// The same for all calls of one connection. How many small frames they may send ahead follows from it:
+    /// [`BrokerLimits::unread_frames`].
+    pub connection_window_bytes: u32,
     /// How long a frame may take to arrive.
     pub frame_timeout: Duration,
     /// After how long a silent connection is asked whether it is still there.
@@ -161,12 +164,38 @@ impl Default for BrokerLimits {
             frame_bytes_max: 256 * 1024 * 1024,
             network_percent_max: 50,
             window_bytes: 256 * 1024,
+            connection_window_bytes: 4 * 1024 * 1024,
             frame_timeout: Duration::from_secs(30),
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
             agents_max: 100_000,
             card_bytes_max: 256 * 1024 * 1024,
         }
+    }
+}
+
+/// What HTTP/2's library counts for a frame that is not read yet and is smaller than this, in bytes.
+const SMALL_FRAME_BYTES: u32 = 256;
+/// The least number of such frames that it allows, however small the window is.
+const UNREAD_FRAMES_MIN: u32 = 100;
+
+impl BrokerLimits {
+    /// How many small frames of one connection may be unread. One more ends the connection with ENHANCE_YOUR_CALM: the
+    /// library counts each as 256 bytes, and allows half the connection's window of them.
+    pub fn unread_frames(&self) -> u32 {
+        (self.connection_window_bytes / 2 / SMALL_FRAME_BYTES).max(UNREAD_FRAMES_MIN)
+    }
+
+    /// The most credit that all sessions of one connection have together, so that the connection goes on though every
+    /// delivery is acked while nothing is read. Each call may have a frame unread as well, and an eighth is for heartbeats
+    /// and extensions.
+    pub fn credit_per_connection(&self) -> u32 {
+        let frames = self.unread_frames();
+        let calls = match self.calls_per_connection_max {
+            0 => frames / 2,
+            calls => calls.min(frames / 2),
+        };
+        frames - calls - frames / 8
     }
 }
 
@@ -215,5 +244,24 @@ impl BrokerIdentity {
     /// The public half.
     pub fn public(&self) -> PublicKey {
         self.key.public()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acks_of_all_credit_and_a_frame_of_each_call_may_be_unread() {
+        let limits = BrokerLimits::default();
+        assert_eq!((limits.unread_frames(), limits.credit_per_connection()), (8192, 6144));
+        for (connection_window_bytes, calls_per_connection_max) in
+            [(65_535, 1024), (65_535, 0), (1 << 20, 100), (u32::MAX / 2, 0), (1 << 22, u32::MAX)]
+        {
+            let limits = BrokerLimits { connection_window_bytes, calls_per_connection_max, ..limits };
+            let left = limits.unread_frames() - limits.credit_per_connection();
+            assert!(limits.credit_per_connection() > 0 && left > 0, "{limits:?}");
+            assert!(left >= calls_per_connection_max.min(limits.unread_frames() / 2), "{limits:?}");
+        }
     }
 }

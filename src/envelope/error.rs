@@ -36,6 +36,12 @@ pub enum EnvelopeError {
         /// Its size.
         bytes: usize,
     },
+    /// The gRPC message around the envelope is too large. It is refused at its head, which says its size.
+    #[error("the gRPC message has {bytes} bytes, over the limit of {}", super::FRAME_BYTES_MAX)]
+    FrameTooLarge {
+        /// Its size.
+        bytes: usize,
+    },
     /// The context's digest is not that of its sections.
     #[error("context_digest is not that of these sections, {}", hex::encode(expected))]
     ContextDigestMismatch {
@@ -83,7 +89,7 @@ impl Refusal for EnvelopeError {
             Self::Malformed { .. } => ErrorCode::Malformed,
             Self::Fields { .. } => ErrorCode::FieldInvalid,
             Self::PayloadTypeMismatch { .. } => ErrorCode::PayloadTypeMismatch,
-            Self::PayloadTooLarge { .. } => ErrorCode::PayloadTooLarge,
+            Self::PayloadTooLarge { .. } | Self::FrameTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::ContextDigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
             Self::SignatureVersionUnknown { .. } => ErrorCode::SignatureVersionUnknown,
             Self::SignatureMissing => ErrorCode::SignatureMissing,
@@ -91,6 +97,15 @@ impl Refusal for EnvelopeError {
             Self::KeyUnknown { .. } => ErrorCode::KeyUnknown,
             Self::KeyNotValid { .. } => ErrorCode::KeyNotValid,
         }
+    }
+
+    fn metadata(&self) -> Vec<(&'static str, String)> {
+        let (name, most, bytes) = match self {
+            Self::PayloadTooLarge { bytes } => ("payload_bytes_max", super::PAYLOAD_BYTES_MAX, bytes),
+            Self::FrameTooLarge { bytes } => ("frame_bytes_max", super::FRAME_BYTES_MAX, bytes),
+            _ => return Vec::new(),
+        };
+        vec![(name, most.to_string()), ("bytes", bytes.to_string())]
     }
 
     fn violations(&self) -> &[FieldViolation] {

@@ -50,6 +50,10 @@ use crate::{
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Most bytes of the headers of one call.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
+/// Calls of one connection that were given up before the broker has read that they began: what a broker finds that has
+/// not read for a while. One more ends the connection, since a client that begins and gives up calls without end
+/// only keeps the broker busy.
+const GIVEN_UP_UNREAD_MAX: usize = 256;
 /// Between two lines in the log about what was refused.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -149,7 +153,7 @@ pub async fn run(
         tracing::warn!("connections without TLS are taken: whoever can listen on this machine reads along");
     }
     ready(&ready_state);
-    broker.note(policy_act(&config));
+    broker.note(policy_act(&config)).await;
     let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone()));
@@ -317,7 +321,8 @@ async fn serve(
         .http2_max_header_list_size(HEADER_BYTES_MAX)
         .max_concurrent_streams(Some(limits.calls_per_connection_max).filter(|most| *most > 0))
         .initial_stream_window_size(limits.window_bytes)
-        .initial_connection_window_size(limits.window_bytes)
+        .initial_connection_window_size(limits.connection_window_bytes)
+        .http2_max_pending_accept_reset_streams(Some(GIVEN_UP_UNREAD_MAX))
         .layer(BoundsLayer::new(bounds, grpc::client_streams(), grpc::overuse))
         .layer(RequireTlsLayer::new(config.plaintext_allowed, || status::of(&BrokerError::TlsRequired)))
         .layer(DeadlineLayer::new(status::deadline_exceeded))

@@ -59,13 +59,17 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
             () = asked.notified() => true,
             _ = looks.tick() => false,
         };
+        let mut acts = Vec::new();
         for (source, seen) in sources.iter().zip(&mut seen) {
             let now = source.marks();
             if !is_asked && now == *seen {
                 continue;
             }
             *seen = now;
-            broker.note(source.take_in());
+            acts.push(source.take_in());
+        }
+        for act in acts {
+            broker.note(act).await;
         }
     }
 }

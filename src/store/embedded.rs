@@ -254,6 +254,15 @@ impl Store for EmbeddedStore {
         Ok(found)
     }
 
+    fn get_in_memory(&self, key: &Key) -> Option<Option<Record>> {
+        let pending = self.memory.pending();
+        if let Some(found) = pending.get(key) {
+            return Some(found.clone());
+        }
+        // Both of one moment, as in `get`.
+        if Recent::keeps(key.table) { self.memory.recent().get(key).cloned() } else { None }
+    }
+
     fn scan(
         &self,
         table: Table,

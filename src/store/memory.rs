@@ -17,6 +17,10 @@ impl Store for MemoryStore {
         Ok(self.records.read().expect("no reader panics").get(key).cloned())
     }
 
+    fn get_in_memory(&self, key: &Key) -> Option<Option<Record>> {
+        self.get(key).ok()
+    }
+
     fn scan(
         &self,
         table: Table,

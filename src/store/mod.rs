@@ -11,6 +11,8 @@ mod embedded;
 mod engine;
 mod files;
 mod folder;
+#[cfg(test)]
+pub(crate) mod gated;
 mod key;
 mod log;
 mod memory;
@@ -234,6 +236,12 @@ pub enum CommitError {
 pub trait Store: Send + Sync + 'static {
     /// One record. Never one that is not yet synced.
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError>;
+
+    /// The same where memory alone says it; `None`: the disk has to be asked. Never waits for the disk.
+    fn get_in_memory(&self, key: &Key) -> Option<Option<Record>> {
+        let _ = key;
+        None
+    }
 
     /// The records of a range, at most `limit`, as they were at one moment. Never one that is not yet synced.
     fn scan(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import backlog
 import commands
 import grpc
 from google.protobuf import json_format
@@ -40,6 +41,10 @@ SECTIONS = [
     json_section("history_log", [{"who": "customer", "text": "It is down again."}]),
     v1.ContextSection(name="attachment", bytes=v1.ContextBytes(media_type="image/png", data=bytes(range(256)))),
 ]
+
+LETTERS = 100_000
+BACKLOG_SECONDS = 600.0
+"""How long sending and draining them may take on a loaded machine, with a broker that is not optimised."""
 
 
 @dataclass
@@ -389,6 +394,24 @@ async def the_example(world: World) -> None:
         world.checks.same("alice's last word", last, "ticket-3: handed over, owned by bob at epoch 2")
 
 
+async def a_large_backlog(world: World) -> None:
+    """100,000 letters, acked with the largest credit, drain in one session of stock grpcio."""
+    checks, key = world.checks, generate_key()
+    async with world.agent("letter-sender", key) as sender, world.agent("letter-reader") as reader:
+        tokens = []
+        for one in (sender, reader):
+            await one.register()
+            tokens.append((("authorization", f"Bearer {await one.prove_identity()}"),))
+        with backlog.channel(world.server, world.ca.read_bytes()) as calls:
+            stub = v1.BrokerServiceStub(calls)
+            names = (commands.KEY_ID, "letter-sender", "letter-reader")
+            async with asyncio.timeout(BACKLOG_SECONDS):
+                await asyncio.to_thread(backlog.send, stub, tokens[0], key, *names, LETTERS)
+                granted, numbers = await asyncio.to_thread(backlog.drain, stub, tokens[1], LETTERS)
+    checks.same("the credit that is granted", granted, backlog.CREDIT)
+    checks.same("letters, each once and in their order", numbers == list(range(1, LETTERS + 1)), True)
+
+
 async def main() -> int:
     """Starts the broker and runs all scenarios. Returns the exit code."""
     checks = Checks()
@@ -406,7 +429,15 @@ async def main() -> int:
                 await until("the broker is ready", is_ready, process)
                 world = World(checks, folder, address.read_text("utf-8").strip(), data / "tls" / "ca.pem")
                 print(f"  the broker listens on {world.server}")
-                for scenario in (python_to_rust, there_and_back, refusals, identities, by_hand, the_example):
+                for scenario in (
+                    python_to_rust,
+                    there_and_back,
+                    refusals,
+                    identities,
+                    by_hand,
+                    the_example,
+                    a_large_backlog,
+                ):
                     await checks.scenario(str(scenario.__doc__), lambda run=scenario: run(world))
 
         await checks.scenario("The broker", scenarios)

@@ -16,6 +16,7 @@ mod hostile;
 mod kill_loop;
 mod load;
 mod many_agents;
+mod pauses;
 mod refusals;
 mod restarts;
 mod sessions;

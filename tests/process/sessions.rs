@@ -8,6 +8,9 @@ use baton::{
 };
 use tokio_stream::StreamExt as _;
 
+use tokio_stream::wrappers::ReceiverStream;
+use tonic_types::StatusExt as _;
+
 use crate::broker::{Broker, a_request, card, composer, identity, new_task};
 
 fn info(text: &str) -> v1::Info {
@@ -145,6 +148,36 @@ async fn a_broker_that_stops_tells_its_sessions_and_ends_in_order() {
     }
     drop(a);
     assert_eq!(broker.wait().code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_message_over_four_mib_is_refused_for_good_and_the_welcome_says_the_limits() {
+    use v1::{connect_request::Request, connect_response::Response};
+    let broker = Broker::start();
+    drop(broker.agent("a").await);
+    let client = broker.client_of("a").await;
+    // Our client would not send it.
+    let mut messages = client.messages().max_encoding_message_size(usize::MAX);
+    let envelope = prost::bytes::Bytes::from(vec![0; 5 * 1024 * 1024]);
+    let of_call = messages.send(v1::SendRequest { envelope: envelope.clone() }).await.unwrap_err();
+    let (frames, receiver) = tokio::sync::mpsc::channel(1);
+    let mut answers = messages.connect(ReceiverStream::new(receiver)).await.unwrap().into_inner();
+    match answers.next().await.unwrap().unwrap().response {
+        Some(Response::Welcome(welcome)) => {
+            assert_eq!((welcome.payload_bytes_max, welcome.frame_bytes_max), (1024 * 1024, 4 * 1024 * 1024));
+        }
+        other => panic!("expected the welcome, not {other:?}"),
+    }
+    frames.send(v1::ConnectRequest { request_id: 1, request: Some(Request::Envelope(envelope)) }).await.unwrap();
+    let of_session = answers.next().await.unwrap().unwrap_err();
+    for status in [of_call, of_session] {
+        assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+        let details = status.get_error_details();
+        let info = details.error_info().unwrap();
+        assert_eq!((&*info.reason, &*info.metadata["frame_bytes_max"]), ("PAYLOAD_TOO_LARGE", "4194304"));
+        assert!(details.retry_info().is_none(), "it is final");
+    }
+    drop(broker.agent("b").await); // and it goes on
 }
 
 #[tokio::test]

@@ -30,6 +30,7 @@ use tonic::{
 use super::{refusal::Refusal, relay::Relay};
 use crate::{
     envelope::{
+        FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX,
         keys::{PrivateKey, PublicKey},
         signing,
     },
@@ -264,6 +265,8 @@ impl Scripted {
             ack_wait: prost_types::Duration::try_from(ACK_WAIT).ok(),
             heartbeat_interval: prost_types::Duration::try_from(HEARTBEAT_INTERVAL).ok(),
             presence_lease: prost_types::Duration::try_from(ACK_WAIT).ok(),
+            payload_bytes_max: u32::try_from(PAYLOAD_BYTES_MAX).unwrap_or(u32::MAX),
+            frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).unwrap_or(u32::MAX),
         }
     }
 }

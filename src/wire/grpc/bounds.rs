@@ -6,11 +6,13 @@
 //! - Every call takes a place, from its head to the end of its answer.
 //! - The bytes of a frame that has come in part, and of a request that is being worked on, are counted. A stream's frame
 //!   counts until the stream asks for the next one.
+//! - What the client of a stream sends is not read for as long as the client does not take the answers. What it may send
+//!   ahead meanwhile, the call's window, is counted.
 //! - The bytes of an answer count until the connection has written them out, or has dropped them. The count is tied to
 //!   the bytes themselves, wherever in HTTP/2's queues they are.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     net::{IpAddr, Ipv4Addr},
     pin::Pin,
     sync::Arc,
@@ -28,6 +30,7 @@ use tower::{Layer, Service};
 use super::connection::ConnectInfo;
 use crate::{
     broker::BrokerLimits,
+    envelope::FRAME_BYTES_MAX,
     wire::quota::{Holding, Quota},
 };
 
@@ -42,8 +45,17 @@ pub struct Bounds {
     pub calls: Arc<Quota>,
     /// Bytes of frames, in and out.
     pub frame_bytes: Arc<Quota>,
+    /// Bytes that clients may send ahead of streams that are not read. Apart from those of frames, so that a client that takes
+    /// no answers keeps no others from getting theirs.
+    pub unread_bytes: Arc<Quota>,
     /// How long a frame may take to arrive.
     pub frame_timeout: Duration,
+    /// What the client of one stream may send ahead of what is read from it, in bytes.
+    pub window_bytes: usize,
+    /// What small frames that are not read cost one connection beside their bytes, at most, in bytes.
+    pub small_frames_bytes: usize,
+    /// The most credit of all sessions of one connection together.
+    pub credit_per_connection: u32,
 }
 
 impl Bounds {
@@ -55,16 +67,28 @@ impl Bounds {
             handshakes: quota(limits.handshakes_max.into()),
             calls: quota(limits.calls_max.into()),
             frame_bytes: quota(limits.frame_bytes_max),
+            unread_bytes: quota(limits.frame_bytes_max),
             frame_timeout: limits.frame_timeout,
+            window_bytes: limits.window_bytes as usize,
+            small_frames_bytes: limits.connection_window_bytes as usize / 2,
+            credit_per_connection: limits.credit_per_connection(),
         }
     }
 
     /// One line for all that was refused or ended since the last one, if anything was.
     pub fn log_refusals(&self) {
-        let [connections, handshakes, calls, frame_bytes] =
-            [&self.connections, &self.handshakes, &self.calls, &self.frame_bytes].map(|quota| quota.refusals());
-        if connections + handshakes + calls + frame_bytes > 0 {
-            tracing::warn!(connections, handshakes, calls, frame_bytes, "refused what is over broker_limits");
+        let [connections, handshakes, calls, frame_bytes, unread_bytes] =
+            [&self.connections, &self.handshakes, &self.calls, &self.frame_bytes, &self.unread_bytes]
+                .map(|quota| quota.refusals());
+        if connections + handshakes + calls + frame_bytes + unread_bytes > 0 {
+            tracing::warn!(
+                connections,
+                handshakes,
+                calls,
+                frame_bytes,
+                unread_bytes,
+                "refused what is over broker_limits"
+            );
         }
     }
 }
@@ -76,8 +100,36 @@ pub enum Overuse {
     Calls,
     /// Too many bytes are held.
     FrameBytes,
+    /// Too many streams are not read, since their clients do not take what there is for them.
+    UnreadBytes,
     /// A frame took too long.
     FrameTimeout,
+    /// A frame is larger than any may be: so many bytes.
+    FrameTooLarge(usize),
+}
+
+/// A call whose client sends a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientStream {
+    /// A session of ours: it finds [`Unread`] among the request's extensions, and holds it while it does not read.
+    Session,
+    /// Another service's, of which it is not known when it reads: what it may leave unread counts from its beginning.
+    Foreign,
+}
+
+/// What the client of a stream may send ahead while the stream is not read.
+#[derive(Debug, Clone)]
+pub struct Unread {
+    quota: Arc<Quota>,
+    client: IpAddr,
+    bytes: usize,
+}
+
+impl Unread {
+    /// Counts it for as long as the answer is kept. `None`: it is over the quota, and the stream must end.
+    pub fn hold(&self) -> Option<Holding> {
+        self.quota.take(self.client, self.bytes)
+    }
 }
 
 /// Bytes of one call that are not counted: a small request is bounded by the number of calls.
@@ -87,13 +139,13 @@ const UNCOUNTED_BYTES: usize = 16 * 1024;
 #[derive(Debug, Clone)]
 pub struct BoundsLayer {
     bounds: Bounds,
-    streams: Arc<HashSet<String>>,
+    streams: Arc<HashMap<String, ClientStream>>,
     status: fn(Overuse) -> tonic::Status,
 }
 
 impl BoundsLayer {
-    /// The layer. `streams` are the paths of calls whose client sends a stream; `status` says LIMIT_EXCEEDED.
-    pub fn new(bounds: Bounds, streams: HashSet<String>, status: fn(Overuse) -> tonic::Status) -> Self {
+    /// The layer. `streams` are the paths of calls whose client sends a stream; `status` says why a call is refused or ended.
+    pub fn new(bounds: Bounds, streams: HashMap<String, ClientStream>, status: fn(Overuse) -> tonic::Status) -> Self {
         Self { bounds, streams: Arc::new(streams), status }
     }
 }
@@ -127,7 +179,7 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let BoundsLayer { bounds, streams, status } = &self.layer;
         let status = *status;
         let connection = request.extensions().get::<ConnectInfo>();
@@ -136,15 +188,29 @@ where
             return Box::pin(std::future::ready(Ok(status(Overuse::Calls).into_http())));
         };
         let held = Arc::new(bounds.frame_bytes.nothing(client));
-        let is_stream = streams.contains(request.uri().path());
+        let stream = streams.get(request.uri().path()).copied();
+        let mut unread = Unread { quota: bounds.unread_bytes.clone(), client, bytes: bounds.window_bytes };
+        let mut unread_by_foreign = None;
+        match stream {
+            Some(ClientStream::Session) => drop(request.extensions_mut().insert(unread)),
+            Some(ClientStream::Foreign) => {
+                unread.bytes += bounds.small_frames_bytes;
+                unread_by_foreign = unread.hold();
+                if unread_by_foreign.is_none() {
+                    return Box::pin(std::future::ready(Ok(status(Overuse::UnreadBytes).into_http())));
+                }
+            }
+            None => {}
+        }
         let timeout = bounds.frame_timeout;
         let bytes = bounds.frame_bytes.clone();
         let guarded = |inner| Incoming {
             inner,
             frames: Frames::default(),
             held: held.clone(),
+            _unread: unread_by_foreign,
             passed: 0,
-            is_stream,
+            is_stream: stream.is_some(),
             timeout,
             arriving: None,
             status,
@@ -168,9 +234,15 @@ pub(crate) struct Frames {
     prefix: [u8; 5],
     prefix_bytes: usize,
     rest: usize,
+    largest: usize,
 }
 
 impl Frames {
+    /// The size of the largest frame that has begun, in bytes without its prefix.
+    fn largest(&self) -> usize {
+        self.largest
+    }
+
     pub(crate) fn pass(&mut self, mut data: &[u8]) {
         while !data.is_empty() {
             if self.rest > 0 {
@@ -186,6 +258,7 @@ impl Frames {
             if self.prefix_bytes == self.prefix.len() {
                 let [_, length @ ..] = self.prefix;
                 self.rest = u32::from_be_bytes(length) as usize;
+                self.largest = self.largest.max(self.rest);
                 self.prefix_bytes = 0;
             }
         }
@@ -201,6 +274,7 @@ struct Incoming {
     inner: Body,
     frames: Frames,
     held: Arc<Holding>,
+    _unread: Option<Holding>,
     passed: usize,
     is_stream: bool,
     timeout: Duration,
@@ -240,6 +314,9 @@ impl http_body::Body for Incoming {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
                     this.frames.pass(data);
+                    if this.frames.largest() > FRAME_BYTES_MAX {
+                        return this.end(Overuse::FrameTooLarge(this.frames.largest()));
+                    }
                     this.passed += data.len();
                     if this.passed > UNCOUNTED_BYTES && !this.held.grow(data.len()) {
                         return this.end(Overuse::FrameBytes);
@@ -351,9 +428,11 @@ mod tests {
     #[test]
     fn calls_whose_client_sends_a_stream_are_known_from_the_schema() {
         let streams = crate::wire::grpc::client_streams();
-        assert!(streams.contains("/baton.v1.BrokerService/Connect"));
-        assert!(
-            !streams.contains("/baton.v1.BrokerService/Send") && !streams.contains("/baton.v1.BrokerService/Receive")
-        );
+        assert_eq!(streams.get("/baton.v1.BrokerService/Connect"), Some(&ClientStream::Session));
+        let reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+        assert_eq!(streams.get(reflection), Some(&ClientStream::Foreign));
+        for call in ["Send", "Receive"] {
+            assert_eq!(streams.get(&format!("/baton.v1.BrokerService/{call}")), None);
+        }
     }
 }

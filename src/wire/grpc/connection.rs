@@ -5,6 +5,7 @@ use std::{
     io::{self, IoSlice},
     net::SocketAddr,
     pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -29,6 +30,56 @@ pub struct ConnectInfo {
     pub encrypted: bool,
     /// The agent that the client's certificate names, which a CA that the operator trusts has signed.
     pub agent: Option<AgentId>,
+    /// What the connection's sessions may have of credit.
+    pub credit: Arc<ConnectionCredit>,
+}
+
+/// The credit of all sessions of one connection together, so that the acks of all that was delivered on it fit what the
+/// connection may leave unread.
+#[derive(Debug)]
+pub struct ConnectionCredit {
+    left: Mutex<u32>,
+}
+
+impl ConnectionCredit {
+    /// So much for all sessions.
+    pub fn new(most: u32) -> Arc<Self> {
+        Arc::new(Self { left: Mutex::new(most) })
+    }
+
+    /// The part of a session that has none yet.
+    pub fn session(self: &Arc<Self>) -> SessionCredit {
+        SessionCredit { of: self.clone(), taken: 0 }
+    }
+
+    fn left(&self) -> MutexGuard<'_, u32> {
+        self.left.lock().expect("no holder panics")
+    }
+}
+
+/// What one session has of its connection's credit; given back when it is dropped.
+#[derive(Debug)]
+pub struct SessionCredit {
+    of: Arc<ConnectionCredit>,
+    taken: u32,
+}
+
+impl SessionCredit {
+    /// Sets the credit anew. Returns what is granted: as much of what is wanted as the connection has left, and at least 1,
+    /// so that every session goes on.
+    pub fn set(&mut self, wanted: u32) -> u32 {
+        let mut left = self.of.left();
+        *left += self.taken;
+        self.taken = wanted.min(*left);
+        *left -= self.taken;
+        self.taken.max(wanted.min(1))
+    }
+}
+
+impl Drop for SessionCredit {
+    fn drop(&mut self) {
+        *self.of.left() += self.taken;
+    }
 }
 
 /// The beginning of the URI by which a certificate names an agent, as a subject alternative name.
@@ -83,6 +134,7 @@ impl Connection {
         peer_addr: SocketAddr,
         place: Holding,
         stall_timeout: Duration,
+        credit: Arc<ConnectionCredit>,
     ) -> Self {
         let (encrypted, agent) = match &transport {
             Transport::Encrypted(stream) => {
@@ -93,7 +145,7 @@ impl Connection {
         Self {
             transport,
             beginning: io::Cursor::new(beginning),
-            info: ConnectInfo { peer_addr, encrypted, agent },
+            info: ConnectInfo { peer_addr, encrypted, agent, credit },
             _place: place,
             stalled: None,
             stall_timeout,
@@ -166,5 +218,23 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = self.transport.pinned().poll_shutdown(context);
         self.unless_stalled(outcome, context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_share_the_credit_of_their_connection_and_each_has_some() {
+        let connection = ConnectionCredit::new(100);
+        let (mut first, mut second, mut third) = (connection.session(), connection.session(), connection.session());
+        assert_eq!((first.set(60), second.set(60), third.set(60)), (60, 40, 1));
+        assert_eq!(third.set(0), 0, "none is wanted");
+        assert_eq!((first.set(10), third.set(60)), (10, 50), "what one gives back another has");
+        drop(second);
+        assert_eq!(first.set(60), 50);
+        drop((first, third));
+        assert_eq!(*connection.left(), 100);
     }
 }

@@ -6,13 +6,13 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking, blocking_call, checked, field, numbered, page_size, refuse, refuse_shared};
+use super::{auth, blocking, blocking_call, checked, field, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Answer, Broker, BrokerError,
         access::{Caller, Purpose},
         engine::Command,
-        queries::DeadLetterFilter,
+        queries::{DeadLetterFilter, View},
     },
     envelope::Checks,
     ids::{AgentId, TaskId, parse_number},
@@ -52,9 +52,13 @@ impl DeadLetterService for DeadLetters {
         request: Request<v1::GetDeadLetterRequest>,
     ) -> Result<Response<v1::GetDeadLetterResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
-        let view = self.broker.view(&caller);
-        let dead = view.dead_letter(number(&request.get_ref().dead_letter_id)?).map_err(refuse)?;
-        let envelope_bytes = view.dead_bytes(&dead).map_err(refuse)?;
+        let number = number(&request.get_ref().dead_letter_id)?;
+        let whole = move |view: View<'_>| {
+            let dead = view.dead_letter(number)?;
+            let envelope_bytes = view.dead_bytes(&dead)?;
+            Ok((dead, envelope_bytes))
+        };
+        let (dead, envelope_bytes) = look(&self.broker, &caller, whole).await.map_err(refuse)?;
         let dead_letter = Some(v1::DeadLetter { envelope_bytes, ..to_proto::dead_letter(&dead) });
         Ok(Response::new(v1::GetDeadLetterResponse { dead_letter }))
     }
@@ -77,7 +81,7 @@ impl DeadLetterService for DeadLetters {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let filter = filter(request.into_inner().filter.unwrap_or_default())?;
         let broker = self.broker.clone();
-        let last = broker.view(&caller).last_dead_letter().map_err(refuse)?;
+        let last = look(&broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
         tokio::spawn(async move {
             if let Err(error) = export(&broker, &caller, &filter, last, &answers).await {
@@ -114,7 +118,7 @@ impl DeadLetterService for DeadLetters {
         let filter = filter(wanted)?;
         let to = receiver(&request.to_agent_id)?;
         let pause = pause(request.max_per_second)?;
-        let last = self.broker.view(&caller).last_dead_letter().map_err(refuse)?;
+        let last = look(&self.broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
         let first = find_first(&self.broker, &caller, &filter, last).await.map_err(refuse)?;
         // A caller that may settle nothing is told at once; what it may not settle among others is told where it comes.
         let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
@@ -249,7 +253,8 @@ async fn export(
         let (found, next) = find(broker, caller, filter, from, last).await?;
         for dead in found {
             let Ok(room) = answers.reserve().await else { return Ok(()) };
-            let envelope_bytes = broker.view(caller).dead_bytes(&dead)?;
+            let whole = move |view: View<'_>| view.dead_bytes(&dead).map(|envelope_bytes| (dead, envelope_bytes));
+            let (dead, envelope_bytes) = look(broker, caller, whole).await?;
             let dead_letter = Some(v1::DeadLetter { envelope_bytes, ..to_proto::dead_letter(&dead) });
             room.send(Ok(v1::ExportDeadLettersResponse { dead_letter }));
         }

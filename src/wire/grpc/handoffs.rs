@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, checked, numbered, page_size, refuse, refuse_shared};
+use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -39,7 +39,7 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<v1::GetHandoffResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let id = handoff_id(&request.get_ref().handoff_id)?;
-        let handoff = self.broker.view(&caller).handoff(id).map_err(refuse)?;
+        let handoff = look(&self.broker, &caller, move |view| view.handoff(id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
     }
 
@@ -60,7 +60,7 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<Self::WatchHandoffStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
-        self.broker.view(&caller).handoff(handoff).map_err(refuse)?;
+        look(&self.broker, &caller, move |view| view.handoff(handoff)).await.map_err(refuse)?;
         let (updates, receiver) = mpsc::channel(UPDATES_MAX);
         self.broker.send(Command::Watch { handoff, updates }).await.map_err(refuse_shared)?;
         let mut is_told_all = false;

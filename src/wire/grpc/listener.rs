@@ -38,7 +38,7 @@ use tracing::{debug, error, info, warn};
 
 use super::{
     bounds::Bounds,
-    connection::{Connection, ReadWrite, Transport},
+    connection::{Connection, ConnectionCredit, ReadWrite, Transport},
 };
 use crate::wire::quota::Holding;
 
@@ -171,7 +171,8 @@ impl Stream for Incoming {
                 let places = self.bounds.connections.take(peer.ip(), 1).zip(self.bounds.handshakes.take(peer.ip(), 1));
                 // Over a quota: closed. Both count what they refuse.
                 let Some((place, handshake)) = places else { continue };
-                let client = Client { peer, place, stall_timeout: self.stall_timeout };
+                let credit = ConnectionCredit::new(self.bounds.credit_per_connection);
+                let client = Client { peer, place, stall_timeout: self.stall_timeout, credit };
                 let opening = open(stream, client, TlsAcceptor::from(self.tls.load_full()), self.opening_timeout);
                 self.opening.spawn(async move {
                     let opened = opening.await;
@@ -230,6 +231,7 @@ struct Client {
     peer: SocketAddr,
     place: Holding,
     stall_timeout: Duration,
+    credit: Arc<ConnectionCredit>,
 }
 
 /// From a client that has connected to a connection, or to nothing, once the reason is logged.
@@ -237,7 +239,7 @@ async fn open(stream: TcpStream, client: Client, acceptor: TlsAcceptor, timeout:
     let peer = client.peer;
     match tokio::time::timeout(timeout, recognise(stream, acceptor)).await {
         Ok(Ok((transport, beginning))) => {
-            Some(Connection::new(transport, beginning, peer, client.place, client.stall_timeout))
+            Some(Connection::new(transport, beginning, peer, client.place, client.stall_timeout, client.credit))
         }
         Ok(Err(reason)) => {
             reason.log(peer);

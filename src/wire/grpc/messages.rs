@@ -3,13 +3,17 @@
 use std::pin::Pin;
 
 use tokio::sync::mpsc;
-use tokio_stream::{Stream, StreamExt, wrappers::UnboundedReceiverStream};
+use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{auth, field, refuse, refuse_shared, session};
+use super::{
+    auth, field,
+    outgoing::{Outgoing, Ready},
+    refuse, refuse_shared, session,
+};
 use crate::{
     broker::{
-        Answer, Broker, BrokerError, Event,
+        Answer, Broker, BrokerError,
         access::Caller,
         engine::{Command, Fate, HolderKind},
     },
@@ -18,8 +22,8 @@ use crate::{
     wire::to_proto,
 };
 
-/// The most deliveries that an agent may have at a time.
-const OUTSTANDING_MAX: u32 = 4096;
+/// The most deliveries that one session or call of `Receive` may have at a time.
+pub(super) const OUTSTANDING_MAX: u32 = 4096;
 const OUTSTANDING_DEFAULT: u32 = 16;
 
 pub(super) struct Messages {
@@ -43,7 +47,7 @@ impl BrokerService for Messages {
         request: Request<Streaming<v1::ConnectRequest>>,
     ) -> Result<Response<Self::ConnectStream>, Status> {
         let agent = auth::agent(&self.broker, &request)?;
-        let responses = session::open(self.broker.clone(), agent, request.into_inner()).await?;
+        let responses = session::open(self.broker.clone(), agent, request).await?;
         Ok(Response::new(Box::pin(responses)))
     }
 
@@ -72,22 +76,17 @@ impl BrokerService for Messages {
         };
         self.broker.may_open(&agent).map_err(refuse)?;
         let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
-        let holder = session::HolderGuard::new(&self.broker);
         let (events, receiver) = mpsc::unbounded_channel(); // bounded by the credit
-        let open = Command::Open { holder: holder.id(), agent, kind: HolderKind::Receive { deliveries_max }, events };
-        self.broker.send(open).await.map_err(refuse_shared)?;
+        let kind = HolderKind::Receive { deliveries_max };
+        let holder = self.broker.open(agent, kind, events).await.map_err(refuse_shared)?;
         let credit = Command::Credit { holder: holder.id(), outstanding_max, reply: None };
         self.broker.send(credit).await.map_err(refuse_shared)?;
-        let broker = self.broker.clone();
-        let responses = UnboundedReceiverStream::new(receiver).filter_map(move |event| {
+        let responses = Outgoing::new(self.broker.clone(), receiver).filter_map(move |outgoing| {
             let _open_until_the_stream_ends = &holder;
-            match event {
-                Event::Delivery(delivery) => {
-                    let delivery = session::delivery(&broker, delivery)?;
-                    Some(Ok(v1::ReceiveResponse { delivery: Some(delivery) }))
-                }
-                Event::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),
-                Event::Answer { .. } => None,
+            match outgoing {
+                Ready::Delivery(delivery) => Some(Ok(v1::ReceiveResponse { delivery: Some(*delivery) })),
+                Ready::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),
+                Ready::Answer { .. } => None,
             }
         });
         Ok(Response::new(Box::pin(responses)))

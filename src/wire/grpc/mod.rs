@@ -10,23 +10,24 @@ pub mod deadline;
 mod handoffs;
 pub mod listener;
 mod messages;
+mod outgoing;
 pub mod require_tls;
 mod session;
 mod tasks;
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use prost::Message as _;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::JoinError};
 use tonic::{Status, service::Routes};
 
-use self::bounds::Overuse;
+use self::bounds::{ClientStream, Overuse};
 pub(crate) use self::messages::fate;
 use super::status;
 use crate::{
-    broker::{Broker, BrokerError},
+    broker::{Broker, BrokerError, access::Caller, queries::View},
     codes::{FieldViolation, Refusal},
-    envelope::{Checks, FRAME_BYTES_MAX},
+    envelope::{Checks, EnvelopeError, FRAME_BYTES_MAX},
     ids::AgentId,
     proto::{
         self,
@@ -64,13 +65,14 @@ pub fn routes(broker: &Broker) -> Routes {
 }
 
 /// The paths of calls whose client sends a stream.
-pub fn client_streams() -> HashSet<String> {
+pub fn client_streams() -> HashMap<String, ClientStream> {
     let files = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).expect("it was made by the build");
-    let mut paths = HashSet::from(REFLECTION_STREAMS.map(str::to_owned));
+    let mut paths = HashMap::from(REFLECTION_STREAMS.map(|path| (path.to_owned(), ClientStream::Foreign)));
     for file in files.file {
         for service in &file.service {
             for method in service.method.iter().filter(|method| method.client_streaming()) {
-                paths.insert(format!("/{}.{}/{}", file.package(), service.name(), method.name()));
+                let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
+                paths.insert(path, ClientStream::Session);
             }
         }
     }
@@ -83,11 +85,13 @@ const REFLECTION_STREAMS: [&str; 2] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// The answer to a call that is over a bound of the whole broker.
+/// The answer to a call that is over a bound: LIMIT_EXCEEDED with the time to wait, or PAYLOAD_TOO_LARGE, which is final.
 pub fn overuse(overuse: Overuse) -> Status {
     let what = match overuse {
+        Overuse::FrameTooLarge(bytes) => return refuse(EnvelopeError::FrameTooLarge { bytes }),
         Overuse::Calls => "too many calls are under way",
         Overuse::FrameBytes => "too many bytes are under way",
+        Overuse::UnreadBytes => "too many streams are left whose answers are not taken",
         Overuse::FrameTimeout => "the frame has not arrived in time",
     };
     refuse(BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER })
@@ -136,7 +140,26 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(read).await.map_err(|_| BrokerError::Internal)?
 }
 
-/// The same for a whole call.
+/// Reads of a few records at a time, of all callers: those of much do not hold them up, and each has a thread.
+static LOOKS: Semaphore = Semaphore::const_new(16);
+
+/// Reads a few records on a thread that nobody waits for. Fails if it panics, or the process ends.
+async fn on_thread<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    let _turn = LOOKS.acquire().await.expect("never closed");
+    tokio::task::spawn_blocking(read).await
+}
+
+/// Looks at a few records, as the caller may see them, in the same way.
+async fn look<T: Send + 'static>(
+    broker: &Broker,
+    caller: &Caller,
+    read: impl FnOnce(View<'_>) -> Result<T, BrokerError> + Send + 'static,
+) -> Result<T, BrokerError> {
+    let (broker, caller) = (broker.clone(), caller.clone());
+    on_thread(move || read(broker.view(&caller))).await.map_err(|_| BrokerError::Internal)?
+}
+
+/// Does what reads much for a whole call.
 async fn blocking_call<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {

@@ -3,27 +3,30 @@
 //! Frames in are taken in order. Each that wants an answer holds one of the session's permits until the answer is on its
 //! way out; when all are held, no further frame is read. So a session that does not read its answers stops being read
 //! from. Deliveries wait without their envelopes, as many as the agent's credit; an envelope is read when it is about to go
-//! out. So a session that reads nothing holds a bounded amount of memory.
+//! out ([`super::outgoing`]). So a session that reads nothing holds a bounded amount of memory.
 
 use std::{pin::Pin, sync::Arc, task::Poll};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_stream::{
-    Stream, StreamExt,
-    wrappers::{ReceiverStream, UnboundedReceiverStream},
-};
+use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 
-use super::{messages, refuse, refuse_shared};
+use super::{
+    bounds::{Overuse, Unread},
+    connection::{ConnectInfo, ConnectionCredit, SessionCredit},
+    messages,
+    outgoing::{Outgoing, Ready},
+    refuse, refuse_shared,
+};
 use crate::{
     broker::{
-        Answer, Arrival, Broker, Event, Outcome, OutgoingDelivery, Refused, Reply,
+        Answer, Arrival, Broker, Event, OpenHolder, Outcome, Refused, Reply,
         engine::{Command, HolderKind},
         refused,
     },
     domain::mailbox::HolderId,
-    envelope::{Checks, check_heartbeat},
+    envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, check_heartbeat},
     ids::AgentId,
     proto::v1::{self, connect_request, connect_response},
     wire::{status, to_proto},
@@ -62,25 +65,19 @@ async fn at_hand(frames: &mut Streaming<v1::ConnectRequest>, permits: &Arc<Semap
     frame.await.map(|frame| (frame, permit))
 }
 
-/// A holder that is closed when this is dropped: when the stream has ended for whatever reason.
-pub(super) struct HolderGuard {
-    broker: Broker,
-    id: HolderId,
+/// What the layers below know of a session's connection and call.
+pub(super) struct Bounds {
+    credit: SessionCredit,
+    unread: Option<Unread>,
 }
 
-impl HolderGuard {
-    pub(super) fn new(broker: &Broker) -> Self {
-        Self { broker: broker.clone(), id: broker.new_holder() }
-    }
-
-    pub(super) fn id(&self) -> HolderId {
-        self.id
-    }
-}
-
-impl Drop for HolderGuard {
-    fn drop(&mut self) {
-        self.broker.send_soon(Command::Close { holder: self.id });
+impl Bounds {
+    /// Of the call that opens the session.
+    pub(super) fn of<T>(request: &Request<T>) -> Self {
+        let connection = request.extensions().get::<ConnectInfo>().map(|connection| connection.credit.clone());
+        // Without a connection, as in a test of the service alone, no other session shares it.
+        let connection = connection.unwrap_or_else(|| ConnectionCredit::new(messages::OUTSTANDING_MAX));
+        Self { credit: connection.session(), unread: request.extensions().get::<Unread>().cloned() }
     }
 }
 
@@ -88,25 +85,30 @@ impl Drop for HolderGuard {
 pub(super) async fn open(
     broker: Broker,
     agent: AgentId,
-    frames: Streaming<v1::ConnectRequest>,
+    request: Request<Streaming<v1::ConnectRequest>>,
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
     broker.may_open(&agent).map_err(refuse)?;
-    let holder = HolderGuard::new(&broker);
     let (events, receiver) = mpsc::unbounded_channel(); // bounded by permits and credit
-    let kind = HolderKind::Session;
-    let open = Command::Open { holder: holder.id, agent: agent.clone(), kind, events: events.clone() };
-    broker.send(open).await.map_err(refuse_shared)?;
-    let welcome = welcome(&broker, &agent, holder.id);
-    let span = tracing::info_span!("session", %agent, session = holder.id.0);
+    let holder = broker.open(agent.clone(), HolderKind::Session, events.clone()).await.map_err(refuse_shared)?;
+    let welcome = welcome(&broker, &agent, holder.id());
+    let span = tracing::info_span!("session", %agent, session = holder.id().0);
     let (last_words, failure) = mpsc::channel(1);
     let sent_away = CancellationToken::new();
-    let session = Session { broker: broker.clone(), agent, holder, events, last_words, sent_away: sent_away.clone() };
-    tokio::spawn(tracing::Instrument::instrument(session.run(frames), span));
-    let responses = UnboundedReceiverStream::new(receiver).filter_map(move |event| {
-        if matches!(event, Event::GoAway) {
+    let session = Session {
+        broker: broker.clone(),
+        agent,
+        holder,
+        bounds: Bounds::of(&request),
+        events,
+        last_words,
+        sent_away: sent_away.clone(),
+    };
+    tokio::spawn(tracing::Instrument::instrument(session.run(request.into_inner()), span));
+    let responses = Outgoing::new(broker.clone(), receiver).map(move |outgoing| {
+        if matches!(outgoing, Ready::GoAway) {
             sent_away.cancel();
         }
-        response(&broker, event).map(Ok)
+        Ok(response(&broker, outgoing))
     });
     let failure = ReceiverStream::new(failure).map(Err);
     Ok(tokio_stream::once(Ok(welcome)).chain(responses).chain(failure))
@@ -115,7 +117,8 @@ pub(super) async fn open(
 struct Session {
     broker: Broker,
     agent: AgentId,
-    holder: HolderGuard,
+    holder: OpenHolder,
+    bounds: Bounds,
     events: mpsc::UnboundedSender<Event>,
     /// The status that the stream ends with, if it is not to end in order.
     last_words: mpsc::Sender<Status>,
@@ -124,11 +127,11 @@ struct Session {
 }
 
 impl Session {
-    async fn run(self, mut frames: Streaming<v1::ConnectRequest>) {
+    async fn run(mut self, mut frames: Streaming<v1::ConnectRequest>) {
         tracing::debug!("session opened");
         let permits = Arc::new(Semaphore::new(UNDER_WAY_MAX));
         loop {
-            let permit = permits.clone().acquire_owned().await.expect("never closed");
+            let Some(permit) = self.permit(&permits).await else { break };
             let frame = tokio::select! {
                 frame = frames.next() => frame,
                 () = self.events.closed() => break,
@@ -154,8 +157,22 @@ impl Session {
         // Dropping the guard closes the holder, and with it the last sender of the responses.
     }
 
+    /// A permit for the next frame; waits while the agent does not take its answers. `None`: too much is left unread of all
+    /// clients together, and the session ends.
+    async fn permit(&self, permits: &Arc<Semaphore>) -> Option<Permit> {
+        if let Ok(permit) = permits.clone().try_acquire_owned() {
+            return Some(permit);
+        }
+        let unread = self.bounds.unread.as_ref().map(Unread::hold);
+        if let Some(None) = unread {
+            drop(self.last_words.try_send(super::overuse(Overuse::UnreadBytes)));
+            return None;
+        }
+        Some(permits.clone().acquire_owned().await.expect("never closed"))
+    }
+
     /// Takes a frame into the burst. `false`: it is the end of the stream.
-    fn take(&self, frame: Frame, permit: Permit, burst: &mut Burst) -> bool {
+    fn take(&mut self, frame: Frame, permit: Permit, burst: &mut Burst) -> bool {
         let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
@@ -178,11 +195,11 @@ impl Session {
     }
 
     fn arrival(
-        &self,
+        &mut self,
         request: Option<connect_request::Request>,
     ) -> Result<Box<dyn FnOnce(Reply) -> Arrival + Send>, Refused> {
         use connect_request::Request as R;
-        let (agent, holder) = (self.agent.clone(), self.holder.id);
+        let (agent, holder) = (self.agent.clone(), self.holder.id());
         match request {
             Some(R::Envelope(raw)) => {
                 let envelope = self.broker.parse(raw, Some(&self.agent))?;
@@ -194,7 +211,8 @@ impl Session {
             }
             Some(R::Credit(credit)) => {
                 let path = "credit.max_outstanding";
-                let outstanding_max = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
+                let wanted = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
+                let outstanding_max = self.bounds.credit.set(wanted);
                 Ok(Box::new(move |reply| Command::Credit { holder, outstanding_max, reply: Some(reply) }.into()))
             }
             Some(R::Heartbeat(heartbeat)) => {
@@ -222,25 +240,23 @@ fn welcome(broker: &Broker, agent: &AgentId, holder: HolderId) -> v1::ConnectRes
         ack_wait: Some(to_proto::span(broker.settings().ack_wait)),
         heartbeat_interval: Some(to_proto::span(broker.settings().heartbeat_interval)),
         presence_lease: Some(to_proto::span(broker.settings().presence_lease)),
+        payload_bytes_max: u32::try_from(PAYLOAD_BYTES_MAX).unwrap_or(u32::MAX),
+        frame_bytes_max: u32::try_from(FRAME_BYTES_MAX).unwrap_or(u32::MAX),
     };
     v1::ConnectResponse { request_id: 0, response: Some(connect_response::Response::Welcome(welcome)) }
 }
 
-/// `None` for a delivery whose envelope cannot be read.
-fn response(broker: &Broker, event: Event) -> Option<v1::ConnectResponse> {
+fn response(broker: &Broker, outgoing: Ready) -> v1::ConnectResponse {
     use connect_response::Response as R;
-    let (request_id, response) = match event {
-        Event::Answer { request_id, outcome, permit } => {
-            drop(permit);
-            (request_id, answer(broker, outcome))
-        }
-        Event::Delivery(outgoing) => (0, R::Delivery(delivery(broker, outgoing)?)),
-        Event::GoAway => {
+    let (request_id, response) = match outgoing {
+        Ready::Answer { request_id, outcome } => (request_id, answer(broker, outcome)),
+        Ready::Delivery(delivery) => (0, R::Delivery(*delivery)),
+        Ready::GoAway => {
             let reconnect_after = Some(to_proto::span(status::RECONNECT_AFTER));
             (0, R::GoAway(v1::GoAway { reconnect_after, reason_text: "the broker is stopping".to_owned() }))
         }
     };
-    Some(v1::ConnectResponse { request_id, response: Some(response) })
+    v1::ConnectResponse { request_id, response: Some(response) }
 }
 
 fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
@@ -254,15 +270,4 @@ fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
         Ok(Answer::Registered | Answer::DeadLetter(_)) => unreachable!("nobody asks for that on a session"),
         Err(error) => R::Error(status::message_of(&*error)),
     }
-}
-
-pub(super) fn delivery(broker: &Broker, outgoing: OutgoingDelivery) -> Option<v1::Delivery> {
-    Some(v1::Delivery {
-        envelope: broker.envelope(&outgoing)?,
-        delivery_id: outgoing.delivery_id,
-        attempt: outgoing.attempt,
-        sequence: outgoing.sequence,
-        ack_deadline: Some(to_proto::time(outgoing.ack_deadline)),
-        handoff_id: outgoing.handoff.map(|id| id.to_string()).unwrap_or_default(),
-    })
 }

@@ -6,7 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
-use super::{auth, blocking_call, checked, numbered, page_size, refuse, refuse_shared};
+use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
@@ -36,7 +36,7 @@ impl TaskService for Tasks {
     async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let id = task_id(&request.get_ref().task_id)?;
-        let task = self.broker.view(&caller).task(&id).map_err(refuse)?;
+        let task = look(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
         Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::task(&task)) }))
     }
 
@@ -67,7 +67,8 @@ impl TaskService for Tasks {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let request = request.get_ref();
         let task = task_id(&request.task_id)?;
-        self.broker.view(&caller).task(&task).map_err(refuse)?;
+        let id = task.clone();
+        look(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
         let (lengths, length) = watch::channel(0);
         self.broker.send(Command::WatchTask { task: task.clone(), lengths }).await.map_err(refuse_shared)?;
         let (updates, receiver) = mpsc::channel(UPDATES_MAX);
@@ -114,7 +115,7 @@ impl Watcher {
     /// All that there is after this entry.
     async fn send_entries(&self, after: &mut u64) -> Result<Next, Status> {
         loop {
-            let page = self.page(*after)?;
+            let page = self.page(*after).await?;
             if let Some(gap) = page.gap {
                 *after = if page.entries.is_empty() { page.length } else { gap.1 };
                 self.send(v1::watch_task_response::Update::Gap(to_proto::gap(gap))).await?;
@@ -129,8 +130,10 @@ impl Watcher {
         }
     }
 
-    fn page(&self, after: u64) -> Result<CustodyPage, Status> {
-        self.broker.view(&self.caller).custody(&self.task, after, UPDATES_MAX, false).map_err(refuse)
+    async fn page(&self, after: u64) -> Result<CustodyPage, Status> {
+        let task = self.task.clone();
+        let page = look(&self.broker, &self.caller, move |view| view.custody(&task, after, UPDATES_MAX, false));
+        page.await.map_err(refuse)
     }
 
     async fn send(&self, update: v1::watch_task_response::Update) -> Result<(), Status> {

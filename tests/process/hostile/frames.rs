@@ -1,12 +1,15 @@
 //! Messages that do not come to an end, or are not what they say.
 
+use baton::proto::v1::{self, connect_request::Request as Frame};
 use bytes::Bytes;
 use h2::{RecvStream, SendStream, client::SendRequest};
 use http::{HeaderMap, Request, Response};
+use prost::Message as _;
+use tokio::io::AsyncWriteExt as _;
 use tonic_types::StatusExt as _;
 
 use super::{Honest, MIB, assert_bounded, raw, resident_kib, start};
-use crate::broker::Broker;
+use crate::broker::{Broker, eventually};
 
 const SEND: &str = "/baton.v1.BrokerService/Send";
 const CONNECT: &str = "/baton.v1.BrokerService/Connect";
@@ -52,6 +55,19 @@ impl Call {
                 return;
             }
         }
+    }
+
+    /// What a session ends with that has nothing more to send, and whose answers are not taken until there are many.
+    async fn status_once_full(mut self) -> tonic::Status {
+        self.body.send_data(Bytes::new(), true).unwrap();
+        let (_, mut body) = self.answer.await.expect("the call is answered").into_parts();
+        let is_full = async || body.flow_control().used_capacity() >= 32 * 1024;
+        eventually("the answers fill half of the window", is_full).await;
+        while let Some(data) = body.data().await {
+            body.flow_control().release_capacity(data.unwrap().len()).unwrap();
+        }
+        let trailers = body.trailers().await.unwrap().expect("a session ends with a status");
+        tonic::Status::from_header_map(&trailers).expect("it is a status")
     }
 
     /// What the call is answered with.
@@ -171,10 +187,70 @@ async fn a_frame_that_claims_four_gib_is_refused_at_its_head() {
         let mut client = Client::connect(&broker).await;
         let mut call = client.call(SEND, &[]).await;
         call.send(beginning_of(u32::MAX)).await;
-        assert_eq!(call.status().await.code(), tonic::Code::OutOfRange);
+        let status = call.status().await;
+        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        let details = status.get_error_details();
+        let info = details.error_info().unwrap();
+        assert_eq!((&*info.reason, &*info.domain), ("PAYLOAD_TOO_LARGE", "baton"));
+        assert_eq!((&*info.metadata["frame_bytes_max"], &*info.metadata["bytes"]), ("4194304", "4294967295"));
+        assert!(details.retry_info().is_none(), "it is final");
     }
     honest.work().await;
     assert_bounded(&broker, before, 32 * MIB);
+}
+
+#[tokio::test]
+async fn sessions_whose_answers_are_not_taken_count_with_what_they_leave_unread() {
+    // 8 MiB for one network: 32 windows.
+    let broker = start("[broker_limits]\nframe_bytes_max = 16777216\n");
+    let honest = Honest::come(&broker).await;
+    let token = broker.client().await.prove(&crate::broker::identity("honest-a")).await.unwrap();
+    let bearer = format!("Bearer {token}");
+    // Each is answered with some hundred bytes, of which the client takes 64 KiB.
+    let wrong = v1::ConnectRequest { request_id: 7, request: Some(Frame::Acknowledgement(Default::default())) };
+    let many: Bytes = raw::grpc(&wrong.encode_to_vec()).repeat(1000).into();
+    let session = async || {
+        let mut call = Client::connect(&broker).await.call(CONNECT, &[("authorization", &bearer)]).await;
+        call.send(many.clone()).await;
+        call
+    };
+    let mut stalled = Vec::new();
+    for _ in 0..36 {
+        stalled.push(session().await);
+    }
+    let over = async {
+        loop {
+            let status = session().await.status_once_full().await;
+            if status.code() != tonic::Code::Ok {
+                return status;
+            }
+        }
+    };
+    assert_over_limit(&tokio::time::timeout(raw::PATIENCE, over).await.expect("one is over the quota"));
+    honest.work().await;
+}
+
+#[tokio::test]
+async fn small_frames_that_are_not_read_are_bounded_for_each_connection() {
+    let broker = start("");
+    let honest = Honest::come(&broker).await;
+    let token = broker.client().await.prove(&crate::broker::identity("honest-a")).await.unwrap();
+    let before = resident_kib(&broker);
+    let wrong = v1::ConnectRequest { request_id: 7, request: Some(Frame::Acknowledgement(Default::default())) };
+    let frame = raw::frame(0, 0, 1, &raw::grpc(&wrong.encode_to_vec()));
+    let head = raw::frame(raw::HEADERS, raw::END_HEADERS, 1, &raw::head(CONNECT, Some(&token)));
+    let mut open = Vec::new();
+    for _ in 0..16 {
+        // Its stream takes nothing: the session stops reading after 256 of them.
+        let mut stream = raw::http2_with_window(&broker, 0).await;
+        stream.write_all(&[head.clone(), frame.repeat(8000)].concat()).await.unwrap();
+        stream.flush().await.unwrap();
+        open.push(stream);
+    }
+    honest.work().await;
+    assert_bounded(&broker, before, 16 * 6 * MIB);
+    drop(open);
+    honest.work().await;
 }
 
 #[tokio::test]

@@ -59,11 +59,16 @@ pub async fn tls(broker: &Broker) -> std::io::Result<TlsStream<TcpStream>> {
     connector.connect(ServerName::try_from("localhost").unwrap(), tcp(broker).await?).await
 }
 
-/// A connection that has said what HTTP/2 begins with.
+/// A connection that has said what HTTP/2 begins with, and lets everything be sent.
 pub async fn http2(broker: &Broker) -> TlsStream<TcpStream> {
+    http2_with_window(broker, WINDOW).await
+}
+
+/// The same; each stream takes so many bytes of answers.
+pub async fn http2_with_window(broker: &Broker, window: u32) -> TlsStream<TcpStream> {
     let mut stream = tls(broker).await.unwrap();
     let mut settings = 4_u16.to_be_bytes().to_vec(); // the initial window of each stream
-    settings.extend(WINDOW.to_be_bytes());
+    settings.extend(window.to_be_bytes());
     let mut bytes = PREFACE.to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &settings));
     bytes.extend(frame(WINDOW_UPDATE, 0, 0, &(WINDOW - 65_535).to_be_bytes()));

@@ -1,0 +1,59 @@
+//! A store in memory of which some reads wait, as those of a slow disk. For tests.
+
+use std::sync::{Condvar, Mutex};
+
+use super::{
+    Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
+};
+
+/// Reads of some records wait until it is opened.
+pub(crate) struct GatedStore {
+    store: MemoryStore,
+    waits: fn(&Key) -> bool,
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl GatedStore {
+    /// Closed for the records that `waits` names.
+    pub(crate) fn new(waits: fn(&Key) -> bool) -> Self {
+        Self { store: MemoryStore::default(), waits, is_open: Mutex::new(false), opened: Condvar::new() }
+    }
+
+    /// Lets all reads go on.
+    pub(crate) fn open(&self) {
+        *self.is_open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+impl Store for GatedStore {
+    fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
+        if (self.waits)(key) {
+            drop(self.opened.wait_while(self.is_open.lock().unwrap(), |is_open| !*is_open).unwrap());
+        }
+        self.store.get(key)
+    }
+
+    fn get_in_memory(&self, key: &Key) -> Option<Option<Record>> {
+        if (self.waits)(key) { None } else { self.store.get_in_memory(key) }
+    }
+
+    fn scan(
+        &self,
+        table: Table,
+        range: KeyRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
+        self.store.scan(table, range, order, limit)
+    }
+
+    fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError> {
+        self.store.commit(group)
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        self.store.size_bytes()
+    }
+}

@@ -1,0 +1,223 @@
+//! What goes out to a holder of mail, each delivery with its envelope.
+//!
+//! Owns reading envelopes when they are about to go out. One that is in memory is taken from there. One that only the disk
+//! has is read on a thread that may wait for it, together with those behind it, so that a slow disk holds up this holder
+//! and no other, and a long backlog costs one change of threads for many letters. Must not know in which frames it goes out.
+
+use std::{
+    collections::VecDeque,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use tokio::{sync::mpsc, task::JoinError};
+use tokio_stream::Stream;
+
+use super::on_thread;
+use crate::{
+    broker::{Broker, Event, Outcome, OutgoingDelivery},
+    proto::v1,
+    wire::to_proto,
+};
+
+/// Most events, and bytes of envelopes before the last one, that are read ahead at a time.
+const AHEAD_MAX: usize = 64;
+const AHEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// What is ready to be sent.
+pub(super) enum Ready {
+    /// The answer to a request.
+    Answer { request_id: u64, outcome: Outcome },
+    /// A message for the agent.
+    Delivery(Box<v1::Delivery>),
+    /// The session is about to end.
+    GoAway,
+}
+
+/// The stream of it, in the order of the events. Ends when nobody sends events any more.
+pub(super) struct Outgoing {
+    broker: Broker,
+    events: mpsc::UnboundedReceiver<Event>,
+    /// Taken from the events, and before all that is still there.
+    ahead: VecDeque<Next>,
+    reading: Option<Reading>,
+}
+
+type Reading = Pin<Box<dyn Future<Output = Result<VecDeque<Next>, JoinError>> + Send>>;
+
+enum Next {
+    Read(Box<v1::Delivery>),
+    NotRead(Event),
+}
+
+impl Outgoing {
+    pub(super) fn new(broker: Broker, events: mpsc::UnboundedReceiver<Event>) -> Self {
+        Self { broker, events, ahead: VecDeque::new(), reading: None }
+    }
+
+    /// Reads this one's envelope, and those behind it that have come already.
+    fn read(&mut self, first: OutgoingDelivery) {
+        let mut events = std::mem::take(&mut self.ahead);
+        events.push_front(Next::NotRead(Event::Delivery(first)));
+        while events.len() < AHEAD_MAX {
+            let Ok(event) = self.events.try_recv() else { break };
+            events.push_back(Next::NotRead(event));
+        }
+        let broker = self.broker.clone();
+        self.reading = Some(Box::pin(on_thread(move || read(&broker, events))));
+    }
+}
+
+/// The deliveries among them with their envelopes, until those are enough.
+fn read(broker: &Broker, events: VecDeque<Next>) -> VecDeque<Next> {
+    let mut bytes = 0;
+    let with_envelope = |next| match next {
+        Next::NotRead(Event::Delivery(outgoing)) if bytes < AHEAD_BYTES_MAX => {
+            let envelope = broker.envelope(&outgoing)?;
+            bytes += envelope.len();
+            Some(Next::Read(delivery(outgoing, envelope)))
+        }
+        other => Some(other),
+    };
+    events.into_iter().filter_map(with_envelope).collect()
+}
+
+impl Stream for Outgoing {
+    type Item = Ready;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Ready>> {
+        let this = &mut *self;
+        loop {
+            if let Some(reading) = &mut this.reading {
+                let read = ready!(reading.as_mut().poll(context));
+                this.reading = None;
+                match read {
+                    Ok(read) => this.ahead = read,
+                    // The process ends, or it has panicked: what was not sent comes again on another session.
+                    Err(problem) => {
+                        tracing::error!(%problem, "failed to read envelopes");
+                        return Poll::Ready(None);
+                    }
+                }
+            }
+            let event = match this.ahead.pop_front() {
+                Some(Next::Read(delivery)) => return Poll::Ready(Some(Ready::Delivery(delivery))),
+                Some(Next::NotRead(event)) => event,
+                None => match ready!(this.events.poll_recv(context)) {
+                    Some(event) => event,
+                    None => return Poll::Ready(None),
+                },
+            };
+            match event {
+                Event::Answer { request_id, outcome, permit } => {
+                    drop(permit);
+                    return Poll::Ready(Some(Ready::Answer { request_id, outcome }));
+                }
+                Event::GoAway => return Poll::Ready(Some(Ready::GoAway)),
+                Event::Delivery(outgoing) => match this.broker.envelope_in_memory(&outgoing) {
+                    Some(Some(envelope)) => return Poll::Ready(Some(Ready::Delivery(delivery(outgoing, envelope)))),
+                    Some(None) => {} // it is not made
+                    None => this.read(outgoing),
+                },
+            }
+        }
+    }
+}
+
+fn delivery(outgoing: OutgoingDelivery, envelope: Bytes) -> Box<v1::Delivery> {
+    Box::new(v1::Delivery {
+        envelope,
+        delivery_id: outgoing.delivery_id,
+        attempt: outgoing.attempt,
+        sequence: outgoing.sequence,
+        ack_deadline: Some(to_proto::time(outgoing.ack_deadline)),
+        handoff_id: outgoing.handoff.map(|id| id.to_string()).unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+    use crate::{
+        broker::{BrokerIdentity, Settings, identity::Identities},
+        envelope::keys::PrivateKey,
+        ids::{KeyId, SystemIds},
+        records::MessageRecord,
+        store::{Change, Key, Record, Store, Write, gated::GatedStore},
+        time::{SystemClock, Timestamp},
+    };
+
+    /// The sequence of an envelope that only a slow disk has.
+    const SLOW: u64 = 1;
+
+    fn is_slow(key: &Key) -> bool {
+        *key == MessageRecord::envelope_key(SLOW)
+    }
+
+    fn broker(store: Arc<GatedStore>) -> Broker {
+        let identity = BrokerIdentity { key_id: KeyId::parse("k1").unwrap(), key: PrivateKey::from_seed(&[1; 32]) };
+        let identities = Identities::new("token", None);
+        let (ids, clock) = (Arc::new(SystemIds), Arc::new(SystemClock));
+        Broker::start(store, identity, Settings::default(), identities, ids, clock).unwrap()
+    }
+
+    fn stored(store: &dyn Store, sequence: u64) {
+        let value = Bytes::copy_from_slice(&sequence.to_be_bytes());
+        let record = Some(Record { revision: 1, value });
+        let write = Write { key: MessageRecord::envelope_key(sequence), record, is_new: true };
+        store.commit(vec![Change { expectations: Vec::new(), writes: vec![write] }]).unwrap();
+    }
+
+    fn event(sequence: u64) -> Event {
+        Event::Delivery(OutgoingDelivery {
+            delivery_id: format!("{sequence}-1"),
+            attempt: 1,
+            sequence,
+            bytes_at: sequence,
+            ack_deadline: Timestamp::default(),
+            handoff: None,
+        })
+    }
+
+    /// A holder's stream of these deliveries.
+    fn outgoing(broker: &Broker, sequences: &[u64]) -> Outgoing {
+        let (events, receiver) = mpsc::unbounded_channel();
+        sequences.iter().for_each(|sequence| events.send(event(*sequence)).unwrap());
+        Outgoing::new(broker.clone(), receiver)
+    }
+
+    async fn sequences(outgoing: &mut Outgoing) -> Vec<u64> {
+        let mut sequences = Vec::new();
+        while let Some(ready) = outgoing.next().await {
+            let Ready::Delivery(delivery) = ready else { panic!("expected a delivery") };
+            assert_eq!(*delivery.envelope, delivery.sequence.to_be_bytes());
+            sequences.push(delivery.sequence);
+        }
+        sequences
+    }
+
+    // All of it on one thread: a read that waited there would hold up the other holder for ever.
+    #[tokio::test]
+    async fn an_envelope_that_the_disk_is_slow_to_give_holds_up_no_other_holder() {
+        let store = Arc::new(GatedStore::new(is_slow));
+        (1..=200).for_each(|sequence| stored(&*store, sequence));
+        let broker = broker(store.clone());
+        let all: Vec<u64> = (2..=80).chain([SLOW]).chain(81..=200).collect();
+        let mut slow = outgoing(&broker, &all);
+        for sequence in 2..=80 {
+            assert!(matches!(slow.next().await, Some(Ready::Delivery(delivery)) if delivery.sequence == sequence));
+        }
+        assert!(tokio::time::timeout(Duration::ZERO, slow.next()).await.is_err(), "it waits for the disk");
+        let mut other = outgoing(&broker, &[7, 300, 8]);
+        assert_eq!(sequences(&mut other).await, [7, 8], "what is not there any more is left out");
+        store.open();
+        let rest: Vec<u64> = [SLOW].into_iter().chain(81..=200).collect();
+        assert_eq!(sequences(&mut slow).await, rest, "in its order");
+        broker.stop().await.unwrap();
+    }
+}

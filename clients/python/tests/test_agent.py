@@ -14,9 +14,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import status_pb2
 
+import baton.handoffs
 from baton import (
     Agent,
     BatonError,
+    HandoffFailedError,
     VerificationError,
     generate_key,
     json_section,
@@ -46,6 +48,7 @@ class LyingBroker(
         self.refuses_for_good = False
         self.ends_with = None
         self.handoff = v1.Handoff()
+        self.looks = 0
 
     async def CreateChallenge(self, _request, _context):
         return v1.CreateChallengeResponse(challenge=bytes(32))
@@ -61,7 +64,10 @@ class LyingBroker(
         key = v1.AgentKey(key_id="k1", public_key=public_bytes(self.agent_keys[request.agent_id]))
         return v1.GetAgentResponse(agent=v1.Agent(card=v1.AgentCard(keys=[key])))
 
-    async def GetHandoff(self, _request, _context):
+    async def GetHandoff(self, _request, context):
+        self.looks += 1
+        if self.handoff is None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "it is not there, or not alice's")
         return v1.GetHandoffResponse(handoff=self.handoff)
 
     async def Connect(self, requests, context):
@@ -468,6 +474,48 @@ async def test_a_step_of_a_handoff_that_no_call_waits_for_is_no_poison(broker, s
             assert (told[0].nack.cause, told[0].nack.retry_after.seconds) == (v1.NACK_CAUSE_SHUTDOWN, 2)
         else:
             assert told[0].HasField("ack"), "it is over"
+
+
+async def test_a_step_of_a_handoff_that_is_not_there_any_more_is_acked(broker, server):
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+        agent.on(v1.Info)(lambda delivery: delivery.ack())
+        await agent.connect()
+        broker.handoff = None
+        await broker.deliver(of_bob(broker, v1.HandoffAccept(), task_id="task", epoch=1, correlation_id="handoff"))
+        async with asyncio.timeout(10):
+            while not (told := broker.acknowledgements()):
+                await asyncio.sleep(0.001)
+        assert told[0].HasField("ack")
+
+
+@pytest.mark.parametrize(
+    ("handoff", "reason"),
+    [
+        (v1.Handoff(state=v1.HANDOFF_STATE_FAILED, error_code=v1.ERROR_CODE_CONTEXT_TIMEOUT), "CONTEXT_TIMEOUT"),
+        (v1.Handoff(state=v1.HANDOFF_STATE_REQUESTED, candidate_id="carol"), "OFFER_WITHDRAWN"),
+    ],
+)
+async def test_an_offer_that_ends_without_a_word_ends_the_wait(broker, server, monkeypatch, handoff, reason):
+    monkeypatch.setattr(baton.handoffs, "LOOK_SECONDS", 0.1)
+    told = asyncio.Queue()
+    async with Agent(server.address, "alice", generate_key(), ca_file=server.ca_file) as agent:
+
+        @agent.on_handoff
+        async def take(offer):
+            try:
+                await offer.accept()
+            except HandoffFailedError as error:
+                told.put_nowait(error.reason)
+
+        await agent.connect()
+        broker.handoff = v1.Handoff(state=v1.HANDOFF_STATE_ACCEPTED, candidate_id="alice")
+        await broker.deliver(of_bob(broker, v1.HandoffRequest(task_type="x"), task_id="task", epoch=1))
+        async with asyncio.timeout(10):
+            while broker.looks < 2:
+                await asyncio.sleep(0.001)
+        assert told.empty(), "a look changes nothing by itself"
+        broker.handoff = handoff
+        assert await asyncio.wait_for(told.get(), 10) == reason
 
 
 async def test_a_context_that_cannot_be_sent_cancels_the_handoff(broker, server):

@@ -380,7 +380,8 @@ class Agent(Messages):
         """Goes on with a handoff that an earlier process of this agent asked for, at whatever step it is, to its end.
 
         Returns or raises as `hand_over`, also when the handoff ended meanwhile. `owned_tasks` names the handoffs that
-        are open. Raises BatonError, HANDOFF_UNKNOWN, or NOT_OWNER if another agent asked for it.
+        are open. Raises BatonError, NOT_OWNER if another agent asked for it, PERMISSION_DENIED if this one takes no
+        part in such a handoff.
         """
         sections = list(context)
         handoffs.check_context(sections)

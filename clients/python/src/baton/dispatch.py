@@ -274,7 +274,7 @@ class Dispatcher:
         try:
             return is_open(await self._agent.get_handoff(handoff_id))
         except BatonError as error:
-            return error.reason != "HANDOFF_UNKNOWN"  # its task ended and was removed
+            return error.is_passing  # any other: its task ended and was removed
 
 
 def _verdict(error: Exception, what: str) -> v1.Nack | None:

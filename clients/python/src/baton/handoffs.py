@@ -110,7 +110,10 @@ class Offer:
 
     async def _next_context(self) -> Delivery:
         while True:
-            delivery = await self._mail.next()
+            delivery = await self._mail.next_within(LOOK_SECONDS)
+            if delivery is None:
+                await self._look()
+                continue
             match delivery.payload:
                 case v1.TaskContextTransfer():
                     return delivery
@@ -122,6 +125,20 @@ class Offer:
                     raise HandoffFailedError(self.handoff_id, code_of(told.error_code), told.error_message)
                 case _:
                     await delivery.ack_for_sure()
+
+    async def _look(self) -> None:
+        """Raises HandoffFailedError if the handoff has ended, or is another candidate's, without a word to this one."""
+        try:
+            handoff = await self._agent.get_handoff(self.handoff_id)
+        except BatonError as error:
+            if not error.is_passing:
+                raise
+            return
+        if not is_open(handoff):
+            raise HandoffFailedError(self.handoff_id, code_of(handoff.error_code), handoff.error_message)
+        if handoff.candidate_id != self._agent.agent_id:
+            text = f"the candidate is {handoff.candidate_id} now"
+            raise HandoffFailedError(self.handoff_id, "OFFER_WITHDRAWN", text)
 
 
 class Takeover:

@@ -402,7 +402,8 @@ public final class Agent implements AutoCloseable {
     /**
      * Goes on with a handoff that an earlier process of this agent asked for, at whatever step it is, to its end. Returns or
      * throws as {@link #handOver}, also when the handoff ended meanwhile. {@link #ownedTasks} names the handoffs that are
-     * open. Throws {@link BatonException}, HANDOFF_UNKNOWN, or NOT_OWNER if another agent asked for it.
+     * open. Throws {@link BatonException}, NOT_OWNER if another agent asked for it, PERMISSION_DENIED if this one takes no
+     * part in such a handoff.
      */
     public HandedOver resumeHandOver(String handoffId, List<ContextSection> context) throws InterruptedException {
         Handover.checkContext(context);

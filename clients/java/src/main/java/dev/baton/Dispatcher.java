@@ -324,7 +324,7 @@ final class Dispatcher {
         try {
             return Handover.isOpen(agent.getHandoff(handoffId));
         } catch (BatonException e) {
-            return !e.reason().equals("HANDOFF_UNKNOWN"); // its task ended and was removed
+            return e.isPassing(); // any other: its task ended and was removed
         }
     }
 

@@ -153,9 +153,34 @@ public final class Offer {
         return ACCEPTED.contains(handoff.getState()) && handoff.getCandidateId().equals(agent.id());
     }
 
+    /** Throws if the handoff has ended, or is another candidate's, without a word to this one. */
+    private void look() {
+        Handoff handoff;
+        try {
+            handoff = agent.getHandoff(handoffId);
+        } catch (BatonException e) {
+            if (!e.isPassing()) {
+                throw e;
+            }
+            return;
+        }
+        if (!Handover.isOpen(handoff)) {
+            String code = Handover.codeOf(handoff.getErrorCode(), handoff.getErrorCodeValue());
+            throw new HandoffFailedException(handoffId, code, handoff.getErrorMessage(), List.of());
+        }
+        if (!handoff.getCandidateId().equals(agent.id())) {
+            String text = "the candidate is " + handoff.getCandidateId() + " now";
+            throw new HandoffFailedException(handoffId, "OFFER_WITHDRAWN", text, List.of());
+        }
+    }
+
     private Delivery<?> nextContext() throws InterruptedException {
         while (true) {
-            Delivery<?> delivery = mail.next();
+            Delivery<?> delivery = mail.next(agent.lookInterval());
+            if (delivery == null) {
+                look();
+                continue;
+            }
             Message payload = delivery.payload();
             if (payload instanceof TaskContextTransfer) {
                 return delivery;

@@ -36,6 +36,7 @@ import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 
 /** A broker that answers by script, and so lies and breaks off as a real one would not. */
@@ -47,7 +48,8 @@ final class LyingBroker implements AutoCloseable {
     final BlockingQueue<Heartbeat> heartbeats = new LinkedBlockingQueue<>();
     final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
     volatile boolean refusesForGood;
-    /** What there is to say of any handoff. */
+    final AtomicInteger looks = new AtomicInteger();
+    /** What there is to say of any handoff; null: it is not there, or not the agent's. */
     volatile Handoff handoff = Handoff.getDefaultInstance();
     /** Nobody gets a session for now. */
     volatile boolean isAway;
@@ -148,6 +150,11 @@ final class LyingBroker implements AutoCloseable {
     private final class Handoffs extends HandoffServiceGrpc.HandoffServiceImplBase {
         @Override
         public void getHandoff(GetHandoffRequest request, StreamObserver<GetHandoffResponse> out) {
+            looks.incrementAndGet();
+            if (handoff == null) {
+                out.onError(Status.PERMISSION_DENIED.asRuntimeException());
+                return;
+            }
             out.onNext(GetHandoffResponse.newBuilder().setHandoff(handoff).build());
             out.onCompleted();
         }

@@ -12,6 +12,7 @@ import dev.baton.v1.Acknowledgement;
 import dev.baton.v1.ConnectResponse;
 import dev.baton.v1.ContextSection;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.ErrorCode;
 import dev.baton.v1.GoAway;
 import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffAccept;
@@ -28,8 +29,10 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -286,6 +289,42 @@ class SessionTest {
                     assertTrue(told.hasAck(), "it is over");
                 }
             }
+        }
+    }
+
+    @Test
+    void aStepOfAHandoffThatIsNotThereAnyMoreIsAcked() throws Exception {
+        broker.handoff = null;
+        try (Agent alice = broker.agent("alice").on(Info.class, delivery -> {}).connect()) {
+            broker.deliver(ofBob(HandoffAccept.getDefaultInstance(), new About("task", 1, "handoff")));
+            assertTrue(broker.acknowledgements.poll(10, TimeUnit.SECONDS).hasAck());
+        }
+    }
+
+    @ParameterizedTest
+    @EnumSource(names = {"HANDOFF_STATE_FAILED", "HANDOFF_STATE_REQUESTED"})
+    void anOfferThatEndsWithoutAWordEndsTheWait(HandoffState state) throws Exception {
+        BlockingQueue<String> told = new LinkedBlockingQueue<>();
+        AgentBuilder builder = broker.agent("alice").onHandoff(offer -> {
+            try {
+                offer.accept();
+            } catch (HandoffFailedException e) {
+                told.add(e.reason());
+            }
+        });
+        builder.lookInterval = Duration.ofMillis(100);
+        Handoff.Builder handoff = Handoff.newBuilder().setState(HandoffState.HANDOFF_STATE_ACCEPTED);
+        broker.handoff = handoff.setCandidateId("alice").build();
+        try (Agent alice = builder.connect()) {
+            broker.deliver(ofBob(HandoffRequest.newBuilder().setTaskType("x").build(), About.task("task", 1)));
+            RealBroker.until("two looks", () -> broker.looks.get() >= 2);
+            assertTrue(told.isEmpty(), "a look changes nothing by itself");
+            broker.handoff = handoff.setState(state)
+                    .setCandidateId("carol")
+                    .setErrorCode(ErrorCode.ERROR_CODE_CONTEXT_TIMEOUT)
+                    .build();
+            boolean isOpen = state == HandoffState.HANDOFF_STATE_REQUESTED;
+            assertEquals(isOpen ? "OFFER_WITHDRAWN" : "CONTEXT_TIMEOUT", told.poll(10, TimeUnit.SECONDS));
         }
     }
 

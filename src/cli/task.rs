@@ -153,16 +153,14 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
     };
     say!("{:>5}  {}  {what}", entry.number, output::moment(entry.entry_time.as_ref()));
     say!(
-        "{:>5}  {state}{}{}, owner {} at epoch {}",
+        "{:>5}  {state}{}{}, owner {} at epoch {}{}{details}",
         "",
         if state.is_empty() { "" } else { ", " },
         output::short(entry.task_status().as_str_name(), "TASK_STATUS_"),
         entry.owner_id,
         entry.epoch,
+        if details.is_empty() { "" } else { ": " },
     );
-    if !details.is_empty() {
-        say!("{:>5}  {details}", "");
-    }
 }
 
 async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failure> {

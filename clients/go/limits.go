@@ -52,7 +52,7 @@ func checkSize(envelope *v1.Envelope) error {
 	}
 	if found := proto.Size(frameOf(envelope)); found > frameBytesMax {
 		text := fmt.Sprintf("the frame has %d bytes, over the limit of %d", found, frameBytesMax)
-		return &Error{Code: codes.OutOfRange, Message: text}
+		return &Error{Code: codes.InvalidArgument, Reason: "PAYLOAD_TOO_LARGE", Message: text}
 	}
 	return nil
 }

@@ -267,9 +267,10 @@ func (a *Agent) unclaimed(ctx context.Context, d *Delivery) error {
 	handoff, err := a.GetHandoff(ctx, d.HandoffID)
 	var refused *Error
 	switch {
-	case errors.As(err, &refused) && isGone(refused):
-		return nil
-	case err != nil:
+	case err == nil:
+	case errors.As(err, &refused) && !isPassing(err):
+		return nil // it was removed, or is another's: there is nothing to wait for
+	default:
 		return later(laterAfter, fmt.Sprintf("failed to look at handoff %s: %v", d.HandoffID, err))
 	}
 	_, isAccept := d.Payload.(*v1.HandoffAccept)
@@ -278,16 +279,6 @@ func (a *Agent) unclaimed(ctx context.Context, d *Delivery) error {
 		return nil
 	}
 	return later(laterAfter, "no code of this agent waits for it yet")
-}
-
-// isGone tells whether the broker does not know the handoff, or does not show it to this agent.
-func isGone(refused *Error) bool {
-	switch refused.ErrorCode() {
-	case v1.ErrorCode_ERROR_CODE_HANDOFF_UNKNOWN, v1.ErrorCode_ERROR_CODE_TASK_UNKNOWN,
-		v1.ErrorCode_ERROR_CODE_PERMISSION_DENIED:
-		return true
-	}
-	return false
 }
 
 func isFinalState(state v1.HandoffState) bool {

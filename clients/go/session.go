@@ -263,7 +263,7 @@ func (s *session) read(a *Agent) {
 		frame, err := s.stream.Recv()
 		if err != nil {
 			s.leave(0)
-			if status.Code(err) == codes.OutOfRange {
+			if isTooLarge(err) {
 				s.blameLargest(err)
 			}
 			if errors.Is(err, io.EOF) {
@@ -285,6 +285,12 @@ func (s *session) read(a *Agent) {
 			s.answered(a, frame)
 		}
 	}
+}
+
+// isTooLarge tells whether a session ended over a frame that is too large; an older broker gives no reason.
+func isTooLarge(err error) bool {
+	e := errorOfStatus(status.Convert(err))
+	return e.Code == codes.OutOfRange || e.ErrorCode() == v1.ErrorCode_ERROR_CODE_PAYLOAD_TOO_LARGE
 }
 
 // blameLargest refuses the largest frame without an answer, where the broker has ended the session over a frame that is too

@@ -265,9 +265,8 @@ export async function unclaimed(agent: Agent, { handoffId, payload }: Delivery):
   try {
     handoff = await agent.getHandoff(handoffId);
   } catch (error) {
-    // The broker does not know it, or does not show it to this agent.
-    const { reason } = BatonError.of(error);
-    if (["HANDOFF_UNKNOWN", "TASK_UNKNOWN", "PERMISSION_DENIED"].includes(reason)) return;
+    // It was removed, or is another's: there is nothing to wait for.
+    if (!isPassing(BatonError.of(error))) return;
     throw new Later(LATER_MS, `failed to look at handoff ${handoffId}: ${String(error)}`);
   }
   const isSent = payload?.$typeName === "baton.v1.HandoffAccept" && handoff.state === HandoffState.CONTEXT_SENT;

@@ -36,7 +36,7 @@ export function checkEnvelope(envelope: v1.Envelope): void {
   checkPayload(payload?.value.length ?? 0);
   const bytes = toBinary(v1.ConnectRequestSchema, frameOf(envelope)).length;
   if (bytes > FRAME_BYTES_MAX) {
-    throw new BatonError(Code.OutOfRange, `the frame has ${bytes} bytes, over the limit of ${FRAME_BYTES_MAX}`);
+    throw refusal("PAYLOAD_TOO_LARGE", `the frame has ${bytes} bytes, over the limit of ${FRAME_BYTES_MAX}`, []);
   }
 }
 

@@ -114,7 +114,8 @@ export class Session {
   end(cause: BatonError): void {
     if (this.#cause !== undefined) return;
     this.#cause = cause;
-    if (cause.code === Code.OutOfRange) this.#blameLargest(cause);
+    // An older broker gives no reason.
+    if (cause.reason === "PAYLOAD_TOO_LARGE" || cause.code === Code.OutOfRange) this.#blameLargest(cause);
     this.isOpen = false;
     this.#frames.close();
     this.#abort.abort();

@@ -411,6 +411,13 @@ type Welcome struct {
 	HeartbeatInterval *durationpb.Duration `protobuf:"bytes,6,opt,name=heartbeat_interval,json=heartbeatInterval,proto3" json:"heartbeat_interval,omitempty"`
 	// After how long without a sign of life the agent is GONE.
 	PresenceLease *durationpb.Duration `protobuf:"bytes,7,opt,name=presence_lease,json=presenceLease,proto3" json:"presence_lease,omitempty"`
+	// The most bytes of Envelope.payload.value: 1048576. A larger one is refused with PAYLOAD_TOO_LARGE, and the session goes
+	// on. 0: an older broker, with the same limit.
+	PayloadBytesMax uint32 `protobuf:"varint,8,opt,name=payload_bytes_max,json=payloadBytesMax,proto3" json:"payload_bytes_max,omitempty"`
+	// The most bytes of one gRPC message in either direction, without its 5 bytes of prefix: 4194304. A larger one ends the
+	// call that it was sent on, also a session, with INVALID_ARGUMENT and PAYLOAD_TOO_LARGE. The same bytes are refused again,
+	// so they must not be sent again. 0: an older broker, with the same limit and the status OUT_OF_RANGE.
+	FrameBytesMax uint32 `protobuf:"varint,9,opt,name=frame_bytes_max,json=frameBytesMax,proto3" json:"frame_bytes_max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -494,10 +501,26 @@ func (x *Welcome) GetPresenceLease() *durationpb.Duration {
 	return nil
 }
 
+func (x *Welcome) GetPayloadBytesMax() uint32 {
+	if x != nil {
+		return x.PayloadBytesMax
+	}
+	return 0
+}
+
+func (x *Welcome) GetFrameBytesMax() uint32 {
+	if x != nil {
+		return x.FrameBytesMax
+	}
+	return 0
+}
+
 // How many more deliveries an agent takes at a time. A session starts with none.
 type Credit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The most deliveries that are handed out and not yet acknowledged; replaces the number before. At most 4096.
+	// The most deliveries that are handed out and not yet acknowledged; replaces the number before. At most 4096. The sessions of
+	// one connection share a credit that the operator sets (by default 6144): where they ask for more together, Credited says
+	// how much of it this session has got.
 	MaxOutstanding uint32 `protobuf:"varint,1,opt,name=max_outstanding,json=maxOutstanding,proto3" json:"max_outstanding,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -543,7 +566,8 @@ func (x *Credit) GetMaxOutstanding() uint32 {
 // The answer to a Credit or a Heartbeat.
 type Credited struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The number that is now in force.
+	// The number that is now in force: what was asked for, or less where the session's connection had less left, and then at
+	// least 1. A session that got less may ask again later.
 	MaxOutstanding uint32 `protobuf:"varint,1,opt,name=max_outstanding,json=maxOutstanding,proto3" json:"max_outstanding,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1502,7 +1526,7 @@ const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"\x05error\x18\a \x01(\v2\x12.google.rpc.StatusH\x00R\x05error\x12+\n" +
 	"\ago_away\x18\b \x01(\v2\x10.baton.v1.GoAwayH\x00R\x06goAwayB\n" +
 	"\n" +
-	"\bresponse\"\xd5\x02\n" +
+	"\bresponse\"\xa9\x03\n" +
 	"\aWelcome\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x19\n" +
@@ -1512,7 +1536,9 @@ const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"broker_key\x18\x04 \x01(\v2\x12.baton.v1.AgentKeyR\tbrokerKey\x124\n" +
 	"\back_wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\aackWait\x12H\n" +
 	"\x12heartbeat_interval\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12@\n" +
-	"\x0epresence_lease\x18\a \x01(\v2\x19.google.protobuf.DurationR\rpresenceLease\"1\n" +
+	"\x0epresence_lease\x18\a \x01(\v2\x19.google.protobuf.DurationR\rpresenceLease\x12*\n" +
+	"\x11payload_bytes_max\x18\b \x01(\rR\x0fpayloadBytesMax\x12&\n" +
+	"\x0fframe_bytes_max\x18\t \x01(\rR\rframeBytesMax\"1\n" +
 	"\x06Credit\x12'\n" +
 	"\x0fmax_outstanding\x18\x01 \x01(\rR\x0emaxOutstanding\"3\n" +
 	"\bCredited\x12'\n" +

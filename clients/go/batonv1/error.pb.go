@@ -150,7 +150,7 @@ const (
 	ErrorCode_ERROR_CODE_PAYLOAD_TYPE_MISMATCH ErrorCode = 2
 	// The frame, the envelope or the payload does not parse. INVALID_ARGUMENT.
 	ErrorCode_ERROR_CODE_MALFORMED ErrorCode = 3
-	// The payload is over 1 MiB. INVALID_ARGUMENT.
+	// The payload is over 1 MiB, or the gRPC message is over 4 MiB. INVALID_ARGUMENT.
 	ErrorCode_ERROR_CODE_PAYLOAD_TOO_LARGE ErrorCode = 4
 	// The timestamp is outside the broker's clock window. INVALID_ARGUMENT.
 	ErrorCode_ERROR_CODE_TIMESTAMP_OUTSIDE_WINDOW ErrorCode = 5

@@ -188,7 +188,7 @@ export enum ErrorCode {
   MALFORMED = 3,
 
   /**
-   * The payload is over 1 MiB. INVALID_ARGUMENT.
+   * The payload is over 1 MiB, or the gRPC message is over 4 MiB. INVALID_ARGUMENT.
    *
    * @generated from enum value: ERROR_CODE_PAYLOAD_TOO_LARGE = 4;
    */

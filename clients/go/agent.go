@@ -32,6 +32,7 @@ const (
 	silenceMax     = 30 * time.Second
 	handlerDefault = 10 * time.Minute
 	stopDefault    = 10 * time.Second
+	lookDefault    = 30 * time.Second
 )
 
 // Options says who connects to what. Target, AgentID and Key are required.
@@ -108,6 +109,8 @@ type Agent struct {
 	mail    chan *Delivery
 	serving sync.Mutex
 	keys    keyCache
+	// After how long without mail a call looks at its handoff.
+	lookAfter time.Duration
 	// The mail of conversations.
 	letters *jobs
 	// Held while a credit is on its way, so that the latest one is in force.
@@ -163,6 +166,7 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		mail:      make(chan *Delivery, creditMax),
 		letters:   newJobs(),
 		waiting:   map[string]*conversation{},
+		lookAfter: lookDefault,
 		changed:   make(chan struct{}),
 		token:     options.Token,
 		heartbeat: &v1.Heartbeat{Status: "ok"},

@@ -201,8 +201,18 @@ func (h *handOver) told(done *HandedOver, err error) (*HandedOver, error) {
 
 // follow goes through the handoff to its end.
 func (h *handOver) follow(ctx context.Context) (*HandedOver, error) {
+	var ended *v1.Handoff
 	for {
-		l, err := h.mail.next(ctx)
+		l, err := h.mail.nextOrLook(ctx, func(handoff *v1.Handoff) error {
+			if isFinalState(handoff.GetState()) {
+				ended = handoff
+				return errNoMail
+			}
+			return nil
+		})
+		if ended != nil {
+			return h.ended(ended)
+		}
 		if err != nil {
 			return nil, err
 		}

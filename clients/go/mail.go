@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -101,6 +102,31 @@ func (c *conversation) next(ctx context.Context) (*letter, error) {
 		return nil, c.agent.Err()
 	}
 }
+
+// nextOrLook is next, and has the caller look at the handoff where nothing came for a while: the news may have been lost with
+// its time.
+func (c *conversation) nextOrLook(ctx context.Context, look func(*v1.Handoff) error) (*letter, error) {
+	for {
+		looking, cancel := context.WithTimeoutCause(ctx, c.agent.lookAfter, errNoMail)
+		l, err := c.next(looking)
+		cancel()
+		if !errors.Is(err, errNoMail) {
+			return l, err
+		}
+		handoff, err := c.agent.GetHandoff(ctx, strings.TrimPrefix(c.key, ofHandoff("")))
+		if err == nil {
+			err = look(handoff)
+		} else if isPassing(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// errNoMail is the cause of a look.
+var errNoMail = errors.New("baton: no mail came")
 
 // finish acknowledges the letter by a handler's result, and waits until the broker was told.
 func (l *letter) finish(result error) {

@@ -82,8 +82,12 @@ func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Contex
 // listen takes the mail of the handoff: its context, or the news that it goes on without this agent.
 func (o *Offer) listen(ctx context.Context, mail *conversation) {
 	for {
-		l, err := mail.next(ctx)
+		l, err := o.nextOf(ctx, mail)
 		if err != nil {
+			var refused *Error
+			if errors.As(err, &refused) { // the broker does not show the handoff any more
+				o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: refused.Reason, Message: refused.Message})
+			}
 			return
 		}
 		switch payload := l.Payload.(type) {
@@ -104,6 +108,43 @@ func (o *Offer) listen(ctx context.Context, mail *conversation) {
 		}
 		l.finish(nil)
 	}
+}
+
+// nextOf looks at the handoff for as long as it is not over.
+func (o *Offer) nextOf(ctx context.Context, mail *conversation) (*letter, error) {
+	if !o.over() {
+		l, err := mail.nextOrLook(ctx, o.look)
+		if err == nil || !o.over() {
+			return l, err
+		}
+	}
+	return mail.next(ctx)
+}
+
+func (o *Offer) over() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.isOver
+}
+
+// look ends the handler where the handoff goes on without this agent, and no word of it came.
+func (o *Offer) look(handoff *v1.Handoff) error {
+	o.mu.Lock()
+	isWaiting := !o.isOver && o.inHand == nil && len(o.context) == 0
+	o.mu.Unlock()
+	isOpen := !isFinalState(handoff.GetState())
+	if o.over() {
+		return errNoMail // there is nothing to look for any more
+	}
+	if !isWaiting || isOpen && handoff.GetCandidateId() == o.agent.ID() {
+		return nil
+	}
+	reason := codeName(handoff.GetErrorCode())
+	if isOpen {
+		reason = "OFFER_WITHDRAWN"
+	}
+	o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: reason, Message: handoff.GetErrorMessage()})
+	return errNoMail
 }
 
 // giveUpWith ends the handler where its context was given back because its time was over.

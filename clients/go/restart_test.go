@@ -194,6 +194,35 @@ func TestAnOfferThatIsCancelledEndsItsHandler(t *testing.T) {
 	noDeadLetters(t, bob)
 }
 
+// The news of it are lost here: they go to another process of the same agents.
+func TestAHandoffThatEndsWithoutAWordIsLookedAt(t *testing.T) {
+	alices, bobs := shared.options(t, "alice"), shared.options(t, "bob")
+	alice, bob := connected(t, alices), connected(t, bobs)
+	alice.lookAfter, bob.lookAfter = 50*time.Millisecond, 50*time.Millisecond
+	accepted, ended := make(chan string, 1), make(chan error, 1)
+	stop := serve(t, bob, Handlers{HandoffRequest: func(ctx context.Context, d *Delivery, _ *v1.HandoffRequest) error {
+		accepted <- d.HandoffID
+		_, err := bob.Accept(ctx, d, nil)
+		return err
+	}})
+	section := goals(t)
+	go func() {
+		_, err := alice.HandOver(patient(t), bob.ID(), unique("ticket"), 1, supportRequest(), section)
+		ended <- err
+	}()
+	handoffID := await(t, accepted)
+	untilState(t, alice, handoffID, v1.HandoffState_HANDOFF_STATE_CONTEXT_SENT)
+	_ = stop()
+	if err := alice.SetCredit(patient(t), 0); err != nil {
+		t.Fatal(err)
+	}
+	ok[*v1.Receipt](t)(connected(t, alices).Cancel(patient(t), handoffID, "by another process"))
+	var failed *HandoffFailedError
+	if err := await(t, ended); !errors.As(err, &failed) || failed.Reason != "HANDOFF_CANCELLED" {
+		t.Error(err)
+	}
+}
+
 func TestAnOfferHandlerThatFailsGetsItsContextAgain(t *testing.T) {
 	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
 	calls := 0

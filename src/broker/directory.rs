@@ -99,12 +99,39 @@ impl PresenceRule {
     }
 }
 
+#[derive(Debug, Default)]
+struct Agents {
+    by_id: BTreeMap<AgentId, Arc<Entry>>,
+    /// So that a list of a type, and a message to it, need not look at all that are registered.
+    by_type: HashMap<AgentType, BTreeMap<AgentId, Arc<Entry>>>,
+}
+
+impl Agents {
+    /// Takes an entry in, and returns the one before.
+    fn insert(&mut self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+        let id = entry.id();
+        let before = self.by_id.insert(id.clone(), entry.clone());
+        for of_before in before.iter().flat_map(|before| &before.types) {
+            // A card may name a type twice, and then it is gone already.
+            let Some(of_type) = self.by_type.get_mut(of_before) else { continue };
+            of_type.remove(&id);
+            if of_type.is_empty() {
+                self.by_type.remove(of_before);
+            }
+        }
+        for of_entry in &entry.types {
+            self.by_type.entry(of_entry.clone()).or_default().insert(id.clone(), entry.clone());
+        }
+        before
+    }
+}
+
 /// The directory. See the module.
 #[derive(Debug)]
 pub struct Directory {
     broker: Arc<Entry>,
     rule: RwLock<PresenceRule>,
-    agents: RwLock<BTreeMap<AgentId, Arc<Entry>>>,
+    agents: RwLock<Agents>,
     /// Bytes of all cards.
     card_bytes: AtomicU64,
     /// Whose each public key is, for as long as it is on a card. Those that were revoked always are.
@@ -132,12 +159,12 @@ impl Directory {
         if *agent == AgentId::broker() {
             return Some(self.broker.clone());
         }
-        self.agents.read().expect("no writer panics").get(agent).cloned()
+        self.agents.read().expect("no writer panics").by_id.get(agent).cloned()
     }
 
     /// How many agents are registered.
     pub fn registered(&self) -> usize {
-        self.agents.read().expect("no holder panics").len()
+        self.agents.read().expect("no holder panics").by_id.len()
     }
 
     /// Bytes of the cards of all agents, as they are encoded.
@@ -147,7 +174,7 @@ impl Directory {
 
     /// Whether the agent can receive mail: it is registered, and not the broker.
     pub fn is_registered(&self, agent: &AgentId) -> bool {
-        self.agents.read().expect("no writer panics").contains_key(agent)
+        self.agents.read().expect("no writer panics").by_id.contains_key(agent)
     }
 
     /// Agents after this id, in the order of their ids, at most `limit`, of this type if one is given.
@@ -155,8 +182,12 @@ impl Directory {
         use std::ops::Bound;
         let agents = self.agents.read().expect("no writer panics");
         let start = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.clone()));
-        let wanted = |entry: &&Arc<Entry>| agent_type.is_none_or(|wanted| entry.types.contains(wanted));
-        agents.range((start, Bound::Unbounded)).map(|(_, entry)| entry).filter(wanted).take(limit).cloned().collect()
+        let of = match agent_type {
+            None => Some(&agents.by_id),
+            Some(agent_type) => agents.by_type.get(agent_type),
+        };
+        let found = of.map(|of| of.range((start, Bound::Unbounded)).map(|(_, entry)| entry.clone()).take(limit));
+        found.into_iter().flatten().collect()
     }
 
     /// Agents of a type that have all these skills, best first: those that are there before those that may be and those
@@ -203,7 +234,7 @@ impl Directory {
     /// Begins again, as at a start.
     pub(super) fn reset(&self, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) {
         *self.rule.write().expect("no writer panics") = rule;
-        self.agents.write().expect("no writer panics").clear();
+        *self.agents.write().expect("no writer panics") = Agents::default();
         self.card_bytes.store(0, Ordering::Relaxed);
         self.key_owners.write().expect("no writer panics").clear();
         agents.into_iter().for_each(|entry| self.put(entry));
@@ -223,7 +254,7 @@ impl Directory {
         let id = entry.id();
         let keys: Vec<_> = entry.keys.values().map(|valid| *valid.key.as_bytes()).collect();
         self.card_bytes.fetch_add(entry.card_bytes(), Ordering::Relaxed);
-        let before = self.agents.write().expect("no writer panics").insert(id.clone(), Arc::new(entry));
+        let before = self.agents.write().expect("no writer panics").insert(Arc::new(entry));
         self.card_bytes.fetch_sub(before.as_ref().map_or(0, |entry| entry.card_bytes()), Ordering::Relaxed);
         let mut owners = self.key_owners.write().expect("no writer panics");
         for valid in before.iter().flat_map(|entry| entry.keys.values()) {
@@ -407,6 +438,7 @@ fn broker_entry(identity: &BrokerIdentity) -> Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envelope::keys::PrivateKey;
 
     const RULE: PresenceRule = PresenceRule {
         suspect_after: Duration::from_secs(30),
@@ -416,6 +448,34 @@ mod tests {
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_parts(seconds, 0).unwrap()
+    }
+
+    #[test]
+    fn a_list_of_a_type_has_those_whose_card_names_it_now() {
+        let identity = BrokerIdentity { key_id: KeyId::parse("b").unwrap(), key: PrivateKey::from_seed(&[2; 32]) };
+        let entry = |name: &str, types: &[&str]| {
+            let public_key = PrivateKey::from_seed(&[name.as_bytes()[0]; 32]).public().as_bytes().to_vec().into();
+            let card = v1::AgentCard {
+                agent_id: name.to_owned(),
+                agent_types: types.iter().map(ToString::to_string).collect(),
+                keys: vec![v1::AgentKey { key_id: "k".into(), public_key, ..Default::default() }],
+                ..Default::default()
+            };
+            Entry::parse(AgentRecord { card, created_at: at(0), updated_at: at(0) }).unwrap()
+        };
+        let directory =
+            Directory::new(&identity, RULE, [entry("a", &["x", "y", "y"]), entry("b", &["x"]), entry("c", &[])]);
+        let of = |name: &str| {
+            let found = directory.list(None, 9, Some(&AgentType::parse(name).unwrap()));
+            found.iter().map(|entry| entry.id().to_string()).collect::<Vec<_>>().concat()
+        };
+        assert_eq!((of("x"), of("y"), of("z")), ("ab".to_owned(), "a".to_owned(), String::new()));
+        let before = directory.card_bytes();
+        directory.put(entry("a", &["z"]));
+        assert_eq!((of("x"), of("y"), of("z")), ("b".to_owned(), String::new(), "a".to_owned()));
+        assert!(directory.card_bytes() < before);
+        directory.reset(RULE, []);
+        assert_eq!((of("x"), directory.card_bytes(), directory.registered()), (String::new(), 0, 0));
     }
 
     #[test]

@@ -201,8 +201,13 @@ impl Broker {
 
     /// Takes a call of this caller into account, as one message of an agent.
     pub fn count_call(&self, caller: &Caller) -> Result<(), BrokerError> {
+        self.count_reads(caller, 1)
+    }
+
+    /// Takes it into account that a call of this caller reads so many entries, each as one message of an agent.
+    pub fn count_reads(&self, caller: &Caller, many: usize) -> Result<(), BrokerError> {
         match caller {
-            Caller::Agent(agent) => self.shared.rates.check_reads(agent, 1),
+            Caller::Agent(agent) => self.shared.rates.check_reads(agent, many),
             Caller::Operator(_) | Caller::Anonymous => Ok(()),
         }
     }

@@ -171,9 +171,9 @@ impl AgentService for Agents {
     ) -> Result<Response<v1::ListAgentsResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.access().may_see_directory(&caller).map_err(refuse)?;
-        self.broker.count_call(&caller).map_err(refuse)?;
         let request = request.get_ref();
         let size = page_size(request.page_size)?;
+        self.broker.count_reads(&caller, size).map_err(refuse)?;
         let mut checks = Checks::default();
         let agent_type = checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
         checked(checks)?;

@@ -156,6 +156,7 @@ fn custody_log(
 ) -> Result<v1::GetCustodyLogResponse, Status> {
     let task = task_id(&request.task_id)?;
     let size = page_size(request.page_size)?;
+    broker.count_reads(caller, size).map_err(refuse)?;
     let view = broker.view(caller);
     let page = view.custody(&task, request.after_number, size, request.include_envelopes).map_err(refuse)?;
     Ok(v1::GetCustodyLogResponse {

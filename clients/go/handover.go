@@ -180,7 +180,7 @@ func (a *Agent) isReturned(ctx context.Context, taskID string, lentAt, endedAt u
 		return true, nil
 	}
 	task, err := a.GetTask(ctx, taskID)
-	return task.GetOwnerId() == a.ID() && task.GetEpoch() > endedAt, err
+	return task.GetOwnerId() == a.ID() && task.GetEpoch() == endedAt+1, err
 }
 
 // handOver is a handoff as its sender lives through it.

@@ -448,7 +448,7 @@ export class Agent {
   async #isReturned(taskId: string, lentAt: bigint, endedAt: bigint): Promise<boolean> {
     if (endedAt === lentAt) return true;
     const { ownerId, epoch } = await this.getTask(taskId);
-    return ownerId === this.id && epoch > endedAt;
+    return ownerId === this.id && epoch === endedAt + 1n;
   }
 
   /**

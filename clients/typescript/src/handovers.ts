@@ -171,7 +171,12 @@ export class HandOver {
 
   async #follow(signal?: AbortSignal): Promise<HandedOver> {
     for (;;) {
-      const letter = await this.#mail.next(signal);
+      const letter = await this.#mail.nextWithin(this.#agent.mail.lookAfterMs, signal);
+      if (letter === undefined) {
+        const handoff = await lookAt(this.#agent, this.#about.handoffId);
+        if (handoff && isFinalState(handoff.state)) return this.#ended(handoff);
+        continue;
+      }
       const { payload, envelope } = letter.delivery;
       switch (payload?.$typeName) {
         case "baton.v1.HandoffAccept": {
@@ -278,7 +283,18 @@ export function codeOf(code: ErrorCode): string {
   return (ErrorCode as Partial<Record<number, string>>)[code] ?? String(code);
 }
 
-function isFinalState(state: HandoffState): boolean {
+/** A handoff; undefined where an error passes. */
+export async function lookAt(agent: Agent, handoffId: string): Promise<Handoff | undefined> {
+  try {
+    return await agent.getHandoff(handoffId);
+  } catch (error) {
+    if (isPassing(BatonError.of(error))) return undefined;
+    throw error;
+  }
+}
+
+/** Whether a handoff has ended. */
+export function isFinalState(state: HandoffState): boolean {
   const { COMPLETED, REJECTED, FAILED, CANCELLED } = HandoffState;
   return [COMPLETED, REJECTED, FAILED, CANCELLED].includes(state);
 }

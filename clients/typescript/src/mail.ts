@@ -61,6 +61,22 @@ export class Conversation {
     return letter;
   }
 
+  /** As `next`; undefined where nothing comes for this long. */
+  async nextWithin(ms: number, signal?: AbortSignal): Promise<Letter | undefined> {
+    const quiet = new AbortController();
+    const timer = setTimeout(() => {
+      quiet.abort(quiet);
+    }, ms);
+    try {
+      return await this.next(signal ? AbortSignal.any([signal, quiet.signal]) : quiet.signal);
+    } catch (error) {
+      if (error === quiet) return undefined;
+      throw error;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
   /** Takes a letter, unless too many wait. */
   put(letter: Letter): boolean {
     if (this.#waiting >= LETTERS_MAX) return false;
@@ -90,6 +106,8 @@ interface Owner {
 export class Mail {
   /** How many deliveries may be handed out and not yet acknowledged, now and at the begin of the next session. */
   credit = 0;
+  /** After how long without mail a call looks at its handoff: news may have been lost with their time. */
+  lookAfterMs = 30_000;
   readonly #owner: Owner;
   readonly #waiting = new Map<string, { conversation: Conversation; afterEpoch: bigint }>();
   readonly #letters: Jobs;

@@ -3,7 +3,7 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Agent } from "./agent.js";
 import type { Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
-import { codeOf, OwnedTask } from "./handovers.js";
+import { codeOf, isFinalState, lookAt, OwnedTask } from "./handovers.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
@@ -146,6 +146,27 @@ export class Offer {
   /** @internal Whether it was rejected, completed or failed here. */
   get isOver(): boolean {
     return this.#isOver;
+  }
+
+  /** @internal */
+  get lookAfterMs(): number {
+    return this.#agent.mail.lookAfterMs;
+  }
+
+  /** @internal Ends it where the handoff goes on without this agent, and no word of it came. */
+  async look(): Promise<void> {
+    try {
+      const handoff = await lookAt(this.#agent, this.handoffId);
+      if (handoff === undefined || this.#isOver || this.#context !== undefined) return;
+      const isOpen = !isFinalState(handoff.state);
+      if (isOpen && handoff.candidateId === this.#agent.id) return;
+      const reason = isOpen ? "OFFER_WITHDRAWN" : codeOf(handoff.errorCode);
+      this.end(new HandoffFailed(this.handoffId, reason, handoff.errorMessage));
+    } catch (error) {
+      // The broker does not show it any more.
+      const { reason, text } = BatonError.of(error);
+      this.end(new HandoffFailed(this.handoffId, reason, text, [], { cause: error }));
+    }
   }
 
   /** @internal Settles the context, if it is in hand. */
@@ -324,7 +345,12 @@ async function listen(offer: Offer, mail: Conversation, signal: AbortSignal): Pr
   for (;;) {
     let letter: Letter;
     try {
-      letter = await mail.next(signal);
+      const next = offer.isOver ? await mail.next(signal) : await mail.nextWithin(offer.lookAfterMs, signal);
+      if (next === undefined) {
+        await offer.look();
+        continue;
+      }
+      letter = next;
     } catch {
       return; // the handler has ended
     }

@@ -173,6 +173,20 @@ test("an offer handler that fails gets its context again", async () => {
   assert.equal(calls, 3);
 });
 
+// The news of it are lost here: this process takes no mail meanwhile.
+test("a handoff that ends without a word is looked at", async () => {
+  const [options, bob] = [broker.options("alice"), await agents.named("bob")];
+  const alice = await agents.connect(options);
+  alice.mail.lookAfterMs = 50;
+  const taskId = unique("ticket");
+  const handing = patient(alice.handOver(bob.id, taskId, SUPPORT, GOALS));
+  const mail = bob.deliveries();
+  const { handoffId } = await received(mail, "baton.v1.HandoffRequest");
+  await alice.setCredit(0);
+  await (await agents.connect(options)).cancel(handoffId, "by another process");
+  await assert.rejects(handing, isFailed("HANDOFF_CANCELLED"));
+});
+
 test("a sender that restarts sends the context", async () => {
   const [options, bob] = [broker.options("alice"), await agents.named("bob")];
   const owned = taking(bob);

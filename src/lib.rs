@@ -7,6 +7,7 @@ pub mod client;
 pub mod codes;
 pub mod config;
 pub mod conformance;
+mod disk;
 pub mod domain;
 pub mod envelope;
 pub mod faults;

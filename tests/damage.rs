@@ -322,6 +322,71 @@ fn a_group_that_was_not_answered_is_gone_after_a_recovery() {
     assert_eq!(records(&EmbeddedStore::open(&folder).unwrap()).unwrap().len(), 21);
 }
 
+/// Values that look like parts of a store's files, of stores that have a record "forged": whole log files and table files.
+fn look_alikes(parent: &Path) -> Vec<Vec<u8>> {
+    let folder = parent.join("forged");
+    let store = EmbeddedStore::open(&folder).unwrap();
+    let forged = |number: u32| put(Table::Envelopes, &format!("forged-{number}"), u64::MAX, "forged");
+    (0..30).for_each(|number| commit(&store, vec![forged(number), delete(Table::Envelopes, &format!("{number:06}"))]));
+    settle(store, &folder, &["envelopes"]);
+    let is_table = |path: &&PathBuf| path.parent().unwrap().ends_with("tables");
+    let files = files(&folder);
+    let of_tables: Vec<_> = files.iter().filter(|(path, _)| is_table(path)).map(|(_, bytes)| bytes.clone()).collect();
+    let logs = files.into_iter().filter(|(path, _)| path.parent().unwrap().ends_with("log"));
+    logs.map(|(_, bytes)| bytes).chain(of_tables).collect()
+}
+
+#[test]
+fn no_value_is_taken_for_a_part_of_the_store() {
+    let parent = tempfile::tempdir().unwrap();
+    let (folder, mut whole) = (parent.path().join("store"), Records::new());
+    let look_alikes = look_alikes(parent.path());
+    assert!(look_alikes.iter().any(|bytes| bytes.windows(6).any(|part| part == b"forged")));
+    let mut number = 0;
+    for round in 0..3 {
+        let store = EmbeddedStore::open(&folder).unwrap();
+        // And what the store itself has on disk at present.
+        let own = files(&folder.join("log")).into_values();
+        for value in own.chain(look_alikes.clone()) {
+            let key = format!("{number:06}");
+            let record = baton::store::Record { revision: 1, value: value.into() };
+            let key_of = |table| baton::store::Key { table, key: key.as_str().into() };
+            let write =
+                baton::store::Write { key: key_of(Table::Envelopes), record: Some(record.clone()), is_new: true };
+            commit(&store, vec![write]);
+            whole.insert(("envelopes", key.into_bytes()), (1, record.value.to_vec()));
+            number += 1;
+        }
+        let copy = parent.path().join(format!("killed-{round}"));
+        killed(&folder, &copy);
+        assert!(salvaged(&copy) == (whole.clone(), vec![]), "round {round}");
+        assert!(records(&EmbeddedStore::open(&copy).unwrap()).unwrap() == whole, "round {round}");
+        drop(store);
+    }
+    settle(EmbeddedStore::open(&folder).unwrap(), &folder, &["envelopes"]);
+    // Whatever block loses its head, and whatever group: what is read next is what was written.
+    let good = files(&folder);
+    for (path, bytes) in good.iter().filter(|(path, _)| path.parent().unwrap().ends_with("tables")) {
+        let heads = (0..bytes.len().saturating_sub(40)).filter(|place| bytes[*place..].starts_with(b"LSM\x03"));
+        for place in heads.collect::<Vec<_>>() {
+            let mut damaged = bytes.clone();
+            damaged[place] ^= 1;
+            fs::write(path, damaged).unwrap();
+            let (found, damages) = salvaged(&folder);
+            let made_up = found.iter().find(|(key, value)| whole.get(*key) != Some(*value));
+            assert!(made_up.is_none(), "{} byte {place}: {:?}", path.display(), made_up.unwrap().0);
+            assert!(!damages.is_empty(), "{} byte {place}", path.display());
+            assert!(
+                found.len() + 3 >= whole.len(),
+                "{} byte {place}: {} are hidden",
+                path.display(),
+                whole.len() - found.len()
+            );
+        }
+        fs::write(path, bytes).unwrap();
+    }
+}
+
 /// A step of a store's life.
 #[derive(Debug, Clone)]
 enum Step {

@@ -6,8 +6,9 @@ use std::{
 };
 
 /// Each room, and the rooms of this crate that it may import.
-const ROOMS: [(&str, &[&str]); 21] = [
+const ROOMS: [(&str, &[&str]); 22] = [
     ("codes", &[]),
+    ("disk", &[]),
     ("ids", &["time"]),
     ("time", &[]),
     ("proto", &[]),
@@ -15,14 +16,14 @@ const ROOMS: [(&str, &[&str]); 21] = [
     ("faults", &[]),
     ("policy", &["ids"]),
     ("domain", &["codes", "ids", "time"]),
-    ("envelope", &["codes", "domain", "faults", "ids", "proto", "time"]),
-    ("store", &[]),
+    ("envelope", &["codes", "disk", "domain", "faults", "ids", "proto", "time"]),
+    ("store", &["disk", "ids"]),
     ("records", &["codes", "domain", "envelope", "ids", "proto", "store", "time"]),
     ("broker", &["codes", "domain", "envelope", "faults", "ids", "policy", "proto", "records", "store", "time"]),
     ("audit", &["codes", "domain", "envelope", "ids", "proto", "time"]),
     ("wire", &["broker", "codes", "domain", "envelope", "faults", "ids", "proto", "records", "time"]),
     ("config", &["broker", "domain", "policy"]),
-    ("server", &["broker", "config", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"]),
+    ("server", &["broker", "config", "disk", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"]),
     ("client", &["codes", "envelope", "ids", "proto", "time"]),
     ("conformance", &["audit", "client", "codes", "envelope", "ids", "proto", "time"]),
     // Only `dev` and `serve` know the server, and that only to start it.

@@ -108,6 +108,22 @@ fn a_folder_of_a_newer_version_is_refused_and_not_touched() {
 }
 
 #[test]
+fn a_folder_of_an_older_version_is_refused_with_what_to_do() {
+    let parent = twenty_groups();
+    let folder = parent.path().join("store");
+    fs::write(folder.join("FORMAT"), "baton-store 7\n").unwrap();
+    let before = contents(&folder);
+    let said = match EmbeddedStore::open(&folder) {
+        Err(error @ OpenError::Format { .. }) => error.to_string(),
+        other => panic!("expected Format, got {:?}", other.err()),
+    };
+    for part in ["baton-store 7", "baton-store 8", "the version that wrote it", "--data", "baton store export"] {
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
+    }
+    assert_eq!(contents(&folder), before);
+}
+
+#[test]
 fn a_folder_with_something_else_in_it_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("holiday.jpg"), "not ours").unwrap();
@@ -121,6 +137,9 @@ fn a_first_start_that_was_cut_off_is_no_obstacle() {
     EmbeddedStore::open(folder.path()).unwrap().commit(one_write("a")).unwrap();
     assert_eq!(count(&EmbeddedStore::open(folder.path()).unwrap()), 1);
 }
+
+/// Where the groups begin in a file of the log.
+const GROUPS_AT: usize = 8192;
 
 /// The log of a store with few groups: one file.
 fn log(folder: &Path) -> std::path::PathBuf {
@@ -177,7 +196,7 @@ fn a_damaged_log_is_refused_by_name_and_left_as_it_is() {
         let path = log(&folder);
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-        bytes[last * part / 8] ^= 0xff;
+        bytes[GROUPS_AT + (last - GROUPS_AT) * part / 8] ^= 0xff;
         fs::write(&path, bytes).unwrap();
         let before = contents(&folder);
         for _ in 0..2 {
@@ -204,7 +223,7 @@ fn a_log_that_was_cut_off_is_refused_and_its_beginning_can_be_read() {
     let folder = parent.path().join("store");
     let path = log(&folder);
     let last = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
-    fs::File::options().write(true).open(&path).unwrap().set_len(last as u64 / 2).unwrap();
+    fs::File::options().write(true).open(&path).unwrap().set_len((GROUPS_AT + last) as u64 / 2).unwrap();
     match EmbeddedStore::open(&folder) {
         Err(OpenError::LostWrites { store, witness, .. }) => assert!(store < witness && witness == 20),
         other => panic!("damage must be noticed, got {:?}", other.err()),

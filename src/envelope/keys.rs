@@ -13,7 +13,10 @@ use ed25519_dalek::{
     pkcs8::{DecodePrivateKey, EncodePrivateKey, KeypairBytes, spki::der::pem::LineEnding},
 };
 
-use crate::faults::{Fault, is_on};
+use crate::{
+    disk,
+    faults::{Fault, is_on},
+};
 
 /// A public key under which nobody can forge: a point on the curve, and not of small order.
 #[derive(Clone, PartialEq, Eq)]
@@ -152,7 +155,10 @@ impl PrivateKey {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let written = options.open(path).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
-            file.sync_all()
+            file.sync_all()?;
+            // Where a folder cannot be synced, the key is there all the same.
+            drop(disk::sync_folder(disk::folder_around(path)));
+            Ok(())
         });
         written.map_err(|source| match source.kind() {
             io::ErrorKind::AlreadyExists => KeyFileError::Exists { path: path.into() },

@@ -1,7 +1,7 @@
 //! What is read back from disk, and custody logs that somebody shows.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::{LazyLock, Mutex},
@@ -82,8 +82,11 @@ pub(super) fn audit(bytes: &[u8]) {
 struct Template {
     folder: PathBuf,
     files: BTreeMap<PathBuf, Vec<u8>>,
-    records: usize,
+    records: Records,
 }
+
+/// Table, key and value.
+type Records = BTreeSet<(Table, Bytes, Bytes)>;
 
 static TEMPLATE: LazyLock<Mutex<Template>> = LazyLock::new(|| Mutex::new(Template::make()));
 
@@ -109,17 +112,21 @@ impl Template {
         }
         let mut whole = files(&folder.join("fjall"));
         whole.append(&mut files(&folder.join("log")));
-        let mut template = Self { files: whole, folder, records: 0 };
+        let mut template = Self { files: whole, folder, records: Records::new() };
         template.records = template.read();
-        assert_eq!(template.records, 32, "the store is whole before it is damaged");
+        assert_eq!(template.records.len(), 32, "the store is whole before it is damaged");
         template
     }
 
-    /// How many records are read.
-    fn read(&self) -> usize {
-        let mut records = 0;
-        let read = read_all(&self.folder, |found| records += usize::from(matches!(found, Found::Record { .. })));
-        if read.is_err() { 0 } else { records }
+    /// The records that are read.
+    fn read(&self) -> Records {
+        let mut records = Records::new();
+        let read = read_all(&self.folder, |found| {
+            if let Found::Record { table, key, record } = found {
+                assert!(records.insert((table, key, record.value)), "a record is read twice");
+            }
+        });
+        if read.is_err() { Records::new() } else { records }
     }
 }
 
@@ -136,7 +143,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// The store's files: the first byte says which one, the second what is done to it, two where. Whatever is in them, reading
-/// comes to an end and finds no more than there was.
+/// comes to an end and finds nothing but what was written.
 pub(super) fn store_files(bytes: &[u8]) {
     let [which, how, high, low, patch @ ..] = bytes else { return };
     let template = TEMPLATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -154,5 +161,5 @@ pub(super) fn store_files(bytes: &[u8]) {
     fs::write(path, &changed).expect("there is room for the file");
     let records = template.read();
     fs::write(path, whole).expect("there is room for the file");
-    assert!(records <= template.records, "{records} records are read of {}", template.records);
+    assert!(records.is_subset(&template.records), "{:?} are made up", records.difference(&template.records));
 }

@@ -12,8 +12,7 @@
 //! without its certificate, or beside an older one: both are seen at the next start, and made anew.
 
 use std::{
-    fs, io,
-    io::Write as _,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -30,7 +29,7 @@ use rustls::{
 };
 
 use super::tls::{self, TlsError, TlsFiles};
-use crate::{config::MinimumTls, time::Timestamp};
+use crate::{config::MinimumTls, disk, time::Timestamp};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const CA_VALIDITY: Duration = DAY.saturating_mul(3652);
@@ -133,7 +132,11 @@ impl DevelopmentCa {
     /// Blocks on the disk. Two processes must not do this in one folder at a time.
     pub fn load_or_create(folder: &Path, now: Timestamp, names: &[String]) -> Result<Self, DevelopmentCaError> {
         let names = wanted_names(names)?;
-        make_private_folder(folder)?;
+        disk::make_folder(folder).map_err(|problem| DevelopmentCaError::File {
+            action: "make the folder",
+            path: folder.into(),
+            problem,
+        })?;
         let files = Files { folder };
         if !files.has("ca.pem")? {
             files.make_ca(now)?;
@@ -181,8 +184,8 @@ impl Files<'_> {
     fn make_ca(&self, now: Timestamp) -> Result<(), DevelopmentCaError> {
         let key = new_key()?;
         let certificate = ca_parameters(now).self_signed(&key).map_err(making)?;
-        self.write("ca.key", &key.serialize_pem(), Readers::OwnerOnly)?;
-        self.write("ca.pem", &certificate.pem(), Readers::Anybody)?;
+        self.write("ca.key", &key.serialize_pem())?;
+        self.write("ca.pem", &certificate.pem())?;
         tracing::info!(path = %self.path("ca.pem").display(), "made a CA for development; clients must trust it");
         Ok(())
     }
@@ -238,8 +241,8 @@ impl Files<'_> {
             let problem = rustls::CertificateError::UnknownIssuer.into();
             return Err(DevelopmentCaError::Ca { path: self.path("ca.pem"), problem });
         }
-        self.write("server.key", &key.serialize_pem(), Readers::OwnerOnly)?;
-        self.write("server.pem", &certificate.pem(), Readers::Anybody)?;
+        self.write("server.key", &key.serialize_pem())?;
+        self.write("server.pem", &certificate.pem())?;
         tracing::info!(?names, "signed a server certificate for development");
         Ok(())
     }
@@ -251,14 +254,10 @@ impl Files<'_> {
         KeyPair::try_from(&key).map_err(|problem| DevelopmentCaError::CaKey { path, problem })
     }
 
-    /// Writes a file that is there whole or not at all, also after a crash of the machine.
-    fn write(&self, name: &str, content: &str, readers: Readers) -> Result<(), DevelopmentCaError> {
+    fn write(&self, name: &str, content: &str) -> Result<(), DevelopmentCaError> {
         let path = self.path(name);
-        write_whole(self.folder, name, content, readers).map_err(|problem| DevelopmentCaError::File {
-            action: "write",
-            path,
-            problem,
-        })
+        let written = disk::write_whole(&path, content.as_bytes());
+        written.map_err(|problem| DevelopmentCaError::File { action: "write", path, problem })
     }
 }
 
@@ -295,47 +294,10 @@ fn set_validity(parameters: &mut CertificateParams, now: Timestamp, validity: Du
     parameters.not_after = now + validity;
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Readers {
-    OwnerOnly,
-    Anybody,
-}
-
-fn make_private_folder(folder: &Path) -> Result<(), DevelopmentCaError> {
-    let mut builder = fs::DirBuilder::new();
-    builder.recursive(true);
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(folder).map_err(|problem| DevelopmentCaError::File {
-        action: "make the folder",
-        path: folder.into(),
-        problem,
-    })
-}
-
-fn write_whole(folder: &Path, name: &str, content: &str, readers: Readers) -> io::Result<()> {
-    let unfinished = folder.join(format!("{name}.unfinished"));
-    // One that a crash has left could have other permissions.
-    match fs::remove_file(&unfinished) {
-        Err(problem) if problem.kind() != io::ErrorKind::NotFound => return Err(problem),
-        _ => {}
-    }
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, if readers == Readers::OwnerOnly { 0o600 } else { 0o644 });
-    let mut file = options.open(&unfinished)?;
-    file.write_all(content.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, folder.join(name))?;
-    // So that the new name outlives a crash. Folders cannot be opened everywhere.
-    #[cfg(unix)]
-    fs::File::open(folder)?.sync_all()?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_unix_nanoseconds(1_800_000_000_000_000_000);
@@ -401,14 +363,15 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn nobody_else_can_read_the_keys() {
+    fn only_the_owner_can_read_what_is_made() {
         use std::os::unix::fs::PermissionsExt as _;
         let fixture = Fixture::new();
         fixture.start(NOW, &[]).unwrap();
         let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(fixture.folder()), 0o700);
-        assert_eq!(mode(fixture.path("ca.key")), 0o600);
-        assert_eq!(mode(fixture.path("server.key")), 0o600);
+        for name in ["ca.pem", "ca.key", "server.pem", "server.key"] {
+            assert_eq!(mode(fixture.path(name)), 0o600, "{name}");
+        }
     }
 
     #[test]
@@ -445,7 +408,7 @@ mod tests {
         fs::remove_file(fixture.path("server.pem")).unwrap();
         assert_eq!(fixture.changed_by_start(NOW, &[]), ["server.pem", "server.key"]);
         fs::write(fixture.path("server.key"), old_key).unwrap();
-        fs::write(fixture.path("server.key.unfinished"), "half").unwrap();
+        fs::write(fixture.path("server.key.new"), "half").unwrap();
         assert_eq!(fixture.changed_by_start(NOW, &[]), ["server.pem", "server.key"]);
         fs::remove_file(fixture.path("ca.pem")).unwrap();
         assert_eq!(fixture.changed_by_start(NOW, &[]).len(), 4);

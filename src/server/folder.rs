@@ -1,4 +1,5 @@
-//! The data folder: what a broker has on disk, and where.
+//! The data folder: what a broker has on disk, and where. Folders have mode 0700 and files 0600: only the user that the
+//! broker runs as can read them.
 //!
 //! ```text
 //! store/          tasks, handoffs, mail: see `store`
@@ -10,8 +11,8 @@
 
 use std::{
     fs, io,
-    io::Write as _,
     net::SocketAddr,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,6 +21,7 @@ use zeroize::Zeroizing;
 
 use crate::{
     broker::{BrokerIdentity, identity::random_bytes},
+    disk,
     envelope::{
         keys::{KeyFileError, PrivateKey},
         signing,
@@ -38,6 +40,20 @@ pub enum FolderError {
         path: PathBuf,
         /// Why.
         source: io::Error,
+    },
+    /// Other users of the machine can read it, and the broker must not change that.
+    #[error(
+        "others can use the data folder {} (mode {mode:o}), and {why}; name a folder of the broker's own with --data, or \
+         chmod 700 this one",
+        path.display()
+    )]
+    Shared {
+        /// The folder.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// Why the broker leaves them as they are.
+        why: String,
     },
     /// The broker's key.
     #[error(transparent)]
@@ -58,13 +74,15 @@ pub(super) struct DataFolder {
 impl DataFolder {
     /// Opens the folder, or makes it.
     pub(super) fn open(path: &Path, ids: &dyn IdSource) -> Result<Self, FolderError> {
-        make_private(path)?;
+        disk::keep_to_owner();
+        close(path)?;
+        make_folder(path)?;
         // First, for its lock: nothing else in the folder is touched while another broker has it.
         let store = Arc::new(EmbeddedStore::open(&path.join("store"))?);
-        make_private(&path.join("keys"))?;
+        close_contents(path)?;
+        make_folder(&path.join("keys"))?;
         let identity = broker_identity(&path.join("keys").join("broker.pem"), ids)?;
         let operator_token = Zeroizing::new(operator_token(&path.join("operator.token"), ids)?);
-        warn_of_readers(path);
         Ok(Self { path: path.into(), store, identity, operator_token })
     }
 
@@ -78,7 +96,7 @@ impl DataFolder {
 
     /// Says where the broker listens, for scripts that started it on port 0.
     pub(super) fn write_address(&self, address: SocketAddr) -> Result<(), FolderError> {
-        write_whole(&self.path.join("address"), &format!("{address}\n"), 0o644)
+        write_whole(&self.path.join("address"), &format!("{address}\n"))
     }
 
     pub(super) fn remove_address(&self) {
@@ -87,14 +105,77 @@ impl DataFolder {
     }
 }
 
-/// Says so in the log if others on this machine can read what only the broker should.
+/// What other users may not do with a folder or file of the broker.
+const OF_OTHERS: u32 = 0o077;
+/// All that the broker has in the folder.
+const CONTENTS: [&str; 5] = ["store", "keys", "tls", "operator.token", "address"];
+
+/// Closes the data folder to other users, if there is one that is open to them. Fails if it belongs to another user, or has
+/// no store and is not empty: then it may be there for others.
+fn close(path: &Path) -> Result<(), FolderError> {
+    let file_error = |source| FolderError::File { path: path.into(), source };
+    let found = match fs::metadata(path) {
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(file_error)?,
+    };
+    let mode = found.permissions().mode() & 0o777;
+    if mode & OF_OTHERS == 0 {
+        return Ok(());
+    }
+    let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+    let shared = |why| Err(FolderError::Shared { path: path.into(), mode, why });
+    if owner != user {
+        return shared(format!("it belongs to user {owner}, not to user {user}, as whom the broker runs"));
+    }
+    if !path.join("store").exists() && fs::read_dir(path).map_err(file_error)?.next().is_some() {
+        return shared("it has no store and is not empty".to_owned());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode & !OF_OTHERS)).map_err(file_error)?;
+    tracing::warn!(path = %path.display(), "others could use the data folder (mode {mode:o}); closed it to them");
+    Ok(())
+}
+
+/// Closes to other users what the broker has in its folder, as after a copy with other permissions. What belongs to another
+/// user is left: that user can open it again, and the folder around it keeps others out.
+fn close_contents(path: &Path) -> Result<(), FolderError> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut left: Vec<PathBuf> = CONTENTS.iter().map(|name| path.join(name)).collect();
+    let mut closed = 0;
+    while let Some(path) = left.pop() {
+        let mut close = || -> io::Result<()> {
+            let found = fs::symlink_metadata(&path)?; // what a link leads to is not in the folder
+            let mode = found.permissions().mode() & 0o777;
+            if !found.is_symlink() && found.uid() == user && mode & OF_OTHERS != 0 {
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode & !OF_OTHERS))?;
+                closed += 1;
+            }
+            if found.is_dir() {
+                for entry in fs::read_dir(&path)? {
+                    left.push(entry?.path());
+                }
+            }
+            Ok(())
+        };
+        match close() {
+            // The store merges its files meanwhile, and removes what was merged.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(FolderError::File { path, source: error });
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    if closed > 0 {
+        tracing::warn!(path = %path.display(), "others could use {closed} files and folders in the data folder; closed them");
+    }
+    Ok(())
+}
+
+/// Says so in the log if others on this machine can read a key that the broker was given.
 pub(super) fn warn_of_readers(path: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
     let Ok(file) = fs::metadata(path) else { return };
     let mode = file.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        let wanted = if file.is_dir() { "700" } else { "600" };
-        tracing::warn!("others can read {} (mode {mode:o}): chmod {wanted} it", path.display());
+    if mode & OF_OTHERS != 0 {
+        tracing::warn!("others can read {} (mode {mode:o}): chmod 600 it", path.display());
     }
 }
 
@@ -103,10 +184,11 @@ fn broker_identity(path: &Path, ids: &dyn IdSource) -> Result<BrokerIdentity, Fo
         PrivateKey::read(path)?
     } else {
         let key = PrivateKey::generate(ids);
-        let draft = path.with_extension("new");
-        remove_if_there(&draft)?;
+        let draft = disk::draft_of(path);
+        let file_error = |source| FolderError::File { path: path.into(), source };
+        disk::remove_if_there(&draft).map_err(file_error)?;
         key.write(&draft)?;
-        rename_durably(&draft, path).map_err(|source| FolderError::File { path: path.into(), source })?;
+        disk::rename(&draft, path).map_err(file_error)?;
         key
     };
     // Named after the key itself, so that receipts of an earlier key cannot be taken for this one's.
@@ -126,41 +208,125 @@ fn operator_token(path: &Path, ids: &dyn IdSource) -> Result<String, FolderError
 
 fn make_operator_token(path: &Path, ids: &dyn IdSource) -> Result<String, FolderError> {
     let token = hex::encode(random_bytes(ids));
-    write_whole(path, &format!("{token}\n"), 0o600)?;
+    write_whole(path, &format!("{token}\n"))?;
     Ok(token)
 }
 
-fn make_private(path: &Path) -> Result<(), FolderError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|source| FolderError::File { path: path.into(), source })
+fn make_folder(path: &Path) -> Result<(), FolderError> {
+    disk::make_folder(path).map_err(|source| FolderError::File { path: path.into(), source })
 }
 
-fn remove_if_there(path: &Path) -> Result<(), FolderError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(FolderError::File { path: path.into(), source: error })
-        }
-        Ok(()) | Err(_) => Ok(()),
+fn write_whole(path: &Path, text: &str) -> Result<(), FolderError> {
+    disk::write_whole(path, text.as_bytes()).map_err(|source| FolderError::File { path: path.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        ids::SystemIds,
+        server::development_ca::DevelopmentCa,
+        store::{Change, Key, Record, Table, Write},
+        time::Timestamp,
+    };
+
+    /// What a broker does with a folder at its start.
+    fn start(path: &Path) -> DataFolder {
+        let folder = DataFolder::open(path, &SystemIds).unwrap();
+        let now = Timestamp::from_unix_nanoseconds(1_800_000_000_000_000_000);
+        DevelopmentCa::load_or_create(&folder.tls_folder(), now, &[]).unwrap();
+        folder.write_address(([127, 0, 0, 1], 1).into()).unwrap();
+        folder
     }
-}
 
-/// Writes a file so that it is there whole or not at all.
-fn write_whole(path: &Path, text: &str, mode: u32) -> Result<(), FolderError> {
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let draft = path.with_extension("new");
-    remove_if_there(&draft)?;
-    let written = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        rename_durably(&draft, path)
-    });
-    written.map_err(|source| FolderError::File { path: path.into(), source })
-}
+    const KEY: &[u8] = b"task";
 
-/// Renames, and syncs the folder: after a power cut the file is there, and receipts of this key can still be checked.
-fn rename_durably(from: &Path, to: &Path) -> io::Result<()> {
-    fs::rename(from, to)?;
-    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::File::open(folder)?.sync_all()
+    fn commit(folder: &DataFolder) {
+        let key = Key { table: Table::Tasks, key: KEY.into() };
+        let record = Some(Record { revision: 1, value: bytes::Bytes::from_static(b"a task") });
+        let change = Change { expectations: vec![], writes: vec![Write { key, record, is_new: true }] };
+        assert_eq!(folder.store.commit(vec![change]).unwrap(), [Ok(())]);
+    }
+
+    fn has_task(folder: &DataFolder) -> bool {
+        folder.store.get(&Key { table: Table::Tasks, key: KEY.into() }).unwrap().is_some()
+    }
+
+    /// fjall syncs the names in each of its keyspaces; nothing else syncs a name for us.
+    fn fjall_syncs(folder: &Path) -> bool {
+        folder.ancestors().any(|around| around.parent().is_some_and(|parent| parent.ends_with("fjall/keyspaces")))
+    }
+
+    #[test]
+    fn a_power_cut_takes_no_folder_that_is_needed_and_leaves_none_that_is_refused() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("not/there/yet");
+        let survive = |synced: &[_]| {
+            let to = tempfile::tempdir().unwrap();
+            disk::record::survivors(synced, parent.path(), to.path(), &fjall_syncs);
+            let survivor = to.path().join("not/there/yet");
+            (to, survivor)
+        };
+        drop(disk::record::take());
+        let first = start(&path);
+        let mut synced = disk::record::take();
+        for moment in 0..synced.len() {
+            let (_to, survivor) = survive(&synced[..moment]);
+            start(&survivor); // it is not refused
+        }
+        drop(disk::record::take());
+        commit(&first);
+        synced.extend(disk::record::take());
+        let (key, token) = (first.identity.key_id.clone(), first.operator_token.clone());
+        drop(first);
+        let (_to, survivor) = survive(&synced);
+        let again = start(&survivor);
+        assert!(has_task(&again), "what was answered is there");
+        assert_eq!((&again.identity.key_id, &again.operator_token), (&key, &token));
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_data_folder_that_is_open_to_others_is_closed_with_all_in_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("data");
+        drop(start(&path));
+        let inside =
+            ["", "store", "store/log", "store/FORMAT", "keys", "keys/broker.pem", "operator.token", "tls/ca.key"];
+        inside.iter().for_each(|name| set_mode(&path.join(name), 0o777));
+        drop(start(&path));
+        inside.iter().for_each(|name| assert_eq!(mode(&path.join(name)), 0o700, "{name}"));
+    }
+
+    #[test]
+    fn a_folder_that_others_may_be_using_is_refused_and_left_as_it_is() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("data");
+        fs::create_dir(&path).unwrap();
+        set_mode(&path, 0o750);
+        fs::write(path.join("notes.txt"), "of somebody").unwrap();
+        match DataFolder::open(&path, &SystemIds) {
+            Err(FolderError::Shared { path: found, mode, .. }) => assert_eq!((found, mode), (path.clone(), 0o750)),
+            other => panic!("expected Shared, got {:?}", other.err()),
+        }
+        assert_eq!((mode(&path), fs::read_dir(&path).unwrap().count()), (0o750, 1));
+        fs::remove_file(path.join("notes.txt")).unwrap();
+        start(&path);
+        assert_eq!(mode(&path), 0o700);
+        // Only the superuser can give a folder away.
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
+            start(&path);
+            set_mode(&path, 0o701);
+            let refused = DataFolder::open(&path, &SystemIds).err().expect("it is another user's").to_string();
+            assert!(refused.contains("user 12345") && refused.contains("--data"), "{refused}");
+        }
+    }
 }

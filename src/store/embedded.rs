@@ -7,7 +7,7 @@
 //! fjall gets to see its files only after `survey` has found them whole: a damaged store is never made worse by being opened.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
@@ -34,6 +34,7 @@ use super::{
     space::Space,
     survey,
 };
+use crate::disk;
 
 /// How long the thread that writes into the tables rests at a time if it is ahead, and how often.
 const STEP: Duration = Duration::from_millis(1);
@@ -134,13 +135,14 @@ impl EmbeddedStore {
             let path = path.to_owned();
             move |source| OpenError::File { path, source }
         };
-        fs::create_dir_all(path).map_err(file_error(path))?;
+        disk::make_folder(path).map_err(file_error(path))?;
         check_format(path)?;
         let lock = lock(path)?;
         let witness_path = path.join("witness");
         let witness = open_witness(&witness_path).map_err(file_error(&witness_path))?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
         let (engine, log, pending) = open_whole(path, read_witness(&witness).unwrap_or(0))?;
+        disk::sync_folder(path).map_err(file_error(path))?;
         Ok(Self {
             path: path.into(),
             engine: RwLock::new(Some(engine)),

@@ -18,9 +18,12 @@ use super::{
     Key, KeyBytes, KeyRange, Order, ReadError, Table, folder::OpenError, pending::Layer, rows::encode_record,
     space::HOUSEKEEPING,
 };
+use crate::disk;
 
 /// Where fjall has its files.
 pub(super) const ENGINE_FOLDER: &str = "fjall";
+/// Where fjall has the folders of its keyspaces.
+const KEYSPACES_FOLDER: &str = "keyspaces";
 /// Runs of files that are to be merged: with more, a layer waits.
 const RUNS_BEHIND_MAX: usize = 24;
 const WAIT_FOR_MERGES: Duration = Duration::from_millis(10);
@@ -43,19 +46,35 @@ pub(super) struct Engine {
 }
 
 impl Engine {
+    /// Opens it, or makes it if it is not there: under another name first, so that a power cut leaves all of it or nothing.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
-        let error = |source: fjall::Error| OpenError::Engine { path: engine_path.clone(), source: source.into() };
+        let open = |path: &Path| Self::open_folder(path).map_err(|source| of_engine(path, source));
+        let file_error = |path: &Path, source| OpenError::File { path: path.into(), source };
+        if !engine_path.try_exists().map_err(|source| file_error(&engine_path, source))? {
+            let draft = disk::draft_of(&engine_path);
+            match fs::remove_dir_all(&draft) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(&draft, error)),
+                Ok(()) | Err(_) => {}
+            }
+            open(&draft)?.database.persist(PersistMode::SyncAll).map_err(|source| of_engine(&draft, source))?;
+            let named = disk::sync_folder(&draft).and_then(|()| disk::rename(&draft, &engine_path));
+            named.map_err(|source| file_error(&engine_path, source))?;
+        }
+        open(&engine_path)
+    }
+
+    fn open_folder(path: &Path) -> Result<Self, fjall::Error> {
         let open = || {
             go_behind(); // and so do fjall's threads, which this one starts
             // With more than one, one of them goes round and round while the other merges.
-            Database::builder(&engine_path).worker_threads(1).open()
+            Database::builder(path).worker_threads(1).open()
         };
-        let database = std::thread::scope(|scope| scope.spawn(open).join()).expect("fjall does not panic");
-        let database = database.map_err(error)?;
-        let keyspace = |name: &str| database.keyspace(name, KeyspaceCreateOptions::default).map_err(error);
+        let database = std::thread::scope(|scope| scope.spawn(open).join()).expect("fjall does not panic")?;
+        let keyspace = |name: &str| database.keyspace(name, KeyspaceCreateOptions::default);
         let tables = Table::ALL.iter().map(|table| keyspace(table.name())).collect::<Result<_, _>>()?;
         let housekeeping = keyspace(HOUSEKEEPING)?;
+        disk::sync_folder(&path.join(KEYSPACES_FOLDER))?; // fjall syncs the folders of its keyspaces, but not their names
         Ok(Self { tables, housekeeping, database })
     }
 
@@ -162,6 +181,10 @@ pub(super) fn go_behind() {
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
         tracing::debug!(%error, "failed to lower the priority of a thread");
     }
+}
+
+fn of_engine(path: &Path, source: fjall::Error) -> OpenError {
+    OpenError::Engine { path: path.into(), source: source.into() }
 }
 
 fn read_error(table: &Keyspace, source: fjall::Error) -> ReadError {

@@ -13,9 +13,10 @@ use std::{
 };
 
 use super::files::Damage;
+use crate::disk;
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 7\n";
+const FORMAT: &str = "baton-store 8\n";
 /// Where the log has its files.
 pub(super) const LOG_FOLDER: &str = "log";
 const WITNESS_MAGIC: &[u8; 8] = b"batonwit";
@@ -40,8 +41,9 @@ pub enum OpenError {
     },
     /// Written by another version.
     #[error(
-        "failed to open the store in {}: its format is {found:?}, and this version knows only {:?}; use the version \
-         that wrote it, or name another folder with --data",
+        "failed to open the store in {}: its format is {found:?}, and this version knows only {:?}; nothing was changed, and \
+         no version turns one format into another. Start the version that wrote it, or name another folder with --data for a \
+         new store; what the old one has is printed by `baton store export` of the version that wrote it",
         path.display(),
         FORMAT.trim_end()
     )]
@@ -153,20 +155,13 @@ pub(super) fn check_format(path: &Path) -> Result<(), OpenError> {
     match fs::read(&format_path) {
         Ok(found) => compare_format(path, &found),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-            // Complete or absent, never half: written beside it, synced, renamed. The draft may be there from a start that
-            // was cut off.
-            let draft = path.join("FORMAT.new");
+            // A start that was cut off may have left the draft.
+            let draft = disk::draft_of(&format_path);
             let is_other = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != draft);
             if fs::read_dir(path).map_err(error)?.any(is_other) {
                 return Err(OpenError::NotAStore { path: path.into() });
             }
-            let written = File::create(&draft).and_then(|mut file| {
-                file.write_all(FORMAT.as_bytes())?;
-                file.sync_all()?;
-                fs::rename(&draft, &format_path)?;
-                File::open(path)?.sync_all()
-            });
-            written.map_err(error)
+            disk::write_whole(&format_path, FORMAT.as_bytes()).map_err(error)
         }
         Err(other) => Err(error(other)),
     }
@@ -247,8 +242,5 @@ pub(super) fn make_sure_of_room(path: &Path) -> Result<(), OpenError> {
 }
 
 pub(super) fn remove_room(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path.join(ROOM_FILE)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
-    }
+    disk::remove_if_there(&path.join(ROOM_FILE))
 }

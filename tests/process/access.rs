@@ -325,8 +325,7 @@ async fn plaintext_is_only_where_it_was_asked_for_and_never_to_another_machine()
 }
 
 #[tokio::test]
-async fn no_secret_and_no_payload_is_in_the_log_and_files_are_the_brokers_own() {
-    use std::os::unix::fs::PermissionsExt as _;
+async fn no_secret_and_no_payload_is_in_the_log() {
     let folder = std::sync::Arc::new(tempfile::tempdir().unwrap());
     let mut command = crate::broker::baton();
     command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data")).env("BATON_LOG", "baton=trace");
@@ -347,14 +346,65 @@ async fn no_secret_and_no_payload_is_in_the_log_and_files_are_the_brokers_own() 
     for secret in secrets {
         assert!(!log.contains(secret), "{secret} is in the log");
     }
-    for (name, mode) in
-        [("", 0o700), ("keys", 0o700), ("keys/broker.pem", 0o600), ("operator.token", 0o600), ("tls/server.key", 0o600)]
-    {
-        let found = std::fs::metadata(broker.data().join(name)).unwrap().permissions().mode() & 0o777;
-        assert_eq!(found, mode, "{name}");
+}
+
+/// All in a folder and the folder itself, with permissions.
+fn modes(folder: &std::path::Path) -> Vec<(PathBuf, bool, u32)> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut found = Vec::new();
+    let mut left = vec![folder.to_owned()];
+    while let Some(path) = left.pop() {
+        let Ok(metadata) = std::fs::metadata(&path) else { continue }; // the store has merged it away
+        if metadata.is_dir() {
+            left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        found.push((path, metadata.is_dir(), metadata.permissions().mode() & 0o777));
     }
-    let folder = broker.kill();
-    std::fs::set_permissions(folder.path().join("data"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let broker = Broker::start_in(folder, &[]);
-    assert!(broker.log().contains("others can read"), "{}", broker.log());
+    found
+}
+
+#[track_caller]
+fn assert_only_the_broker_can_read(data: &std::path::Path) {
+    for (path, is_folder, mode) in modes(data) {
+        assert_eq!(mode, if is_folder { 0o700 } else { 0o600 }, "{} has mode {mode:o}", path.display());
+    }
+}
+
+/// A `baton dev` in a shell with the most generous umask.
+fn start_with_umask_0(folder: std::sync::Arc<tempfile::TempDir>) -> Broker {
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "umask 0; exec \"$0\" dev --port 0 --data \"$1\"", env!("CARGO_BIN_EXE_baton")]);
+    command.arg(folder.path().join("data"));
+    Broker::spawn(command, folder)
+}
+
+#[tokio::test]
+async fn everything_in_the_data_folder_is_the_brokers_own_and_is_made_so_again() {
+    use std::os::unix::fs::PermissionsExt;
+    let broker = start_with_umask_0(std::sync::Arc::new(tempfile::tempdir().unwrap()));
+    let (a, _b) = (broker.agent("a").await, broker.agent("b").await);
+    let info = v1::Info { text: "x".repeat(30_000), ..Default::default() };
+    for _ in 0..20 {
+        a.send("b", MessageType::Info, &About::default(), &info).await.unwrap();
+    }
+    let is_table = |(path, ..): &(PathBuf, bool, u32)| path.parent().is_some_and(|folder| folder.ends_with("tables"));
+    let has_tables = async || modes(&broker.data().join("store")).iter().filter(|file| is_table(file)).count() > 2;
+    eventually("records are written into tables", has_tables).await;
+    assert_only_the_broker_can_read(&broker.data());
+    let (folder, data) = (broker.kill(), |folder: &tempfile::TempDir| folder.path().join("data"));
+    for (path, is_folder, _) in modes(&data(&folder)) {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(if is_folder { 0o755 } else { 0o644 })).unwrap();
+    }
+    let broker = start_with_umask_0(folder);
+    assert_only_the_broker_can_read(&broker.data());
+    assert!(broker.log().contains("others could use the data folder"), "{}", broker.log());
+    broker.client_of("a").await;
+    // One that is not only the broker's is left alone.
+    let shared = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(shared.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    write(&shared.path().join("holiday.jpg"), "not ours");
+    let mut command = crate::broker::baton();
+    let (code, said) = exit_of(command.args(["dev", "--port", "0", "--data"]).arg(shared.path()));
+    assert!(code == Some(3) && said.contains("others can use") && said.contains("--data"), "{said}");
+    assert_eq!(modes(shared.path()).len(), 2);
 }

@@ -11,6 +11,7 @@ mod crashes;
 mod dead_letters;
 mod every_call;
 mod foreign;
+mod forged;
 mod full_disk;
 mod hostile;
 mod kill_loop;

@@ -67,21 +67,20 @@ impl Folder {
         &self.0
     }
 
-    /// Whether nothing was ever stored: fjall has not been here yet, or was cut off in its very first moment. Fails if
-    /// something was, and what it begins with is gone.
+    /// Whether it is not there: it gets its name when all of it is whole. Fails if what it begins with is damaged.
     pub(super) fn is_new(&self) -> Result<bool, Damage> {
+        match self.0.try_exists() {
+            Ok(true) => {}
+            Ok(false) => return Ok(true),
+            Err(error) => return Err(Damage::unreadable(&self.0, &error)),
+        }
         let (mark, names) = (self.0.join("version"), self.keyspace(0).join("current"));
-        let missing = match fs::read(&mark) {
-            Ok(found) if found == VERSION && names.exists() => return Ok(false),
-            Ok(found) if found == VERSION => names,
-            Ok(_) => return Err(Damage::new(&mark, "it does not say what it should")),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => mark,
-            Err(error) => return Err(Damage::unreadable(&mark, &error)),
-        };
-        let numbers =
-            entries(&self.0.join("keyspaces"))?.iter().map(|path| number_of(path)).collect::<Result<Vec<_>, _>>()?;
-        let has_data = numbers.iter().map(|number| self.has_data(*number)).collect::<Result<Vec<_>, _>>()?;
-        if has_data.contains(&true) { Err(Damage::new(&missing, "it is not there")) } else { Ok(true) }
+        match fs::read(&mark) {
+            Ok(found) if found != VERSION => Err(Damage::new(&mark, "it does not say what it should")),
+            Ok(_) if !names.exists() => Err(Damage::new(&names, "it is not there")),
+            Ok(_) => Ok(false),
+            Err(error) => Err(Damage::unreadable(&mark, &error)),
+        }
     }
 
     /// Whether it has a journal. There is nothing in it, but without one fjall believes that nothing was ever written.

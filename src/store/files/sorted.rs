@@ -6,7 +6,11 @@
 //! data    entries, 255, ..., trailer of 31 bytes: restart interval u8, ..., number of entries u32
 //! entry   type u8, seqno, length of the key, key, length of the value, value; numbers are variable in length,
 //!         and but for every first of an interval: ..., length of what it shares with that one's key, of the rest, the rest, ...
+//! index   entries, 255, ...; an entry is 0, place of a block, its length, seqno, length of its last key, the key
 //! ```
+//!
+//! Entries have bytes as agents sent them, and these may look like a block. So behind a block of which even the length is
+//! damaged, reading goes on where the index says that another one begins, and never where something looks like one.
 
 use std::{collections::VecDeque, ops::Range, path::Path, sync::Arc};
 
@@ -49,7 +53,7 @@ pub(super) fn check_frame(table: &LiveTable) -> Result<(), Damage> {
         if name == b"data" || NO_BLOCKS.contains(&name.as_slice()) {
             continue;
         }
-        let mut blocks = Blocks { at: place.start, end: place.end };
+        let mut blocks = Blocks { at: place.start, end: place.end, starts: Vec::new() };
         while let Some(block) = blocks.next(&archive)? {
             block.map_err(|hole| damaged(&table.path, &hole))?;
         }
@@ -102,7 +106,7 @@ impl Table {
         Ok(Self {
             path: table.path.as_path().into(),
             seqno_base: table.seqno_base,
-            blocks: Blocks { at: place.start, end: place.end },
+            blocks: Blocks { at: place.start, end: place.end, starts: data_blocks(&archive)? },
             entries: VecDeque::new(),
             hole: None,
             is_whole,
@@ -176,6 +180,8 @@ struct Block {
 struct Blocks {
     at: u64,
     end: u64,
+    /// Where the index says that they begin, in order.
+    starts: Vec<u64>,
 }
 
 impl Blocks {
@@ -186,7 +192,7 @@ impl Blocks {
             return Ok(None);
         }
         let Some(head) = self.head_at(archive, start)? else {
-            self.at = self.next_head(archive, start + 1)?;
+            self.at = self.starts.iter().copied().find(|next| *next > start).unwrap_or(end);
             return Ok(Some(Err(start..self.at)));
         };
         let content = start + HEAD..start + HEAD + u64::from(head.length);
@@ -205,23 +211,29 @@ impl Blocks {
         let head = parse_head(&archive.read(at..at + HEAD)?);
         Ok(head.filter(|head| at + HEAD + u64::from(head.length) <= self.end))
     }
+}
 
-    /// Where the next head is, or the end.
-    fn next_head(&self, archive: &Archive, from: u64) -> Result<u64, Damage> {
-        let mut chunk = from;
-        while chunk + HEAD <= self.end {
-            let bytes = archive.read(chunk..(chunk + CHUNK).min(self.end))?;
-            for (place, window) in bytes.windows(MAGIC.len()).enumerate() {
-                let at = chunk + place as u64;
-                if window == MAGIC && self.head_at(archive, at)?.is_some() {
-                    return Ok(at);
-                }
-            }
-            // A head may lie across two chunks.
-            chunk += (bytes.len() as u64).saturating_sub(HEAD).max(1);
-        }
-        Ok(self.end)
+/// Where data blocks begin, as far as the index can be read.
+fn data_blocks(archive: &Archive) -> Result<Vec<u64>, Damage> {
+    // A large index is in parts: then "tli" says where those are.
+    let Ok(place) = archive.section("index").or_else(|_| archive.section("tli")) else { return Ok(Vec::new()) };
+    let mut blocks = Blocks { at: place.start, end: place.end, starts: Vec::new() };
+    let mut starts = Vec::new();
+    while let Some(block) = blocks.next(archive)? {
+        let content = block.map_or_else(|_| Bytes::new(), |block| block.content);
+        let mut reader = Reader(&content);
+        starts.extend(std::iter::from_fn(|| index_entry(&mut reader)));
     }
+    starts.sort_unstable();
+    Ok(starts)
+}
+
+/// The place of the block that an index has next. `None`: it has no more.
+fn index_entry(reader: &mut Reader<'_>) -> Option<u64> {
+    (reader.u8()? == 0).then_some(())?;
+    let (place, _length, _seqno) = (reader.varint()?, reader.varint()?, reader.varint()?);
+    let key = reader.length()?;
+    reader.bytes(key).map(|_| place)
 }
 
 struct Head {

@@ -1,0 +1,196 @@
+//! Files and folders that only the broker's user can read and that a power cut does not take back.
+//!
+//! Owns how a name on disk comes to be: a file is whole and synced before it gets its name, and the folder that has a new name
+//! is synced, since POSIX keeps the name no better than that. Must not know what is in a file.
+
+use std::{
+    ffi::OsString,
+    fs::{DirBuilder, File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+};
+
+/// Permissions of every folder.
+pub(crate) const FOLDER_MODE: u32 = 0o700;
+/// Permissions of every file.
+pub(crate) const FILE_MODE: u32 = 0o600;
+
+/// Takes from other users all that this process makes from now on, also what libraries make in it. For the whole process.
+pub(crate) fn keep_to_owner() {
+    use rustix::fs::Mode;
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
+}
+
+/// Makes a folder that is not there, with those that it lies in. Syncs the folder around each one that it makes, and around
+/// the last one always: an earlier process may have made that and ended before it was synced.
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+    let around = folder_around(path);
+    let is_new = !path.is_dir();
+    if is_new {
+        if !around.is_dir() {
+            make_folder(around)?;
+        }
+        match DirBuilder::new().mode(FOLDER_MODE).create(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+            made => made?,
+        }
+    }
+    match sync_folder(around) {
+        // A folder that was there may lie in one that this user cannot read.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_new => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Writes a file so that it is there whole or not at all. What the name stood for is gone then.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = draft_of(path);
+    remove_if_there(&draft)?; // an end in the middle of this left it, perhaps with other permissions
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    rename(&draft, path)
+}
+
+/// Where something is made that is to have this name once it is whole.
+pub(crate) fn draft_of(path: &Path) -> PathBuf {
+    let mut draft = OsString::from(path);
+    draft.push(".new");
+    draft.into()
+}
+
+/// Removes a file, if there is one.
+pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Renames within a folder, and syncs it.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)?;
+    sync_folder(folder_around(to))
+}
+
+/// Syncs the names in a folder.
+pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
+    File::open(path)?.sync_all()?;
+    #[cfg(test)]
+    record::synced(path);
+    Ok(())
+}
+
+/// The folder that has this name in it.
+pub(crate) fn folder_around(path: &Path) -> &Path {
+    match path.parent() {
+        Some(around) if around.as_os_str().is_empty() => Path::new("."),
+        Some(around) => around,
+        None => path, // of the root, or of nothing
+    }
+}
+
+/// What was synced, for tests: which names a power cut would leave.
+#[cfg(test)]
+pub(crate) mod record {
+    use std::{
+        cell::RefCell,
+        collections::BTreeMap,
+        fs,
+        path::{Path, PathBuf},
+    };
+
+    thread_local! {
+        static SYNCED: RefCell<Vec<(PathBuf, Vec<PathBuf>)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// A folder was synced with the names that are in it now.
+    pub(super) fn synced(path: &Path) {
+        let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
+        SYNCED.with_borrow_mut(|synced| synced.push((path.to_owned(), names)));
+    }
+
+    /// What this thread has synced since it was last asked: each folder, with the names that were in it at that moment.
+    pub(crate) fn take() -> Vec<(PathBuf, Vec<PathBuf>)> {
+        SYNCED.take()
+    }
+
+    /// Copies a folder as it would be after a power cut, on a disk that keeps a name only if its folder was synced since.
+    /// `trusts` says of which folders all names are kept. What was synced under another name counts under the present one.
+    pub(crate) fn survivors(
+        synced: &[(PathBuf, Vec<PathBuf>)],
+        folder: &Path,
+        to: &Path,
+        trusts: &dyn Fn(&Path) -> bool,
+    ) {
+        let known: BTreeMap<PathBuf, &Vec<PathBuf>> =
+            synced.iter().map(|(path, names)| (present_name(path), names)).collect();
+        copy(&known, folder, to, trusts);
+    }
+
+    fn present_name(path: &Path) -> PathBuf {
+        path.to_str().unwrap().replace(".new/", "/").trim_end_matches(".new").into()
+    }
+
+    fn copy(known: &BTreeMap<PathBuf, &Vec<PathBuf>>, from: &Path, to: &Path, trusts: &dyn Fn(&Path) -> bool) {
+        fs::create_dir_all(to).unwrap();
+        for entry in fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            let is_kept = || known.get(from).is_some_and(|names| names.iter().any(|name| present_name(name) == path));
+            if !trusts(from) && !is_kept() {
+                continue;
+            }
+            let target = to.join(path.file_name().unwrap());
+            match path.is_dir() {
+                true => copy(known, &path, &target, trusts),
+                false => drop(fs::copy(&path, &target).unwrap()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn each_folder_that_is_made_is_private_and_synced_in_the_one_around_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("a/b/c");
+        drop(record::take());
+        make_folder(&path).unwrap();
+        let synced = record::take();
+        let folders: Vec<&Path> = synced.iter().map(|(folder, _)| folder.as_path()).collect();
+        let around = [parent.path(), &parent.path().join("a"), &parent.path().join("a/b")];
+        assert_eq!(folders, around);
+        assert!(synced.iter().all(|(_, names)| names.len() == 1), "each has its name by then");
+        for made in ["a", "a/b", "a/b/c"] {
+            assert_eq!(mode(&parent.path().join(made)), FOLDER_MODE);
+        }
+        make_folder(&path).unwrap();
+        assert_eq!(record::take().len(), 1, "the process that made it may have ended before it was synced");
+        fs::write(parent.path().join("file"), "").unwrap();
+        assert!(make_folder(&parent.path().join("file")).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_written_is_private_and_its_name_synced_whatever_was_left_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("operator.token");
+        for left in ["operator.token", "operator.token.new"] {
+            fs::write(folder.path().join(left), "left").unwrap();
+            fs::set_permissions(folder.path().join(left), fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        drop(record::take());
+        write_whole(&path, b"whole").unwrap();
+        assert_eq!((fs::read(&path).unwrap(), mode(&path)), (b"whole".to_vec(), FILE_MODE));
+        assert_eq!(record::take(), [(folder.path().to_owned(), vec![path])], "and no draft is left");
+    }
+}

@@ -236,7 +236,8 @@ async fn small_frames_that_are_not_read_are_bounded_for_each_connection() {
     let honest = Honest::come(&broker).await;
     let token = broker.client().await.prove(&crate::broker::identity("honest-a")).await.unwrap();
     let before = resident_kib(&broker);
-    let wrong = v1::ConnectRequest { request_id: 7, request: Some(Frame::Acknowledgement(Default::default())) };
+    // Each is refused. All of them fit the window that a stream has before the broker's settings are acknowledged.
+    let wrong = v1::ConnectRequest { request_id: 7, request: None };
     let frame = raw::frame(0, 0, 1, &raw::grpc(&wrong.encode_to_vec()));
     let head = raw::frame(raw::HEADERS, raw::END_HEADERS, 1, &raw::head(CONNECT, Some(&token)));
     let mut open = Vec::new();
@@ -249,8 +250,26 @@ async fn small_frames_that_are_not_read_are_bounded_for_each_connection() {
     }
     honest.work().await;
     assert_bounded(&broker, before, 16 * 6 * MIB);
-    drop(open);
+    for stream in &mut open {
+        raw::flood(stream, &frame.repeat(1300)).await;
+        raw::hung_up(stream).await;
+    }
     honest.work().await;
+}
+
+#[tokio::test]
+async fn reflection_streams_count_with_what_they_may_leave_unread() {
+    // 8 MiB for one network, and 2.25 MiB for each.
+    let broker = start("[broker_limits]\nframe_bytes_max = 16777216\n");
+    let mut client = Client::connect(&broker).await;
+    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        calls.spawn(client.call(path, &[]).await.status());
+    }
+    assert_over_limit(&calls.join_next().await.unwrap().unwrap());
+    calls.shutdown().await;
+    Honest::come(&broker).await.work().await;
 }
 
 #[tokio::test]

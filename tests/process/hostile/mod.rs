@@ -7,7 +7,7 @@ mod connections;
 mod frames;
 mod raw;
 
-use std::{process::Command, sync::Arc};
+use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, process::Command, sync::Arc};
 
 use baton::{
     client::{About, Agent},
@@ -23,7 +23,8 @@ fn start(limits: &str) -> Broker {
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let path = |name: &str| folder.path().join(name);
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-    std::fs::create_dir_all(path("data/tls")).unwrap();
+    // The broker takes no folder that others can use.
+    DirBuilder::new().recursive(true).mode(0o700).create(path("data/tls")).unwrap();
     write(&path("data/tls/ca.pem"), &made.cert.pem());
     write(&path("server.key"), &made.signing_key.serialize_pem());
     let config = format!(

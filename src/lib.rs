@@ -15,8 +15,6 @@ pub mod faults;
 pub mod fuzzing;
 pub mod ids;
 pub mod policy;
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub mod processor;
 pub mod proto;
 pub mod records;
 pub mod server;

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Each room, and the rooms of this crate that it may import.
-const ROOMS: [(&str, &[&str]); 22] = [
+const ROOMS: [(&str, &[&str]); 21] = [
     ("codes", &[]),
     ("disk", &[]),
     ("ids", &["time"]),
@@ -51,7 +51,6 @@ const ROOMS: [(&str, &[&str]); 22] = [
         "fuzzing",
         &["audit", "broker", "config", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"],
     ),
-    ("processor", &[]),
     ("main", &[]),
 ];
 

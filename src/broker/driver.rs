@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,14 +20,14 @@ use super::{
     directory::{AllKeys, Directory},
     engine::{Command, Engine, HolderKind, RecoverError},
     identity::Identities,
-    intake::{self, Arrival, Intake, Queued},
     limits::Rates,
     queries::View,
+    queue::{CommandQueue, Commands, Queued, command_queue},
     refused,
 };
 use crate::{
     domain::mailbox::HolderId,
-    envelope::{EnvelopeError, SignedEnvelope, UnverifiedEnvelope, signing},
+    envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, IdSource},
     proto::v1,
@@ -36,11 +36,6 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// Bytes of what waits to be checked, waits for the engine or is in its group. Whoever has more waits for room: back-pressure
-/// from the disk to the sockets.
-const QUEUE_BYTES_MAX: u32 = 64 * 1024 * 1024;
-/// What each counts at least: so that there are at most 4096.
-const ARRIVAL_BYTES_MIN: u32 = 16 * 1024;
 /// Most commands of one group.
 const GROUP_MAX: usize = 1024;
 /// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
@@ -80,8 +75,7 @@ pub struct Broker {
 }
 
 struct Shared {
-    intake: Arc<Intake>,
-    room: Arc<Semaphore>,
+    queue: CommandQueue,
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
     identities: Identities,
@@ -115,19 +109,17 @@ impl Broker {
         let directory = engine.directory().clone();
         let open_handoffs_at_start = engine.open_handoffs();
         let rates = Arc::new(Rates::new(&settings.limits));
-        let intake = Arc::new(Intake::new(rates.clone()));
+        let (queue, commands) = command_queue();
         let engine = {
-            let (intake, clock, ended) = (intake.clone(), clock.clone(), ended.clone());
+            let (clock, ended) = (clock.clone(), ended.clone());
             thread("baton-engine", move |runtime| {
-                // Also when the engine panics: whoever waits must hear of it.
+                // Also when the engine panics: this and the dropped commands end every call that waits for it.
                 let _ended = ended.drop_guard();
-                let _closed = intake.close_on_drop();
-                runtime.block_on(run(engine, &intake, &*clock, &serves))
+                runtime.block_on(run(engine, commands, &*clock, &serves))
             })?
         };
         let shared = Shared {
-            intake,
-            room: Arc::new(Semaphore::new(QUEUE_BYTES_MAX as usize)),
+            queue,
             store,
             directory,
             identities,
@@ -229,16 +221,20 @@ impl Broker {
         Some(taken_elsewhere(sequence, found))
     }
 
-    /// Parses an envelope and finds its sender's key; the signature is checked on the way to the engine. A session's agent,
-    /// if there is one, must be the sender; what it sent and is not a message is kept as a dead letter.
-    pub fn parse(&self, raw: Bytes, session: Option<&AgentId>) -> Result<SignedEnvelope, Refused> {
-        self.parse_and_find_key(raw, session).inspect_err(intake::log)
+    /// Parses an envelope and verifies its signature, on the caller's thread. The agent of a session, if there is one, must
+    /// be the sender. Bytes of a session's agent that are no valid message are kept as a dead letter.
+    pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
+        self.check(raw, session).map(Box::new).inspect_err(|refusal| {
+            // Any client can cause this at will: not for the usual log.
+            tracing::debug!(reason = refusal.code().name(), "an envelope was not verified: {refusal}");
+        })
     }
 
-    fn parse_and_find_key(&self, raw: Bytes, session: Option<&AgentId>) -> Result<SignedEnvelope, Refused> {
-        // A session's agent is known already: what is too much costs it nothing more. Anybody else must first prove it.
+    fn check(&self, raw: Bytes, session: Option<&AgentId>) -> Result<VerifiedEnvelope, Refused> {
+        let bytes = raw.len();
+        // A session's agent is known, so its rate is checked before the signature costs anything.
         if let Some(agent) = session {
-            self.shared.rates.check(agent, raw.len()).map_err(refused)?;
+            self.shared.rates.check(agent, bytes).map_err(refused)?;
         }
         let parsed = UnverifiedEnvelope::parse(raw.clone()).map_err(|error| {
             if let (Some(agent), Some(reason)) = (session, reason_to_keep(&error)) {
@@ -247,13 +243,18 @@ impl Broker {
             }
             refused(error)
         })?;
-        let sender = &parsed.header().sender;
-        if let Some(agent) = session.filter(|agent| *agent != sender && !is_on(Fault::TakesAnySender)) {
-            return Err(refused(BrokerError::SenderMismatch { sender: sender.clone(), agent: agent.clone() }));
+        let sender = parsed.header().sender.clone();
+        if let Some(agent) = session.filter(|agent| **agent != sender && !is_on(Fault::TakesAnySender)) {
+            return Err(refused(BrokerError::SenderMismatch { sender, agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
-        let found = parsed.with_key(&*self.shared.directory, self.now(), unsigned_allowed);
-        found.map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) }))
+        let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed).map_err(|error| {
+            refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) })
+        })?;
+        if session.is_none() {
+            self.shared.rates.check(&sender, bytes).map_err(refused)?;
+        }
+        Ok(verified)
     }
 
     /// Which agents there are, and which keys they have, only their holders are told: to a caller without an identity an
@@ -287,53 +288,43 @@ impl Broker {
         Ok(OpenHolder { broker: self.clone(), id })
     }
 
-    /// Hands in a command or an envelope. Waits while too much is under way.
-    pub async fn send(&self, arrival: impl Into<Arrival>) -> Result<(), Refused> {
-        self.send_all([arrival.into()]).await
+    /// Sends a command to the engine. Waits while its queue is full.
+    pub async fn send(&self, command: Command) -> Result<(), Refused> {
+        self.send_all([command]).await
     }
 
-    /// Hands in what came together, in its order: it goes on together, and its signatures are checked together. Waits while
-    /// too much is under way.
-    pub async fn send_all<A>(&self, arrivals: A) -> Result<(), Refused>
+    /// Sends commands to the engine in their order. Waits while its queue is full.
+    pub async fn send_all<I>(&self, commands: I) -> Result<(), Refused>
     where
-        A: AsRef<[Arrival]> + IntoIterator<Item = Arrival>,
+        I: AsRef<[Command]> + IntoIterator<Item = Command>,
     {
-        let weight_of_all = arrivals.as_ref().iter().map(weight).sum();
-        let mut all = self.shared.room.clone().acquire_many_owned(weight_of_all).await.expect("never closed");
-        let arrivals = arrivals.into_iter().map(|what| {
-            let room = all.split(weight(&what) as usize);
-            Queued { what, room }
-        });
-        self.shared.intake.put(arrivals).map_err(|_| refused(BrokerError::ShuttingDown))
+        self.shared.queue.send_all(commands).await.map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
-    /// Hands a command to the engine, unless its queue is full. For what can be left undone when there is much to do.
+    /// Sends a command to the engine, unless its queue is full. For work that can be left undone under load.
     fn send_if_room(&self, command: Command) {
-        let what = Arrival::Command(command);
-        match self.shared.room.clone().try_acquire_many_owned(weight(&what)) {
-            Ok(room) => drop(self.shared.intake.put([Queued { what, room: Some(room) }])),
-            Err(_) => tracing::debug!("the engine's queue is full: what was refused is not kept"),
+        if self.shared.queue.try_send(command) == Ok(false) {
+            tracing::debug!("the engine's queue is full: a refused envelope is not kept");
         }
     }
 
-    /// Puts an act on record that changes nothing that is stored. Waits while too much is under way. A broker that stops
-    /// records nothing more.
+    /// Records an act that changes nothing that is stored. Waits while the queue is full. A broker that stops records
+    /// nothing more.
     pub async fn note(&self, act: AuditAct) {
         drop(self.send(Command::Note { act }).await);
     }
 
-    /// Hands in a command and waits for its answer.
-    pub async fn ask<A: Into<Arrival>>(&self, arrival: impl FnOnce(Reply) -> A) -> Outcome {
+    /// Sends a command to the engine and waits for its answer.
+    pub async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Outcome {
         let (sender, receiver) = oneshot::channel();
-        self.send(arrival(Reply::Once(sender))).await?;
+        self.send(command(Reply::Once(sender))).await?;
         receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
     }
 
-    /// Takes an envelope as [`Self::parse`] does, and returns its signed receipt.
+    /// Verifies an envelope as [`Self::verify`] does, and returns the signed receipt once it is stored.
     pub async fn submit(&self, raw: Bytes, session: Option<&AgentId>) -> Result<v1::Receipt, Refused> {
-        let uncounted_bytes = if session.is_some() { None } else { Some(raw.len()) };
-        let envelope = self.parse(raw, session)?;
-        match self.ask(|reply| Arrival::Envelope { envelope, uncounted_bytes, reply }).await? {
+        let envelope = self.verify(raw, session)?;
+        match self.ask(|reply| Command::Submit { envelope, reply }).await? {
             Answer::Receipt(receipt) => Ok(self.sign_receipt(*receipt)),
             other => unreachable!("an envelope is answered by a receipt, not {other:?}"),
         }
@@ -385,11 +376,10 @@ impl Broker {
     /// Stops the engine: what has arrived is still taken and committed, what comes later is refused. Fails if it has
     /// ended by itself.
     pub async fn stop(&self) -> Result<(), EngineError> {
-        self.shared.intake.close();
+        self.shared.queue.close();
         self.ended().await;
         let Some(engine) = self.shared.engine.lock().expect("no holder panics").take() else { return Ok(()) };
         match engine.join() {
-            Ok(Ok(())) if self.shared.intake.has_failed() => Err(EngineError::Panicked),
             Ok(Ok(())) => Ok(()),
             Ok(Err(damaged)) => Err(EngineError::Store(damaged)),
             Err(_panic) => Err(EngineError::Panicked),
@@ -425,18 +415,8 @@ impl OpenHolder {
 impl Drop for OpenHolder {
     fn drop(&mut self) {
         let close = Command::Close { holder: self.id };
-        drop(self.broker.shared.intake.put([Queued { what: close.into(), room: None }]));
+        drop(self.broker.shared.queue.send_now(close));
     }
-}
-
-/// The bytes that an arrival counts.
-fn weight(arrival: &Arrival) -> u32 {
-    let bytes = match arrival {
-        Arrival::Envelope { envelope, .. } => envelope.raw().len(),
-        Arrival::Command(Command::KeepRefused { raw, .. }) => raw.len(),
-        Arrival::Command(_) => 0,
-    };
-    u32::try_from(bytes).unwrap_or(u32::MAX).clamp(ARRIVAL_BYTES_MIN, QUEUE_BYTES_MAX)
 }
 
 /// A thread with a runtime of its own.
@@ -471,13 +451,13 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
 
 async fn run(
     mut engine: Engine,
-    intake: &Intake,
+    mut queue: Commands,
     clock: &dyn Clock,
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
-    // Of all that is in the group.
-    let mut group_room: Option<OwnedSemaphorePermit> = None;
+    // Held until the commit: the bound of the queue counts what is in the group, too.
+    let mut group_permit: Option<OwnedSemaphorePermit> = None;
     let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
     tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -485,20 +465,20 @@ async fn run(
         tokio::select! {
             biased;
             _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now())?,
-            taken = intake.take(&mut commands, GROUP_MAX) => if taken.is_err() { return Ok(()) },
+            received = queue.receive(&mut commands, GROUP_MAX) => if received.is_err() { return Ok(()) },
             () = tokio::time::sleep(until_due) => {}
         }
         let now = clock.now();
-        for Queued { what, room } in commands.drain(..) {
-            engine.take(what, now);
-            match &mut group_room {
-                Some(all) => room.into_iter().for_each(|room| all.merge(room)),
-                None => group_room = room,
+        for Queued { command, permit } in commands.drain(..) {
+            engine.take(command, now);
+            match &mut group_permit {
+                Some(all) => permit.into_iter().for_each(|permit| all.merge(permit)),
+                None => group_permit = permit,
             }
         }
         engine.tick(now);
         engine.finish(now);
-        group_room = None;
+        group_permit = None;
         let is_serving = !engine.has_failed();
         serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);
     }
@@ -518,6 +498,7 @@ fn take_up_again(engine: &mut Engine, now: Timestamp) -> Result<(), OpenError> {
 mod tests {
     use super::*;
     use crate::{
+        broker::queue::{COMMAND_BYTES_MIN, QUEUE_BYTES_MAX},
         ids::{KeyId, SystemIds},
         proto::v1::AuditAction,
         records::AuditHead,
@@ -557,14 +538,15 @@ mod tests {
         while let Some(holder) = at_once(open()).await {
             opened.push(holder.unwrap());
         }
-        let room = (QUEUE_BYTES_MAX / ARRIVAL_BYTES_MIN) as usize;
+        let room = (QUEUE_BYTES_MAX / COMMAND_BYTES_MIN) as usize;
+        let sent = || broker.shared.queue.sent.load(Ordering::Relaxed) - 1; // without the note
         assert!(opened.len() <= room);
         for _ in 0..1000 {
             assert!(at_once(open()).await.is_none());
         }
-        assert!(broker.shared.intake.waiting() <= room, "those that were not opened are not closed either");
+        assert!(sent() <= room, "those that were not opened are not closed either");
         opened.clear();
-        assert!(broker.shared.intake.waiting() <= 2 * room, "one for each that was opened");
+        assert!(sent() <= 2 * room, "one for each that was opened");
         store.open();
         broker.stop().await.unwrap();
     }

@@ -5,8 +5,8 @@
 //!
 //! A command goes to the [`engine::Engine`], which computes a change and what is to be done once the change is durable;
 //! changes are committed in groups, and only then are receipts answered and deliveries handed out. The engine has no
-//! clock, no thread and no socket of its own; the [`driver`] runs it on a thread, and another one before it checks
-//! signatures.
+//! clock, no thread and no socket of its own; the [`driver`] runs it on a thread, behind a bounded [`queue`]. Signatures are
+//! verified before that, by the task that received the envelope.
 
 pub mod access;
 mod answer;
@@ -15,14 +15,13 @@ mod driver;
 pub mod engine;
 mod error;
 pub mod identity;
-mod intake;
 pub mod jwt;
 pub mod limits;
 pub mod queries;
+mod queue;
 mod settings;
 
 pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
 pub use driver::{Broker, EngineError, OpenHolder, StartError};
 pub use error::BrokerError;
-pub use intake::Arrival;
 pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings, TimeoutBounds};

@@ -11,7 +11,7 @@ use prost::Message as _;
 use super::{About, Client, ClientError, Composer, Identity, Session, Trust, compose, limits};
 use crate::{
     codes::Refusal as _,
-    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey},
+    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
     ids::{AgentId, IdSource, KeyId},
     proto::v1::{self, MessageType},
     time::{Clock, Moment, Timestamp},
@@ -27,7 +27,6 @@ pub struct Agent {
     /// The client with a later token than that of `client`, once there is one.
     renewed: Mutex<Option<Client>>,
     known_keys: Mutex<HashMap<AgentId, KnownKeys>>,
-    verifier: Mutex<Verifier>,
     trust: Trust,
 }
 
@@ -147,7 +146,6 @@ impl Agent {
             composer,
             renewed: Mutex::default(),
             known_keys: Mutex::default(),
-            verifier: Mutex::default(),
             trust: Trust::default(),
         })
     }
@@ -267,11 +265,10 @@ impl Agent {
         let keys = Ring(&self.known_keys);
         let parsed = UnverifiedEnvelope::parse(delivery.envelope.clone());
         // A key must be good when it signed, by the sender's clock, which the broker has compared with its own.
-        let signed = parsed.and_then(|parsed| {
+        let verified = parsed.and_then(|parsed| {
             let signed_at = parsed.header().timestamp;
-            parsed.with_key(&keys, signed_at, false)
+            parsed.verify(&keys, signed_at, false)
         });
-        let verified = signed.and_then(|signed| signed.verify(&mut self.verifier.lock().expect("no holder panics")));
         verified.map(drop).map_err(|error| ClientError::Unverified {
             reason: error.code().name(),
             problem: format!("a delivery is not its sender's: {error}"),

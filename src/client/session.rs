@@ -18,7 +18,7 @@ use tonic::Streaming;
 use super::{Client, ClientError, error::Refused, limits};
 use crate::{
     codes::ErrorCode,
-    envelope::{Claim, FRAME_BYTES_MAX, Verifier, keys::PublicKey, signing},
+    envelope::{FRAME_BYTES_MAX, keys::PublicKey, signing},
     proto::v1::{self, acknowledgement::Outcome, connect_request::Request, connect_response::Response},
 };
 
@@ -44,7 +44,6 @@ pub struct Session {
     /// What the broker said first.
     pub welcome: v1::Welcome,
     broker_key: PublicKey,
-    verifier: Mutex<Verifier>,
     frames: mpsc::Sender<v1::ConnectRequest>,
     pending: Arc<Mutex<Pending>>,
     next_request: AtomicU64,
@@ -73,7 +72,6 @@ impl Session {
         Ok(Self {
             welcome,
             broker_key,
-            verifier: Mutex::default(),
             frames,
             pending,
             next_request: AtomicU64::new(1),
@@ -95,8 +93,7 @@ impl Session {
         match self.ask(Request::Envelope(envelope)).await? {
             Response::Receipt(receipt) => {
                 let input = signing::receipt_input(&receipt);
-                let claim = Claim { key: &self.broker_key, input: &input, signature: &receipt.signature };
-                if self.verifier.lock().expect("no holder panics").verify(&[claim]) != [true] {
+                if !self.broker_key.verifies(&input, &receipt.signature) {
                     return Err(ClientError::unverified("the receipt is not signed by the broker"));
                 }
                 if receipt.message_id != message_id {

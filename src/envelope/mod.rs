@@ -12,17 +12,13 @@ pub mod keys;
 mod payload;
 pub mod signing;
 mod verified;
-mod verifier;
 
 pub use author::{payload_of, sign};
 pub use checks::Checks;
 pub use error::EnvelopeError;
 pub use input::{Resolved, input_of};
 pub use payload::{Body, RequestBody, RequestedTimeouts, check_heartbeat};
-pub use verified::{
-    Header, KeyRing, KeyRingError, Receiver, SignedEnvelope, UnverifiedEnvelope, VerifiedEnvelope, verify_all,
-};
-pub use verifier::{Claim, Verifier};
+pub use verified::{Header, KeyRing, KeyRingError, Receiver, UnverifiedEnvelope, VerifiedEnvelope};
 
 /// Largest payload value, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    Checks, Claim, EnvelopeError, PAYLOAD_BYTES_MAX, Verifier,
+    Checks, EnvelopeError, PAYLOAD_BYTES_MAX,
     keys::PublicKey,
     payload::{self, Body},
     signing::{self, Digest32},
@@ -66,7 +66,7 @@ impl Receiver {
     }
 }
 
-/// An envelope whose fields and payload are in order, but of which nobody knows yet who sent it.
+/// An envelope whose fields and payload are valid, and whose signature is not verified yet.
 #[derive(Debug, Clone)]
 pub struct UnverifiedEnvelope {
     raw: Bytes,
@@ -75,26 +75,7 @@ pub struct UnverifiedEnvelope {
     body: Body,
 }
 
-/// An envelope that names a key which is known, but of which nobody has checked the signature yet.
-#[derive(Debug, Clone)]
-pub struct SignedEnvelope {
-    /// What it is once its signature was checked.
-    envelope: Box<VerifiedEnvelope>,
-    /// `None`: it is not signed, and need not be.
-    proof: Option<Proof>,
-}
-
-/// A signature that is to be checked.
-#[derive(Debug, Clone)]
-struct Proof {
-    input: Vec<u8>,
-    signature: Bytes,
-    key_id: KeyId,
-    key: PublicKey,
-}
-
-/// An envelope that its sender signed. There is no other way to make one than to check that: by
-/// [`UnverifiedEnvelope::verify`], [`SignedEnvelope::verify`], or [`verify_all`] for many.
+/// An envelope whose signature was verified with its sender's key. [`UnverifiedEnvelope::verify`] makes one, and nothing else.
 #[derive(Debug, Clone)]
 pub struct VerifiedEnvelope {
     raw: Bytes,
@@ -142,35 +123,28 @@ impl UnverifiedEnvelope {
         &self.body
     }
 
-    /// Finds the key that its signature must be by. An unsigned envelope passes only if `unsigned_allowed`.
-    pub fn with_key(
-        self,
-        keys: &impl KeyRing,
-        now: Timestamp,
-        unsigned_allowed: bool,
-    ) -> Result<SignedEnvelope, EnvelopeError> {
-        let key = match (self.wire.signature.is_empty(), unsigned_allowed || is_on(Fault::TakesUnsigned)) {
-            (true, true) => None,
-            (true, false) => return Err(EnvelopeError::SignatureMissing),
-            (false, _) => Some(self.key(keys, now)?),
-        };
-        let input = signing::envelope_input(&self.wire);
-        let content_digest = signing::sha256(&[&input]);
-        let Self { raw, wire, header, body } = self;
-        let proof = key.map(|(key_id, key)| Proof { input, signature: wire.signature, key_id, key });
-        Ok(SignedEnvelope { envelope: Box::new(VerifiedEnvelope { raw, header, body, content_digest }), proof })
-    }
-
-    /// Checks the signature by the sender's key, once: for one who does not see it often.
+    /// Verifies the signature with the sender's key. An unsigned envelope passes only if `unsigned_allowed`.
     pub fn verify(
         self,
         keys: &impl KeyRing,
         now: Timestamp,
         unsigned_allowed: bool,
     ) -> Result<VerifiedEnvelope, EnvelopeError> {
-        let signed = self.with_key(keys, now, unsigned_allowed)?;
-        let is_valid = signed.claim().is_none_or(|claim| claim.key.verifies(claim.input, claim.signature));
-        signed.settle(is_valid).map(|verified| *verified)
+        let key = match (self.wire.signature.is_empty(), unsigned_allowed || is_on(Fault::TakesUnsigned)) {
+            (true, true) => None,
+            (true, false) => return Err(EnvelopeError::SignatureMissing),
+            (false, _) => Some(self.key(keys, now)?),
+        };
+        let input = signing::envelope_input(&self.wire);
+        if let Some((key_id, key)) = key
+            && !key.verifies(&input, &self.wire.signature)
+            && !is_on(Fault::TakesAnySignature)
+        {
+            return Err(EnvelopeError::SignatureInvalid { sender: self.header.sender, key_id });
+        }
+        let content_digest = signing::sha256(&[&input]);
+        let Self { raw, header, body, .. } = self;
+        Ok(VerifiedEnvelope { raw, header, body, content_digest })
     }
 
     fn key(&self, keys: &impl KeyRing, now: Timestamp) -> Result<(KeyId, PublicKey), EnvelopeError> {
@@ -186,51 +160,6 @@ impl UnverifiedEnvelope {
             Err(KeyRingError::Unknown) => Err(EnvelopeError::KeyUnknown { sender, key_id }),
             Err(KeyRingError::NotValid) => Err(EnvelopeError::KeyNotValid { sender, key_id }),
             Ok(key) => Ok((key_id, key)),
-        }
-    }
-}
-
-/// Checks the signatures of all of these. The answer for each is as if it were alone.
-pub fn verify_all(
-    envelopes: Vec<SignedEnvelope>,
-    verifier: &mut Verifier,
-) -> impl Iterator<Item = Result<Box<VerifiedEnvelope>, EnvelopeError>> {
-    let claims: Vec<_> = envelopes.iter().filter_map(SignedEnvelope::claim).collect();
-    let mut verdicts = verifier.verify(&claims).into_iter();
-    envelopes.into_iter().map(move |signed| {
-        let is_valid = !signed.is_signed() || verdicts.next().expect("there is a verdict for each claim");
-        signed.settle(is_valid)
-    })
-}
-
-impl SignedEnvelope {
-    /// As it was received.
-    pub fn raw(&self) -> &Bytes {
-        &self.envelope.raw
-    }
-
-    /// Whether there is a signature to be checked.
-    pub fn is_signed(&self) -> bool {
-        self.proof.is_some()
-    }
-
-    /// Checks the signature of just this one.
-    pub fn verify(self, verifier: &mut Verifier) -> Result<Box<VerifiedEnvelope>, EnvelopeError> {
-        let is_valid = self.claim().is_none_or(|claim| verifier.verify(&[claim]) == [true]);
-        self.settle(is_valid)
-    }
-
-    fn claim(&self) -> Option<Claim<'_>> {
-        let Proof { input, signature, key, .. } = self.proof.as_ref()?;
-        Some(Claim { key, input, signature })
-    }
-
-    fn settle(self, is_valid: bool) -> Result<Box<VerifiedEnvelope>, EnvelopeError> {
-        match self.proof {
-            Some(Proof { key_id, .. }) if !is_valid && !is_on(Fault::TakesAnySignature) => {
-                Err(EnvelopeError::SignatureInvalid { sender: self.envelope.header.sender, key_id })
-            }
-            Some(_) | None => Ok(self.envelope),
         }
     }
 }

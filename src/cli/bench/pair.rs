@@ -3,7 +3,6 @@
 
 use std::{collections::HashMap, sync::Arc, task::Poll, time::Duration};
 
-use bytes::Bytes;
 use prost::{Message as _, Name};
 use tokio::sync::mpsc;
 
@@ -11,7 +10,7 @@ use super::{agents, broker::Target, latency::Latencies, run::Run};
 use crate::{
     cli::Failure,
     client::{About, ClientError, Composer, Identity, Pipeline, context_of},
-    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, Verifier, keys::PublicKey, verify_all},
+    envelope::{KeyRing, KeyRingError, UnverifiedEnvelope, keys::PublicKey},
     ids::{AgentId, KeyId, SystemIds},
     proto::v1::{self, MessageType, connect_request::Request, connect_response::Response},
     time::{Clock as _, Moment, SystemClock, Timestamp},
@@ -142,7 +141,6 @@ struct Side {
 pub(super) struct Pair {
     sides: [Side; 2],
     keys: Keys,
-    verifier: Verifier,
     work: Work,
     context: Arc<v1::TaskContextTransfer>,
     task_prefix: String,
@@ -172,7 +170,6 @@ impl Pair {
         Ok(Self {
             sides: [giver, taker],
             keys,
-            verifier: Verifier::default(),
             work,
             context,
             task_prefix,
@@ -378,21 +375,16 @@ impl Pair {
         self.tally.failed += 1;
     }
 
-    /// Checks the deliveries that came together, their signatures together.
-    fn verify(&mut self, frames: &[(usize, v1::ConnectResponse)]) -> Result<(), Failure> {
+    /// Verifies deliveries as a client does.
+    fn verify(&self, frames: &[(usize, v1::ConnectResponse)]) -> Result<(), Failure> {
         let (now, unsigned_allowed) = (SystemClock.now(), !self.work.signed);
-        let delivered = frames.iter().filter_map(|(_, frame)| match &frame.response {
-            Some(Response::Delivery(delivery)) => Some(delivery.envelope.clone()),
-            _ => None,
-        });
-        let parse = |raw: Bytes| {
-            UnverifiedEnvelope::parse(raw).and_then(|parsed| parsed.with_key(&self.keys, now, unsigned_allowed))
-        };
-        let verified = delivered
-            .map(parse)
-            .collect::<Result<Vec<_>, _>>()
-            .and_then(|signed| verify_all(signed, &mut self.verifier).try_for_each(|verified| verified.map(drop)));
-        verified.map_err(|error| Failure::failed(format!("a delivery is not its sender's: {error}")))
+        for (_, frame) in frames {
+            let Some(Response::Delivery(delivery)) = &frame.response else { continue };
+            UnverifiedEnvelope::parse(delivery.envelope.clone())
+                .and_then(|parsed| parsed.verify(&self.keys, now, unsigned_allowed))
+                .map_err(|error| Failure::failed(format!("a delivery is not its sender's: {error}")))?;
+        }
+        Ok(())
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     broker::{
-        Answer, Arrival, Broker, Event, OpenHolder, Outcome, Refused, Reply,
+        Answer, Broker, Event, OpenHolder, Outcome, Refused, Reply,
         engine::{Command, HolderKind},
         refused,
     },
@@ -45,13 +45,13 @@ type Frame = Option<Result<v1::ConnectRequest, Status>>;
 /// What had come when a session looked. It goes to the engine together.
 #[derive(Default)]
 struct Burst {
-    arrivals: Vec<Arrival>,
+    commands: Vec<Command>,
     bytes: usize,
 }
 
 impl Burst {
     fn is_full(&self) -> bool {
-        self.arrivals.len() >= BURST_MAX || self.bytes >= BURST_BYTES_MAX
+        self.commands.len() >= BURST_MAX || self.bytes >= BURST_BYTES_MAX
     }
 }
 
@@ -148,7 +148,7 @@ impl Session {
                 }
             }
             // Only a broker that stops takes nothing, and then every session is told to go away.
-            drop(self.broker.send_all(burst.arrivals).await);
+            drop(self.broker.send_all(burst.commands).await);
             if !goes_on {
                 break;
             }
@@ -187,39 +187,39 @@ impl Session {
             burst.bytes += raw.len();
         }
         let reply = Reply::Session { events: self.events.clone(), request_id: frame.request_id, permit };
-        match self.arrival(frame.request) {
-            Ok(arrival) => burst.arrivals.push(arrival(reply)),
+        match self.command(frame.request) {
+            Ok(command) => burst.commands.push(command(reply)),
             Err(error) => reply.send(Err(error)),
         }
         true
     }
 
-    fn arrival(
+    fn command(
         &mut self,
         request: Option<connect_request::Request>,
-    ) -> Result<Box<dyn FnOnce(Reply) -> Arrival + Send>, Refused> {
+    ) -> Result<Box<dyn FnOnce(Reply) -> Command + Send>, Refused> {
         use connect_request::Request as R;
         let (agent, holder) = (self.agent.clone(), self.holder.id());
         match request {
             Some(R::Envelope(raw)) => {
-                let envelope = self.broker.parse(raw, Some(&self.agent))?;
-                Ok(Box::new(|reply| Arrival::Envelope { envelope, uncounted_bytes: None, reply }))
+                let envelope = self.broker.verify(raw, Some(&self.agent))?;
+                Ok(Box::new(|reply| Command::Submit { envelope, reply }))
             }
             Some(R::Acknowledgement(acknowledgement)) => {
                 let (delivery_id, fate) = messages::fate(acknowledgement).map_err(refused)?;
-                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply }.into()))
+                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply }))
             }
             Some(R::Credit(credit)) => {
                 let path = "credit.max_outstanding";
                 let wanted = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
                 let outstanding_max = self.bounds.credit.set(wanted);
-                Ok(Box::new(move |reply| Command::Credit { holder, outstanding_max, reply: Some(reply) }.into()))
+                Ok(Box::new(move |reply| Command::Credit { holder, outstanding_max, reply: Some(reply) }))
             }
             Some(R::Heartbeat(heartbeat)) => {
                 let mut checks = Checks::default();
                 check_heartbeat(&heartbeat, "heartbeat", &mut checks);
                 checks.finish().map_err(refused)?;
-                Ok(Box::new(move |reply| Command::Heartbeat { holder, agent, heartbeat, reply: Some(reply) }.into()))
+                Ok(Box::new(move |reply| Command::Heartbeat { holder, agent, heartbeat, reply: Some(reply) }))
             }
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }

@@ -65,12 +65,12 @@ pub(super) enum HandoffCommand {
     List(ListArgs),
     /// Show one handoff: its state, both views, each step, the deadline.
     Show {
-        /// Its id, or a beginning that no other has.
+        /// Its id, a beginning that no other has, or the id of its task: the latest of that.
         id: Prefix,
     },
     /// Follow one handoff until it is final.
     Watch {
-        /// Its id, or a beginning that no other has.
+        /// Its id, a beginning that no other has, or the id of its task: the latest of that.
         id: Prefix,
     },
 }
@@ -112,7 +112,7 @@ pub(super) struct RequestArgs {
 /// Which handoff, and as whom.
 #[derive(Debug, Args)]
 pub(super) struct AnswerArgs {
-    /// The handoff: its id, or a beginning that no other handoff of the agent has.
+    /// The handoff: its id, a beginning that no other handoff of the agent has, or the id of its task.
     handoff: Prefix,
     #[command(flatten)]
     identity: IdentityArgs,

@@ -40,11 +40,14 @@ impl fmt::Display for Prefix {
 }
 
 impl Prefix {
-    /// The handoff, among those that the caller may see.
+    /// The handoff, among those that the caller may see. A task's whole id stands for its latest handoff.
     pub(super) async fn handoff(&self, client: &Client) -> Result<MessageId, Failure> {
         let parse = |id: &str| MessageId::parse(id).map_err(|error| Failure::failed(error.to_string()));
         if let Ok(id) = MessageId::parse(&self.0) {
             return Ok(id);
+        }
+        if let Some(id) = self.latest_handoff_of_task(client).await? {
+            return parse(&id);
         }
         let mut found = Found::new("handoff", &self.0.to_ascii_lowercase());
         let mut page_token = String::new();
@@ -56,6 +59,28 @@ impl Prefix {
             if page_token.is_empty() {
                 let id = found.only()?.ok_or_else(|| none("handoff", &self.0, None))?;
                 break parse(&id);
+            }
+        }
+    }
+
+    /// The handoff that began last of the task with this id. `None` where the caller sees none.
+    async fn latest_handoff_of_task(&self, client: &Client) -> Result<Option<String>, Failure> {
+        let mut page_token = String::new();
+        loop {
+            let request =
+                v1::ListHandoffsRequest { task_id: self.0.clone(), page_size: 1, page_token, ..Default::default() };
+            let page = match client.answer(client.handoffs().list_handoffs(request).await) {
+                Ok(page) => page,
+                Err(error @ ClientError::Refused(_)) if !is_of_caller(&error) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(latest) = page.handoffs.into_iter().next() {
+                return Ok(Some(latest.handoff_id));
+            }
+            // A page may be empty before the last one.
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return Ok(None);
             }
         }
     }

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::Streaming;
 
-use super::{Client, ClientError, error::Refused, limits};
+use super::{Client, ClientError, error::Refused};
 use crate::{
     codes::ErrorCode,
     envelope::{FRAME_BYTES_MAX, keys::PublicKey, signing},
@@ -183,11 +183,8 @@ fn check_frame(frame: &v1::ConnectRequest) -> Result<(), ClientError> {
     if bytes <= FRAME_BYTES_MAX {
         return Ok(());
     }
-    if let Some(Request::Envelope(envelope)) = &frame.request {
-        limits::check_envelope(envelope)?;
-    }
     let text = format!("the frame has {bytes} bytes, over the limit of {FRAME_BYTES_MAX}");
-    Err(Refused::of_client(ErrorCode::FieldInvalid, text).into())
+    Err(Refused::of_client(ErrorCode::PayloadTooLarge, text).into())
 }
 
 /// Opens the stream, and takes the first frame.

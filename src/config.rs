@@ -7,7 +7,6 @@ use std::{
     fmt, io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
@@ -16,8 +15,13 @@ use serde::Deserialize;
 use crate::{
     broker::{AgentLimits, BrokerLimits, Retention, Settings, TimeoutBounds},
     domain::handoff::{LoopLimits, Timeouts},
-    policy::{Action, Agent, Policies, PolicyError, Principal, Question, Resource, Source},
 };
+
+mod policy_source;
+mod print;
+
+pub use policy_source::{Enrollment, PolicySource, PolicySourceError};
+use print::{sections, table, text_of};
 
 /// Where a broker listens unless it is told otherwise. Below 32768, where client ports begin; the word baton on a phone.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
@@ -46,79 +50,6 @@ pub struct Config {
     pub policy: PolicySource,
     /// The rules of the protocol.
     pub settings: Settings,
-}
-
-/// Where the policies come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PolicySource {
-    /// The one that is built in.
-    BuiltIn(Enrollment),
-    /// A file, or a folder of files.
-    Path(PathBuf),
-}
-
-/// Who may register a new agent, by the policies that are built in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Enrollment {
-    /// An operator, or whoever has an invitation.
-    Operator,
-    /// Anybody; agents and tasks can be looked at by anybody too. Only for development.
-    Open,
-}
-
-/// Why policies are not taken.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicySourceError {
-    /// They cannot be read, or are wrong.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// Too open for where the broker listens.
-    #[error("{what} is only for development: listen on a loopback address, not {listen}")]
-    TooOpen {
-        /// What is.
-        what: &'static str,
-        /// Where the broker listens.
-        listen: SocketAddr,
-    },
-}
-
-impl PolicySource {
-    /// Reads them, for a broker that listens there.
-    pub fn load(&self, listen: SocketAddr) -> Result<Arc<Policies>, PolicySourceError> {
-        let policies = match self {
-            Self::BuiltIn(Enrollment::Operator) => Policies::built_in(),
-            Self::BuiltIn(Enrollment::Open) => Policies::development(),
-            Self::Path(path) => Arc::new(Policies::parse(&Source::read(path)?)?),
-        };
-        let anybody = Question {
-            principal: Principal::Anonymous,
-            action: Action::Enroll,
-            resource: Resource::Agent(Agent { id: "anybody", types: &[] }),
-        };
-        if !listen.ip().is_loopback() && policies.decide(&anybody).is_allowed {
-            return Err(PolicySourceError::TooOpen { what: "open enrollment", listen });
-        }
-        Ok(policies)
-    }
-
-    /// The files that it is made of, as far as they can be found.
-    pub fn files(&self) -> Vec<PathBuf> {
-        match self {
-            Self::BuiltIn(_) => Vec::new(),
-            Self::Path(path) => Source::files(path).unwrap_or_else(|_| vec![path.clone()]),
-        }
-    }
-}
-
-impl fmt::Display for PolicySource {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BuiltIn(Enrollment::Operator) => formatter.write_str("built in, with enrollment by operators"),
-            Self::BuiltIn(Enrollment::Open) => formatter.write_str("built in, with open enrollment"),
-            Self::Path(path) => write!(formatter, "{}", path.display()),
-        }
-    }
 }
 
 /// JSON Web Tokens of operators.
@@ -648,120 +579,6 @@ impl File {
     }
 }
 
-fn table<const N: usize>(entries: [(&str, toml::Value); N]) -> toml::Table {
-    entries.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-fn text_of(path: &Path) -> toml::Value {
-    path.display().to_string().into()
-}
-
-fn words_of(span: Duration) -> toml::Value {
-    humantime::format_duration(span).to_string().into()
-}
-
-/// The sections that have settings of the protocol.
-fn sections(settings: &Settings) -> [(&'static str, toml::Table); 6] {
-    let Settings { timeouts, timeout_bounds, loop_limits, limits, retention, broker_limits: all, .. } = settings;
-    let for_good = |span: Option<Duration>| words_of(span.unwrap_or_default());
-    // A file has no larger number than this, and no store has more bytes.
-    let bytes = |bytes: u64| toml::Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
-    [
-        (
-            "handoff",
-            table([
-                ("accept_timeout", words_of(timeouts.accept)),
-                ("context_timeout", words_of(timeouts.context)),
-                ("complete_timeout", words_of(timeouts.complete)),
-                ("whole_timeout", words_of(timeouts.whole)),
-                ("timeout_min", words_of(timeout_bounds.shortest)),
-                ("timeout_max", words_of(timeout_bounds.longest)),
-                ("handoffs_max", loop_limits.handoffs_max.into()),
-                ("handoffs_per_pair_max", loop_limits.handoffs_per_pair_max.into()),
-            ]),
-        ),
-        (
-            "delivery",
-            table([
-                ("ack_wait", words_of(settings.ack_wait)),
-                ("extension_max", words_of(settings.extension_max)),
-                ("mail_lifetime", words_of(settings.mail_lifetime)),
-            ]),
-        ),
-        (
-            "session",
-            table([
-                ("clock_window", words_of(settings.clock_window)),
-                ("heartbeat_interval", words_of(settings.heartbeat_interval)),
-                ("presence_lease", words_of(settings.presence_lease)),
-            ]),
-        ),
-        (
-            "limits",
-            table([
-                ("messages_per_second", limits.messages_per_second.into()),
-                ("bytes_per_second", limits.bytes_per_second.into()),
-                ("open_handoffs_max", limits.open_handoffs_max.into()),
-                ("mailbox_max", limits.mailbox_max.into()),
-                ("sessions_max", limits.sessions_max.into()),
-                ("card_changes_per_minute", limits.card_changes_per_minute.into()),
-            ]),
-        ),
-        (
-            "broker_limits",
-            table([
-                ("connections_max", all.connections_max.into()),
-                ("handshakes_max", all.handshakes_max.into()),
-                ("calls_max", all.calls_max.into()),
-                ("calls_per_connection_max", all.calls_per_connection_max.into()),
-                ("frame_bytes_max", bytes(all.frame_bytes_max)),
-                ("network_percent_max", all.network_percent_max.into()),
-                ("window_bytes", all.window_bytes.into()),
-                ("connection_window_bytes", all.connection_window_bytes.into()),
-                ("frame_timeout", words_of(all.frame_timeout)),
-                ("keepalive_interval", words_of(all.keepalive_interval)),
-                ("keepalive_timeout", words_of(all.keepalive_timeout)),
-                ("agents_max", all.agents_max.into()),
-                ("card_bytes_max", bytes(all.card_bytes_max)),
-            ]),
-        ),
-        (
-            "retention",
-            table([
-                ("message_ids", words_of(retention.message_ids)),
-                ("ended_tasks", for_good(retention.ended_tasks)),
-                ("settled_dead_letters", for_good(retention.settled_dead_letters)),
-                ("store_bytes_max", bytes(retention.store_bytes_max.unwrap_or_default())),
-                ("audit", for_good(retention.audit)),
-                ("audit_entries_max", bytes(retention.audit_entries_max.unwrap_or_default())),
-            ]),
-        ),
-    ]
-}
-
-impl TlsSource {
-    fn to_toml(&self, allow_plaintext: bool) -> toml::Table {
-        let mut section = toml::Table::new();
-        if let Self::Files { certificate, key, clients, minimum } = self {
-            section.insert("certificate".to_owned(), text_of(certificate));
-            section.insert("key".to_owned(), text_of(key));
-            if let Some(ClientCertificates { ca, crl, required }) = clients {
-                section.insert("client_ca".to_owned(), text_of(ca));
-                section.extend(crl.iter().map(|path| ("client_crl".to_owned(), text_of(path))));
-                let word = if *required { "required" } else { "optional" };
-                section.insert("client_certificate".to_owned(), word.into());
-            }
-            let version = match minimum {
-                MinimumTls::V1_2 => "1.2",
-                MinimumTls::V1_3 => "1.3",
-            };
-            section.insert("min_version".to_owned(), version.into());
-        }
-        section.insert("allow_plaintext".to_owned(), allow_plaintext.into());
-        section
-    }
-}
-
 impl fmt::Display for TlsSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -773,6 +590,8 @@ impl fmt::Display for TlsSource {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     const TLS: &str = "[tls]\ncertificate = \"c.pem\"\nkey = \"k.pem\"\n";

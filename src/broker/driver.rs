@@ -248,9 +248,9 @@ impl Broker {
             return Err(refused(BrokerError::SenderMismatch { sender, agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
-        let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed).map_err(|error| {
-            refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) })
-        })?;
+        let verified = parsed
+            .verify(&*self.shared.directory, self.now(), unsigned_allowed)
+            .map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) }))?;
         if session.is_none() {
             self.shared.rates.check(&sender, bytes).map_err(refused)?;
         }

@@ -196,7 +196,9 @@ fn a_damaged_log_is_refused_by_name_and_left_as_it_is() {
         let path = log(&folder);
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-        bytes[GROUPS_AT + (last - GROUPS_AT) * part / 8] ^= 0xff;
+        let from = GROUPS_AT + (last - GROUPS_AT) * part / 8;
+        let place = (from..).find(|place| bytes[*place] == b'x').unwrap(); // not between two groups
+        bytes[place] ^= 0xff;
         fs::write(&path, bytes).unwrap();
         let before = contents(&folder);
         for _ in 0..2 {

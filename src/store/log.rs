@@ -684,7 +684,7 @@ mod tests {
         let good = files(folder.path());
         for (path, bytes) in &good {
             // Of the zeros behind the heads, some.
-            let is_looked_at = |place: &usize| *place >= GROUPS_AT || place % BLOCK < HEAD || place % 61 == 0;
+            let is_looked_at = |place: &usize| *place >= GROUPS_AT || place % BLOCK < HEAD || place.is_multiple_of(61);
             for place in (0..bytes.len()).filter(is_looked_at) {
                 let mut damaged = bytes.clone();
                 damaged[place] ^= 0x10;

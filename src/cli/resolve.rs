@@ -43,11 +43,20 @@ impl Prefix {
     /// The handoff, among those that the caller may see. A task's whole id stands for its latest handoff.
     pub(super) async fn handoff(&self, client: &Client) -> Result<MessageId, Failure> {
         let parse = |id: &str| MessageId::parse(id).map_err(|error| Failure::failed(error.to_string()));
-        if let Ok(id) = MessageId::parse(&self.0) {
-            return Ok(id);
+        let whole = MessageId::parse(&self.0).ok();
+        // A handoff's own id comes first: a task can have any id, also that of another task's handoff.
+        if let Some(id) = whole {
+            let request = v1::GetHandoffRequest { handoff_id: id.to_string() };
+            match client.answer(client.handoffs().get_handoff(request).await) {
+                Ok(_) => return Ok(id),
+                Err(error @ ClientError::Refused(_)) if !is_of_caller(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-        if let Some(id) = self.latest_handoff_of_task(client).await? {
-            return parse(&id);
+        match (self.latest_handoff_of_task(client).await?, whole) {
+            (Some(latest), _) => return parse(&latest),
+            (None, Some(id)) => return Ok(id),
+            (None, None) => {}
         }
         let mut found = Found::new("handoff", &self.0.to_ascii_lowercase());
         let mut page_token = String::new();

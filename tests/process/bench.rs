@@ -86,7 +86,7 @@ fn a_broker_that_does_not_answer_is_said_so() {
 
 #[test]
 fn a_broker_of_its_own_is_measured_from_outside() {
-    let work = ["handoff", "--pairs", "2", "--window", "4", "--duration", "1s", "--warm-up", "200ms"];
+    let work = ["handoff", "--pairs", "2", "--window", "4", "--duration", "3s", "--warm-up", "200ms"];
     let report = report_of(bench(&[&work[..], &["--verify"]].concat()));
     check_handoffs(&report, 8.0);
     assert_eq!((&report["signed"], &report["verified"]), (&true.into(), &true.into()));
@@ -115,7 +115,7 @@ fn a_rate_is_kept_and_not_exceeded() {
 async fn a_running_broker_has_seen_every_handoff_that_is_counted() {
     let broker = Broker::start();
     let pid = broker.pid().to_string();
-    let mut command = bench(&["handoff", "--pairs", "2", "--window", "4", "--duration", "500ms", "--warm-up", "100ms"]);
+    let mut command = bench(&["handoff", "--pairs", "2", "--window", "4", "--duration", "3s", "--warm-up", "100ms"]);
     command.args(["--server", &broker.address, "--broker-pid", &pid, "--ca"]).arg(broker.ca());
     let report = report_of(command);
     check_handoffs(&report, 8.0);

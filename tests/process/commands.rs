@@ -65,6 +65,9 @@ fn a_broken_configuration_is_refused() {
     );
 }
 
+/// Where the groups begin in a file of the log.
+const GROUPS_AT: usize = 8192;
+
 /// The newest file of the log of a broker that was killed, and where its last group ends.
 fn log_of(data: &Path) -> (PathBuf, usize) {
     let files = fs::read_dir(data.join("store/log")).unwrap().map(|entry| entry.unwrap().path());
@@ -101,7 +104,9 @@ async fn a_damaged_store_is_refused_and_what_can_be_read_is_saved() {
 
     let (log, length) = log_of(&data);
     let mut bytes = fs::read(&log).unwrap();
-    bytes[length / 2] ^= 1;
+    // In a group: what is zero may lie between two.
+    let place = (GROUPS_AT + (length - GROUPS_AT) / 2..length).find(|place| bytes[*place] != 0).unwrap();
+    bytes[place] ^= 1;
     fs::write(&log, bytes).unwrap();
     let before = fs::read(&log).unwrap();
     let mut start = baton();

@@ -55,12 +55,12 @@ impl PublicKey {
     pub fn parse(bytes: &[u8]) -> Result<Self, PublicKeyError> {
         let bytes: [u8; 32] = bytes.try_into().map_err(|_| PublicKeyError::NotAKey)?;
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| PublicKeyError::NotAKey)?;
+        if key.is_weak() && !is_on(Fault::TakesWeakKeys) {
+            return Err(PublicKeyError::Weak);
+        }
         // A second encoding of the same point would be a second key for the same signer.
         if key.to_edwards().compress().to_bytes() != bytes {
             return Err(PublicKeyError::NotAKey);
-        }
-        if key.is_weak() && !is_on(Fault::TakesWeakKeys) {
-            return Err(PublicKeyError::Weak);
         }
         Self::of(bytes)
     }

@@ -38,4 +38,4 @@ def grpcurl(server: str, ca: Path, *arguments: str, data: str | None = None, tok
     """One call, or a question to server reflection."""
     options = ["-H", f"authorization: Bearer {token}"] if token else []
     options += ["-d", data] if data is not None else []
-    return ["grpcurl", "-cacert", str(ca), "-max-time", "20", *options, server, *arguments]
+    return [os.environ.get("GRPCURL", "grpcurl"), "-cacert", str(ca), "-max-time", "20", *options, server, *arguments]

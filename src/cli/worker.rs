@@ -183,6 +183,15 @@ impl Handler for Worker {
             }
         }
     }
+
+    /// What it knows of a task that it hands on.
+    async fn context(&self, _: Link, accept: Delivered) -> Result<Option<Vec<v1::ContextSection>>, NotTaken> {
+        let about = accept.about();
+        let context = self.context_to_hand_on(&about.task_id, &*self.state.lock().await);
+        let taker = &accept.envelope.sender_id;
+        say("gives context", &json!({"task": about.task_id, "handoff": about.correlation_id, "to": taker}));
+        Ok(Some(context.sections))
+    }
 }
 
 impl Worker {
@@ -208,11 +217,6 @@ impl Worker {
                 say("accepted", &facts);
             }
             MessageType::TaskContextTransfer => return self.take_over(link, delivered, about, facts, state).await,
-            MessageType::HandoffAccept => {
-                let context = self.context_to_hand_on(&about.task_id, state);
-                link.reply(delivered, MessageType::TaskContextTransfer, &context).await?;
-                say("context sent", &facts);
-            }
             MessageType::HandoffComplete => {
                 state.owned.remove(&about.task_id);
                 say("handed on", &facts);

@@ -15,9 +15,9 @@ use baton::{
         BrokerIdentity, Event, Reply, Retention, Settings,
         access::Caller,
         directory::Entry,
-        engine::{Command, Engine, Fate, HolderKind},
+        engine::{Command, ConsumerKind, Engine, Fate},
     },
-    domain::mailbox::HolderId,
+    domain::mailbox::ConsumerId,
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType as T},
@@ -59,7 +59,7 @@ pub struct Load {
     now: Timestamp,
     sessions: Vec<Session>,
     tasks: u64,
-    next_holder: u64,
+    next_consumer: u64,
     written: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Load {
             now,
             sessions: Vec::new(),
             tasks: 0,
-            next_holder: 0,
+            next_consumer: 0,
             written: AtomicU64::new(0),
         };
         (0..2 * PAIRS).for_each(|number| load.register(&format!("agent-{number}")));
@@ -108,12 +108,12 @@ impl Load {
     fn connect(&mut self) {
         self.sessions.clear();
         for number in 0..2 * PAIRS {
-            self.next_holder += 1;
-            let (holder, agent) = (HolderId(self.next_holder), name(&format!("agent-{number}")));
+            self.next_consumer += 1;
+            let (consumer, agent) = (ConsumerId(self.next_consumer), name(&format!("agent-{number}")));
             let (sender, events) = mpsc::unbounded_channel();
-            let kind = HolderKind::Session;
-            self.engine.take(Command::Open { holder, agent: agent.clone(), kind, events: sender }, self.now);
-            self.engine.take(Command::Credit { holder, outstanding_max: 1000, reply: None }, self.now);
+            let kind = ConsumerKind::Session;
+            self.engine.take(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
+            self.engine.take(Command::Credit { consumer, outstanding_max: 1000, reply: None }, self.now);
             self.sessions.push(Session { agent, events });
         }
         self.finish();

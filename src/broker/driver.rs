@@ -18,7 +18,7 @@ use super::{
     Answer, BrokerError, BrokerIdentity, Event, Outcome, OutgoingDelivery, Refused, Reply, Settings,
     access::{Access, Caller},
     directory::{AllKeys, Directory},
-    engine::{Command, Engine, HolderKind, RecoverError},
+    engine::{Command, ConsumerKind, Engine, RecoverError},
     identity::Identities,
     limits::Rates,
     queries::View,
@@ -26,7 +26,7 @@ use super::{
     refused,
 };
 use crate::{
-    domain::mailbox::HolderId,
+    domain::mailbox::ConsumerId,
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, IdSource},
@@ -84,7 +84,7 @@ struct Shared {
     settings: Arc<Settings>,
     ids: Arc<dyn IdSource>,
     clock: Arc<dyn Clock>,
-    next_holder: AtomicU64,
+    next_consumer: AtomicU64,
     open_handoffs_at_start: usize,
     draining: CancellationToken,
     ended: CancellationToken,
@@ -128,7 +128,7 @@ impl Broker {
             settings,
             ids,
             clock,
-            next_holder: AtomicU64::new(1),
+            next_consumer: AtomicU64::new(1),
             open_handoffs_at_start,
             draining: CancellationToken::new(),
             ended,
@@ -257,7 +257,7 @@ impl Broker {
         Ok(verified)
     }
 
-    /// Which agents there are, and which keys they have, only their holders are told: to a caller without an identity an
+    /// Which agents there are, and which keys they have, only their consumers are told: to a caller without an identity an
     /// unknown sender or key is a wrong signature, and so is a key that is over, unless the caller shows that it has it.
     fn as_told_to_anybody(&self, error: EnvelopeError, raw: Bytes) -> EnvelopeError {
         match error {
@@ -280,12 +280,12 @@ impl Broker {
     pub async fn open(
         &self,
         agent: AgentId,
-        kind: HolderKind,
+        kind: ConsumerKind,
         events: mpsc::UnboundedSender<Event>,
-    ) -> Result<OpenHolder, Refused> {
-        let id = HolderId(self.shared.next_holder.fetch_add(1, Ordering::Relaxed));
-        self.send(Command::Open { holder: id, agent, kind, events }).await?;
-        Ok(OpenHolder { broker: self.clone(), id })
+    ) -> Result<OpenConsumer, Refused> {
+        let id = ConsumerId(self.shared.next_consumer.fetch_add(1, Ordering::Relaxed));
+        self.send(Command::Open { consumer: id, agent, kind, events }).await?;
+        Ok(OpenConsumer { broker: self.clone(), id })
     }
 
     /// Sends a command to the engine. Waits while its queue is full.
@@ -395,26 +395,26 @@ fn taken_elsewhere(sequence: u64, found: Option<Record>) -> Option<Bytes> {
     found.map(|record| record.value)
 }
 
-/// A holder of an agent's mail; closed when this is dropped.
+/// A consumer of an agent's mail; closed when this is dropped.
 ///
 /// The command that closes it takes no room in the queue, since a destructor cannot wait for it. There is one for each
-/// holder that was opened, and opening one took room: so there are never more of these than holders that are open and
+/// consumer that was opened, and opening one took room: so there are never more of these than consumers that are open and
 /// commands that have room.
-pub struct OpenHolder {
+pub struct OpenConsumer {
     broker: Broker,
-    id: HolderId,
+    id: ConsumerId,
 }
 
-impl OpenHolder {
+impl OpenConsumer {
     /// Its id.
-    pub fn id(&self) -> HolderId {
+    pub fn id(&self) -> ConsumerId {
         self.id
     }
 }
 
-impl Drop for OpenHolder {
+impl Drop for OpenConsumer {
     fn drop(&mut self) {
-        let close = Command::Close { holder: self.id };
+        let close = Command::Close { consumer: self.id };
         drop(self.broker.shared.queue.send_now(close));
     }
 }
@@ -532,11 +532,11 @@ mod tests {
         broker.note(act).await;
         let open = || {
             let (events, _) = mpsc::unbounded_channel();
-            broker.open(AgentId::parse("agent").unwrap(), HolderKind::Session, events)
+            broker.open(AgentId::parse("agent").unwrap(), ConsumerKind::Session, events)
         };
         let mut opened = Vec::new();
-        while let Some(holder) = at_once(open()).await {
-            opened.push(holder.unwrap());
+        while let Some(consumer) = at_once(open()).await {
+            opened.push(consumer.unwrap());
         }
         let room = (QUEUE_BYTES_MAX / COMMAND_BYTES_MIN) as usize;
         let sent = || broker.shared.queue.sent.load(Ordering::Relaxed) - 1; // without the note

@@ -22,6 +22,6 @@ mod queue;
 mod settings;
 
 pub use answer::{Answer, Event, Outcome, OutgoingDelivery, Refused, Reply, refused};
-pub use driver::{Broker, EngineError, OpenHolder, StartError};
+pub use driver::{Broker, EngineError, OpenConsumer, StartError};
 pub use error::BrokerError;
 pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings, TimeoutBounds};

@@ -127,10 +127,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{domain::mailbox::HolderId, ids::AgentId, records::ParkReason};
+    use crate::{domain::mailbox::ConsumerId, ids::AgentId, records::ParkReason};
 
     fn close(number: u64) -> Command {
-        Command::Close { holder: HolderId(number) }
+        Command::Close { consumer: ConsumerId(number) }
     }
 
     fn large(bytes: u32) -> Command {
@@ -147,7 +147,7 @@ mod tests {
         let mut received = Vec::new();
         commands.receive(&mut received, most).await?;
         let number = |queued: Queued| match queued.command {
-            Command::Close { holder } => holder.0,
+            Command::Close { consumer } => consumer.0,
             other => panic!("{other:?}"),
         };
         Ok(received.into_iter().map(number).collect())

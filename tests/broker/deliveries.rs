@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use baton::{
-    broker::engine::{Fate, HolderKind},
+    broker::engine::{ConsumerKind, Fate},
     codes::ErrorCode,
     store::{Order, Store as _, Table},
 };
@@ -36,7 +36,7 @@ fn an_agent_that_is_away_finds_its_mail_in_order() {
 #[test]
 fn no_more_is_handed_out_than_the_credit() {
     let mut world = World::with(&["a", "b"]);
-    let mut b = world.connect_as("b", HolderKind::Session, 2);
+    let mut b = world.connect_as("b", ConsumerKind::Session, 2);
     for text in ["one", "two", "three"] {
         world.send(world.info("a", "b", text)).unwrap();
     }
@@ -84,11 +84,11 @@ fn the_end_of_a_session_gives_its_mail_to_the_next_one_and_counts_as_no_failure(
 #[test]
 fn another_session_of_the_agent_takes_over_and_sees_the_second_attempt() {
     let mut world = World::with(&["a", "b"]);
-    let (mut first, mut second) = (world.connect("b"), world.connect_as("b", HolderKind::Session, 0));
+    let (mut first, mut second) = (world.connect("b"), world.connect_as("b", ConsumerKind::Session, 0));
     world.send(world.info("a", "b", "one")).unwrap();
     assert_eq!(first.delivery().0.attempt, 1);
     world.engine.take(
-        baton::broker::engine::Command::Credit { holder: second.holder, outstanding_max: 1, reply: None },
+        baton::broker::engine::Command::Credit { consumer: second.consumer, outstanding_max: 1, reply: None },
         world.now,
     );
     world.disconnect(first);
@@ -176,7 +176,7 @@ fn an_extension_gives_more_time_and_comes_too_late_after_the_deadline() {
 fn deliveries_of_a_receive_call_outlive_it_until_their_deadline() {
     let mut world = World::with(&["a", "b"]);
     world.send(world.info("a", "b", "one")).unwrap();
-    let kind = HolderKind::Receive { deliveries_max: Some(1) };
+    let kind = ConsumerKind::Receive { deliveries_max: Some(1) };
     let mut call = world.connect_as("b", kind, 16);
     let (delivery, _) = call.delivery();
     world.disconnect(call);
@@ -204,7 +204,7 @@ fn expired_mail_is_a_dead_letter_and_is_not_delivered() {
 #[test]
 fn a_slow_agent_does_not_slow_another_down() {
     let mut world = World::with(&["a", "slow", "quick"]);
-    let (_slow, mut quick) = (world.connect_as("slow", HolderKind::Session, 1), world.connect("quick"));
+    let (_slow, mut quick) = (world.connect_as("slow", ConsumerKind::Session, 1), world.connect("quick"));
     for _ in 0..50 {
         world.send(world.info("a", "slow", "x")).unwrap();
         world.send(world.info("a", "quick", "x")).unwrap();

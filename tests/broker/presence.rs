@@ -125,11 +125,11 @@ fn those_of_a_type_who_are_there_come_first_then_the_less_loaded() {
     world.pass(LEASE);
     let (busy, free) = (world.connect("busy"), world.connect("free"));
     for (session, active_tasks) in [(&busy, 3), (&free, 1)] {
-        let (holder, agent) = (session.holder, session.agent.clone());
+        let (consumer, agent) = (session.consumer, session.agent.clone());
         let heartbeat = v1::Heartbeat { active_tasks, capacity: 4, ..Default::default() };
         world
             .engine
-            .take(baton::broker::engine::Command::Heartbeat { holder, agent, heartbeat, reply: None }, world.now);
+            .take(baton::broker::engine::Command::Heartbeat { consumer, agent, heartbeat, reply: None }, world.now);
     }
     let id = world.send(world.request("a", "type:team", 1)).unwrap().handoff_id;
     let handoff = world.handoff(&id);
@@ -140,7 +140,7 @@ fn those_of_a_type_who_are_there_come_first_then_the_less_loaded() {
 #[test]
 fn an_open_call_of_receive_is_a_sign_of_life() {
     let mut world = World::with(&["a", "b"]);
-    let kind = baton::broker::engine::HolderKind::Receive { deliveries_max: None };
+    let kind = baton::broker::engine::ConsumerKind::Receive { deliveries_max: None };
     let _call = world.connect_as("b", kind, 16);
     world.pass(LEASE * 10);
     assert_eq!(world.liveness("b"), Liveness::Alive);

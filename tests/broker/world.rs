@@ -15,11 +15,11 @@ use baton::{
         Answer, BrokerIdentity, Event, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
         directory::{Entry, Liveness},
-        engine::{Command, Engine, Fate, HolderKind},
+        engine::{Command, ConsumerKind, Engine, Fate},
         queries::View,
     },
     codes::ErrorCode,
-    domain::mailbox::HolderId,
+    domain::mailbox::ConsumerId,
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
@@ -95,7 +95,7 @@ impl Disk {
 /// One who takes deliveries.
 pub struct Session {
     pub agent: AgentId,
-    pub holder: HolderId,
+    pub consumer: ConsumerId,
     disk: Arc<Disk>,
     events: mpsc::UnboundedReceiver<Event>,
 }
@@ -133,7 +133,7 @@ pub struct World {
     pub settings: Arc<Settings>,
     ids: Arc<CountingIds>,
     keys: HashMap<String, PrivateKey>,
-    next_holder: u64,
+    next_consumer: u64,
 }
 
 /// Somebody whom the built-in policy lets do everything.
@@ -165,7 +165,7 @@ impl World {
         let (disk, settings, ids) = (Arc::new(Disk::default()), Arc::new(settings), Arc::new(CountingIds::default()));
         let now = Timestamp::from_parts(1_700_000_000, 0).unwrap();
         let engine = Engine::open(disk.clone(), broker_identity(), settings.clone(), ids.clone(), now).unwrap();
-        let mut world = Self { disk, engine, now, settings, ids, keys: HashMap::new(), next_holder: 0 };
+        let mut world = Self { disk, engine, now, settings, ids, keys: HashMap::new(), next_consumer: 0 };
         for agent in agents {
             let (name, agent_type) = agent.split_once(':').unwrap_or((agent, ""));
             world.register(name, agent_type);
@@ -237,22 +237,22 @@ impl World {
 
     /// Opens a session that takes up to 100 deliveries at a time.
     pub fn connect(&mut self, agent: &str) -> Session {
-        self.connect_as(agent, HolderKind::Session, 100)
+        self.connect_as(agent, ConsumerKind::Session, 100)
     }
 
-    pub fn connect_as(&mut self, agent: &str, kind: HolderKind, credit: u32) -> Session {
-        self.next_holder += 1;
-        let holder = HolderId(self.next_holder);
+    pub fn connect_as(&mut self, agent: &str, kind: ConsumerKind, credit: u32) -> Session {
+        self.next_consumer += 1;
+        let consumer = ConsumerId(self.next_consumer);
         let agent = AgentId::parse(agent).unwrap();
         let (sender, events) = mpsc::unbounded_channel();
-        self.engine.take(Command::Open { holder, agent: agent.clone(), kind, events: sender }, self.now);
-        self.engine.take(Command::Credit { holder, outstanding_max: credit, reply: None }, self.now);
+        self.engine.take(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
+        self.engine.take(Command::Credit { consumer, outstanding_max: credit, reply: None }, self.now);
         self.settle();
-        Session { agent, holder, disk: self.disk.clone(), events }
+        Session { agent, consumer, disk: self.disk.clone(), events }
     }
 
     pub fn disconnect(&mut self, session: Session) {
-        self.engine.take(Command::Close { holder: session.holder }, self.now);
+        self.engine.take(Command::Close { consumer: session.consumer }, self.now);
         self.settle();
     }
 
@@ -392,9 +392,9 @@ impl World {
 
     /// The agent says that it is still there.
     pub fn heartbeat(&mut self, session: &Session) {
-        let (holder, agent) = (session.holder, session.agent.clone());
+        let (consumer, agent) = (session.consumer, session.agent.clone());
         let heartbeat = v1::Heartbeat::default();
-        self.engine.take(Command::Heartbeat { holder, agent, heartbeat, reply: None }, self.now);
+        self.engine.take(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, self.now);
         self.settle();
     }
 

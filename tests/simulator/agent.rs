@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use baton::{
     broker::engine::Fate,
-    domain::mailbox::HolderId,
+    domain::mailbox::ConsumerId,
     envelope::{self, keys::PrivateKey},
     ids::{AgentId, IdSource as _, KeyId},
     proto::v1::{self, MessageType as T},
@@ -49,7 +49,7 @@ pub struct Known {
 pub struct Agent {
     pub id: AgentId,
     pub manner: Manner,
-    pub session: Option<HolderId>,
+    pub session: Option<ConsumerId>,
     /// Messages without an answer: when they were sent last, and how often.
     pub unanswered: BTreeMap<u64, (Bytes, Timestamp, u32)>,
     /// Tasks that it believes to own, and at which epoch.

@@ -8,7 +8,7 @@ use std::{
 
 use baton::{
     broker::{Event, Retention},
-    domain::mailbox::HolderId,
+    domain::mailbox::ConsumerId,
     store::{
         Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
     },
@@ -33,17 +33,17 @@ pub enum Plan {
 /// sent before its death, and everything that comes later has not.
 #[derive(Debug, Default)]
 pub struct Pipes {
-    /// By holder. Holder 0 stands for the simple calls, which all share one way back.
-    pub out: BTreeMap<HolderId, mpsc::UnboundedReceiver<Event>>,
+    /// By consumer. Consumer 0 stands for the simple calls, which all share one way back.
+    pub out: BTreeMap<ConsumerId, mpsc::UnboundedReceiver<Event>>,
 }
 
 impl Pipes {
     /// Takes everything that is in them, in a fixed order.
-    pub fn drain(&mut self) -> Vec<(HolderId, Event)> {
+    pub fn drain(&mut self) -> Vec<(ConsumerId, Event)> {
         let mut events = Vec::new();
-        for (holder, pipe) in &mut self.out {
+        for (consumer, pipe) in &mut self.out {
             while let Ok(event) = pipe.try_recv() {
-                events.push((*holder, event));
+                events.push((*consumer, event));
             }
         }
         events
@@ -57,7 +57,7 @@ pub struct Disk {
     pub plan: Mutex<Plan>,
     pub pipes: Arc<Mutex<Pipes>>,
     /// What had left the broker when it was killed at a commit.
-    pub escaped: Mutex<Option<Vec<(HolderId, Event)>>>,
+    pub escaped: Mutex<Option<Vec<(ConsumerId, Event)>>>,
 }
 
 impl Disk {

@@ -11,11 +11,11 @@ use baton::{
         Answer, BrokerIdentity, Event, Reply, Retention, Settings,
         access::Caller,
         directory::Entry,
-        engine::{Command, Engine, Fate, HolderKind},
+        engine::{Command, ConsumerKind, Engine, Fate},
         refused,
     },
     codes::ErrorCode,
-    domain::mailbox::HolderId,
+    domain::mailbox::ConsumerId,
     envelope::{UnverifiedEnvelope, keys::PrivateKey},
     ids::KeyId,
     proto::v1,
@@ -38,7 +38,7 @@ const DAY: i64 = 86_400;
 const NANOSECONDS: i64 = 1_000_000_000;
 
 /// The way back of all simple calls.
-const CALLS: HolderId = HolderId(0);
+const CALLS: ConsumerId = ConsumerId(0);
 
 fn operator() -> Caller {
     Caller::Operator("sim".to_owned())
@@ -58,9 +58,9 @@ impl Counts {
 #[derive(Debug)]
 enum Happening {
     /// A frame arrives at the broker.
-    Arrives { agent: usize, session: Option<HolderId>, frame: Frame },
+    Arrives { agent: usize, session: Option<ConsumerId>, frame: Frame },
     /// An event arrives at an agent.
-    Comes { agent: usize, session: HolderId, event: Event },
+    Comes { agent: usize, session: ConsumerId, event: Event },
     /// An agent does what it put off.
     Does { agent: usize, deed: Deed },
     /// An agent wakes up.
@@ -98,7 +98,7 @@ pub struct World {
     names: Vec<String>,
     coming: BTreeMap<(Timestamp, u64), Happening>,
     calls: BTreeMap<u64, (usize, Bytes)>,
-    holders: BTreeMap<HolderId, usize>,
+    consumers: BTreeMap<ConsumerId, usize>,
     next: u64,
     faults: bool,
     permits: Arc<Semaphore>,
@@ -170,7 +170,7 @@ impl World {
             names,
             coming: BTreeMap::new(),
             calls: BTreeMap::new(),
-            holders: BTreeMap::new(),
+            consumers: BTreeMap::new(),
             next: 1,
             faults: true,
             permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
@@ -302,13 +302,13 @@ impl World {
         pipes.out.insert(CALLS, pipe);
         drop(pipes);
         self.answers = answers;
-        self.holders.clear();
+        self.consumers.clear();
         self.agents.iter_mut().for_each(|agent| agent.session = None);
         let back = 10 + self.dice.roll(5_000);
         self.schedule(back, Happening::Starts);
     }
 
-    fn arrives(&mut self, agent: usize, session: Option<HolderId>, frame: Frame) {
+    fn arrives(&mut self, agent: usize, session: Option<ConsumerId>, frame: Frame) {
         if self.engine.is_none() || session.is_some_and(|session| self.agents[agent].session != Some(session)) {
             return; // nobody is there to hear it
         }
@@ -332,8 +332,8 @@ impl World {
                 Command::Acknowledge { agent: id, delivery_id, fate, reply: self.reply(0) }
             }
             Frame::Heartbeat => {
-                let holder = session.unwrap_or(CALLS);
-                Command::Heartbeat { holder, agent: id, heartbeat: v1::Heartbeat::default(), reply: None }
+                let consumer = session.unwrap_or(CALLS);
+                Command::Heartbeat { consumer, agent: id, heartbeat: v1::Heartbeat::default(), reply: None }
             }
         };
         self.engine.as_mut().unwrap().take(command, now);
@@ -344,17 +344,17 @@ impl World {
             return;
         }
         self.next += 1;
-        let holder = HolderId(self.next);
+        let consumer = ConsumerId(self.next);
         let (events, pipe) = mpsc::unbounded_channel();
-        self.pipes.lock().unwrap().out.insert(holder, pipe);
-        self.holders.insert(holder, agent);
+        self.pipes.lock().unwrap().out.insert(consumer, pipe);
+        self.consumers.insert(consumer, agent);
         let id = self.agents[agent].id.clone();
-        self.agents[agent].session = Some(holder);
+        self.agents[agent].session = Some(consumer);
         let outstanding_max = u32::try_from(1 + self.dice.roll(8)).unwrap();
         let now = self.see_clock();
         let engine = self.engine.as_mut().unwrap();
-        engine.take(Command::Open { holder, agent: id, kind: HolderKind::Session, events }, now);
-        engine.take(Command::Credit { holder, outstanding_max, reply: None }, now);
+        engine.take(Command::Open { consumer, agent: id, kind: ConsumerKind::Session, events }, now);
+        engine.take(Command::Credit { consumer, outstanding_max, reply: None }, now);
     }
 
     /// The end of a group: committed, answered, delivered, if the broker lives to see it.
@@ -395,15 +395,15 @@ impl World {
         self.go_out(events);
     }
 
-    fn go_out(&mut self, events: Vec<(HolderId, Event)>) {
-        for (holder, event) in events {
+    fn go_out(&mut self, events: Vec<(ConsumerId, Event)>) {
+        for (consumer, event) in events {
             let agent = match &event {
                 Event::Answer { request_id, .. } => match self.calls.get(request_id) {
                     Some((agent, _)) => *agent,
                     None => continue,
                 },
                 Event::Delivery(delivery) => {
-                    let agent = self.holders[&holder];
+                    let agent = self.consumers[&consumer];
                     let place = delivery.delivery_id.split('-').next().unwrap().parse().unwrap();
                     let Some(bytes) = self.disk.envelope(delivery.bytes_at) else { continue };
                     let envelope = v1::Envelope::decode(bytes).unwrap();
@@ -415,21 +415,21 @@ impl World {
                     agent
                 }
                 Event::GoAway => {
-                    self.sent_away(holder);
+                    self.sent_away(consumer);
                     continue;
                 }
             };
             let Some(delay) = self.travel() else { continue };
-            self.schedule(delay, Happening::Comes { agent, session: holder, event });
+            self.schedule(delay, Happening::Comes { agent, session: consumer, event });
         }
     }
 
     /// The engine has ended the session. Its agent comes back when it wakes up.
-    fn sent_away(&mut self, holder: HolderId) {
+    fn sent_away(&mut self, consumer: ConsumerId) {
         self.counts.add("sessions sent away");
-        self.pipes.lock().unwrap().out.remove(&holder);
-        let Some(agent) = self.holders.remove(&holder) else { return };
-        if self.agents[agent].session == Some(holder) {
+        self.pipes.lock().unwrap().out.remove(&consumer);
+        let Some(agent) = self.consumers.remove(&consumer) else { return };
+        if self.agents[agent].session == Some(consumer) {
             self.agents[agent].session = None;
         }
     }
@@ -502,7 +502,7 @@ impl World {
         self.send(agent, &Frame::Envelope { call, bytes, forged });
     }
 
-    fn comes(&mut self, agent: usize, session: HolderId, event: Event) {
+    fn comes(&mut self, agent: usize, session: ConsumerId, event: Event) {
         match event {
             Event::Answer { request_id, outcome, .. } => {
                 let Some((_, bytes)) = self.calls.get(&request_id).cloned() else { return };
@@ -638,15 +638,15 @@ impl World {
     }
 
     fn cut(&mut self, agent: usize) {
-        let Some(holder) = self.agents[agent].session.take() else { return };
+        let Some(consumer) = self.agents[agent].session.take() else { return };
         self.counts.add("sessions cut");
         let line = format!("the session of {} is cut", self.names[agent]);
         self.trace.say(self.now, &line);
-        self.holders.remove(&holder);
-        self.pipes.lock().unwrap().out.remove(&holder);
+        self.consumers.remove(&consumer);
+        self.pipes.lock().unwrap().out.remove(&consumer);
         let now = self.see_clock();
         if let Some(engine) = &mut self.engine {
-            engine.take(Command::Close { holder }, now);
+            engine.take(Command::Close { consumer }, now);
             self.finish();
         }
     }

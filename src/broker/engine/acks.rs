@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Engine, Fate,
-    drafts::{Act, Draft},
+    transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, refused},
@@ -36,12 +36,12 @@ impl Engine {
         let (mut letter, lease) = self.leased_letter(agent, delivery).map_err(refused)?;
         let mut ack_deadline = None;
         match fate {
-            Fate::Acked => self.take_out(agent, &letter, now),
+            Fate::Acked => self.ack(agent, &letter, now),
             Fate::Poison { text } => {
                 letter.attempt_ended(&lease, AttemptEnd::Poison, text, now);
                 self.park_letter(agent, &letter, ParkReason::Poison, text, now)
             }
-            Fate::Failed { .. } if is_on(Fault::LosesNackedMail) => self.take_out(agent, &letter, now),
+            Fate::Failed { .. } if is_on(Fault::LosesNackedMail) => self.ack(agent, &letter, now),
             Fate::Failed { text, retry_after } => {
                 letter.attempt_ended(&lease, AttemptEnd::Failure, text, now);
                 self.retry_or_park(agent, letter, *retry_after, now)
@@ -52,11 +52,11 @@ impl Engine {
             }
             Fate::Shutdown { text, retry_after } => {
                 letter.attempt_ended(&lease, AttemptEnd::Shutdown, text, now);
-                self.put_back(agent, letter, retry_after.unwrap_or_default(), now);
+                self.requeue(agent, letter, retry_after.unwrap_or_default(), now);
                 Ok(())
             }
             Fate::Extend { extension } => {
-                let extension = extension.unwrap_or(self.settings.ack_wait).min(self.settings.extension_max);
+                let extension = extension.unwrap_or(self.env.settings.ack_wait).min(self.env.settings.extension_max);
                 ack_deadline = Some(self.extend(agent, letter.sequence, now.plus(extension)));
                 Ok(())
             }
@@ -68,23 +68,23 @@ impl Engine {
     fn leased_letter(&self, agent: &AgentId, delivery: &str) -> Result<(Letter, Lease), BrokerError> {
         let unknown = || BrokerError::DeliveryUnknown { delivery: delivery.chars().take(64).collect() };
         let (place, attempt) = parse_delivery_id(delivery).ok_or_else(unknown)?;
-        let mailbox = self.mailboxes.get(agent).ok_or_else(unknown)?;
+        let mailbox = self.delivery.mailboxes.get(agent).ok_or_else(unknown)?;
         let (letter, lease) = mailbox.leased(place, attempt).map_err(|_| unknown())?;
-        // An earlier command of this group may have taken it out or put it back; memory follows after the commit.
-        if self.is_written_in_group(&letter_key(agent, place)) {
+        // An earlier command of this batch may have taken it out or put it back; memory follows after the commit.
+        if self.is_written_in_batch(&letter_key(agent, place)) {
             return Err(unknown());
         }
         Ok((letter.clone(), lease))
     }
 
-    fn take_out(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Result<(), BrokerError> {
-        let mut draft = self.draft();
-        self.remove_letter(&mut draft, agent, letter)?;
+    fn ack(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Result<(), BrokerError> {
+        let mut transaction = self.transaction();
+        self.remove_letter(&mut transaction, agent, letter)?;
         if let Some((handoff, mail)) = letter.handoff {
             let input = Input::Acked { by: agent.clone(), mail };
-            self.step_if_known(&mut draft, handoff, &input, &CustodyEvent::Acked(agent, mail), now)?;
+            self.step_if_known(&mut transaction, handoff, &input, &CustodyEvent::Acked(agent, mail), now)?;
         }
-        self.seal(draft);
+        self.stage(transaction);
         Ok(())
     }
 
@@ -97,14 +97,14 @@ impl Engine {
         text: &str,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
-        let mut draft = self.draft();
-        self.remove_letter(&mut draft, agent, letter)?;
-        self.park(&mut draft, agent, letter, (reason, text), now);
+        let mut transaction = self.transaction();
+        self.remove_letter(&mut transaction, agent, letter)?;
+        self.park(&mut transaction, agent, letter, (reason, text), now);
         if let Some((handoff, mail)) = letter.handoff {
             let input = Input::Undeliverable { to: agent.clone(), mail };
-            self.step_if_known(&mut draft, handoff, &input, &CustodyEvent::GivenUp(agent, mail), now)?;
+            self.step_if_known(&mut transaction, handoff, &input, &CustodyEvent::GivenUp(agent, mail), now)?;
         }
-        self.seal(draft);
+        self.stage(transaction);
         Ok(())
     }
 
@@ -119,28 +119,28 @@ impl Engine {
             let last = letter.attempts.last().map(|attempt| attempt.text.clone()).unwrap_or_default();
             return self.park_letter(agent, &letter, ParkReason::DeliveryAttemptsExhausted, &last, now);
         }
-        let wait = retry_after.unwrap_or_else(|| backoff(letter.failures, self.ids.random()[0]));
-        self.put_back(agent, letter, wait, now);
+        let wait = retry_after.unwrap_or_else(|| backoff(letter.failures, self.env.ids.random()[0]));
+        self.requeue(agent, letter, wait, now);
         Ok(())
     }
 
     /// The message can be handed out again after the wait.
-    pub(super) fn put_back(&mut self, agent: &AgentId, mut letter: Letter, wait: Duration, now: Timestamp) {
+    pub(super) fn requeue(&mut self, agent: &AgentId, mut letter: Letter, wait: Duration, now: Timestamp) {
         letter.not_before = now.plus(wait.min(RETRY_AFTER_MAX));
-        let mut draft = self.draft();
-        draft.put_over(letter_key(agent, letter.sequence), encode_letter(&letter));
-        draft.acts.push(Act::LetterPutBack { agent: agent.clone(), letter });
-        self.seal(draft);
+        let mut transaction = self.transaction();
+        transaction.put_over(letter_key(agent, letter.sequence), encode_letter(&letter));
+        transaction.post_commit.push(PostCommit::LetterRequeued { agent: agent.clone(), letter });
+        self.stage(transaction);
     }
 
     fn extend(&mut self, agent: &AgentId, place: u64, deadline: Timestamp) -> Timestamp {
-        let mailbox = self.mailboxes.get_mut(agent).expect("the delivery was found in it");
-        self.group.touched.insert(agent.clone());
+        let mailbox = self.delivery.mailboxes.get_mut(agent).expect("the delivery was found in it");
+        self.batch.touched.insert(agent.clone());
         mailbox.extend(place, deadline)
     }
 
     pub(super) fn end_overdue_leases(&mut self, agent: &AgentId, now: Timestamp) {
-        let Some(mailbox) = self.mailboxes.get(agent) else { return };
+        let Some(mailbox) = self.delivery.mailboxes.get(agent) else { return };
         let with_lease = |place| Some((mailbox.letter(place)?.clone(), mailbox.lease(place)?));
         let overdue: Vec<(Letter, Lease)> = mailbox.overdue(now).into_iter().filter_map(with_lease).collect();
         for (mut letter, lease) in overdue {
@@ -148,7 +148,7 @@ impl Engine {
                 self.extend(agent, letter.sequence, now.plus(RETRY_AFTER_MAX));
                 continue;
             }
-            if self.is_written_in_group(&letter_key(agent, letter.sequence)) {
+            if self.is_written_in_batch(&letter_key(agent, letter.sequence)) {
                 continue;
             }
             letter.attempt_ended(&lease, AttemptEnd::NoAck, "no ack in time", now);
@@ -160,25 +160,32 @@ impl Engine {
     }
 
     /// Takes a letter out of its mailbox, and its envelope out of the store if nobody else keeps it.
-    fn remove_letter(&self, draft: &mut Draft, agent: &AgentId, letter: &Letter) -> Result<(), BrokerError> {
-        draft.delete(letter_key(agent, letter.sequence));
-        draft.acts.push(Act::LetterRemoved { agent: agent.clone(), place: letter.sequence });
+    fn remove_letter(
+        &self,
+        transaction: &mut Transaction,
+        agent: &AgentId,
+        letter: &Letter,
+    ) -> Result<(), BrokerError> {
+        transaction.delete(letter_key(agent, letter.sequence));
+        transaction.post_commit.push(PostCommit::LetterRemoved { agent: agent.clone(), place: letter.sequence });
         match letter.keeper {
-            Keeper::Letter => draft.delete(MessageRecord::envelope_key(letter.bytes_at())),
-            Keeper::Letters => self.one_letter_less(draft, letter.bytes_at())?,
+            Keeper::Letter => transaction.delete(MessageRecord::envelope_key(letter.bytes_at())),
+            Keeper::Letters => self.one_letter_less(transaction, letter.bytes_at())?,
             Keeper::Log => {}
         }
         Ok(())
     }
 
-    fn one_letter_less(&self, draft: &mut Draft, envelope: u64) -> Result<(), BrokerError> {
+    fn one_letter_less(&self, transaction: &mut Transaction, envelope: u64) -> Result<(), BrokerError> {
         let key = MessageRecord::shared_key(envelope);
-        let stored = self.read(draft, &key)?;
+        let stored = self.read(transaction, &key)?;
         match stored.as_ref().map(|stored| MessageRecord::decode_shared(&stored.value)).transpose()? {
-            Some(letters) if letters > 1 => draft.put(key, MessageRecord::encode_shared(letters - 1), stored.as_ref()),
+            Some(letters) if letters > 1 => {
+                transaction.put(key, MessageRecord::encode_shared(letters - 1), stored.as_ref())
+            }
             Some(_) | None => {
-                draft.delete(key);
-                draft.delete(MessageRecord::envelope_key(envelope));
+                transaction.delete(key);
+                transaction.delete(MessageRecord::envelope_key(envelope));
             }
         }
         Ok(())

@@ -4,7 +4,7 @@
 
 use super::{
     Engine,
-    drafts::{Act, Draft},
+    transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::BrokerError,
@@ -18,34 +18,39 @@ const REMOVED_AT_ONCE: usize = 64;
 const REMOVED_AN_ACT: usize = 2;
 
 impl Engine {
-    /// Adds an entry to the log, as part of the draft.
-    pub(super) fn record(&self, draft: &mut Draft, act: AuditAct, now: Timestamp) -> Result<(), BrokerError> {
-        let stored = self.read(draft, &AuditHead::key())?;
+    /// Adds an entry to the log, as part of the transaction.
+    pub(super) fn record(
+        &self,
+        transaction: &mut Transaction,
+        act: AuditAct,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let stored = self.read(transaction, &AuditHead::key())?;
         let head = stored.as_ref().map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
         let number = head.length + 1;
         // Its times never go back, also where the clock was set back.
-        let at = match self.read(draft, &AuditHead::entry_key(head.length))? {
+        let at = match self.read(transaction, &AuditHead::entry_key(head.length))? {
             Some(last) => now.max(AuditHead::entry_time(&last.value)?),
             None => now,
         };
         let entry = audit_entry(number, at, act);
         let mut head = head.followed_by(&entry);
-        draft.put_new(AuditHead::entry_key(number), head.encode_entry(&entry));
+        transaction.put_new(AuditHead::entry_key(number), head.encode_entry(&entry));
         for _ in 0..REMOVED_AN_ACT {
             if self.has_too_many_acts(&head) {
-                head = self.remove_first_act(draft, &head)?;
+                head = self.remove_first_act(transaction, &head)?;
             }
         }
-        draft.put(AuditHead::key(), head.encode(), stored.as_ref());
-        draft.acts.push(Act::OnRecord { at });
+        transaction.put(AuditHead::key(), head.encode(), stored.as_ref());
+        transaction.post_commit.push(PostCommit::OnRecord { at });
         Ok(())
     }
 
     /// An act that changes nothing that is stored, for the record.
     pub(super) fn note(&mut self, act: AuditAct, now: Timestamp) {
-        let mut draft = self.draft();
-        match self.record(&mut draft, act, now) {
-            Ok(()) => self.seal(draft),
+        let mut transaction = self.transaction();
+        match self.record(&mut transaction, act, now) {
+            Ok(()) => self.stage(transaction),
             Err(error) => tracing::error!(%error, "failed to write the audit log"),
         }
         self.end_unanswered();
@@ -53,7 +58,7 @@ impl Engine {
 
     /// When an act of that time is removed for its age. `None`: never.
     pub(super) fn act_is_over_at(&self, at: Timestamp) -> Option<Timestamp> {
-        self.settings.retention.audit.map(|span| at.plus(span))
+        self.env.settings.retention.audit.map(|span| at.plus(span))
     }
 
     /// Removes entries that are over, or too many. Returns when to look again; `None`: after the next act.
@@ -62,13 +67,13 @@ impl Engine {
         budget: &mut usize,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, BrokerError> {
-        let mut draft = self.draft();
-        let Some(stored) = self.read(&mut draft, &AuditHead::key())? else { return Ok(None) };
+        let mut transaction = self.transaction();
+        let Some(stored) = self.read(&mut transaction, &AuditHead::key())? else { return Ok(None) };
         let before = AuditHead::decode(&stored.value)?;
         let mut head = before;
         let mut next = None;
         while head.kept() > 0 {
-            let entry = self.read(&mut draft, &AuditHead::entry_key(head.first))?.ok_or_else(missing)?;
+            let entry = self.read(&mut transaction, &AuditHead::entry_key(head.first))?.ok_or_else(missing)?;
             let is_over = |at: &Timestamp| *at <= now;
             let due = match self.has_too_many_acts(&head) {
                 true => Some(now),
@@ -78,23 +83,23 @@ impl Engine {
                 next = due;
                 break;
             }
-            head = self.remove_first_act(&mut draft, &head)?;
+            head = self.remove_first_act(&mut transaction, &head)?;
         }
         if head != before {
-            draft.put(AuditHead::key(), head.encode(), Some(&stored));
-            self.seal_removal(draft, budget);
+            transaction.put(AuditHead::key(), head.encode(), Some(&stored));
+            self.stage_removal(transaction, budget);
         }
         Ok(next)
     }
 
     fn has_too_many_acts(&self, head: &AuditHead) -> bool {
-        self.settings.retention.audit_entries_max.is_some_and(|most| head.kept() > most)
+        self.env.settings.retention.audit_entries_max.is_some_and(|most| head.kept() > most)
     }
 
-    fn remove_first_act(&self, draft: &mut Draft, head: &AuditHead) -> Result<AuditHead, BrokerError> {
+    fn remove_first_act(&self, transaction: &mut Transaction, head: &AuditHead) -> Result<AuditHead, BrokerError> {
         let key = AuditHead::entry_key(head.first);
-        let entry = self.read(draft, &key)?.ok_or_else(missing)?;
-        draft.delete(key);
+        let entry = self.read(transaction, &key)?.ok_or_else(missing)?;
+        transaction.delete(key);
         Ok(head.without_first(AuditHead::decode_entry(&entry.value)?.0))
     }
 }

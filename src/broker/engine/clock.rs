@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Engine, holders::Holder, load_agents};
+use super::{Engine, consumers::Consumer, open::load_agents};
 use crate::{broker::BrokerError, time::Timestamp};
 
 /// The clock's time, and by how much the clock was set back in all. See the module.
@@ -47,42 +47,42 @@ impl RunningClock {
 }
 
 impl Engine {
-    /// Takes over the clock's time, and returns the time to work by: a group in hand goes on by the one that it began with.
+    /// Takes over the clock's time, and returns the time to work by: a batch in hand goes on by the one that it began with.
     pub(super) fn keep_time(&mut self, now: Timestamp) -> Timestamp {
-        if now >= self.clock.now {
-            self.clock.now = now;
-        } else if self.group.is_empty() && !self.failed {
+        if now >= self.timers.clock.now {
+            self.timers.clock.now = now;
+        } else if self.batch.is_empty() && !self.batch.failed {
             self.set_back(now);
         }
-        self.clock.now
+        self.timers.clock.now
     }
 
     /// The clock was set back. What is in memory, leases and signs of life, is by the clock: it begins again with what is
     /// stored, as after a restart, and sessions are told to come back.
     fn set_back(&mut self, now: Timestamp) {
-        let by = self.clock.now.since(now);
+        let by = self.timers.clock.now.since(now);
         tracing::warn!(?by, "the machine's clock was set back: sessions are told to come back");
         match self.begin_again(now) {
             Ok(before) => {
-                self.watchers = before.watchers;
-                self.task_watchers = before.task_watchers;
-                self.refused_kept = before.refused_kept;
+                self.watchers.handoffs = before.watchers.handoffs;
+                self.watchers.tasks = before.watchers.tasks;
+                self.retention.refused = before.retention.refused;
             }
             Err(error) => {
                 tracing::error!(%error, "failed to read what is stored, after the clock was set back");
-                self.failed = true;
+                self.batch.failed = true;
             }
         }
     }
 
     /// Begins again with what is stored. Sessions are told to come back. Returns what was in memory.
     pub(super) fn begin_again(&mut self, now: Timestamp) -> Result<Self, BrokerError> {
-        self.directory.reset(self.settings.presence_rule(now), load_agents(&*self.store)?);
-        let (directory, identity) = (self.directory.clone(), self.identity.clone());
-        let (store, settings, ids) = (self.store.clone(), self.settings.clone(), self.ids.clone());
-        let again = Self::over(store, directory, identity, settings, ids, (self.clock, now))?;
+        self.env.directory.reset(self.env.settings.presence_rule(now), load_agents(&*self.env.store)?);
+        let (directory, identity) = (self.env.directory.clone(), self.env.identity.clone());
+        let (store, settings, ids) = (self.env.store.clone(), self.env.settings.clone(), self.env.ids.clone());
+        let again = Self::over(store, directory, identity, settings, ids, (self.timers.clock, now))?;
         let before = std::mem::replace(self, again);
-        before.holders.values().for_each(Holder::send_away);
+        before.delivery.consumers.values().for_each(Consumer::send_away);
         Ok(before)
     }
 }

@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use super::{
     Engine,
-    drafts::Draft,
-    permits::{Work, message_type_name},
+    authorization::{Work, message_type_name},
     steps::{Origin, StepError},
+    transaction::Transaction,
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, access::Caller, refused},
@@ -73,8 +73,15 @@ fn offers_as_attempts(handoff: &Handoff) -> Vec<(AgentId, Attempt)> {
 }
 
 impl Engine {
-    /// Parks a letter. Whoever calls takes it out of its mailbox in the same draft.
-    pub(super) fn park(&mut self, draft: &mut Draft, agent: &AgentId, letter: &Letter, why: Why<'_>, now: Timestamp) {
+    /// Parks a letter. Whoever calls takes it out of its mailbox in the same transaction.
+    pub(super) fn park(
+        &mut self,
+        transaction: &mut Transaction,
+        agent: &AgentId,
+        letter: &Letter,
+        why: Why<'_>,
+        now: Timestamp,
+    ) {
         let attempts = letter.attempts.iter().map(|attempt| (agent.clone(), attempt.clone())).collect();
         let about = DeadMail {
             agent,
@@ -84,13 +91,13 @@ impl Engine {
             bytes: self.envelope_bytes(letter.bytes_at()),
             handoff: letter.handoff.map(|(handoff, _)| handoff),
         };
-        self.write_dead_letter(draft, about, why, now);
+        self.write_dead_letter(transaction, about, why, now);
     }
 
     /// Parks the request of a handoff that has ended because nobody took it. Its attempts are the offers.
     pub(super) fn park_request(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         handoff: &Handoff,
         request: RequestPlace,
         why: Untaken,
@@ -109,10 +116,16 @@ impl Engine {
             bytes: self.envelope_bytes(request.sequence),
             handoff: Some(handoff.id),
         };
-        self.write_dead_letter(draft, about, (reason, text), now);
+        self.write_dead_letter(transaction, about, (reason, text), now);
     }
 
-    fn write_dead_letter(&mut self, draft: &mut Draft, about: DeadMail<'_>, (reason, text): Why<'_>, now: Timestamp) {
+    fn write_dead_letter(
+        &mut self,
+        transaction: &mut Transaction,
+        about: DeadMail<'_>,
+        (reason, text): Why<'_>,
+        now: Timestamp,
+    ) {
         if is_on(Fault::ParksNothing) {
             return;
         }
@@ -137,16 +150,16 @@ impl Engine {
             envelope: DeadEnvelope::Accepted(sequence),
             summary,
         };
-        record.agent_index_keys().for_each(|key| draft.put_new(key, Bytes::new()));
-        draft.put_new(DeadLetterRecord::key(record.number), record.encode());
+        record.agent_index_keys().for_each(|key| transaction.put_new(key, Bytes::new()));
+        transaction.put_new(DeadLetterRecord::key(record.number), record.encode());
         // Its own: what it was kept by before goes its way.
-        draft.put_new(MessageRecord::envelope_key(record.number), bytes);
+        transaction.put_new(MessageRecord::envelope_key(record.number), bytes);
     }
 
-    /// The bytes of an accepted envelope, also of one that this group accepts.
+    /// The bytes of an accepted envelope, also of one that this batch accepts.
     pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
         let key = MessageRecord::envelope_key(sequence);
-        match self.read(&mut Draft::default(), &key) {
+        match self.read(&mut Transaction::default(), &key) {
             Ok(record) => record.map(|record| record.value),
             Err(error) => {
                 tracing::error!(sequence, %error, "failed to read an envelope");
@@ -158,10 +171,10 @@ impl Engine {
     /// Keeps what an agent sent and was refused for people to look at: it is not a message, or not of its type. The same
     /// bytes are kept once.
     pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
-        let kept = self.refused_kept.entry(agent.clone()).or_default();
+        let kept = self.retention.refused.entry(agent.clone()).or_default();
         let bytes = kept.bytes + raw.len();
         let is_full = kept.digests.len() >= REFUSED_KEPT_MAX || bytes > REFUSED_BYTES_KEPT_MAX;
-        if self.failed || is_full || !kept.digests.insert(signing::sha256(&[&raw])) {
+        if self.batch.failed || is_full || !kept.digests.insert(signing::sha256(&[&raw])) {
             return;
         }
         kept.bytes = bytes;
@@ -180,25 +193,25 @@ impl Engine {
             envelope: DeadEnvelope::Refused(raw),
             summary,
         };
-        let mut draft = self.draft();
-        record.agent_index_keys().for_each(|key| draft.put_new(key, Bytes::new()));
-        draft.put_new(DeadLetterRecord::key(record.number), record.encode());
-        self.seal(draft);
+        let mut transaction = self.transaction();
+        record.agent_index_keys().for_each(|key| transaction.put_new(key, Bytes::new()));
+        transaction.put_new(DeadLetterRecord::key(record.number), record.encode());
+        self.stage(transaction);
         self.end_unanswered();
     }
 
     /// Puts a dead letter on its way again, and marks it, in one commit.
     pub(super) fn redrive(&mut self, number: u64, to: Option<&AgentId>, caller: &Caller, now: Timestamp) -> Outcome {
-        let mut draft = self.draft();
-        let (mut dead, stored) = self.parked(&mut draft, number, caller).map_err(refused)?;
+        let mut transaction = self.transaction();
+        let (mut dead, stored) = self.parked(&mut transaction, number, caller).map_err(refused)?;
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
             return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
         };
         let text = caller.to_string();
         let mut settlement = Settlement { at: now, text, redriven_to: None, redriven_handoff: None };
-        match self.ended_handoff(&mut draft, &dead).map_err(refused)? {
+        match self.ended_handoff(&mut transaction, &dead).map_err(refused)? {
             Some(former) => {
-                let (handoff, asked) = self.try_again(&mut draft, &dead, &former, to, now)?;
+                let (handoff, asked) = self.try_again(&mut transaction, &dead, &former, to, now)?;
                 settlement.redriven_to = Some(asked);
                 settlement.redriven_handoff = Some(handoff);
             }
@@ -207,8 +220,8 @@ impl Engine {
                 if to != dead.agent {
                     self.check_redirected(&dead, &to).map_err(refused)?;
                 }
-                let letter = self.fresh_letter(&mut draft, &dead, sequence, now).map_err(refused)?;
-                self.store_letter(&mut draft, to.clone(), letter);
+                let letter = self.fresh_letter(&mut transaction, &dead, sequence, now).map_err(refused)?;
+                self.store_letter(&mut transaction, to.clone(), letter);
                 settlement.redriven_to = Some(to);
             }
         }
@@ -216,23 +229,23 @@ impl Engine {
         let details = format!("to {to}");
         dead.state = DeadState::Redriven;
         dead.settlement = Some(settlement);
-        self.settle(draft, dead, &stored, (AuditAction::DeadLetterRedriven, details), caller, now)
+        self.settle(transaction, dead, &stored, (AuditAction::DeadLetterRedriven, details), caller, now)
     }
 
     /// Gives a dead letter up for good, and says so on it.
     pub(super) fn discard(&mut self, number: u64, caller: &Caller, reason_text: &str, now: Timestamp) -> Outcome {
-        let mut draft = self.draft();
-        let (mut dead, stored) = self.parked(&mut draft, number, caller).map_err(refused)?;
+        let mut transaction = self.transaction();
+        let (mut dead, stored) = self.parked(&mut transaction, number, caller).map_err(refused)?;
         let text = if reason_text.is_empty() { caller.to_string() } else { format!("{caller}: {reason_text}") };
         dead.state = DeadState::Discarded;
         dead.settlement = Some(Settlement { at: now, text, redriven_to: None, redriven_handoff: None });
         let act = (AuditAction::DeadLetterDiscarded, reason_text.to_owned());
-        self.settle(draft, dead, &stored, act, caller, now)
+        self.settle(transaction, dead, &stored, act, caller, now)
     }
 
     fn settle(
         &mut self,
-        mut draft: Draft,
+        mut transaction: Transaction,
         dead: DeadLetterRecord,
         stored: &Record,
         (action, details): (AuditAction, String),
@@ -240,11 +253,11 @@ impl Engine {
         now: Timestamp,
     ) -> Outcome {
         let key = DeadLetterRecord::key(dead.number);
-        draft.keep(Kept::DeadLetter, now, &key.key);
-        draft.put(key, dead.encode(), Some(stored));
+        transaction.keep(Kept::DeadLetter, now, &key.key);
+        transaction.put(key, dead.encode(), Some(stored));
         let act = AuditAct { actor: caller.to_string(), action, subject: dead.number.to_string(), details };
-        self.record(&mut draft, act, now).map_err(refused)?;
-        self.seal(draft);
+        self.record(&mut transaction, act, now).map_err(refused)?;
+        self.stage(transaction);
         tracing::info!(dead_letter = dead.number, by = %caller, state = dead.state.name(), "settled a dead letter");
         Ok(Answer::DeadLetter(Box::new(dead)))
     }
@@ -252,23 +265,25 @@ impl Engine {
     /// Mail that goes to another agent than it was for: its sender must be one who may write to that one.
     fn check_redirected(&self, dead: &DeadLetterRecord, to: &AgentId) -> Result<(), BrokerError> {
         let sender = AgentId::parse(&dead.summary.sender_id).map_err(|_| BrokerError::Internal)?;
-        let (Some(from), Some(to)) = (self.directory.get(&sender), self.directory.get(to)) else { return Ok(()) };
+        let (Some(from), Some(to)) = (self.env.directory.get(&sender), self.env.directory.get(to)) else {
+            return Ok(());
+        };
         let kind = MessageType::try_from(dead.summary.message_type).unwrap_or_default();
         self.access().may_send(&from, &to, message_type_name(kind))
     }
 
     fn parked(
         &self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         number: u64,
         caller: &Caller,
     ) -> Result<(DeadLetterRecord, Record), BrokerError> {
-        if self.failed {
+        if self.batch.failed {
             return Err(BrokerError::StoreUnavailable);
         }
         let key = DeadLetterRecord::key(number);
         let unknown = || self.access().no_such_dead_letter_to_settle(caller, number);
-        let stored = self.read(draft, &key)?.ok_or_else(unknown)?;
+        let stored = self.read(transaction, &key)?.ok_or_else(unknown)?;
         let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
         self.access().may_settle_dead_letter(caller, &dead).map_err(|_| unknown())?;
         match dead.state {
@@ -282,20 +297,20 @@ impl Engine {
     /// The handoff of a dead request. It has ended, or is open with another candidate; a redrive is a new one either way.
     fn ended_handoff(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         dead: &DeadLetterRecord,
     ) -> Result<Option<Arc<HandoffRecord>>, BrokerError> {
         let is_request = dead.summary.message_type == crate::proto::v1::MessageType::HandoffRequest as i32;
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
         let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
         // Its task has ended and was removed: there is nothing any more that could be handed over.
-        Ok(Some(self.known_handoff(draft, handoff)?.ok_or_else(unknown)?.value))
+        Ok(Some(self.known_handoff(transaction, handoff)?.ok_or_else(unknown)?.value))
     }
 
     /// A new handoff with the request of one that has ended. Returns its id, and who is asked first.
     fn try_again(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         dead: &DeadLetterRecord,
         former: &HandoffRecord,
         to: Option<&AgentId>,
@@ -309,8 +324,8 @@ impl Engine {
             }
             None => self.candidates_again(former.request, now).map_err(refused)?,
         };
-        let id = self.ids.message_id(now);
-        let known = self.known(draft, &former.handoff.task, Some(former.handoff.id)).map_err(refused)?;
+        let id = self.env.ids.message_id(now);
+        let known = self.known(transaction, &former.handoff.task, Some(former.handoff.id)).map_err(refused)?;
         let event = CustodyEvent::Redriven {
             dead_letter: dead.number,
             former: former.handoff.id,
@@ -318,7 +333,7 @@ impl Engine {
             candidates: &candidates,
         };
         let input = Input::Redrive { id, candidates: candidates.clone() };
-        match self.step(draft, &known, &input, &event, Origin::DeadRequest(former.request), now) {
+        match self.step(transaction, &known, &input, &event, Origin::DeadRequest(former.request), now) {
             Ok(Some(stepped)) => Ok((id, stepped.handoff.expect("a redrive makes one").candidate.clone())),
             Ok(None) => unreachable!("a redrive is made or rejected"),
             Err(StepError::Broker(error)) => Err(refused(error)),
@@ -342,7 +357,7 @@ impl Engine {
     /// The same message in the mailbox once more, with fresh counts and a fresh lifetime: somebody wants it there.
     fn fresh_letter(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         dead: &DeadLetterRecord,
         message_sequence: u64,
         now: Timestamp,
@@ -352,7 +367,7 @@ impl Engine {
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
         let bytes = self.envelope_bytes(dead.number).ok_or(BrokerError::Internal)?;
         let sequence = self.new_sequence();
-        draft.put_new(MessageRecord::envelope_key(sequence), bytes);
+        transaction.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {
             sequence,
             message_sequence,

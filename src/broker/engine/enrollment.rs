@@ -2,8 +2,8 @@
 
 use super::{
     Engine,
-    drafts::{Act, Draft},
     limits::LIMIT_RETRY,
+    transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, access::Caller, directory::Entry, refused},
@@ -18,12 +18,12 @@ use crate::{
 
 impl Engine {
     pub(super) fn register(&mut self, entry: Entry, caller: &Caller, invitation: &str, now: Timestamp) -> Outcome {
-        let mut draft = self.draft();
+        let mut transaction = self.transaction();
         let id = entry.id();
-        let known = self.agent_record(&mut draft, &id).map_err(refused)?;
+        let known = self.agent_record(&mut transaction, &id).map_err(refused)?;
         let outcome = match known {
-            Some((known, stored)) => self.change(draft, entry, &known, &stored, (caller, invitation), now),
-            None => self.enroll(draft, entry, caller, invitation, now),
+            Some((known, stored)) => self.change(transaction, entry, &known, &stored, (caller, invitation), now),
+            None => self.enroll(transaction, entry, caller, invitation, now),
         };
         outcome.map_err(refused)
     }
@@ -31,7 +31,7 @@ impl Engine {
     /// A new agent: as the policy permits, or by an invitation.
     fn enroll(
         &mut self,
-        mut draft: Draft,
+        mut transaction: Transaction,
         entry: Entry,
         caller: &Caller,
         invitation: &str,
@@ -45,34 +45,34 @@ impl Engine {
                 String::new()
             }
             Err(refusal) if invitation.is_empty() => return Err(refusal),
-            Err(_) => self.use_invitation(&mut draft, invitation, &entry, now)?,
+            Err(_) => self.use_invitation(&mut transaction, invitation, &entry, now)?,
         };
         // Only to a caller that may register: to all others it would say which keys there are.
-        if let Some(key_id) = self.directory.key_of_another(&entry) {
+        if let Some(key_id) = self.env.directory.key_of_another(&entry) {
             return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
         }
         self.check_agents()?;
         let act = (AuditAction::AgentRegistered, details);
-        self.store_agent(draft, entry, None, act, caller, now)?;
+        self.store_agent(transaction, entry, None, act, caller, now)?;
         tracing::info!(agent = %id, by = %caller, "registered an agent");
         Ok(Answer::Registered)
     }
 
-    /// Whether one more agent may register. What is in the same group is not counted yet.
+    /// Whether one more agent may register. What is in the same batch is not counted yet.
     fn check_agents(&self) -> Result<(), BrokerError> {
-        let most = self.settings.broker_limits.agents_max as usize;
-        if most == 0 || self.directory.registered() < most {
+        let most = self.env.settings.broker_limits.agents_max as usize;
+        if most == 0 || self.env.directory.registered() < most {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded { what: "too many agents are registered", retry_after: LIMIT_RETRY })
     }
 
-    /// Whether there is room for a card that is larger than the one before. What is in the same group is not counted yet.
+    /// Whether there is room for a card that is larger than the one before. What is in the same batch is not counted yet.
     fn check_card_bytes(&self, entry: &Entry) -> Result<(), BrokerError> {
-        let most = self.settings.broker_limits.card_bytes_max;
-        let before = self.directory.get(&entry.id()).map_or(0, |known| known.card_bytes());
+        let most = self.env.settings.broker_limits.card_bytes_max;
+        let before = self.env.directory.get(&entry.id()).map_or(0, |known| known.card_bytes());
         let more = entry.card_bytes().saturating_sub(before);
-        if most == 0 || more == 0 || self.directory.card_bytes() + more <= most {
+        if most == 0 || more == 0 || self.env.directory.card_bytes() + more <= most {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded { what: "the cards of all agents are too large", retry_after: LIMIT_RETRY })
@@ -82,7 +82,7 @@ impl Engine {
     /// register it.
     fn change(
         &mut self,
-        mut draft: Draft,
+        mut transaction: Transaction,
         mut entry: Entry,
         known: &AgentRecord,
         stored: &Record,
@@ -97,7 +97,7 @@ impl Engine {
                 return Err(refusal);
             }
             // As with an agent that is not registered: only a good invitation gets to know that this one is.
-            self.use_invitation(&mut draft, invitation, &entry, now)?;
+            self.use_invitation(&mut transaction, invitation, &entry, now)?;
             return Err(BrokerError::AgentExists { agent: entry.id() });
         }
         keep_keys(&mut entry, known, may_change.is_ok())?;
@@ -116,7 +116,7 @@ impl Engine {
         self.check_types(caller, &before, &changed)?;
         entry.record.created_at = known.created_at;
         let types = if changed.is_empty() { String::new() } else { format!("types {:?}", entry.types) };
-        self.store_agent(draft, entry, Some(stored), (AuditAction::AgentChanged, types), caller, now)?;
+        self.store_agent(transaction, entry, Some(stored), (AuditAction::AgentChanged, types), caller, now)?;
         Ok(Answer::Registered)
     }
 
@@ -130,17 +130,17 @@ impl Engine {
 
     pub(super) fn agent_record(
         &self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         agent: &AgentId,
     ) -> Result<Option<(AgentRecord, Record)>, BrokerError> {
-        let stored = self.read(draft, &AgentRecord::key(agent))?;
+        let stored = self.read(transaction, &AgentRecord::key(agent))?;
         stored.map(|stored| Ok((AgentRecord::decode(&stored.value)?, stored))).transpose()
     }
 
     /// Writes an agent with the act that it comes from.
     pub(super) fn store_agent(
         &mut self,
-        mut draft: Draft,
+        mut transaction: Transaction,
         mut entry: Entry,
         before: Option<&Record>,
         (action, details): (AuditAction, String),
@@ -150,25 +150,25 @@ impl Engine {
         let id = entry.id();
         entry.record.updated_at = now;
         self.check_card_bytes(&entry)?;
-        draft.put(AgentRecord::key(&id), entry.record.encode(), before);
+        transaction.put(AgentRecord::key(&id), entry.record.encode(), before);
         let act = AuditAct { actor: caller.to_string(), action, subject: id.to_string(), details };
-        self.record(&mut draft, act, now)?;
-        draft.acts.push(Act::AgentStored(Box::new(entry)));
-        self.seal(draft);
+        self.record(&mut transaction, act, now)?;
+        transaction.post_commit.push(PostCommit::AgentStored(Box::new(entry)));
+        self.stage(transaction);
         Ok(())
     }
 
     /// Used up in the commit that registers the agent, or not at all. Returns what the log is to say.
     fn use_invitation(
         &self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         invitation: &str,
         entry: &Entry,
         now: Timestamp,
     ) -> Result<String, BrokerError> {
         let agent = entry.id();
         let key = InvitationRecord::key(invitation);
-        let stored = self.read(draft, &key)?.ok_or(BrokerError::InvitationInvalid)?;
+        let stored = self.read(transaction, &key)?.ok_or(BrokerError::InvitationInvalid)?;
         let record = InvitationRecord::decode(&stored.value)?;
         let is_good = record.used_by.is_none()
             && record.expires_at > now
@@ -178,7 +178,7 @@ impl Engine {
             return Err(BrokerError::InvitationInvalid);
         }
         let used = InvitationRecord { used_by: Some(agent), ..record };
-        draft.put(key, used.encode(), Some(&stored));
+        transaction.put(key, used.encode(), Some(&stored));
         Ok(format!("invitation {}", named(invitation)))
     }
 
@@ -190,10 +190,10 @@ impl Engine {
         now: Timestamp,
     ) -> Outcome {
         self.access().check(caller, Action::Invite, Resource::Broker).map_err(refused)?;
-        let mut draft = self.draft();
+        let mut transaction = self.transaction();
         let key = InvitationRecord::key(invitation);
-        draft.keep(Kept::Invitation, record.expires_at, &key.key);
-        draft.put_new(key, record.encode());
+        transaction.keep(Kept::Invitation, record.expires_at, &key.key);
+        transaction.put_new(key, record.encode());
         let whom = record.agent.as_ref().map_or("any new agent".to_owned(), ToString::to_string);
         let act = AuditAct {
             actor: caller.to_string(),
@@ -201,8 +201,8 @@ impl Engine {
             subject: named(invitation),
             details: format!("for {whom}, types {:?}, until {}", record.types, record.expires_at),
         };
-        self.record(&mut draft, act, now).map_err(refused)?;
-        self.seal(draft);
+        self.record(&mut transaction, act, now).map_err(refused)?;
+        self.stage(transaction);
         Ok(Answer::Registered)
     }
 }

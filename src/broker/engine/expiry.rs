@@ -6,7 +6,7 @@
 
 use std::{ops::Bound, time::Duration};
 
-use super::{Engine, LOADED_AT_ONCE, drafts::Act};
+use super::{Engine, LOADED_AT_ONCE, transaction::PostCommit};
 use crate::{
     broker::BrokerError,
     domain::mailbox::Letter,
@@ -44,20 +44,21 @@ impl Engine {
     /// Parks what has expired. How many messages wait with which time is only in the store; in memory is just the first
     /// moment at which looking there can be worth it.
     pub(super) fn park_expired(&mut self, now: Timestamp) {
-        for (agent, place) in std::mem::take(&mut self.expired_at_hand_out) {
-            if let Some(letter) = self.mailboxes.get(&agent).and_then(|mailbox| mailbox.letter(place)).cloned() {
+        for (agent, place) in std::mem::take(&mut self.delivery.expired_at_dispatch) {
+            if let Some(letter) = self.delivery.mailboxes.get(&agent).and_then(|mailbox| mailbox.letter(place)).cloned()
+            {
                 self.park_as_expired(&agent, &letter, now);
             }
         }
-        let running = self.clock.running();
-        if self.next_mail_expiry.is_none_or(|at| at > running) {
+        let running = self.timers.clock.running();
+        if self.delivery.next_mail_expiry.is_none_or(|at| at > running) {
             return;
         }
         match self.park_some(now) {
-            Ok(next) => self.next_mail_expiry = next,
+            Ok(next) => self.delivery.next_mail_expiry = next,
             Err(error) => {
                 tracing::error!(%error, "failed to read mail that may have expired");
-                self.next_mail_expiry = Some(running.plus(TRY_AGAIN));
+                self.delivery.next_mail_expiry = Some(running.plus(TRY_AGAIN));
             }
         }
     }
@@ -65,22 +66,22 @@ impl Engine {
     /// Looks through the mailboxes whose timers have fired, as many as one tick should. When to look again.
     fn park_some(&mut self, now: Timestamp) -> Result<Option<Timestamp>, BrokerError> {
         let mut room = EXPIRED_A_TICK;
-        if let Some(expiring) = self.expiring.take() {
+        if let Some(expiring) = self.delivery.expiring.take() {
             self.look_for_expired(expiring, &mut room, now)?;
-            return Ok(Some(self.clock.running())); // its timer is still in the store
+            return Ok(Some(self.timers.clock.running())); // its timer is still in the store
         }
-        let stored = self.store.scan(Table::Timers, records::mail_timers(), Order::Ascending, MAILBOXES_A_TICK)?;
+        let stored = self.env.store.scan(Table::Timers, records::mail_timers(), Order::Ascending, MAILBOXES_A_TICK)?;
         for (key, _) in &stored {
             let (timer, agent) = records::parse_mail_timer(key)?;
-            if timer > self.clock.running() {
+            if timer > self.timers.clock.running() {
                 return Ok(Some(timer));
             }
             self.look_for_expired(Expiring { agent, timer, place: 0, looked_at: 0, first: None }, &mut room, now)?;
-            if self.expiring.is_some() {
+            if self.delivery.expiring.is_some() {
                 break;
             }
         }
-        Ok((!stored.is_empty()).then_some(self.clock.running()))
+        Ok((!stored.is_empty()).then_some(self.timers.clock.running()))
     }
 
     /// Parks what has expired of a part of a mailbox.
@@ -93,16 +94,16 @@ impl Engine {
         let agent = expiring.agent.clone();
         let range =
             (Bound::Included(records::letter_key(&agent, expiring.place).key), records::mailbox_range(&agent).1);
-        let stored = self.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
+        let stored = self.env.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
         let is_last = stored.len() < LOADED_AT_ONCE;
         for (key, record) in stored {
             expiring.place = records::letter_place(&key)?;
             if *room == 0 {
-                self.expiring = Some(expiring);
+                self.delivery.expiring = Some(expiring);
                 return Ok(());
             }
             let letter = records::decode_letter(&key, &record.value)?;
-            let look_again = match letter.expires_at > self.clock.running() {
+            let look_again = match letter.expires_at > self.timers.clock.running() {
                 true => Some(letter.expires_at),
                 false => self.expire(&agent, &letter, now),
             };
@@ -114,19 +115,19 @@ impl Engine {
         if is_last {
             self.set_mail_timer(&expiring);
         } else {
-            self.expiring = Some(expiring);
+            self.delivery.expiring = Some(expiring);
         }
         Ok(())
     }
 
     /// Parks one message; or says at which running time to look at it again.
     fn expire(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Option<Timestamp> {
-        let soon = self.clock.running().plus(LEASE_GRACE);
-        if let Some(lease) = self.mailboxes.get(agent).and_then(|mailbox| mailbox.lease(letter.sequence)) {
+        let soon = self.timers.clock.running().plus(LEASE_GRACE);
+        if let Some(lease) = self.delivery.mailboxes.get(agent).and_then(|mailbox| mailbox.lease(letter.sequence)) {
             // It is handed out: its ack may come yet.
-            return Some(lease.deadline.plus(self.clock.set_back).max(soon));
+            return Some(lease.deadline.plus(self.timers.clock.set_back).max(soon));
         }
-        if self.is_written_in_group(&records::letter_key(agent, letter.sequence)) {
+        if self.is_written_in_batch(&records::letter_key(agent, letter.sequence)) {
             return Some(soon);
         }
         self.park_as_expired(agent, letter, now);
@@ -134,23 +135,23 @@ impl Engine {
     }
 
     /// The timer that has fired goes, and another one is set for what expires next: of what was looked at, and of what the
-    /// group in hand adds to the mailbox.
+    /// batch in hand adds to the mailbox.
     fn set_mail_timer(&mut self, expiring: &Expiring) {
         let Expiring { agent, timer, looked_at, first, .. } = expiring;
-        let rested = self.clock.running().plus(REST_A_LETTER * *looked_at);
-        let next = first.iter().copied().chain(self.first_expiry_of_group(agent)).min().map(|at| at.max(rested));
-        let mut draft = self.draft();
-        draft.delete(records::mail_timer_key(*timer, agent));
+        let rested = self.timers.clock.running().plus(REST_A_LETTER * *looked_at);
+        let next = first.iter().copied().chain(self.first_expiry_of_batch(agent)).min().map(|at| at.max(rested));
+        let mut transaction = self.transaction();
+        transaction.delete(records::mail_timer_key(*timer, agent));
         if let Some(at) = next {
-            draft.put_over(records::mail_timer_key(at, agent), bytes::Bytes::new());
+            transaction.put_over(records::mail_timer_key(at, agent), bytes::Bytes::new());
         }
-        draft.acts.push(Act::MailTimer { agent: agent.clone(), at: next });
-        self.seal(draft);
+        transaction.post_commit.push(PostCommit::MailTimer { agent: agent.clone(), at: next });
+        self.stage(transaction);
         self.end_unanswered();
     }
 
     fn park_as_expired(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) {
-        let text = format!("its time was over at {}", self.clock.shows(letter.expires_at));
+        let text = format!("its time was over at {}", self.timers.clock.shows(letter.expires_at));
         if let Err(error) = self.park_letter(agent, letter, ParkReason::Expired, &text, now) {
             tracing::error!(%agent, %error, "failed to park an expired message");
         }

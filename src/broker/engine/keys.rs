@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Engine,
-    drafts::{Act, Draft},
+    transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, access::Caller, directory::Entry, refused},
@@ -69,8 +69,8 @@ impl Engine {
         caller: &Caller,
         now: Timestamp,
     ) -> Result<Answer, BrokerError> {
-        let mut draft = self.draft();
-        let known = self.agent_record(&mut draft, agent)?;
+        let mut transaction = self.transaction();
+        let known = self.agent_record(&mut transaction, agent)?;
         let unknown = || self.access().no_such_agent_to_manage(caller, agent);
         let (mut record, stored) = known.ok_or_else(unknown)?;
         let before = Entry::parse(record.clone())?;
@@ -94,7 +94,7 @@ impl Engine {
                 }
                 let (seconds, nanos) = now.to_parts();
                 key.revoke_time = Some(prost_types::Timestamp { seconds, nanos });
-                draft.acts.push(Act::KeyRevoked(agent.clone()));
+                transaction.post_commit.push(PostCommit::KeyRevoked(agent.clone()));
                 (AuditAction::KeyRevoked, format!("key {key_id}: {reason_text}"))
             }
             KeyChange::Vouch { key_id, voucher } => {
@@ -102,12 +102,12 @@ impl Engine {
                 (AuditAction::KeyVouched, format!("key {key_id} by {}", voucher.operator_key_id))
             }
         };
-        self.store_keys(draft, record, &stored, act, caller, now)
+        self.store_keys(transaction, record, &stored, act, caller, now)
     }
 
     fn store_keys(
         &mut self,
-        draft: Draft,
+        transaction: Transaction,
         record: AgentRecord,
         stored: &Record,
         act: (AuditAction, String),
@@ -115,11 +115,11 @@ impl Engine {
         now: Timestamp,
     ) -> Result<Answer, BrokerError> {
         let entry = Entry::parse(record)?;
-        if let Some(key_id) = self.directory.key_of_another(&entry) {
+        if let Some(key_id) = self.env.directory.key_of_another(&entry) {
             return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
         }
         tracing::info!(agent = %entry.id(), by = %caller, act = act.0.as_str_name(), "changed an agent's keys: {}", act.1);
-        self.store_agent(draft, entry, Some(stored), act, caller, now)?;
+        self.store_agent(transaction, entry, Some(stored), act, caller, now)?;
         Ok(Answer::Registered)
     }
 }

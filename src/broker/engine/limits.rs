@@ -42,33 +42,33 @@ impl Depth {
 /// What one agent may use.
 impl Engine {
     pub(super) fn one_less_open(&mut self, agent: &AgentId) {
-        if let Some(open) = self.open_of.get_mut(agent) {
+        if let Some(open) = self.timers.open_of.get_mut(agent) {
             *open -= 1;
             if *open == 0 {
-                self.open_of.remove(agent);
+                self.timers.open_of.remove(agent);
             }
         }
     }
 
-    /// Whether the agent may ask for one more handoff. What is in the same group is not counted yet.
+    /// Whether the agent may ask for one more handoff. What is in the same batch is not counted yet.
     pub(super) fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
-        let most = self.settings.limits.open_handoffs_max;
-        if most == 0 || self.open_of.get(agent).is_none_or(|open| *open < most) {
+        let most = self.env.settings.limits.open_handoffs_max;
+        if most == 0 || self.timers.open_of.get(agent).is_none_or(|open| *open < most) {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
     }
 
-    /// Whether there is room in the agent's mailbox. What is in the same group is not counted yet.
+    /// Whether there is room in the agent's mailbox. What is in the same batch is not counted yet.
     pub(super) fn check_mailbox(&mut self, agent: &AgentId) -> Result<(), BrokerError> {
-        let most = u64::from(self.settings.limits.mailbox_max);
+        let most = u64::from(self.env.settings.limits.mailbox_max);
         if most == 0 {
             return Ok(());
         }
-        let depth = self.depths.entry(agent.clone()).or_default();
+        let depth = self.delivery.depths.entry(agent.clone()).or_default();
         if let Some(from) = depth.counted_to {
             let range = (Bound::Included(records::letter_key(agent, from).key), records::mailbox_range(agent).1);
-            let stored = self.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
+            let stored = self.env.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
             depth.letters += stored.len() as u64;
             depth.counted_to = match stored.last().filter(|_| stored.len() == LOADED_AT_ONCE) {
                 Some((last, _)) => Some(records::letter_place(last)? + 1),

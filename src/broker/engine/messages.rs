@@ -6,10 +6,10 @@ use prost_types::Timestamp as WireTime;
 
 use super::{
     Engine,
-    drafts::Draft,
+    authorization::{Work, permitted},
     participants::takes_no_part,
-    permits::{Work, permitted},
     steps::{Known, Origin, StepError, Stepped, ThisMessage},
+    transaction::Transaction,
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, Refused, refused},
@@ -28,12 +28,12 @@ use crate::{
 
 impl Engine {
     pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Outcome {
-        if self.failed {
+        if self.batch.failed {
             return Err(refused(BrokerError::StoreUnavailable));
         }
-        let mut draft = self.draft();
+        let mut transaction = self.transaction();
         let key = MessageRecord::key(envelope.header().message_id);
-        if let Some(known) = self.read(&mut draft, &key).map_err(refused)? {
+        if let Some(known) = self.read(&mut transaction, &key).map_err(refused)? {
             return repeat(envelope, &known.value);
         }
         self.check_time(envelope.header(), now).map_err(refused)?;
@@ -42,23 +42,23 @@ impl Engine {
             return Ok(heartbeat_receipt(envelope.header(), now));
         }
         if let Receiver::Agent(to) = &envelope.header().receiver
-            && self.directory.is_registered(to)
+            && self.env.directory.is_registered(to)
         {
             self.check_mailbox(to).map_err(refused)?;
         }
         self.settle_overdue(envelope.header(), now).map_err(refused)?;
         let receipt = match envelope.body() {
             Body::Heartbeat(_) => unreachable!("taken above"),
-            Body::Mail => self.take_mail(draft, envelope, now),
-            Body::Request(request) => self.take_request(draft, envelope, request, now),
+            Body::Mail => self.take_mail(transaction, envelope, now),
+            Body::Request(request) => self.take_request(transaction, envelope, request, now),
             Body::Handoff(Message::Reject { suggestions, .. }) => {
                 let able = self.able_suggestions(envelope.header(), suggestions).map_err(refused)?;
-                self.make_step(draft, envelope, Resolved { agents: &able, terms: None }, now)
+                self.make_step(transaction, envelope, Resolved { agents: &able, terms: None }, now)
             }
-            Body::Handoff(_) => self.make_step(draft, envelope, Resolved { agents: &[], terms: None }, now),
+            Body::Handoff(_) => self.make_step(transaction, envelope, Resolved { agents: &[], terms: None }, now),
             Body::Status { .. } => {
                 let receivers = self.receivers(envelope.header(), now).map_err(refused)?;
-                self.make_step(draft, envelope, Resolved { agents: &receivers, terms: None }, now)
+                self.make_step(transaction, envelope, Resolved { agents: &receivers, terms: None }, now)
             }
         }?;
         Ok(Answer::Receipt(Box::new(receipt)))
@@ -67,23 +67,23 @@ impl Engine {
     /// Of those that a reject suggests: those that are registered, and that the policy lets the owner ask.
     fn able_suggestions(&mut self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
         let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
-        let Some(stored) = self.known_handoff(&mut self.draft(), handoff)? else { return Ok(Vec::new()) };
+        let Some(stored) = self.known_handoff(&mut self.transaction(), handoff)? else { return Ok(Vec::new()) };
         let work = Work::of_handoff(&stored.value.handoff);
         let is_able =
-            |agent: &&AgentId| self.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok();
+            |agent: &&AgentId| self.env.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok();
         Ok(suggestions.iter().filter(is_able).cloned().collect())
     }
 
     /// A repeat may be older than the window, and so this comes after the repeats.
     fn check_time(&self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
         let off_by = header.timestamp.since(now).max(now.since(header.timestamp));
-        let window = self.settings.clock_window;
+        let window = self.env.settings.clock_window;
         if off_by > window && !is_on(Fault::TakesAnyTime) {
             return Err(BrokerError::TimestampOutsideWindow { off_by, window });
         }
         // Only where the clock was ahead, and is set right: else those ids are older than the window.
-        if header.timestamp <= self.message_ids_gone && !is_on(Fault::TakesAnyTime) {
-            return Err(BrokerError::TimestampForgotten { upto: self.message_ids_gone });
+        if header.timestamp <= self.batch.head.message_ids_gone && !is_on(Fault::TakesAnyTime) {
+            return Err(BrokerError::TimestampForgotten { upto: self.batch.head.message_ids_gone });
         }
         match header.expires_at {
             Some(expired_at) if expired_at <= now => Err(BrokerError::MessageExpired { expired_at }),
@@ -93,13 +93,13 @@ impl Engine {
 
     /// What is overdue happens before the message, so that a late one finds the state that time has made.
     fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
-        let running = self.clock.running();
+        let running = self.timers.clock.running();
         // Each handoff that is open has a timer.
-        if self.handoff_timers.first().is_none_or(|(at, _)| *at > running) {
+        if self.timers.handoffs.first().is_none_or(|(at, _)| *at > running) {
             return Ok(());
         }
         let Some(task) = &header.task else { return Ok(()) };
-        let Some(stored) = self.known_task(&mut self.draft(), task)? else { return Ok(()) };
+        let Some(stored) = self.known_task(&mut self.transaction(), task)? else { return Ok(()) };
         let Some(open) = stored.value.task.open_handoff else { return Ok(()) };
         if self.deadline_of(open)?.is_some_and(|due| due <= running) {
             self.pass_time(open, now)?;
@@ -108,13 +108,13 @@ impl Engine {
     }
 
     pub(super) fn take_heartbeat(&mut self, agent: &AgentId, heartbeat: v1::Heartbeat, now: Timestamp) {
-        self.directory.change_presence(agent, |presence| presence.heartbeat = Some((heartbeat, now)));
+        self.env.directory.change_presence(agent, |presence| presence.heartbeat = Some((heartbeat, now)));
         self.seen(agent, now);
     }
 
     fn take_request(
         &mut self,
-        draft: Draft,
+        transaction: Transaction,
         envelope: &VerifiedEnvelope,
         request: &RequestBody,
         now: Timestamp,
@@ -125,7 +125,7 @@ impl Engine {
         let candidates = self.candidates(header, request, now).map_err(refused)?;
         let timeouts = self.timeouts(&request.timeouts).map_err(refused)?;
         let terms = Some((timeouts, self.loop_limits(request.loop_limits)));
-        self.make_step(draft, envelope, Resolved { agents: &candidates, terms }, now)
+        self.make_step(transaction, envelope, Resolved { agents: &candidates, terms }, now)
     }
 
     /// The receiver, or the able agents of its type, then the fallbacks; each once, never the sender.
@@ -147,7 +147,7 @@ impl Engine {
             }
             Receiver::Agent(agent) => vec![named(agent)?],
             Receiver::AnyOf(agent_type) => {
-                let mut able = self.directory.able(agent_type, &request.required_skills, now);
+                let mut able = self.env.directory.able(agent_type, &request.required_skills, now);
                 able.retain(|agent| *agent != header.sender);
                 permitted(able, |agent| self.check_hand_off(&work, agent))?
             }
@@ -170,14 +170,14 @@ impl Engine {
             let problem = "it is the broker itself".to_owned();
             return Err(BrokerError::ReceiverInvalid { receiver: agent.to_string(), problem });
         }
-        match self.directory.is_registered(agent) {
+        match self.env.directory.is_registered(agent) {
             true => Ok(agent.clone()),
             false => Err(BrokerError::ReceiverUnknown { receiver: agent.to_string() }),
         }
     }
 
     fn timeouts(&self, wanted: &RequestedTimeouts) -> Result<Timeouts, BrokerError> {
-        let bounds = self.settings.timeout_bounds;
+        let bounds = self.env.settings.timeout_bounds;
         let mut violations = Vec::new();
         let mut choose = |name: &str, wanted: Option<Duration>, otherwise: Duration| {
             let span = wanted.unwrap_or(otherwise);
@@ -187,7 +187,7 @@ impl Engine {
             }
             span
         };
-        let defaults = self.settings.timeouts;
+        let defaults = self.env.settings.timeouts;
         let timeouts = Timeouts {
             accept: choose("accept", wanted.accept, defaults.accept),
             context: choose("context", wanted.context, defaults.context),
@@ -201,7 +201,7 @@ impl Engine {
         if is_on(Fault::StopsNoLoop) {
             return LoopLimits { handoffs_max: u32::MAX, handoffs_per_pair_max: u32::MAX };
         }
-        let most = self.settings.loop_limits;
+        let most = self.env.settings.loop_limits;
         let lower = |wanted: u32, most: u32| if wanted == 0 { most } else { wanted.min(most) };
         LoopLimits {
             handoffs_max: lower(handoffs, most.handoffs_max),
@@ -209,10 +209,10 @@ impl Engine {
         }
     }
 
-    /// One step for a message: all of it in the draft, or a refusal, which the custody log may have to keep.
+    /// One step for a message: all of it in the transaction, or a refusal, which the custody log may have to keep.
     fn make_step(
         &mut self,
-        mut draft: Draft,
+        mut transaction: Transaction,
         envelope: &VerifiedEnvelope,
         resolved: Resolved<'_>,
         now: Timestamp,
@@ -224,26 +224,26 @@ impl Engine {
             _ => header.correlation,
         };
         let task = header.task.as_ref().expect("checked when the envelope was parsed");
-        let mut known = self.known(&mut draft, task, handoff).map_err(refused)?;
+        let mut known = self.known(&mut transaction, task, handoff).map_err(refused)?;
         if known.task.is_none() {
-            self.check_not_removed(&mut draft, header)?;
+            self.check_not_removed(&mut transaction, header)?;
             if !matches!(input, Input::Request(_)) {
                 return Err(takes_no_part(header));
             }
-        } else if !self.takes_part(&mut draft, header, &known).map_err(refused)? {
+        } else if !self.takes_part(&mut transaction, header, &known).map_err(refused)? {
             return Err(takes_no_part(header));
         }
         check_handoff(header, &mut known)?;
-        let sequence = self.next_sequence;
+        let sequence = self.batch.head.next_sequence;
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
         // Taken at once: a step may need further sequences for what it sends.
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
-        match self.step(&mut draft, &known, &input, &event, Origin::Message(this), now) {
-            Ok(Some(stepped)) => Ok(self.accept(draft, this, Some(&stepped), now)),
+        match self.step(&mut transaction, &known, &input, &event, Origin::Message(this), now) {
+            Ok(Some(stepped)) => Ok(self.accept(transaction, this, Some(&stepped), now)),
             Ok(None) => unreachable!("a message is taken or rejected"),
             Err(StepError::Broker(error)) => Err(refused(error)),
             Err(StepError::Rejected(rejection)) => {
-                self.next_sequence = sequence;
+                self.batch.head.next_sequence = sequence;
                 if rejection.is_recorded() {
                     self.keep_refusal(envelope, &known, &rejection, now);
                 }
@@ -257,42 +257,43 @@ impl Engine {
         let Some(stored) = &known.task else { return };
         let mut record = TaskRecord::clone(&stored.value);
         // Who only was asked leaves the other half to those who own the task or owned it.
-        let most = self.settings.refusals_recorded_max;
+        let most = self.env.settings.refusals_recorded_max;
         let is_owners = record.task.has_been_owned_by(&envelope.header().sender);
         let most = if is_owners { most } else { most.div_ceil(2) };
         if record.refusals_recorded >= most || is_on(Fault::RecordsNoLateMessage) {
             return;
         }
         record.refusals_recorded += 1;
-        let mut draft = self.draft();
-        draft.expect(&TaskRecord::key(&record.task.id), Some(stored.revision));
+        let mut transaction = self.transaction();
+        transaction.expect(&TaskRecord::key(&record.task.id), Some(stored.revision));
         let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
         let event = CustodyEvent::Refused(facts, rejection.code());
         let handoff = known.handoff.as_ref().map(|stored| &*stored.value.handoff);
-        self.write_task(&mut draft, known, record, &event, handoff, &[], now);
-        self.seal(draft);
+        self.write_task(&mut transaction, known, record, &event, handoff, &[], now);
+        self.stage(transaction);
     }
 
     /// Mail that the broker only carries. From those who take part in the task that it names it is fenced, and on record like
     /// everything else; from others it is mail like any other.
     fn take_mail(
         &mut self,
-        mut draft: Draft,
+        mut transaction: Transaction,
         envelope: &VerifiedEnvelope,
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
         let receivers = self.receivers(header, now).map_err(refused)?;
         let mut known = match &header.task {
-            Some(task) => self.known(&mut draft, task, header.correlation).map_err(refused)?,
+            Some(task) => self.known(&mut transaction, task, header.correlation).map_err(refused)?,
             None => Known::default(),
         };
-        let is_strangers = known.task.is_some() && !self.takes_part(&mut draft, header, &known).map_err(refused)?;
+        let is_strangers =
+            known.task.is_some() && !self.takes_part(&mut transaction, header, &known).map_err(refused)?;
         if is_strangers {
             known = Known::default();
         }
         if known.task.is_none() && !is_strangers {
-            self.check_not_stale(&mut draft, header)?;
+            self.check_not_stale(&mut transaction, header)?;
         }
         known.handoff = None; // it only says who takes part
         let task = known.task.as_ref().map(|stored| stored.value.clone());
@@ -309,12 +310,13 @@ impl Engine {
             (Some(_), _) => Keeper::Log,
             (None, 0 | 1) => Keeper::Letter,
             (None, many) => {
-                draft.put_new(MessageRecord::shared_key(this.sequence), MessageRecord::encode_shared(many as u64));
+                transaction
+                    .put_new(MessageRecord::shared_key(this.sequence), MessageRecord::encode_shared(many as u64));
                 Keeper::Letters
             }
         };
         for to in &receivers {
-            self.deliver_this(&mut draft, to, this, (keeper, None), Priority::default(), now);
+            self.deliver_this(&mut transaction, to, this, (keeper, None), Priority::default(), now);
         }
         let stepped = task.map(|record| {
             let facts = EnvelopeFacts {
@@ -324,10 +326,10 @@ impl Engine {
             };
             let event = CustodyEvent::Accepted(facts);
             let record = TaskRecord::clone(&record);
-            let task = self.write_task(&mut draft, &known, record, &event, None, &[], now);
+            let task = self.write_task(&mut transaction, &known, record, &event, None, &[], now);
             Stepped { task, handoff: None }
         });
-        Ok(self.accept(draft, this, stepped.as_ref(), now))
+        Ok(self.accept(transaction, this, stepped.as_ref(), now))
     }
 
     /// The registered agents that the receiver_id stands for, never the sender of an `all:`.
@@ -341,7 +343,7 @@ impl Engine {
                 Ok(vec![agent])
             }
             Receiver::AnyOf(agent_type) => {
-                let mut able = self.directory.able(agent_type, &[], now);
+                let mut able = self.env.directory.able(agent_type, &[], now);
                 able.retain(|agent| *agent != header.sender);
                 let mut able = permitted(able, |agent| self.check_send(header, agent))?;
                 able.truncate(1);
@@ -349,7 +351,7 @@ impl Engine {
             }
             Receiver::AllOf(agent_type) => {
                 self.check_send_to_all(header, agent_type)?;
-                let everybody = self.directory.list(None, usize::MAX, Some(agent_type));
+                let everybody = self.env.directory.list(None, usize::MAX, Some(agent_type));
                 let mut everybody: Vec<_> = everybody.iter().map(|entry| entry.id()).collect();
                 everybody.retain(|agent| *agent != header.sender);
                 let everybody = permitted(everybody, |agent| self.check_send(header, agent))?;
@@ -361,7 +363,7 @@ impl Engine {
     /// Stores the envelope and its receipt with everything that it changes.
     fn accept(
         &mut self,
-        mut draft: Draft,
+        mut transaction: Transaction,
         this: ThisMessage<'_>,
         stepped: Option<&Stepped>,
         now: Timestamp,
@@ -372,10 +374,10 @@ impl Engine {
             content_digest: *this.envelope.content_digest(),
             receipt: receipt(header, this.sequence, stepped, now),
         };
-        draft.put_new(MessageRecord::envelope_key(this.sequence), this.envelope.raw().clone());
-        draft.put_new(MessageRecord::key(header.message_id), record.encode());
-        self.group.accepted.push(header.message_id);
-        self.seal(draft);
+        transaction.put_new(MessageRecord::envelope_key(this.sequence), this.envelope.raw().clone());
+        transaction.put_new(MessageRecord::key(header.message_id), record.encode());
+        self.batch.accepted.push(header.message_id);
+        self.stage(transaction);
         record.receipt
     }
 }

@@ -1,7 +1,7 @@
 //! Who takes part in a task, as far as messages are concerned. To all others the answer is the same as if there were no such
 //! task: it tells neither owner nor epoch nor state, and nothing of it is on record.
 
-use super::{Engine, drafts::Draft, steps::Known};
+use super::{Engine, steps::Known, transaction::Transaction};
 use crate::{
     broker::{BrokerError, Refused, refused},
     domain::handoff::{Handoff, Task},
@@ -14,7 +14,7 @@ impl Engine {
     /// Whether the sender owns or owned the task, or is a candidate: of the handoff that the message names, or of the open one.
     pub(super) fn takes_part(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         header: &Header,
         known: &Known,
     ) -> Result<bool, BrokerError> {
@@ -25,7 +25,7 @@ impl Engine {
         let named = known.handoff.as_ref().filter(|stored| stored.value.handoff.task == task.id).cloned();
         let handoff = match (named, task.open_handoff) {
             (Some(named), _) => Some(named),
-            (None, Some(open)) => self.known_handoff(draft, open)?,
+            (None, Some(open)) => self.known_handoff(transaction, open)?,
             (None, None) => None,
         };
         Ok(handoff.is_some_and(|stored| stored.value.handoff.was_offered_to(&header.sender)))

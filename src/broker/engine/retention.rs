@@ -2,22 +2,23 @@
 //! decided about, invitations, old entries of the audit log.
 //!
 //! A removal is a change like any other. A tick makes only so many, and more when more is stored: so what is kept follows
-//! what comes, and no group has to wait for it. Never removed are open tasks, mail that is not delivered, and parked dead
+//! what comes, and no batch has to wait for it. Never removed are open tasks, mail that is not delivered, and parked dead
 //! letters.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Engine, drafts::Draft, task_removal::Looking};
+use super::{Engine, dead_letters::RefusedKept, task_removal::Looking, transaction::Transaction};
 use crate::{
     broker::{BrokerError, Retention},
+    ids::{AgentId, IdMap},
     records::{DeadLetterRecord, DeadState, Kept, MessageRecord, decode_message_ids, encode_message_ids},
     store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
 };
 
-/// Records that a tick may remove, and how many more for each command of its group: a handoff is about twelve commands, and
+/// Records that a tick may remove, and how many more for each command of its batch: a handoff is about twelve commands, and
 /// about thirty records that are removed at some time.
 const REMOVED_A_TICK: usize = 64;
 /// And if it has none.
@@ -41,6 +42,8 @@ pub(super) struct Removals {
     next_act: Option<Timestamp>,
     /// Bytes that the store is to lose, whatever the age of tasks.
     pub(super) bytes_over: u64,
+    /// How many refused envelopes of each agent were kept since the start.
+    pub(super) refused: IdMap<AgentId, RefusedKept>,
 }
 
 #[derive(Debug)]
@@ -71,6 +74,7 @@ impl Removals {
             next_size_check: retention.store_bytes_max.map(|_| now.plus(LOOK_AGAIN)),
             next_act: Some(Timestamp::default()),
             bytes_over: 0,
+            refused: IdMap::default(),
         }
     }
 
@@ -81,37 +85,37 @@ impl Removals {
 
 impl Engine {
     pub(super) fn next_removal(&self) -> Option<Timestamp> {
-        let others = self.removals.next_size_check.into_iter().chain(self.removals.next_act);
-        self.removals.kinds.values().filter_map(|search| search.at).chain(others).min()
+        let others = self.retention.next_size_check.into_iter().chain(self.retention.next_act);
+        self.retention.kinds.values().filter_map(|search| search.at).chain(others).min()
     }
 
     /// An entry of the audit log is durable.
     pub(super) fn act_recorded(&mut self, at: Timestamp) {
         let due = self.act_is_over_at(at);
-        self.removals.next_act = self.removals.next_act.into_iter().chain(due).min();
+        self.retention.next_act = self.retention.next_act.into_iter().chain(due).min();
     }
 
     /// An entry of table kept is durable.
     pub(super) fn kept(&mut self, kind: Kept, key: Key, since: Timestamp) {
         let due = self.due(kind, since);
-        let search = self.removals.search(kind);
+        let search = self.retention.search(kind);
         search.at = search.at.into_iter().chain(due).min();
         search.from = search.from.clone().min(key.key); // a clock may have been set back
     }
 
-    /// The ids of the messages that the group in hand accepts are one entry: they came at the same time.
+    /// The ids of the messages that the batch in hand accepts are one entry: they came at the same time.
     pub(super) fn keep_accepted(&mut self, now: Timestamp) -> Option<(Key, Bytes)> {
-        let accepted = std::mem::take(&mut self.group.accepted);
-        let key = || Kept::Messages.key(now, &(self.next_sequence - 1).to_be_bytes());
+        let accepted = std::mem::take(&mut self.batch.accepted);
+        let key = || Kept::Messages.key(now, &(self.batch.head.next_sequence - 1).to_be_bytes());
         (!accepted.is_empty()).then(|| (key(), encode_message_ids(&accepted)))
     }
 
     /// When something of this kind is removed. `None`: never.
     fn due(&self, kind: Kept, since: Timestamp) -> Option<Timestamp> {
-        let retention = &self.settings.retention;
+        let retention = &self.env.settings.retention;
         match kind {
             Kept::Messages => Some(since.plus(retention.message_ids)),
-            Kept::Task if self.removals.bytes_over > 0 => Some(Timestamp::default()),
+            Kept::Task if self.retention.bytes_over > 0 => Some(Timestamp::default()),
             Kept::Task => retention.ended_tasks.map(|span| since.plus(span)),
             Kept::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
             Kept::Invitation | Kept::Rest => Some(since),
@@ -119,49 +123,49 @@ impl Engine {
     }
 
     pub(super) fn remove_what_is_over(&mut self, now: Timestamp) {
-        if self.removals.next_size_check.is_some_and(|at| at <= now) {
+        if self.retention.next_size_check.is_some_and(|at| at <= now) {
             self.check_size(now);
         }
-        let mut budget = match self.group.tickets.len() {
+        let mut budget = match self.batch.replies.len() {
             0 => REMOVED_AN_IDLE_TICK,
             commands => REMOVED_A_TICK + REMOVED_A_COMMAND * commands,
         };
-        if self.removals.next_act.is_some_and(|at| at <= now) {
-            self.removals.next_act = self.remove_old_acts(&mut budget, now).unwrap_or_else(|error| {
+        if self.retention.next_act.is_some_and(|at| at <= now) {
+            self.retention.next_act = self.remove_old_acts(&mut budget, now).unwrap_or_else(|error| {
                 tracing::error!(%error, "failed to remove old entries of the audit log");
                 Some(now.plus(LOOK_AGAIN))
             });
         }
         for kind in Kept::ALL {
-            while budget > 0 && self.removals.search(kind).at.is_some_and(|at| at <= now) {
+            while budget > 0 && self.retention.search(kind).at.is_some_and(|at| at <= now) {
                 if let Err(error) = self.remove_some(kind, &mut budget, now) {
                     tracing::error!(?kind, %error, "failed to remove what was kept long enough");
-                    self.removals.search(kind).at = Some(now.plus(LOOK_AGAIN));
+                    self.retention.search(kind).at = Some(now.plus(LOOK_AGAIN));
                 }
             }
         }
     }
 
     fn check_size(&mut self, now: Timestamp) {
-        self.removals.next_size_check = Some(now.plus(LOOK_AGAIN));
-        let Some(most) = self.settings.retention.store_bytes_max else { return };
-        let has_more = self.removals.search(Kept::Task).at.is_some_and(|at| at <= now);
-        if self.removals.bytes_over > 0 && !has_more {
+        self.retention.next_size_check = Some(now.plus(LOOK_AGAIN));
+        let Some(most) = self.env.settings.retention.store_bytes_max else { return };
+        let has_more = self.retention.search(Kept::Task).at.is_some_and(|at| at <= now);
+        if self.retention.bytes_over > 0 && !has_more {
             tracing::warn!(store_bytes_max = most, "the store is too large, and no more task in it has ended");
         }
         // Not known while the store is giving space back.
-        let Some(size) = self.store.size_bytes() else { return };
-        self.removals.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
-        if self.removals.bytes_over > 0 {
+        let Some(size) = self.env.store.size_bytes() else { return };
+        self.retention.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
+        if self.retention.bytes_over > 0 {
             tracing::info!(store_bytes = size, store_bytes_max = most, "removing the tasks that ended first");
-            let search = self.removals.search(Kept::Task);
+            let search = self.retention.search(Kept::Task);
             (search.at, search.from) = (Some(now), KeyBytes::default());
         }
     }
 
     fn remove_some(&mut self, kind: Kept, budget: &mut usize, now: Timestamp) -> Result<(), BrokerError> {
-        let range = kind.range(self.removals.search(kind).from.clone());
-        let found = self.store.scan(Table::Kept, range, Order::Ascending, ENTRIES_AT_ONCE)?;
+        let range = kind.range(self.retention.search(kind).from.clone());
+        let found = self.env.store.scan(Table::Kept, range, Order::Ascending, ENTRIES_AT_ONCE)?;
         let is_last = found.len() < ENTRIES_AT_ONCE;
         for (key, record) in found {
             let (_, since, what) = Kept::parse(&key)?;
@@ -174,8 +178,8 @@ impl Engine {
                 return Ok(());
             }
             let entry = Key { table: Table::Kept, key: key.clone() };
-            let fate = if self.is_written_in_group(&entry) {
-                Fate::Unfinished // removed in this group; memory follows
+            let fate = if self.is_written_in_batch(&entry) {
+                Fate::Unfinished // removed in this batch; memory follows
             } else {
                 match kind {
                     Kept::Messages => self.remove_message_ids(entry, &record, since, budget)?,
@@ -187,7 +191,7 @@ impl Engine {
                     Kept::Rest => self.remove_rest(entry, what, &record, budget)?,
                 }
             };
-            let search = self.removals.search(kind);
+            let search = self.retention.search(kind);
             match fate {
                 Fate::Gone => {}
                 Fate::PutOff => search.is_some_put_off = true,
@@ -206,7 +210,7 @@ impl Engine {
 
     /// Nothing more can be removed before `next`.
     fn end_search(&mut self, kind: Kept, next: Option<Timestamp>, now: Timestamp) {
-        let search = self.removals.search(kind);
+        let search = self.retention.search(kind);
         search.at = next;
         if std::mem::take(&mut search.is_some_put_off) {
             search.from = KeyBytes::default();
@@ -214,10 +218,10 @@ impl Engine {
         }
     }
 
-    /// Adds a removal to the group.
-    pub(super) fn seal_removal(&mut self, draft: Draft, budget: &mut usize) -> Fate {
-        *budget = budget.saturating_sub(draft.writes());
-        self.seal(draft);
+    /// Adds a removal to the batch.
+    pub(super) fn stage_removal(&mut self, transaction: Transaction, budget: &mut usize) -> Fate {
+        *budget = budget.saturating_sub(transaction.writes());
+        self.stage(transaction);
         self.end_unanswered();
         Fate::Gone
     }
@@ -229,38 +233,39 @@ impl Engine {
         since: Timestamp,
         budget: &mut usize,
     ) -> Result<Fate, BrokerError> {
-        let mut draft = self.draft();
-        draft.delete(entry);
+        let mut transaction = self.transaction();
+        transaction.delete(entry);
         for id in decode_message_ids(&record.value)? {
-            draft.delete(MessageRecord::key(id));
+            transaction.delete(MessageRecord::key(id));
         }
         // None of them had a later timestamp. Stored with the same commit.
-        self.message_ids_gone = self.message_ids_gone.max(since.plus(self.settings.clock_window));
-        Ok(self.seal_removal(draft, budget))
+        self.batch.head.message_ids_gone =
+            self.batch.head.message_ids_gone.max(since.plus(self.env.settings.clock_window));
+        Ok(self.stage_removal(transaction, budget))
     }
 
     fn remove_record(&mut self, entry: Key, key: Key, budget: &mut usize) -> Fate {
-        let mut draft = self.draft();
-        draft.delete(entry);
-        draft.delete(key);
-        self.seal_removal(draft, budget)
+        let mut transaction = self.transaction();
+        transaction.delete(entry);
+        transaction.delete(key);
+        self.stage_removal(transaction, budget)
     }
 
     fn remove_dead_letter(&mut self, entry: Key, number: &[u8], budget: &mut usize) -> Result<Fate, BrokerError> {
-        let mut draft = self.draft();
-        draft.delete(entry);
+        let mut transaction = self.transaction();
+        transaction.delete(entry);
         let key = Key { table: Table::DeadLetters, key: number.into() };
-        if let Some(stored) = self.read(&mut draft, &key)? {
+        if let Some(stored) = self.read(&mut transaction, &key)? {
             let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
             match dead.state {
                 DeadState::Parked => tracing::error!(dead_letter = dead.number, "a dead letter is parked again"),
                 DeadState::Redriven | DeadState::Discarded => {
-                    draft.delete(MessageRecord::envelope_key(dead.number));
-                    dead.agent_index_keys().for_each(|key| draft.delete(key));
-                    draft.delete(key);
+                    transaction.delete(MessageRecord::envelope_key(dead.number));
+                    dead.agent_index_keys().for_each(|key| transaction.delete(key));
+                    transaction.delete(key);
                 }
             }
         }
-        Ok(self.seal_removal(draft, budget))
+        Ok(self.stage_removal(transaction, budget))
     }
 }

@@ -9,8 +9,8 @@ use prost::Message as _;
 
 use super::{
     Engine,
-    drafts::{Act, Draft},
-    latest::{Latest, Stored, Versions},
+    entities::{EntityCache, Stored, Versions},
+    transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::BrokerError,
@@ -115,53 +115,53 @@ pub(super) struct Stepped {
 impl Engine {
     pub(super) fn known(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         task: &TaskId,
         handoff: Option<MessageId>,
     ) -> Result<Known, BrokerError> {
-        let task = self.known_task(draft, task)?;
-        let handoff = handoff.map(|id| self.known_handoff(draft, id)).transpose()?.flatten();
+        let task = self.known_task(transaction, task)?;
+        let handoff = handoff.map(|id| self.known_handoff(transaction, id)).transpose()?.flatten();
         Ok(Known { task, handoff })
     }
 
     pub(super) fn known_task(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         id: &TaskId,
     ) -> Result<Option<Stored<TaskRecord>>, BrokerError> {
-        self.latest_version(draft, TaskRecord::key(id), |latest| &mut latest.tasks, TaskRecord::decode)
+        self.cached_version(transaction, TaskRecord::key(id), |cache| &mut cache.tasks, TaskRecord::decode)
     }
 
     pub(super) fn known_handoff(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         id: MessageId,
     ) -> Result<Option<Stored<HandoffRecord>>, BrokerError> {
-        self.latest_version(draft, HandoffRecord::key(id), |latest| &mut latest.handoffs, HandoffRecord::decode)
+        self.cached_version(transaction, HandoffRecord::key(id), |cache| &mut cache.handoffs, HandoffRecord::decode)
     }
 
     /// As [`Engine::read`], decoded, and once for all who ask.
-    fn latest_version<T>(
+    fn cached_version<T>(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         key: Key,
-        among: impl Fn(&mut Latest) -> &mut Versions<T>,
+        among: impl Fn(&mut EntityCache) -> &mut Versions<T>,
         decode: impl FnOnce(&Bytes) -> Result<T, DecodeError>,
     ) -> Result<Option<Stored<T>>, BrokerError> {
-        if let Some(latest) = among(&mut self.latest).get(&key.key) {
-            draft.expect(&key, Some(latest.revision));
-            return Ok(Some(latest.clone()));
+        if let Some(cached) = among(&mut self.entities).get(&key.key) {
+            transaction.expect(&key, Some(cached.revision));
+            return Ok(Some(cached.clone()));
         }
-        let Some(record) = self.read(draft, &key)? else { return Ok(None) };
+        let Some(record) = self.read(transaction, &key)? else { return Ok(None) };
         let stored = Stored { value: Arc::new(decode(&record.value)?), revision: record.revision };
-        among(&mut self.latest).insert(key.key, stored.clone());
+        among(&mut self.entities).insert(key.key, stored.clone());
         Ok(Some(stored))
     }
 
-    /// Makes one step and writes all of it into the draft. `None`: nothing has changed.
+    /// Makes one step and writes all of it into the transaction. `None`: nothing has changed.
     pub(super) fn step(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         known: &Known,
         input: &Input,
         event: &CustodyEvent<'_>,
@@ -180,17 +180,17 @@ impl Engine {
         let handoff = handoff.map(Arc::new);
         let request = handoff.as_ref().and_then(|handoff| known.request_of(handoff.id).or(origin.request()));
         if let Some(handoff) = &handoff {
-            self.write_handoff(draft, known, handoff, request, origin, self.followed(at, now));
+            self.write_handoff(transaction, known, handoff, request, origin, self.followed(at, now));
         }
         for effect in effects {
             match effect {
                 Effect::Deliver { to, mail } => {
                     let about = About { task: &task, handoff: handoff.as_deref(), request };
-                    self.deliver(draft, to, mail, &about, origin.message(), now)?;
+                    self.deliver(transaction, to, mail, &about, origin.message(), now)?;
                 }
                 Effect::ParkRequest(why) => {
                     let request = request.expect("only a handoff has a request");
-                    self.park_request(draft, handoff.as_ref().expect("it is parked with it"), request, why, now);
+                    self.park_request(transaction, handoff.as_ref().expect("it is parked with it"), request, why, now);
                 }
             }
         }
@@ -205,9 +205,9 @@ impl Engine {
         };
         let was_final = known.task.as_ref().is_some_and(|stored| stored.value.task.status.is_final());
         if record.task.status.is_final() && !was_final {
-            draft.keep(Kept::Task, now, record.task.id.as_str().as_bytes());
+            transaction.keep(Kept::Task, now, record.task.id.as_str().as_bytes());
         }
-        let task = self.write_task(draft, known, record, event, handoff.as_deref(), &absent, now);
+        let task = self.write_task(transaction, known, record, event, handoff.as_deref(), &absent, now);
         Ok(Some(Stepped { task, handoff }))
     }
 
@@ -224,7 +224,7 @@ impl Engine {
             Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
         };
         let mut absent: Vec<AgentId> =
-            next.iter().chain(new).filter(|agent| self.directory.is_gone(agent, now)).cloned().collect();
+            next.iter().chain(new).filter(|agent| self.env.directory.is_gone(agent, now)).cloned().collect();
         absent.sort();
         absent.dedup();
         absent
@@ -232,19 +232,19 @@ impl Engine {
 
     /// The time of the task's log.
     fn log_time(&self, known: &Known, now: Timestamp) -> Timestamp {
-        known.task.as_ref().map_or(now, |stored| stored.value.log_time(now, self.clock.set_back))
+        known.task.as_ref().map_or(now, |stored| stored.value.log_time(now, self.timers.clock.set_back))
     }
 
     /// How much of what the clock was set back in all a log has followed whose time is this one now.
     fn followed(&self, log_time: Timestamp, now: Timestamp) -> Duration {
-        self.clock.set_back.saturating_sub(log_time.since(now))
+        self.timers.clock.set_back.saturating_sub(log_time.since(now))
     }
 
     /// Writes the task with one more entry in its custody log.
     #[expect(clippy::too_many_arguments, reason = "the parts of one entry, named one by one")]
     pub(super) fn write_task(
         &self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         known: &Known,
         mut record: TaskRecord,
         event: &CustodyEvent<'_>,
@@ -257,16 +257,16 @@ impl Engine {
         record.set_back = self.followed(record.logged_at, now);
         let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, absent);
         record.custody = record.custody.followed_by(&entry);
-        draft.put_new(CustodyLink::key(record.sequence, &record.task.id, number), record.custody.encode(&entry));
-        draft.acts.push(Act::TaskMoved { task: record.task.id.clone(), length: number });
+        transaction.put_new(CustodyLink::key(record.sequence, &record.task.id, number), record.custody.encode(&entry));
+        transaction.post_commit.push(PostCommit::TaskMoved { task: record.task.id.clone(), length: number });
         let record = Arc::new(record);
-        draft.put_task(record.clone(), known.task.as_ref());
+        transaction.put_task(record.clone(), known.task.as_ref());
         record
     }
 
     fn write_handoff(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         known: &Known,
         handoff: &Arc<Handoff>,
         request: Option<RequestPlace>,
@@ -280,16 +280,16 @@ impl Engine {
             None => {
                 let sequence = origin.message().map_or_else(|| self.new_sequence(), |this| this.sequence);
                 let place = HandoffPlace { sequence, handoff: handoff.id, task: handoff.task.clone() };
-                draft.put_new(HandoffRecord::index_key(sequence), place.encode());
+                transaction.put_new(HandoffRecord::index_key(sequence), place.encode());
                 sequence
             }
         };
         let listed = before.map(|stored| HandoffRecord::participants(&stored.value.handoff)).unwrap_or_default();
         for agent in HandoffRecord::participants(handoff).difference(&listed) {
             let place = HandoffPlace { sequence, handoff: handoff.id, task: handoff.task.clone() };
-            draft.put_new(HandoffRecord::agent_index_key(agent, sequence), place.encode());
+            transaction.put_new(HandoffRecord::agent_index_key(agent, sequence), place.encode());
         }
-        draft.put_handoff(Arc::new(HandoffRecord { handoff: handoff.clone(), sequence, request }), before);
+        transaction.put_handoff(Arc::new(HandoffRecord { handoff: handoff.clone(), sequence, request }), before);
         // Deadlines are by the log's time, timers by the running time.
         let followed_before = known.task.as_ref().map_or(Duration::ZERO, |stored| stored.value.set_back);
         let was_due = before.and_then(|stored| stored.value.handoff.next_deadline()).map(|at| at.plus(followed_before));
@@ -301,21 +301,26 @@ impl Engine {
                 Some(at) if was_due.is_none_or(|before| at < before) => {
                     let (key, value) = handoff_timer(at, handoff.id, &sender);
                     match was_due {
-                        None => draft.put_new(key, value),
-                        Some(_) => draft.put_over(key, value),
+                        None => transaction.put_new(key, value),
+                        Some(_) => transaction.put_over(key, value),
                     }
                 }
                 Some(_) => {} // what is stored fires too early, and the deadline is looked up then
-                None => draft.delete(handoff_timer_key(handoff.id)),
+                None => transaction.delete(handoff_timer_key(handoff.id)),
             }
-            draft.acts.push(Act::Timer { handoff: handoff.id, sender, before: was_due, after: due });
+            transaction.post_commit.push(PostCommit::Timer {
+                handoff: handoff.id,
+                sender,
+                before: was_due,
+                after: due,
+            });
         }
-        draft.acts.push(Act::HandoffMoved(handoff.clone()));
+        transaction.post_commit.push(PostCommit::HandoffMoved(handoff.clone()));
     }
 
     fn deliver(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         to: AgentId,
         mail: Mail,
         about: &About<'_>,
@@ -328,7 +333,7 @@ impl Engine {
             Mail::ThisMessage => {
                 let this = this.expect("only a message is delivered as this message");
                 let about = handoff.and_then(|handoff| Some((handoff.id, fate_of(this.envelope)?)));
-                self.deliver_this(draft, &to, this, (Keeper::Log, about), priority, now);
+                self.deliver_this(transaction, &to, this, (Keeper::Log, about), priority, now);
             }
             Mail::RequestAgain => {
                 let handoff = handoff.expect("only a handoff has a request");
@@ -337,7 +342,7 @@ impl Engine {
                 let expires_at = request.expires_at.filter(|_| handoff.redrive_of.is_none());
                 let bytes = self.envelope_bytes(request.sequence).ok_or(BrokerError::Internal)?;
                 let sequence = self.new_sequence();
-                draft.put_new(MessageRecord::envelope_key(sequence), bytes);
+                transaction.put_new(MessageRecord::envelope_key(sequence), bytes);
                 let letter = Letter {
                     sequence,
                     message_sequence: request.sequence,
@@ -352,11 +357,11 @@ impl Engine {
                     attempts: Vec::new(),
                     keeper: Keeper::Letter,
                 };
-                self.store_letter(draft, to, letter);
+                self.store_letter(transaction, to, letter);
             }
             Mail::Notice(notice) => {
                 let handoff = handoff.expect("notices are about a handoff");
-                self.deliver_notice(draft, to, &notice, handoff, about.task, now);
+                self.deliver_notice(transaction, to, &notice, handoff, about.task, now);
             }
         }
         Ok(())
@@ -365,7 +370,7 @@ impl Engine {
     /// Puts the message in hand into a mailbox.
     pub(super) fn deliver_this(
         &self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         to: &AgentId,
         this: ThisMessage<'_>,
         (keeper, handoff): (Keeper, Option<(MessageId, Acked)>),
@@ -389,23 +394,23 @@ impl Engine {
             attempts: Vec::new(),
             keeper,
         };
-        self.store_letter(draft, to.clone(), letter);
+        self.store_letter(transaction, to.clone(), letter);
     }
 
     /// The broker's own message to an agent.
     fn deliver_notice(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         to: AgentId,
         notice: &Notice,
         handoff: &Handoff,
         task: &Task,
         now: Timestamp,
     ) {
-        let message = self.ids.message_id(now);
+        let message = self.env.ids.message_id(now);
         let sequence = self.new_sequence();
         let envelope = self.notice_envelope(message, &to, notice, handoff, task, now);
-        draft.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
+        transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
         let letter = Letter {
             sequence,
             message_sequence: sequence,
@@ -420,7 +425,7 @@ impl Engine {
             attempts: Vec::new(),
             keeper: Keeper::Letter,
         };
-        self.store_letter(draft, to, letter);
+        self.store_letter(transaction, to, letter);
     }
 
     fn notice_envelope(
@@ -468,23 +473,23 @@ impl Engine {
             payload: Some(envelope::payload_of(&payload)),
             ..Default::default()
         };
-        envelope::sign(&mut envelope, &self.identity.key_id, &self.identity.key);
+        envelope::sign(&mut envelope, &self.env.identity.key_id, &self.env.identity.key);
         envelope
     }
 
     /// A step that nobody waits for, about a handoff that may be gone. True if something has changed.
     pub(super) fn step_if_known(
         &mut self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         handoff: MessageId,
         input: &Input,
         event: &CustodyEvent<'_>,
         now: Timestamp,
     ) -> Result<bool, BrokerError> {
-        let Some(stored) = self.known_handoff(draft, handoff)? else { return Ok(false) };
-        let Known { task, .. } = self.known(draft, &stored.value.handoff.task, None)?;
+        let Some(stored) = self.known_handoff(transaction, handoff)? else { return Ok(false) };
+        let Known { task, .. } = self.known(transaction, &stored.value.handoff.task, None)?;
         let known = Known { task, handoff: Some(stored) };
-        match self.step(draft, &known, input, event, Origin::Broker, now) {
+        match self.step(transaction, &known, input, event, Origin::Broker, now) {
             Ok(stepped) => Ok(stepped.is_some()),
             Err(StepError::Broker(error)) => Err(error),
             Err(StepError::Rejected(rejection)) => {
@@ -496,36 +501,36 @@ impl Engine {
 
     /// Lets time pass for a handoff, as a change of its own. True if something has changed.
     pub(super) fn pass_time(&mut self, handoff: MessageId, now: Timestamp) -> Result<bool, BrokerError> {
-        let mut draft = self.draft();
-        let moved = self.step_if_known(&mut draft, handoff, &Input::Time, &CustodyEvent::Time, now)?;
+        let mut transaction = self.transaction();
+        let moved = self.step_if_known(&mut transaction, handoff, &Input::Time, &CustodyEvent::Time, now)?;
         if moved {
-            self.seal(draft);
+            self.stage(transaction);
             self.end_unanswered();
         }
         Ok(moved)
     }
 
     pub(super) fn new_sequence(&mut self) -> u64 {
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
+        let sequence = self.batch.head.next_sequence;
+        self.batch.head.next_sequence += 1;
         sequence
     }
 
     /// Puts a letter into a mailbox; and a timer, if none of that mailbox fires soon enough.
-    pub(super) fn store_letter(&self, draft: &mut Draft, agent: AgentId, letter: Letter) {
-        draft.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
+    pub(super) fn store_letter(&self, transaction: &mut Transaction, agent: AgentId, letter: Letter) {
+        transaction.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
         let at = letter.expires_at;
         if self.mail_timer(&agent).is_none_or(|timer| at < timer) {
-            draft.put_over(mail_timer_key(at, &agent), Bytes::new());
-            draft.acts.push(Act::MailTimer { agent: agent.clone(), at: Some(at) });
+            transaction.put_over(mail_timer_key(at, &agent), Bytes::new());
+            transaction.post_commit.push(PostCommit::MailTimer { agent: agent.clone(), at: Some(at) });
         }
-        draft.acts.push(Act::LetterStored { agent, letter });
+        transaction.post_commit.push(PostCommit::LetterStored { agent, letter });
     }
 
     /// The running time at which mail of now expires.
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
-        let lifetime = now.plus(self.settings.mail_lifetime);
-        expires_at.map_or(lifetime, |at| at.min(lifetime)).plus(self.clock.set_back)
+        let lifetime = now.plus(self.env.settings.mail_lifetime);
+        expires_at.map_or(lifetime, |at| at.min(lifetime)).plus(self.timers.clock.set_back)
     }
 }
 

@@ -10,9 +10,9 @@ use prost::Message as _;
 
 use super::{
     Engine,
-    drafts::{Act, Draft},
     participants::takes_no_part,
     retention::Fate,
+    transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::{BrokerError, Refused, refused},
@@ -49,15 +49,15 @@ impl Engine {
         budget: &mut usize,
         now: Timestamp,
     ) -> Result<Fate, BrokerError> {
-        let mut draft = self.draft();
-        draft.delete(entry);
+        let mut transaction = self.transaction();
+        transaction.delete(entry);
         let key = Key { table: Table::Tasks, key: task.into() };
-        if self.is_written_in_group(&key) {
+        if self.is_written_in_batch(&key) {
             return Ok(Fate::PutOff);
         }
-        let Some(stored) = self.read(&mut draft, &key)? else {
+        let Some(stored) = self.read(&mut transaction, &key)? else {
             tracing::error!(task = %String::from_utf8_lossy(task), "a task that has ended is not there");
-            return Ok(self.seal_removal(draft, budget));
+            return Ok(self.stage_removal(transaction, budget));
         };
         let record = TaskRecord::decode(&stored.value)?;
         assert!(record.task.status.is_final() && record.task.open_handoff.is_none(), "only what has ended is removed");
@@ -67,27 +67,27 @@ impl Engine {
             Looked::NotAll => return Ok(Fate::Unfinished),
             Looked::Free { entries, bytes } => (entries, bytes),
         };
-        draft.delete(key);
+        transaction.delete(key);
         let left = RemovedTaskRecord::of(&record.task);
-        draft.put_new(RemovedTaskRecord::key(&task), left.encode());
-        if let Some(next) = self.remove_entries(&mut draft, &task, entries, 1)? {
+        transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
+        if let Some(next) = self.remove_entries(&mut transaction, &task, entries, 1)? {
             let key = Kept::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
-            draft.put_over(key.clone(), rest_value(next));
-            draft.acts.push(Act::Kept { kind: Kept::Rest, key, since: now });
+            transaction.put_over(key.clone(), rest_value(next));
+            transaction.post_commit.push(PostCommit::Kept { kind: Kept::Rest, key, since: now });
         }
-        self.removals.bytes_over = self.removals.bytes_over.saturating_sub(bytes + TASK_BYTES);
-        if self.removals.bytes_over == 0 && bytes > 0 {
-            self.store.give_space_back();
+        self.retention.bytes_over = self.retention.bytes_over.saturating_sub(bytes + TASK_BYTES);
+        if self.retention.bytes_over == 0 && bytes > 0 {
+            self.env.store.give_space_back();
         }
         tracing::debug!(%task, "removed a task that has ended");
-        draft.acts.push(Act::TaskRemoved(task));
-        Ok(self.seal_removal(draft, budget))
+        transaction.post_commit.push(PostCommit::TaskRemoved(task));
+        Ok(self.stage_removal(transaction, budget))
     }
 
     /// Looks for mail that needs an envelope of the task's log. A long log takes several ticks.
     fn look_through(&mut self, record: &TaskRecord, budget: &mut usize) -> Result<Looked, BrokerError> {
         let (task, length) = (&record.task.id, record.custody.length);
-        let same = self.removals.looking.take().filter(|looking| looking.task == *task && looking.length == length);
+        let same = self.retention.looking.take().filter(|looking| looking.task == *task && looking.length == length);
         let fresh = Looking { task: task.clone(), length, next: 1, agents: BTreeSet::new(), bytes: 0 };
         let mut looking = same.unwrap_or(fresh);
         let entries = self.entries(record.sequence, task, looking.next)?;
@@ -100,7 +100,7 @@ impl Engine {
         looking.next += entries.len() as u64;
         *budget = budget.saturating_sub(entries.len());
         if looking.next <= length && !entries.is_empty() {
-            self.removals.looking = Some(looking);
+            self.retention.looking = Some(looking);
             return Ok(Looked::NotAll);
         }
         let entries = if is_first { entries } else { self.entries(record.sequence, task, 1)? };
@@ -109,7 +109,7 @@ impl Engine {
 
     fn entries(&self, sequence: u64, task: &TaskId, from: u64) -> Result<Vec<(KeyBytes, Record)>, BrokerError> {
         let range = CustodyLink::range(sequence, task, from);
-        Ok(self.store.scan(Table::Custody, range, Order::Ascending, self.settings.retention.entries_a_step)?)
+        Ok(self.env.store.scan(Table::Custody, range, Order::Ascending, self.env.settings.retention.entries_a_step)?)
     }
 
     /// Whether anybody has not acked the message that this entry is about.
@@ -122,13 +122,13 @@ impl Engine {
         }
         let Some(Event::Accepted(accepted)) = &entry.event else { return Ok(false) };
         looking.agents.extend(accepted.resolved_agent_ids.iter().filter_map(known));
-        if self.removals.bytes_over > 0 {
-            let envelope = self.store.get(&MessageRecord::envelope_key(accepted.sequence))?;
+        if self.retention.bytes_over > 0 {
+            let envelope = self.env.store.get(&MessageRecord::envelope_key(accepted.sequence))?;
             looking.bytes += (stored.value.len() + envelope.map_or(0, |envelope| envelope.value.len())) as u64;
         }
         for agent in &looking.agents {
             let key = letter_key(agent, accepted.sequence);
-            if self.read(&mut self.draft(), &key)?.is_some() {
+            if self.read(&mut self.transaction(), &key)?.is_some() {
                 return Ok(true);
             }
         }
@@ -137,7 +137,7 @@ impl Engine {
 
     fn stored_handoff(&self, id: &str) -> Result<Option<HandoffRecord>, BrokerError> {
         let Ok(id) = MessageId::parse(id) else { return Ok(None) };
-        let Some(stored) = self.store.get(&HandoffRecord::key(id))? else { return Ok(None) };
+        let Some(stored) = self.env.store.get(&HandoffRecord::key(id))? else { return Ok(None) };
         Ok(Some(HandoffRecord::decode(&stored.value)?))
     }
 
@@ -145,28 +145,28 @@ impl Engine {
     /// the number of the next, if there may be more.
     fn remove_entries(
         &self,
-        draft: &mut Draft,
+        transaction: &mut Transaction,
         task: &TaskId,
         entries: Vec<(KeyBytes, Record)>,
         first: u64,
     ) -> Result<Option<u64>, BrokerError> {
         let next = first + entries.len() as u64;
-        let is_more = entries.len() >= self.settings.retention.entries_a_step;
+        let is_more = entries.len() >= self.env.settings.retention.entries_a_step;
         let mut handoffs = BTreeSet::new();
         for (key, stored) in entries {
             let entry = decode_entry(&stored)?;
-            draft.delete(Key { table: Table::Custody, key });
+            transaction.delete(Key { table: Table::Custody, key });
             handoffs.insert(entry.handoff_id);
             if let Some(Event::Accepted(accepted)) = &entry.event {
-                draft.delete(MessageRecord::envelope_key(accepted.sequence));
+                transaction.delete(MessageRecord::envelope_key(accepted.sequence));
             }
         }
         for id in &handoffs {
             let Some(stored) = self.stored_handoff(id)?.filter(|stored| stored.handoff.task == *task) else { continue };
-            draft.delete(HandoffRecord::key(stored.handoff.id));
-            draft.delete(HandoffRecord::index_key(stored.sequence));
+            transaction.delete(HandoffRecord::key(stored.handoff.id));
+            transaction.delete(HandoffRecord::index_key(stored.sequence));
             for agent in HandoffRecord::participants(&stored.handoff) {
-                draft.delete(HandoffRecord::agent_index_key(agent, stored.sequence));
+                transaction.delete(HandoffRecord::agent_index_key(agent, stored.sequence));
             }
         }
         Ok(is_more.then_some(next))
@@ -180,7 +180,7 @@ impl Engine {
         record: &Record,
         budget: &mut usize,
     ) -> Result<Fate, BrokerError> {
-        let mut draft = self.draft();
+        let mut transaction = self.transaction();
         let place = what.split_first_chunk().and_then(|(sequence, id)| {
             let task = TaskId::parse(std::str::from_utf8(id).ok()?).ok()?;
             Some((u64::from_be_bytes(*sequence), task))
@@ -188,23 +188,23 @@ impl Engine {
         let first = record.value.first_chunk().copied().map(u64::from_be_bytes);
         let (Some((sequence, task)), Some(first)) = (place, first) else {
             tracing::error!("what is left of a task is not readable");
-            draft.delete(entry);
-            return Ok(self.seal_removal(draft, budget));
+            transaction.delete(entry);
+            return Ok(self.stage_removal(transaction, budget));
         };
         let entries = self.entries(sequence, &task, first)?;
-        if let Some(next) = self.remove_entries(&mut draft, &task, entries, first)? {
-            draft.put(entry, rest_value(next), Some(record));
-            self.seal_removal(draft, budget);
+        if let Some(next) = self.remove_entries(&mut transaction, &task, entries, first)? {
+            transaction.put(entry, rest_value(next), Some(record));
+            self.stage_removal(transaction, budget);
             return Ok(Fate::Unfinished);
         }
-        draft.delete(entry);
-        Ok(self.seal_removal(draft, budget))
+        transaction.delete(entry);
+        Ok(self.stage_removal(transaction, budget))
     }
 
     /// A task that was removed had ended, and that never changes.
-    pub(super) fn check_not_removed(&self, draft: &mut Draft, header: &Header) -> Result<(), Refused> {
-        self.check_not_stale(draft, header)?;
-        match self.removed_task(draft, header).map_err(refused)? {
+    pub(super) fn check_not_removed(&self, transaction: &mut Transaction, header: &Header) -> Result<(), Refused> {
+        self.check_not_stale(transaction, header)?;
+        match self.removed_task(transaction, header).map_err(refused)? {
             Some(removed) if !removed.owners.contains(&header.sender) => Err(takes_no_part(header)),
             Some(removed) => Err(refused(Rejection::TaskFinal { status: removed.status })),
             None => Ok(()),
@@ -212,8 +212,8 @@ impl Engine {
     }
 
     /// Its epochs are over, as those of every task. Those who never owned it are not told.
-    pub(super) fn check_not_stale(&self, draft: &mut Draft, header: &Header) -> Result<(), Refused> {
-        match self.removed_task(draft, header).map_err(refused)? {
+    pub(super) fn check_not_stale(&self, transaction: &mut Transaction, header: &Header) -> Result<(), Refused> {
+        match self.removed_task(transaction, header).map_err(refused)? {
             Some(removed)
                 if header.epoch != 0 && header.epoch < removed.epoch && removed.owners.contains(&header.sender) =>
             {
@@ -223,9 +223,13 @@ impl Engine {
         }
     }
 
-    fn removed_task(&self, draft: &mut Draft, header: &Header) -> Result<Option<RemovedTaskRecord>, BrokerError> {
+    fn removed_task(
+        &self,
+        transaction: &mut Transaction,
+        header: &Header,
+    ) -> Result<Option<RemovedTaskRecord>, BrokerError> {
         let Some(task) = &header.task else { return Ok(None) };
-        let stored = self.read(draft, &RemovedTaskRecord::key(task))?;
+        let stored = self.read(transaction, &RemovedTaskRecord::key(task))?;
         stored.map(|stored| RemovedTaskRecord::decode(&stored.value).map_err(BrokerError::from)).transpose()
     }
 }

@@ -14,7 +14,7 @@ use crate::{
 
 impl Engine {
     pub(super) fn watch(&mut self, id: MessageId, updates: Updates) {
-        let found = self.store.get(&HandoffRecord::key(id)).map_err(BrokerError::from);
+        let found = self.env.store.get(&HandoffRecord::key(id)).map_err(BrokerError::from);
         let decoded = found.and_then(|record| match record {
             Some(record) => Ok(HandoffRecord::decode(&record.value)?.handoff),
             None => Err(BrokerError::HandoffUnknown { handoff: id.to_string() }),
@@ -25,15 +25,15 @@ impl Engine {
         };
         let open = !handoff.state.is_final();
         if updates.try_send(Ok(handoff)).is_ok() && open {
-            add_watcher(&mut self.watchers, id, updates, mpsc::Sender::is_closed);
+            add_watcher(&mut self.watchers.handoffs, id, updates, mpsc::Sender::is_closed);
         }
     }
 
     pub(super) fn tell_watchers(&mut self, handoff: &Arc<Handoff>) {
-        let Some(watchers) = self.watchers.get_mut(&handoff.id) else { return };
+        let Some(watchers) = self.watchers.handoffs.get_mut(&handoff.id) else { return };
         watchers.retain(|updates| updates.try_send(Ok(handoff.clone())).is_ok());
         if handoff.state.is_final() || watchers.is_empty() {
-            self.watchers.remove(&handoff.id);
+            self.watchers.handoffs.remove(&handoff.id);
         }
     }
 }
@@ -41,11 +41,11 @@ impl Engine {
 /// Those who follow a task.
 impl Engine {
     pub(super) fn watch_task(&mut self, task: TaskId, lengths: watch::Sender<u64>) {
-        match self.store.get(&TaskRecord::key(&task)) {
+        match self.env.store.get(&TaskRecord::key(&task)) {
             Ok(Some(record)) => {
                 let stored = TaskRecord::decode(&record.value).map_or(0, |stored| stored.custody.length);
                 lengths.send_replace(stored);
-                add_watcher(&mut self.task_watchers, task, lengths, watch::Sender::is_closed);
+                add_watcher(&mut self.watchers.tasks, task, lengths, watch::Sender::is_closed);
             }
             Ok(None) => {} // the channel closes, and the caller has seen by itself that there is none
             Err(error) => tracing::error!(%task, %error, "failed to read a task"),
@@ -53,10 +53,10 @@ impl Engine {
     }
 
     pub(super) fn tell_task_watchers(&mut self, task: &TaskId, length: u64) {
-        let Some(watchers) = self.task_watchers.get_mut(task) else { return };
+        let Some(watchers) = self.watchers.tasks.get_mut(task) else { return };
         watchers.retain(|lengths| lengths.send(length).is_ok());
         if watchers.is_empty() {
-            self.task_watchers.remove(task);
+            self.watchers.tasks.remove(task);
         }
     }
 }

@@ -158,7 +158,7 @@ impl Letter {
 
 /// Who holds a lease: one session, or one call of `Receive`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HolderId(pub u64);
+pub struct ConsumerId(pub u64);
 
 /// One handing-out of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +168,7 @@ pub struct Lease {
     /// The how-manieth hand-out of it.
     pub attempt: u32,
     /// Who holds it.
-    pub holder: HolderId,
+    pub consumer: ConsumerId,
     /// When it began.
     pub since: Timestamp,
     /// When it is over.
@@ -237,7 +237,7 @@ impl Mailbox {
     }
 
     /// Hands out the next message, if one can be.
-    pub fn hand_out(&mut self, holder: HolderId, now: Timestamp, ack_wait: Duration) -> Option<Lease> {
+    pub fn dispatch(&mut self, consumer: ConsumerId, now: Timestamp, ack_wait: Duration) -> Option<Lease> {
         self.wake(now);
         let by_age = self.turn % AGE_TURN == AGE_TURN - 1;
         let sequence = match by_age {
@@ -249,7 +249,7 @@ impl Mailbox {
         let entry = self.entries.get_mut(&sequence).expect("what is ready is there");
         entry.letter.handouts = entry.letter.handouts.saturating_add(1);
         let lease =
-            Lease { sequence, attempt: entry.letter.handouts, holder, since: now, deadline: now.plus(ack_wait) };
+            Lease { sequence, attempt: entry.letter.handouts, consumer, since: now, deadline: now.plus(ack_wait) };
         entry.lease = Some(lease);
         self.lease_ends.insert((lease.deadline, sequence));
         Some(lease)
@@ -295,7 +295,7 @@ impl Mailbox {
     }
 
     /// Ends the lease; the message can be handed out again, with these counts and not before its time. Returns the lease.
-    pub fn put_back(&mut self, letter: Letter) -> Option<Lease> {
+    pub fn requeue(&mut self, letter: Letter) -> Option<Lease> {
         let sequence = letter.sequence;
         let lease = self.end_lease(sequence);
         self.withdraw(sequence);
@@ -319,9 +319,10 @@ impl Mailbox {
         lease.deadline
     }
 
-    /// What this holder holds.
-    pub fn held_by(&self, holder: HolderId) -> Vec<(Letter, Lease)> {
-        let held = |entry: &Entry| Some((entry.letter.clone(), entry.lease.filter(|lease| lease.holder == holder)?));
+    /// What this consumer holds.
+    pub fn held_by(&self, consumer: ConsumerId) -> Vec<(Letter, Lease)> {
+        let held =
+            |entry: &Entry| Some((entry.letter.clone(), entry.lease.filter(|lease| lease.consumer == consumer)?));
         self.entries.values().filter_map(held).collect()
     }
 
@@ -388,7 +389,7 @@ mod tests {
     use super::*;
 
     const ACK_WAIT: Duration = Duration::from_secs(30);
-    const HOLDER: HolderId = HolderId(1);
+    const CONSUMER: ConsumerId = ConsumerId(1);
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_parts(seconds, 0).unwrap()
@@ -419,28 +420,28 @@ mod tests {
         mailbox
     }
 
-    fn hand_out_all(mailbox: &mut Mailbox, now: i64) -> Vec<u64> {
-        std::iter::from_fn(|| mailbox.hand_out(HOLDER, at(now), ACK_WAIT).map(|lease| lease.sequence)).collect()
+    fn dispatch_all(mailbox: &mut Mailbox, now: i64) -> Vec<u64> {
+        std::iter::from_fn(|| mailbox.dispatch(CONSUMER, at(now), ACK_WAIT).map(|lease| lease.sequence)).collect()
     }
 
     #[test]
     fn a_task_s_next_message_waits_for_the_ack_of_the_one_before() {
         let mut mailbox = mailbox(&[(1, "t", Priority::Medium), (2, "t", Priority::Critical), (3, "u", Priority::Low)]);
-        assert_eq!(hand_out_all(&mut mailbox, 1), [1, 3]);
+        assert_eq!(dispatch_all(&mut mailbox, 1), [1, 3]);
         mailbox.remove(1);
-        assert_eq!(hand_out_all(&mut mailbox, 1), [2]);
+        assert_eq!(dispatch_all(&mut mailbox, 1), [2]);
     }
 
     #[test]
     fn a_redelivery_is_not_overtaken_by_its_task() {
         let mut mailbox = mailbox(&[(1, "t", Priority::Medium), (2, "t", Priority::Medium)]);
-        assert_eq!(hand_out_all(&mut mailbox, 1), [1]);
+        assert_eq!(dispatch_all(&mut mailbox, 1), [1]);
         let mut returned = mailbox.letter(1).unwrap().clone();
         returned.not_before = at(10);
-        mailbox.put_back(returned);
-        assert_eq!(hand_out_all(&mut mailbox, 9), [0; 0]);
+        mailbox.requeue(returned);
+        assert_eq!(dispatch_all(&mut mailbox, 9), [0; 0]);
         assert_eq!(mailbox.next_deadline(at(9)), Some(at(10)));
-        assert_eq!(hand_out_all(&mut mailbox, 10), [1]);
+        assert_eq!(dispatch_all(&mut mailbox, 10), [1]);
     }
 
     #[test]
@@ -448,7 +449,7 @@ mod tests {
         let mut fresh = Letter { not_before: at(1000), ..letter(1, "", Priority::Medium) };
         fresh.bound_wait(at(20));
         assert_eq!(fresh.not_before, at(20));
-        let lease = Lease { sequence: 1, attempt: 1, holder: HOLDER, since: at(990), deadline: at(1020) };
+        let lease = Lease { sequence: 1, attempt: 1, consumer: CONSUMER, since: at(990), deadline: at(1020) };
         let mut failed = letter(1, "", Priority::Medium);
         failed.attempt_ended(&lease, AttemptEnd::Failure, "", at(1000));
         failed.not_before = at(1004);
@@ -467,7 +468,7 @@ mod tests {
             (3, "", Priority::Critical),
             (4, "", Priority::Medium),
         ]);
-        assert_eq!(hand_out_all(&mut mailbox, 1), [3, 2, 4, 1]);
+        assert_eq!(dispatch_all(&mut mailbox, 1), [3, 2, 4, 1]);
     }
 
     #[test]
@@ -476,19 +477,19 @@ mod tests {
         for sequence in 2..40 {
             mailbox.add(letter(sequence, "", Priority::Critical));
         }
-        let order = hand_out_all(&mut mailbox, 1);
+        let order = dispatch_all(&mut mailbox, 1);
         assert_eq!(order.iter().position(|&sequence| sequence == 1), Some(7));
     }
 
     #[test]
     fn the_end_of_a_session_gives_its_leases_back_and_only_those() {
         let mut mailbox = mailbox(&[(1, "", Priority::Medium), (2, "", Priority::Medium)]);
-        mailbox.hand_out(HolderId(1), at(1), ACK_WAIT);
-        mailbox.hand_out(HolderId(2), at(1), ACK_WAIT);
-        let held = mailbox.held_by(HolderId(1));
+        mailbox.dispatch(ConsumerId(1), at(1), ACK_WAIT);
+        mailbox.dispatch(ConsumerId(2), at(1), ACK_WAIT);
+        let held = mailbox.held_by(ConsumerId(1));
         assert_eq!(held.len(), 1);
-        mailbox.put_back(held[0].0.clone());
-        let lease = mailbox.hand_out(HolderId(3), at(2), ACK_WAIT).unwrap();
+        mailbox.requeue(held[0].0.clone());
+        let lease = mailbox.dispatch(ConsumerId(3), at(2), ACK_WAIT).unwrap();
         assert_eq!((lease.sequence, lease.attempt), (1, 2));
         assert_eq!(mailbox.leased(1, 1), Err(NotLeased), "the first lease is over");
         assert!(mailbox.leased(2, 1).is_ok());
@@ -497,7 +498,7 @@ mod tests {
     #[test]
     fn failures_are_counted_apart_from_other_ends_and_a_bounded_history_is_kept() {
         let mut mailbox = mailbox(&[(1, "", Priority::Medium)]);
-        let lease = mailbox.hand_out(HOLDER, at(1), ACK_WAIT).unwrap();
+        let lease = mailbox.dispatch(CONSUMER, at(1), ACK_WAIT).unwrap();
         let mut letter = mailbox.letter(1).unwrap().clone();
         letter.attempt_ended(&lease, AttemptEnd::SessionEnded, "", at(2));
         letter.attempt_ended(&lease, AttemptEnd::Shutdown, "", at(3));
@@ -513,7 +514,7 @@ mod tests {
     #[test]
     fn a_lease_that_is_over_is_reported_and_an_extended_one_is_not() {
         let mut mailbox = mailbox(&[(1, "", Priority::Medium), (2, "", Priority::Medium)]);
-        hand_out_all(&mut mailbox, 0);
+        dispatch_all(&mut mailbox, 0);
         mailbox.extend(2, at(50));
         mailbox.extend(2, at(40));
         assert_eq!(mailbox.overdue(at(29)), [0; 0]);

@@ -15,7 +15,7 @@ use crate::{
     broker::{
         Answer, Broker, BrokerError,
         access::Caller,
-        engine::{Command, Fate, HolderKind},
+        engine::{Command, ConsumerKind, Fate},
     },
     envelope::{Checks, EnvelopeError},
     proto::v1::{self, acknowledgement, broker_service_server::BrokerService},
@@ -77,12 +77,12 @@ impl BrokerService for Messages {
         self.broker.may_open(&agent).map_err(refuse)?;
         let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
         let (events, receiver) = mpsc::unbounded_channel(); // bounded by the credit
-        let kind = HolderKind::Receive { deliveries_max };
-        let holder = self.broker.open(agent, kind, events).await.map_err(refuse_shared)?;
-        let credit = Command::Credit { holder: holder.id(), outstanding_max, reply: None };
+        let kind = ConsumerKind::Receive { deliveries_max };
+        let consumer = self.broker.open(agent, kind, events).await.map_err(refuse_shared)?;
+        let credit = Command::Credit { consumer: consumer.id(), outstanding_max, reply: None };
         self.broker.send(credit).await.map_err(refuse_shared)?;
         let responses = Outgoing::new(self.broker.clone(), receiver).filter_map(move |outgoing| {
-            let _open_until_the_stream_ends = &holder;
+            let _open_until_the_stream_ends = &consumer;
             match outgoing {
                 Ready::Delivery(delivery) => Some(Ok(v1::ReceiveResponse { delivery: Some(*delivery) })),
                 Ready::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),

@@ -1,7 +1,7 @@
-//! What goes out to a holder of mail, each delivery with its envelope.
+//! What goes out to a consumer of mail, each delivery with its envelope.
 //!
 //! Owns reading envelopes when they are about to go out. One that is in memory is taken from there. One that only the disk
-//! has is read on a thread that may wait for it, together with those behind it, so that a slow disk holds up this holder
+//! has is read on a thread that may wait for it, together with those behind it, so that a slow disk holds up this consumer
 //! and no other, and a long backlog costs one change of threads for many letters. Must not know in which frames it goes out.
 
 use std::{
@@ -184,7 +184,7 @@ mod tests {
         })
     }
 
-    /// A holder's stream of these deliveries.
+    /// A consumer's stream of these deliveries.
     fn outgoing(broker: &Broker, sequences: &[u64]) -> Outgoing {
         let (events, receiver) = mpsc::unbounded_channel();
         sequences.iter().for_each(|sequence| events.send(event(*sequence)).unwrap());
@@ -201,7 +201,7 @@ mod tests {
         sequences
     }
 
-    // All of it on one thread: a read that waited there would hold up the other holder for ever.
+    // All of it on one thread: a read that waited there would hold up the other consumer for ever.
     #[tokio::test]
     async fn an_envelope_that_the_disk_is_slow_to_give_holds_up_no_other_holder() {
         let store = Arc::new(GatedStore::new(is_slow));

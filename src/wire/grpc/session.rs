@@ -21,11 +21,11 @@ use super::{
 };
 use crate::{
     broker::{
-        Answer, Broker, Event, OpenHolder, Outcome, Refused, Reply,
-        engine::{Command, HolderKind},
+        Answer, Broker, Event, OpenConsumer, Outcome, Refused, Reply,
+        engine::{Command, ConsumerKind},
         refused,
     },
-    domain::mailbox::HolderId,
+    domain::mailbox::ConsumerId,
     envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, check_heartbeat},
     ids::AgentId,
     proto::v1::{self, connect_request, connect_response},
@@ -89,15 +89,15 @@ pub(super) async fn open(
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
     broker.may_open(&agent).map_err(refuse)?;
     let (events, receiver) = mpsc::unbounded_channel(); // bounded by permits and credit
-    let holder = broker.open(agent.clone(), HolderKind::Session, events.clone()).await.map_err(refuse_shared)?;
-    let welcome = welcome(&broker, &agent, holder.id());
-    let span = tracing::info_span!("session", %agent, session = holder.id().0);
+    let consumer = broker.open(agent.clone(), ConsumerKind::Session, events.clone()).await.map_err(refuse_shared)?;
+    let welcome = welcome(&broker, &agent, consumer.id());
+    let span = tracing::info_span!("session", %agent, session = consumer.id().0);
     let (last_words, failure) = mpsc::channel(1);
     let sent_away = CancellationToken::new();
     let session = Session {
         broker: broker.clone(),
         agent,
-        holder,
+        consumer,
         bounds: Bounds::of(&request),
         events,
         last_words,
@@ -117,7 +117,7 @@ pub(super) async fn open(
 struct Session {
     broker: Broker,
     agent: AgentId,
-    holder: OpenHolder,
+    consumer: OpenConsumer,
     bounds: Bounds,
     events: mpsc::UnboundedSender<Event>,
     /// The status that the stream ends with, if it is not to end in order.
@@ -154,7 +154,7 @@ impl Session {
             }
         }
         tracing::debug!("session ended");
-        // Dropping the guard closes the holder, and with it the last sender of the responses.
+        // Dropping the guard closes the consumer, and with it the last sender of the responses.
     }
 
     /// A permit for the next frame; waits while the agent does not take its answers. `None`: too much is left unread of all
@@ -199,7 +199,7 @@ impl Session {
         request: Option<connect_request::Request>,
     ) -> Result<Box<dyn FnOnce(Reply) -> Command + Send>, Refused> {
         use connect_request::Request as R;
-        let (agent, holder) = (self.agent.clone(), self.holder.id());
+        let (agent, consumer) = (self.agent.clone(), self.consumer.id());
         match request {
             Some(R::Envelope(raw)) => {
                 let envelope = self.broker.verify(raw, Some(&self.agent))?;
@@ -213,23 +213,23 @@ impl Session {
                 let path = "credit.max_outstanding";
                 let wanted = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
                 let outstanding_max = self.bounds.credit.set(wanted);
-                Ok(Box::new(move |reply| Command::Credit { holder, outstanding_max, reply: Some(reply) }))
+                Ok(Box::new(move |reply| Command::Credit { consumer, outstanding_max, reply: Some(reply) }))
             }
             Some(R::Heartbeat(heartbeat)) => {
                 let mut checks = Checks::default();
                 check_heartbeat(&heartbeat, "heartbeat", &mut checks);
                 checks.finish().map_err(refused)?;
-                Ok(Box::new(move |reply| Command::Heartbeat { holder, agent, heartbeat, reply: Some(reply) }))
+                Ok(Box::new(move |reply| Command::Heartbeat { consumer, agent, heartbeat, reply: Some(reply) }))
             }
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }
     }
 }
 
-fn welcome(broker: &Broker, agent: &AgentId, holder: HolderId) -> v1::ConnectResponse {
+fn welcome(broker: &Broker, agent: &AgentId, consumer: ConsumerId) -> v1::ConnectResponse {
     let identity = broker.identity();
     let welcome = v1::Welcome {
-        session_id: holder.0.to_string(),
+        session_id: consumer.0.to_string(),
         agent_id: agent.to_string(),
         broker_id: AgentId::broker().to_string(),
         broker_key: Some(v1::AgentKey {

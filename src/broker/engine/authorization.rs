@@ -37,7 +37,7 @@ pub(super) fn message_type_name(kind: MessageType) -> &'static str {
 impl Engine {
     /// Whether this agent may be asked to take this.
     pub(super) fn check_hand_off(&self, work: &Work<'_>, to: &AgentId) -> Result<(), BrokerError> {
-        let (Some(from), Some(to)) = (self.directory.get(work.from), self.directory.get(to)) else {
+        let (Some(from), Some(to)) = (self.env.directory.get(work.from), self.env.directory.get(to)) else {
             return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
         };
         let mode = match work.mode {
@@ -50,7 +50,7 @@ impl Engine {
 
     /// Whether the sender may write to this agent.
     pub(super) fn check_send(&self, header: &Header, to: &AgentId) -> Result<(), BrokerError> {
-        let (Some(from), Some(to)) = (self.directory.get(&header.sender), self.directory.get(to)) else {
+        let (Some(from), Some(to)) = (self.env.directory.get(&header.sender), self.env.directory.get(to)) else {
             return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
         };
         let permitted = self.access().may_send(&from, &to, message_type_name(header.message_type));
@@ -67,7 +67,7 @@ impl Engine {
 
     /// Whether the sender may write to all of this type.
     pub(super) fn check_send_to_all(&self, header: &Header, to: &AgentType) -> Result<(), BrokerError> {
-        let Some(from) = self.directory.get(&header.sender) else {
+        let Some(from) = self.env.directory.get(&header.sender) else {
             return Err(BrokerError::AgentUnknown { agent: header.sender.to_string() });
         };
         self.access().may_send_to_all(&from, to, message_type_name(header.message_type))

@@ -1,10 +1,10 @@
-//! Changes in the making: what a command has read and wants to write, and the group it becomes part of.
+//! Changes in the making: what a command has read and wants to write, and the batch it becomes part of.
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Engine, Updates, latest::Stored};
+use super::{Engine, Updates, entities::Stored};
 use crate::{
     broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
     domain::{handoff::Handoff, mailbox::Letter},
@@ -16,7 +16,7 @@ use crate::{
 
 /// What is to be done in memory once a change is durable.
 #[derive(Debug)]
-pub(super) enum Act {
+pub(super) enum PostCommit {
     LetterStored {
         agent: AgentId,
         letter: Letter,
@@ -25,7 +25,7 @@ pub(super) enum Act {
         agent: AgentId,
         place: u64,
     },
-    LetterPutBack {
+    LetterRequeued {
         agent: AgentId,
         letter: Letter,
     },
@@ -61,16 +61,16 @@ pub(super) enum Act {
 
 /// One command's change in the making.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct Transaction {
     change: Change,
-    pub(super) acts: Vec<Act>,
+    pub(super) post_commit: Vec<PostCommit>,
     /// What it writes of these, to be known from then on.
     tasks: Vec<Stored<TaskRecord>>,
     handoffs: Vec<Stored<HandoffRecord>>,
 }
 
-impl Draft {
-    /// Writes a new version of a record that was read for this draft.
+impl Transaction {
+    /// Writes a new version of a record that was read for this transaction.
     pub(super) fn put(&mut self, key: Key, value: Bytes, before: Option<&Record>) {
         self.write_version(key, value, before.map(|record| record.revision));
     }
@@ -111,7 +111,7 @@ impl Draft {
     pub(super) fn keep(&mut self, kind: Kept, since: Timestamp, what: &[u8]) {
         let key = kind.key(since, what);
         self.put_over(key.clone(), Bytes::new());
-        self.acts.push(Act::Kept { kind, key, since });
+        self.post_commit.push(PostCommit::Kept { kind, key, since });
     }
 
     pub(super) fn delete(&mut self, key: Key) {
@@ -135,16 +135,16 @@ impl Draft {
     }
 }
 
-/// What becomes of a part of the group once it is committed.
+/// What becomes of a part of the batch once it is committed.
 #[derive(Debug)]
-pub(super) struct Ticket {
-    /// Its changes among the group's.
+pub(super) struct PendingReply {
+    /// Its changes among the batch's.
     pub(super) changes: Range<usize>,
-    pub(super) acts: Vec<Act>,
+    pub(super) post_commit: Vec<PostCommit>,
     pub(super) answer: Option<(Reply, Outcome)>,
 }
 
-impl Ticket {
+impl PendingReply {
     pub(super) fn refuse(self, error: BrokerError) {
         if let Some((reply, _)) = self.answer {
             reply.send(Err(refused(error)));
@@ -152,40 +152,57 @@ impl Ticket {
     }
 }
 
-/// Where a write is in the group: its change, and its place in that.
+/// Where a write is in the batch: its change, and its place in that.
 #[derive(Debug, Clone, Copy)]
 struct Place(usize, usize);
 
 /// Commands whose changes are committed with one sync.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct CommitBatch {
     pub(super) changes: Vec<Change>,
-    pub(super) tickets: Vec<Ticket>,
+    pub(super) replies: Vec<PendingReply>,
     pub(super) touched: BTreeSet<AgentId>,
     pub(super) watches: Vec<(MessageId, Updates)>,
     /// The messages that it accepts.
     pub(super) accepted: Vec<MessageId>,
-    /// What the group has written so far: later commands of the group see it.
+    /// What the batch has written so far: later commands of the batch see it.
     written: KeyMap<Place>,
-    /// The mailboxes' timers as the group has them.
+    /// The mailboxes' timers as the batch has them.
     mail_timers: IdMap<AgentId, Option<Timestamp>>,
     /// Changes from here on belong to the command in hand.
     open_from: usize,
-    open_acts: Vec<Act>,
+    open_post_commit: Vec<PostCommit>,
+    pub(super) head: Head,
+    /// A commit failed: it is not known what is on disk, and no command is taken any more.
+    pub(super) failed: bool,
 }
 
-impl Group {
-    /// What there is to be committed. What begins now takes over the room that this group needed.
+/// What each commit stores beside its changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Head {
+    pub(super) next_sequence: u64,
+    /// The ids of messages with a timestamp up to this one may be removed.
+    pub(super) message_ids_gone: Timestamp,
+}
+
+impl CommitBatch {
+    /// The first batch after a start.
+    pub(super) fn after(head: Head) -> Self {
+        Self { head, ..Self::default() }
+    }
+
+    /// What there is to be committed. What begins now takes over the room that this batch needed.
     pub(super) fn take(&mut self) -> Self {
-        let mut group = std::mem::take(self);
-        group.written.clear();
-        self.written = std::mem::take(&mut group.written);
-        group
+        let mut batch = std::mem::take(self);
+        batch.written.clear();
+        self.written = std::mem::take(&mut batch.written);
+        (self.head, self.failed) = (batch.head, batch.failed);
+        batch
     }
 
     /// Whether nothing is in it yet.
     pub(super) fn is_empty(&self) -> bool {
-        let is_changed = !self.changes.is_empty() || !self.tickets.is_empty() || !self.open_acts.is_empty();
+        let is_changed = !self.changes.is_empty() || !self.replies.is_empty() || !self.open_post_commit.is_empty();
         !is_changed && self.touched.is_empty() && self.watches.is_empty()
     }
 
@@ -197,8 +214,8 @@ impl Group {
     fn close(&mut self, answer: Option<(Reply, Outcome)>) {
         let changes = self.open_from..self.changes.len();
         self.open_from = self.changes.len();
-        let acts = std::mem::take(&mut self.open_acts);
-        self.tickets.push(Ticket { changes, acts, answer });
+        let post_commit = std::mem::take(&mut self.open_post_commit);
+        self.replies.push(PendingReply { changes, post_commit, answer });
     }
 
     pub(super) fn put_unconditionally(&mut self, key: Key, value: Bytes) {
@@ -209,8 +226,8 @@ impl Group {
     }
 
     pub(super) fn refuse_all(self, error: BrokerError) {
-        for ticket in self.tickets {
-            ticket.refuse(error.clone());
+        for pending in self.replies {
+            pending.refuse(error.clone());
         }
         let error = refused(error);
         for (_, updates) in self.watches {
@@ -220,68 +237,69 @@ impl Group {
 }
 
 impl Engine {
-    pub(super) fn draft(&self) -> Draft {
-        Draft::default()
+    pub(super) fn transaction(&self) -> Transaction {
+        Transaction::default()
     }
 
     /// Reads a record for a change: the change is applied only if the record is still the same then.
-    pub(super) fn read(&self, draft: &mut Draft, key: &Key) -> Result<Option<Record>, BrokerError> {
-        let found = match self.group.written.get(key) {
-            Some(&Place(change, write)) => self.group.changes[change].writes[write].record.clone(),
-            None => self.store.get(key)?,
+    pub(super) fn read(&self, transaction: &mut Transaction, key: &Key) -> Result<Option<Record>, BrokerError> {
+        let found = match self.batch.written.get(key) {
+            Some(&Place(change, write)) => self.batch.changes[change].writes[write].record.clone(),
+            None => self.env.store.get(key)?,
         };
-        draft.expect(key, found.as_ref().map(|record| record.revision));
+        transaction.expect(key, found.as_ref().map(|record| record.revision));
         Ok(found)
     }
 
-    /// Whether an earlier command of this group writes the record.
-    pub(super) fn is_written_in_group(&self, key: &Key) -> bool {
-        self.group.written.contains_key(key)
+    /// Whether an earlier command of this batch writes the record.
+    pub(super) fn is_written_in_batch(&self, key: &Key) -> bool {
+        self.batch.written.contains_key(key)
     }
 
-    /// Adds the draft to the group, as part of the command in hand.
-    pub(super) fn seal(&mut self, draft: Draft) {
-        for (place, write) in draft.change.writes.iter().enumerate() {
-            self.group.written.insert(write.key.clone(), Place(self.group.changes.len(), place));
-            self.latest.forget(&write.key);
+    /// Adds the transaction to the batch, as part of the command in hand.
+    pub(super) fn stage(&mut self, transaction: Transaction) {
+        for (place, write) in transaction.change.writes.iter().enumerate() {
+            self.batch.written.insert(write.key.clone(), Place(self.batch.changes.len(), place));
+            self.entities.forget(&write.key);
         }
-        for task in draft.tasks {
-            self.latest.tasks.insert(TaskRecord::key(&task.value.task.id).key, task);
+        for task in transaction.tasks {
+            self.entities.tasks.insert(TaskRecord::key(&task.value.task.id).key, task);
         }
-        for handoff in draft.handoffs {
-            self.latest.handoffs.insert(HandoffRecord::key(handoff.value.handoff.id).key, handoff);
+        for handoff in transaction.handoffs {
+            self.entities.handoffs.insert(HandoffRecord::key(handoff.value.handoff.id).key, handoff);
         }
-        if !draft.change.writes.is_empty() {
-            self.group.changes.push(draft.change);
+        if !transaction.change.writes.is_empty() {
+            self.batch.changes.push(transaction.change);
         }
-        for act in &draft.acts {
-            if let Act::MailTimer { agent, at } = act {
-                self.group.mail_timers.insert(agent.clone(), *at);
+        for act in &transaction.post_commit {
+            if let PostCommit::MailTimer { agent, at } = act {
+                self.batch.mail_timers.insert(agent.clone(), *at);
             }
         }
-        self.group.open_acts.extend(draft.acts);
+        self.batch.open_post_commit.extend(transaction.post_commit);
     }
 
     /// The timer of a mailbox that is known to be there. Another one may be, too.
     pub(super) fn mail_timer(&self, agent: &AgentId) -> Option<Timestamp> {
-        match self.group.mail_timers.get(agent) {
+        match self.batch.mail_timers.get(agent) {
             Some(of_this_group) => *of_this_group,
-            None => self.mail_timer_of.get(agent).copied(),
+            None => self.delivery.mail_timer_of.get(agent).copied(),
         }
     }
 
-    /// When the first letter expires of those that the group puts into a mailbox.
-    pub(super) fn first_expiry_of_group(&self, to: &AgentId) -> Option<Timestamp> {
-        let acts = self.group.tickets.iter().flat_map(|ticket| &ticket.acts).chain(&self.group.open_acts);
-        let expiry = |act: &Act| match act {
-            Act::LetterStored { agent, letter } if agent == to => Some(letter.expires_at),
+    /// When the first letter expires of those that the batch puts into a mailbox.
+    pub(super) fn first_expiry_of_batch(&self, to: &AgentId) -> Option<Timestamp> {
+        let post_commit =
+            self.batch.replies.iter().flat_map(|pending| &pending.post_commit).chain(&self.batch.open_post_commit);
+        let expiry = |act: &PostCommit| match act {
+            PostCommit::LetterStored { agent, letter } if agent == to => Some(letter.expires_at),
             _ => None,
         };
-        acts.filter_map(expiry).min()
+        post_commit.filter_map(expiry).min()
     }
 
     /// Ends a command in hand that nobody waits for.
     pub(super) fn end_unanswered(&mut self) {
-        self.group.close(None);
+        self.batch.close(None);
     }
 }

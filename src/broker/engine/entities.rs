@@ -1,6 +1,6 @@
 //! Tasks and handoffs as they are now, decoded: each is looked at again soon, by the next message about it.
 //!
-//! Owns nothing that counts: all of it is stored, or in the group in hand. What is computed from it is applied only if the
+//! Owns nothing that counts: all of it is stored, or in the batch in hand. What is computed from it is applied only if the
 //! store has the very revisions it was computed from; should it ever not, this is emptied.
 
 use std::sync::Arc;
@@ -31,19 +31,19 @@ impl<T> Clone for Stored<T> {
 /// Records of one table, by their keys.
 pub(super) type Versions<T> = Cache<KeyBytes, Stored<T>>;
 
-/// The latest versions, of the store or the group in hand.
-pub(super) struct Latest {
+/// The latest versions, of the store or the batch in hand.
+pub(super) struct EntityCache {
     pub(super) tasks: Versions<TaskRecord>,
     pub(super) handoffs: Versions<HandoffRecord>,
 }
 
-impl Default for Latest {
+impl Default for EntityCache {
     fn default() -> Self {
         Self { tasks: Cache::new(RECORDS_MAX), handoffs: Cache::new(RECORDS_MAX) }
     }
 }
 
-impl Latest {
+impl EntityCache {
     /// Another version is written, or none is left.
     pub(super) fn forget(&mut self, key: &Key) {
         match key.table {

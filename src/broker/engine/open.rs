@@ -1,0 +1,114 @@
+//! Starting over what is stored.
+
+use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::{
+    Delivery, Engine, Environment, LOADED_AT_ONCE, Presence, Timers, Watchers,
+    clock::RunningClock,
+    entities::EntityCache,
+    presence::Unseen,
+    retention::Removals,
+    transaction::{CommitBatch, Head},
+};
+use crate::{
+    broker::{
+        BrokerError, BrokerIdentity, Settings,
+        directory::{Directory, Entry},
+    },
+    ids::{AgentId, IdMap, IdSource, MessageId},
+    proto::storage,
+    records::{self, AgentRecord},
+    store::{Key, Order, Store, Table},
+    time::Timestamp,
+};
+
+impl Engine {
+    /// An engine over what is stored.
+    pub fn open(
+        store: Arc<dyn Store>,
+        identity: BrokerIdentity,
+        settings: Arc<Settings>,
+        ids: Arc<dyn IdSource>,
+        now: Timestamp,
+    ) -> Result<Self, BrokerError> {
+        let agents = load_agents(&*store)?;
+        let directory = Arc::new(Directory::new(&identity, settings.presence_rule(now), agents));
+        Self::over(store, directory, identity, settings, ids, (RunningClock::default(), now))
+    }
+
+    pub(super) fn over(
+        store: Arc<dyn Store>,
+        directory: Arc<Directory>,
+        identity: BrokerIdentity,
+        settings: Arc<Settings>,
+        ids: Arc<dyn IdSource>,
+        (known, now): (RunningClock, Timestamp),
+    ) -> Result<Self, BrokerError> {
+        let stored = match store.get(&sequence_key())? {
+            Some(record) => storage::SequenceRecord::decode(record.value).unwrap_or_default(),
+            None => storage::SequenceRecord::default(),
+        };
+        let stored_at = Timestamp::from_unix_nanoseconds(stored.running_at);
+        let stored_clock = RunningClock::at(stored_at, Duration::from_nanos(stored.set_back));
+        let clock = known.later(stored_clock).showing(now);
+        let (handoff_timers, open_of) = load_timers(&*store)?;
+        let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
+        let removals = Removals::new(&settings.retention, now);
+        Ok(Self {
+            env: Environment { store, directory, identity, settings, ids },
+            batch: CommitBatch::after(Head {
+                next_sequence: stored.last + 1,
+                message_ids_gone: Timestamp::from_unix_nanoseconds(stored.message_ids_gone),
+            }),
+            entities: EntityCache::default(),
+            delivery: Delivery::default(),
+            timers: Timers { clock, handoffs: handoff_timers, open_of },
+            watchers: Watchers::default(),
+            presence: Presence { unseen, ..Presence::default() },
+            retention: removals,
+        })
+    }
+
+    /// The sequence record of the commit in hand.
+    pub(super) fn sequence_value(&self) -> Bytes {
+        storage::SequenceRecord {
+            last: self.batch.head.next_sequence - 1,
+            running_at: self.timers.clock.running().unix_nanoseconds(),
+            set_back: u64::try_from(self.timers.clock.set_back.as_nanos()).unwrap_or(u64::MAX),
+            message_ids_gone: self.batch.head.message_ids_gone.unix_nanoseconds(),
+        }
+        .encode_to_vec()
+        .into()
+    }
+}
+
+pub(super) fn sequence_key() -> Key {
+    Key { table: Table::Meta, key: "sequence".into() }
+}
+
+pub(super) fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> {
+    use std::ops::Bound::Unbounded;
+    let stored = store.scan(Table::Agents, (Unbounded, Unbounded), Order::Ascending, usize::MAX)?;
+    stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
+}
+
+type OpenHandoffs = (BTreeSet<(Timestamp, MessageId)>, IdMap<AgentId, u32>);
+
+/// The timers of open handoffs, and how many each agent has open.
+fn load_timers(store: &dyn Store) -> Result<OpenHandoffs, BrokerError> {
+    let (mut timers, mut open_of) = (BTreeSet::new(), IdMap::default());
+    let (mut from, end) = records::handoff_timers();
+    loop {
+        let stored = store.scan(Table::Timers, (from, end.clone()), Order::Ascending, LOADED_AT_ONCE)?;
+        let Some((last, _)) = stored.last() else { return Ok((timers, open_of)) };
+        from = Bound::Excluded(last.clone());
+        for (key, record) in stored {
+            let (timer, sender) = records::parse_handoff_timer(&key, &record.value)?;
+            timers.insert(timer);
+            *open_of.entry(sender).or_default() += 1;
+        }
+    }
+}

@@ -112,8 +112,8 @@ impl Load {
             let (consumer, agent) = (ConsumerId(self.next_consumer), name(&format!("agent-{number}")));
             let (sender, events) = mpsc::unbounded_channel();
             let kind = ConsumerKind::Session;
-            self.engine.take(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
-            self.engine.take(Command::Credit { consumer, outstanding_max: 1000, reply: None }, self.now);
+            self.engine.handle(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
+            self.engine.handle(Command::Credit { consumer, outstanding_max: 1000, reply: None }, self.now);
             self.sessions.push(Session { agent, events });
         }
         self.finish();
@@ -129,7 +129,7 @@ impl Load {
         let (sender, _) = oneshot::channel();
         let caller = Caller::Operator("growth".to_owned());
         let register = Command::Register { entry, caller, invitation: String::new(), reply: Reply::Once(sender) };
-        self.engine.take(register, self.now);
+        self.engine.handle(register, self.now);
     }
 
     pub fn tasks(&self) -> u64 {
@@ -168,7 +168,7 @@ impl Load {
         let directory = self.engine.directory().clone();
         let envelope = Box::new(parsed.verify(&*directory, self.now, true).expect("nothing is signed"));
         let (sender, mut receiver) = oneshot::channel();
-        self.engine.take(Command::Submit { envelope, reply: Reply::Once(sender) }, self.now);
+        self.engine.handle(Command::Submit { envelope, reply: Reply::Once(sender) }, self.now);
         drop(receiver.try_recv());
         message_id
     }
@@ -187,7 +187,7 @@ impl Load {
                 let (sender, _) = oneshot::channel();
                 let delivery_id = delivery.delivery_id;
                 let reply = Reply::Once(sender);
-                self.engine.take(Command::Acknowledge { agent, delivery_id, fate: Fate::Acked, reply }, self.now);
+                self.engine.handle(Command::Acknowledge { agent, delivery_id, fate: Fate::Acked, reply }, self.now);
             }
         }
         found

@@ -470,7 +470,7 @@ async fn run(
         }
         let now = clock.now();
         for Queued { command, permit } in commands.drain(..) {
-            engine.take(command, now);
+            engine.handle(command, now);
             match &mut group_permit {
                 Some(all) => permit.into_iter().for_each(|permit| all.merge(permit)),
                 None => group_permit = permit,

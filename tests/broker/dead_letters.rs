@@ -173,7 +173,7 @@ fn what_is_no_message_is_kept_for_its_proven_sender_up_to_a_bound() {
     let mut world = World::with(&["a"]);
     let keep = |world: &mut World, reason, raw: &'static str| {
         let (agent, raw) = (AgentId::parse("a").unwrap(), bytes::Bytes::from_static(raw.as_bytes()));
-        world.engine.take(Command::KeepRefused { agent, raw, reason, text: "does not parse".into() }, world.now);
+        world.engine.handle(Command::KeepRefused { agent, raw, reason, text: "does not parse".into() }, world.now);
         world.settle();
     };
     keep(&mut world, ParkReason::Malformed, "garbage");

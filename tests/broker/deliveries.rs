@@ -87,7 +87,7 @@ fn another_session_of_the_agent_takes_over_and_sees_the_second_attempt() {
     let (mut first, mut second) = (world.connect("b"), world.connect_as("b", ConsumerKind::Session, 0));
     world.send(world.info("a", "b", "one")).unwrap();
     assert_eq!(first.delivery().0.attempt, 1);
-    world.engine.take(
+    world.engine.handle(
         baton::broker::engine::Command::Credit { consumer: second.consumer, outstanding_max: 1, reply: None },
         world.now,
     );

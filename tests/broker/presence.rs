@@ -129,7 +129,7 @@ fn those_of_a_type_who_are_there_come_first_then_the_less_loaded() {
         let heartbeat = v1::Heartbeat { active_tasks, capacity: 4, ..Default::default() };
         world
             .engine
-            .take(baton::broker::engine::Command::Heartbeat { consumer, agent, heartbeat, reply: None }, world.now);
+            .handle(baton::broker::engine::Command::Heartbeat { consumer, agent, heartbeat, reply: None }, world.now);
     }
     let id = world.send(world.request("a", "type:team", 1)).unwrap().handoff_id;
     let handoff = world.handoff(&id);

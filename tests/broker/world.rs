@@ -204,7 +204,7 @@ impl World {
 
     pub fn ask(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<Answer, Refusal> {
         let (sender, mut receiver) = oneshot::channel();
-        self.engine.take(command(Reply::Once(sender)), self.now);
+        self.engine.handle(command(Reply::Once(sender)), self.now);
         self.settle();
         let outcome = receiver.try_recv().expect("every command is answered by the end of its group");
         outcome.map_err(|refusal| (refusal.code(), refusal))
@@ -245,14 +245,14 @@ impl World {
         let consumer = ConsumerId(self.next_consumer);
         let agent = AgentId::parse(agent).unwrap();
         let (sender, events) = mpsc::unbounded_channel();
-        self.engine.take(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
-        self.engine.take(Command::Credit { consumer, outstanding_max: credit, reply: None }, self.now);
+        self.engine.handle(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
+        self.engine.handle(Command::Credit { consumer, outstanding_max: credit, reply: None }, self.now);
         self.settle();
         Session { agent, consumer, disk: self.disk.clone(), events }
     }
 
     pub fn disconnect(&mut self, session: Session) {
-        self.engine.take(Command::Close { consumer: session.consumer }, self.now);
+        self.engine.handle(Command::Close { consumer: session.consumer }, self.now);
         self.settle();
     }
 
@@ -394,7 +394,7 @@ impl World {
     pub fn heartbeat(&mut self, session: &Session) {
         let (consumer, agent) = (session.consumer, session.agent.clone());
         let heartbeat = v1::Heartbeat::default();
-        self.engine.take(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, self.now);
+        self.engine.handle(Command::Heartbeat { consumer, agent, heartbeat, reply: None }, self.now);
         self.settle();
     }
 

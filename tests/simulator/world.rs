@@ -194,7 +194,7 @@ impl World {
             Command::Register { entry: Box::new(entry), caller: operator(), invitation: String::new(), reply };
         let now = self.see_clock();
         let engine = self.engine.as_mut().unwrap();
-        engine.take(command, now);
+        engine.handle(command, now);
         engine.finish(now);
     }
 
@@ -336,7 +336,7 @@ impl World {
                 Command::Heartbeat { consumer, agent: id, heartbeat: v1::Heartbeat::default(), reply: None }
             }
         };
-        self.engine.as_mut().unwrap().take(command, now);
+        self.engine.as_mut().unwrap().handle(command, now);
     }
 
     fn open(&mut self, agent: usize) {
@@ -353,8 +353,8 @@ impl World {
         let outstanding_max = u32::try_from(1 + self.dice.roll(8)).unwrap();
         let now = self.see_clock();
         let engine = self.engine.as_mut().unwrap();
-        engine.take(Command::Open { consumer, agent: id, kind: ConsumerKind::Session, events }, now);
-        engine.take(Command::Credit { consumer, outstanding_max, reply: None }, now);
+        engine.handle(Command::Open { consumer, agent: id, kind: ConsumerKind::Session, events }, now);
+        engine.handle(Command::Credit { consumer, outstanding_max, reply: None }, now);
     }
 
     /// The end of a group: committed, answered, delivered, if the broker lives to see it.
@@ -646,7 +646,7 @@ impl World {
         self.pipes.lock().unwrap().out.remove(&consumer);
         let now = self.see_clock();
         if let Some(engine) = &mut self.engine {
-            engine.take(Command::Close { consumer }, now);
+            engine.handle(Command::Close { consumer }, now);
             self.finish();
         }
     }
@@ -676,7 +676,7 @@ impl World {
             }
         };
         let now = self.see_clock();
-        self.engine.as_mut().unwrap().take(command, now);
+        self.engine.as_mut().unwrap().handle(command, now);
         self.finish();
     }
 

@@ -4,7 +4,7 @@
 //! time comes with each call, randomness from the id source, and what goes out goes into channels. A test or a simulator
 //! drives it as the broker's thread does:
 //!
-//! 1. [`Engine::take`] for each command: computes a change over what is stored and what the batch has changed so far;
+//! 1. [`Engine::handle`] for each command: computes a change over what is stored and what the batch has changed so far;
 //! 2. [`Engine::tick`]: the same for whatever is overdue;
 //! 3. [`Engine::finish`]: commits the batch with one sync, and only then answers, delivers and sets timers.
 
@@ -13,6 +13,7 @@ mod audit;
 mod authorization;
 mod clock;
 mod command;
+mod commit;
 mod consumers;
 mod dead_letters;
 mod enrollment;
@@ -39,25 +40,14 @@ use std::{
 use tokio::sync::watch;
 
 use self::{
-    clock::RunningClock,
-    consumers::Consumer,
-    entities::EntityCache,
-    expiry::Expiring,
-    limits::Depth,
-    open::sequence_key,
-    presence::Unseen,
-    retention::Removals,
-    transaction::{CommitBatch, PostCommit},
+    clock::RunningClock, consumers::Consumer, entities::EntityCache, expiry::Expiring, limits::Depth, presence::Unseen,
+    retention::Removals, transaction::CommitBatch,
 };
 use super::{BrokerError, BrokerIdentity, Outcome, Settings, access::Access, directory::Directory, refused};
 use crate::{
-    domain::{
-        handoff::Handoff,
-        mailbox::{ConsumerId, Mailbox},
-    },
+    domain::mailbox::{ConsumerId, Mailbox},
     envelope::VerifiedEnvelope,
     ids::{AgentId, IdMap, IdSet, IdSource, MessageId, TaskId},
-    records::Kept,
     store::{OpenError, Store},
     time::Timestamp,
 };
@@ -208,7 +198,7 @@ impl Engine {
     }
 
     /// Takes one command into the batch.
-    pub fn take(&mut self, command: Command, now: Timestamp) {
+    pub fn handle(&mut self, command: Command, now: Timestamp) {
         let now = self.keep_time(now);
         match command {
             Command::Submit { envelope, reply } => {
@@ -327,108 +317,6 @@ impl Engine {
         let presence = self.next_presence_deadline();
         [handoff, mailbox, presence, mail_expiry, self.next_removal()].into_iter().flatten().min()
     }
-
-    /// Commits the batch, then acts. Nothing is answered or delivered before the commit is synced.
-    pub fn finish(&mut self, now: Timestamp) {
-        let now = self.keep_time(now);
-        let accepted = self.keep_accepted(now);
-        let mut batch = self.batch.take();
-        if let Some((key, ids)) = &accepted {
-            batch.put_unconditionally(key.clone(), ids.clone());
-        }
-        if !batch.changes.is_empty() {
-            batch.put_unconditionally(sequence_key(), self.sequence_value());
-        }
-        let committed = if batch.changes.is_empty() {
-            Ok(Vec::new())
-        } else {
-            self.env.store.commit(std::mem::take(&mut batch.changes))
-        };
-        let applied = match committed {
-            Ok(applied) => applied,
-            Err(error) => {
-                self.batch.failed = true;
-                return batch.refuse_all(BrokerError::from(error));
-            }
-        };
-        if let Some((key, _)) = accepted {
-            self.kept(Kept::Messages, key, now);
-        }
-        let mut touched = batch.touched;
-        for pending in batch.replies {
-            let conflict = pending.changes.clone().find_map(|index| applied[index].as_ref().err());
-            if let Some(conflict) = conflict {
-                tracing::error!(%conflict, "a change was computed from something that has changed");
-                self.entities = EntityCache::default();
-                pending.refuse(BrokerError::Conflict);
-                continue;
-            }
-            for act in pending.post_commit {
-                self.post_commit(act, &mut touched, now);
-            }
-            if let Some((reply, outcome)) = pending.answer {
-                reply.send(outcome);
-            }
-        }
-        for (handoff, updates) in batch.watches {
-            self.watch(handoff, updates);
-        }
-        for agent in touched {
-            self.dispatch(&agent, now);
-        }
-    }
-
-    fn post_commit(&mut self, act: PostCommit, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
-        match act {
-            PostCommit::LetterStored { agent, letter } => {
-                if let Some(depth) = self.delivery.depths.get_mut(&agent) {
-                    depth.one_more();
-                }
-                let is_to_be_loaded = self.delivery.loading.get(&agent).is_some_and(|next| *next <= letter.sequence);
-                if let Some(mailbox) = self.delivery.mailboxes.get_mut(&agent).filter(|_| !is_to_be_loaded) {
-                    mailbox.add(letter);
-                    touched.insert(agent);
-                }
-            }
-            PostCommit::LetterRemoved { agent, place } => {
-                if let Some(depth) = self.delivery.depths.get_mut(&agent) {
-                    depth.one_less(place);
-                }
-                let ended = self.delivery.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.remove(place));
-                self.lease_ended(ended);
-                touched.insert(agent);
-            }
-            PostCommit::LetterRequeued { agent, letter } => {
-                let ended = self.delivery.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.requeue(letter));
-                self.lease_ended(ended);
-                touched.insert(agent);
-            }
-            PostCommit::MailTimer { agent, at: Some(at) } => {
-                self.delivery.mail_timer_of.insert(agent, at);
-                self.delivery.next_mail_expiry = Some(self.delivery.next_mail_expiry.map_or(at, |next| next.min(at)));
-            }
-            PostCommit::MailTimer { agent, at: None } => drop(self.delivery.mail_timer_of.remove(&agent)),
-            PostCommit::Timer { handoff, sender, before, after } => {
-                match (before, after) {
-                    (None, Some(_)) => *self.timers.open_of.entry(sender).or_default() += 1,
-                    (Some(_), None) => self.one_less_open(&sender),
-                    (None, None) | (Some(_), Some(_)) => {}
-                }
-                before.map(|at| self.timers.handoffs.remove(&(at, handoff)));
-                after.map(|at| self.timers.handoffs.insert((at, handoff)));
-            }
-            PostCommit::HandoffMoved(handoff) => {
-                log_move(&handoff);
-                self.tell_watchers(&handoff);
-            }
-            PostCommit::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
-            PostCommit::TaskRemoved(task) => drop(self.watchers.tasks.remove(&task)),
-            PostCommit::Kept { kind, key, since } => self.kept(kind, key, since),
-            PostCommit::OnRecord { at } => self.act_recorded(at),
-            PostCommit::AgentStored(entry) => self.env.directory.put(*entry),
-            PostCommit::KeyRevoked(agent) => self.send_away(|consumer| consumer.is_of(&agent), now),
-        }
-    }
 }
 
 /// The one line about an envelope that was verified and not taken.
@@ -440,15 +328,4 @@ fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Outcome) {
         reason = refusal.code().name(), agent = %header.sender, message_id = %header.message_id, task, handoff,
         "refused an envelope: {refusal}"
     );
-}
-
-/// The line about a handoff that has ended; its other steps are for those who look closely.
-fn log_move(handoff: &Handoff) {
-    let Handoff { id, task, sender, candidate, state, .. } = handoff;
-    let state = state.name();
-    if handoff.state.is_final() && !handoff.let_go {
-        tracing::info!(handoff = %id, %task, %sender, %candidate, state, "a handoff has ended");
-    } else {
-        tracing::debug!(handoff = %id, %task, %sender, %candidate, state, "a handoff has moved");
-    }
 }

@@ -193,11 +193,7 @@ impl Audit {
             return Err("its envelope is about another task".to_owned());
         }
         let input = input_of(header, parsed.body(), Resolved { agents: &resolved, terms });
-        let handoff = match input {
-            Some(Input::Request(_)) => Some(header.message_id),
-            _ => header.correlation,
-        };
-        Ok(input.map(|input| (handoff, input)))
+        Ok(input.map(|input| (header.handoff(), input)))
     }
 
     fn check_state(&self, entry: &v1::CustodyEntry) -> Result<(), String> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::access::Denied;
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, MessageId},
     store::{CommitError, ReadError},
     time::Timestamp,
 };
@@ -128,22 +128,6 @@ pub enum BrokerError {
         key_id: String,
         /// Why it is refused.
         problem: String,
-    },
-    /// The sender does not take part in the task, or there is none.
-    #[error("{sender} does not own a task {task}, and only a task's owner may send this")]
-    NotOwner {
-        /// The sender.
-        sender: AgentId,
-        /// The task as it was named.
-        task: TaskId,
-    },
-    /// The sender does not take part in the task, or there is none.
-    #[error("{sender} is not asked to take a task {task}, and only a handoff's present candidate may send this")]
-    NotCandidate {
-        /// The sender.
-        sender: AgentId,
-        /// The task as it was named.
-        task: TaskId,
     },
     /// No such task.
     #[error("no task {task} is known")]
@@ -269,8 +253,6 @@ impl Refusal for BrokerError {
             Self::AgentKeyUnknown { .. } => ErrorCode::AgentKeyUnknown,
             Self::KeyExists { .. } => ErrorCode::KeyExists,
             Self::KeyRevoked { .. } => ErrorCode::KeyRevoked,
-            Self::NotOwner { .. } => ErrorCode::NotOwner,
-            Self::NotCandidate { .. } => ErrorCode::NotCandidate,
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,

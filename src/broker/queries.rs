@@ -11,7 +11,10 @@ use super::{
     limits::Rates,
 };
 use crate::{
-    domain::handoff::{Handoff, State, TaskStatus},
+    domain::{
+        MessageType,
+        handoff::{Handoff, State, TaskStatus},
+    },
     ids::{AgentId, MessageId, TaskId},
     policy::{Action, Resource},
     proto::v1,
@@ -365,7 +368,7 @@ impl View<'_> {
         let custody_hash = hash.to_vec().into();
         let mut shown = v1::CustodyLogEntry { entry_bytes, custody_hash, ..Default::default() };
         if let Some(Event::Accepted(accepted)) = &entry.event {
-            let is_status = accepted.message_type == v1::MessageType::TaskStatusUpdate as i32;
+            let is_status = accepted.message_type == MessageType::TaskStatusUpdate.number();
             if envelopes || is_status {
                 shown.envelope = self.envelope(accepted.sequence)?;
             }

@@ -3,10 +3,17 @@
 //! Owns every rule of SPEC 3 and 4. Must not know tokio, tonic, prost, the store, a clock or a source of random numbers:
 //! the present time and every id come in as arguments.
 
+pub mod admission;
 mod entity;
 pub mod handoff;
+mod header;
 pub mod mailbox;
+mod message_rules;
 mod numbered;
 
 pub use entity::EntityId;
+pub use header::{Header, Receiver};
+pub use message_rules::{
+    Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,
+};
 pub(crate) use numbered::numbered;

@@ -87,7 +87,12 @@ impl Checks {
 
     /// Checks that an enum's number is one that is known, and not the unspecified one.
     pub fn known<E: TryFrom<i32>>(&mut self, path: &str, number: i32) -> Option<E> {
-        let parsed = if number == 0 { None } else { E::try_from(number).ok() };
+        self.number(path, number, |number| if number == 0 { None } else { E::try_from(number).ok() })
+    }
+
+    /// As [`Checks::known`], for an enum of the domain.
+    pub fn number<E>(&mut self, path: &str, number: i32, from_number: impl Fn(i32) -> Option<E>) -> Option<E> {
+        let parsed = from_number(number);
         if parsed.is_none() {
             self.wrong(path, format!("must be set to a known value, not {number}"));
         }

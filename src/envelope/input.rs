@@ -1,9 +1,12 @@
 //! What an envelope is to the state machine, once the broker has found out whom it means and on which terms it is taken.
 //! The pipeline and whoever replays a custody log use the same words for the same thing.
 
-use super::{Body, Header, Receiver};
+use super::Body;
 use crate::{
-    domain::handoff::{Input, LoopLimits, Message, Request, Timeouts},
+    domain::{
+        Header,
+        handoff::{Input, LoopLimits, Message, Request, Timeouts},
+    },
     ids::AgentId,
 };
 
@@ -49,16 +52,4 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
         },
     };
     Some(Input::Message { from: header.sender.clone(), epoch: header.epoch, message })
-}
-
-impl std::fmt::Display for Receiver {
-    /// As it stands in receiver_id.
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Nobody => Ok(()),
-            Self::Agent(agent) => agent.fmt(formatter),
-            Self::AnyOf(agent_type) => write!(formatter, "type:{agent_type}"),
-            Self::AllOf(agent_type) => write!(formatter, "all:{agent_type}"),
-        }
-    }
 }

@@ -18,7 +18,7 @@ pub use checks::Checks;
 pub use error::EnvelopeError;
 pub use input::{Resolved, input_of};
 pub use payload::{Body, RequestBody, RequestedTimeouts, check_heartbeat};
-pub use verified::{Header, KeyRing, KeyRingError, Receiver, UnverifiedEnvelope, VerifiedEnvelope};
+pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};
 
 /// Largest payload value, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;

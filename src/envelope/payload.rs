@@ -6,7 +6,10 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, signing};
 use crate::{
-    domain::handoff::{self, Mode, Priority, TaskStatus},
+    domain::{
+        MessageType,
+        handoff::{self, Mode, Priority, TaskStatus},
+    },
     ids::{AgentId, check_name},
     proto::{Any, v1},
 };
@@ -73,8 +76,8 @@ pub struct RequestedTimeouts {
 }
 
 /// Checks that the payload is what the type says, within its bounds.
-pub(super) fn parse(kind: v1::MessageType, payload: &Any) -> Result<Body, EnvelopeError> {
-    use v1::MessageType as T;
+pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeError> {
+    use MessageType as T;
     match kind {
         T::HandoffRequest => checked(payload, request),
         T::HandoffAccept => checked(payload, accept),
@@ -93,7 +96,6 @@ pub(super) fn parse(kind: v1::MessageType, payload: &Any) -> Result<Body, Envelo
         T::TaskAccept => checked(payload, task_accept),
         T::Delegation => checked(payload, delegation),
         T::Info => checked(payload, info),
-        T::Unspecified => unreachable!("an unspecified type is refused before its payload is read"),
     }
 }
 

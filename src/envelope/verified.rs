@@ -10,61 +10,12 @@ use super::{
     signing::{self, Digest32},
 };
 use crate::{
+    domain::{Header, MessageType, Names, Receiver, rules},
     faults::{Fault, is_on},
-    ids::{AgentId, AgentType, IdError, KeyId, MessageId, TaskId},
-    proto::v1::{self, MessageType},
+    ids::{AgentId, KeyId, MessageId, TaskId},
+    proto::v1,
     time::Timestamp,
 };
-
-/// What an envelope says beside its payload, checked.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Header {
-    /// The idempotency key.
-    pub message_id: MessageId,
-    /// Who sent it.
-    pub sender: AgentId,
-    /// To whom.
-    pub receiver: Receiver,
-    /// When it was made, says its sender.
-    pub timestamp: Timestamp,
-    /// What it carries.
-    pub message_type: MessageType,
-    /// The handoff it belongs to, or the message it answers.
-    pub correlation: Option<MessageId>,
-    /// The task it is about.
-    pub task: Option<TaskId>,
-    /// The task's epoch, believes its sender; 0 only without a task.
-    pub epoch: u64,
-    /// Not to be delivered after this.
-    pub expires_at: Option<Timestamp>,
-}
-
-/// To whom an envelope goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Receiver {
-    /// Nobody in particular; only for status updates and heartbeats.
-    Nobody,
-    /// One agent.
-    Agent(AgentId),
-    /// Any one agent of this type.
-    AnyOf(AgentType),
-    /// Every agent of this type.
-    AllOf(AgentType),
-}
-
-impl Receiver {
-    /// Parses a receiver_id.
-    pub fn parse(text: &str) -> Result<Self, IdError> {
-        if text.is_empty() {
-            return Ok(Self::Nobody);
-        }
-        match text.split_once(':') {
-            Some(("type", name)) => AgentType::parse(name).map(Self::AnyOf),
-            Some(("all", name)) => AgentType::parse(name).map(Self::AllOf),
-            Some(_) | None => AgentId::parse(text).map(Self::Agent),
-        }
-    }
-}
 
 /// An envelope whose fields and payload are valid, and whose signature is not verified yet.
 #[derive(Debug, Clone)]
@@ -198,7 +149,7 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
         checks.wrong("envelope.timestamp", "must be set");
     }
     let expires_at = checks.time("envelope.expires_at", wire.expires_at.as_ref());
-    let message_type = checks.known("envelope.message_type", wire.message_type);
+    let message_type = checks.number("envelope.message_type", wire.message_type, MessageType::from_number);
     if wire.payload.is_none() {
         checks.wrong("envelope.payload", "must be set");
     }
@@ -207,9 +158,12 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
         checks.text("envelope.trace_context.tracestate", &trace.tracestate, 512);
     }
     if let Some(message_type) = message_type {
-        require(&mut checks, wire, message_type);
-        if let Some(receiver) = &receiver {
-            check_receiver(&mut checks, receiver, message_type);
+        let rules = rules(message_type);
+        require(&mut checks, wire, rules.names);
+        if let Some(receiver) = &receiver
+            && let Err(problem) = rules.receivers.check(receiver)
+        {
+            checks.wrong("envelope.receiver_id", problem);
         }
     }
     checks.finish()?;
@@ -226,58 +180,15 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
     })
 }
 
-/// What each type must say of its task and its handoff.
-fn require(checks: &mut Checks, wire: &v1::Envelope, message_type: MessageType) {
-    use MessageType as T;
-    let (of_task, of_handoff) = match message_type {
-        T::HandoffRequest | T::TaskStatusUpdate => (true, false),
-        T::HandoffAccept | T::HandoffReject | T::HandoffCancel | T::TaskContextTransfer | T::HandoffComplete => {
-            (true, true)
-        }
-        T::Unspecified
-        | T::ErrorNotification
-        | T::Heartbeat
-        | T::TaskRequest
-        | T::TaskOffer
-        | T::TaskAccept
-        | T::Delegation
-        | T::Info => (false, false),
-    };
-    if of_task && wire.task_id.is_empty() {
+/// What its type says that the envelope must name.
+fn require(checks: &mut Checks, wire: &v1::Envelope, names: Names) {
+    if names.task() && wire.task_id.is_empty() {
         checks.wrong("envelope.task_id", "must not be empty");
     }
-    if of_task && wire.epoch == 0 {
+    if names.task() && wire.epoch == 0 {
         checks.wrong("envelope.epoch", "must be at least 1");
     }
-    if of_handoff && wire.correlation_id.is_empty() {
+    if names.handoff() && wire.correlation_id.is_empty() {
         checks.wrong("envelope.correlation_id", "must be the id of the handoff");
     }
-}
-
-fn check_receiver(checks: &mut Checks, receiver: &Receiver, message_type: MessageType) {
-    use MessageType as T;
-    let problem = match (message_type, receiver) {
-        (T::TaskStatusUpdate | T::Heartbeat, Receiver::Nobody) => return,
-        (_, Receiver::Nobody) => "must not be empty",
-        (_, Receiver::Agent(_)) => return,
-        (T::HandoffRequest, Receiver::AllOf(_)) => "must be an agent or type:NAME; a task has one owner",
-        (T::HandoffRequest, Receiver::AnyOf(_)) => return,
-        (
-            T::HandoffAccept | T::HandoffReject | T::HandoffCancel | T::TaskContextTransfer | T::HandoffComplete,
-            Receiver::AnyOf(_) | Receiver::AllOf(_),
-        ) => "must be an agent",
-        (
-            T::TaskStatusUpdate
-            | T::ErrorNotification
-            | T::Heartbeat
-            | T::TaskRequest
-            | T::TaskOffer
-            | T::TaskAccept
-            | T::Delegation
-            | T::Info
-            | T::Unspecified,
-            Receiver::AnyOf(_) | Receiver::AllOf(_),
-        ) => return,
-    };
-    checks.wrong("envelope.receiver_id", problem);
 }

@@ -166,7 +166,7 @@ fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnve
         message_id: header.message_id.to_string(),
         sequence: facts.sequence,
         content_digest: Bytes::copy_from_slice(facts.envelope.content_digest()),
-        message_type: header.message_type as i32,
+        message_type: header.message_type.number(),
         sender_id: header.sender.to_string(),
         resolved_agent_ids: texts(facts.resolved.agents),
         error_code,

@@ -185,6 +185,7 @@ pub(super) fn gap((first_number, last_number): (u64, u64)) -> v1::WatchGap {
 mod tests {
     use crate::{
         domain::{
+            MessageType,
             handoff::{
                 Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
             },
@@ -221,5 +222,14 @@ mod tests {
         assert_same_numbers!(ParkReason, DeadLetterReason, "DEAD_LETTER_REASON_", except: []);
         assert_same_numbers!(DeadState, DeadLetterState, "DEAD_LETTER_STATE_", except: []);
         assert_same_numbers!(AttemptEnd, DeliveryEnd, "DELIVERY_END_", except: []);
+        assert_same_numbers!(MessageType, MessageType, "MESSAGE_TYPE_", except: []);
+    }
+
+    #[test]
+    fn policies_name_message_types_as_the_schema_does() {
+        for kind in (1..).map_while(MessageType::from_number) {
+            let of_schema = v1::MessageType::try_from(kind.number()).unwrap().as_str_name();
+            assert_eq!(Some(kind.name()), of_schema.strip_prefix("MESSAGE_TYPE_"));
+        }
     }
 }

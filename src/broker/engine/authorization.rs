@@ -6,10 +6,12 @@
 use super::Engine;
 use crate::{
     broker::{BrokerError, access::Caller},
-    domain::handoff::{Handoff, Mode},
-    envelope::{Header, RequestBody},
+    domain::{
+        Header,
+        handoff::{Handoff, Mode},
+    },
+    envelope::RequestBody,
     ids::{AgentId, AgentType},
-    proto::v1::MessageType,
 };
 
 /// A task that is to be handed off, as policies see it.
@@ -27,11 +29,6 @@ impl<'a> Work<'a> {
     pub(super) fn of_handoff(handoff: &'a Handoff) -> Self {
         Self { from: &handoff.sender, task_type: &handoff.task_type, mode: handoff.mode }
     }
-}
-
-/// As policies name it: without the prefix of the schema.
-pub(super) fn message_type_name(kind: MessageType) -> &'static str {
-    kind.as_str_name().trim_start_matches("MESSAGE_TYPE_")
 }
 
 impl Engine {
@@ -53,7 +50,7 @@ impl Engine {
         let (Some(from), Some(to)) = (self.env.directory.get(&header.sender), self.env.directory.get(to)) else {
             return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
         };
-        let permitted = self.access().may_send(&from, &to, message_type_name(header.message_type));
+        let permitted = self.access().may_send(&from, &to, header.message_type.name());
         permitted.map_err(|denied| self.unless_secret(denied, &header.sender, &to.id()))
     }
 
@@ -70,7 +67,7 @@ impl Engine {
         let Some(from) = self.env.directory.get(&header.sender) else {
             return Err(BrokerError::AgentUnknown { agent: header.sender.to_string() });
         };
-        self.access().may_send_to_all(&from, to, message_type_name(header.message_type))
+        self.access().may_send_to_all(&from, to, header.message_type.name())
     }
 }
 

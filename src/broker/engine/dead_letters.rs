@@ -6,20 +6,21 @@ use bytes::Bytes;
 
 use super::{
     Engine,
-    authorization::{Work, message_type_name},
+    authorization::Work,
     steps::{Origin, StepError},
     transaction::Transaction,
 };
 use crate::{
     broker::{Answer, BrokerError, Outcome, access::Caller, refused},
     domain::{
+        MessageType,
         handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
         mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, MessageId},
-    proto::v1::{AuditAction, MessageType},
+    proto::v1::AuditAction,
     records::{
         AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, Kept,
         MessageRecord, ParkReason, RequestPlace, Settlement,
@@ -268,8 +269,8 @@ impl Engine {
         let (Some(from), Some(to)) = (self.env.directory.get(&sender), self.env.directory.get(to)) else {
             return Ok(());
         };
-        let kind = MessageType::try_from(dead.summary.message_type).unwrap_or_default();
-        self.access().may_send(&from, &to, message_type_name(kind))
+        let kind = MessageType::from_number(dead.summary.message_type).ok_or(BrokerError::Internal)?;
+        self.access().may_send(&from, &to, kind.name())
     }
 
     fn parked(
@@ -300,7 +301,7 @@ impl Engine {
         transaction: &mut Transaction,
         dead: &DeadLetterRecord,
     ) -> Result<Option<Arc<HandoffRecord>>, BrokerError> {
-        let is_request = dead.summary.message_type == crate::proto::v1::MessageType::HandoffRequest as i32;
+        let is_request = dead.summary.message_type == MessageType::HandoffRequest.number();
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
         let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
         // Its task has ended and was removed: there is nothing any more that could be handed over.

@@ -7,7 +7,6 @@ use prost_types::Timestamp as WireTime;
 use super::{
     Engine,
     authorization::{Work, permitted},
-    participants::takes_no_part,
     steps::{Known, Origin, StepError, Stepped, ThisMessage},
     transaction::Transaction,
 };
@@ -15,10 +14,11 @@ use crate::{
     broker::{Answer, BrokerError, Outcome, Refused, refused},
     codes::{FieldViolation, Refusal},
     domain::{
+        Header, Receiver, admission,
         handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
         mailbox::Keeper,
     },
-    envelope::{self, Body, Header, Receiver, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
+    envelope::{self, Body, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
     faults::{Fault, is_on},
     ids::AgentId,
     proto::v1,
@@ -219,21 +219,17 @@ impl Engine {
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
         let input = envelope::input_of(header, envelope.body(), resolved).expect("mail is taken elsewhere");
-        let handoff = match input {
-            Input::Request(_) => Some(header.message_id),
-            _ => header.correlation,
-        };
         let task = header.task.as_ref().expect("checked when the envelope was parsed");
-        let mut known = self.known(&mut transaction, task, handoff).map_err(refused)?;
+        let known = self.known(&mut transaction, task, header.handoff()).map_err(refused)?;
         if known.task.is_none() {
             self.check_not_removed(&mut transaction, header)?;
             if !matches!(input, Input::Request(_)) {
-                return Err(takes_no_part(header));
+                return Err(refused(admission::outsider(header, task)));
             }
         } else if !self.takes_part(&mut transaction, header, &known).map_err(refused)? {
-            return Err(takes_no_part(header));
+            return Err(refused(admission::outsider(header, task)));
         }
-        check_handoff(header, &mut known)?;
+        admission::check_handoff(header, known.handoff()).map_err(refused)?;
         let sequence = self.batch.head.next_sequence;
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
         // Taken at once: a step may need further sequences for what it sends.
@@ -402,32 +398,6 @@ fn check_fallbacks(header: &Header, request: &RequestBody) -> Result<(), BrokerE
     let of_sender = request.fallback_candidates.iter().enumerate().filter(|(_, agent)| **agent == header.sender);
     let violations: Vec<_> = of_sender.map(|(place, _)| violation(place)).collect();
     if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
-}
-
-/// The handoff must be the task's, and the receiver the other side of it.
-fn check_handoff(header: &Header, known: &mut Known) -> Result<(), Refused> {
-    use v1::MessageType as T;
-    let Some(stored) = &known.handoff else {
-        let named = header.correlation.is_some() && header.message_type == T::TaskStatusUpdate;
-        return if named { Err(refused(Rejection::HandoffUnknown)) } else { Ok(()) };
-    };
-    let handoff = &stored.value.handoff;
-    if header.task.as_ref() != Some(&handoff.task) {
-        return Err(refused(Rejection::HandoffUnknown));
-    }
-    let other_side = match header.message_type {
-        T::HandoffAccept | T::HandoffReject | T::HandoffComplete => &handoff.sender,
-        T::TaskContextTransfer => &handoff.candidate,
-        // The message goes to the present candidate, and its signature must say so. Another agent than the owner may not
-        // cancel at all, and does not learn from this who the candidate is.
-        T::HandoffCancel if header.sender == handoff.sender && !handoff.state.is_final() => &handoff.candidate,
-        _ => return Ok(()),
-    };
-    if header.receiver == Receiver::Agent(other_side.clone()) {
-        return Ok(());
-    }
-    let problem = format!("the other side of the handoff is {other_side}");
-    Err(refused(BrokerError::ReceiverInvalid { receiver: header.receiver.to_string(), problem }))
 }
 
 fn receipt(header: &Header, sequence: u64, stepped: Option<&Stepped>, now: Timestamp) -> v1::Receipt {

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     broker::BrokerError,
     domain::{
+        MessageType,
         handoff::{
             Acked, Advice, Effect, Handoff, Input, Mail, Message, Notice, Outcome, Priority, Rejection, Situation,
             Task, Transition, step,
@@ -24,7 +25,7 @@ use crate::{
     envelope::{self, VerifiedEnvelope},
     faults::{Fault, is_on},
     ids::{AgentId, MessageId, TaskId},
-    proto::v1::{self, MessageType},
+    proto::v1,
     records::{
         CustodyEvent, CustodyLink, DecodeError, HandoffPlace, HandoffRecord, Kept, MessageRecord, RequestPlace,
         TaskRecord, custody_entry, encode_letter, handoff_timer, handoff_timer_key, letter_key, mail_timer_key,
@@ -42,11 +43,11 @@ pub(super) struct Known {
 
 impl Known {
     fn situation<'a>(&'a self, gone: &'a [AgentId]) -> Situation<'a> {
-        Situation {
-            task: self.task.as_ref().map(|stored| &stored.value.task),
-            handoff: self.handoff.as_ref().map(|stored| &*stored.value.handoff),
-            gone,
-        }
+        Situation { task: self.task.as_ref().map(|stored| &stored.value.task), handoff: self.handoff(), gone }
+    }
+
+    pub(super) fn handoff(&self) -> Option<&Handoff> {
+        self.handoff.as_ref().map(|stored| &*stored.value.handoff)
     }
 
     /// The request of this handoff, if it is the one that is known.
@@ -332,7 +333,7 @@ impl Engine {
         match mail {
             Mail::ThisMessage => {
                 let this = this.expect("only a message is delivered as this message");
-                let about = handoff.and_then(|handoff| Some((handoff.id, fate_of(this.envelope)?)));
+                let about = handoff.and_then(|handoff| Some((handoff.id, this.envelope.header().rules().reports?)));
                 self.deliver_this(transaction, &to, this, (Keeper::Log, about), priority, now);
             }
             Mail::RequestAgain => {
@@ -466,7 +467,7 @@ impl Engine {
             sender_id: AgentId::broker().to_string(),
             receiver_id: to.to_string(),
             timestamp: Some(prost_types::Timestamp { seconds, nanos }),
-            message_type: MessageType::ErrorNotification.into(),
+            message_type: MessageType::ErrorNotification.number(),
             correlation_id: handoff.id.to_string(),
             task_id: task.id.to_string(),
             epoch: task.epoch,
@@ -539,25 +540,4 @@ struct About<'a> {
     task: &'a Task,
     handoff: Option<&'a Handoff>,
     request: Option<RequestPlace>,
-}
-
-/// What the handoff wants to know of this message's delivery.
-fn fate_of(envelope: &VerifiedEnvelope) -> Option<Acked> {
-    match envelope.header().message_type {
-        MessageType::HandoffRequest => Some(Acked::Request),
-        MessageType::TaskContextTransfer => Some(Acked::Context),
-        MessageType::HandoffComplete => Some(Acked::Completion),
-        MessageType::Unspecified
-        | MessageType::HandoffAccept
-        | MessageType::HandoffReject
-        | MessageType::HandoffCancel
-        | MessageType::TaskStatusUpdate
-        | MessageType::ErrorNotification
-        | MessageType::Heartbeat
-        | MessageType::TaskRequest
-        | MessageType::TaskOffer
-        | MessageType::TaskAccept
-        | MessageType::Delegation
-        | MessageType::Info => None,
-    }
 }

@@ -10,14 +10,12 @@ use prost::Message as _;
 
 use super::{
     Engine,
-    participants::takes_no_part,
     retention::Fate,
     transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::{BrokerError, Refused, refused},
-    domain::handoff::Rejection,
-    envelope::Header,
+    domain::{Header, admission, handoff::Rejection},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, custody_entry::Event},
     records::{CustodyLink, HandoffRecord, Kept, MessageRecord, RemovedTaskRecord, TaskRecord, letter_key},
@@ -204,8 +202,11 @@ impl Engine {
     /// A task that was removed had ended, and that never changes.
     pub(super) fn check_not_removed(&self, transaction: &mut Transaction, header: &Header) -> Result<(), Refused> {
         self.check_not_stale(transaction, header)?;
+        let Some(task) = &header.task else { return Ok(()) };
         match self.removed_task(transaction, header).map_err(refused)? {
-            Some(removed) if !removed.owners.contains(&header.sender) => Err(takes_no_part(header)),
+            Some(removed) if !removed.owners.contains(&header.sender) => {
+                Err(refused(admission::outsider(header, task)))
+            }
             Some(removed) => Err(refused(Rejection::TaskFinal { status: removed.status })),
             None => Ok(()),
         }

@@ -12,8 +12,7 @@ pub(super) fn loop_limit(limit: &'static str, value: u32, task: &Task) -> Reject
 
 /// The owner's messages are fenced: one of an older epoch is refused as such, also when it comes from a former owner.
 pub(super) fn check_owner(task: &Task, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
-    let was_owner = || task.hops.iter().any(|hop| hop.sender == *from || hop.receiver == *from);
-    if *from != task.owner && !was_owner() {
+    if !task.has_been_owned_by(from) {
         return Err(Rejection::NotOwner { owner: task.owner.clone() });
     }
     if epoch < task.epoch {

@@ -359,7 +359,19 @@ pub enum Cause {
     CandidateGone,
 }
 
+impl Task {
+    /// Whether the agent is the owner, or was.
+    pub fn has_been_owned_by(&self, agent: &AgentId) -> bool {
+        self.owner == *agent || self.hops.iter().any(|hop| hop.sender == *agent || hop.receiver == *agent)
+    }
+}
+
 impl Handoff {
+    /// Whether the agent is the candidate, or was.
+    pub fn was_offered_to(&self, agent: &AgentId) -> bool {
+        self.offers.iter().any(|offer| offer.candidate == *agent)
+    }
+
     /// When something happens by itself next; `None` in a final state.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.state.is_final() {

@@ -1,0 +1,341 @@
+//! The rules of each message type: one row a type.
+//!
+//! The envelope's parser, the admission of messages and the engine all read the same row. What a message does to a handoff
+//! is not here: the state machine decides that.
+
+use super::{
+    handoff::{Acked, Handoff},
+    header::Receiver,
+    numbered,
+};
+use crate::ids::AgentId;
+
+/// What an envelope carries, as its `message_type` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MessageType {
+    /// Asks an agent to take a task over.
+    HandoffRequest,
+    /// Takes the task of a request.
+    HandoffAccept,
+    /// Declines a request.
+    HandoffReject,
+    /// Takes a request back.
+    HandoffCancel,
+    /// Hands the context of a task over.
+    TaskContextTransfer,
+    /// Ends a handoff: the task is taken over, or cannot be.
+    HandoffComplete,
+    /// Says how a task is doing.
+    TaskStatusUpdate,
+    /// Tells an agent of an error.
+    ErrorNotification,
+    /// Shows that an agent is alive.
+    Heartbeat,
+    /// Asks agents for offers.
+    TaskRequest,
+    /// Makes an offer.
+    TaskOffer,
+    /// Takes an offer.
+    TaskAccept,
+    /// Gives a piece of work to another agent, without the task.
+    Delegation,
+    /// Says anything else.
+    Info,
+}
+
+numbered! {
+    MessageType {
+        HandoffRequest = 1, HandoffAccept = 2, HandoffReject = 3, HandoffCancel = 4, TaskContextTransfer = 5,
+        HandoffComplete = 6, TaskStatusUpdate = 7, ErrorNotification = 8, Heartbeat = 9, TaskRequest = 10, TaskOffer = 11,
+        TaskAccept = 12, Delegation = 13, Info = 14,
+    }
+}
+
+impl MessageType {
+    /// The name that policies use: that of the schema, without its prefix.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::HandoffRequest => "HANDOFF_REQUEST",
+            Self::HandoffAccept => "HANDOFF_ACCEPT",
+            Self::HandoffReject => "HANDOFF_REJECT",
+            Self::HandoffCancel => "HANDOFF_CANCEL",
+            Self::TaskContextTransfer => "TASK_CONTEXT_TRANSFER",
+            Self::HandoffComplete => "HANDOFF_COMPLETE",
+            Self::TaskStatusUpdate => "TASK_STATUS_UPDATE",
+            Self::ErrorNotification => "ERROR_NOTIFICATION",
+            Self::Heartbeat => "HEARTBEAT",
+            Self::TaskRequest => "TASK_REQUEST",
+            Self::TaskOffer => "TASK_OFFER",
+            Self::TaskAccept => "TASK_ACCEPT",
+            Self::Delegation => "DELEGATION",
+            Self::Info => "INFO",
+        }
+    }
+}
+
+/// One row of the table: everything that the broker asks of a message because of its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageRules {
+    /// How the broker takes it.
+    pub handling: Handling,
+    /// What its envelope must name.
+    pub names: Names,
+    /// What its `receiver_id` may be.
+    pub receivers: Receivers,
+    /// What its `correlation_id` may be.
+    pub correlation: Correlation,
+    /// The agent that it must be addressed to when it is about a known handoff.
+    pub other_side: OtherSide,
+    /// The delivery whose fate its handoff learns of.
+    pub reports: Option<Acked>,
+    /// The answer to a sender that takes no part in the task, or names a task that is not known.
+    pub outsider: Outsider,
+}
+
+/// How the broker takes a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handling {
+    /// It opens a handoff, and makes the task if that is not known.
+    Request,
+    /// It moves an open handoff.
+    Handoff,
+    /// It moves a task.
+    Status,
+    /// It is noted and not stored.
+    Heartbeat,
+    /// It is carried to its receivers.
+    Mail,
+}
+
+/// What an envelope must name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// Nothing.
+    Nothing,
+    /// A task and its epoch.
+    Task,
+    /// A task, its epoch and, as the correlation, a handoff.
+    Handoff,
+}
+
+impl Names {
+    /// Whether `task_id` and `epoch` must be set.
+    pub const fn task(self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Task | Self::Handoff => true,
+        }
+    }
+
+    /// Whether `correlation_id` must be set.
+    pub const fn handoff(self) -> bool {
+        match self {
+            Self::Nothing | Self::Task => false,
+            Self::Handoff => true,
+        }
+    }
+}
+
+/// What a `receiver_id` may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receivers {
+    /// One agent.
+    Agent,
+    /// One agent, or any one of a type.
+    AgentOrType,
+    /// One agent, any one of a type, or all of a type.
+    Any,
+    /// As [`Receivers::Any`], or empty.
+    AnyOrNobody,
+}
+
+impl Receivers {
+    /// Checks a receiver. The error says in words what it must be.
+    pub const fn check(self, receiver: &Receiver) -> Result<(), &'static str> {
+        match (self, receiver) {
+            (Self::Agent | Self::AgentOrType | Self::Any | Self::AnyOrNobody, Receiver::Agent(_))
+            | (Self::AgentOrType | Self::Any | Self::AnyOrNobody, Receiver::AnyOf(_))
+            | (Self::Any | Self::AnyOrNobody, Receiver::AllOf(_))
+            | (Self::AnyOrNobody, Receiver::Nobody) => Ok(()),
+            (Self::Agent | Self::AgentOrType | Self::Any, Receiver::Nobody) => Err("must not be empty"),
+            (Self::Agent, Receiver::AnyOf(_) | Receiver::AllOf(_)) => Err("must be an agent"),
+            (Self::AgentOrType, Receiver::AllOf(_)) => Err("must be an agent or type:NAME; a task has one owner"),
+        }
+    }
+}
+
+/// What a `correlation_id` may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Correlation {
+    /// Any message id: it is not looked up, or says no more than who takes part.
+    AnyMessage,
+    /// If set, a known handoff of the task.
+    Handoff,
+}
+
+/// The agent that a message about a known handoff must be addressed to. Its signature then covers the name of that agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OtherSide {
+    /// The handoff does not say.
+    Any,
+    /// The sender of the handoff.
+    Sender,
+    /// The present candidate.
+    Candidate,
+    /// The present candidate, as long as the handoff is open, and only if the message is of the handoff's sender. Another
+    /// agent cannot send it at all, and does not learn from the answer who the candidate is.
+    CandidateWhileOpen,
+}
+
+impl OtherSide {
+    /// The agent that a message of this sender must be addressed to; `None` if any receiver will do.
+    pub fn of<'a>(self, handoff: &'a Handoff, sender: &AgentId) -> Option<&'a AgentId> {
+        match self {
+            Self::Any => None,
+            Self::Sender => Some(&handoff.sender),
+            Self::Candidate => Some(&handoff.candidate),
+            Self::CandidateWhileOpen => {
+                (*sender == handoff.sender && !handoff.state.is_final()).then_some(&handoff.candidate)
+            }
+        }
+    }
+}
+
+/// The answer to a sender that takes no part in a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outsider {
+    /// It does not own the task.
+    NotOwner,
+    /// It is not a candidate of a handoff of the task.
+    NotCandidate,
+    /// None: the message is carried, and is not on the task's record.
+    Carried,
+}
+
+const OF_CANDIDATE: MessageRules = MessageRules {
+    handling: Handling::Handoff,
+    names: Names::Handoff,
+    receivers: Receivers::Agent,
+    correlation: Correlation::Handoff,
+    other_side: OtherSide::Sender,
+    reports: None,
+    outsider: Outsider::NotCandidate,
+};
+
+const OF_OWNER: MessageRules =
+    MessageRules { other_side: OtherSide::Candidate, outsider: Outsider::NotOwner, ..OF_CANDIDATE };
+
+const MAIL: MessageRules = MessageRules {
+    handling: Handling::Mail,
+    names: Names::Nothing,
+    receivers: Receivers::Any,
+    correlation: Correlation::AnyMessage,
+    other_side: OtherSide::Any,
+    reports: None,
+    outsider: Outsider::Carried,
+};
+
+/// The row of a message type.
+pub const fn rules(kind: MessageType) -> MessageRules {
+    match kind {
+        MessageType::HandoffRequest => MessageRules {
+            handling: Handling::Request,
+            names: Names::Task,
+            receivers: Receivers::AgentOrType,
+            correlation: Correlation::AnyMessage,
+            other_side: OtherSide::Any,
+            reports: Some(Acked::Request),
+            outsider: Outsider::NotOwner,
+        },
+        MessageType::HandoffAccept => OF_CANDIDATE,
+        MessageType::HandoffReject => OF_CANDIDATE,
+        MessageType::HandoffComplete => MessageRules { reports: Some(Acked::Completion), ..OF_CANDIDATE },
+        MessageType::HandoffCancel => MessageRules { other_side: OtherSide::CandidateWhileOpen, ..OF_OWNER },
+        MessageType::TaskContextTransfer => MessageRules { reports: Some(Acked::Context), ..OF_OWNER },
+        MessageType::TaskStatusUpdate => MessageRules {
+            handling: Handling::Status,
+            names: Names::Task,
+            receivers: Receivers::AnyOrNobody,
+            correlation: Correlation::Handoff,
+            other_side: OtherSide::Any,
+            reports: None,
+            outsider: Outsider::NotOwner,
+        },
+        MessageType::Heartbeat => {
+            MessageRules { handling: Handling::Heartbeat, receivers: Receivers::AnyOrNobody, ..MAIL }
+        }
+        MessageType::ErrorNotification => MAIL,
+        MessageType::TaskRequest => MAIL,
+        MessageType::TaskOffer => MAIL,
+        MessageType::TaskAccept => MAIL,
+        MessageType::Delegation => MAIL,
+        MessageType::Info => MAIL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole table, one line a type.
+    const TABLE: &str = "
+        HANDOFF_REQUEST        Request    Task     AgentOrType  AnyMessage  Any                 Some(Request)     NotOwner
+        HANDOFF_ACCEPT         Handoff    Handoff  Agent        Handoff     Sender              None              NotCandidate
+        HANDOFF_REJECT         Handoff    Handoff  Agent        Handoff     Sender              None              NotCandidate
+        HANDOFF_CANCEL         Handoff    Handoff  Agent        Handoff     CandidateWhileOpen  None              NotOwner
+        TASK_CONTEXT_TRANSFER  Handoff    Handoff  Agent        Handoff     Candidate           Some(Context)     NotOwner
+        HANDOFF_COMPLETE       Handoff    Handoff  Agent        Handoff     Sender              Some(Completion)  NotCandidate
+        TASK_STATUS_UPDATE     Status     Task     AnyOrNobody  Handoff     Any                 None              NotOwner
+        ERROR_NOTIFICATION     Mail       Nothing  Any          AnyMessage  Any                 None              Carried
+        HEARTBEAT              Heartbeat  Nothing  AnyOrNobody  AnyMessage  Any                 None              Carried
+        TASK_REQUEST           Mail       Nothing  Any          AnyMessage  Any                 None              Carried
+        TASK_OFFER             Mail       Nothing  Any          AnyMessage  Any                 None              Carried
+        TASK_ACCEPT            Mail       Nothing  Any          AnyMessage  Any                 None              Carried
+        DELEGATION             Mail       Nothing  Any          AnyMessage  Any                 None              Carried
+        INFO                   Mail       Nothing  Any          AnyMessage  Any                 None              Carried
+    ";
+
+    fn line(kind: MessageType) -> String {
+        let MessageRules { handling, names, receivers, correlation, other_side, reports, outsider } = rules(kind);
+        format!(
+            "{:<21}  {:<9}  {:<7}  {:<11}  {:<10}  {:<18}  {:<16}  {outsider:?}",
+            kind.name(),
+            format!("{handling:?}"),
+            format!("{names:?}"),
+            format!("{receivers:?}"),
+            format!("{correlation:?}"),
+            format!("{other_side:?}"),
+            format!("{reports:?}"),
+        )
+    }
+
+    fn all() -> impl Iterator<Item = MessageType> {
+        (1..).map_while(MessageType::from_number)
+    }
+
+    #[test]
+    fn the_table_says_what_each_message_type_asks_for() {
+        let found: Vec<String> = all().map(line).collect();
+        let expected: Vec<&str> = TABLE.trim().lines().map(str::trim).collect();
+        assert_eq!(found, expected);
+    }
+
+    /// The texts are seen by clients.
+    #[test]
+    fn a_receiver_that_does_not_fit_is_told_what_it_must_be() {
+        let receivers = ["", "bob", "type:legal", "all:legal"].map(|text| Receiver::parse(text).unwrap());
+        let answers = |rule: Receivers| receivers.each_ref().map(|receiver| rule.check(receiver).err().unwrap_or("ok"));
+        let one_owner = "must be an agent or type:NAME; a task has one owner";
+        assert_eq!(answers(Receivers::Agent), ["must not be empty", "ok", "must be an agent", "must be an agent"]);
+        assert_eq!(answers(Receivers::AgentOrType), ["must not be empty", "ok", "ok", one_owner]);
+        assert_eq!(answers(Receivers::Any), ["must not be empty", "ok", "ok", "ok"]);
+        assert_eq!(answers(Receivers::AnyOrNobody), ["ok"; 4]);
+    }
+
+    #[test]
+    fn only_a_message_that_names_a_handoff_has_another_side() {
+        for kind in all().map(rules).filter(|rules| rules.other_side != OtherSide::Any) {
+            assert!(kind.names.handoff() && kind.correlation == Correlation::Handoff, "{kind:?}");
+        }
+    }
+}

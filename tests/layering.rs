@@ -55,7 +55,7 @@ const ROOMS: [(&str, &[&str]); 21] = [
 ];
 
 /// What rooms must not see of the outside world.
-const FORBIDDEN: [(&str, &[&str]); 9] = [
+const FORBIDDEN: [(&str, &[&str]); 10] = [
     ("domain", &["tokio", "tonic", "prost", "fjall", "std::fs", "std::net", "std::thread"]),
     ("envelope", &["tokio", "tonic", "fjall", "std::net"]),
     ("policy", &["tokio", "tonic", "prost", "fjall", "std::net"]),
@@ -63,6 +63,8 @@ const FORBIDDEN: [(&str, &[&str]); 9] = [
     ("records", &["tokio", "tonic"]),
     ("audit", &["tokio", "tonic", "fjall", "std::fs", "std::net"]),
     ("broker", &["tonic", "rustls", "hyper", "std::net"]),
+    // It says what is to be sent; the driver sends it.
+    ("broker/engine", &["tokio", "std::thread", "std::fs"]),
     ("config", &["tokio", "tonic"]),
     ("client", &["fjall", "rustls::"]),
 ];
@@ -155,7 +157,9 @@ fn every_room_is_in_the_table() {
 #[test]
 fn rooms_do_not_see_what_is_not_theirs() {
     for (room, forbidden) in FORBIDDEN {
-        for path in files_of(room) {
+        let files = files_of(room);
+        assert!(!files.is_empty(), "there is no room {room}");
+        for path in files {
             let code = code_of(&path);
             for word in forbidden {
                 // The store's own engine and the key files are the places where files are theirs.

@@ -12,10 +12,11 @@ use std::{
 
 use baton::{
     broker::{
-        BrokerIdentity, Event, Reply, Retention, Settings,
+        BrokerIdentity, Event, Events, Reply, Retention, Settings,
         access::Caller,
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
+        send_outputs,
     },
     domain::mailbox::ConsumerId,
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
@@ -27,7 +28,7 @@ use baton::{
 };
 use bytes::Bytes;
 use prost::{Message, Name};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 const PAIRS: u64 = 8;
 const IN_FLIGHT: u64 = 256;
@@ -110,7 +111,7 @@ impl Load {
         for number in 0..2 * PAIRS {
             self.next_consumer += 1;
             let (consumer, agent) = (ConsumerId(self.next_consumer), name(&format!("agent-{number}")));
-            let (sender, events) = mpsc::unbounded_channel();
+            let (sender, events) = Events::channel();
             let kind = ConsumerKind::Session;
             self.engine.handle(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
             self.engine.handle(Command::Credit { consumer, outstanding_max: 1000, reply: None }, self.now);
@@ -126,9 +127,9 @@ impl Load {
         let card = v1::AgentCard { agent_id: agent.to_owned(), keys, ..Default::default() };
         let record = AgentRecord { card, created_at: self.now, updated_at: self.now };
         let entry = Box::new(Entry::parse(record).expect("the card is good"));
-        let (sender, _) = oneshot::channel();
+        let (reply, _) = Reply::once();
         let caller = Caller::Operator("growth".to_owned());
-        let register = Command::Register { entry, caller, invitation: String::new(), reply: Reply::Once(sender) };
+        let register = Command::Register { entry, caller, invitation: String::new(), reply };
         self.engine.handle(register, self.now);
     }
 
@@ -144,6 +145,7 @@ impl Load {
         self.now = self.now.plus(GROUP_TIME);
         self.engine.tick(self.now);
         self.engine.finish(self.now);
+        send_outputs(&mut self.engine);
     }
 
     fn submit<M: Message + Name>(&mut self, words: &Words<'_>, kind: T, payload: &M) -> String {
@@ -167,9 +169,8 @@ impl Load {
         let parsed = UnverifiedEnvelope::parse(raw).expect("the envelope is good");
         let directory = self.engine.directory().clone();
         let envelope = Box::new(parsed.verify(&*directory, self.now, true).expect("nothing is signed"));
-        let (sender, mut receiver) = oneshot::channel();
-        self.engine.handle(Command::Submit { envelope, reply: Reply::Once(sender) }, self.now);
-        drop(receiver.try_recv());
+        let (reply, _) = Reply::once();
+        self.engine.handle(Command::Submit { envelope, reply }, self.now);
         message_id
     }
 
@@ -184,9 +185,8 @@ impl Load {
                 let stored = stored.expect("a delivery has its envelope").value;
                 let envelope = v1::Envelope::decode(stored).expect("it was sent as one");
                 found.push((agent.to_string(), envelope));
-                let (sender, _) = oneshot::channel();
+                let (reply, _) = Reply::once();
                 let delivery_id = delivery.delivery_id;
-                let reply = Reply::Once(sender);
                 self.engine.handle(Command::Acknowledge { agent, delivery_id, fate: Fate::Acked, reply }, self.now);
             }
         }

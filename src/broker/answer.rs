@@ -1,10 +1,14 @@
-//! What comes back from the pipeline, and to whom.
+//! Answers to commands, and the ways back to their callers.
+//!
+//! A [`Reply`] says by its type what a command is answered with. The engine cannot use it: it joins reply and answer to an
+//! [`Answered`], which the driver sends once the command is committed.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::{codes::Refusal, ids::MessageId, proto::v1, records::DeadLetterRecord, time::Timestamp};
+use super::{Event, Events};
+use crate::{codes::Refusal, proto::v1, time::Timestamp};
 
 /// An error that a caller is told of.
 pub type Refused = Arc<dyn Refusal + Send + Sync>;
@@ -14,93 +18,142 @@ pub fn refused(error: impl Refusal + Send + Sync + 'static) -> Refused {
     Arc::new(error)
 }
 
-/// The answer to a command.
-pub type Outcome = Result<Answer, Refused>;
+/// The answer to [`super::engine::Command::Acknowledge`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The delivery.
+    pub delivery_id: String,
+    /// Its new deadline, after an extension.
+    pub ack_deadline: Option<Timestamp>,
+}
 
-/// What a command came to.
+/// The answer to [`super::engine::Command::Credit`] and [`super::engine::Command::Heartbeat`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credited {
+    /// The number in force; 0 where the consumer is not open.
+    pub outstanding_max: u32,
+}
+
+/// The answers that a session sends: one variant for each type that a [`SessionReply`] can carry.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// An envelope is stored. Not signed yet: whoever sends it signs it, off the pipeline's thread.
+    /// An envelope is stored. The receipt is signed where it is sent, off the engine's thread.
     Receipt(Box<v1::Receipt>),
     /// An acknowledgement is taken.
-    Acknowledged {
-        /// The delivery.
-        delivery_id: String,
-        /// Its new deadline, after an extension.
-        ack_deadline: Option<Timestamp>,
-    },
-    /// A credit is taken.
-    Credited {
-        /// The number in force.
-        outstanding_max: u32,
-    },
-    /// An agent is registered.
-    Registered,
-    /// A dead letter as it is now.
-    DeadLetter(Box<DeadLetterRecord>),
+    Acknowledged(Acknowledged),
+    /// A credit or a heartbeat is taken.
+    Credited(Credited),
 }
 
-/// What goes out on a session.
+impl From<v1::Receipt> for Answer {
+    fn from(receipt: v1::Receipt) -> Self {
+        Self::Receipt(Box::new(receipt))
+    }
+}
+
+impl From<Acknowledged> for Answer {
+    fn from(acknowledged: Acknowledged) -> Self {
+        Self::Acknowledged(acknowledged)
+    }
+}
+
+impl From<Credited> for Answer {
+    fn from(credited: Credited) -> Self {
+        Self::Credited(credited)
+    }
+}
+
+/// Where a command's answer of type `T` goes.
 #[derive(Debug)]
-pub enum Event {
-    /// The answer to a request. The permit bounds how many requests of a session are under way.
-    Answer {
-        /// Which request.
-        request_id: u64,
-        /// The answer.
-        outcome: Outcome,
-        /// Given back when this is dropped.
-        permit: Option<OwnedSemaphorePermit>,
-    },
-    /// A message for the agent.
-    Delivery(OutgoingDelivery),
-    /// The session is about to end.
-    GoAway,
-}
+pub struct Reply<T>(To<T>);
 
-/// A message handed out to an agent. It names the envelope and does not hold it: deliveries may wait long for an agent
-/// that reads slowly, and whoever sends one reads the envelope then ([`super::Broker::envelope`]).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutgoingDelivery {
-    /// Names this handing-out.
-    pub delivery_id: String,
-    /// The how-manieth handing-out it is.
-    pub attempt: u32,
-    /// The message's sequence.
-    pub sequence: u64,
-    /// The sequence under which its envelope is stored.
-    pub bytes_at: u64,
-    /// When it is delivered again.
-    pub ack_deadline: Timestamp,
-    /// The handoff, if it is a request.
-    pub handoff: Option<MessageId>,
-}
-
-/// Where an answer goes.
 #[derive(Debug)]
-pub enum Reply {
-    /// To one who waits for just this.
-    Once(oneshot::Sender<Outcome>),
-    /// Onto a session.
-    Session {
-        /// The session's way out. Not bounded by itself: permits bound the answers and credits the deliveries.
-        events: mpsc::UnboundedSender<Event>,
-        /// Which request; 0: only an error is answered.
-        request_id: u64,
-        /// One of the session's permits.
-        permit: OwnedSemaphorePermit,
-    },
+enum To<T> {
+    Caller(oneshot::Sender<Result<T, Refused>>),
+    Session(SessionReply, fn(T) -> Answer),
 }
 
-impl Reply {
-    /// Sends the answer. One who has gone away does not get it, and nothing is lost by that.
-    pub fn send(self, outcome: Outcome) {
-        match self {
-            Reply::Once(sender) => drop(sender.send(outcome)),
-            Reply::Session { request_id: 0, .. } if outcome.is_ok() => {}
-            Reply::Session { events, request_id, permit } => {
-                drop(events.send(Event::Answer { request_id, outcome, permit: Some(permit) }));
+impl<T> Reply<T> {
+    /// A reply to a caller that waits for this answer alone, and the end at which the answer arrives.
+    pub fn once() -> (Self, oneshot::Receiver<Result<T, Refused>>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(To::Caller(sender)), receiver)
+    }
+}
+
+impl<T: Send + 'static> Reply<T> {
+    /// This reply with its answer.
+    pub(super) fn with(self, outcome: Result<T, Refused>) -> Answered {
+        Answered(match self.0 {
+            To::Caller(caller) => {
+                // A caller that has gone gets no answer, and loses nothing that is stored.
+                let send = move |refusal: Option<Refused>| drop(caller.send(refusal.map_or(outcome, Err)));
+                Sending::Caller { send: Box::new(send), refusal: None }
             }
+            To::Session(reply, answer) => Sending::Session(reply, outcome.map(answer)),
+        })
+    }
+}
+
+/// Where the answer to one request of a session goes.
+#[derive(Debug)]
+pub struct SessionReply {
+    /// The session's way out. Has no bound of its own: permits bound the answers, and credits the deliveries.
+    pub events: Events,
+    /// The request's number; 0: only a refusal is sent.
+    pub request_id: u64,
+    /// One of the session's permits, held until the answer is on its way out.
+    pub permit: OwnedSemaphorePermit,
+}
+
+impl SessionReply {
+    /// Sends the answer. A session that has ended gets none.
+    pub fn send(self, outcome: Result<Answer, Refused>) {
+        if self.request_id == 0 && outcome.is_ok() {
+            return;
+        }
+        let Self { events, request_id, permit } = self;
+        events.send(Event::Answer { request_id, outcome, permit: Some(permit) });
+    }
+}
+
+impl<T: Into<Answer>> From<SessionReply> for Reply<T> {
+    fn from(reply: SessionReply) -> Self {
+        Self(To::Session(reply, T::into))
+    }
+}
+
+/// A reply with its answer, whatever its type.
+pub struct Answered(Sending);
+
+enum Sending {
+    Caller { send: Box<dyn FnOnce(Option<Refused>) + Send>, refusal: Option<Refused> },
+    Session(SessionReply, Result<Answer, Refused>),
+}
+
+impl Answered {
+    /// The same reply, with a refusal in place of its answer.
+    pub(super) fn refused(self, error: Refused) -> Self {
+        Self(match self.0 {
+            Sending::Caller { send, .. } => Sending::Caller { send, refusal: Some(error) },
+            Sending::Session(reply, _) => Sending::Session(reply, Err(error)),
+        })
+    }
+
+    /// Sends it.
+    pub(super) fn send(self) {
+        match self.0 {
+            Sending::Caller { send, refusal } => send(refusal),
+            Sending::Session(reply, outcome) => reply.send(outcome),
+        }
+    }
+}
+
+impl fmt::Debug for Answered {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Sending::Caller { refusal, .. } => formatter.debug_tuple("Caller").field(refusal).finish(),
+            Sending::Session(reply, outcome) => formatter.debug_tuple("Session").field(reply).field(outcome).finish(),
         }
     }
 }

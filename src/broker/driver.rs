@@ -11,11 +11,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Answer, BrokerError, BrokerIdentity, Event, Outcome, OutgoingDelivery, Refused, Reply, Settings,
+    BrokerError, BrokerIdentity, Events, OutgoingDelivery, Refused, Reply, Settings, Updates, WatcherId,
     access::{Access, Caller},
     directory::{AllKeys, Directory},
     engine::{Command, ConsumerKind, Engine, RecoverError},
@@ -23,10 +23,10 @@ use super::{
     limits::Rates,
     queries::View,
     queue::{CommandQueue, Commands, Queued, command_queue},
-    refused,
+    refused, send_outputs,
 };
 use crate::{
-    domain::mailbox::ConsumerId,
+    domain::{EntityId, mailbox::ConsumerId},
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, IdSource},
@@ -85,6 +85,7 @@ struct Shared {
     ids: Arc<dyn IdSource>,
     clock: Arc<dyn Clock>,
     next_consumer: AtomicU64,
+    next_watcher: AtomicU64,
     open_handoffs_at_start: usize,
     draining: CancellationToken,
     ended: CancellationToken,
@@ -129,6 +130,7 @@ impl Broker {
             ids,
             clock,
             next_consumer: AtomicU64::new(1),
+            next_watcher: AtomicU64::new(1),
             open_handoffs_at_start,
             draining: CancellationToken::new(),
             ended,
@@ -277,15 +279,18 @@ impl Broker {
 
     /// Begins to hand out an agent's mail, with no credit yet, until what is returned is dropped. Waits while too much is
     /// under way.
-    pub async fn open(
-        &self,
-        agent: AgentId,
-        kind: ConsumerKind,
-        events: mpsc::UnboundedSender<Event>,
-    ) -> Result<OpenConsumer, Refused> {
+    pub async fn open(&self, agent: AgentId, kind: ConsumerKind, events: Events) -> Result<OpenConsumer, Refused> {
         let id = ConsumerId(self.shared.next_consumer.fetch_add(1, Ordering::Relaxed));
         self.send(Command::Open { consumer: id, agent, kind, events }).await?;
         Ok(OpenConsumer { broker: self.clone(), id })
+    }
+
+    /// Sends an entity as it is, and each update of it, until the last one or until what is returned is dropped. Waits
+    /// while too much is under way.
+    pub async fn watch(&self, entity: EntityId, updates: Updates) -> Result<OpenWatch, Refused> {
+        let id = WatcherId(self.shared.next_watcher.fetch_add(1, Ordering::Relaxed));
+        self.send(Command::Watch { watcher: id, entity, updates }).await?;
+        Ok(OpenWatch { broker: self.clone(), id })
     }
 
     /// Sends a command to the engine. Waits while its queue is full.
@@ -315,19 +320,17 @@ impl Broker {
     }
 
     /// Sends a command to the engine and waits for its answer.
-    pub async fn ask(&self, command: impl FnOnce(Reply) -> Command) -> Outcome {
-        let (sender, receiver) = oneshot::channel();
-        self.send(command(Reply::Once(sender))).await?;
+    pub async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refused> {
+        let (reply, receiver) = Reply::once();
+        self.send(command(reply)).await?;
         receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
     }
 
     /// Verifies an envelope as [`Self::verify`] does, and returns the signed receipt once it is stored.
     pub async fn submit(&self, raw: Bytes, session: Option<&AgentId>) -> Result<v1::Receipt, Refused> {
         let envelope = self.verify(raw, session)?;
-        match self.ask(|reply| Command::Submit { envelope, reply }).await? {
-            Answer::Receipt(receipt) => Ok(self.sign_receipt(*receipt)),
-            other => unreachable!("an envelope is answered by a receipt, not {other:?}"),
-        }
+        let receipt = self.ask(|reply| Command::Submit { envelope, reply }).await?;
+        Ok(self.sign_receipt(receipt))
     }
 
     /// The receipt with the broker's signature. The same receipt always gets the same.
@@ -419,6 +422,19 @@ impl Drop for OpenConsumer {
     }
 }
 
+/// A watcher of an entity; gets no more updates when this is dropped. As with [`OpenConsumer`], there is one command that
+/// takes no room for each that took room.
+pub struct OpenWatch {
+    broker: Broker,
+    id: WatcherId,
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        drop(self.broker.shared.queue.send_now(Command::Unwatch { watcher: self.id }));
+    }
+}
+
 /// A thread with a runtime of its own.
 fn thread<T: Send + 'static>(
     name: &str,
@@ -478,6 +494,7 @@ async fn run(
         }
         engine.tick(now);
         engine.finish(now);
+        send_outputs(&mut engine);
         group_permit = None;
         let is_serving = !engine.has_failed();
         serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);
@@ -531,7 +548,7 @@ mod tests {
         };
         broker.note(act).await;
         let open = || {
-            let (events, _) = mpsc::unbounded_channel();
+            let (events, _) = Events::channel();
             broker.open(AgentId::parse("agent").unwrap(), ConsumerKind::Session, events)
         };
         let mut opened = Vec::new();

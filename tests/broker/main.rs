@@ -13,5 +13,6 @@ mod presence;
 mod refusals;
 mod restarts;
 mod retention;
+mod watchers;
 mod world;
 mod writers_of_clients;

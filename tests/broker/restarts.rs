@@ -99,7 +99,7 @@ fn after_a_full_disk_it_goes_on_without_a_restart_and_sessions_are_told_to_come_
     crate::world::assert_refused(world.send_signed(&refused), ErrorCode::StoreUnavailable);
     assert!(world.engine.has_failed());
     world.disk.full.store(false, Ordering::Relaxed);
-    world.engine.recover(world.now).unwrap();
+    world.recover();
     assert!(!world.engine.has_failed());
     assert!(b.was_sent_away());
     let again = world.send_signed(&refused).unwrap();

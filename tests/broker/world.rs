@@ -12,15 +12,16 @@ use std::{
 use baton::{
     audit::Audit,
     broker::{
-        Answer, BrokerIdentity, Event, OutgoingDelivery, Refused, Reply, Settings,
+        Acknowledged, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
         directory::{Entry, Liveness},
         engine::{Command, ConsumerKind, Engine, Fate},
         queries::View,
+        refused, send_outputs,
     },
-    codes::ErrorCode,
+    codes::{ErrorCode, Refusal as _},
     domain::mailbox::ConsumerId,
-    envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
+    envelope::{self, EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
     records::{AgentRecord, DeadLetterRecord, HandoffRecord, MessageRecord, TaskRecord},
@@ -30,7 +31,7 @@ use baton::{
     time::Timestamp,
 };
 use prost::{Message, Name};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 /// Ids that count up: the same in every run.
 #[derive(Default)]
@@ -197,29 +198,40 @@ impl World {
         self.register_as(operator(), entry, "").unwrap();
     }
 
-    pub fn register_as(&mut self, caller: Caller, entry: Entry, invitation: &str) -> Result<Answer, Refusal> {
+    pub fn register_as(&mut self, caller: Caller, entry: Entry, invitation: &str) -> Result<(), Refusal> {
         let (entry, invitation) = (Box::new(entry), invitation.to_owned());
         self.ask(|reply| Command::Register { entry, caller, invitation, reply })
     }
 
-    pub fn ask(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<Answer, Refusal> {
-        let (sender, mut receiver) = oneshot::channel();
-        self.engine.handle(command(Reply::Once(sender)), self.now);
+    pub fn ask<T>(&mut self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refusal> {
+        let (reply, mut receiver) = Reply::once();
+        self.engine.handle(command(reply), self.now);
         self.settle();
         let outcome = receiver.try_recv().expect("every command is answered by the end of its group");
         outcome.map_err(|refusal| (refusal.code(), refusal))
     }
 
-    /// Ends the group, and whatever is overdue after it.
-    pub fn settle(&mut self) {
+    /// Ends the group, and sends what follows from it.
+    pub fn finish(&mut self) {
         self.engine.tick(self.now);
         self.engine.finish(self.now);
+        send_outputs(&mut self.engine);
+    }
+
+    /// After a commit that failed: the engine takes up work again.
+    pub fn recover(&mut self) {
+        self.engine.recover(self.now).unwrap();
+        send_outputs(&mut self.engine);
+    }
+
+    /// Ends the group, and whatever is overdue after it.
+    pub fn settle(&mut self) {
+        self.finish();
         for _ in 0..1000 {
             if self.engine.next_deadline().is_none_or(|due| due > self.now) {
                 return;
             }
-            self.engine.tick(self.now);
-            self.engine.finish(self.now);
+            self.finish();
         }
         panic!("the engine always wants to be looked at again");
     }
@@ -244,7 +256,7 @@ impl World {
         self.next_consumer += 1;
         let consumer = ConsumerId(self.next_consumer);
         let agent = AgentId::parse(agent).unwrap();
-        let (sender, events) = mpsc::unbounded_channel();
+        let (sender, events) = Events::channel();
         self.engine.handle(Command::Open { consumer, agent: agent.clone(), kind, events: sender }, self.now);
         self.engine.handle(Command::Credit { consumer, outstanding_max: credit, reply: None }, self.now);
         self.settle();
@@ -261,7 +273,7 @@ impl World {
         session: &Session,
         delivery: &OutgoingDelivery,
         fate: Fate,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Acknowledged, Refusal> {
         let (agent, delivery_id) = (session.agent.clone(), delivery.delivery_id.clone());
         self.ask(|reply| Command::Acknowledge { agent, delivery_id, fate, reply })
     }
@@ -310,14 +322,20 @@ impl World {
 
     /// Sends as it is.
     pub fn send_signed(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
-        let coded = |refusal: Refused| (refusal.code(), refusal);
-        let parsed = UnverifiedEnvelope::parse(envelope.encode_to_vec().into()).map_err(|e| coded(Arc::new(e)))?;
-        let directory = self.engine.directory().clone();
-        let verified = parsed.verify(&*directory, self.now, false).map_err(|e| coded(Arc::new(e)))?;
-        match self.ask(|reply| Command::Submit { envelope: Box::new(verified), reply })? {
-            Answer::Receipt(receipt) => Ok(*receipt),
-            other => panic!("expected a receipt, not {other:?}"),
-        }
+        let envelope = self.verify(envelope)?;
+        self.ask(|reply| Command::Submit { envelope, reply })
+    }
+
+    /// Signs, and verifies as the broker does.
+    pub fn verified(&self, mut envelope: v1::Envelope) -> Result<Box<VerifiedEnvelope>, Refusal> {
+        self.sign(&mut envelope);
+        self.verify(&envelope)
+    }
+
+    fn verify(&self, envelope: &v1::Envelope) -> Result<Box<VerifiedEnvelope>, Refusal> {
+        let coded = |error: EnvelopeError| (error.code(), refused(error));
+        let parsed = UnverifiedEnvelope::parse(envelope.encode_to_vec().into()).map_err(coded)?;
+        parsed.verify(&**self.engine.directory(), self.now, false).map(Box::new).map_err(coded)
     }
 
     pub fn task(&self, id: &str) -> TaskRecord {
@@ -376,18 +394,11 @@ impl World {
 
     pub fn redrive(&mut self, dead_letter: u64, to: Option<&str>) -> Result<DeadLetterRecord, Refusal> {
         let to = to.map(|to| AgentId::parse(to).unwrap());
-        self.settled(|reply| Command::Redrive { dead_letter, to, caller: operator(), reply })
+        self.ask(|reply| Command::Redrive { dead_letter, to, caller: operator(), reply })
     }
 
     pub fn discard(&mut self, dead_letter: u64) -> Result<DeadLetterRecord, Refusal> {
-        self.settled(|reply| Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply })
-    }
-
-    fn settled(&mut self, command: impl FnOnce(Reply) -> Command) -> Result<DeadLetterRecord, Refusal> {
-        match self.ask(command)? {
-            Answer::DeadLetter(dead) => Ok(*dead),
-            other => panic!("expected a dead letter, not {other:?}"),
-        }
+        self.ask(|reply| Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply })
     }
 
     /// The agent says that it is still there.

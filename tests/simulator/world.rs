@@ -8,11 +8,11 @@ use std::{
 
 use baton::{
     broker::{
-        Answer, BrokerIdentity, Event, Reply, Retention, Settings,
+        Answer, BrokerIdentity, Event, Events, Reply, Retention, SessionReply, Settings,
         access::Caller,
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
-        refused,
+        refused, send_outputs,
     },
     codes::ErrorCode,
     domain::mailbox::ConsumerId,
@@ -25,7 +25,7 @@ use baton::{
 };
 use bytes::Bytes;
 use prost::Message as _;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 use crate::{
     agent::{Agent, Deed, Manner},
@@ -92,7 +92,7 @@ pub struct World {
     ids: Arc<Ids>,
     settings: Arc<Settings>,
     pipes: Arc<Mutex<Pipes>>,
-    answers: mpsc::UnboundedSender<Event>,
+    answers: Events,
     engine: Option<Engine>,
     agents: Vec<Agent>,
     names: Vec<String>,
@@ -140,7 +140,7 @@ fn retention(dice: &mut Dice) -> Retention {
 impl World {
     pub fn new(seed: u64, aloud: bool) -> Self {
         let mut dice = Dice::new(seed);
-        let (answers, pipe) = mpsc::unbounded_channel();
+        let (answers, pipe) = Events::channel();
         let pipes = Arc::new(Mutex::new(Pipes { out: BTreeMap::from([(CALLS, pipe)]) }));
         let manners = [Manner::Diligent, Manner::Slow, Manner::Silent, Manner::Double, Manner::Failing, Manner::Liar];
         let names: Vec<String> = ["a", "b", "c", "d", "e"].map(str::to_owned).into();
@@ -189,18 +189,19 @@ impl World {
     fn register(&mut self, agent: usize) {
         let card = self.agents[agent].card();
         let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
-        let reply = self.reply(0);
+        let (reply, _) = Reply::once();
         let command =
             Command::Register { entry: Box::new(entry), caller: operator(), invitation: String::new(), reply };
         let now = self.see_clock();
         let engine = self.engine.as_mut().unwrap();
         engine.handle(command, now);
         engine.finish(now);
+        send_outputs(engine);
     }
 
-    fn reply(&self, request_id: u64) -> Reply {
+    fn reply(&self, request_id: u64) -> SessionReply {
         let permit = self.permits.clone().try_acquire_owned().unwrap();
-        Reply::Session { events: self.answers.clone(), request_id, permit }
+        SessionReply { events: self.answers.clone(), request_id, permit }
     }
 
     fn broker_now(&self) -> Timestamp {
@@ -297,7 +298,7 @@ impl World {
         self.trace.say(self.now, how);
         self.engine = None;
         let mut pipes = self.pipes.lock().unwrap();
-        let (answers, pipe) = mpsc::unbounded_channel();
+        let (answers, pipe) = Events::channel();
         pipes.out.clear();
         pipes.out.insert(CALLS, pipe);
         drop(pipes);
@@ -323,13 +324,13 @@ impl World {
                 match verified {
                     Ok(envelope) => {
                         assert!(!forged, "law 6: a forged envelope was verified");
-                        Command::Submit { envelope: Box::new(envelope), reply: self.reply(call) }
+                        Command::Submit { envelope: Box::new(envelope), reply: self.reply(call).into() }
                     }
                     Err(error) => return self.reply(call).send(Err(refused(error))),
                 }
             }
             Frame::Acknowledgement { delivery_id, fate } => {
-                Command::Acknowledge { agent: id, delivery_id, fate, reply: self.reply(0) }
+                Command::Acknowledge { agent: id, delivery_id, fate, reply: self.reply(0).into() }
             }
             Frame::Heartbeat => {
                 let consumer = session.unwrap_or(CALLS);
@@ -345,7 +346,7 @@ impl World {
         }
         self.next += 1;
         let consumer = ConsumerId(self.next);
-        let (events, pipe) = mpsc::unbounded_channel();
+        let (events, pipe) = Events::channel();
         self.pipes.lock().unwrap().out.insert(consumer, pipe);
         self.consumers.insert(consumer, agent);
         let id = self.agents[agent].id.clone();
@@ -382,6 +383,7 @@ impl World {
                     if plan == Plan::DieBefore { "killed in the commit, unsynced" } else { "killed after the commit" };
                 return self.kill(how);
             }
+            send_outputs(self.engine.as_mut().unwrap());
             if self.engine.as_ref().unwrap().next_deadline().is_none_or(|due| due > now) {
                 break;
             }
@@ -664,7 +666,7 @@ impl World {
         }
         let dead_letter = self.dice.pick(&parked);
         let to = self.dice.once_in(3).then(|| self.agents[0].id.clone());
-        let reply = self.reply(0);
+        let (reply, _) = Reply::once();
         let command = match self.dice.roll(4) {
             0 => {
                 self.counts.add("discards");

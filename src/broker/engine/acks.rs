@@ -7,7 +7,7 @@ use super::{
     transaction::{PostCommit, Transaction},
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, refused},
+    broker::{Acknowledged, BrokerError, Refused, refused},
     domain::{
         handoff::Input,
         mailbox::{ATTEMPTS_MAX, AttemptEnd, Keeper, Lease, Letter, backoff},
@@ -32,7 +32,13 @@ fn parse_delivery_id(text: &str) -> Option<(u64, u32)> {
 }
 
 impl Engine {
-    pub(super) fn acknowledge(&mut self, agent: &AgentId, delivery: &str, fate: &Fate, now: Timestamp) -> Outcome {
+    pub(super) fn acknowledge(
+        &mut self,
+        agent: &AgentId,
+        delivery: &str,
+        fate: &Fate,
+        now: Timestamp,
+    ) -> Result<Acknowledged, Refused> {
         let (mut letter, lease) = self.leased_letter(agent, delivery).map_err(refused)?;
         let mut ack_deadline = None;
         match fate {
@@ -62,7 +68,7 @@ impl Engine {
             }
         }
         .map_err(refused)?;
-        Ok(Answer::Acknowledged { delivery_id: delivery.to_owned(), ack_deadline })
+        Ok(Acknowledged { delivery_id: delivery.to_owned(), ack_deadline })
     }
 
     fn leased_letter(&self, agent: &AgentId, delivery: &str) -> Result<(Letter, Lease), BrokerError> {

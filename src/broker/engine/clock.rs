@@ -64,8 +64,6 @@ impl Engine {
         tracing::warn!(?by, "the machine's clock was set back: sessions are told to come back");
         match self.begin_again(now) {
             Ok(before) => {
-                self.watchers.handoffs = before.watchers.handoffs;
-                self.watchers.tasks = before.watchers.tasks;
                 self.retention.refused = before.retention.refused;
             }
             Err(error) => {
@@ -75,14 +73,15 @@ impl Engine {
         }
     }
 
-    /// Begins again with what is stored. Sessions are told to come back. Returns what was in memory.
+    /// Begins again with what is stored. Sessions are told to come back; watchers stay. Returns what was in memory.
     pub(super) fn begin_again(&mut self, now: Timestamp) -> Result<Self, BrokerError> {
         self.env.directory.reset(self.env.settings.presence_rule(now), load_agents(&*self.env.store)?);
         let (directory, identity) = (self.env.directory.clone(), self.env.identity.clone());
         let (store, settings, ids) = (self.env.store.clone(), self.env.settings.clone(), self.env.ids.clone());
         let again = Self::over(store, directory, identity, settings, ids, (self.timers.clock, now))?;
-        let before = std::mem::replace(self, again);
-        before.delivery.consumers.values().for_each(Consumer::send_away);
+        let mut before = std::mem::replace(self, again);
+        self.outputs = std::mem::take(&mut before.outputs);
+        self.outputs.extend(before.delivery.consumers.values().map(Consumer::go_away));
         Ok(before)
     }
 }

@@ -1,23 +1,18 @@
 //! What the engine is told to do.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, watch};
 
 use super::KeyChange;
 use crate::{
-    broker::{Event, Refused, Reply, access::Caller, directory::Entry},
-    domain::{handoff::Handoff, mailbox::ConsumerId},
+    broker::{Acknowledged, Credited, Events, Reply, Updates, WatcherId, access::Caller, directory::Entry},
+    domain::{EntityId, mailbox::ConsumerId},
     envelope::VerifiedEnvelope,
-    ids::{AgentId, MessageId, TaskId},
+    ids::AgentId,
     proto::v1,
-    records::{AuditAct, InvitationRecord, ParkReason},
+    records::{AuditAct, DeadLetterRecord, InvitationRecord, ParkReason},
 };
-
-/// Where a watcher's updates go. One who lets them pile up until the channel is full is not told any more: the channel
-/// closes before the handoff is final.
-pub type Updates = mpsc::Sender<Result<Arc<Handoff>, Refused>>;
 
 /// Something to be done.
 #[derive(Debug)]
@@ -26,8 +21,8 @@ pub enum Command {
     Submit {
         /// The envelope.
         envelope: Box<VerifiedEnvelope>,
-        /// Who waits for the receipt.
-        reply: Reply,
+        /// Where the receipt goes.
+        reply: Reply<v1::Receipt>,
     },
     /// Say what became of a delivery.
     Acknowledge {
@@ -37,8 +32,8 @@ pub enum Command {
         delivery_id: String,
         /// What became of it.
         fate: Fate,
-        /// Who waits for the answer.
-        reply: Reply,
+        /// Where the answer goes.
+        reply: Reply<Acknowledged>,
     },
     /// Begin to hand out an agent's mail. With no credit yet.
     Open {
@@ -49,7 +44,7 @@ pub enum Command {
         /// How its leases end.
         kind: ConsumerKind,
         /// Where deliveries go.
-        events: mpsc::UnboundedSender<Event>,
+        events: Events,
     },
     /// Set how many deliveries a consumer takes at a time.
     Credit {
@@ -57,8 +52,8 @@ pub enum Command {
         consumer: ConsumerId,
         /// The most that are handed out and not acknowledged.
         outstanding_max: u32,
-        /// Who waits for the answer.
-        reply: Option<Reply>,
+        /// Where the answer goes.
+        reply: Option<Reply<Credited>>,
     },
     /// Stop handing out to this consumer.
     Close {
@@ -73,8 +68,8 @@ pub enum Command {
         agent: AgentId,
         /// What it says.
         heartbeat: v1::Heartbeat,
-        /// Who waits for the answer.
-        reply: Option<Reply>,
+        /// Where the answer goes.
+        reply: Option<Reply<Credited>>,
     },
     /// Register an agent, or change its card.
     Register {
@@ -84,8 +79,8 @@ pub enum Command {
         caller: Caller,
         /// The invitation that it comes with, or nothing.
         invitation: String,
-        /// Who waits for the answer.
-        reply: Reply,
+        /// Where the answer goes.
+        reply: Reply<()>,
     },
     /// Let somebody register once.
     Invite {
@@ -95,8 +90,8 @@ pub enum Command {
         record: InvitationRecord,
         /// Who wants it.
         caller: Caller,
-        /// Who waits for the answer.
-        reply: Reply,
+        /// Where the answer goes.
+        reply: Reply<()>,
     },
     /// Change an agent's keys.
     ChangeKeys {
@@ -106,27 +101,27 @@ pub enum Command {
         change: KeyChange,
         /// Who wants it.
         caller: Caller,
-        /// Who waits for the answer.
-        reply: Reply,
+        /// Where the answer goes.
+        reply: Reply<()>,
     },
     /// Put an act on record that changes nothing that is stored.
     Note {
         /// The act.
         act: AuditAct,
     },
-    /// Send a handoff as it is now, and after each step until it is final.
+    /// Send an entity as it is now, and each update of it until the last.
     Watch {
-        /// Which handoff.
-        handoff: MessageId,
-        /// Where to.
+        /// The new watcher's id, never used before.
+        watcher: WatcherId,
+        /// The entity.
+        entity: EntityId,
+        /// Where the updates go.
         updates: Updates,
     },
-    /// Follow the length of a task's custody log.
-    WatchTask {
-        /// Which task.
-        task: TaskId,
-        /// Where the length goes. Whoever is slow sees the latest, and reads the entries from the store.
-        lengths: watch::Sender<u64>,
+    /// Send no more updates to this watcher.
+    Unwatch {
+        /// The watcher.
+        watcher: WatcherId,
     },
     /// Put a dead letter on its way again.
     Redrive {
@@ -136,8 +131,8 @@ pub enum Command {
         to: Option<AgentId>,
         /// Who wants it.
         caller: Caller,
-        /// Who waits for the answer.
-        reply: Reply,
+        /// Where the answer goes.
+        reply: Reply<DeadLetterRecord>,
     },
     /// Give a dead letter up for good.
     Discard {
@@ -147,8 +142,8 @@ pub enum Command {
         caller: Caller,
         /// Why.
         reason_text: String,
-        /// Who waits for the answer.
-        reply: Reply,
+        /// Where the answer goes.
+        reply: Reply<DeadLetterRecord>,
     },
     /// Keep what an agent that has proven who it is sent, and was refused.
     KeepRefused {
@@ -161,7 +156,7 @@ pub enum Command {
         /// In words.
         text: String,
     },
-    /// Tell every session that the broker is about to stop.
+    /// Tell every session and every watcher that the broker is about to stop.
     GoAway,
 }
 

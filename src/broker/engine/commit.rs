@@ -3,10 +3,17 @@
 use std::collections::BTreeSet;
 
 use super::{Engine, entities::EntityCache, open::sequence_key, transaction::PostCommit};
-use crate::{broker::BrokerError, domain::handoff::Handoff, ids::AgentId, records::Kept, time::Timestamp};
+use crate::{
+    broker::{BrokerError, Output, Update, refused},
+    domain::{EntityId, handoff::Handoff},
+    ids::AgentId,
+    records::Kept,
+    time::Timestamp,
+};
 
 impl Engine {
-    /// Commits the batch, then acts. Nothing is answered or delivered before the commit is synced.
+    /// Commits the batch, then acts. Nothing is answered or delivered before the commit is synced. What is to be sent then is
+    /// there to be polled: [`Engine::poll_output`].
     pub fn finish(&mut self, now: Timestamp) {
         let now = self.keep_time(now);
         let accepted = self.keep_accepted(now);
@@ -26,7 +33,7 @@ impl Engine {
             Ok(applied) => applied,
             Err(error) => {
                 self.batch.failed = true;
-                return batch.refuse_all(BrokerError::from(error));
+                return self.outputs.extend(batch.refusals(&refused(BrokerError::from(error))));
             }
         };
         if let Some((key, _)) = accepted {
@@ -38,22 +45,18 @@ impl Engine {
             if let Some(conflict) = conflict {
                 tracing::error!(%conflict, "a change was computed from something that has changed");
                 self.entities = EntityCache::default();
-                pending.refuse(BrokerError::Conflict);
+                self.outputs.extend(pending.refusal(&refused(BrokerError::Conflict)));
                 continue;
             }
             for act in pending.post_commit {
                 self.post_commit(act, &mut touched, now);
             }
-            if let Some((reply, outcome)) = pending.answer {
-                reply.send(outcome);
-            }
+            self.outputs.extend(pending.answer.map(Output::Reply));
         }
-        for (handoff, updates) in batch.watches {
-            self.watch(handoff, updates);
+        for (entity, watcher) in batch.watches {
+            self.watch(entity, watcher);
         }
-        for agent in touched {
-            self.dispatch(&agent, now);
-        }
+        self.outputs.dispatch_later(touched);
     }
 
     fn post_commit(&mut self, act: PostCommit, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
@@ -97,10 +100,12 @@ impl Engine {
             }
             PostCommit::HandoffMoved(handoff) => {
                 log_move(&handoff);
-                self.tell_watchers(&handoff);
+                self.update_watchers(&EntityId::Handoff(handoff.id), &Update::Handoff(handoff));
             }
-            PostCommit::TaskMoved { task, length } => self.tell_task_watchers(&task, length),
-            PostCommit::TaskRemoved(task) => drop(self.watchers.tasks.remove(&task)),
+            PostCommit::TaskMoved { task, length } => {
+                self.update_watchers(&EntityId::Task(task), &Update::Task { custody_length: length });
+            }
+            PostCommit::TaskRemoved(task) => self.end_watchers_of(&EntityId::Task(task)),
             PostCommit::Kept { kind, key, since } => self.kept(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),

@@ -2,11 +2,9 @@
 
 use std::{ops::Bound, time::Duration};
 
-use tokio::sync::mpsc;
-
 use super::{ConsumerKind, Engine, LOADED_AT_ONCE};
 use crate::{
-    broker::{Answer, BrokerError, Event, OutgoingDelivery, Reply, refused},
+    broker::{BrokerError, Credited, Event, Events, OutgoingDelivery, Output, Reply},
     domain::{
         handoff::Acked,
         mailbox::{AttemptEnd, ConsumerId, Lease, Mailbox},
@@ -22,7 +20,7 @@ use crate::{
 pub(super) struct Consumer {
     agent: AgentId,
     kind: ConsumerKind,
-    events: mpsc::UnboundedSender<Event>,
+    events: Events,
     outstanding_max: u32,
     outstanding: u32,
     handed_out: u32,
@@ -33,9 +31,13 @@ impl Consumer {
         self.outstanding < self.outstanding_max && !self.is_done()
     }
 
-    /// One who has gone does not hear it, and need not.
-    pub(super) fn send_away(&self) {
-        drop(self.events.send(Event::GoAway));
+    /// Tells it to come back later.
+    pub(super) fn go_away(&self) -> Output {
+        self.output(Event::GoAway)
+    }
+
+    fn output(&self, event: Event) -> Output {
+        Output::Event { to: self.events.clone(), event }
     }
 
     pub(super) fn is_of(&self, agent: &AgentId) -> bool {
@@ -48,13 +50,7 @@ impl Consumer {
 }
 
 impl Engine {
-    pub(super) fn open_consumer(
-        &mut self,
-        id: ConsumerId,
-        agent: &AgentId,
-        kind: ConsumerKind,
-        events: mpsc::UnboundedSender<Event>,
-    ) {
+    pub(super) fn open_consumer(&mut self, id: ConsumerId, agent: &AgentId, kind: ConsumerKind, events: Events) {
         if !self.delivery.mailboxes.contains_key(agent) {
             self.delivery.mailboxes.insert(agent.clone(), Mailbox::default());
             if let Err(error) = self.load_some(agent, 0) {
@@ -121,10 +117,10 @@ impl Engine {
         }
     }
 
-    pub(super) fn answer_credit(&mut self, id: ConsumerId, reply: Option<Reply>) {
+    pub(super) fn answer_credit(&mut self, id: ConsumerId, reply: Option<Reply<Credited>>) {
         let outstanding_max = self.delivery.consumers.get(&id).map_or(0, |consumer| consumer.outstanding_max);
         if let Some(reply) = reply {
-            self.batch.answer(reply, Ok(Answer::Credited { outstanding_max }));
+            self.batch.answer(reply, Ok(Credited { outstanding_max }));
         }
     }
 
@@ -201,8 +197,7 @@ impl Engine {
             handoff: letter.handoff.filter(|(_, mail)| *mail == Acked::Request).map(|(handoff, _)| handoff),
         };
         consumer.handed_out = consumer.handed_out.saturating_add(1);
-        // One who has gone away is about to be closed; the lease ends then.
-        drop(consumer.events.send(Event::Delivery(delivery)));
+        self.outputs.push(consumer.output(Event::Delivery(delivery)));
         if consumer.is_done() {
             self.close_consumer(id, now);
         }
@@ -237,19 +232,11 @@ impl Engine {
     pub(super) fn send_away(&mut self, is_meant: impl Fn(&Consumer) -> bool, now: Timestamp) {
         let mut receives = Vec::new();
         for (id, consumer) in self.delivery.consumers.iter().filter(|(_, consumer)| is_meant(consumer)) {
-            consumer.send_away();
+            self.outputs.push(consumer.go_away());
             if consumer.kind != ConsumerKind::Session {
                 receives.push(*id); // a session ends from the wire's side; a Receive has nobody else to end it
             }
         }
         receives.into_iter().for_each(|id| self.close_consumer(id, now));
-    }
-
-    pub(super) fn send_everybody_away(&mut self, now: Timestamp) {
-        self.send_away(|_| true, now);
-        // Their streams would hold their connections open, and the stop would wait for them.
-        for updates in std::mem::take(&mut self.watchers.handoffs).into_values().flatten() {
-            drop(updates.try_send(Err(refused(BrokerError::ShuttingDown))));
-        }
     }
 }

@@ -11,7 +11,7 @@ use super::{
     transaction::Transaction,
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, access::Caller, refused},
+    broker::{BrokerError, Refused, access::Caller, refused},
     domain::{
         MessageType,
         handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
@@ -202,7 +202,13 @@ impl Engine {
     }
 
     /// Puts a dead letter on its way again, and marks it, in one commit.
-    pub(super) fn redrive(&mut self, number: u64, to: Option<&AgentId>, caller: &Caller, now: Timestamp) -> Outcome {
+    pub(super) fn redrive(
+        &mut self,
+        number: u64,
+        to: Option<&AgentId>,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<DeadLetterRecord, Refused> {
         let mut transaction = self.transaction();
         let (mut dead, stored) = self.parked(&mut transaction, number, caller).map_err(refused)?;
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
@@ -234,7 +240,13 @@ impl Engine {
     }
 
     /// Gives a dead letter up for good, and says so on it.
-    pub(super) fn discard(&mut self, number: u64, caller: &Caller, reason_text: &str, now: Timestamp) -> Outcome {
+    pub(super) fn discard(
+        &mut self,
+        number: u64,
+        caller: &Caller,
+        reason_text: &str,
+        now: Timestamp,
+    ) -> Result<DeadLetterRecord, Refused> {
         let mut transaction = self.transaction();
         let (mut dead, stored) = self.parked(&mut transaction, number, caller).map_err(refused)?;
         let text = if reason_text.is_empty() { caller.to_string() } else { format!("{caller}: {reason_text}") };
@@ -252,7 +264,7 @@ impl Engine {
         (action, details): (AuditAction, String),
         caller: &Caller,
         now: Timestamp,
-    ) -> Outcome {
+    ) -> Result<DeadLetterRecord, Refused> {
         let key = DeadLetterRecord::key(dead.number);
         transaction.keep(Kept::DeadLetter, now, &key.key);
         transaction.put(key, dead.encode(), Some(stored));
@@ -260,7 +272,7 @@ impl Engine {
         self.record(&mut transaction, act, now).map_err(refused)?;
         self.stage(transaction);
         tracing::info!(dead_letter = dead.number, by = %caller, state = dead.state.name(), "settled a dead letter");
-        Ok(Answer::DeadLetter(Box::new(dead)))
+        Ok(dead)
     }
 
     /// Mail that goes to another agent than it was for: its sender must be one who may write to that one.
@@ -316,7 +328,7 @@ impl Engine {
         former: &HandoffRecord,
         to: Option<&AgentId>,
         now: Timestamp,
-    ) -> Result<(MessageId, AgentId), crate::broker::Refused> {
+    ) -> Result<(MessageId, AgentId), Refused> {
         let candidates = match to {
             Some(to) => {
                 let to = self.registered(to).map_err(refused)?;

@@ -6,7 +6,7 @@ use super::{
     transaction::{PostCommit, Transaction},
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, access::Caller, directory::Entry, refused},
+    broker::{BrokerError, Refused, access::Caller, directory::Entry, refused},
     codes::FieldViolation,
     ids::{AgentId, AgentType},
     policy::{Action, Agent, Resource},
@@ -17,7 +17,13 @@ use crate::{
 };
 
 impl Engine {
-    pub(super) fn register(&mut self, entry: Entry, caller: &Caller, invitation: &str, now: Timestamp) -> Outcome {
+    pub(super) fn register(
+        &mut self,
+        entry: Entry,
+        caller: &Caller,
+        invitation: &str,
+        now: Timestamp,
+    ) -> Result<(), Refused> {
         let mut transaction = self.transaction();
         let id = entry.id();
         let known = self.agent_record(&mut transaction, &id).map_err(refused)?;
@@ -36,7 +42,7 @@ impl Engine {
         caller: &Caller,
         invitation: &str,
         now: Timestamp,
-    ) -> Result<Answer, BrokerError> {
+    ) -> Result<(), BrokerError> {
         let id = entry.id();
         let permitted = self.access().check(caller, Action::Enroll, Resource::Agent(entry.as_asked()));
         let details = match permitted {
@@ -55,7 +61,7 @@ impl Engine {
         let act = (AuditAction::AgentRegistered, details);
         self.store_agent(transaction, entry, None, act, caller, now)?;
         tracing::info!(agent = %id, by = %caller, "registered an agent");
-        Ok(Answer::Registered)
+        Ok(())
     }
 
     /// Whether one more agent may register. What is in the same batch is not counted yet.
@@ -88,7 +94,7 @@ impl Engine {
         stored: &Record,
         (caller, invitation): (&Caller, &str),
         now: Timestamp,
-    ) -> Result<Answer, BrokerError> {
+    ) -> Result<(), BrokerError> {
         let agent = Resource::Agent(entry.as_asked());
         let may_change = self.access().check(caller, Action::ChangeCard, agent);
         let may_enroll = self.access().check(caller, Action::Enroll, agent);
@@ -102,7 +108,7 @@ impl Engine {
         }
         keep_keys(&mut entry, known, may_change.is_ok())?;
         if entry.record.card == known.card {
-            return Ok(Answer::Registered);
+            return Ok(());
         }
         let id = entry.id();
         if may_change.is_err() {
@@ -116,8 +122,7 @@ impl Engine {
         self.check_types(caller, &before, &changed)?;
         entry.record.created_at = known.created_at;
         let types = if changed.is_empty() { String::new() } else { format!("types {:?}", entry.types) };
-        self.store_agent(transaction, entry, Some(stored), (AuditAction::AgentChanged, types), caller, now)?;
-        Ok(Answer::Registered)
+        self.store_agent(transaction, entry, Some(stored), (AuditAction::AgentChanged, types), caller, now)
     }
 
     /// Whether the caller may give an agent these types, or take them away.
@@ -188,7 +193,7 @@ impl Engine {
         record: &InvitationRecord,
         caller: &Caller,
         now: Timestamp,
-    ) -> Outcome {
+    ) -> Result<(), Refused> {
         self.access().check(caller, Action::Invite, Resource::Broker).map_err(refused)?;
         let mut transaction = self.transaction();
         let key = InvitationRecord::key(invitation);
@@ -203,7 +208,7 @@ impl Engine {
         };
         self.record(&mut transaction, act, now).map_err(refused)?;
         self.stage(transaction);
-        Ok(Answer::Registered)
+        Ok(())
     }
 }
 

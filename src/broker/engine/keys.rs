@@ -7,7 +7,7 @@ use super::{
     transaction::{PostCommit, Transaction},
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, access::Caller, directory::Entry, refused},
+    broker::{BrokerError, Refused, access::Caller, directory::Entry, refused},
     ids::{AgentId, KeyId},
     policy::{Action, Resource},
     proto::v1::{AgentKey, AuditAction, KeyVoucher},
@@ -58,7 +58,7 @@ impl Engine {
         change: &KeyChange,
         caller: &Caller,
         now: Timestamp,
-    ) -> Outcome {
+    ) -> Result<(), Refused> {
         self.make_key_change(agent, change, caller, now).map_err(refused)
     }
 
@@ -68,7 +68,7 @@ impl Engine {
         change: &KeyChange,
         caller: &Caller,
         now: Timestamp,
-    ) -> Result<Answer, BrokerError> {
+    ) -> Result<(), BrokerError> {
         let mut transaction = self.transaction();
         let known = self.agent_record(&mut transaction, agent)?;
         let unknown = || self.access().no_such_agent_to_manage(caller, agent);
@@ -84,13 +84,13 @@ impl Engine {
             KeyChange::Add { key, replaced, grace } => {
                 match add(&mut record, agent, key, replaced, now.plus(*grace))? {
                     Some(details) => (AuditAction::KeyAdded, details),
-                    None => return Ok(Answer::Registered),
+                    None => return Ok(()),
                 }
             }
             KeyChange::Revoke { key_id, reason_text } => {
                 let key = find(&mut record, agent, key_id)?;
                 if key.revoke_time.is_some() {
-                    return Ok(Answer::Registered);
+                    return Ok(());
                 }
                 let (seconds, nanos) = now.to_parts();
                 key.revoke_time = Some(prost_types::Timestamp { seconds, nanos });
@@ -113,14 +113,13 @@ impl Engine {
         act: (AuditAction, String),
         caller: &Caller,
         now: Timestamp,
-    ) -> Result<Answer, BrokerError> {
+    ) -> Result<(), BrokerError> {
         let entry = Entry::parse(record)?;
         if let Some(key_id) = self.env.directory.key_of_another(&entry) {
             return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
         }
         tracing::info!(agent = %entry.id(), by = %caller, act = act.0.as_str_name(), "changed an agent's keys: {}", act.1);
-        self.store_agent(transaction, entry, Some(stored), act, caller, now)?;
-        Ok(Answer::Registered)
+        self.store_agent(transaction, entry, Some(stored), act, caller, now)
     }
 }
 

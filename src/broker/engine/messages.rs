@@ -11,7 +11,7 @@ use super::{
     transaction::Transaction,
 };
 use crate::{
-    broker::{Answer, BrokerError, Outcome, Refused, refused},
+    broker::{BrokerError, Refused, refused},
     codes::{FieldViolation, Refusal},
     domain::{
         Header, Receiver, admission,
@@ -27,7 +27,7 @@ use crate::{
 };
 
 impl Engine {
-    pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Outcome {
+    pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Result<v1::Receipt, Refused> {
         if self.batch.failed {
             return Err(refused(BrokerError::StoreUnavailable));
         }
@@ -47,7 +47,7 @@ impl Engine {
             self.check_mailbox(to).map_err(refused)?;
         }
         self.settle_overdue(envelope.header(), now).map_err(refused)?;
-        let receipt = match envelope.body() {
+        match envelope.body() {
             Body::Heartbeat(_) => unreachable!("taken above"),
             Body::Mail => self.take_mail(transaction, envelope, now),
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
@@ -60,8 +60,7 @@ impl Engine {
                 let receivers = self.receivers(envelope.header(), now).map_err(refused)?;
                 self.make_step(transaction, envelope, Resolved { agents: &receivers, terms: None }, now)
             }
-        }?;
-        Ok(Answer::Receipt(Box::new(receipt)))
+        }
     }
 
     /// Of those that a reject suggests: those that are registered, and that the policy lets the owner ask.
@@ -378,12 +377,12 @@ impl Engine {
     }
 }
 
-fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Outcome {
+fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Receipt, Refused> {
     let known = MessageRecord::decode(stored).map_err(|error| refused(BrokerError::from(error)))?;
     if known.content_digest == *envelope.content_digest() {
         let mut receipt = known.receipt;
         receipt.sequence += u64::from(is_on(Fault::AnswersRepeatsAnew));
-        Ok(Answer::Receipt(Box::new(receipt)))
+        Ok(receipt)
     } else {
         Err(refused(BrokerError::MessageIdReused { message_id: envelope.header().message_id }))
     }
@@ -421,12 +420,8 @@ fn receipt(header: &Header, sequence: u64, stepped: Option<&Stepped>, now: Times
 }
 
 /// A heartbeat is not stored, and has no place in the order of what is.
-fn heartbeat_receipt(header: &Header, now: Timestamp) -> Answer {
-    Answer::Receipt(Box::new(v1::Receipt {
-        message_id: header.message_id.to_string(),
-        accept_time: Some(wire_time(now)),
-        ..Default::default()
-    }))
+fn heartbeat_receipt(header: &Header, now: Timestamp) -> v1::Receipt {
+    v1::Receipt { message_id: header.message_id.to_string(), accept_time: Some(wire_time(now)), ..Default::default() }
 }
 
 fn wire_time(time: Timestamp) -> WireTime {

@@ -1,12 +1,13 @@
 //! The pipeline's core: commands in, durable changes, then what follows from them.
 //!
-//! Owns mailboxes, consumers and timers in memory, the sequence, and the order of it all. Has no clock, thread or socket:
-//! time comes with each call, randomness from the id source, and what goes out goes into channels. A test or a simulator
-//! drives it as the broker's thread does:
+//! Owns mailboxes, consumers and timers in memory, the sequence, and the order of it all. Has no clock, thread, socket or
+//! channel: time comes with each call, randomness from the id source, and the driver sends what is to go out. A test or a
+//! simulator drives it as the broker's thread does:
 //!
 //! 1. [`Engine::handle`] for each command: computes a change over what is stored and what the batch has changed so far;
 //! 2. [`Engine::tick`]: the same for whatever is overdue;
-//! 3. [`Engine::finish`]: commits the batch with one sync, and only then answers, delivers and sets timers.
+//! 3. [`Engine::finish`]: commits the batch with one sync, and only then answers, sets timers and moves mail;
+//! 4. [`Engine::poll_output`] until there is nothing more to be sent, as [`super::send_outputs`] does.
 
 mod acks;
 mod audit;
@@ -23,6 +24,7 @@ mod keys;
 mod limits;
 mod messages;
 mod open;
+mod outputs;
 mod participants;
 mod presence;
 mod retention;
@@ -37,23 +39,22 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
-
 use self::{
-    clock::RunningClock, consumers::Consumer, entities::EntityCache, expiry::Expiring, limits::Depth, presence::Unseen,
-    retention::Removals, transaction::CommitBatch,
+    clock::RunningClock, consumers::Consumer, entities::EntityCache, expiry::Expiring, limits::Depth, outputs::Outputs,
+    presence::Unseen, retention::Removals, transaction::CommitBatch, watchers::Watcher,
 };
-use super::{BrokerError, BrokerIdentity, Outcome, Settings, access::Access, directory::Directory, refused};
+use super::{BrokerError, BrokerIdentity, Refused, Settings, access::Access, directory::Directory, refused};
 use crate::{
     domain::mailbox::{ConsumerId, Mailbox},
     envelope::VerifiedEnvelope,
-    ids::{AgentId, IdMap, IdSet, IdSource, MessageId, TaskId},
+    ids::{AgentId, IdMap, IdSet, IdSource, MessageId},
+    proto::v1,
     store::{OpenError, Store},
     time::Timestamp,
 };
 
 pub use self::{
-    command::{Command, ConsumerKind, Fate, Updates},
+    command::{Command, ConsumerKind, Fate},
     keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX},
 };
 
@@ -80,7 +81,7 @@ pub struct Engine {
     entities: EntityCache,
     delivery: Delivery,
     timers: Timers,
-    watchers: Watchers,
+    outputs: Outputs,
     presence: Presence,
     retention: Removals,
 }
@@ -148,13 +149,6 @@ struct Timers {
     open_of: IdMap<AgentId, u32>,
 }
 
-/// Those who follow a handoff or a task.
-#[derive(Default)]
-struct Watchers {
-    handoffs: IdMap<MessageId, Vec<Updates>>,
-    tasks: IdMap<TaskId, Vec<watch::Sender<u64>>>,
-}
-
 /// Who is gone.
 #[derive(Default)]
 struct Presence {
@@ -176,10 +170,8 @@ impl Engine {
     /// back.
     pub fn recover(&mut self, now: Timestamp) -> Result<(), RecoverError> {
         self.env.store.recover()?;
-        let before = self.begin_again(now)?;
-        for updates in before.watchers.handoffs.into_values().flatten() {
-            drop(updates.try_send(Err(refused(BrokerError::StoreUnavailable))));
-        }
+        self.begin_again(now)?;
+        self.end_all_watchers(&refused(BrokerError::StoreUnavailable));
         Ok(())
     }
 
@@ -238,8 +230,10 @@ impl Engine {
                 self.take_heartbeat(&agent, heartbeat, now);
                 self.answer_credit(consumer, reply);
             }
-            Command::Watch { handoff, updates } => self.batch.watches.push((handoff, updates)),
-            Command::WatchTask { task, lengths } => self.watch_task(task, lengths),
+            Command::Watch { watcher, entity, updates } => {
+                self.batch.watches.push((entity, Watcher { id: watcher, updates }));
+            }
+            Command::Unwatch { watcher } => self.unwatch(watcher),
             Command::Redrive { dead_letter, to, caller, reply } => {
                 let outcome = self.redrive(dead_letter, to.as_ref(), &caller, now);
                 self.batch.answer(reply, outcome);
@@ -249,7 +243,11 @@ impl Engine {
                 self.batch.answer(reply, outcome);
             }
             Command::KeepRefused { agent, raw, reason, text } => self.keep_refused(&agent, raw, (reason, &text), now),
-            Command::GoAway => self.send_everybody_away(now),
+            Command::GoAway => {
+                self.send_away(|_| true, now);
+                // Their streams would hold their connections open, and the stop would wait for them.
+                self.end_all_watchers(&refused(BrokerError::ShuttingDown));
+            }
         }
     }
 
@@ -320,7 +318,7 @@ impl Engine {
 }
 
 /// The one line about an envelope that was verified and not taken.
-fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Outcome) {
+fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Result<v1::Receipt, Refused>) {
     let Err(refusal) = outcome else { return };
     let header = envelope.header();
     let (task, handoff) = (header.task.as_ref().map(|task| task.as_str()), header.correlation.map(|id| id.to_string()));

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    Delivery, Engine, Environment, LOADED_AT_ONCE, Presence, Timers, Watchers,
+    Delivery, Engine, Environment, LOADED_AT_ONCE, Presence, Timers,
     clock::RunningClock,
     entities::EntityCache,
+    outputs::Outputs,
     presence::Unseen,
     retention::Removals,
     transaction::{CommitBatch, Head},
@@ -66,7 +67,7 @@ impl Engine {
             entities: EntityCache::default(),
             delivery: Delivery::default(),
             timers: Timers { clock, handoffs: handoff_timers, open_of },
-            watchers: Watchers::default(),
+            outputs: Outputs::default(),
             presence: Presence { unseen, ..Presence::default() },
             retention: removals,
         })

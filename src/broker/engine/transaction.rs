@@ -4,10 +4,10 @@ use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Engine, Updates, entities::Stored};
+use super::{Engine, entities::Stored, watchers::Watcher};
 use crate::{
-    broker::{BrokerError, Outcome, Reply, directory::Entry, refused},
-    domain::{handoff::Handoff, mailbox::Letter},
+    broker::{Answered, BrokerError, Output, Refused, Reply, directory::Entry},
+    domain::{EntityId, handoff::Handoff, mailbox::Letter},
     ids::{AgentId, IdMap, MessageId, TaskId},
     records::{HandoffRecord, Kept, TaskRecord},
     store::{Change, Expectation, Key, KeyMap, Record, Write},
@@ -141,14 +141,13 @@ pub(super) struct PendingReply {
     /// Its changes among the batch's.
     pub(super) changes: Range<usize>,
     pub(super) post_commit: Vec<PostCommit>,
-    pub(super) answer: Option<(Reply, Outcome)>,
+    pub(super) answer: Option<Answered>,
 }
 
 impl PendingReply {
-    pub(super) fn refuse(self, error: BrokerError) {
-        if let Some((reply, _)) = self.answer {
-            reply.send(Err(refused(error)));
-        }
+    /// What is sent where its changes are not applied.
+    pub(super) fn refusal(self, error: &Refused) -> Option<Output> {
+        self.answer.map(|answered| Output::Reply(answered.refused(error.clone())))
     }
 }
 
@@ -162,7 +161,8 @@ pub(super) struct CommitBatch {
     pub(super) changes: Vec<Change>,
     pub(super) replies: Vec<PendingReply>,
     pub(super) touched: BTreeSet<AgentId>,
-    pub(super) watches: Vec<(MessageId, Updates)>,
+    /// Watchers of entities that are registered behind the commit.
+    pub(super) watches: Vec<(EntityId, Watcher)>,
     /// The messages that it accepts.
     pub(super) accepted: Vec<MessageId>,
     /// What the batch has written so far: later commands of the batch see it.
@@ -207,11 +207,11 @@ impl CommitBatch {
     }
 
     /// Ends the command in hand: its answer is sent after the commit of all it changed.
-    pub(super) fn answer(&mut self, reply: Reply, outcome: Outcome) {
-        self.close(Some((reply, outcome)));
+    pub(super) fn answer<T: Send + 'static>(&mut self, reply: Reply<T>, outcome: Result<T, Refused>) {
+        self.close(Some(reply.with(outcome)));
     }
 
-    fn close(&mut self, answer: Option<(Reply, Outcome)>) {
+    fn close(&mut self, answer: Option<Answered>) {
         let changes = self.open_from..self.changes.len();
         self.open_from = self.changes.len();
         let post_commit = std::mem::take(&mut self.open_post_commit);
@@ -225,14 +225,10 @@ impl CommitBatch {
         self.close(None);
     }
 
-    pub(super) fn refuse_all(self, error: BrokerError) {
-        for pending in self.replies {
-            pending.refuse(error.clone());
-        }
-        let error = refused(error);
-        for (_, updates) in self.watches {
-            drop(updates.try_send(Err(error.clone())));
-        }
+    /// What is sent where the commit has failed.
+    pub(super) fn refusals(self, error: &Refused) -> impl Iterator<Item = Output> {
+        let answers = self.replies.into_iter().filter_map(|pending| pending.refusal(error));
+        answers.chain(self.watches.into_iter().map(|(_, watcher)| watcher.output(Err(error.clone()))))
     }
 }
 

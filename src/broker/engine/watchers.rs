@@ -1,83 +1,139 @@
-//! Those who follow a handoff or a task.
+//! The watchers of entities: one registry for all kinds.
+//!
+//! A watcher is registered with the batch of its command, behind the batch's commit: it gets the entity as it is then, and
+//! each update after that. It is removed with the last update, when its end is dropped ([`Command::Unwatch`]), and when it is
+//! too slow ([`Engine::unwatch`]). So there are never more watchers here than ends that are held.
+//!
+//! [`Command::Unwatch`]: super::Command::Unwatch
 
-use std::sync::Arc;
-
-use tokio::sync::{mpsc, watch};
-
-use super::{Engine, Updates};
+use super::Engine;
 use crate::{
-    broker::{BrokerError, refused},
-    domain::handoff::Handoff,
-    ids::{IdMap, MessageId, TaskId},
+    broker::{BrokerError, Output, Refused, Update, Updates, WatcherId},
+    domain::EntityId,
+    ids::IdMap,
     records::{HandoffRecord, TaskRecord},
+    store::Key,
 };
 
-impl Engine {
-    pub(super) fn watch(&mut self, id: MessageId, updates: Updates) {
-        let found = self.env.store.get(&HandoffRecord::key(id)).map_err(BrokerError::from);
-        let decoded = found.and_then(|record| match record {
-            Some(record) => Ok(HandoffRecord::decode(&record.value)?.handoff),
-            None => Err(BrokerError::HandoffUnknown { handoff: id.to_string() }),
-        });
-        let handoff = match decoded {
-            Ok(handoff) => handoff,
-            Err(error) => return drop(updates.try_send(Err(refused(error)))),
-        };
-        let open = !handoff.state.is_final();
-        if updates.try_send(Ok(handoff)).is_ok() && open {
-            add_watcher(&mut self.watchers.handoffs, id, updates, mpsc::Sender::is_closed);
-        }
-    }
+/// A watcher and its way out.
+#[derive(Debug, Clone)]
+pub(super) struct Watcher {
+    pub(super) id: WatcherId,
+    pub(super) updates: Updates,
+}
 
-    pub(super) fn tell_watchers(&mut self, handoff: &Arc<Handoff>) {
-        let Some(watchers) = self.watchers.handoffs.get_mut(&handoff.id) else { return };
-        watchers.retain(|updates| updates.try_send(Ok(handoff.clone())).is_ok());
-        if handoff.state.is_final() || watchers.is_empty() {
-            self.watchers.handoffs.remove(&handoff.id);
-        }
+impl Watcher {
+    /// One update for this watcher.
+    pub(super) fn output(self, update: Result<Update, Refused>) -> Output {
+        Output::Update { watcher: self.id, to: self.updates, update }
     }
 }
 
-/// Those who follow a task.
-impl Engine {
-    pub(super) fn watch_task(&mut self, task: TaskId, lengths: watch::Sender<u64>) {
-        match self.env.store.get(&TaskRecord::key(&task)) {
-            Ok(Some(record)) => {
-                let stored = TaskRecord::decode(&record.value).map_or(0, |stored| stored.custody.length);
-                lengths.send_replace(stored);
-                add_watcher(&mut self.watchers.tasks, task, lengths, watch::Sender::is_closed);
-            }
-            Ok(None) => {} // the channel closes, and the caller has seen by itself that there is none
-            Err(error) => tracing::error!(%task, %error, "failed to read a task"),
-        }
+/// The registry.
+#[derive(Debug, Default)]
+pub(super) struct Watchers {
+    /// No entry is empty.
+    of_entity: IdMap<EntityId, Vec<Watcher>>,
+    entity_of: IdMap<WatcherId, EntityId>,
+}
+
+impl Watchers {
+    fn add(&mut self, entity: EntityId, watcher: Watcher) {
+        self.entity_of.insert(watcher.id, entity.clone());
+        self.of_entity.entry(entity).or_default().push(watcher);
     }
 
-    pub(super) fn tell_task_watchers(&mut self, task: &TaskId, length: u64) {
-        let Some(watchers) = self.watchers.tasks.get_mut(task) else { return };
-        watchers.retain(|lengths| lengths.send(length).is_ok());
+    fn of(&self, entity: &EntityId) -> &[Watcher] {
+        self.of_entity.get(entity).map_or(&[], Vec::as_slice)
+    }
+
+    fn remove(&mut self, id: WatcherId) {
+        let Some(entity) = self.entity_of.remove(&id) else { return };
+        let Some(watchers) = self.of_entity.get_mut(&entity) else { return };
+        watchers.retain(|watcher| watcher.id != id);
         if watchers.is_empty() {
-            self.watchers.tasks.remove(task);
+            self.of_entity.remove(&entity);
+        }
+    }
+
+    fn remove_all_of(&mut self, entity: &EntityId) {
+        for watcher in self.of_entity.remove(entity).into_iter().flatten() {
+            self.entity_of.remove(&watcher.id);
         }
     }
 }
 
-/// Adds one who watches something. Whoever has gone is found out at its next step; what makes none is looked through now
-/// and then: when as many have come as to double what there is.
-fn add_watcher<K: Eq + std::hash::Hash, W>(
-    watchers: &mut IdMap<K, Vec<W>>,
-    of: K,
-    watcher: W,
-    is_gone: impl Fn(&W) -> bool,
-) {
-    let of_this = watchers.entry(of).or_default();
-    of_this.push(watcher);
-    if of_this.len().is_power_of_two() {
-        of_this.retain(|watcher| !is_gone(watcher));
+impl Engine {
+    /// Registers a watcher, and gives it the entity as it is stored.
+    pub(super) fn watch(&mut self, entity: EntityId, watcher: Watcher) {
+        let update = self.stored_update(&entity);
+        if update.as_ref().is_ok_and(|update| !update.is_last()) {
+            self.outputs.watchers.add(entity, watcher.clone());
+        }
+        self.outputs.push(watcher.output(update.map_err(crate::broker::refused)));
     }
-    if of_this.len() == 1 && watchers.len().is_power_of_two() {
-        watchers.retain(|_, watchers| {
-            watchers.retain(|watcher| !is_gone(watcher));
-            !watchers.is_empty()
-        });
+
+    fn stored_update(&self, entity: &EntityId) -> Result<Update, BrokerError> {
+        let stored = |key: &Key| self.env.store.get(key).map(|record| record.map(|record| record.value));
+        match entity {
+            EntityId::Handoff(id) => {
+                let unknown = || BrokerError::HandoffUnknown { handoff: id.to_string() };
+                let value = stored(&HandoffRecord::key(*id))?.ok_or_else(unknown)?;
+                Ok(Update::Handoff(HandoffRecord::decode(&value)?.handoff))
+            }
+            EntityId::Task(id) => {
+                let unknown = || BrokerError::TaskUnknown { task: id.to_string() };
+                let value = stored(&TaskRecord::key(id))?.ok_or_else(unknown)?;
+                Ok(Update::Task { custody_length: TaskRecord::decode(&value)?.custody.length })
+            }
+        }
+    }
+
+    /// The watcher gets no further update, and the engine drops its way out.
+    pub fn unwatch(&mut self, watcher: WatcherId) {
+        self.batch.watches.retain(|(_, new)| new.id != watcher);
+        self.outputs.watchers.remove(watcher);
+    }
+
+    pub(super) fn update_watchers(&mut self, entity: &EntityId, update: &Update) {
+        let outputs = self.outputs.watchers.of(entity).iter().map(|watcher| watcher.clone().output(Ok(update.clone())));
+        let outputs: Vec<Output> = outputs.collect();
+        self.outputs.extend(outputs);
+        if update.is_last() {
+            self.outputs.watchers.remove_all_of(entity);
+        }
+    }
+
+    /// The entity is gone: the channels of its watchers close.
+    pub(super) fn end_watchers_of(&mut self, entity: &EntityId) {
+        self.outputs.watchers.remove_all_of(entity);
+    }
+
+    /// All watchers are told why they end.
+    pub(super) fn end_all_watchers(&mut self, error: &Refused) {
+        let watchers = std::mem::take(&mut self.outputs.watchers).of_entity.into_values().flatten();
+        self.outputs.extend(watchers.map(|watcher| watcher.output(Err(error.clone()))));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::TaskId;
+
+    #[test]
+    fn a_watcher_that_is_removed_leaves_nothing_in_the_registry() {
+        let task = |number: u64| EntityId::Task(TaskId::parse(&format!("t{number}")).unwrap());
+        let mut watchers = Watchers::default();
+        for number in 0..100 {
+            let (updates, _) = Updates::each(1);
+            watchers.add(task(number % 10), Watcher { id: WatcherId(number), updates });
+        }
+        (0..50).for_each(|number| watchers.remove(WatcherId(number)));
+        watchers.remove(WatcherId(7));
+        assert_eq!(watchers.of(&task(3)).len(), 5);
+        (0..5).for_each(|number| watchers.remove_all_of(&task(number)));
+        (50..100).for_each(|number| watchers.remove(WatcherId(number)));
+        assert!(watchers.of_entity.is_empty() && watchers.entity_of.is_empty());
     }
 }

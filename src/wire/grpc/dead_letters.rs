@@ -9,7 +9,7 @@ use tonic::{Request, Response, Status};
 use super::{auth, blocking, blocking_call, checked, field, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
-        Answer, Broker, BrokerError,
+        Broker, BrokerError, Reply,
         access::{Caller, Purpose},
         engine::Command,
         queries::{DeadLetterFilter, View},
@@ -35,11 +35,9 @@ impl DeadLetters {
         Self { broker }
     }
 
-    async fn settle(&self, command: impl FnOnce(crate::broker::Reply) -> Command) -> Result<v1::DeadLetter, Status> {
-        match self.broker.ask(command).await.map_err(refuse_shared)? {
-            Answer::DeadLetter(dead) => Ok(to_proto::dead_letter(&dead)),
-            other => unreachable!("a decision about a dead letter is answered by it, not {other:?}"),
-        }
+    async fn settle(&self, command: impl FnOnce(Reply<DeadLetterRecord>) -> Command) -> Result<v1::DeadLetter, Status> {
+        let dead = self.broker.ask(command).await.map_err(refuse_shared)?;
+        Ok(to_proto::dead_letter(&dead))
     }
 }
 
@@ -186,10 +184,7 @@ impl Redrive {
     async fn redrive(&self, dead: &DeadLetterRecord) -> v1::RedriveDeadLettersResponse {
         let (dead_letter, to, caller) = (dead.number, self.to.clone(), self.caller.clone());
         match self.broker.ask(|reply| Command::Redrive { dead_letter, to, caller, reply }).await {
-            Ok(Answer::DeadLetter(dead)) => {
-                v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(&dead)), error: None }
-            }
-            Ok(other) => unreachable!("a redrive is answered by the dead letter, not {other:?}"),
+            Ok(dead) => v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(&dead)), error: None },
             Err(error) => v1::RedriveDeadLettersResponse {
                 dead_letter: Some(to_proto::dead_letter(dead)),
                 error: Some(status::message_of(&*error)),

@@ -2,19 +2,17 @@
 
 use std::pin::Pin;
 
-use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
 use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
-        Broker, BrokerError,
+        Broker, BrokerError, Update, Updates,
         access::{Caller, Purpose},
-        engine::Command,
         queries::HandoffFilter,
     },
-    domain::handoff::State,
+    domain::{EntityId, handoff::State},
     envelope::Checks,
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, handoff_service_server::HandoffService},
@@ -61,21 +59,22 @@ impl HandoffService for Handoffs {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
         look(&self.broker, &caller, move |view| view.handoff(handoff)).await.map_err(refuse)?;
-        let (updates, receiver) = mpsc::channel(UPDATES_MAX);
-        self.broker.send(Command::Watch { handoff, updates }).await.map_err(refuse_shared)?;
+        let (updates, receiver) = Updates::each(UPDATES_MAX);
+        let watch = self.broker.watch(EntityId::Handoff(handoff), updates).await.map_err(refuse_shared)?;
         let mut is_told_all = false;
         let responses = ReceiverStream::new(receiver).map(Some).chain(tokio_stream::once(None));
-        let responses = responses.filter_map(move |update| match update {
-            Some(Ok(handoff)) => {
-                is_told_all = handoff.state.is_final();
-                Some(Ok(v1::WatchHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
+        let responses = responses.filter_map(move |update| {
+            let _open_until_the_stream_ends = &watch;
+            is_told_all |= update.as_ref().is_some_and(|update| update.as_ref().map_or(true, Update::is_last));
+            match update {
+                Some(Ok(Update::Handoff(handoff))) => {
+                    Some(Ok(v1::WatchHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
+                }
+                Some(Ok(Update::Task { .. })) => None, // of another watch
+                Some(Err(error)) => Some(Err(refuse_shared(error))),
+                None if is_told_all => None,
+                None => Some(Err(refuse(too_slow()))),
             }
-            Some(Err(error)) => {
-                is_told_all = true;
-                Some(Err(refuse_shared(error)))
-            }
-            None if is_told_all => None,
-            None => Some(Err(refuse(too_slow()))),
         });
         Ok(Response::new(Box::pin(responses)))
     }

@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 
-use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::{
     broker::{
-        Answer, Broker, BrokerError,
+        Acknowledged, Broker, BrokerError, Events,
         access::Caller,
         engine::{Command, ConsumerKind, Fate},
     },
@@ -76,7 +75,7 @@ impl BrokerService for Messages {
         };
         self.broker.may_open(&agent).map_err(refuse)?;
         let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
-        let (events, receiver) = mpsc::unbounded_channel(); // bounded by the credit
+        let (events, receiver) = Events::channel();
         let kind = ConsumerKind::Receive { deliveries_max };
         let consumer = self.broker.open(agent, kind, events).await.map_err(refuse_shared)?;
         let credit = Command::Credit { consumer: consumer.id(), outstanding_max, reply: None };
@@ -98,14 +97,14 @@ impl BrokerService for Messages {
             request.into_inner().acknowledgement.ok_or_else(|| refuse(field("acknowledgement", "must be set")))?;
         let (delivery_id, fate) = fate(acknowledgement).map_err(refuse)?;
         let command = |reply| Command::Acknowledge { agent, delivery_id, fate, reply };
-        let acknowledged = match self.broker.ask(command).await.map_err(refuse_shared)? {
-            Answer::Acknowledged { delivery_id, ack_deadline } => {
-                v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) }
-            }
-            other => unreachable!("an acknowledgement is answered by one, not {other:?}"),
-        };
-        Ok(Response::new(v1::AckResponse { acknowledged: Some(acknowledged) }))
+        let answer = self.broker.ask(command).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::AckResponse { acknowledged: Some(acknowledged(answer)) }))
     }
+}
+
+pub(super) fn acknowledged(answer: Acknowledged) -> v1::Acknowledged {
+    let Acknowledged { delivery_id, ack_deadline } = answer;
+    v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) }
 }
 
 pub(super) fn check_outstanding(path: &str, wanted: u32) -> Result<u32, BrokerError> {

@@ -16,7 +16,7 @@ use tokio_stream::Stream;
 
 use super::on_thread;
 use crate::{
-    broker::{Broker, Event, Outcome, OutgoingDelivery},
+    broker::{Answer, Broker, Event, OutgoingDelivery, Refused},
     proto::v1,
     wire::to_proto,
 };
@@ -28,7 +28,7 @@ const AHEAD_BYTES_MAX: usize = 64 * 1024;
 /// What is ready to be sent.
 pub(super) enum Ready {
     /// The answer to a request.
-    Answer { request_id: u64, outcome: Outcome },
+    Answer { request_id: u64, outcome: Result<Answer, Refused> },
     /// A message for the agent.
     Delivery(Box<v1::Delivery>),
     /// The session is about to end.

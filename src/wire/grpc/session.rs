@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     broker::{
-        Answer, Broker, Event, OpenConsumer, Outcome, Refused, Reply,
+        Answer, Broker, Events, OpenConsumer, Refused, SessionReply,
         engine::{Command, ConsumerKind},
         refused,
     },
@@ -88,7 +88,7 @@ pub(super) async fn open(
     request: Request<Streaming<v1::ConnectRequest>>,
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
     broker.may_open(&agent).map_err(refuse)?;
-    let (events, receiver) = mpsc::unbounded_channel(); // bounded by permits and credit
+    let (events, receiver) = Events::channel();
     let consumer = broker.open(agent.clone(), ConsumerKind::Session, events.clone()).await.map_err(refuse_shared)?;
     let welcome = welcome(&broker, &agent, consumer.id());
     let span = tracing::info_span!("session", %agent, session = consumer.id().0);
@@ -119,7 +119,7 @@ struct Session {
     agent: AgentId,
     consumer: OpenConsumer,
     bounds: Bounds,
-    events: mpsc::UnboundedSender<Event>,
+    events: Events,
     /// The status that the stream ends with, if it is not to end in order.
     last_words: mpsc::Sender<Status>,
     /// The agent was told to come back later.
@@ -186,7 +186,7 @@ impl Session {
         if let Some(connect_request::Request::Envelope(raw)) = &frame.request {
             burst.bytes += raw.len();
         }
-        let reply = Reply::Session { events: self.events.clone(), request_id: frame.request_id, permit };
+        let reply = SessionReply { events: self.events.clone(), request_id: frame.request_id, permit };
         match self.command(frame.request) {
             Ok(command) => burst.commands.push(command(reply)),
             Err(error) => reply.send(Err(error)),
@@ -197,29 +197,29 @@ impl Session {
     fn command(
         &mut self,
         request: Option<connect_request::Request>,
-    ) -> Result<Box<dyn FnOnce(Reply) -> Command + Send>, Refused> {
+    ) -> Result<Box<dyn FnOnce(SessionReply) -> Command + Send>, Refused> {
         use connect_request::Request as R;
         let (agent, consumer) = (self.agent.clone(), self.consumer.id());
         match request {
             Some(R::Envelope(raw)) => {
                 let envelope = self.broker.verify(raw, Some(&self.agent))?;
-                Ok(Box::new(|reply| Command::Submit { envelope, reply }))
+                Ok(Box::new(|reply| Command::Submit { envelope, reply: reply.into() }))
             }
             Some(R::Acknowledgement(acknowledgement)) => {
                 let (delivery_id, fate) = messages::fate(acknowledgement).map_err(refused)?;
-                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply }))
+                Ok(Box::new(|reply| Command::Acknowledge { agent, delivery_id, fate, reply: reply.into() }))
             }
             Some(R::Credit(credit)) => {
                 let path = "credit.max_outstanding";
                 let wanted = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
                 let outstanding_max = self.bounds.credit.set(wanted);
-                Ok(Box::new(move |reply| Command::Credit { consumer, outstanding_max, reply: Some(reply) }))
+                Ok(Box::new(move |reply| Command::Credit { consumer, outstanding_max, reply: Some(reply.into()) }))
             }
             Some(R::Heartbeat(heartbeat)) => {
                 let mut checks = Checks::default();
                 check_heartbeat(&heartbeat, "heartbeat", &mut checks);
                 checks.finish().map_err(refused)?;
-                Ok(Box::new(move |reply| Command::Heartbeat { consumer, agent, heartbeat, reply: Some(reply) }))
+                Ok(Box::new(move |reply| Command::Heartbeat { consumer, agent, heartbeat, reply: Some(reply.into()) }))
             }
             None => Err(refused(super::field("request", "must be set to something that is known"))),
         }
@@ -259,15 +259,12 @@ fn response(broker: &Broker, outgoing: Ready) -> v1::ConnectResponse {
     v1::ConnectResponse { request_id, response: Some(response) }
 }
 
-fn answer(broker: &Broker, outcome: Outcome) -> connect_response::Response {
+fn answer(broker: &Broker, outcome: Result<Answer, Refused>) -> connect_response::Response {
     use connect_response::Response as R;
     match outcome {
         Ok(Answer::Receipt(receipt)) => R::Receipt(broker.sign_receipt(*receipt)),
-        Ok(Answer::Acknowledged { delivery_id, ack_deadline }) => {
-            R::Acknowledged(v1::Acknowledged { delivery_id, ack_deadline: ack_deadline.map(to_proto::time) })
-        }
-        Ok(Answer::Credited { outstanding_max }) => R::Credited(v1::Credited { max_outstanding: outstanding_max }),
-        Ok(Answer::Registered | Answer::DeadLetter(_)) => unreachable!("nobody asks for that on a session"),
+        Ok(Answer::Acknowledged(acknowledged)) => R::Acknowledged(messages::acknowledged(acknowledged)),
+        Ok(Answer::Credited(credited)) => R::Credited(v1::Credited { max_outstanding: credited.outstanding_max }),
         Err(error) => R::Error(status::message_of(&*error)),
     }
 }

@@ -9,12 +9,11 @@ use tonic::{Request, Response, Status};
 use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
-        Broker, BrokerError,
+        Broker, BrokerError, Refused, Update, Updates,
         access::{Caller, Purpose},
-        engine::Command,
         queries::{CustodyPage, TaskFilter},
     },
-    domain::handoff::TaskStatus,
+    domain::{EntityId, handoff::TaskStatus},
     envelope::Checks,
     ids::{AgentId, TaskId},
     proto::v1::{self, task_service_server::TaskService},
@@ -69,26 +68,28 @@ impl TaskService for Tasks {
         let task = task_id(&request.task_id)?;
         let id = task.clone();
         look(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
-        let (lengths, length) = watch::channel(0);
-        self.broker.send(Command::WatchTask { task: task.clone(), lengths }).await.map_err(refuse_shared)?;
-        let (updates, receiver) = mpsc::channel(UPDATES_MAX);
-        let watcher = Watcher { broker: self.broker.clone(), caller, task, length, updates };
-        tokio::spawn(watcher.run(request.after_number));
+        let (updates, latest) = Updates::latest();
+        let watch = self.broker.watch(EntityId::Task(task.clone()), updates).await.map_err(refuse_shared)?;
+        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+        let watcher = Watcher { broker: self.broker.clone(), caller, task, latest, responses };
+        let after = request.after_number;
+        tokio::spawn(async move {
+            watcher.run(after).await;
+            drop(watch);
+        });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }
 
-/// Updates of one watcher that wait to be sent. Whoever is slow reads later from the store, and misses nothing.
-const UPDATES_MAX: usize = 16;
-
-type Update = Result<v1::WatchTaskResponse, Status>;
+/// Responses to one watcher that wait to be sent. A slow watcher's entries are read from the store later.
+const RESPONSES_MAX: usize = 16;
 
 struct Watcher {
     broker: Broker,
     caller: Caller,
     task: TaskId,
-    length: watch::Receiver<u64>,
-    updates: mpsc::Sender<Update>,
+    latest: watch::Receiver<Option<Result<Update, Refused>>>,
+    responses: mpsc::Sender<Result<v1::WatchTaskResponse, Status>>,
 }
 
 impl Watcher {
@@ -97,17 +98,15 @@ impl Watcher {
             match self.send_entries(&mut after).await {
                 Ok(Next::Wait) => {}
                 Ok(Next::End) => return,
-                Err(status) => return drop(self.updates.send(Err(status)).await),
+                Err(status) => return drop(self.responses.send(Err(status)).await),
             }
-            tokio::select! {
-                changed = self.length.changed() => if changed.is_err() {
-                    // The broker has begun again; whoever watches does so too, after the last entry that it saw.
-                    return drop(self.updates.send(Err(refuse(BrokerError::StoreUnavailable))).await);
-                },
-                () = self.updates.closed() => return,
-                () = self.broker.draining() => {
-                    return drop(self.updates.send(Err(refuse(BrokerError::ShuttingDown))).await);
-                }
+            let grown = tokio::select! {
+                grown = grown(&mut self.latest) => grown,
+                () = self.responses.closed() => return,
+                () = self.broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
+            };
+            if let Err(status) = grown {
+                return drop(self.responses.send(Err(status)).await);
             }
         }
     }
@@ -132,16 +131,24 @@ impl Watcher {
 
     async fn page(&self, after: u64) -> Result<CustodyPage, Status> {
         let task = self.task.clone();
-        let page = look(&self.broker, &self.caller, move |view| view.custody(&task, after, UPDATES_MAX, false));
+        let page = look(&self.broker, &self.caller, move |view| view.custody(&task, after, RESPONSES_MAX, false));
         page.await.map_err(refuse)
     }
 
     async fn send(&self, update: v1::watch_task_response::Update) -> Result<(), Status> {
         let update = v1::WatchTaskResponse { update: Some(update) };
         // One who has gone is noticed where the next entry is waited for.
-        drop(self.updates.send(Ok(update)).await);
+        drop(self.responses.send(Ok(update)).await);
         Ok(())
     }
+}
+
+/// Waits until the custody log has grown. `Err`: why it is not watched any more.
+async fn grown(latest: &mut watch::Receiver<Option<Result<Update, Refused>>>) -> Result<(), Status> {
+    // The task is removed; its watcher learns that when it watches again, after the last entry that it saw.
+    latest.changed().await.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
+    let refusal = latest.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
+    refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
 }
 
 enum Next {

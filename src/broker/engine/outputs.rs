@@ -1,0 +1,47 @@
+//! What is to be sent, in its order, until the driver polls it.
+//!
+//! Owns the queue of outputs and the registry of watchers. Must not know a channel: it holds handles.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{Engine, watchers::Watchers};
+use crate::{broker::Output, ids::AgentId};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Outputs {
+    queue: VecDeque<Output>,
+    /// The agents whose mail is dispatched when the queue is empty. So answers go out before the mail of their commit, and
+    /// the queue holds the deliveries of one agent at a time.
+    to_dispatch: BTreeSet<AgentId>,
+    pub(super) watchers: Watchers,
+}
+
+impl Outputs {
+    pub(super) fn push(&mut self, output: Output) {
+        self.queue.push_back(output);
+    }
+
+    pub(super) fn extend(&mut self, outputs: impl IntoIterator<Item = Output>) {
+        self.queue.extend(outputs);
+    }
+
+    /// These agents' mail is dispatched behind what is in the queue.
+    pub(super) fn dispatch_later(&mut self, mut agents: BTreeSet<AgentId>) {
+        self.to_dispatch.append(&mut agents);
+    }
+}
+
+impl Engine {
+    /// The next thing to be sent. `None`: there is nothing more, and all mail is dispatched. To be polled until then after
+    /// each [`Engine::finish`]; outputs that are not polled wait for the next poll.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        loop {
+            if let Some(output) = self.outputs.queue.pop_front() {
+                return Some(output);
+            }
+            let agent = self.outputs.to_dispatch.pop_first()?;
+            self.dispatch(&agent, self.timers.clock.now);
+        }
+    }
+}

@@ -111,13 +111,13 @@ fn a_folder_of_a_newer_version_is_refused_and_not_touched() {
 fn a_folder_of_an_older_version_is_refused_with_what_to_do() {
     let parent = twenty_groups();
     let folder = parent.path().join("store");
-    fs::write(folder.join("FORMAT"), "baton-store 7\n").unwrap();
+    fs::write(folder.join("FORMAT"), "baton-store 8\n").unwrap();
     let before = contents(&folder);
     let said = match EmbeddedStore::open(&folder) {
         Err(error @ OpenError::Format { .. }) => error.to_string(),
         other => panic!("expected Format, got {:?}", other.err()),
     };
-    for part in ["baton-store 7", "baton-store 8", "the version that wrote it", "--data", "baton store export"] {
+    for part in ["baton-store 8", "baton-store 9", "the version that wrote it", "--data", "baton store export"] {
         assert!(said.contains(part), "{part:?} is not in {said:?}");
     }
     assert_eq!(contents(&folder), before);

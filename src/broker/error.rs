@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::access::Denied;
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
+    domain::EntityId,
     ids::{AgentId, MessageId},
     store::{CommitError, ReadError},
     time::Timestamp,
@@ -231,6 +232,18 @@ pub enum BrokerError {
     /// A fault of the broker. What it was is in its log.
     #[error("a fault of the broker; its log says more")]
     Internal,
+}
+
+impl BrokerError {
+    /// There is no such entity.
+    pub fn unknown(entity: &EntityId) -> Self {
+        match entity {
+            EntityId::Task(id) => Self::TaskUnknown { task: id.to_string() },
+            EntityId::Handoff(id) => Self::HandoffUnknown { handoff: id.to_string() },
+            #[cfg(test)]
+            EntityId::Probe(_) => Self::Internal,
+        }
+    }
 }
 
 impl Refusal for BrokerError {

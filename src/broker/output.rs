@@ -9,8 +9,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::{Answer, Answered, Refused, engine::Engine};
 use crate::{
-    domain::handoff::Handoff,
     ids::{IdSet, MessageId},
+    records::EntityRecord,
     time::Timestamp,
 };
 
@@ -120,23 +120,12 @@ pub struct WatcherId(pub u64);
 
 /// A state of an entity, as its watchers see it.
 #[derive(Debug, Clone)]
-pub enum Update {
-    /// A handoff.
-    Handoff(Arc<Handoff>),
-    /// A task.
-    Task {
-        /// How many entries its custody log has. Watchers read them from the store.
-        custody_length: u64,
-    },
-}
+pub struct Update(pub Arc<EntityRecord>);
 
 impl Update {
-    /// Whether the entity has ended, and no further update follows.
+    /// Whether no further update follows.
     pub fn is_last(&self) -> bool {
-        match self {
-            Self::Handoff(handoff) => handoff.state.is_final(),
-            Self::Task { .. } => false, // messages that come too late are on record as well
-        }
+        self.0.is_settled()
     }
 }
 

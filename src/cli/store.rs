@@ -148,6 +148,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::HandoffsByAgent
         | Table::HandoffsBySequence
         | Table::DeadLettersByAgent
+        | Table::Outbox
         | Table::Timers
         | Table::Kept => return None,
     };

@@ -10,8 +10,10 @@ mod header;
 pub mod mailbox;
 mod message_rules;
 mod numbered;
+#[cfg(test)]
+pub(crate) mod probe;
 
-pub use entity::EntityId;
+pub use entity::{Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step};
 pub use header::{Header, Receiver};
 pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,

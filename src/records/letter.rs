@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use prost::Message;
 
-use super::{DecodeError, Reader, by_name_and_number, id_bytes, moment, range_of_name};
+use super::{
+    DecodeError, Reader, by_name_and_number, decode_entity_id, encode_entity_id, id_bytes, moment, range_of_name,
+};
 use crate::{
     domain::{
         handoff::{Acked, Priority},
@@ -51,8 +53,8 @@ pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
         handouts: letter.handouts,
         failures: letter.failures,
         not_before: letter.not_before.unix_nanoseconds(),
-        handoff_id: letter.handoff.map(|(handoff, _)| id_bytes(handoff)).unwrap_or_default(),
-        handoff_mail: letter.handoff.map_or(0, |(_, mail)| mail.number()),
+        report_to: letter.report_to.as_ref().map(|(entity, _)| encode_entity_id(entity).into()).unwrap_or_default(),
+        role: letter.report_to.as_ref().map_or(0, |(_, role)| role.number()),
         attempts: letter.attempts.iter().map(attempt_to_storage).collect(),
         keeper: letter.keeper.number(),
     }
@@ -80,9 +82,12 @@ pub(super) fn attempt_from_storage(reader: &Reader, stored: storage::AttemptReco
 
 pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterRecord) -> Result<Letter, DecodeError> {
     let task = if stored.task_id.is_empty() { None } else { Some(reader.task(&stored.task_id)?) };
-    let handoff = match reader.optional_message_id(&stored.handoff_id)? {
-        Some(handoff) => Some((handoff, reader.some(Acked::from_number(stored.handoff_mail), "handoff_mail")?)),
-        None => None,
+    let report_to = match stored.report_to.is_empty() {
+        false => {
+            let entity = decode_entity_id(Table::Mailbox, &stored.report_to)?;
+            Some((entity, reader.some(Acked::from_number(stored.role), "role")?))
+        }
+        true => None,
     };
     Ok(Letter {
         sequence: place,
@@ -94,7 +99,7 @@ pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterR
         handouts: stored.handouts,
         failures: stored.failures,
         not_before: moment(stored.not_before),
-        handoff,
+        report_to,
         attempts: stored
             .attempts
             .into_iter()

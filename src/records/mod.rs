@@ -7,11 +7,14 @@ mod agent;
 mod audit;
 mod custody;
 mod dead_letter;
+mod entity;
 mod handoff;
 mod invitation;
 mod kept;
 mod letter;
 mod message;
+#[cfg(test)]
+mod probe;
 mod task;
 mod timer;
 
@@ -21,6 +24,7 @@ pub use agent::AgentRecord;
 pub use audit::{AuditAct, AuditHead, audit_entry};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
+pub use entity::{EntityRecord, Notes, OutboxRecord, Pace, decode_entity_id, encode_entity_id};
 pub use handoff::{HandoffPlace, HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
 pub use kept::{Kept, RemovedTaskRecord, decode_message_ids, encode_message_ids};
@@ -28,8 +32,7 @@ pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox
 pub use message::MessageRecord;
 pub use task::TaskRecord;
 pub use timer::{
-    handoff_timer, handoff_timer_key, handoff_timers, mail_timer_key, mail_timers, parse_handoff_timer,
-    parse_mail_timer,
+    entity_timer, entity_timer_key, entity_timers, mail_timer_key, mail_timers, parse_entity_timer, parse_mail_timer,
 };
 
 use crate::{
@@ -195,6 +198,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             Kept::Messages => decode_message_ids(value).map(drop),
             Kept::Task | Kept::DeadLetter | Kept::Invitation | Kept::Rest => Ok(()),
         },
-        Table::Timers => parse_handoff_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
+        Table::Outbox => OutboxRecord::decode(value).map(drop),
+        Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }
 }

@@ -1,11 +1,11 @@
 //! Table tasks. Their places in lists are those of their handoffs.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message;
 
-use super::{CustodyLink, DecodeError, HandoffPlace, Reader, by_name, id_bytes, moment, texts};
+use super::{CustodyLink, DecodeError, HandoffPlace, Pace, Reader, by_name, id_bytes, moment, texts};
 use crate::{
     domain::handoff::{Hop, LoopLimits, Task, TaskStatus},
     ids::{AgentId, TaskId},
@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRecord {
     /// What the protocol knows.
-    pub task: Task,
+    pub task: Arc<Task>,
     /// The head of its custody log.
     pub custody: CustodyLink,
     /// How many refusals the log has; bounded, since a former owner could go on for ever.
@@ -53,11 +53,12 @@ impl TaskRecord {
     /// The time of its custody log at this time of the broker's clock, which was set back by so much in all. It never goes
     /// back, and while a handoff is open it does not stand still either. Else it is that of the clock.
     pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Timestamp {
-        let not_followed = match self.task.open_handoff {
-            Some(_) => set_back.saturating_sub(self.set_back),
-            None => Duration::ZERO,
-        };
-        now.plus(not_followed).max(self.logged_at)
+        self.pace().log_time(self.task.open_handoff.is_some(), now, set_back)
+    }
+
+    /// The pace of its custody log.
+    pub fn pace(&self) -> Pace {
+        Pace { logged_at: self.logged_at, set_back: self.set_back }
     }
 
     /// Where it lies.
@@ -105,7 +106,7 @@ impl TaskRecord {
             // What is older than the field has it in its task, nearly.
             logged_at: moment(stored.logged_at.max(stored.updated_at)),
             set_back: Duration::from_nanos(stored.set_back),
-            task: Task {
+            task: Arc::new(Task {
                 id: reader.task(&stored.task_id)?,
                 task_type: stored.task_type,
                 owner: reader.agent(&stored.owner_id)?,
@@ -122,7 +123,7 @@ impl TaskRecord {
                 },
                 created_at: moment(stored.created_at),
                 updated_at: moment(stored.updated_at),
-            },
+            }),
         })
     }
 }

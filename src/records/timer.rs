@@ -1,31 +1,33 @@
 //! Table timers: what happens by itself, and when. The keys say what; each kind lies together. Those of mailboxes lie by
-//! time: one says that some mail there may have expired. Those of handoffs lie by handoff, since all of them are in memory;
-//! the value is a time before which nothing happens to the handoff by itself, and its sender.
+//! time: one says that some mail there may have expired. Those of entities lie by entity, since all of them are in memory;
+//! the value is a time before which nothing happens to the entity by itself, and the agent whose limit it counts against.
 
 use std::ops::Bound;
 
 use bytes::Bytes;
 
-use super::{DecodeError, Reader, moment};
+use super::{DecodeError, Reader, decode_entity_id, encode_entity_id, moment};
 use crate::{
-    ids::{AgentId, MessageId},
+    domain::EntityId,
+    ids::AgentId,
     store::{Key, KeyRange, Table},
     time::Timestamp,
 };
 
-const HANDOFF: u8 = 1;
+const ENTITY: u8 = 1;
 const MAIL: u8 = 2;
 
-/// The timer of an open handoff: where it lies, and its value. It may be earlier than the handoff's next deadline, which is
-/// looked up when it fires, and never later: so a deadline that moves away costs no write.
-pub fn handoff_timer(at: Timestamp, handoff: MessageId, sender: &AgentId) -> (Key, Bytes) {
-    let value = [&at.unix_nanoseconds().to_be_bytes(), sender.as_str().as_bytes()].concat();
-    (handoff_timer_key(handoff), value.into())
+/// The timer of an entity: where it lies, and its value. It may be earlier than the entity's next deadline, which is looked up
+/// when it fires, and never later: so a deadline that moves away costs no write.
+pub fn entity_timer(at: Timestamp, entity: &EntityId, counts_for: Option<&AgentId>) -> (Key, Bytes) {
+    let agent = counts_for.map_or("", AgentId::as_str);
+    let value = [&at.unix_nanoseconds().to_be_bytes(), agent.as_bytes()].concat();
+    (entity_timer_key(entity), value.into())
 }
 
-/// Where the timer of a handoff lies.
-pub fn handoff_timer_key(handoff: MessageId) -> Key {
-    Key { table: Table::Timers, key: [&[HANDOFF], handoff.as_bytes().as_slice()].into() }
+/// Where the timer of an entity lies.
+pub fn entity_timer_key(entity: &EntityId) -> Key {
+    Key { table: Table::Timers, key: [&[ENTITY], encode_entity_id(entity).as_slice()].into() }
 }
 
 /// The key of a mailbox's timer: no message in it expires before that, unless the mailbox has another one that is earlier.
@@ -34,9 +36,9 @@ pub fn mail_timer_key(at: Timestamp, agent: &AgentId) -> Key {
     Key { table: Table::Timers, key: [&[MAIL], at.as_slice(), agent.as_str().as_bytes()].into() }
 }
 
-/// All timers of handoffs.
-pub fn handoff_timers() -> KeyRange {
-    (Bound::Included((&[HANDOFF]).into()), Bound::Excluded((&[HANDOFF + 1]).into()))
+/// All timers of entities.
+pub fn entity_timers() -> KeyRange {
+    (Bound::Included((&[ENTITY]).into()), Bound::Excluded((&[ENTITY + 1]).into()))
 }
 
 /// All timers of mailboxes.
@@ -44,12 +46,13 @@ pub fn mail_timers() -> KeyRange {
     (Bound::Included((&[MAIL]).into()), Bound::Excluded((&[MAIL + 1]).into()))
 }
 
-/// The time, the handoff and its sender, from a handoff's timer.
-pub fn parse_handoff_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, MessageId), AgentId), DecodeError> {
-    let (reader, handoff) = split(key, HANDOFF)?;
-    let (at, sender) = value.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
-    let sender = std::str::from_utf8(sender).map_err(|_| reader.error("an agent id is not text"))?;
-    Ok(((moment(i64::from_be_bytes(*at)), reader.message_id(handoff)?), reader.agent(sender)?))
+/// The time, the entity and the agent whose limit it counts against, from an entity's timer.
+pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, EntityId), Option<AgentId>), DecodeError> {
+    let (reader, entity) = split(key, ENTITY)?;
+    let (at, agent) = value.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
+    let agent = std::str::from_utf8(agent).map_err(|_| reader.error("an agent id is not text"))?;
+    let agent = if agent.is_empty() { None } else { Some(reader.agent(agent)?) };
+    Ok(((moment(i64::from_be_bytes(*at)), decode_entity_id(Table::Timers, entity)?), agent))
 }
 
 /// The time and the agent in the key of a mailbox's timer.

@@ -16,7 +16,7 @@ use super::files::Damage;
 use crate::disk;
 
 /// What this version writes into `FORMAT`.
-const FORMAT: &str = "baton-store 8\n";
+const FORMAT: &str = "baton-store 9\n";
 /// Where the log has its files.
 pub(super) const LOG_FOLDER: &str = "log";
 const WITNESS_MAGIC: &[u8; 8] = b"batonwit";

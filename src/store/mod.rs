@@ -55,11 +55,12 @@ pub enum Table {
     Kept,
     RemovedTasks,
     DeadLettersByAgent,
+    Outbox,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Table; 18] = [
+    pub const ALL: [Table; 19] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -78,6 +79,7 @@ impl Table {
         Table::Kept,
         Table::RemovedTasks,
         Table::DeadLettersByAgent,
+        Table::Outbox,
     ];
 
     /// Its name on disk.
@@ -101,6 +103,7 @@ impl Table {
             Table::Kept => "kept",
             Table::RemovedTasks => "removed_tasks",
             Table::DeadLettersByAgent => "dead_letters_by_agent",
+            Table::Outbox => "outbox",
         }
     }
 }

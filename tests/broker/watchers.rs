@@ -41,8 +41,8 @@ fn states(received: &mut Received) -> (Vec<State>, bool) {
     let mut states = Vec::new();
     loop {
         match received.try_recv() {
-            Ok(Ok(Update::Handoff(handoff))) => states.push(handoff.state),
-            Ok(other) => panic!("expected a handoff, not {other:?}"),
+            Ok(Ok(Update(record))) => states.push(record.as_handoff().expect("a handoff is watched").handoff.state),
+            Ok(Err(error)) => panic!("expected a handoff, not {error:?}"),
             Err(end) => return (states, end == TryRecvError::Empty),
         }
     }
@@ -106,7 +106,7 @@ fn a_watcher_of_a_task_gets_the_latest_length_of_its_log() {
     let (updates, mut latest) = Updates::latest();
     world.watch(1, task(), updates);
     let mut length = || match &*latest.borrow_and_update() {
-        Some(Ok(Update::Task { custody_length })) => *custody_length,
+        Some(Ok(Update(record))) => record.as_task().expect("a task is watched").custody.length,
         other => panic!("expected a length, not {other:?}"),
     };
     assert_eq!(length(), 1);

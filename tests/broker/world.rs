@@ -377,7 +377,7 @@ impl World {
             audit.take(&entry).unwrap_or_else(|error| panic!("task {id}: {error}"));
         }
         let stored = self.task(id);
-        assert_eq!(audit.task(), Some(&stored.task));
+        assert_eq!(audit.task(), Some(&*stored.task));
         assert_eq!((audit.length(), *audit.hash()), (stored.custody.length, stored.custody.hash));
         for handoff in audit.handoffs() {
             assert_eq!(*handoff, *self.handoff(&handoff.id.to_string()));

@@ -68,7 +68,7 @@ impl Keeping {
                 (Table::Tasks, Some(record)) => {
                     let task = TaskRecord::decode(&record.value).unwrap().task;
                     assert!(!self.removed.contains(&task.id), "law 4: {} was removed, and is there again", task.id);
-                    self.ended.extend(task.status.is_final().then_some(task.id));
+                    self.ended.extend(task.status.is_final().then_some(task.id.clone()));
                 }
                 // By the broker's clock; the times of the task itself are by its log.
                 (Table::Kept, Some(_)) => {

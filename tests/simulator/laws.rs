@@ -223,7 +223,7 @@ impl Laws {
         let shown = v1::CustodyLogEntry { entry_bytes, custody_hash, envelope, ..Default::default() };
         let audit = self.audits.entry(task.id.clone()).or_insert_with(|| Audit::new(task.id.clone(), None));
         audit.take(&shown).unwrap_or_else(|error| panic!("law 7: task {}: {error}", task.id));
-        assert_eq!(audit.task(), Some(task), "law 7: the log explains the task");
+        assert_eq!(audit.task(), Some(&**task), "law 7: the log explains the task");
         assert_eq!(*audit.hash(), record.custody.hash, "law 7: the head is that of the log");
         for handoff in &seen.handoffs {
             let replayed = audit.handoffs().find(|replayed| replayed.id == handoff.id);

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     broker::{Acknowledged, BrokerError, Refused, refused},
     domain::{
-        handoff::Input,
+        Input,
         mailbox::{ATTEMPTS_MAX, AttemptEnd, Keeper, Lease, Letter, backoff},
     },
     faults::{Fault, is_on},
@@ -86,9 +86,9 @@ impl Engine {
     fn ack(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Result<(), BrokerError> {
         let mut transaction = self.transaction();
         self.remove_letter(&mut transaction, agent, letter)?;
-        if let Some((handoff, mail)) = letter.handoff {
-            let input = Input::Acked { by: agent.clone(), mail };
-            self.step_if_known(&mut transaction, handoff, &input, &CustodyEvent::Acked(agent, mail), now)?;
+        if let Some((entity, role)) = &letter.report_to {
+            let input = Input::Acked { by: agent.clone(), role: *role };
+            self.run_unasked(&mut transaction, entity, &input, &CustodyEvent::Acked(agent, *role), now)?;
         }
         self.stage(transaction);
         Ok(())
@@ -106,9 +106,9 @@ impl Engine {
         let mut transaction = self.transaction();
         self.remove_letter(&mut transaction, agent, letter)?;
         self.park(&mut transaction, agent, letter, (reason, text), now);
-        if let Some((handoff, mail)) = letter.handoff {
-            let input = Input::Undeliverable { to: agent.clone(), mail };
-            self.step_if_known(&mut transaction, handoff, &input, &CustodyEvent::GivenUp(agent, mail), now)?;
+        if let Some((entity, role)) = &letter.report_to {
+            let input = Input::Undeliverable { to: agent.clone(), role: *role };
+            self.run_unasked(&mut transaction, entity, &input, &CustodyEvent::GivenUp(agent, *role), now)?;
         }
         self.stage(transaction);
         Ok(())

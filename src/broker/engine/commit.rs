@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Engine, entities::EntityCache, open::sequence_key, transaction::PostCommit};
+use super::{Engine, open::sequence_key, transaction::PostCommit};
 use crate::{
     broker::{BrokerError, Output, Update, refused},
     domain::{EntityId, handoff::Handoff},
@@ -44,7 +44,7 @@ impl Engine {
             let conflict = pending.changes.clone().find_map(|index| applied[index].as_ref().err());
             if let Some(conflict) = conflict {
                 tracing::error!(%conflict, "a change was computed from something that has changed");
-                self.entities = EntityCache::default();
+                self.entities.clear();
                 self.outputs.extend(pending.refusal(&refused(BrokerError::Conflict)));
                 continue;
             }
@@ -89,22 +89,24 @@ impl Engine {
                 self.delivery.next_mail_expiry = Some(self.delivery.next_mail_expiry.map_or(at, |next| next.min(at)));
             }
             PostCommit::MailTimer { agent, at: None } => drop(self.delivery.mail_timer_of.remove(&agent)),
-            PostCommit::Timer { handoff, sender, before, after } => {
-                match (before, after) {
-                    (None, Some(_)) => *self.timers.open_of.entry(sender).or_default() += 1,
-                    (Some(_), None) => self.one_less_open(&sender),
-                    (None, None) | (Some(_), Some(_)) => {}
+            PostCommit::EntityTimer { entity, counts_for, before, after } => {
+                if let Some(agent) = counts_for {
+                    match (before, after) {
+                        (None, Some(_)) => *self.timers.open_of.entry(agent).or_default() += 1,
+                        (Some(_), None) => self.one_less_open(&agent),
+                        (None, None) | (Some(_), Some(_)) => {}
+                    }
                 }
-                before.map(|at| self.timers.handoffs.remove(&(at, handoff)));
-                after.map(|at| self.timers.handoffs.insert((at, handoff)));
+                before.map(|at| self.timers.entities.remove(&(at, entity.clone())));
+                after.map(|at| self.timers.entities.insert((at, entity)));
             }
-            PostCommit::HandoffMoved(handoff) => {
-                log_move(&handoff);
-                self.update_watchers(&EntityId::Handoff(handoff.id), &Update::Handoff(handoff));
+            PostCommit::EntityMoved(record) => {
+                if let Some(handoff) = record.as_handoff() {
+                    log_move(&handoff.handoff);
+                }
+                self.update_watchers(&record.entity().id(), &Update(record));
             }
-            PostCommit::TaskMoved { task, length } => {
-                self.update_watchers(&EntityId::Task(task), &Update::Task { custody_length: length });
-            }
+            PostCommit::OutboxWritten(sequence) => self.entities.outbox_written(sequence),
             PostCommit::TaskRemoved(task) => self.end_watchers_of(&EntityId::Task(task)),
             PostCommit::Kept { kind, key, since } => self.kept(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),

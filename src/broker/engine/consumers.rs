@@ -6,6 +6,7 @@ use super::{ConsumerKind, Engine, LOADED_AT_ONCE};
 use crate::{
     broker::{BrokerError, Credited, Event, Events, OutgoingDelivery, Output, Reply},
     domain::{
+        EntityId,
         handoff::Acked,
         mailbox::{AttemptEnd, ConsumerId, Lease, Mailbox},
     },
@@ -194,7 +195,10 @@ impl Engine {
             sequence: letter.message_sequence,
             bytes_at: letter.bytes_at(),
             ack_deadline: lease.deadline,
-            handoff: letter.handoff.filter(|(_, mail)| *mail == Acked::Request).map(|(handoff, _)| handoff),
+            handoff: match letter.report_to {
+                Some((EntityId::Handoff(handoff), Acked::Request)) => Some(handoff),
+                _ => None,
+            },
         };
         consumer.handed_out = consumer.handed_out.saturating_add(1);
         self.outputs.push(consumer.output(Event::Delivery(delivery)));

@@ -1,20 +1,20 @@
 //! Dead letters: parking messages, and what people decide about them (SPEC 4).
 
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
 
 use bytes::Bytes;
 
 use super::{
     Engine,
     authorization::Work,
-    steps::{Origin, StepError},
+    run::{Origin, RunError},
     transaction::Transaction,
 };
 use crate::{
     broker::{BrokerError, Refused, access::Caller, refused},
     domain::{
-        MessageType,
-        handoff::{Handoff, Input, Offer, OfferOutcome, Priority, Untaken},
+        EntityId, Input, MessageType,
+        handoff::{self, Handoff, Offer, OfferOutcome, Priority, Untaken},
         mailbox::{Attempt, AttemptEnd, Keeper, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
@@ -22,8 +22,8 @@ use crate::{
     ids::{AgentId, MessageId},
     proto::v1::AuditAction,
     records::{
-        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, HandoffRecord, Kept,
-        MessageRecord, ParkReason, RequestPlace, Settlement,
+        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EntityRecord, EnvelopeSummary,
+        HandoffRecord, Kept, MessageRecord, ParkReason, RequestPlace, Settlement,
     },
     store::Record,
     time::Timestamp,
@@ -73,6 +73,14 @@ fn offers_as_attempts(handoff: &Handoff) -> Vec<(AgentId, Attempt)> {
     handoff.offers.iter().zip(ends).map(attempt).collect()
 }
 
+/// The handoff, if it is one.
+fn handoff_id(entity: &EntityId) -> Option<MessageId> {
+    match entity {
+        EntityId::Handoff(id) => Some(*id),
+        _ => None,
+    }
+}
+
 impl Engine {
     /// Parks a letter. Whoever calls takes it out of its mailbox in the same transaction.
     pub(super) fn park(
@@ -90,20 +98,22 @@ impl Engine {
             attempts,
             sequence: letter.message_sequence,
             bytes: self.envelope_bytes(letter.bytes_at()),
-            handoff: letter.handoff.map(|(handoff, _)| handoff),
+            handoff: letter.report_to.as_ref().and_then(|(entity, _)| handoff_id(entity)),
         };
         self.write_dead_letter(transaction, about, why, now);
     }
 
-    /// Parks the request of a handoff that has ended because nobody took it. Its attempts are the offers.
-    pub(super) fn park_request(
+    /// Parks the message that began an entity, because no agent took it. The attempts of a handoff's request are its offers.
+    pub(super) fn park_opening(
         &mut self,
         transaction: &mut Transaction,
-        handoff: &Handoff,
-        request: RequestPlace,
+        entity: &EntityId,
         why: Untaken,
         now: Timestamp,
-    ) {
+    ) -> Result<(), BrokerError> {
+        let record = self.entity_record(transaction, entity)?.ok_or(BrokerError::Internal)?;
+        let opening = record.opening().ok_or(BrokerError::Internal)?;
+        let handoff = &record.as_handoff().ok_or(BrokerError::Internal)?.handoff;
         let reason = match why {
             Untaken::AcceptTimeout => ParkReason::AcceptTimeout,
             Untaken::NoCandidate => ParkReason::NoCandidate,
@@ -113,11 +123,12 @@ impl Engine {
             agent: &handoff.candidate,
             letter: None,
             attempts: offers_as_attempts(handoff),
-            sequence: request.sequence,
-            bytes: self.envelope_bytes(request.sequence),
+            sequence: opening.sequence,
+            bytes: self.envelope_bytes(opening.sequence),
             handoff: Some(handoff.id),
         };
         self.write_dead_letter(transaction, about, (reason, text), now);
+        Ok(())
     }
 
     fn write_dead_letter(
@@ -312,12 +323,13 @@ impl Engine {
         &mut self,
         transaction: &mut Transaction,
         dead: &DeadLetterRecord,
-    ) -> Result<Option<Arc<HandoffRecord>>, BrokerError> {
+    ) -> Result<Option<HandoffRecord>, BrokerError> {
         let is_request = dead.summary.message_type == MessageType::HandoffRequest.number();
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
         let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
         // Its task has ended and was removed: there is nothing any more that could be handed over.
-        Ok(Some(self.known_handoff(transaction, handoff)?.ok_or_else(unknown)?.value))
+        let stored = self.entity_record(transaction, &EntityId::Handoff(handoff))?;
+        Ok(Some(stored.as_deref().and_then(EntityRecord::as_handoff).ok_or_else(unknown)?.clone()))
     }
 
     /// A new handoff with the request of one that has ended. Returns its id, and who is asked first.
@@ -338,23 +350,27 @@ impl Engine {
             None => self.candidates_again(former.request, now).map_err(refused)?,
         };
         let id = self.env.ids.message_id(now);
-        let known = self.known(transaction, &former.handoff.task, Some(former.handoff.id)).map_err(refused)?;
         let event = CustodyEvent::Redriven {
             dead_letter: dead.number,
             former: former.handoff.id,
             handoff: id,
             candidates: &candidates,
         };
-        let input = Input::Redrive { id, candidates: candidates.clone() };
-        match self.step(transaction, &known, &input, &event, Origin::DeadRequest(former.request), now) {
-            Ok(Some(stepped)) => Ok((id, stepped.handoff.expect("a redrive makes one").candidate.clone())),
-            Ok(None) => unreachable!("a redrive is made or rejected"),
-            Err(StepError::Broker(error)) => Err(refused(error)),
-            Err(StepError::Rejected(rejection)) => Err(refused(rejection)),
+        let task = former.handoff.task.clone();
+        let input = Input::Handoff { task, input: handoff::Input::Redrive { id, candidates: candidates.clone() } };
+        let about = EntityId::Handoff(former.handoff.id);
+        let origin = Origin::DeadRequest(former.request);
+        match self.run(transaction, &about, &input, Some(&event), origin, now) {
+            Ok(_) => {}
+            Err(RunError::Broker(error)) => return Err(refused(error)),
+            Err(RunError::Rejected(rejection)) => return Err(refused(rejection)),
         }
+        let made = transaction.written(&EntityId::Handoff(id)).and_then(|record| record.as_handoff());
+        let asked = made.ok_or_else(|| refused(BrokerError::Internal))?.handoff.candidate.clone();
+        Ok((id, asked))
     }
 
-    /// Whoever the request names, as if it came now.
+    /// The agents that the request names, as if it came now.
     fn candidates_again(&self, request: RequestPlace, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let raw = self.envelope_bytes(request.sequence).ok_or(BrokerError::Internal)?;
         let parsed = UnverifiedEnvelope::parse(raw).map_err(|error| {
@@ -391,7 +407,7 @@ impl Engine {
             handouts: 0,
             failures: 0,
             not_before: now,
-            handoff: before.and_then(|letter| letter.handoff),
+            report_to: before.and_then(|letter| letter.report_to.clone()),
             attempts: Vec::new(),
             keeper: Keeper::Letter,
         })

@@ -1,55 +1,127 @@
-//! Tasks and handoffs as they are now, decoded: each is looked at again soon, by the next message about it.
+//! Entities as they are now, decoded: each is read again soon, by the next message about it. And the outbox, in which wait
+//! the words that entities tell each other later.
 //!
-//! Owns nothing that counts: all of it is stored, or in the batch in hand. What is computed from it is applied only if the
-//! store has the very revisions it was computed from; should it ever not, this is emptied.
+//! The cache is write-through: everything in it is stored, or in the batch in hand. A change that was computed from it is
+//! applied only if the store has the very revisions it was computed from; on a conflict the cache is cleared.
 
-use std::sync::Arc;
+use std::{ops::Bound, sync::Arc};
 
 use quick_cache::unsync::Cache;
 
+use super::{
+    Engine,
+    run::{Origin, RunError},
+    transaction::{PostCommit, Transaction},
+};
 use crate::{
-    records::{HandoffRecord, TaskRecord},
-    store::{Key, KeyBytes, Table},
+    broker::BrokerError,
+    domain::{EntityId, Input, Told},
+    records::{EntityRecord, OutboxRecord},
+    store::{Key, Order, Table},
+    time::Timestamp,
 };
 
-/// How many of each. A task takes about a KiB, a handoff a few.
-const RECORDS_MAX: usize = 2048;
+/// Records in the cache. A task takes about a KiB, a handoff a few.
+const RECORDS_MAX: usize = 4096;
+/// Words that a tick tells from the outbox.
+const TOLD_A_TICK: usize = 256;
 
 /// A record with its revision.
-#[derive(Debug)]
-pub(super) struct Stored<T> {
-    pub(super) value: Arc<T>,
+#[derive(Debug, Clone)]
+pub(super) struct Stored {
+    pub(super) record: Arc<EntityRecord>,
     pub(super) revision: u64,
 }
 
-impl<T> Clone for Stored<T> {
-    fn clone(&self) -> Self {
-        Self { value: self.value.clone(), revision: self.revision }
+/// The entities that were used last, and where the outbox begins.
+pub(super) struct Entities {
+    cache: Cache<Key, Stored>,
+    /// No row of the outbox lies before this sequence. `None`: the outbox is empty.
+    outbox_from: Option<u64>,
+}
+
+impl Entities {
+    /// Nothing is cached, and there may be rows in the outbox.
+    pub(super) fn new() -> Self {
+        Self { cache: Cache::new(RECORDS_MAX), outbox_from: Some(0) }
     }
-}
 
-/// Records of one table, by their keys.
-pub(super) type Versions<T> = Cache<KeyBytes, Stored<T>>;
-
-/// The latest versions, of the store or the batch in hand.
-pub(super) struct EntityCache {
-    pub(super) tasks: Versions<TaskRecord>,
-    pub(super) handoffs: Versions<HandoffRecord>,
-}
-
-impl Default for EntityCache {
-    fn default() -> Self {
-        Self { tasks: Cache::new(RECORDS_MAX), handoffs: Cache::new(RECORDS_MAX) }
+    /// Forgets every record.
+    pub(super) fn clear(&mut self) {
+        self.cache = Cache::new(RECORDS_MAX);
     }
-}
 
-impl EntityCache {
-    /// Another version is written, or none is left.
+    pub(super) fn get(&self, key: &Key) -> Option<&Stored> {
+        self.cache.get(key)
+    }
+
+    pub(super) fn insert(&mut self, key: Key, stored: Stored) {
+        self.cache.insert(key, stored);
+    }
+
+    /// The record was removed.
     pub(super) fn forget(&mut self, key: &Key) {
-        match key.table {
-            Table::Tasks => drop(self.tasks.remove(&key.key)),
-            Table::Handoffs => drop(self.handoffs.remove(&key.key)),
-            _ => {}
+        self.cache.remove(key);
+    }
+
+    /// Whether words wait in the outbox.
+    pub(super) fn has_outbox(&self) -> bool {
+        self.outbox_from.is_some()
+    }
+
+    /// A row of the outbox is durable.
+    pub(super) fn outbox_written(&mut self, sequence: u64) {
+        self.outbox_from = Some(self.outbox_from.map_or(sequence, |from| from.min(sequence)));
+    }
+}
+
+impl Engine {
+    /// Tells what waits in the outbox, a part a tick, in the order in which it was written.
+    pub(super) fn tell_outbox(&mut self, now: Timestamp) {
+        let Some(from) = self.entities.outbox_from else { return };
+        match self.tell_some(from, now) {
+            Ok(next) => self.entities.outbox_from = next,
+            Err(error) => tracing::error!(%error, "failed to read the outbox"),
         }
+    }
+
+    /// Returns where the outbox begins after it.
+    fn tell_some(&mut self, from: u64, now: Timestamp) -> Result<Option<u64>, BrokerError> {
+        let range = (Bound::Included(OutboxRecord::key(from).key), Bound::Unbounded);
+        let stored = self.env.store.scan(Table::Outbox, range, Order::Ascending, TOLD_A_TICK)?;
+        let mut next = from;
+        for (key, row) in &stored {
+            let sequence = key.last_chunk().copied().map(u64::from_be_bytes).ok_or(BrokerError::Internal)?;
+            let OutboxRecord { to, told } = OutboxRecord::decode(&row.value)?;
+            self.tell_later(sequence, &to, told, now)?;
+            next = sequence + 1;
+        }
+        Ok((stored.len() == TOLD_A_TICK).then_some(next))
+    }
+
+    /// Tells one entity, and removes the row in the same commit.
+    fn tell_later(&mut self, sequence: u64, to: &EntityId, told: Told, now: Timestamp) -> Result<(), BrokerError> {
+        let mut transaction = Transaction::default();
+        match self.run(&mut transaction, to, &Input::Told(told), None, Origin::Broker, now) {
+            Ok(_) => {}
+            Err(RunError::Broker(error)) => return Err(error),
+            Err(RunError::Rejected(rejection)) => {
+                // It would be rejected again: the row goes, and the log keeps the cause.
+                tracing::error!(%to, %rejection, "an entity did not take what it was told");
+                transaction = Transaction::default();
+            }
+        }
+        transaction.delete(OutboxRecord::key(sequence));
+        self.stage(transaction);
+        self.end_unanswered();
+        Ok(())
+    }
+
+    /// Puts a word into the outbox.
+    pub(super) fn put_outbox(&mut self, transaction: &mut Transaction, to: EntityId, told: Told) {
+        self.batch.writes_outbox = true;
+        let sequence = self.new_sequence();
+        transaction.put_new(OutboxRecord::key(sequence), OutboxRecord { to, told }.encode());
+        transaction.post_commit.push(PostCommit::OutboxWritten(sequence));
     }
 }

@@ -1,28 +1,28 @@
 //! Taking envelopes: repeats, time, whom they go to, and what they do.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use prost_types::Timestamp as WireTime;
 
 use super::{
     Engine,
     authorization::{Work, permitted},
-    steps::{Known, Origin, StepError, Stepped, ThisMessage},
+    run::{Origin, RunError, ThisMessage},
     transaction::Transaction,
 };
 use crate::{
     broker::{BrokerError, Refused, refused},
     codes::{FieldViolation, Refusal},
     domain::{
-        Header, Receiver, admission,
-        handoff::{self, Input, LoopLimits, Message, Priority, Rejection, Timeouts},
+        EntityId, Header, Input, Receiver, admission,
+        handoff::{self, Handoff, LoopLimits, Message, Priority, Rejection, Task, Timeouts},
         mailbox::Keeper,
     },
     envelope::{self, Body, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
     faults::{Fault, is_on},
-    ids::AgentId,
+    ids::{AgentId, TaskId},
     proto::v1,
-    records::{CustodyEvent, EnvelopeFacts, MessageRecord, TaskRecord},
+    records::{CustodyEvent, EntityRecord, EnvelopeFacts, MessageRecord},
     time::Timestamp,
 };
 
@@ -66,8 +66,9 @@ impl Engine {
     /// Of those that a reject suggests: those that are registered, and that the policy lets the owner ask.
     fn able_suggestions(&mut self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
         let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
-        let Some(stored) = self.known_handoff(&mut self.transaction(), handoff)? else { return Ok(Vec::new()) };
-        let work = Work::of_handoff(&stored.value.handoff);
+        let stored = self.entity_record(&mut self.transaction(), &EntityId::Handoff(handoff))?;
+        let Some(stored) = stored.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(Vec::new()) };
+        let work = Work::of_handoff(&stored.handoff);
         let is_able =
             |agent: &&AgentId| self.env.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok();
         Ok(suggestions.iter().filter(is_able).cloned().collect())
@@ -94,14 +95,15 @@ impl Engine {
     fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
         let running = self.timers.clock.running();
         // Each handoff that is open has a timer.
-        if self.timers.handoffs.first().is_none_or(|(at, _)| *at > running) {
+        if self.timers.entities.first().is_none_or(|(at, _)| *at > running) {
             return Ok(());
         }
         let Some(task) = &header.task else { return Ok(()) };
-        let Some(stored) = self.known_task(&mut self.transaction(), task)? else { return Ok(()) };
-        let Some(open) = stored.value.task.open_handoff else { return Ok(()) };
-        if self.deadline_of(open)?.is_some_and(|due| due <= running) {
-            self.pass_time(open, now)?;
+        let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
+        let Some(stored) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
+        let Some(open) = stored.task.open_handoff.map(EntityId::Handoff) else { return Ok(()) };
+        if self.deadline_of(&open)?.is_some_and(|due| due <= running) {
+            self.pass_time(&open, now)?;
         }
         Ok(())
     }
@@ -217,55 +219,83 @@ impl Engine {
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
+        let task = header.task.clone().expect("checked when the envelope was parsed");
         let input = envelope::input_of(header, envelope.body(), resolved).expect("mail is taken elsewhere");
-        let task = header.task.as_ref().expect("checked when the envelope was parsed");
-        let known = self.known(&mut transaction, task, header.handoff()).map_err(refused)?;
-        if known.task.is_none() {
+        let about = match header.handoff() {
+            Some(handoff) => EntityId::Handoff(handoff),
+            None => EntityId::Task(task.clone()),
+        };
+        let named = self.named(&mut transaction, &task, &about).map_err(refused)?;
+        if named.task.is_none() {
             self.check_not_removed(&mut transaction, header)?;
-            if !matches!(input, Input::Request(_)) {
-                return Err(refused(admission::outsider(header, task)));
+            if !matches!(input, handoff::Input::Request(_)) {
+                return Err(refused(admission::outsider(header, &task)));
             }
-        } else if !self.takes_part(&mut transaction, header, &known).map_err(refused)? {
-            return Err(refused(admission::outsider(header, task)));
+        } else if !self.takes_part(&mut transaction, header, &named).map_err(refused)? {
+            return Err(refused(admission::outsider(header, &task)));
         }
-        admission::check_handoff(header, known.handoff()).map_err(refused)?;
+        admission::check_handoff(header, named.handoff.as_deref()).map_err(refused)?;
         let sequence = self.batch.head.next_sequence;
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
         // Taken at once: a step may need further sequences for what it sends.
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
-        match self.step(&mut transaction, &known, &input, &event, Origin::Message(this), now) {
-            Ok(Some(stepped)) => Ok(self.accept(transaction, this, Some(&stepped), now)),
-            Ok(None) => unreachable!("a message is taken or rejected"),
-            Err(StepError::Broker(error)) => Err(refused(error)),
-            Err(StepError::Rejected(rejection)) => {
+        let input = Input::Handoff { task, input };
+        match self.run(&mut transaction, &about, &input, Some(&event), Origin::Message(this), now) {
+            Ok(true) => Ok(self.accept(transaction, this, now)),
+            Ok(false) => Err(refused(BrokerError::Internal)), // a message is taken or rejected
+            Err(RunError::Broker(error)) => Err(refused(error)),
+            Err(RunError::Rejected(rejection)) => {
                 self.batch.head.next_sequence = sequence;
                 if rejection.is_recorded() {
-                    self.keep_refusal(envelope, &known, &rejection, now);
+                    self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
                 }
                 Err(refused(rejection))
             }
         }
     }
 
+    /// The task that a message names, and the handoff.
+    pub(super) fn named(
+        &mut self,
+        transaction: &mut Transaction,
+        task: &TaskId,
+        about: &EntityId,
+    ) -> Result<Named, BrokerError> {
+        let task = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
+        let handoff = self.entity_record(transaction, about)?;
+        Ok(Named {
+            task: task.and_then(|record| Some(record.as_task()?.task.clone())),
+            handoff: handoff.and_then(|record| Some(record.as_handoff()?.handoff.clone())),
+        })
+    }
+
     /// Keeps a refusal in the task's custody log, as SPEC 3 asks for what came too late.
-    fn keep_refusal(&mut self, envelope: &VerifiedEnvelope, known: &Known, rejection: &Rejection, now: Timestamp) {
-        let Some(stored) = &known.task else { return };
-        let mut record = TaskRecord::clone(&stored.value);
-        // Who only was asked leaves the other half to those who own the task or owned it.
+    fn keep_refusal(
+        &mut self,
+        envelope: &VerifiedEnvelope,
+        rejection: &Rejection,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let header = envelope.header();
+        let Some(task) = &header.task else { return Ok(()) };
+        let mut transaction = self.transaction();
+        let about = header.correlation.map_or(EntityId::Task(task.clone()), EntityId::Handoff);
+        let named = self.named(&mut transaction, task, &about)?;
+        let stored = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
+        let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
+        // An agent that only was asked leaves the other half to those that own the task or owned it.
         let most = self.env.settings.refusals_recorded_max;
-        let is_owners = record.task.has_been_owned_by(&envelope.header().sender);
+        let is_owners = record.task.has_been_owned_by(&header.sender);
         let most = if is_owners { most } else { most.div_ceil(2) };
         if record.refusals_recorded >= most || is_on(Fault::RecordsNoLateMessage) {
-            return;
+            return Ok(());
         }
-        record.refusals_recorded += 1;
-        let mut transaction = self.transaction();
-        transaction.expect(&TaskRecord::key(&record.task.id), Some(stored.revision));
         let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
         let event = CustodyEvent::Refused(facts, rejection.code());
-        let handoff = known.handoff.as_ref().map(|stored| &*stored.value.handoff);
-        self.write_task(&mut transaction, known, record, &event, handoff, &[], now);
+        self.append_custody(&mut transaction, task, &event, named.handoff.as_deref(), &[], now)?;
+        transaction.count_refusal(task);
         self.stage(transaction);
+        Ok(())
     }
 
     /// Mail that the broker only carries. From those who take part in the task that it names it is fenced, and on record like
@@ -278,26 +308,23 @@ impl Engine {
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
         let receivers = self.receivers(header, now).map_err(refused)?;
-        let mut known = match &header.task {
-            Some(task) => self.known(&mut transaction, task, header.correlation).map_err(refused)?,
-            None => Known::default(),
-        };
-        let is_strangers =
-            known.task.is_some() && !self.takes_part(&mut transaction, header, &known).map_err(refused)?;
-        if is_strangers {
-            known = Known::default();
+        let mut named = Named::default();
+        if let Some(task) = &header.task {
+            let about = header.correlation.map_or(EntityId::Task(task.clone()), EntityId::Handoff);
+            named = self.named(&mut transaction, task, &about).map_err(refused)?;
         }
-        if known.task.is_none() && !is_strangers {
+        let is_strangers =
+            named.task.is_some() && !self.takes_part(&mut transaction, header, &named).map_err(refused)?;
+        let task = named.task.filter(|_| !is_strangers);
+        if task.is_none() && !is_strangers {
             self.check_not_stale(&mut transaction, header)?;
         }
-        known.handoff = None; // it only says who takes part
-        let task = known.task.as_ref().map(|stored| stored.value.clone());
-        if let Some(current) = task.as_ref().map(|record| record.task.epoch)
+        if let Some(current) = task.as_ref().map(|task| task.epoch)
             && header.epoch != 0
             && header.epoch < current
         {
             let rejection = Rejection::StaleEpoch { claimed: header.epoch, current };
-            self.keep_refusal(envelope, &known, &rejection, now);
+            self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
             return Err(refused(rejection));
         }
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
@@ -313,18 +340,12 @@ impl Engine {
         for to in &receivers {
             self.deliver_this(&mut transaction, to, this, (keeper, None), Priority::default(), now);
         }
-        let stepped = task.map(|record| {
-            let facts = EnvelopeFacts {
-                envelope,
-                sequence: this.sequence,
-                resolved: Resolved { agents: &receivers, terms: None },
-            };
-            let event = CustodyEvent::Accepted(facts);
-            let record = TaskRecord::clone(&record);
-            let task = self.write_task(&mut transaction, &known, record, &event, None, &[], now);
-            Stepped { task, handoff: None }
-        });
-        Ok(self.accept(transaction, this, stepped.as_ref(), now))
+        if let Some(task) = task {
+            let resolved = Resolved { agents: &receivers, terms: None };
+            let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence: this.sequence, resolved });
+            self.append_custody(&mut transaction, &task.id, &event, None, &[], now).map_err(refused)?;
+        }
+        Ok(self.accept(transaction, this, now))
     }
 
     /// The registered agents that the receiver_id stands for, never the sender of an `all:`.
@@ -356,18 +377,12 @@ impl Engine {
     }
 
     /// Stores the envelope and its receipt with everything that it changes.
-    fn accept(
-        &mut self,
-        mut transaction: Transaction,
-        this: ThisMessage<'_>,
-        stepped: Option<&Stepped>,
-        now: Timestamp,
-    ) -> v1::Receipt {
+    fn accept(&mut self, mut transaction: Transaction, this: ThisMessage<'_>, now: Timestamp) -> v1::Receipt {
         let header = this.envelope.header();
         let record = MessageRecord {
             sequence: this.sequence,
             content_digest: *this.envelope.content_digest(),
-            receipt: receipt(header, this.sequence, stepped, now),
+            receipt: receipt(header, this.sequence, &transaction, now),
         };
         transaction.put_new(MessageRecord::envelope_key(this.sequence), this.envelope.raw().clone());
         transaction.put_new(MessageRecord::key(header.message_id), record.encode());
@@ -375,6 +390,13 @@ impl Engine {
         self.stage(transaction);
         record.receipt
     }
+}
+
+/// The task and the handoff that a message names, as far as there are such.
+#[derive(Default)]
+pub(super) struct Named {
+    pub(super) task: Option<Arc<Task>>,
+    pub(super) handoff: Option<Arc<Handoff>>,
 }
 
 fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Receipt, Refused> {
@@ -399,9 +421,10 @@ fn check_fallbacks(header: &Header, request: &RequestBody) -> Result<(), BrokerE
     if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
 }
 
-fn receipt(header: &Header, sequence: u64, stepped: Option<&Stepped>, now: Timestamp) -> v1::Receipt {
-    let task = stepped.map(|stepped| &stepped.task);
-    let handoff = stepped.and_then(|stepped| stepped.handoff.as_ref());
+/// The receipt says what the transaction has made of the task and of the handoff.
+fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Timestamp) -> v1::Receipt {
+    let task = transaction.all_written().find_map(|record| record.as_task());
+    let handoff = transaction.all_written().find_map(|record| record.as_handoff()).map(|record| &record.handoff);
     v1::Receipt {
         message_id: header.message_id.to_string(),
         sequence,

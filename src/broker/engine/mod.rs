@@ -22,13 +22,14 @@ mod entities;
 mod expiry;
 mod keys;
 mod limits;
+mod mail;
 mod messages;
 mod open;
 mod outputs;
 mod participants;
 mod presence;
 mod retention;
-mod steps;
+mod run;
 mod task_removal;
 mod transaction;
 mod watchers;
@@ -36,18 +37,20 @@ mod watchers;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use self::{
-    clock::RunningClock, consumers::Consumer, entities::EntityCache, expiry::Expiring, limits::Depth, outputs::Outputs,
+    clock::RunningClock, consumers::Consumer, entities::Entities, expiry::Expiring, limits::Depth, outputs::Outputs,
     presence::Unseen, retention::Removals, transaction::CommitBatch, watchers::Watcher,
 };
 use super::{BrokerError, BrokerIdentity, Refused, Settings, access::Access, directory::Directory, refused};
 use crate::{
-    domain::mailbox::{ConsumerId, Mailbox},
+    domain::{
+        EntityId,
+        mailbox::{ConsumerId, Mailbox},
+    },
     envelope::VerifiedEnvelope,
-    ids::{AgentId, IdMap, IdSet, IdSource, MessageId},
+    ids::{AgentId, IdMap, IdSet, IdSource},
     proto::v1,
     store::{OpenError, Store},
     time::Timestamp,
@@ -78,7 +81,7 @@ pub enum RecoverError {
 pub struct Engine {
     env: Environment,
     batch: CommitBatch,
-    entities: EntityCache,
+    entities: Entities,
     delivery: Delivery,
     timers: Timers,
     outputs: Outputs,
@@ -139,12 +142,12 @@ impl Default for Delivery {
     }
 }
 
-/// The clock and the timers of handoffs.
+/// The clock and the timers of entities.
 struct Timers {
     /// The latest time that the engine was told.
     clock: RunningClock,
     /// By the running time.
-    handoffs: BTreeSet<(Timestamp, MessageId)>,
+    entities: BTreeSet<(Timestamp, EntityId)>,
     /// How many handoffs each agent has asked for that are open.
     open_of: IdMap<AgentId, u32>,
 }
@@ -258,15 +261,16 @@ impl Engine {
             return;
         }
         let running = self.timers.clock.running();
-        let due = self.timers.handoffs.iter().take_while(|(at, _)| *at <= running);
-        let due: Vec<_> = due.take(TIMERS_A_TICK).copied().collect();
-        for (at, handoff) in due {
-            match self.pass_time(handoff, now) {
+        let due = self.timers.entities.iter().take_while(|(at, _)| *at <= running);
+        let due: Vec<_> = due.take(TIMERS_A_TICK).cloned().collect();
+        for (at, entity) in due {
+            match self.pass_time(&entity, now) {
                 Ok(true) => {}
-                Ok(false) => self.set_timer_anew(at, handoff),
-                Err(error) => tracing::error!(%handoff, %error, "failed to let time pass for a handoff"),
+                Ok(false) => self.set_timer_anew(at, &entity),
+                Err(error) => tracing::error!(%entity, %error, "failed to let time pass for an entity"),
             }
         }
+        self.tell_outbox(now);
         let due = self.delivery.mailbox_alarms.iter().take_while(|(at, _)| *at <= now);
         let due: Vec<_> = due.take(TIMERS_A_TICK).cloned().collect();
         for (_, agent) in due {
@@ -280,25 +284,19 @@ impl Engine {
     }
 
     /// A timer has fired too early: what is loaded at a start may be, and a command of the batch in hand may have moved it.
-    fn set_timer_anew(&mut self, at: Timestamp, handoff: MessageId) {
-        let due = match self.deadline_of(handoff) {
+    fn set_timer_anew(&mut self, at: Timestamp, entity: &EntityId) {
+        let due = match self.deadline_of(entity) {
             Ok(due) => due,
-            Err(error) => return tracing::error!(%handoff, %error, "failed to read a handoff whose timer has fired"),
+            Err(error) => return tracing::error!(%entity, %error, "failed to read an entity whose timer has fired"),
         };
-        self.timers.handoffs.remove(&(at, handoff));
+        self.timers.entities.remove(&(at, entity.clone()));
         match due {
-            Some(due) if due > self.timers.clock.running() => drop(self.timers.handoffs.insert((due, handoff))),
-            Some(_) => tracing::error!(%handoff, "a timer fired for a handoff that has nothing to wait for"),
+            Some(due) if due > self.timers.clock.running() => {
+                self.timers.entities.insert((due, entity.clone()));
+            }
+            Some(_) => tracing::error!(%entity, "a timer fired for an entity that has nothing to wait for"),
             None => {} // it has ended in the batch in hand
         }
-    }
-
-    /// The running time at which something happens to a handoff by itself; `None`: it has ended, or there is none.
-    fn deadline_of(&mut self, handoff: MessageId) -> Result<Option<Timestamp>, BrokerError> {
-        let Some(stored) = self.known_handoff(&mut self.transaction(), handoff)? else { return Ok(None) };
-        let task = self.known_task(&mut self.transaction(), &stored.value.handoff.task)?;
-        let followed = task.map_or(Duration::ZERO, |task| task.value.set_back);
-        Ok(stored.value.handoff.next_deadline().map(|at| at.plus(followed)))
     }
 
     /// When [`Self::tick`] has something to do next, by the clock.
@@ -306,14 +304,17 @@ impl Engine {
         if self.batch.failed {
             return None;
         }
-        if !self.delivery.expired_at_dispatch.is_empty() || !self.delivery.loading.is_empty() {
+        if self.entities.has_outbox()
+            || !self.delivery.expired_at_dispatch.is_empty()
+            || !self.delivery.loading.is_empty()
+        {
             return Some(Timestamp::default());
         }
-        let handoff = self.timers.handoffs.first().map(|(at, _)| self.timers.clock.shows(*at));
+        let entity = self.timers.entities.first().map(|(at, _)| self.timers.clock.shows(*at));
         let mail_expiry = self.delivery.next_mail_expiry.map(|at| self.timers.clock.shows(at));
         let mailbox = self.delivery.mailbox_alarms.first().map(|(at, _)| *at);
         let presence = self.next_presence_deadline();
-        [handoff, mailbox, presence, mail_expiry, self.next_removal()].into_iter().flatten().min()
+        [entity, mailbox, presence, mail_expiry, self.next_removal()].into_iter().flatten().min()
     }
 }
 

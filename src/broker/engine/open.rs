@@ -8,7 +8,7 @@ use prost::Message as _;
 use super::{
     Delivery, Engine, Environment, LOADED_AT_ONCE, Presence, Timers,
     clock::RunningClock,
-    entities::EntityCache,
+    entities::Entities,
     outputs::Outputs,
     presence::Unseen,
     retention::Removals,
@@ -19,7 +19,8 @@ use crate::{
         BrokerError, BrokerIdentity, Settings,
         directory::{Directory, Entry},
     },
-    ids::{AgentId, IdMap, IdSource, MessageId},
+    domain::EntityId,
+    ids::{AgentId, IdMap, IdSource},
     proto::storage,
     records::{self, AgentRecord},
     store::{Key, Order, Store, Table},
@@ -55,7 +56,7 @@ impl Engine {
         let stored_at = Timestamp::from_unix_nanoseconds(stored.running_at);
         let stored_clock = RunningClock::at(stored_at, Duration::from_nanos(stored.set_back));
         let clock = known.later(stored_clock).showing(now);
-        let (handoff_timers, open_of) = load_timers(&*store)?;
+        let (timers, open_of) = load_timers(&*store)?;
         let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
         let removals = Removals::new(&settings.retention, now);
         Ok(Self {
@@ -64,9 +65,9 @@ impl Engine {
                 next_sequence: stored.last + 1,
                 message_ids_gone: Timestamp::from_unix_nanoseconds(stored.message_ids_gone),
             }),
-            entities: EntityCache::default(),
+            entities: Entities::new(),
             delivery: Delivery::default(),
-            timers: Timers { clock, handoffs: handoff_timers, open_of },
+            timers: Timers { clock, entities: timers, open_of },
             outputs: Outputs::default(),
             presence: Presence { unseen, ..Presence::default() },
             retention: removals,
@@ -96,20 +97,22 @@ pub(super) fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> 
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-type OpenHandoffs = (BTreeSet<(Timestamp, MessageId)>, IdMap<AgentId, u32>);
+type OpenHandoffs = (BTreeSet<(Timestamp, EntityId)>, IdMap<AgentId, u32>);
 
 /// The timers of open handoffs, and how many each agent has open.
 fn load_timers(store: &dyn Store) -> Result<OpenHandoffs, BrokerError> {
     let (mut timers, mut open_of) = (BTreeSet::new(), IdMap::default());
-    let (mut from, end) = records::handoff_timers();
+    let (mut from, end) = records::entity_timers();
     loop {
         let stored = store.scan(Table::Timers, (from, end.clone()), Order::Ascending, LOADED_AT_ONCE)?;
         let Some((last, _)) = stored.last() else { return Ok((timers, open_of)) };
         from = Bound::Excluded(last.clone());
         for (key, record) in stored {
-            let (timer, sender) = records::parse_handoff_timer(&key, &record.value)?;
+            let (timer, counts_for) = records::parse_entity_timer(&key, &record.value)?;
             timers.insert(timer);
-            *open_of.entry(sender).or_default() += 1;
+            if let Some(agent) = counts_for {
+                *open_of.entry(agent).or_default() += 1;
+            }
         }
     }
 }

@@ -5,8 +5,8 @@ use std::ops::Bound;
 use super::Engine;
 use crate::{
     broker::BrokerError,
-    domain::handoff::{Acked, Input},
-    ids::{AgentId, MessageId},
+    domain::{EntityId, Input, handoff::Acked},
+    ids::AgentId,
     records::{self, CustodyEvent},
     store::{Order, Table},
     time::Timestamp,
@@ -110,8 +110,8 @@ impl Engine {
         for (key, record) in &stored {
             match records::decode_letter(key, &record.value) {
                 Ok(letter) => {
-                    if let Some((handoff, Acked::Request)) = letter.handoff {
-                        self.candidate_gone(handoff, now);
+                    if let Some((entity, Acked::Request)) = &letter.report_to {
+                        self.agent_gone(entity, now);
                     }
                 }
                 Err(error) => tracing::error!(%agent, %error, "failed to read mail of an agent that is gone"),
@@ -120,15 +120,15 @@ impl Engine {
         Ok(())
     }
 
-    fn candidate_gone(&mut self, handoff: MessageId, now: Timestamp) {
+    fn agent_gone(&mut self, entity: &EntityId, now: Timestamp) {
         let mut transaction = self.transaction();
-        match self.step_if_known(&mut transaction, handoff, &Input::CandidateGone, &CustodyEvent::Gone, now) {
+        match self.run_unasked(&mut transaction, entity, &Input::AgentGone, &CustodyEvent::Gone, now) {
             Ok(true) => {
                 self.stage(transaction);
                 self.end_unanswered();
             }
             Ok(false) => {}
-            Err(error) => tracing::error!(%handoff, %error, "failed to offer a handoff to somebody else"),
+            Err(error) => tracing::error!(%entity, %error, "failed to offer a handoff to another agent"),
         }
     }
 }

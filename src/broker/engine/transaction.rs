@@ -1,16 +1,16 @@
 //! Changes in the making: what a command has read and wants to write, and the batch it becomes part of.
 
-use std::{collections::BTreeSet, ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use super::{Engine, entities::Stored, watchers::Watcher};
 use crate::{
     broker::{Answered, BrokerError, Output, Refused, Reply, directory::Entry},
-    domain::{EntityId, handoff::Handoff, mailbox::Letter},
+    domain::{EntityId, mailbox::Letter},
     ids::{AgentId, IdMap, MessageId, TaskId},
-    records::{HandoffRecord, Kept, TaskRecord},
-    store::{Change, Expectation, Key, KeyMap, Record, Write},
+    records::{EntityRecord, Kept, entity_timer, entity_timer_key},
+    store::{Change, Expectation, Key, KeyMap, Record, Table, Write},
     time::Timestamp,
 };
 
@@ -34,17 +34,17 @@ pub(super) enum PostCommit {
         agent: AgentId,
         at: Option<Timestamp>,
     },
-    Timer {
-        handoff: MessageId,
-        sender: AgentId,
+    /// The timer of an entity has moved. Times are by the running time.
+    EntityTimer {
+        entity: EntityId,
+        counts_for: Option<AgentId>,
         before: Option<Timestamp>,
         after: Option<Timestamp>,
     },
-    HandoffMoved(Arc<Handoff>),
-    TaskMoved {
-        task: TaskId,
-        length: u64,
-    },
+    /// A step has changed an entity.
+    EntityMoved(Arc<EntityRecord>),
+    /// A row of the outbox is written.
+    OutboxWritten(u64),
     TaskRemoved(TaskId),
     Kept {
         kind: Kept,
@@ -64,9 +64,16 @@ pub(super) enum PostCommit {
 pub(super) struct Transaction {
     change: Change,
     pub(super) post_commit: Vec<PostCommit>,
-    /// What it writes of these, to be known from then on.
-    tasks: Vec<Stored<TaskRecord>>,
-    handoffs: Vec<Stored<HandoffRecord>>,
+    /// The entities that it has read, with what it makes of them. Few: a search looks at each.
+    entities: Vec<ReadEntity>,
+}
+
+/// An entity that a transaction has read.
+#[derive(Debug)]
+struct ReadEntity {
+    id: EntityId,
+    before: Option<Stored>,
+    after: Option<Arc<EntityRecord>>,
 }
 
 impl Transaction {
@@ -75,18 +82,30 @@ impl Transaction {
         self.write_version(key, value, before.map(|record| record.revision));
     }
 
-    /// Writes a new version of a task.
-    pub(super) fn put_task(&mut self, task: Arc<TaskRecord>, before: Option<&Stored<TaskRecord>>) {
-        let key = TaskRecord::key(&task.task.id);
-        let revision = self.write_version(key, task.encode(), before.map(|stored| stored.revision));
-        self.tasks.push(Stored { value: task, revision });
+    /// Writes an entity that this transaction has read.
+    pub(super) fn put_entity(&mut self, record: EntityRecord) {
+        let id = record.entity().id();
+        let read = self.entities.iter_mut().find(|read| read.id == id);
+        read.expect("a step reads what it writes").after = Some(Arc::new(record));
     }
 
-    /// Writes a new version of a handoff.
-    pub(super) fn put_handoff(&mut self, handoff: Arc<HandoffRecord>, before: Option<&Stored<HandoffRecord>>) {
-        let key = HandoffRecord::key(handoff.handoff.id);
-        let revision = self.write_version(key, handoff.encode(), before.map(|stored| stored.revision));
-        self.handoffs.push(Stored { value: handoff, revision });
+    /// Counts one more refusal in the custody log of a task that this transaction writes.
+    pub(super) fn count_refusal(&mut self, task: &TaskId) {
+        let id = EntityId::Task(task.clone());
+        let after = self.entities.iter_mut().find(|read| read.id == id).and_then(|read| read.after.as_mut());
+        if let Some(EntityRecord::Task(record)) = after.map(Arc::make_mut) {
+            record.refusals_recorded += 1;
+        }
+    }
+
+    /// The record that this transaction makes of the entity. `None`: it does not write it.
+    pub(super) fn written(&self, id: &EntityId) -> Option<&Arc<EntityRecord>> {
+        self.entities.iter().find(|read| read.id == *id)?.after.as_ref()
+    }
+
+    /// The records of all entities that this transaction writes.
+    pub(super) fn all_written(&self) -> impl Iterator<Item = &Arc<EntityRecord>> {
+        self.entities.iter().filter_map(|read| read.after.as_ref())
     }
 
     /// The change is applied only if the record has this revision then; `None`: if it is not there.
@@ -165,6 +184,8 @@ pub(super) struct CommitBatch {
     pub(super) watches: Vec<(EntityId, Watcher)>,
     /// The messages that it accepts.
     pub(super) accepted: Vec<MessageId>,
+    /// Whether it writes a row of the outbox.
+    pub(super) writes_outbox: bool,
     /// What the batch has written so far: later commands of the batch see it.
     written: KeyMap<Place>,
     /// The mailboxes' timers as the batch has them.
@@ -252,17 +273,53 @@ impl Engine {
         self.batch.written.contains_key(key)
     }
 
+    /// An entity as this transaction sees it: with what it has written itself, then what the batch has.
+    pub(super) fn entity_record(
+        &mut self,
+        transaction: &mut Transaction,
+        id: &EntityId,
+    ) -> Result<Option<Arc<EntityRecord>>, BrokerError> {
+        if let Some(read) = transaction.entities.iter().find(|read| read.id == *id) {
+            return Ok(read.after.clone().or_else(|| read.before.as_ref().map(|stored| stored.record.clone())));
+        }
+        let key = EntityRecord::key(id);
+        let before = match self.entities.get(&key) {
+            Some(cached) => {
+                transaction.expect(&key, Some(cached.revision));
+                Some(cached.clone())
+            }
+            None => match self.read(transaction, &key)? {
+                Some(found) => {
+                    let record = Arc::new(EntityRecord::decode(id, &found.value)?);
+                    let stored = Stored { record, revision: found.revision };
+                    self.entities.insert(key, stored.clone());
+                    Some(stored)
+                }
+                None => None,
+            },
+        };
+        let record = before.as_ref().map(|stored| stored.record.clone());
+        transaction.entities.push(ReadEntity { id: id.clone(), before, after: None });
+        Ok(record)
+    }
+
     /// Adds the transaction to the batch, as part of the command in hand.
-    pub(super) fn stage(&mut self, transaction: Transaction) {
+    pub(super) fn stage(&mut self, mut transaction: Transaction) {
+        let entities = std::mem::take(&mut transaction.entities);
+        let mut staged = Vec::with_capacity(entities.len());
+        for read in &entities {
+            if let Some(after) = &read.after {
+                staged.push(stage_entity(&mut transaction, read, after, &entities));
+            }
+        }
         for (place, write) in transaction.change.writes.iter().enumerate() {
             self.batch.written.insert(write.key.clone(), Place(self.batch.changes.len(), place));
-            self.entities.forget(&write.key);
+            if matches!(write.key.table, Table::Tasks | Table::Handoffs) {
+                self.entities.forget(&write.key);
+            }
         }
-        for task in transaction.tasks {
-            self.entities.tasks.insert(TaskRecord::key(&task.value.task.id).key, task);
-        }
-        for handoff in transaction.handoffs {
-            self.entities.handoffs.insert(HandoffRecord::key(handoff.value.handoff.id).key, handoff);
+        for (key, stored) in staged {
+            self.entities.insert(key, stored);
         }
         if !transaction.change.writes.is_empty() {
             self.batch.changes.push(transaction.change);
@@ -298,4 +355,69 @@ impl Engine {
     pub(super) fn end_unanswered(&mut self) {
         self.batch.close(None);
     }
+}
+
+/// Writes an entity's new version with its places in lists, its timer, and the end of its time.
+fn stage_entity(
+    transaction: &mut Transaction,
+    read: &ReadEntity,
+    after: &Arc<EntityRecord>,
+    all: &[ReadEntity],
+) -> (Key, Stored) {
+    let key = EntityRecord::key(&read.id);
+    let before = read.before.as_ref();
+    let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));
+    let listed = before.map(|stored| stored.record.listings()).unwrap_or_default();
+    for (place, value) in after.listings() {
+        if !listed.iter().any(|(known, _)| *known == place) {
+            transaction.put_new(place, value);
+        }
+    }
+    stage_timer(transaction, read, after, all);
+    transaction.post_commit.push(PostCommit::EntityMoved(after.clone()));
+    (key, Stored { record: after.clone(), revision })
+}
+
+/// Writes the timer of an entity where its next deadline has moved.
+fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityRecord, all: &[ReadEntity]) {
+    let before = read.before.as_ref().map(|stored| &*stored.record);
+    // Deadlines are by the log's time, timers by the running time.
+    let due = |record: &EntityRecord, is_before| {
+        let deadline = record.entity().next_deadline();
+        deadline.map(|at| at.plus(set_back_of(record, all, is_before)))
+    };
+    let was_due = before.and_then(|record| due(record, true));
+    let is_due = due(after, false);
+    if was_due == is_due {
+        return;
+    }
+    let entity = after.entity();
+    let counts_for = entity.counts_for().cloned();
+    match is_due {
+        // The agent is in it, so that a start need not read the entities to know how many each agent has open.
+        Some(at) if was_due.is_none_or(|before| at < before) => {
+            let (key, value) = entity_timer(at, &read.id, counts_for.as_ref());
+            match was_due {
+                None => transaction.put_new(key, value),
+                Some(_) => transaction.put_over(key, value),
+            }
+        }
+        Some(_) => {} // what is stored fires too early, and the deadline is looked up then
+        None => transaction.delete(entity_timer_key(&read.id)),
+    }
+    let entity = read.id.clone();
+    transaction.post_commit.push(PostCommit::EntityTimer { entity, counts_for, before: was_due, after: is_due });
+}
+
+/// How much of all by which the clock was set back the log of an entity has followed: its own log, or its task's.
+fn set_back_of(record: &EntityRecord, all: &[ReadEntity], is_before: bool) -> Duration {
+    if let Some(pace) = record.pace() {
+        return pace.set_back;
+    }
+    let entity = record.entity();
+    let task = entity.task().map(|task| EntityId::Task(task.clone()));
+    let Some(log) = all.iter().find(|read| Some(&read.id) == task.as_ref()) else { return Duration::ZERO };
+    let before = log.before.as_ref().map(|stored| &stored.record);
+    let version = if is_before { before } else { log.after.as_ref().or(before) };
+    version.and_then(|record| record.pace()).map_or(Duration::ZERO, |pace| pace.set_back)
 }

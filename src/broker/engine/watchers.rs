@@ -6,13 +6,14 @@
 //!
 //! [`Command::Unwatch`]: super::Command::Unwatch
 
+use std::sync::Arc;
+
 use super::Engine;
 use crate::{
     broker::{BrokerError, Output, Refused, Update, Updates, WatcherId},
     domain::EntityId,
     ids::IdMap,
-    records::{HandoffRecord, TaskRecord},
-    store::Key,
+    records::EntityRecord,
 };
 
 /// A watcher and its way out.
@@ -74,19 +75,8 @@ impl Engine {
     }
 
     fn stored_update(&self, entity: &EntityId) -> Result<Update, BrokerError> {
-        let stored = |key: &Key| self.env.store.get(key).map(|record| record.map(|record| record.value));
-        match entity {
-            EntityId::Handoff(id) => {
-                let unknown = || BrokerError::HandoffUnknown { handoff: id.to_string() };
-                let value = stored(&HandoffRecord::key(*id))?.ok_or_else(unknown)?;
-                Ok(Update::Handoff(HandoffRecord::decode(&value)?.handoff))
-            }
-            EntityId::Task(id) => {
-                let unknown = || BrokerError::TaskUnknown { task: id.to_string() };
-                let value = stored(&TaskRecord::key(id))?.ok_or_else(unknown)?;
-                Ok(Update::Task { custody_length: TaskRecord::decode(&value)?.custody.length })
-            }
-        }
+        let stored = self.env.store.get(&EntityRecord::key(entity))?.ok_or_else(|| BrokerError::unknown(entity))?;
+        Ok(Update(Arc::new(EntityRecord::decode(entity, &stored.value)?)))
     }
 
     /// The watcher gets no further update, and the engine drops its way out.

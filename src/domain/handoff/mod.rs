@@ -3,6 +3,7 @@
 //! Owns who may say what when, deadlines, candidates, ownership and epochs, and the loop guard. Must not know how an
 //! envelope looks, where state is kept, or how a delivery gets to an agent.
 
+mod entity;
 mod input;
 mod moving;
 mod numbers;
@@ -11,6 +12,7 @@ mod state;
 mod step;
 mod views;
 
+pub(super) use entity::step_entity;
 pub use input::{
     Acked, Advice, Effect, Input, Mail, Message, Notice, Outcome, Request, Situation, Transition, Untaken,
 };

@@ -18,6 +18,7 @@ use std::{
 pub use backoff::{ATTEMPTS_MAX, backoff};
 
 use super::{
+    EntityId,
     handoff::{Acked, Priority},
     numbered,
 };
@@ -57,8 +58,8 @@ pub struct Letter {
     pub failures: u32,
     /// Not to be handed out before this time of the clock. See [`Self::bound_wait`].
     pub not_before: Timestamp,
-    /// The handoff that wants to know of its ack, and as what.
-    pub handoff: Option<(MessageId, Acked)>,
+    /// The entity that learns of its ack or its failure, and what the letter is to it.
+    pub report_to: Option<(EntityId, Acked)>,
     /// The latest hand-outs that ended without an ack, oldest first; at most [`ATTEMPTS_KEPT`].
     pub attempts: Vec<Attempt>,
     /// Who keeps the message's bytes.
@@ -406,7 +407,7 @@ mod tests {
             handouts: 0,
             failures: 0,
             not_before: at(0),
-            handoff: None,
+            report_to: None,
             attempts: Vec::new(),
             keeper: Keeper::Log,
         }

@@ -67,10 +67,10 @@ impl HandoffService for Handoffs {
             let _open_until_the_stream_ends = &watch;
             is_told_all |= update.as_ref().is_some_and(|update| update.as_ref().map_or(true, Update::is_last));
             match update {
-                Some(Ok(Update::Handoff(handoff))) => {
-                    Some(Ok(v1::WatchHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
+                Some(Ok(Update(record))) => {
+                    let handoff = record.as_handoff().map(|record| to_proto::handoff(&record.handoff));
+                    Some(Ok(v1::WatchHandoffResponse { handoff }))
                 }
-                Some(Ok(Update::Task { .. })) => None, // of another watch
                 Some(Err(error)) => Some(Err(refuse_shared(error))),
                 None if is_told_all => None,
                 None => Some(Err(refuse(too_slow()))),

@@ -200,7 +200,7 @@ fn what_is_left(folder: &std::path::Path) -> Left {
         store.scan(table, everything, Order::Ascending, usize::MAX).unwrap()
     };
     // A mailbox has its timer until that fires; of handoffs none may be left.
-    let timers = store.scan(Table::Timers, baton::records::handoff_timers(), Order::Ascending, usize::MAX).unwrap();
+    let timers = store.scan(Table::Timers, baton::records::entity_timers(), Order::Ascending, usize::MAX).unwrap();
     let mut left = Left { timers: timers.len(), ..Left::default() };
     for agent in AGENTS {
         let range = baton::records::mailbox_range(&AgentId::parse(agent).unwrap());

@@ -1,0 +1,187 @@
+//! What deliveries become: letters in mailboxes, in the transaction of the step that asks for them.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::{
+    Engine,
+    run::ThisMessage,
+    transaction::{PostCommit, Transaction},
+};
+use crate::{
+    broker::BrokerError,
+    domain::{
+        EntityId, Mail, MessageType,
+        handoff::{Acked, Advice, Notice, Priority},
+        mailbox::{Keeper, Letter},
+    },
+    envelope,
+    faults::{Fault, is_on},
+    ids::{AgentId, MessageId, TaskId},
+    proto::v1,
+    records::{MessageRecord, encode_letter, letter_key, mail_timer_key},
+    time::Timestamp,
+};
+
+impl Engine {
+    /// Puts mail into an agent's mailbox. `message`: the message that is the input of the step.
+    pub(super) fn deliver(
+        &mut self,
+        transaction: &mut Transaction,
+        to: AgentId,
+        mail: Mail,
+        (priority, report_to): (Priority, Option<(EntityId, Acked)>),
+        message: Option<ThisMessage<'_>>,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        match mail {
+            Mail::ThisMessage => {
+                let this = message.ok_or(BrokerError::Internal)?;
+                self.deliver_this(transaction, &to, this, (Keeper::Log, report_to), priority, now);
+            }
+            Mail::Opening { entity, expires } => {
+                let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
+                let opening = record.opening().ok_or(BrokerError::Internal)?;
+                let bytes = self.envelope_bytes(opening.sequence).ok_or(BrokerError::Internal)?;
+                let letter = Letter {
+                    message_sequence: opening.sequence,
+                    message: opening.message,
+                    task: record.entity().task().cloned(),
+                    priority,
+                    expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), now),
+                    report_to,
+                    ..letter(self.new_sequence(), now)
+                };
+                transaction.put_new(MessageRecord::envelope_key(letter.sequence), bytes);
+                self.store_letter(transaction, to, letter);
+            }
+            Mail::Notice { notice, about, task } => {
+                let message = self.env.ids.message_id(now);
+                let sequence = self.new_sequence();
+                let task_id = task.as_ref().map(|(task, _)| task.clone());
+                let envelope = self.notice_envelope(message, &to, &notice, about, task, now);
+                transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
+                let expires_at = self.mail_expiry(None, now);
+                let letter =
+                    Letter { message, task: task_id, priority, expires_at, report_to, ..letter(sequence, now) };
+                self.store_letter(transaction, to, letter);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the message in hand into a mailbox.
+    pub(super) fn deliver_this(
+        &self,
+        transaction: &mut Transaction,
+        to: &AgentId,
+        this: ThisMessage<'_>,
+        (keeper, report_to): (Keeper, Option<(EntityId, Acked)>),
+        priority: Priority,
+        now: Timestamp,
+    ) {
+        let header = this.envelope.header();
+        let letter = Letter {
+            message: header.message_id,
+            // What has no task waits for nothing.
+            task: header.task.clone().filter(|_| !is_on(Fault::DeliversOutOfOrder)),
+            priority: if is_on(Fault::IgnoresPriority) { Priority::default() } else { priority },
+            expires_at: self.mail_expiry(header.expires_at, now),
+            report_to,
+            keeper,
+            ..letter(this.sequence, now)
+        };
+        self.store_letter(transaction, to.clone(), letter);
+    }
+
+    fn notice_envelope(
+        &self,
+        message: MessageId,
+        to: &AgentId,
+        notice: &Notice,
+        about: Option<MessageId>,
+        task: Option<(TaskId, u64)>,
+        now: Timestamp,
+    ) -> v1::Envelope {
+        let (severity, next_step, next_step_text) = match notice.advice {
+            Advice::KeepTask => (
+                v1::Severity::Warning,
+                v1::NextStep::KeepTask,
+                "you still own the task: try another handoff or go on with it",
+            ),
+            Advice::DropTask => (
+                v1::Severity::Warning,
+                v1::NextStep::DropTask,
+                "drop what you received for this handoff and do not work on the task",
+            ),
+            Advice::None => {
+                (v1::Severity::Info, v1::NextStep::Unspecified, "nothing to do: answer what comes as with any handoff")
+            }
+        };
+        let payload = v1::ErrorNotification {
+            error_code: notice.code.number(),
+            error_message: notice.message.clone(),
+            severity: severity.into(),
+            origin_agent_id: AgentId::broker().to_string(),
+            next_step: next_step.into(),
+            next_step_text: next_step_text.to_owned(),
+        };
+        let (seconds, nanos) = now.to_parts();
+        let (task_id, epoch) = task.map(|(task, epoch)| (task.to_string(), epoch)).unwrap_or_default();
+        let mut envelope = v1::Envelope {
+            message_id: message.to_string(),
+            sender_id: AgentId::broker().to_string(),
+            receiver_id: to.to_string(),
+            timestamp: Some(prost_types::Timestamp { seconds, nanos }),
+            message_type: MessageType::ErrorNotification.number(),
+            correlation_id: about.map(|id| id.to_string()).unwrap_or_default(),
+            task_id,
+            epoch,
+            payload: Some(envelope::payload_of(&payload)),
+            ..Default::default()
+        };
+        envelope::sign(&mut envelope, &self.env.identity.key_id, &self.env.identity.key);
+        envelope
+    }
+
+    pub(super) fn new_sequence(&mut self) -> u64 {
+        let sequence = self.batch.head.next_sequence;
+        self.batch.head.next_sequence += 1;
+        sequence
+    }
+
+    /// Puts a letter into a mailbox; and a timer, if none of that mailbox fires soon enough.
+    pub(super) fn store_letter(&self, transaction: &mut Transaction, agent: AgentId, letter: Letter) {
+        transaction.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
+        let at = letter.expires_at;
+        if self.mail_timer(&agent).is_none_or(|timer| at < timer) {
+            transaction.put_over(mail_timer_key(at, &agent), Bytes::new());
+            transaction.post_commit.push(PostCommit::MailTimer { agent: agent.clone(), at: Some(at) });
+        }
+        transaction.post_commit.push(PostCommit::LetterStored { agent, letter });
+    }
+
+    /// The running time at which mail of now expires.
+    pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
+        let lifetime = now.plus(self.env.settings.mail_lifetime);
+        expires_at.map_or(lifetime, |at| at.min(lifetime)).plus(self.timers.clock.set_back)
+    }
+}
+
+/// A letter that was never dispatched, at this place.
+fn letter(sequence: u64, now: Timestamp) -> Letter {
+    Letter {
+        sequence,
+        message_sequence: sequence,
+        message: MessageId::from_bytes([0; 16]),
+        task: None,
+        priority: Priority::default(),
+        expires_at: now,
+        handouts: 0,
+        failures: 0,
+        not_before: now,
+        report_to: None,
+        attempts: Vec::new(),
+        keeper: Keeper::Letter,
+    }
+}

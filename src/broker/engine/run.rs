@@ -1,0 +1,317 @@
+//! Running the state machines: what a step reads, what it writes, and what its effects become.
+
+mod faults;
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{Engine, transaction::Transaction};
+use crate::{
+    broker::BrokerError,
+    domain::{
+        Effect, Entity, EntityId, Input, ReadError, Reader, StepError, Told, Transition,
+        handoff::{Handoff, Rejection},
+        step,
+    },
+    envelope::VerifiedEnvelope,
+    ids::{AgentId, TaskId},
+    records::{CustodyEvent, CustodyLink, EntityRecord, Notes, Pace, RequestPlace, custody_entry},
+    time::Timestamp,
+};
+
+/// What one step may tell others in its own transaction. The rest goes through the outbox.
+const TOLD_A_TRANSACTION: usize = 16;
+
+/// Where a step comes from: the message that is its input, or the dead request that it tries again.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    Message(ThisMessage<'a>),
+    DeadRequest(RequestPlace),
+    Broker,
+}
+
+impl<'a> Origin<'a> {
+    fn message(self) -> Option<ThisMessage<'a>> {
+        match self {
+            Self::Message(this) => Some(this),
+            Self::DeadRequest(_) | Self::Broker => None,
+        }
+    }
+
+    /// The message that begins an entity that this step makes.
+    fn opening(self) -> Option<RequestPlace> {
+        match self {
+            Self::Message(this) => {
+                let header = this.envelope.header();
+                let (message, expires_at) = (header.message_id, header.expires_at);
+                Some(RequestPlace { message, sequence: this.sequence, expires_at })
+            }
+            Self::DeadRequest(request) => Some(request),
+            Self::Broker => None,
+        }
+    }
+}
+
+/// Why a step was not made.
+#[derive(Debug)]
+pub(super) enum RunError {
+    Rejected(Rejection),
+    Broker(BrokerError),
+}
+
+impl<E: Into<BrokerError>> From<E> for RunError {
+    fn from(error: E) -> Self {
+        Self::Broker(error.into())
+    }
+}
+
+/// The envelope that is the input of a step, and its sequence.
+#[derive(Clone, Copy)]
+pub(super) struct ThisMessage<'a> {
+    pub(super) envelope: &'a VerifiedEnvelope,
+    pub(super) sequence: u64,
+}
+
+/// The open transaction as a step reads it.
+struct OpenTransaction<'a> {
+    engine: &'a mut Engine,
+    transaction: &'a mut Transaction,
+    now: Timestamp,
+    /// The agents that the step asked for and that are gone.
+    gone: Vec<AgentId>,
+    /// Why the last read failed.
+    failure: Option<BrokerError>,
+}
+
+impl Reader for OpenTransaction<'_> {
+    fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError> {
+        let found = self.engine.entity_record(self.transaction, id).map_err(|error| {
+            self.failure = Some(error);
+            ReadError
+        })?;
+        Ok(found.map(|record| record.entity()))
+    }
+
+    fn is_gone(&mut self, agent: &AgentId) -> bool {
+        let is_gone = self.engine.env.directory.is_gone(agent, self.now);
+        if is_gone {
+            self.gone.push(agent.clone());
+        }
+        is_gone
+    }
+}
+
+impl Engine {
+    /// Makes one step of an entity, and those that follow from what it tells others, and writes all of it into the
+    /// transaction. False: nothing has changed.
+    pub(super) fn run(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        event: Option<&CustodyEvent<'_>>,
+        origin: Origin<'_>,
+        now: Timestamp,
+    ) -> Result<bool, RunError> {
+        let mut to_tell = VecDeque::new();
+        let has_changed = self.run_one(transaction, about, input, event, origin, &mut to_tell, now)?;
+        // What waits already goes first.
+        let mut room = if self.entities.has_outbox() || self.batch.writes_outbox { 0 } else { TOLD_A_TRANSACTION };
+        while let Some((to, told)) = to_tell.pop_front() {
+            if room == 0 {
+                self.put_outbox(transaction, to, told);
+                continue;
+            }
+            room -= 1;
+            self.run_one(transaction, &to, &Input::Told(told), None, Origin::Broker, &mut to_tell, now)?;
+        }
+        Ok(has_changed)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one step, named one by one")]
+    fn run_one(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        event: Option<&CustodyEvent<'_>>,
+        origin: Origin<'_>,
+        to_tell: &mut VecDeque<(EntityId, Told)>,
+        now: Timestamp,
+    ) -> Result<bool, RunError> {
+        let pace = self.pace_of(transaction, about, input, now)?;
+        let mut read = OpenTransaction { engine: self, transaction, now, gone: Vec::new(), failure: None };
+        let input = &*faults::input(&mut read, about, input);
+        let result = step(about, input, &mut read, pace.logged_at);
+        let OpenTransaction { mut gone, failure, .. } = read;
+        let made = match result {
+            Ok(made) => made,
+            Err(StepError::Rejected(rejection)) => return Err(RunError::Rejected(rejection)),
+            Err(StepError::Read(ReadError)) => return Err(failure.unwrap_or(BrokerError::Internal).into()),
+        };
+        if made.is_empty() {
+            return Ok(false);
+        }
+        let Transition { writes, effects } = faults::transition(made);
+        gone.sort();
+        gone.dedup();
+        self.write_entities(transaction, writes, event, &gone, origin, pace, now)?;
+        for effect in effects {
+            match effect {
+                Effect::Deliver { to, mail, priority, report_to } => {
+                    self.deliver(transaction, to, mail, (priority, report_to), origin.message(), now)?;
+                }
+                Effect::Park { entity, why } => self.park_opening(transaction, &entity, why, now)?,
+                Effect::Send { to, told } => to_tell.push_back((to, told)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The time of the log that a step is in, and how much of the clock's set-backs it has followed by then.
+    fn pace_of(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        now: Timestamp,
+    ) -> Result<Pace, BrokerError> {
+        let known = self.entity_record(transaction, about)?;
+        let task = match (&known, input) {
+            (_, Input::Handoff { task, .. }) => Some(task.clone()),
+            (Some(record), _) => record.entity().task().cloned(),
+            (None, _) => None,
+        };
+        let log = match task {
+            Some(task) => self.entity_record(transaction, &EntityId::Task(task))?,
+            None => known,
+        };
+        let at = log.and_then(|record| record.log_time(now, self.timers.clock.set_back)).unwrap_or(now);
+        Ok(self.pace_at(at, now))
+    }
+
+    /// The pace of a log whose time is this one now.
+    fn pace_at(&self, logged_at: Timestamp, now: Timestamp) -> Pace {
+        Pace { logged_at, set_back: self.timers.clock.set_back.saturating_sub(logged_at.since(now)) }
+    }
+
+    /// Writes what a step has made of entities, and an entry of the custody log of each task that they are part of.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one step, named one by one")]
+    fn write_entities(
+        &mut self,
+        transaction: &mut Transaction,
+        writes: Vec<Entity>,
+        event: Option<&CustodyEvent<'_>>,
+        gone: &[AgentId],
+        origin: Origin<'_>,
+        pace: Pace,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let mut tasks: Vec<TaskId> = Vec::new();
+        let mut handoff = None;
+        for entity in writes {
+            if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
+                tasks.push(task.clone());
+            }
+            if let Entity::Handoff(written) = &entity {
+                handoff = Some(written.clone());
+            }
+            let before = self.entity_record(transaction, &entity.id())?;
+            let sequence = match (&before, origin.message()) {
+                (Some(_), _) => 0, // it has its place
+                (None, Some(this)) => this.sequence,
+                (None, None) => self.new_sequence(),
+            };
+            let notes = Notes { sequence, opening: origin.opening(), pace };
+            let after = EntityRecord::after(entity, before.as_deref(), notes);
+            let had_ended = before.is_some_and(|before| before.entity().has_ended());
+            if let Some((kind, what)) = after.expiration().filter(|_| after.entity().has_ended() && !had_ended) {
+                transaction.keep(kind, now, what);
+            }
+            transaction.put_entity(after);
+        }
+        for task in tasks {
+            let event = event.ok_or_else(|| {
+                tracing::error!(%task, "a step of a task has no event for its custody log");
+                BrokerError::Internal
+            })?;
+            let handoff = handoff.as_deref().filter(|handoff: &&Handoff| handoff.task == task);
+            self.append_custody(transaction, &task, event, handoff, gone, now)?;
+        }
+        Ok(())
+    }
+
+    /// Writes one more entry of a task's custody log.
+    pub(super) fn append_custody(
+        &mut self,
+        transaction: &mut Transaction,
+        task: &TaskId,
+        event: &CustodyEvent<'_>,
+        handoff: Option<&Handoff>,
+        gone: &[AgentId],
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let known = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
+        let mut record = known.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?.clone();
+        let is_written = transaction.written(&EntityId::Task(task.clone())).is_some();
+        if !is_written {
+            let pace = self.pace_at(record.log_time(now, self.timers.clock.set_back), now);
+            (record.logged_at, record.set_back) = (pace.logged_at, pace.set_back);
+        }
+        let number = record.custody.length + 1;
+        let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, gone);
+        record.custody = record.custody.followed_by(&entry);
+        transaction.put_new(CustodyLink::key(record.sequence, task, number), record.custody.encode(&entry));
+        transaction.put_entity(EntityRecord::Task(record));
+        Ok(())
+    }
+
+    /// A step that no caller waits for, about an entity that may be gone. False: nothing has changed.
+    pub(super) fn run_unasked(
+        &mut self,
+        transaction: &mut Transaction,
+        about: &EntityId,
+        input: &Input,
+        event: &CustodyEvent<'_>,
+        now: Timestamp,
+    ) -> Result<bool, BrokerError> {
+        if self.entity_record(transaction, about)?.is_none() {
+            return Ok(false);
+        }
+        match self.run(transaction, about, input, Some(event), Origin::Broker, now) {
+            Ok(has_changed) => Ok(has_changed),
+            Err(RunError::Broker(error)) => Err(error),
+            Err(RunError::Rejected(rejection)) => {
+                tracing::error!(%about, %rejection, "the state machine rejected what it must always take");
+                Err(BrokerError::Internal)
+            }
+        }
+    }
+
+    /// Lets time pass for an entity, as a change of its own. False: nothing has changed.
+    pub(super) fn pass_time(&mut self, entity: &EntityId, now: Timestamp) -> Result<bool, BrokerError> {
+        let mut transaction = Transaction::default();
+        let has_moved = self.run_unasked(&mut transaction, entity, &Input::Time, &CustodyEvent::Time, now)?;
+        if has_moved {
+            self.stage(transaction);
+            self.end_unanswered();
+        }
+        Ok(has_moved)
+    }
+
+    /// The running time at which something happens to an entity by itself. `None`: it has ended, or there is none.
+    pub(super) fn deadline_of(&mut self, entity: &EntityId) -> Result<Option<Timestamp>, BrokerError> {
+        let mut transaction = Transaction::default();
+        let Some(record) = self.entity_record(&mut transaction, entity)? else { return Ok(None) };
+        let state = record.entity();
+        let pace = match (record.pace(), state.task()) {
+            (Some(pace), _) => Some(pace),
+            (None, Some(task)) => {
+                let log = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
+                log.and_then(|record| record.pace())
+            }
+            (None, None) => None,
+        };
+        let followed = pace.map_or(Duration::ZERO, |pace| pace.set_back);
+        Ok(state.next_deadline().map(|at| at.plus(followed)))
+    }
+}

@@ -1,0 +1,128 @@
+//! The machine of a task and its handoffs as one of the machines of [`crate::domain::step`].
+
+use std::sync::Arc;
+
+use super::{Acked, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Situation, Task, Transition, step};
+use crate::{
+    domain::{self, Entity, EntityId, MessageType, ReadError, Reader, StepError, rules},
+    ids::{AgentId, MessageId, TaskId},
+    time::Timestamp,
+};
+
+/// Takes one input of a task or a handoff. What happens to a handoff that is not known changes nothing; a message about it is
+/// rejected.
+pub(in crate::domain) fn step_entity(
+    about: &EntityId,
+    input: &domain::Input,
+    read: &mut dyn Reader,
+    now: Timestamp,
+) -> Result<domain::Transition, StepError> {
+    let handoff = match about {
+        EntityId::Handoff(id) => read_handoff(read, *id)?,
+        _ => None,
+    };
+    let (task, input) = match input {
+        domain::Input::Handoff { task, input } => (Some(task), input),
+        domain::Input::Acked { by, role } => (None, &Input::Acked { by: by.clone(), mail: *role }),
+        domain::Input::Undeliverable { to, role } => (None, &Input::Undeliverable { to: to.clone(), mail: *role }),
+        domain::Input::AgentGone => (None, &Input::CandidateGone),
+        domain::Input::Time => (None, &Input::Time),
+        // No machine tells a task or a handoff anything.
+        domain::Input::Told(_) => return Ok(domain::Transition::default()),
+    };
+    let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {
+        Some(task) => read_task(read, task)?,
+        None => None,
+    };
+    let gone = gone(read, handoff.as_deref(), input);
+    let situation = Situation { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
+    match step(situation, input, now)? {
+        Outcome::Moved(transition) => Ok(of_entities(*transition, input)),
+        Outcome::Unchanged => Ok(domain::Transition::default()),
+    }
+}
+
+fn read_task(read: &mut dyn Reader, id: &TaskId) -> Result<Option<Arc<Task>>, ReadError> {
+    Ok(match read.entity(&EntityId::Task(id.clone()))? {
+        Some(Entity::Task(task)) => Some(task),
+        Some(_) | None => None,
+    })
+}
+
+fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Handoff>>, ReadError> {
+    Ok(match read.entity(&EntityId::Handoff(id))? {
+        Some(Entity::Handoff(handoff)) => Some(handoff),
+        Some(_) | None => None,
+    })
+}
+
+/// The agents that are gone among those that this step may ask, each once and in order.
+fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId> {
+    let next = handoff.filter(|handoff| !handoff.state.is_final()).map_or(&[][..], |handoff| &handoff.next_candidates);
+    let new: &[AgentId] = match input {
+        Input::Request(request) => &request.candidates,
+        Input::Redrive { candidates, .. } => candidates,
+        Input::Message { message: Message::Reject { suggestions, .. }, .. } => suggestions,
+        Input::Message { .. } | Input::Acked { .. } => return Vec::new(),
+        Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
+    };
+    let mut gone: Vec<AgentId> = next.iter().chain(new).filter(|agent| read.is_gone(agent)).cloned().collect();
+    gone.sort();
+    gone.dedup();
+    gone
+}
+
+/// What the delivery of the message that is the input is to the handoff. `None`: the handoff does not wait for its ack.
+fn role_of(input: &Input) -> Option<Acked> {
+    let message_type = match input {
+        Input::Request(_) => MessageType::HandoffRequest,
+        Input::Message { message, .. } => match message {
+            Message::Accept { .. } => MessageType::HandoffAccept,
+            Message::Reject { .. } => MessageType::HandoffReject,
+            Message::Cancel => MessageType::HandoffCancel,
+            Message::Context { .. } => MessageType::TaskContextTransfer,
+            Message::Complete { .. } => MessageType::HandoffComplete,
+            Message::Status { .. } => MessageType::TaskStatusUpdate,
+        },
+        Input::Acked { .. }
+        | Input::Undeliverable { .. }
+        | Input::Time
+        | Input::CandidateGone
+        | Input::Redrive { .. } => return None,
+    };
+    rules(message_type).reports
+}
+
+fn of_entities(transition: Transition, input: &Input) -> domain::Transition {
+    let Transition { task, handoff, effects } = transition;
+    let handoff = handoff.map(Arc::new);
+    let effects = effects.into_iter().map(|effect| effect_on(effect, &task, handoff.as_deref(), input)).collect();
+    let mut writes: Vec<Entity> = handoff.into_iter().map(Entity::Handoff).collect();
+    writes.push(Entity::Task(Arc::new(task)));
+    domain::Transition { writes, effects }
+}
+
+fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Input) -> domain::Effect {
+    let id = || EntityId::Handoff(handoff.expect("a step about a handoff writes it").id);
+    let (to, mail) = match effect {
+        Effect::Deliver { to, mail } => (to, mail),
+        Effect::ParkRequest(why) => return domain::Effect::Park { entity: id(), why },
+    };
+    let (mail, report_to) = match mail {
+        Mail::ThisMessage => {
+            let report_to = handoff.and_then(|handoff| Some((EntityId::Handoff(handoff.id), role_of(input)?)));
+            (domain::Mail::ThisMessage, report_to)
+        }
+        Mail::RequestAgain => {
+            // An operator redrives a request that may have outlived its own expiry.
+            let expires = handoff.is_some_and(|handoff| handoff.redrive_of.is_none());
+            (domain::Mail::Opening { entity: id(), expires }, Some((id(), Acked::Request)))
+        }
+        Mail::Notice(notice) => {
+            let about = handoff.map(|handoff| handoff.id);
+            (domain::Mail::Notice { notice, about, task: Some((task.id.clone(), task.epoch)) }, None)
+        }
+    };
+    let priority = handoff.map_or(Priority::default(), |handoff| handoff.priority);
+    domain::Effect::Deliver { to, mail, priority, report_to }
+}

@@ -1,0 +1,297 @@
+//! The stored form of every entity: where it lies, what lists show it, and the words that entities tell each other later.
+//!
+//! A machine has an arm in each match here and a file of its own beside this one for its record.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+#[cfg(test)]
+use super::probe::ProbeRecord;
+use super::{DecodeError, HandoffPlace, HandoffRecord, Kept, Reader, RequestPlace, TaskRecord, by_number};
+#[cfg(test)]
+use crate::domain::probe::ProbeId;
+use crate::{
+    domain::{Entity, EntityId, Told, handoff::Task},
+    ids::{MessageId, TaskId},
+    store::{Key, Table},
+    time::Timestamp,
+};
+
+/// An entity as it is stored: what the protocol knows of it, and the broker's notes.
+#[derive(Debug, Clone, PartialEq)]
+pub enum EntityRecord {
+    /// A task.
+    Task(TaskRecord),
+    /// One attempt to move a task.
+    Handoff(HandoffRecord),
+    /// The machine that shows that the engine is general.
+    #[cfg(test)]
+    Probe(ProbeRecord),
+}
+
+/// How the time of a log goes: never back, and evenly while something in it has a deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// The time of the last change.
+    pub logged_at: Timestamp,
+    /// How much of all by which the broker's clock was set back the log's time has followed.
+    pub set_back: Duration,
+}
+
+impl Pace {
+    /// The log's time at this time of the broker's clock, which was set back by `set_back` in all.
+    pub fn log_time(self, has_deadline: bool, now: Timestamp, set_back: Duration) -> Timestamp {
+        let not_followed = match has_deadline {
+            true => set_back.saturating_sub(self.set_back),
+            false => Duration::ZERO,
+        };
+        now.plus(not_followed).max(self.logged_at)
+    }
+}
+
+/// What the broker notes of an entity when a step writes it.
+#[derive(Debug, Clone, Copy)]
+pub struct Notes {
+    /// The place in lists of an entity that is new.
+    pub sequence: u64,
+    /// The message that began an entity that is new.
+    pub opening: Option<RequestPlace>,
+    /// The pace of the log that the step is in.
+    pub pace: Pace,
+}
+
+impl EntityRecord {
+    /// The record after a step that has made this of the entity.
+    pub fn after(entity: Entity, before: Option<&Self>, notes: Notes) -> Self {
+        match entity {
+            Entity::Task(task) => Self::Task(TaskRecord::after(task, before.and_then(Self::as_task), notes)),
+            Entity::Handoff(handoff) => {
+                let before = before.and_then(Self::as_handoff);
+                let request = before.map(|record| record.request).or(notes.opening);
+                Self::Handoff(HandoffRecord {
+                    handoff,
+                    sequence: before.map_or(notes.sequence, |record| record.sequence),
+                    request: request.expect("a handoff begins with a request"),
+                })
+            }
+            #[cfg(test)]
+            Entity::Probe(probe) => Self::Probe(ProbeRecord { probe, pace: notes.pace }),
+        }
+    }
+
+    /// The task, if it is one.
+    pub fn as_task(&self) -> Option<&TaskRecord> {
+        match self {
+            Self::Task(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The handoff, if it is one.
+    pub fn as_handoff(&self) -> Option<&HandoffRecord> {
+        match self {
+            Self::Handoff(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// What the protocol knows of it.
+    pub fn entity(&self) -> Entity {
+        match self {
+            Self::Task(record) => Entity::Task(record.task.clone()),
+            Self::Handoff(record) => Entity::Handoff(record.handoff.clone()),
+            #[cfg(test)]
+            Self::Probe(record) => Entity::Probe(record.probe.clone()),
+        }
+    }
+
+    /// Where the record of an entity lies.
+    pub fn key(id: &EntityId) -> Key {
+        match id {
+            EntityId::Task(id) => TaskRecord::key(id),
+            EntityId::Handoff(id) => HandoffRecord::key(*id),
+            #[cfg(test)]
+            EntityId::Probe(id) => ProbeRecord::key(*id),
+        }
+    }
+
+    /// Its stored form.
+    pub fn encode(&self) -> Bytes {
+        match self {
+            Self::Task(record) => record.encode(),
+            Self::Handoff(record) => record.encode(),
+            #[cfg(test)]
+            Self::Probe(record) => record.encode(),
+        }
+    }
+
+    /// From its stored form.
+    pub fn decode(id: &EntityId, value: &Bytes) -> Result<Self, DecodeError> {
+        match id {
+            EntityId::Task(_) => TaskRecord::decode(value).map(Self::Task),
+            EntityId::Handoff(_) => HandoffRecord::decode(value).map(Self::Handoff),
+            #[cfg(test)]
+            EntityId::Probe(_) => ProbeRecord::decode(value).map(Self::Probe),
+        }
+    }
+
+    /// Its places in lists. They are written with the entity and never change.
+    pub fn listings(&self) -> Vec<(Key, Bytes)> {
+        let Self::Handoff(HandoffRecord { handoff, sequence, .. }) = self else { return Vec::new() };
+        let place = HandoffPlace { sequence: *sequence, handoff: handoff.id, task: handoff.task.clone() }.encode();
+        let of_agents = HandoffRecord::participants(handoff).into_iter();
+        let keys = of_agents.map(|agent| HandoffRecord::agent_index_key(agent, *sequence));
+        std::iter::once(HandoffRecord::index_key(*sequence)).chain(keys).map(|key| (key, place.clone())).collect()
+    }
+
+    /// The message that began it. `None`: the entity does not deliver it again.
+    pub fn opening(&self) -> Option<RequestPlace> {
+        match self {
+            Self::Task(_) => None,
+            Self::Handoff(record) => Some(record.request),
+            #[cfg(test)]
+            Self::Probe(_) => None,
+        }
+    }
+
+    /// The pace of its own log. `None`: its task's log counts.
+    pub fn pace(&self) -> Option<Pace> {
+        match self {
+            Self::Task(record) => Some(record.pace()),
+            Self::Handoff(_) => None,
+            #[cfg(test)]
+            Self::Probe(record) => Some(record.pace),
+        }
+    }
+
+    /// The time of its own log. `None`: its task's log counts.
+    pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Option<Timestamp> {
+        match self {
+            Self::Task(record) => Some(record.log_time(now, set_back)),
+            Self::Handoff(_) => None,
+            #[cfg(test)]
+            Self::Probe(record) => Some(record.pace.log_time(record.probe.deadline.is_some(), now, set_back)),
+        }
+    }
+
+    /// Whether it never changes again. The log of a task that has ended still grows: late messages are on record as well.
+    pub fn is_settled(&self) -> bool {
+        match self {
+            Self::Task(_) => false,
+            Self::Handoff(record) => record.handoff.state.is_final(),
+            #[cfg(test)]
+            Self::Probe(_) => false,
+        }
+    }
+
+    /// How it is removed some time after its end, and by which key. `None`: with its task.
+    pub fn expiration(&self) -> Option<(Kept, &[u8])> {
+        match self {
+            Self::Task(TaskRecord { task, .. }) => Some((Kept::Task, task.id.as_str().as_bytes())),
+            Self::Handoff(_) => None,
+            #[cfg(test)]
+            Self::Probe(_) => None,
+        }
+    }
+}
+
+impl TaskRecord {
+    fn after(task: Arc<Task>, before: Option<&Self>, notes: Notes) -> Self {
+        Self {
+            task,
+            custody: before.map(|record| record.custody).unwrap_or_default(),
+            refusals_recorded: before.map_or(0, |record| record.refusals_recorded),
+            sequence: before.map_or(notes.sequence, |record| record.sequence),
+            logged_at: notes.pace.logged_at,
+            set_back: notes.pace.set_back,
+        }
+    }
+}
+
+const TASK: u8 = 1;
+const HANDOFF: u8 = 2;
+#[cfg(test)]
+const PROBE: u8 = 255;
+
+/// An entity's id as part of a key or a value: a byte for the machine, and the id.
+pub fn encode_entity_id(id: &EntityId) -> Vec<u8> {
+    match id {
+        EntityId::Task(id) => [&[TASK], id.as_str().as_bytes()].concat(),
+        EntityId::Handoff(id) => [&[HANDOFF], &id.as_bytes()[..]].concat(),
+        #[cfg(test)]
+        EntityId::Probe(id) => [&[PROBE], &id.0.to_be_bytes()[..]].concat(),
+    }
+}
+
+/// An entity's id from its stored form.
+pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeError> {
+    let reader = Reader(table.name());
+    match bytes.split_first() {
+        Some((&TASK, id)) => {
+            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
+            Ok(EntityId::Task(TaskId::parse(id).map_err(|error| reader.error(error.to_string()))?))
+        }
+        Some((&HANDOFF, id)) => Ok(EntityId::Handoff(MessageId::from_bytes(
+            id.try_into().map_err(|_| reader.error("a message id has not 16 bytes"))?,
+        ))),
+        #[cfg(test)]
+        Some((&PROBE, id)) => {
+            let id = id.try_into().map_err(|_| reader.error("a probe's id has not 8 bytes"))?;
+            Ok(EntityId::Probe(ProbeId(u64::from_be_bytes(id))))
+        }
+        Some(_) | None => Err(reader.error("an entity is of no known kind")),
+    }
+}
+
+/// What one entity tells another in a later transaction: a row of table outbox. It goes with the step that it causes, in one
+/// commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxRecord {
+    /// The entity that is told.
+    pub to: EntityId,
+    /// What it is told.
+    pub told: Told,
+}
+
+impl OutboxRecord {
+    /// Where a row lies: rows lie in the order in which they were written.
+    pub fn key(sequence: u64) -> Key {
+        by_number(Table::Outbox, sequence)
+    }
+
+    /// Its stored form: the length of the entity's id in one byte, the id, and what it is told.
+    pub fn encode(&self) -> Bytes {
+        let to = encode_entity_id(&self.to);
+        let length = u8::try_from(to.len()).expect("an id has at most 128 bytes");
+        [&[length][..], &to, &encode_told(&self.told)].concat().into()
+    }
+
+    /// From its stored form.
+    pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
+        let reader = Reader(Table::Outbox.name());
+        let (length, rest) = value.split_first().ok_or_else(|| reader.error("a value is empty"))?;
+        let (to, told) =
+            rest.split_at_checked(usize::from(*length)).ok_or_else(|| reader.error("a value is too short"))?;
+        let to = decode_entity_id(Table::Outbox, to)?;
+        let told = decode_told(&reader, &to, told)?;
+        Ok(Self { to, told })
+    }
+}
+
+fn encode_told(told: &Told) -> Vec<u8> {
+    match *told {
+        #[cfg(test)]
+        Told::Probe(ref word) => super::probe::encode_word(word),
+    }
+}
+
+fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, DecodeError> {
+    match to {
+        EntityId::Task(_) | EntityId::Handoff(_) => {
+            Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len())))
+        }
+        #[cfg(test)]
+        EntityId::Probe(_) => super::probe::decode_word(told).map(Told::Probe).ok_or_else(|| reader.error("no word")),
+    }
+}

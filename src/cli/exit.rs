@@ -10,7 +10,7 @@ use crate::{
     envelope::keys::KeyFileError,
     server::{FolderError, ServerError},
     store::OpenError,
-    wire::grpc::listener::BindError,
+    wire::edge::BindError,
 };
 
 pub(super) const OK: u8 = 0;
@@ -136,7 +136,7 @@ impl From<ServerError> for Failure {
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
             ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
             ServerError::Start(_) => DATA_DAMAGED,
-            ServerError::Reflection(_) | ServerError::Serve(_) | ServerError::Engine => FAILED,
+            ServerError::Reflection(_) | ServerError::Engine => FAILED,
         };
         Self { code, message: error.to_string() }
     }

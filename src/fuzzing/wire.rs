@@ -17,7 +17,10 @@ use crate::{
     proto::v1::{self, connect_request::Request},
     records::AgentRecord,
     time::Timestamp,
-    wire::grpc::{bounds::Frames, certificate_agent, deadline, fate, listener},
+    wire::{
+        edge::opening,
+        grpc::{bounds::Frames, certificate_agent, deadline, fate},
+    },
 };
 
 static KEY: LazyLock<PrivateKey> = LazyLock::new(|| PrivateKey::from_seed(&SEED));
@@ -124,9 +127,9 @@ pub(super) fn signing(bytes: &[u8]) {
 pub(super) fn opening(bytes: &[u8]) {
     let mut decided = None;
     for end in 0..=bytes.len().min(64) {
-        let found = listener::classify(&bytes[..end]);
+        let found = opening::classify(&bytes[..end]);
         assert!(decided.is_none() || found == decided, "more bytes change what it is");
-        assert!(end < listener::OPENING_BYTES || found.is_some(), "it must be clear by now");
+        assert!(end < opening::OPENING_BYTES || found.is_some(), "it must be clear by now");
         decided = found;
     }
     let pieces = usize::from(bytes.first().copied().unwrap_or(1)).max(1);

@@ -14,8 +14,8 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Server;
 use tonic_health::ServingStatus;
+use tower::ServiceBuilder;
 
 pub use folder::FolderError;
 
@@ -34,26 +34,16 @@ use crate::{
     store::OpenError,
     time::{Clock, SteadyClock},
     wire::{
-        grpc::{
-            self,
-            bounds::{Bounds, BoundsLayer},
-            deadline::DeadlineLayer,
-            listener::BindError,
-            listener::Listener,
-            require_tls::RequireTlsLayer,
-        },
+        bounds::Bounds,
+        edge::{self, BindError, Dispatch, HttpLimits, Listener, RequireTlsLayer},
+        grpc::{self, bounds::BoundsLayer, deadline::DeadlineLayer},
+        http::{self, HttpBoundsLayer},
         status,
     },
 };
 
 /// How long connections have to end by themselves when the broker stops.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// Most bytes of the headers of one call.
-const HEADER_BYTES_MAX: u32 = 16 * 1024;
-/// Calls of one connection that were given up before the broker has read that they began: what a broker finds that has
-/// not read for a while. One more ends the connection, since a client that begins and gives up calls without end
-/// only keeps the broker busy.
-const GIVEN_UP_UNREAD_MAX: usize = 256;
 /// Between two lines in the log about what was refused.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -89,9 +79,6 @@ pub enum ServerError {
     /// Reflection has no sense of our schema: our bug.
     #[error("failed to serve reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The server itself.
-    #[error("failed to serve: {0}")]
-    Serve(#[from] tonic::transport::Error),
     /// The engine has ended by itself: our bug, and the log says more.
     #[error("the broker's engine has failed; start the broker again, nothing that was answered is lost")]
     Engine,
@@ -315,20 +302,18 @@ async fn serve(
     let limits = &broker.settings().broker_limits;
     let stall_timeout = limits.keepalive_interval + limits.keepalive_timeout;
     let incoming = listener.incoming(tls, bounds.clone(), stall_timeout, closing.clone());
-    let server = Server::builder()
-        .http2_keepalive_interval(Some(limits.keepalive_interval))
-        .http2_keepalive_timeout(Some(limits.keepalive_timeout))
-        .http2_max_header_list_size(HEADER_BYTES_MAX)
-        .max_concurrent_streams(Some(limits.calls_per_connection_max).filter(|most| *most > 0))
-        .initial_stream_window_size(limits.window_bytes)
-        .initial_connection_window_size(limits.connection_window_bytes)
-        .http2_max_pending_accept_reset_streams(Some(GIVEN_UP_UNREAD_MAX))
-        .layer(BoundsLayer::new(bounds, grpc::client_streams(), grpc::overuse))
-        .layer(RequireTlsLayer::new(config.plaintext_allowed, || status::of(&BrokerError::TlsRequired)))
+    let plaintext_allowed = config.plaintext_allowed;
+    let grpc = ServiceBuilder::new()
+        .layer(BoundsLayer::new(bounds.clone(), grpc::client_streams(), grpc::overuse))
+        .layer(RequireTlsLayer::new(plaintext_allowed, || status::of(&BrokerError::TlsRequired).into_http()))
         .layer(DeadlineLayer::new(status::deadline_exceeded))
-        .add_routes(routes)
-        .serve_with_incoming_shutdown(incoming, closing.clone().cancelled_owned());
-    let serving = tokio::spawn(server);
+        .service(routes.prepare());
+    let http = ServiceBuilder::new()
+        .layer(HttpBoundsLayer::new(bounds))
+        .layer(RequireTlsLayer::new(plaintext_allowed, http::tls_required))
+        .service(http::router(grpc::SERVICES.into_iter().chain(grpc::COMMON_SERVICES)));
+    let service = Dispatch::new(grpc, http);
+    let serving = tokio::spawn(edge::serve(incoming, HttpLimits::new(limits), service, closing.clone()));
     let mut takes_commands = broker.serving();
     loop {
         tokio::select! {
@@ -361,7 +346,7 @@ async fn serve(
     }
     let abort = serving.abort_handle();
     match tokio::time::timeout(DRAIN_MAX, serving).await {
-        Ok(Ok(served)) => served.map_err(ServerError::from),
+        Ok(Ok(())) => Ok(()),
         Ok(Err(failed)) => {
             tracing::error!(%failed, "the server's task has failed");
             Err(ServerError::Engine)

@@ -153,7 +153,7 @@ impl TlsFiles {
     }
 }
 
-/// The configuration of a gRPC server, HTTP/2 only.
+/// The configuration of a server of HTTP/2, for gRPC and others, and of HTTP/1.1.
 fn server_config(
     certificates: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -166,7 +166,7 @@ fn server_config(
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(certificates, key)?;
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }
 
@@ -236,9 +236,9 @@ mod tests {
     }
 
     #[test]
-    fn good_files_give_a_configuration_for_http2() {
+    fn good_files_give_a_configuration_that_prefers_http2() {
         let config = good_files().files.load(None, MinimumTls::V1_2).unwrap();
-        assert_eq!(config.alpn_protocols, [b"h2"]);
+        assert_eq!(config.alpn_protocols, [b"h2".as_slice(), b"http/1.1"]);
     }
 
     #[test]

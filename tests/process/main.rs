@@ -14,6 +14,7 @@ mod foreign;
 mod forged;
 mod full_disk;
 mod hostile;
+mod http;
 mod kill_loop;
 mod load;
 mod many_agents;

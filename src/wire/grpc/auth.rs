@@ -2,13 +2,14 @@
 
 use tonic::{Request, Status};
 
-use super::{connection::ConnectInfo, refuse};
+use super::refuse;
 use crate::{
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
     },
     ids::AgentId,
+    wire::edge::ConnectInfo,
 };
 
 /// The caller: by the token in "authorization: Bearer TOKEN", else by the client's certificate, else nobody.

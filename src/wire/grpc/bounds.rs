@@ -1,19 +1,18 @@
-//! What calls cost the broker at most: how many are under way, and how many bytes of frames are held for them.
+//! What gRPC calls cost the broker at most: how many are under way, and how many bytes of frames are held for them.
 //!
-//! Owns counting calls and bytes, and the time that a frame has to arrive. Must not know any call, nor how statuses are
-//! built. A call that is over a bound is refused or ended, so nobody waits for what somebody else holds:
+//! Owns counting the bytes of requests, and the time that a frame has to arrive. Must not know any call, nor how statuses
+//! are built. A call over a bound is refused or ended: it never waits for what other clients hold.
 //!
 //! - Every call takes a place, from its head to the end of its answer.
-//! - The bytes of a frame that has come in part, and of a request that is being worked on, are counted. A stream's frame
+//! - The bytes of a frame that has arrived in part, and of a request that is being worked on, are counted. A stream's frame
 //!   counts until the stream asks for the next one.
-//! - What the client of a stream sends is not read for as long as the client does not take the answers. What it may send
-//!   ahead meanwhile, the call's window, is counted.
-//! - The bytes of an answer count until the connection has written them out, or has dropped them. The count is tied to
-//!   the bytes themselves, wherever in HTTP/2's queues they are.
+//! - A stream is not read while its client does not take the answers. What the client may send ahead meanwhile, the call's
+//!   window, is counted.
+//! - The bytes of an answer count until they are written or dropped ([`Answer`]).
 
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -27,71 +26,14 @@ use tokio::time::Sleep;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::connection::ConnectInfo;
 use crate::{
-    broker::BrokerLimits,
     envelope::FRAME_BYTES_MAX,
-    wire::quota::{Holding, Quota},
+    wire::{
+        bounds::{Answer, Bounds},
+        edge::ConnectInfo,
+        quota::{Holding, Quota},
+    },
 };
-
-/// The quotas of a broker.
-#[derive(Debug, Clone)]
-pub struct Bounds {
-    /// Connections that are open.
-    pub connections: Arc<Quota>,
-    /// Connections that are not open yet.
-    pub handshakes: Arc<Quota>,
-    /// Calls under way.
-    pub calls: Arc<Quota>,
-    /// Bytes of frames, in and out.
-    pub frame_bytes: Arc<Quota>,
-    /// Bytes that clients may send ahead of streams that are not read. Apart from those of frames, so that a client that takes
-    /// no answers keeps no others from getting theirs.
-    pub unread_bytes: Arc<Quota>,
-    /// How long a frame may take to arrive.
-    pub frame_timeout: Duration,
-    /// What the client of one stream may send ahead of what is read from it, in bytes.
-    pub window_bytes: usize,
-    /// What small frames that are not read cost one connection beside their bytes, at most, in bytes.
-    pub small_frames_bytes: usize,
-    /// The most credit of all sessions of one connection together.
-    pub credit_per_connection: u32,
-}
-
-impl Bounds {
-    /// With these limits, and nothing held yet.
-    pub fn new(limits: &BrokerLimits) -> Self {
-        let quota = |most: u64| Quota::new(most, limits.network_percent_max);
-        Self {
-            connections: quota(limits.connections_max.into()),
-            handshakes: quota(limits.handshakes_max.into()),
-            calls: quota(limits.calls_max.into()),
-            frame_bytes: quota(limits.frame_bytes_max),
-            unread_bytes: quota(limits.frame_bytes_max),
-            frame_timeout: limits.frame_timeout,
-            window_bytes: limits.window_bytes as usize,
-            small_frames_bytes: limits.connection_window_bytes as usize / 2,
-            credit_per_connection: limits.credit_per_connection(),
-        }
-    }
-
-    /// One line for all that was refused or ended since the last one, if anything was.
-    pub fn log_refusals(&self) {
-        let [connections, handshakes, calls, frame_bytes, unread_bytes] =
-            [&self.connections, &self.handshakes, &self.calls, &self.frame_bytes, &self.unread_bytes]
-                .map(|quota| quota.refusals());
-        if connections + handshakes + calls + frame_bytes + unread_bytes > 0 {
-            tracing::warn!(
-                connections,
-                handshakes,
-                calls,
-                frame_bytes,
-                unread_bytes,
-                "refused what is over broker_limits"
-            );
-        }
-    }
-}
 
 /// Why a call is refused or ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,8 +107,10 @@ pub struct Bounded<S> {
     layer: BoundsLayer,
 }
 
-impl<S> Service<Request<Body>> for Bounded<S>
+impl<S, B> Service<Request<B>> for Bounded<S>
 where
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
@@ -179,11 +123,10 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let BoundsLayer { bounds, streams, status } = &self.layer;
         let status = *status;
-        let connection = request.extensions().get::<ConnectInfo>();
-        let client = connection.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |connection| connection.peer_addr.ip());
+        let client = ConnectInfo::client_of(request.extensions());
         let Some(call) = bounds.calls.take(client, 1) else {
             return Box::pin(std::future::ready(Ok(status(Overuse::Calls).into_http())));
         };
@@ -221,11 +164,17 @@ where
             let answer = answer.await?;
             // What a simple call sent is done with; a stream's frames have their own end.
             drop(held);
-            Ok(answer.map(|inner| {
-                Body::new(Outgoing { inner, bytes, client, status, is_over: false, call: Arc::new(call) })
-            }))
+            let cut = move || Ok(trailers(status(Overuse::FrameBytes)));
+            Ok(answer.map(|inner| Body::new(Answer::new(inner, bytes, client, call, cut))))
         })
     }
+}
+
+/// The end of an answer whose head is sent already.
+fn trailers(status: tonic::Status) -> Frame<Bytes> {
+    let mut head = status.into_http::<()>();
+    head.headers_mut().remove(http::header::CONTENT_TYPE);
+    Frame::trailers(std::mem::take(head.headers_mut()))
 }
 
 /// Where in a body of gRPC frames one is: each has a byte for compression, four for its length, and then so many bytes.
@@ -270,8 +219,8 @@ impl Frames {
 }
 
 /// The body of a request.
-struct Incoming {
-    inner: Body,
+struct Incoming<B> {
+    inner: B,
     frames: Frames,
     held: Arc<Holding>,
     _unread: Option<Holding>,
@@ -283,7 +232,7 @@ struct Incoming {
     is_over: bool,
 }
 
-impl Incoming {
+impl<B> Incoming<B> {
     fn end(&mut self, overuse: Overuse) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
         self.is_over = true;
         self.held.clear();
@@ -291,7 +240,11 @@ impl Incoming {
     }
 }
 
-impl http_body::Body for Incoming {
+impl<B> http_body::Body for Incoming<B>
+where
+    B: http_body::Body<Data = Bytes> + Unpin,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     type Data = Bytes;
     type Error = tonic::Status;
 
@@ -332,68 +285,8 @@ impl http_body::Body for Incoming {
                     Poll::Pending => Poll::Pending,
                 }
             }
-            other => other,
+            other => other.map_err(|error| tonic::Status::from_error(error.into())),
         }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.is_over || self.inner.is_end_stream()
-    }
-}
-
-/// The body of an answer.
-struct Outgoing {
-    inner: Body,
-    bytes: Arc<Quota>,
-    client: IpAddr,
-    status: fn(Overuse) -> tonic::Status,
-    is_over: bool,
-    call: Arc<Holding>,
-}
-
-/// Bytes that count, and with which their call counts, until nobody has them any more.
-struct Counted {
-    bytes: Bytes,
-    _holding: Holding,
-    _call: Arc<Holding>,
-}
-
-impl AsRef<[u8]> for Counted {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl http_body::Body for Outgoing {
-    type Data = Bytes;
-    type Error = tonic::Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
-        if self.is_over {
-            return Poll::Ready(None);
-        }
-        let frame = std::task::ready!(Pin::new(&mut self.inner).poll_frame(context));
-        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
-        let data = match frame.into_data() {
-            Ok(data) => data,
-            Err(other) => return Poll::Ready(Some(Ok(other))),
-        };
-        let frame = match self.bytes.take(self.client, data.len()) {
-            Some(holding) => {
-                let counted = Counted { bytes: data, _holding: holding, _call: self.call.clone() };
-                Frame::data(Bytes::from_owner(counted))
-            }
-            None => {
-                self.is_over = true;
-                let mut head = (self.status)(Overuse::FrameBytes).into_http::<()>();
-                head.headers_mut().remove(http::header::CONTENT_TYPE);
-                Frame::trailers(std::mem::take(head.headers_mut()))
-            }
-        };
-        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -1,8 +1,6 @@
 //! Keeps the deadline that a caller sends along. Owns the reading of `grpc-timeout`; must not know any call, nor how
 //! statuses are built: the one for an expired deadline is handed in.
 //!
-//! tonic enforces the same header by itself, but answers CANCELLED, which a caller cannot tell from its own cancelling.
-//!
 //! The deadline holds for the time until a call is answered, which for a unary call is the whole of it. A response
 //! stream that has begun is not cut off here: the caller, who knows the deadline too, resets it.
 
@@ -14,9 +12,6 @@ use std::{
 
 use http::{HeaderMap, Request, Response};
 use tower::{Layer, Service};
-
-/// How much earlier than tonic's own timer ours fires, so that it is always ours that answers.
-const LEAD: Duration = Duration::from_millis(1);
 
 /// Answers a call whose `grpc-timeout` is over with the status that is handed in; the call itself is dropped.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +60,7 @@ where
         let answer = self.inner.call(request);
         let Some(limit) = limit else { return Box::pin(answer) };
         let status = self.status;
-        let answer = tokio::time::timeout(limit.saturating_sub(LEAD), answer);
+        let answer = tokio::time::timeout(limit, answer);
         Box::pin(async move { answer.await.unwrap_or_else(|_elapsed| Ok(status().into_http())) })
     }
 }

@@ -4,14 +4,11 @@ mod agents;
 mod audit;
 mod auth;
 pub mod bounds;
-mod connection;
 mod dead_letters;
 pub mod deadline;
 mod handoffs;
-pub mod listener;
 mod messages;
 mod outgoing;
-pub mod require_tls;
 mod session;
 mod tasks;
 
@@ -23,7 +20,7 @@ use tonic::{Status, service::Routes};
 
 use self::bounds::{ClientStream, Overuse};
 pub(crate) use self::messages::fate;
-use super::status;
+use super::{edge, status};
 use crate::{
     broker::{Broker, BrokerError, access::Caller, queries::View},
     codes::{FieldViolation, Refusal},
@@ -39,7 +36,7 @@ use crate::{
     },
 };
 
-/// Names of all our services, for health.
+/// Names of the broker's services, for health.
 pub const SERVICES: [&str; 6] = [
     "baton.v1.AgentService",
     "baton.v1.AuditService",
@@ -48,6 +45,10 @@ pub const SERVICES: [&str; 6] = [
     "baton.v1.HandoffService",
     "baton.v1.TaskService",
 ];
+
+/// Names of the services of the same port that are not the broker's own.
+pub const COMMON_SERVICES: [&str; 3] =
+    ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
 
 /// The services of a broker.
 pub fn routes(broker: &Broker) -> Routes {
@@ -99,7 +100,7 @@ pub fn overuse(overuse: Overuse) -> Status {
 
 /// The agent that a certificate names, for the fuzzer.
 pub(crate) fn certificate_agent(der: &[u8]) -> Option<AgentId> {
-    connection::agent_of(&der.into())
+    edge::agent_of(&der.into())
 }
 
 fn refuse(error: impl Refusal) -> Status {

@@ -14,7 +14,6 @@ use tonic::{Request, Status, Streaming};
 
 use super::{
     bounds::{Overuse, Unread},
-    connection::{ConnectInfo, ConnectionCredit, SessionCredit},
     messages,
     outgoing::{Outgoing, Ready},
     refuse, refuse_shared,
@@ -29,7 +28,10 @@ use crate::{
     envelope::{Checks, FRAME_BYTES_MAX, PAYLOAD_BYTES_MAX, check_heartbeat},
     ids::AgentId,
     proto::v1::{self, connect_request, connect_response},
-    wire::{status, to_proto},
+    wire::{
+        edge::{ConnectInfo, ConnectionCredit, SessionCredit},
+        status, to_proto,
+    },
 };
 
 /// Requests of one session that are under way.

@@ -5,7 +5,8 @@
 mod calls;
 mod connections;
 mod frames;
-mod raw;
+mod http;
+pub mod raw;
 
 use std::{fs::DirBuilder, os::unix::fs::DirBuilderExt as _, process::Command, sync::Arc};
 

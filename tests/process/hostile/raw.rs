@@ -1,4 +1,4 @@
-//! HTTP/2 by hand: frames that no library would send, over real TLS, from an address of its own.
+//! HTTP/1.1 and HTTP/2 by hand: bytes that no library would send, over real TLS, from an address of its own.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -12,7 +12,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, pem::PemObject as _},
 };
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -45,8 +45,18 @@ pub async fn tcp(broker: &Broker) -> std::io::Result<TcpStream> {
     socket.connect(broker.address.parse().unwrap()).await
 }
 
-/// The same with TLS.
+/// The same with TLS, to speak HTTP/2.
 pub async fn tls(broker: &Broker) -> std::io::Result<TlsStream<TcpStream>> {
+    tls_offering(broker, &["h2"]).await
+}
+
+/// The same, to speak HTTP/1.1.
+pub async fn http1(broker: &Broker) -> TlsStream<TcpStream> {
+    tls_offering(broker, &["http/1.1"]).await.unwrap()
+}
+
+/// The same; these protocols are offered to the broker.
+pub async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(broker.ca()).unwrap()).unwrap();
     let mut config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -54,7 +64,7 @@ pub async fn tls(broker: &Broker) -> std::io::Result<TlsStream<TcpStream>> {
         .unwrap()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
     let connector = TlsConnector::from(Arc::new(config));
     connector.connect(ServerName::try_from("localhost").unwrap(), tcp(broker).await?).await
 }
@@ -146,6 +156,34 @@ pub async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
         stream.flush().await
     };
     drop(tokio::time::timeout(Duration::from_millis(500), write).await);
+}
+
+/// An answer of HTTP/1.1.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub head: String,
+    pub body: String,
+}
+
+/// Reads one answer with a body, as its head says. `None`: the broker has hung up before it was whole.
+pub async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
+    let read = async {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.ok()?);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .map_or(0, |length| length.parse().expect("a length"));
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).await.ok()?;
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Some(Answer { status, head, body: String::from_utf8(body).unwrap() })
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("the broker answers or hangs up")
 }
 
 /// Reads until the broker hangs up.

@@ -1,5 +1,5 @@
-//! Refuses what comes without TLS, in words that a gRPC client can show, unless that is allowed. Owns that rule; must not
-//! know any call, nor how statuses are built: the one for a refusal is handed in.
+//! Refuses requests that arrive without TLS, unless that is allowed. Owns that rule. Must not know any request, nor how a
+//! refusal looks: gRPC and HTTP each hand in theirs.
 
 use std::{
     pin::Pin,
@@ -11,41 +11,42 @@ use tower::{Layer, Service};
 
 use super::connection::ConnectInfo;
 
-/// Answers every request over a plaintext connection with the status that is handed in; none reaches the service.
+/// Answers every request over a plaintext connection with the refusal that is handed in; none reaches the service.
 #[derive(Debug, Clone, Copy)]
-pub struct RequireTlsLayer {
+pub struct RequireTlsLayer<F> {
     plaintext_allowed: bool,
-    status: fn() -> tonic::Status,
+    refusal: F,
 }
 
-impl RequireTlsLayer {
-    /// The layer; `status` builds the answer to a plaintext request, TLS_REQUIRED.
-    pub const fn new(plaintext_allowed: bool, status: fn() -> tonic::Status) -> Self {
-        Self { plaintext_allowed, status }
+impl<F> RequireTlsLayer<F> {
+    /// The layer; `refusal` builds the answer to a plaintext request.
+    pub const fn new(plaintext_allowed: bool, refusal: F) -> Self {
+        Self { plaintext_allowed, refusal }
     }
 }
 
-impl<S> Layer<S> for RequireTlsLayer {
-    type Service = RequireTls<S>;
+impl<S, F: Copy> Layer<S> for RequireTlsLayer<F> {
+    type Service = RequireTls<S, F>;
 
-    fn layer(&self, inner: S) -> RequireTls<S> {
+    fn layer(&self, inner: S) -> RequireTls<S, F> {
         RequireTls { inner, rule: *self }
     }
 }
 
 /// The service that [`RequireTlsLayer`] makes.
 #[derive(Debug, Clone)]
-pub struct RequireTls<S> {
+pub struct RequireTls<S, F> {
     inner: S,
-    rule: RequireTlsLayer,
+    rule: RequireTlsLayer<F>,
 }
 
-impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RequireTls<S>
+impl<S, F, RequestBody, ResponseBody> Service<Request<RequestBody>> for RequireTls<S, F>
 where
     S: Service<Request<RequestBody>, Response = Response<ResponseBody>>,
     S::Future: Send + 'static,
     S::Error: Send + 'static,
-    ResponseBody: Default + Send + 'static,
+    F: Fn() -> Response<ResponseBody>,
+    ResponseBody: Send + 'static,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -56,12 +57,12 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        // A request that came from no listener of ours says nothing about TLS, and so is refused too.
+        // A request without a connection says nothing about TLS, and is refused too.
         let is_encrypted = request.extensions().get::<ConnectInfo>().is_some_and(|connection| connection.encrypted);
         if is_encrypted || self.rule.plaintext_allowed {
             Box::pin(self.inner.call(request))
         } else {
-            Box::pin(std::future::ready(Ok((self.rule.status)().into_http())))
+            Box::pin(std::future::ready(Ok((self.rule.refusal)())))
         }
     }
 }

@@ -1,15 +1,18 @@
-//! A connection as HTTP/2 sees it, encrypted or not. Owns reading and writing on it, and what a request can ask of it;
-//! must not know how it came about.
+//! A connection as HTTP sees it, encrypted or not.
+//!
+//! Owns reading and writing on it, its end, and what a request can learn of it. Must not know how it was opened, nor what
+//! is served on it.
 
 use std::{
     io::{self, IoSlice},
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
+use http::Extensions;
 use rustls::pki_types::CertificateDer;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -17,11 +20,16 @@ use tokio::{
     time::Sleep,
 };
 use tokio_rustls::server::TlsStream;
-use tonic::transport::server::Connected;
 
+use super::opening::{Client, Opening};
 use crate::{ids::AgentId, wire::quota::Holding};
 
-/// What is known of the connection that a request came by; an extension of every request.
+/// Most bytes of an HTTP/1 request that are read, and thrown away, after it was answered.
+const DISCARDED_BYTES_MAX: usize = 64 * 1024;
+/// How long such bytes are waited for.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What is known of a request's connection; an extension of every request.
 #[derive(Debug, Clone)]
 pub struct ConnectInfo {
     /// Where the client is.
@@ -32,6 +40,14 @@ pub struct ConnectInfo {
     pub agent: Option<AgentId>,
     /// What the connection's sessions may have of credit.
     pub credit: Arc<ConnectionCredit>,
+}
+
+impl ConnectInfo {
+    /// The address of a request's client; unspecified for a request that came by no connection, as in a test of a service
+    /// alone.
+    pub fn client_of(extensions: &Extensions) -> IpAddr {
+        extensions.get::<Self>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |connection| connection.peer_addr.ip())
+    }
 }
 
 /// The credit of all sessions of one connection together, so that the acks of all that was delivered on it fit what the
@@ -86,23 +102,32 @@ impl Drop for SessionCredit {
 const AGENT_URI: &str = "urn:baton:agent:";
 
 /// The agent that a certificate is for.
-pub(super) fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
+pub(in crate::wire) fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     certificate.valid_uri_names().find_map(|uri| AgentId::parse(uri.strip_prefix(AGENT_URI)?).ok())
 }
 
-/// An open connection, ready for HTTP/2.
+/// An open connection, ready for HTTP.
 pub struct Connection {
     transport: Transport,
-    /// Was read to see what it is, and is still to be read by what comes next.
+    /// What was read to recognise HTTP, and is to be read again by HTTP itself.
     beginning: io::Cursor<Vec<u8>>,
     info: ConnectInfo,
     /// One of the connections that may be open.
     _place: Holding,
-    /// Runs while the peer takes nothing of what there is for it. HTTP/2's own keepalive cannot end such a connection,
-    /// since it would have to write to do so.
+    /// Runs while the client takes no byte of what there is for it. HTTP/2's keepalive cannot end such a connection, since it
+    /// would have to write to do so.
     stalled: Option<Pin<Box<Sleep>>>,
     stall_timeout: Duration,
+    /// `None` where the end does not linger.
+    linger: Option<Linger>,
+}
+
+/// The end of an HTTP/1 connection: what the client still sends of its request is read. Closed with something unread, the
+/// operating system would reset the connection, and the answer might be lost.
+struct Linger {
+    left: usize,
+    over: Option<Pin<Box<Sleep>>>,
 }
 
 /// TCP, with TLS or without it.
@@ -126,33 +151,48 @@ pub(super) trait ReadWrite: AsyncRead + AsyncWrite {}
 impl<T: AsyncRead + AsyncWrite> ReadWrite for T {}
 
 impl Connection {
-    /// A client that speaks HTTP/2; `beginning` was read from it already. It is closed when it takes no byte for as long
-    /// as `stall_timeout`.
-    pub(super) fn new(
-        transport: Transport,
-        beginning: Vec<u8>,
-        peer_addr: SocketAddr,
-        place: Holding,
-        stall_timeout: Duration,
-        credit: Arc<ConnectionCredit>,
-    ) -> Self {
+    /// A client's connection, of which `beginning` was read already. Writing fails when the client takes no byte for its
+    /// `stall_timeout`.
+    pub(super) fn new(transport: Transport, opening: Opening, beginning: Vec<u8>, client: Client) -> Self {
         let (encrypted, agent) = match &transport {
             Transport::Encrypted(stream) => {
                 (true, stream.get_ref().1.peer_certificates().and_then(<[_]>::first).and_then(agent_of))
             }
             Transport::Plain(_) => (false, None),
         };
+        let lingers = opening == Opening::Http1;
         Self {
             transport,
             beginning: io::Cursor::new(beginning),
-            info: ConnectInfo { peer_addr, encrypted, agent, credit },
-            _place: place,
+            info: ConnectInfo { peer_addr: client.peer, encrypted, agent, credit: client.credit },
+            _place: client.place,
             stalled: None,
-            stall_timeout,
+            stall_timeout: client.stall_timeout,
+            linger: lingers.then_some(Linger { left: DISCARDED_BYTES_MAX, over: None }),
         }
     }
 
-    /// The outcome of a write or a flush, or a failure if the peer has taken nothing for too long.
+    /// What requests learn of it.
+    pub(super) fn info(&self) -> &ConnectInfo {
+        &self.info
+    }
+
+    /// Ready once the client has closed its side, has sent all that is discarded, or the time for it is over.
+    fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let Some(Linger { left, over }) = &mut self.linger else { return Poll::Ready(()) };
+        let over = over.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        let mut discarded = [0; 4096];
+        while *left > 0 && over.as_mut().poll(context).is_pending() {
+            let mut buffer = ReadBuf::new(&mut discarded);
+            match ready!(self.transport.pinned().poll_read(context, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => *left = left.saturating_sub(buffer.filled().len()),
+                Ok(()) | Err(_) => break,
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// The outcome of a write or a flush, or a failure if the client has taken no byte for too long.
     fn unless_stalled<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.stalled = None;
@@ -162,14 +202,6 @@ impl Connection {
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(stalled.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = ConnectInfo;
-
-    fn connect_info(&self) -> ConnectInfo {
-        self.info.clone()
     }
 }
 
@@ -217,7 +249,8 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = self.transport.pinned().poll_shutdown(context);
-        self.unless_stalled(outcome, context)
+        ready!(self.unless_stalled(outcome, context))?;
+        self.poll_linger(context).map(Ok)
     }
 }
 

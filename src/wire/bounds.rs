@@ -1,0 +1,148 @@
+//! What requests may cost the broker, whatever protocol they speak.
+//!
+//! Owns the quotas of a broker, and counting the bytes of answers. Must not know any request, nor how a refusal looks. A
+//! request over a quota is refused or ended: it never waits for what other clients hold.
+
+use std::{
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+
+use super::quota::{Holding, Quota};
+use crate::broker::BrokerLimits;
+
+/// The quotas of a broker.
+#[derive(Debug, Clone)]
+pub struct Bounds {
+    /// Connections that are open.
+    pub connections: Arc<Quota>,
+    /// Connections that are not open yet.
+    pub handshakes: Arc<Quota>,
+    /// Requests under way: gRPC calls and HTTP requests.
+    pub calls: Arc<Quota>,
+    /// Bytes of gRPC frames, in and out, and of HTTP answers.
+    pub frame_bytes: Arc<Quota>,
+    /// Bytes that clients may send ahead of streams that are not read. Apart from those of frames, so that a client that takes
+    /// no answers does not keep other clients from theirs.
+    pub unread_bytes: Arc<Quota>,
+    /// How long a frame may take to arrive.
+    pub frame_timeout: Duration,
+    /// What the client of one stream may send ahead of what is read from it, in bytes.
+    pub window_bytes: usize,
+    /// What small frames that are not read cost one connection beside their bytes, at most, in bytes.
+    pub small_frames_bytes: usize,
+    /// The most credit of all sessions of one connection together.
+    pub credit_per_connection: u32,
+}
+
+impl Bounds {
+    /// With these limits, and nothing held yet.
+    pub fn new(limits: &BrokerLimits) -> Self {
+        let quota = |most: u64| Quota::new(most, limits.network_percent_max);
+        Self {
+            connections: quota(limits.connections_max.into()),
+            handshakes: quota(limits.handshakes_max.into()),
+            calls: quota(limits.calls_max.into()),
+            frame_bytes: quota(limits.frame_bytes_max),
+            unread_bytes: quota(limits.frame_bytes_max),
+            frame_timeout: limits.frame_timeout,
+            window_bytes: limits.window_bytes as usize,
+            small_frames_bytes: limits.connection_window_bytes as usize / 2,
+            credit_per_connection: limits.credit_per_connection(),
+        }
+    }
+
+    /// One line for all that was refused or ended since the last one, if anything was.
+    pub fn log_refusals(&self) {
+        let [connections, handshakes, calls, frame_bytes, unread_bytes] =
+            [&self.connections, &self.handshakes, &self.calls, &self.frame_bytes, &self.unread_bytes]
+                .map(|quota| quota.refusals());
+        if connections + handshakes + calls + frame_bytes + unread_bytes > 0 {
+            tracing::warn!(
+                connections,
+                handshakes,
+                calls,
+                frame_bytes,
+                unread_bytes,
+                "refused what is over broker_limits"
+            );
+        }
+    }
+}
+
+/// The body of an answer. Its bytes count until the connection has written or dropped them, and its request counts as long
+/// as any of them does. The count is tied to the bytes themselves, wherever in the queues of HTTP they are.
+///
+/// A frame that is over the quota is replaced by what `cut` returns, which ends the answer.
+pub(super) struct Answer<B, C> {
+    inner: B,
+    bytes: Arc<Quota>,
+    client: IpAddr,
+    cut: C,
+    is_over: bool,
+    call: Arc<Holding>,
+}
+
+impl<B, C> Answer<B, C> {
+    /// The answer to a request of `client` that holds `call`; `bytes` is the quota of its bytes.
+    pub(super) fn new(inner: B, bytes: Arc<Quota>, client: IpAddr, call: Holding, cut: C) -> Self {
+        Self { inner, bytes, client, cut, is_over: false, call: Arc::new(call) }
+    }
+}
+
+/// Bytes that count, as their request does, until the last copy of them is dropped.
+struct Counted {
+    bytes: Bytes,
+    _holding: Holding,
+    _call: Arc<Holding>,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<B, C> Body for Answer<B, C>
+where
+    B: Body<Data = Bytes> + Unpin,
+    C: Fn() -> Result<Frame<Bytes>, B::Error> + Unpin,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(context));
+        let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(other) => return Poll::Ready(Some(Ok(other))),
+        };
+        Poll::Ready(Some(match self.bytes.take(self.client, data.len()) {
+            Some(holding) => {
+                let counted = Counted { bytes: data, _holding: holding, _call: self.call.clone() };
+                Ok(Frame::data(Bytes::from_owner(counted)))
+            }
+            None => {
+                self.is_over = true;
+                (self.cut)()
+            }
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.is_over || self.inner.is_end_stream()
+    }
+}

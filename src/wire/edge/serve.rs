@@ -1,0 +1,118 @@
+//! Serves connections: HTTP/1.1 or HTTP/2 on each, as its client begins it.
+//!
+//! Owns the limits of both protocols, and the drain. Must not know what requests ask for.
+
+use std::{convert::Infallible, error::Error, pin::pin};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::{body::Incoming as RequestBody, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
+};
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt as _;
+use tokio_util::sync::CancellationToken;
+use tower::{Service, ServiceExt as _};
+use tracing::{debug, error};
+
+use super::{connection::Connection, listener::Incoming};
+use crate::broker::BrokerLimits;
+
+/// Most bytes of the head of one request.
+const HEADER_BYTES_MAX: u32 = 16 * 1024;
+/// Requests of one HTTP/2 connection that were given up before the broker has read that they began: what a broker finds
+/// that has not read for a while. One more ends the connection, since a client that begins and gives up requests without
+/// end only keeps the broker busy.
+const GIVEN_UP_UNREAD_MAX: usize = 256;
+
+/// The limits of HTTP/1.1 and HTTP/2 on every connection.
+#[derive(Debug, Clone)]
+pub struct HttpLimits(auto::Builder<TokioExecutor>);
+
+impl HttpLimits {
+    /// As the broker's limits say.
+    pub fn new(limits: &BrokerLimits) -> Self {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            // It also runs between two requests, and so ends a connection that nobody uses.
+            .header_read_timeout(limits.frame_timeout)
+            .max_buf_size(HEADER_BYTES_MAX as usize);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(Some(limits.keepalive_interval))
+            .keep_alive_timeout(limits.keepalive_timeout)
+            .max_header_list_size(HEADER_BYTES_MAX)
+            .max_concurrent_streams(Some(limits.calls_per_connection_max).filter(|most| *most > 0))
+            .initial_stream_window_size(limits.window_bytes)
+            .initial_connection_window_size(limits.connection_window_bytes)
+            .max_pending_accept_reset_streams(Some(GIVEN_UP_UNREAD_MAX));
+        Self(builder)
+    }
+}
+
+/// Serves the connections that come in, until `shutdown` and until the last of them has ended. From `shutdown` on a
+/// connection takes no further request, and ends when those under way are answered. Dropping the future cuts all off.
+///
+/// Every request has [`ConnectInfo`](super::ConnectInfo) among its extensions.
+pub async fn serve<S, B>(mut incoming: Incoming, limits: HttpLimits, service: S, shutdown: CancellationToken)
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            connection = incoming.next() => match connection {
+                Some(connection) => {
+                    connections.spawn(drive(connection, limits.clone(), service.clone(), shutdown.clone()));
+                }
+                None => break,
+            },
+            Some(ended) = connections.join_next() => report(ended),
+        }
+    }
+    drop(incoming);
+    while let Some(ended) = connections.join_next().await {
+        report(ended);
+    }
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(failure) = ended {
+        error!(%failure, "serving a connection failed: this is a bug");
+    }
+}
+
+/// Serves one connection until its end.
+async fn drive<S, B>(connection: Connection, limits: HttpLimits, service: S, shutdown: CancellationToken)
+where
+    S: Service<Request<RequestBody>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    let info = connection.info().clone();
+    let peer = info.peer_addr;
+    let service = service_fn(move |mut request: Request<RequestBody>| {
+        request.extensions_mut().insert(info.clone());
+        service.clone().oneshot(request)
+    });
+    let mut served = pin!(limits.0.serve_connection(TokioIo::new(connection), service).into_owned());
+    let ended = tokio::select! {
+        ended = served.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(problem) = ended {
+        debug!(%peer, problem, "a connection ended by a failure");
+    }
+}

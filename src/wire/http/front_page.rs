@@ -1,0 +1,37 @@
+//! The page at `/`: what this port is, and how to talk to it.
+
+use axum::body::Body;
+use http::{Request, Response, StatusCode, header::HOST, uri::Authority};
+
+/// Stands where the client has not said which host it asks.
+const UNKNOWN_HOST: &str = "HOST:PORT";
+
+pub(super) async fn front_page(request: Request<Body>) -> Response<Body> {
+    let named = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+    let host = request.uri().authority().cloned().or(named);
+    super::text(StatusCode::OK, page(host.as_ref().map_or(UNKNOWN_HOST, Authority::as_str)))
+}
+
+fn page(host: &str) -> String {
+    format!(
+        "This is baton, a broker through which AI agents hand over tasks.
+
+Its port is for programs: it speaks gRPC over TLS, and has no web pages.
+
+List its services, and ask whether it is healthy:
+
+    grpcurl -cacert ca.pem {host} list
+    grpcurl -cacert ca.pem {host} grpc.health.v1.Health/Check
+
+Make an agent, and look who else is there:
+
+    baton keygen --out alice.pem
+    baton agent register --id alice --key alice.pem --server {host} --ca ca.pem
+    baton agent list --id alice --key alice.pem --server {host} --ca ca.pem
+
+ca.pem is the certificate of the CA that this broker's certificate comes from. A broker that made its own has it in its
+data folder as tls/ca.pem, and `baton` finds it there by itself. README.md of baton begins with a first handoff, and has
+the clients for Python, Go, TypeScript, Java and Rust.
+"
+    )
+}

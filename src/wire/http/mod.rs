@@ -1,0 +1,141 @@
+//! HTTP: what the port answers to requests that are not gRPC.
+//!
+//! Owns the table of routes, and the answers to requests that no route takes. Must not know gRPC, nor how requests arrive.
+//! Answers are plain text, since their reader is a person with `curl` or a browser at a port for programs.
+
+mod bounds;
+mod front_page;
+
+use axum::{
+    Router,
+    body::Body,
+    response::IntoResponse as _,
+    routing::{get, post},
+};
+use http::{
+    HeaderValue, Request, Response, StatusCode, Version,
+    header::{CONNECTION, X_CONTENT_TYPE_OPTIONS},
+};
+
+pub use self::bounds::{HttpBounded, HttpBoundsLayer};
+
+/// The routes; a further one is a line here. `grpc_services` are the full names of the services that gRPC has on the same port; a request to their paths
+/// that is not gRPC is told so.
+pub fn router(grpc_services: impl IntoIterator<Item = &'static str>) -> Router {
+    let calls = grpc_services
+        .into_iter()
+        .fold(Router::new(), |calls, service| calls.route(&format!("/{service}/{{call}}"), post(not_grpc)));
+    Router::new()
+        .route("/", get(front_page::front_page))
+        .merge(calls)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+}
+
+/// The answer to a request over a connection without TLS, where that is not allowed.
+pub fn tls_required() -> Response<Body> {
+    let mut answer = text(StatusCode::BAD_REQUEST, "This port needs TLS: use https, not http.\n");
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// A request to a path of a call that is not gRPC.
+async fn not_grpc(request: Request<Body>) -> Response<Body> {
+    if request.version() < Version::HTTP_2 {
+        let said = "This path is a gRPC call, and gRPC needs HTTP/2. GET / says how to make a call.\n";
+        return text(StatusCode::HTTP_VERSION_NOT_SUPPORTED, said);
+    }
+    let said = "This path is a gRPC call: its content type is application/grpc. GET / says how to make a call.\n";
+    text(StatusCode::UNSUPPORTED_MEDIA_TYPE, said)
+}
+
+async fn not_found() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "There is nothing at this path. GET / says what this port is.\n")
+}
+
+async fn method_not_allowed() -> Response<Body> {
+    text(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "This path does not take this method; the header \"allow\" says which it takes.\n",
+    )
+}
+
+/// A page of plain text, which a browser shows as nothing else.
+fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
+    let mut answer = (status, text.into()).into_response();
+    answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{
+        Method,
+        header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HOST},
+    };
+    use http_body_util::BodyExt as _;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    struct Answered {
+        status: u16,
+        head: http::HeaderMap,
+        body: String,
+    }
+
+    async fn ask(request: http::request::Builder) -> Answered {
+        let router = router(["baton.v1.TaskService"]);
+        let (head, body) = router.oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into_parts();
+        let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        assert_eq!(head.headers[CONTENT_TYPE], "text/plain; charset=utf-8");
+        assert_eq!(head.headers[X_CONTENT_TYPE_OPTIONS], "nosniff");
+        Answered { status: head.status.as_u16(), head: head.headers, body }
+    }
+
+    #[tokio::test]
+    async fn the_front_page_names_the_host_that_was_asked() {
+        for request in [
+            Request::get("/").header(HOST, "broker.example:22866"),
+            Request::get("https://broker.example:22866/").version(Version::HTTP_2),
+        ] {
+            let answer = ask(request).await;
+            assert_eq!(answer.status, 200);
+            assert!(answer.body.contains("grpcurl -cacert ca.pem broker.example:22866 list\n"), "{}", answer.body);
+        }
+        for request in [Request::get("/"), Request::get("/").header(HOST, "a b; rm -r /")] {
+            let answer = ask(request).await;
+            assert!(answer.body.contains("grpcurl -cacert ca.pem HOST:PORT list\n"), "{}", answer.body);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_front_page_has_a_head_and_takes_no_other_method() {
+        let whole = ask(Request::get("/")).await;
+        let head = ask(Request::head("/")).await;
+        assert_eq!((head.status, &*head.body), (200, ""));
+        assert_eq!(head.head[CONTENT_LENGTH], whole.body.len().to_string());
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS, Method::TRACE] {
+            let answer = ask(Request::builder().method(method).uri("/")).await;
+            assert_eq!((answer.status, &answer.head[ALLOW]), (405, &HeaderValue::from_static("GET,HEAD")));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unknown_path_is_not_found() {
+        for request in [Request::get("/x"), Request::post("/no.such.Service/Call"), Request::connect("a.example:443")] {
+            let answer = ask(request).await;
+            assert_eq!(answer.status, 404);
+            assert!(answer.body.contains("GET / says"), "{}", answer.body);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_not_grpc_is_told_so() {
+        let path = "/baton.v1.TaskService/GetTask";
+        assert_eq!(ask(Request::post(path).version(Version::HTTP_2)).await.status, 415);
+        assert_eq!(ask(Request::post(path).version(Version::HTTP_11)).await.status, 505);
+        let answer = ask(Request::get(path)).await;
+        assert_eq!((answer.status, &answer.head[ALLOW]), (405, &HeaderValue::from_static("POST")));
+    }
+}

@@ -1,0 +1,149 @@
+//! HTTP on the broker's port, beside gRPC.
+
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{HeaderMap, Method, Request, Version};
+use prost::Message as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+
+use crate::{
+    broker::Broker,
+    hostile::raw::{self, Answer},
+};
+
+/// A connection that speaks HTTP/2, as curl and browsers do.
+async fn http2(broker: &Broker) -> SendRequest<Bytes> {
+    let stream = raw::tls_offering(broker, &["h2", "http/1.1"]).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"h2".as_slice()), "HTTP/2 is preferred");
+    let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+    tokio::spawn(connection);
+    requests
+}
+
+struct Http2Answer {
+    status: u16,
+    head: HeaderMap,
+    body: Vec<u8>,
+    trailers: HeaderMap,
+}
+
+async fn ask(requests: &SendRequest<Bytes>, request: Request<()>, body: Option<Vec<u8>>) -> Http2Answer {
+    let mut requests = requests.clone().ready().await.unwrap();
+    let (answer, mut stream) = requests.send_request(request, body.is_none()).unwrap();
+    if let Some(body) = body {
+        stream.send_data(body.into(), true).unwrap();
+    }
+    let (head, mut rest) = answer.await.unwrap().into_parts();
+    let mut body = Vec::new();
+    while let Some(data) = rest.data().await {
+        let data = data.unwrap();
+        rest.flow_control().release_capacity(data.len()).unwrap();
+        body.extend(data);
+    }
+    let trailers = rest.trailers().await.unwrap().unwrap_or_default();
+    Http2Answer { status: head.status.as_u16(), head: head.headers, body, trailers }
+}
+
+fn request(method: Method, path: &str) -> Request<()> {
+    let uri = format!("https://localhost{path}");
+    Request::builder().method(method).uri(uri).version(Version::HTTP_2).body(()).unwrap()
+}
+
+fn grpc(path: &str) -> Request<()> {
+    let mut request = request(Method::POST, path);
+    for (name, value) in [("te", "trailers"), ("content-type", "application/grpc")] {
+        request.headers_mut().insert(name, value.parse().unwrap());
+    }
+    request
+}
+
+async fn ask_http1(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &str) -> Answer {
+    stream.write_all(request.as_bytes()).await.unwrap();
+    raw::answer(stream).await.expect("an answer")
+}
+
+#[tokio::test]
+async fn http1_is_told_what_the_port_is() {
+    let broker = Broker::start();
+    let mut stream = raw::http1(&broker).await;
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
+    let host = &broker.address;
+    // All of it on one connection, which stays open.
+    let page = ask_http1(&mut stream, &format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n")).await;
+    assert_eq!(page.status, 200);
+    assert!(page.head.contains("content-type: text/plain; charset=utf-8\r\n"), "{}", page.head);
+    assert!(page.body.contains(&format!("grpcurl -cacert ca.pem {host} list\n")), "{}", page.body);
+    for (request, status, says) in [
+        ("GET /metrics HTTP/1.1", 404, "GET / says what this port is"),
+        ("POST / HTTP/1.1\r\ncontent-length: 0", 405, "does not take this method"),
+        ("POST /baton.v1.BrokerService/Send HTTP/1.1\r\ncontent-length: 0", 505, "gRPC needs HTTP/2"),
+        (
+            "POST /baton.v1.BrokerService/Send HTTP/1.1\r\ncontent-type: application/grpc\r\ncontent-length: 0",
+            505,
+            "gRPC",
+        ),
+        ("GET /baton.v1.BrokerService/Send HTTP/1.1", 405, "does not take this method"),
+    ] {
+        let answer = ask_http1(&mut stream, &format!("{request}\r\nhost: {host}\r\n\r\n")).await;
+        assert_eq!(answer.status, status, "{request}");
+        assert!(answer.body.contains(says), "{request}: {}", answer.body);
+    }
+    // HTTP/1.0, with which many a probe asks: answered, and closed.
+    let answer = ask_http1(&mut stream, "GET / HTTP/1.0\r\n\r\n").await;
+    assert_eq!(answer.status, 200);
+    raw::hung_up(&mut stream).await;
+}
+
+#[tokio::test]
+async fn http2_and_grpc_share_a_connection() {
+    let broker = Broker::start();
+    let connection = http2(&broker).await;
+    let page = ask(&connection, request(Method::GET, "/"), None).await;
+    assert_eq!((page.status, page.head["content-type"].to_str().unwrap()), (200, "text/plain; charset=utf-8"));
+    assert!(String::from_utf8(page.body).unwrap().contains("grpcurl -cacert ca.pem localhost list\n"));
+    for (request, body, status) in [
+        (request(Method::HEAD, "/"), None, 200),
+        (request(Method::GET, "/nothing"), None, 404),
+        (request(Method::DELETE, "/"), None, 405),
+        (request(Method::POST, "/baton.v1.BrokerService/Send"), Some(b"{}".to_vec()), 415),
+        (request(Method::POST, "/grpc.health.v1.Health/Check"), None, 415),
+        (request(Method::POST, "/no.such.Service/Call"), None, 404),
+    ] {
+        let what = format!("{request:?}");
+        assert_eq!(ask(&connection, request, body).await.status, status, "{what}");
+    }
+    let check = ask(&connection, grpc("/grpc.health.v1.Health/Check"), Some(raw::grpc(&[]))).await;
+    assert_eq!((check.status, check.trailers["grpc-status"].to_str().unwrap()), (200, "0"));
+    let health = tonic_health::pb::HealthCheckResponse::decode(&check.body[5..]).unwrap();
+    assert_eq!(health.status(), tonic_health::pb::health_check_response::ServingStatus::Serving);
+    for path in ["/no.such.Service/Call", "/baton.v1.BrokerService/NoSuchCall", "/"] {
+        let unknown = ask(&connection, grpc(path), Some(raw::grpc(&[]))).await;
+        assert_eq!((unknown.status, unknown.head["grpc-status"].to_str().unwrap()), (200, "12"), "{path}");
+        assert_eq!(unknown.head["content-type"], "application/grpc");
+    }
+}
+
+#[tokio::test]
+async fn where_plaintext_is_allowed_http_is_too() {
+    let broker = Broker::serve("", "allow_plaintext = true\n");
+    let mut stream = raw::tcp(&broker).await.unwrap();
+    assert_eq!(ask_http1(&mut stream, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_stop_waits_for_no_http_connection_without_a_request() {
+    let broker = Broker::start();
+    let mut used = raw::http1(&broker).await;
+    assert_eq!(ask_http1(&mut used, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.status, 200);
+    let mut fresh = raw::http1(&broker).await;
+    let multiplexed = http2(&broker).await;
+    assert_eq!(ask(&multiplexed, request(Method::GET, "/"), None).await.status, 200);
+    broker.ask_to_stop();
+    raw::hung_up(&mut used).await;
+    raw::hung_up(&mut fresh).await;
+    let log = broker.folder.path().join("log");
+    let folder = broker.folder.clone();
+    broker.ends_in_order().await;
+    assert!(!std::fs::read_to_string(log).unwrap().contains("cut off"));
+    drop(folder);
+}

@@ -129,7 +129,7 @@ pub struct BrokerLimits {
     pub connections_max: u32,
     /// Connections that are not open yet.
     pub handshakes_max: u32,
-    /// Calls and streams under way, on all connections.
+    /// Calls and streams under way, and HTTP requests, on all connections.
     pub calls_max: u32,
     /// Calls and streams under way on one connection.
     pub calls_per_connection_max: u32,
@@ -142,7 +142,7 @@ pub struct BrokerLimits {
     /// The same for all calls of one connection. How many small frames they may send ahead follows from it:
     /// [`BrokerLimits::unread_frames`].
     pub connection_window_bytes: u32,
-    /// How long a frame may take to arrive.
+    /// How long a frame may take to arrive, or the head of a request over HTTP/1.1.
     pub frame_timeout: Duration,
     /// After how long a silent connection is asked whether it is still there.
     pub keepalive_interval: Duration,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 #[cfg(test)]
 use super::probe::ProbeRecord;
-use super::{DecodeError, HandoffPlace, HandoffRecord, Kept, Reader, RequestPlace, TaskRecord, by_number};
+use super::{DecodeError, HandoffPlace, HandoffRecord, Kept, Reader, RequestPlace, TaskRecord, by_number, number_of};
 #[cfg(test)]
 use crate::domain::probe::ProbeId;
 use crate::{
@@ -258,6 +258,11 @@ impl OutboxRecord {
     /// Where a row lies: rows lie in the order in which they were written.
     pub fn key(sequence: u64) -> Key {
         by_number(Table::Outbox, sequence)
+    }
+
+    /// The place of a row among all.
+    pub fn sequence(key: &[u8]) -> Result<u64, DecodeError> {
+        number_of(&Reader(Table::Outbox.name()), key)
     }
 
     /// Its stored form: the length of the entity's id in one byte, the id, and what it is told.

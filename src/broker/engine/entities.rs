@@ -17,7 +17,7 @@ use crate::{
     broker::BrokerError,
     domain::{EntityId, Input, Told},
     records::{EntityRecord, OutboxRecord},
-    store::{Key, Order, Table},
+    store::{Key, Order, Store, Table},
     time::Timestamp,
 };
 
@@ -41,9 +41,11 @@ pub(super) struct Entities {
 }
 
 impl Entities {
-    /// Nothing is cached, and there may be rows in the outbox.
-    pub(super) fn new() -> Self {
-        Self { cache: Cache::new(RECORDS_MAX), outbox_from: Some(0) }
+    /// Nothing is cached yet.
+    pub(super) fn over(store: &dyn Store) -> Result<Self, BrokerError> {
+        let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
+        let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
+        Ok(Self { cache: Cache::new(RECORDS_MAX), outbox_from })
     }
 
     /// Forgets every record.
@@ -91,7 +93,7 @@ impl Engine {
         let stored = self.env.store.scan(Table::Outbox, range, Order::Ascending, TOLD_A_TICK)?;
         let mut next = from;
         for (key, row) in &stored {
-            let sequence = key.last_chunk().copied().map(u64::from_be_bytes).ok_or(BrokerError::Internal)?;
+            let sequence = OutboxRecord::sequence(key)?;
             let OutboxRecord { to, told } = OutboxRecord::decode(&row.value)?;
             self.tell_later(sequence, &to, told, now)?;
             next = sequence + 1;

@@ -20,6 +20,8 @@ mod dead_letters;
 mod enrollment;
 mod entities;
 mod expiry;
+#[cfg(test)]
+mod generality;
 mod keys;
 mod limits;
 mod mail;

@@ -56,6 +56,7 @@ impl Engine {
         let stored_at = Timestamp::from_unix_nanoseconds(stored.running_at);
         let stored_clock = RunningClock::at(stored_at, Duration::from_nanos(stored.set_back));
         let clock = known.later(stored_clock).showing(now);
+        let entities = Entities::over(&*store)?;
         let (timers, open_of) = load_timers(&*store)?;
         let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
         let removals = Removals::new(&settings.retention, now);
@@ -65,7 +66,7 @@ impl Engine {
                 next_sequence: stored.last + 1,
                 message_ids_gone: Timestamp::from_unix_nanoseconds(stored.message_ids_gone),
             }),
-            entities: Entities::new(),
+            entities,
             delivery: Delivery::default(),
             timers: Timers { clock, entities: timers, open_of },
             outputs: Outputs::default(),

@@ -145,7 +145,13 @@ impl Engine {
         mailbox.extend(place, deadline)
     }
 
-    pub(super) fn end_overdue_leases(&mut self, agent: &AgentId, now: Timestamp) {
+    /// A lease or a delay may be over. The mailbox's timer is set anew after the commit, when mail is dispatched.
+    pub(super) fn look_at_mailbox(&mut self, agent: AgentId, now: Timestamp) {
+        self.end_overdue_leases(&agent, now);
+        self.batch.touched.insert(agent);
+    }
+
+    fn end_overdue_leases(&mut self, agent: &AgentId, now: Timestamp) {
         let Some(mailbox) = self.delivery.mailboxes.get(agent) else { return };
         let with_lease = |place| Some((mailbox.letter(place)?.clone(), mailbox.lease(place)?));
         let overdue: Vec<(Letter, Lease)> = mailbox.overdue(now).into_iter().filter_map(with_lease).collect();

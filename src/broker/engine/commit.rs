@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Engine, open::sequence_key, transaction::PostCommit};
+use super::{Engine, open::sequence_key, timers::Timer, transaction::PostCommit};
 use crate::{
     broker::{BrokerError, Output, Update, refused},
     domain::{EntityId, handoff::Handoff},
@@ -86,19 +86,21 @@ impl Engine {
             }
             PostCommit::MailTimer { agent, at: Some(at) } => {
                 self.delivery.mail_timer_of.insert(agent, at);
-                self.delivery.next_mail_expiry = Some(self.delivery.next_mail_expiry.map_or(at, |next| next.min(at)));
+                self.timers.bring_forward(Timer::MailExpiry, at);
             }
             PostCommit::MailTimer { agent, at: None } => drop(self.delivery.mail_timer_of.remove(&agent)),
             PostCommit::EntityTimer { entity, counts_for, before, after } => {
                 if let Some(agent) = counts_for {
                     match (before, after) {
-                        (None, Some(_)) => *self.timers.open_of.entry(agent).or_default() += 1,
+                        (None, Some(_)) => *self.entities.open_of.entry(agent).or_default() += 1,
                         (Some(_), None) => self.one_less_open(&agent),
                         (None, None) | (Some(_), Some(_)) => {}
                     }
                 }
-                before.map(|at| self.timers.entities.remove(&(at, entity.clone())));
-                after.map(|at| self.timers.entities.insert((at, entity)));
+                match after {
+                    Some(at) => self.timers.set(Timer::Entity(entity), at),
+                    None => self.timers.clear(Timer::Entity(entity)),
+                }
             }
             PostCommit::EntityMoved(record) => {
                 if let Some(handoff) = record.as_handoff() {
@@ -106,7 +108,10 @@ impl Engine {
                 }
                 self.update_watchers(&record.entity().id(), &Update(record));
             }
-            PostCommit::OutboxWritten(sequence) => self.entities.outbox_written(sequence),
+            PostCommit::OutboxWritten(sequence) => {
+                self.entities.outbox_written(sequence);
+                self.timers.set_at_once(Timer::Outbox);
+            }
             PostCommit::TaskRemoved(task) => self.end_watchers_of(&EntityId::Task(task)),
             PostCommit::Kept { kind, key, since } => self.kept(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),

@@ -2,7 +2,7 @@
 
 use std::{ops::Bound, time::Duration};
 
-use super::{ConsumerKind, Engine, LOADED_AT_ONCE};
+use super::{ConsumerKind, Engine, LOADED_AT_ONCE, timers::Timer};
 use crate::{
     broker::{BrokerError, Credited, Event, Events, OutgoingDelivery, Output, Reply},
     domain::{
@@ -89,6 +89,7 @@ impl Engine {
         }
         if !is_all {
             self.delivery.loading.insert(agent.clone(), next);
+            self.timers.set_at_once(Timer::LoadMail);
         }
         Ok(())
     }
@@ -100,7 +101,7 @@ impl Engine {
         let Some((agent, from)) =
             next.or_else(|| self.delivery.loading.first_key_value()).map(|(a, f)| (a.clone(), *f))
         else {
-            return;
+            return self.timers.clear(Timer::LoadMail);
         };
         if let Err(error) = self.load_some(&agent, from) {
             tracing::error!(%agent, %error, "failed to load the rest of a mailbox");
@@ -173,7 +174,7 @@ impl Engine {
                 more |= self.dispatch_one(agent, id, now);
             }
         }
-        self.set_alarm(agent, now);
+        self.set_mailbox_timer(agent, now);
         self.forget_if_idle(agent);
     }
 
@@ -187,6 +188,7 @@ impl Engine {
         let letter = mailbox.letter(lease.sequence).expect("it was just handed out");
         if letter.expires_at <= self.timers.clock.running() {
             self.delivery.expired_at_dispatch.push((agent.clone(), lease.sequence));
+            self.timers.set_at_once(Timer::ExpiredAtDispatch);
             return true;
         }
         let delivery = OutgoingDelivery {
@@ -209,17 +211,15 @@ impl Engine {
     }
 
     /// Sees to it that `tick` looks at the mailbox when a lease or a delay of it ends.
-    fn set_alarm(&mut self, agent: &AgentId, now: Timestamp) {
-        if let Some(before) = self.delivery.alarm_of.remove(agent) {
-            self.delivery.mailbox_alarms.remove(&(before, agent.clone()));
-        }
+    fn set_mailbox_timer(&mut self, agent: &AgentId, now: Timestamp) {
+        let timer = Timer::Mailbox(agent.clone());
         let has_consumer = self.delivery.consumers_of.contains_key(agent);
         let wanted = |mailbox: &mut Mailbox| {
             if has_consumer { mailbox.next_deadline(now) } else { mailbox.next_lease_end() }
         };
-        if let Some(at) = self.delivery.mailboxes.get_mut(agent).and_then(wanted) {
-            self.delivery.alarm_of.insert(agent.clone(), at);
-            self.delivery.mailbox_alarms.insert((at, agent.clone()));
+        match self.delivery.mailboxes.get_mut(agent).and_then(wanted) {
+            Some(at) => self.timers.set_by_clock(timer, at),
+            None => self.timers.clear(timer),
         }
     }
 

@@ -9,13 +9,15 @@ use std::{ops::Bound, sync::Arc};
 use quick_cache::unsync::Cache;
 
 use super::{
-    Engine,
+    Engine, TRY_AGAIN,
     run::{Origin, RunError},
+    timers::Timer,
     transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::BrokerError,
     domain::{EntityId, Input, Told},
+    ids::{AgentId, IdMap},
     records::{EntityRecord, OutboxRecord},
     store::{Key, Order, Store, Table},
     time::Timestamp,
@@ -38,14 +40,16 @@ pub(super) struct Entities {
     cache: Cache<Key, Stored>,
     /// No row of the outbox lies before this sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
+    /// How many handoffs each agent has asked for that are open.
+    pub(super) open_of: IdMap<AgentId, u32>,
 }
 
 impl Entities {
-    /// Nothing is cached yet.
-    pub(super) fn over(store: &dyn Store) -> Result<Self, BrokerError> {
+    /// Nothing is cached yet. Each agent has asked for so many handoffs that are open.
+    pub(super) fn over(store: &dyn Store, open_of: IdMap<AgentId, u32>) -> Result<Self, BrokerError> {
         let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
         let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
-        Ok(Self { cache: Cache::new(RECORDS_MAX), outbox_from })
+        Ok(Self { cache: Cache::new(RECORDS_MAX), outbox_from, open_of })
     }
 
     /// Forgets every record.
@@ -80,10 +84,18 @@ impl Entities {
 impl Engine {
     /// Tells what waits in the outbox, a part a tick, in the order in which it was written.
     pub(super) fn tell_outbox(&mut self, now: Timestamp) {
-        let Some(from) = self.entities.outbox_from else { return };
+        let Some(from) = self.entities.outbox_from else { return self.timers.clear(Timer::Outbox) };
         match self.tell_some(from, now) {
-            Ok(next) => self.entities.outbox_from = next,
-            Err(error) => tracing::error!(%error, "failed to read the outbox"),
+            Ok(next) => {
+                self.entities.outbox_from = next;
+                if next.is_none() {
+                    self.timers.clear(Timer::Outbox);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "failed to tell what is in the outbox");
+                self.timers.set_after(Timer::Outbox, TRY_AGAIN);
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::{ops::Bound, time::Duration};
 
-use super::{Engine, LOADED_AT_ONCE, transaction::PostCommit};
+use super::{Engine, LOADED_AT_ONCE, TRY_AGAIN, timers::Timer, transaction::PostCommit};
 use crate::{
     broker::BrokerError,
     domain::mailbox::Letter,
@@ -22,8 +22,6 @@ const EXPIRED_A_TICK: usize = 256;
 const MAILBOXES_A_TICK: usize = 64;
 /// After a lease is over, until its end is dealt with.
 const LEASE_GRACE: Duration = Duration::from_millis(1);
-/// Until what could not be read is tried again.
-const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// A mailbox is not looked through again before so much time for each of its letters. However their ends are spread, that
 /// takes no more than a part of the engine's time.
 const REST_A_LETTER: Duration = Duration::from_micros(10);
@@ -41,24 +39,26 @@ pub(super) struct Expiring {
 }
 
 impl Engine {
-    /// Parks what has expired. How many messages wait with which time is only in the store; in memory is just the first
-    /// moment at which looking there can be worth it.
-    pub(super) fn park_expired(&mut self, now: Timestamp) {
+    /// Parks the mail that was about to be dispatched and has expired.
+    pub(super) fn park_expired_at_dispatch(&mut self, now: Timestamp) {
+        self.timers.clear(Timer::ExpiredAtDispatch);
         for (agent, place) in std::mem::take(&mut self.delivery.expired_at_dispatch) {
             if let Some(letter) = self.delivery.mailboxes.get(&agent).and_then(|mailbox| mailbox.letter(place)).cloned()
             {
                 self.park_as_expired(&agent, &letter, now);
             }
         }
-        let running = self.timers.clock.running();
-        if self.delivery.next_mail_expiry.is_none_or(|at| at > running) {
-            return;
-        }
+    }
+
+    /// Parks what has expired. How many messages wait with which time is only in the store; in memory is just the first
+    /// moment at which looking there can be worth it.
+    pub(super) fn park_expired(&mut self, now: Timestamp) {
         match self.park_some(now) {
-            Ok(next) => self.delivery.next_mail_expiry = next,
+            Ok(Some(next)) => self.timers.set(Timer::MailExpiry, next),
+            Ok(None) => self.timers.clear(Timer::MailExpiry),
             Err(error) => {
                 tracing::error!(%error, "failed to read mail that may have expired");
-                self.delivery.next_mail_expiry = Some(running.plus(TRY_AGAIN));
+                self.timers.set_after(Timer::MailExpiry, TRY_AGAIN);
             }
         }
     }

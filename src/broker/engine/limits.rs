@@ -42,10 +42,10 @@ impl Depth {
 /// What one agent may use.
 impl Engine {
     pub(super) fn one_less_open(&mut self, agent: &AgentId) {
-        if let Some(open) = self.timers.open_of.get_mut(agent) {
+        if let Some(open) = self.entities.open_of.get_mut(agent) {
             *open -= 1;
             if *open == 0 {
-                self.timers.open_of.remove(agent);
+                self.entities.open_of.remove(agent);
             }
         }
     }
@@ -53,7 +53,7 @@ impl Engine {
     /// Whether the agent may ask for one more handoff. What is in the same batch is not counted yet.
     pub(super) fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
         let most = self.env.settings.limits.open_handoffs_max;
-        if most == 0 || self.timers.open_of.get(agent).is_none_or(|open| *open < most) {
+        if most == 0 || self.entities.open_of.get(agent).is_none_or(|open| *open < most) {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })

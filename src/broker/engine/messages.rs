@@ -95,7 +95,7 @@ impl Engine {
     fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
         let running = self.timers.clock.running();
         // Each handoff that is open has a timer.
-        if self.timers.entities.first().is_none_or(|(at, _)| *at > running) {
+        if self.timers.next().is_none_or(|at| at > running) {
             return Ok(());
         }
         let Some(task) = &header.task else { return Ok(()) };

@@ -33,17 +33,26 @@ mod presence;
 mod retention;
 mod run;
 mod task_removal;
+mod timers;
 mod transaction;
 mod watchers;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use self::{
-    clock::RunningClock, consumers::Consumer, entities::Entities, expiry::Expiring, limits::Depth, outputs::Outputs,
-    presence::Unseen, retention::Removals, transaction::CommitBatch, watchers::Watcher,
+    consumers::Consumer,
+    entities::Entities,
+    expiry::Expiring,
+    limits::Depth,
+    outputs::Outputs,
+    retention::Removals,
+    timers::{Timer, Timers},
+    transaction::CommitBatch,
+    watchers::Watcher,
 };
 use super::{BrokerError, BrokerIdentity, Refused, Settings, access::Access, directory::Directory, refused};
 use crate::{
@@ -52,7 +61,7 @@ use crate::{
         mailbox::{ConsumerId, Mailbox},
     },
     envelope::VerifiedEnvelope,
-    ids::{AgentId, IdMap, IdSet, IdSource},
+    ids::{AgentId, IdMap, IdSource},
     proto::v1,
     store::{OpenError, Store},
     time::Timestamp,
@@ -65,6 +74,8 @@ pub use self::{
 
 /// Timers that fire in one tick: after a long time without a broker many are overdue.
 const TIMERS_A_TICK: usize = 1024;
+/// Until a timer fires again whose entity could not be read.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// Records that are read at once where there may be very many.
 const LOADED_AT_ONCE: usize = 2048;
 
@@ -101,6 +112,7 @@ struct Environment {
 }
 
 /// Mailboxes and the consumers of their mail.
+#[derive(Default)]
 struct Delivery {
     /// The mail of agents with a consumer or a lease. All other mail is only in the store.
     mailboxes: IdMap<AgentId, Mailbox>,
@@ -110,13 +122,8 @@ struct Delivery {
     loaded_last: Option<AgentId>,
     consumers: IdMap<ConsumerId, Consumer>,
     consumers_of: IdMap<AgentId, Vec<ConsumerId>>,
-    /// When each mailbox is to be looked at next.
-    mailbox_alarms: BTreeSet<(Timestamp, AgentId)>,
-    alarm_of: IdMap<AgentId, Timestamp>,
     /// Mail that was about to be dispatched and has expired.
     expired_at_dispatch: Vec<(AgentId, u64)>,
-    /// No mail expires before this running time; looking then may find that none does yet.
-    next_mail_expiry: Option<Timestamp>,
     /// The timer of each mailbox that was written to since the start, if it has one; by the running time.
     mail_timer_of: IdMap<AgentId, Timestamp>,
     /// The mailbox that is being looked through for what has expired.
@@ -125,44 +132,13 @@ struct Delivery {
     depths: IdMap<AgentId, Depth>,
 }
 
-impl Default for Delivery {
-    fn default() -> Self {
-        Self {
-            mailboxes: IdMap::default(),
-            loading: BTreeMap::new(),
-            loaded_last: None,
-            consumers: IdMap::default(),
-            consumers_of: IdMap::default(),
-            mailbox_alarms: BTreeSet::new(),
-            alarm_of: IdMap::default(),
-            expired_at_dispatch: Vec::new(),
-            next_mail_expiry: Some(Timestamp::default()),
-            mail_timer_of: IdMap::default(),
-            expiring: None,
-            depths: IdMap::default(),
-        }
-    }
-}
-
-/// The clock and the timers of entities.
-struct Timers {
-    /// The latest time that the engine was told.
-    clock: RunningClock,
-    /// By the running time.
-    entities: BTreeSet<(Timestamp, EntityId)>,
-    /// How many handoffs each agent has asked for that are open.
-    open_of: IdMap<AgentId, u32>,
-}
-
 /// Who is gone.
 #[derive(Default)]
 struct Presence {
-    /// When to see whether an agent is gone; one for each that was seen and is not gone.
-    alarms: BTreeSet<(Timestamp, AgentId)>,
-    alarm_of: IdSet<AgentId>,
     /// Agents that are gone, and the place from which on their mail is still to be looked at.
     gone: VecDeque<(AgentId, u64)>,
-    unseen: Unseen,
+    /// The search for agents that have not come back since the start goes on behind this agent.
+    unseen_after: Option<AgentId>,
 }
 
 impl Engine {
@@ -191,7 +167,7 @@ impl Engine {
 
     /// How many handoffs are open.
     pub fn open_handoffs(&self) -> usize {
-        self.timers.open_of.values().map(|open| *open as usize).sum()
+        self.entities.open_of.values().map(|open| *open as usize).sum()
     }
 
     /// Takes one command into the batch.
@@ -256,49 +232,55 @@ impl Engine {
         }
     }
 
-    /// Takes whatever is overdue into the batch.
+    /// Takes what is overdue into the batch: the timers that fire, the longest overdue first, at most [`TIMERS_A_TICK`].
     pub fn tick(&mut self, now: Timestamp) {
         let now = self.keep_time(now);
         if self.batch.failed {
             return;
         }
-        let running = self.timers.clock.running();
-        let due = self.timers.entities.iter().take_while(|(at, _)| *at <= running);
-        let due: Vec<_> = due.take(TIMERS_A_TICK).cloned().collect();
-        for (at, entity) in due {
-            match self.pass_time(&entity, now) {
-                Ok(true) => {}
-                Ok(false) => self.set_timer_anew(at, &entity),
-                Err(error) => tracing::error!(%entity, %error, "failed to let time pass for an entity"),
+        let mut removals = self.removals_of_tick();
+        for timer in self.timers.due(TIMERS_A_TICK) {
+            match timer {
+                Timer::Entity(entity) => self.let_time_pass(entity, now),
+                Timer::Outbox => self.tell_outbox(now),
+                Timer::Mailbox(agent) => self.look_at_mailbox(agent, now),
+                Timer::LoadMail => self.load_more(),
+                Timer::ExpiredAtDispatch => self.park_expired_at_dispatch(now),
+                Timer::MailExpiry => self.park_expired(now),
+                Timer::Presence(agent) => self.look_at_presence(agent, now),
+                Timer::Unseen => self.look_at_the_unseen(now),
+                Timer::OffersOfGone => self.move_next_offers_on(now),
+                Timer::StoreSize => self.check_size(now),
+                Timer::AuditLog => self.remove_acts_that_are_over(&mut removals, now),
+                Timer::Retention(kind) => self.remove_what_is_over(kind, &mut removals, now),
             }
         }
-        self.tell_outbox(now);
-        let due = self.delivery.mailbox_alarms.iter().take_while(|(at, _)| *at <= now);
-        let due: Vec<_> = due.take(TIMERS_A_TICK).cloned().collect();
-        for (_, agent) in due {
-            self.end_overdue_leases(&agent, now);
-            self.batch.touched.insert(agent);
+    }
+
+    /// The timer of an entity has fired. A step that follows moves the timer when it is committed.
+    fn let_time_pass(&mut self, entity: EntityId, now: Timestamp) {
+        let moved = self.pass_time(&entity, now).and_then(|moved| match moved {
+            true => Ok(()),
+            false => self.set_timer_anew(&entity),
+        });
+        if let Err(error) = moved {
+            tracing::error!(%entity, %error, "failed to let time pass for an entity");
+            self.timers.set_after(Timer::Entity(entity), TRY_AGAIN);
         }
-        self.load_more();
-        self.park_expired(now);
-        self.look_for_the_gone(now);
-        self.remove_what_is_over(now);
     }
 
     /// A timer has fired too early: what is loaded at a start may be, and a command of the batch in hand may have moved it.
-    fn set_timer_anew(&mut self, at: Timestamp, entity: &EntityId) {
-        let due = match self.deadline_of(entity) {
-            Ok(due) => due,
-            Err(error) => return tracing::error!(%entity, %error, "failed to read an entity whose timer has fired"),
-        };
-        self.timers.entities.remove(&(at, entity.clone()));
-        match due {
-            Some(due) if due > self.timers.clock.running() => {
-                self.timers.entities.insert((due, entity.clone()));
+    fn set_timer_anew(&mut self, entity: &EntityId) -> Result<(), BrokerError> {
+        let timer = Timer::Entity(entity.clone());
+        match self.deadline_of(entity)? {
+            Some(due) if due > self.timers.clock.running() => self.timers.set(timer, due),
+            Some(_) => {
+                tracing::error!(%entity, "a timer fired for an entity that has nothing to wait for");
+                self.timers.clear(timer);
             }
-            Some(_) => tracing::error!(%entity, "a timer fired for an entity that has nothing to wait for"),
-            None => {} // it has ended in the batch in hand
+            None => self.timers.clear(timer), // it has ended in the batch in hand
         }
+        Ok(())
     }
 
     /// When [`Self::tick`] has something to do next, by the clock.
@@ -306,17 +288,7 @@ impl Engine {
         if self.batch.failed {
             return None;
         }
-        if self.entities.has_outbox()
-            || !self.delivery.expired_at_dispatch.is_empty()
-            || !self.delivery.loading.is_empty()
-        {
-            return Some(Timestamp::default());
-        }
-        let entity = self.timers.entities.first().map(|(at, _)| self.timers.clock.shows(*at));
-        let mail_expiry = self.delivery.next_mail_expiry.map(|at| self.timers.clock.shows(at));
-        let mailbox = self.delivery.mailbox_alarms.first().map(|(at, _)| *at);
-        let presence = self.next_presence_deadline();
-        [entity, mailbox, presence, mail_expiry, self.next_removal()].into_iter().flatten().min()
+        self.timers.next().map(|at| self.timers.clock.shows(at))
     }
 }
 

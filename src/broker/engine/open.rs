@@ -1,17 +1,17 @@
 //! Starting over what is stored.
 
-use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
+use std::{ops::Bound, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    Delivery, Engine, Environment, LOADED_AT_ONCE, Presence, Timers,
+    Delivery, Engine, Environment, LOADED_AT_ONCE, Presence,
     clock::RunningClock,
     entities::Entities,
     outputs::Outputs,
-    presence::Unseen,
     retention::Removals,
+    timers::{Timer, Timers},
     transaction::{CommitBatch, Head},
 };
 use crate::{
@@ -19,7 +19,6 @@ use crate::{
         BrokerError, BrokerIdentity, Settings,
         directory::{Directory, Entry},
     },
-    domain::EntityId,
     ids::{AgentId, IdMap, IdSource},
     proto::storage,
     records::{self, AgentRecord},
@@ -56,10 +55,13 @@ impl Engine {
         let stored_at = Timestamp::from_unix_nanoseconds(stored.running_at);
         let stored_clock = RunningClock::at(stored_at, Duration::from_nanos(stored.set_back));
         let clock = known.later(stored_clock).showing(now);
-        let entities = Entities::over(&*store)?;
-        let (timers, open_of) = load_timers(&*store)?;
-        let unseen = Unseen::WaitUntil(now.plus(settings.presence_lease));
-        let removals = Removals::new(&settings.retention, now);
+        let mut timers = Timers::new(clock);
+        let open_of = load_timers(&*store, &mut timers)?;
+        let entities = Entities::over(&*store, open_of)?;
+        timers.set_at_once(Timer::Outbox);
+        timers.set_at_once(Timer::MailExpiry);
+        timers.set_after(Timer::Unseen, settings.presence_lease);
+        let removals = Removals::new(&settings.retention, &mut timers);
         Ok(Self {
             env: Environment { store, directory, identity, settings, ids },
             batch: CommitBatch::after(Head {
@@ -68,9 +70,9 @@ impl Engine {
             }),
             entities,
             delivery: Delivery::default(),
-            timers: Timers { clock, entities: timers, open_of },
+            timers,
             outputs: Outputs::default(),
-            presence: Presence { unseen, ..Presence::default() },
+            presence: Presence::default(),
             retention: removals,
         })
     }
@@ -98,19 +100,17 @@ pub(super) fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> 
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-type OpenHandoffs = (BTreeSet<(Timestamp, EntityId)>, IdMap<AgentId, u32>);
-
-/// The timers of open handoffs, and how many each agent has open.
-fn load_timers(store: &dyn Store) -> Result<OpenHandoffs, BrokerError> {
-    let (mut timers, mut open_of) = (BTreeSet::new(), IdMap::default());
+/// Sets the timers of entities. Returns how many open handoffs each agent has asked for.
+fn load_timers(store: &dyn Store, timers: &mut Timers) -> Result<IdMap<AgentId, u32>, BrokerError> {
+    let mut open_of = IdMap::default();
     let (mut from, end) = records::entity_timers();
     loop {
         let stored = store.scan(Table::Timers, (from, end.clone()), Order::Ascending, LOADED_AT_ONCE)?;
-        let Some((last, _)) = stored.last() else { return Ok((timers, open_of)) };
+        let Some((last, _)) = stored.last() else { return Ok(open_of) };
         from = Bound::Excluded(last.clone());
         for (key, record) in stored {
-            let (timer, counts_for) = records::parse_entity_timer(&key, &record.value)?;
-            timers.insert(timer);
+            let ((at, entity), counts_for) = records::parse_entity_timer(&key, &record.value)?;
+            timers.set(Timer::Entity(entity), at);
             if let Some(agent) = counts_for {
                 *open_of.entry(agent).or_default() += 1;
             }

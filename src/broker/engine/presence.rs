@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use super::Engine;
+use super::{Engine, timers::Timer};
 use crate::{
     broker::BrokerError,
     domain::{EntityId, Input, handoff::Acked},
@@ -17,77 +17,59 @@ const OFFERS_A_TICK: usize = 256;
 /// Agents that are looked at in one tick, when the first lease after a start is over.
 const AGENTS_A_TICK: usize = 256;
 
-/// Where the search for agents that have not come back since the start stands.
-#[derive(Debug, Default)]
-pub(super) enum Unseen {
-    /// The first lease is not over.
-    WaitUntil(Timestamp),
-    /// Looking, behind this agent.
-    After(AgentId),
-    /// All were looked at.
-    #[default]
-    Done,
-}
-
 impl Engine {
-    /// An agent has given a sign of life.
+    /// An agent has given a sign of life. Its timer is set once and looks where the agent stands by then, so that a sign of
+    /// life costs next to nothing.
     pub(super) fn seen(&mut self, agent: &AgentId, now: Timestamp) {
         self.env.directory.change_presence(agent, |presence| presence.last_seen = Some(now));
-        if self.presence.alarm_of.insert(agent.clone()) {
-            let at = now.plus(self.env.settings.presence_lease);
-            self.presence.alarms.insert((at, agent.clone()));
+        let timer = Timer::Presence(agent.clone());
+        if !self.timers.is_set(&timer) {
+            self.timers.set_after(timer, self.env.settings.presence_lease);
         }
     }
 
-    /// When somebody may be gone next, or offers of such wait to be looked at.
-    pub(super) fn next_presence_deadline(&self) -> Option<Timestamp> {
-        if !self.presence.gone.is_empty() {
-            return Some(Timestamp::default());
-        }
-        let unseen = match self.presence.unseen {
-            Unseen::WaitUntil(at) => Some(at),
-            Unseen::After(_) => Some(Timestamp::default()),
-            Unseen::Done => None,
-        };
-        unseen.into_iter().chain(self.presence.alarms.first().map(|(at, _)| *at)).min()
-    }
-
-    pub(super) fn look_for_the_gone(&mut self, now: Timestamp) {
-        self.look_at_alarms(now);
-        self.look_at_the_unseen(now);
-        if let Some((agent, place)) = self.presence.gone.pop_front() {
-            self.move_offers_on(&agent, place, now);
+    /// The agent's timer has fired.
+    pub(super) fn look_at_presence(&mut self, agent: AgentId, now: Timestamp) {
+        let timer = Timer::Presence(agent.clone());
+        match self.env.directory.gone_at(&agent) {
+            Some(at) if at <= now => {
+                self.timers.clear(timer);
+                self.is_gone(agent);
+            }
+            Some(at) => self.timers.set_by_clock(timer, at),
+            // It has an open call of Receive.
+            None => self.timers.set_after(timer, self.env.settings.presence_lease),
         }
     }
 
-    /// An alarm is set once and looks where the agent stands by then, so that a sign of life costs next to nothing.
-    fn look_at_alarms(&mut self, now: Timestamp) {
-        while let Some((at, _)) = self.presence.alarms.first()
-            && *at <= now
-        {
-            let (_, agent) = self.presence.alarms.pop_first().expect("it was just looked at");
-            match self.env.directory.gone_at(&agent) {
-                Some(at) if at <= now => {
-                    self.presence.alarm_of.remove(&agent);
-                    self.presence.gone.push_back((agent, 0));
-                }
-                Some(at) => drop(self.presence.alarms.insert((at, agent))),
-                // It has an open call of Receive.
-                None => drop(self.presence.alarms.insert((now.plus(self.env.settings.presence_lease), agent))),
+    fn is_gone(&mut self, agent: AgentId) {
+        self.presence.gone.push_back((agent, 0));
+        self.timers.set_at_once(Timer::OffersOfGone);
+    }
+
+    /// The first lease after a start is over: looks at a part of all agents.
+    pub(super) fn look_at_the_unseen(&mut self, now: Timestamp) {
+        let agents = self.env.directory.list(self.presence.unseen_after.as_ref(), AGENTS_A_TICK, None);
+        self.presence.unseen_after = agents.last().map(|last| last.id());
+        match &self.presence.unseen_after {
+            Some(_) => self.timers.set_at_once(Timer::Unseen),
+            None => self.timers.clear(Timer::Unseen),
+        }
+        for agent in agents.iter().map(|entry| entry.id()) {
+            if self.env.directory.is_gone(&agent, now) {
+                self.is_gone(agent);
             }
         }
     }
 
-    fn look_at_the_unseen(&mut self, now: Timestamp) {
-        let after = match &self.presence.unseen {
-            Unseen::WaitUntil(at) if *at <= now => None,
-            Unseen::After(agent) => Some(agent.clone()),
-            Unseen::WaitUntil(_) | Unseen::Done => return,
-        };
-        let agents = self.env.directory.list(after.as_ref(), AGENTS_A_TICK, None);
-        self.presence.unseen = agents.last().map_or(Unseen::Done, |last| Unseen::After(last.id()));
-        let gone = agents.iter().map(|entry| entry.id()).filter(|agent| self.env.directory.is_gone(agent, now));
-        self.presence.gone.extend(gone.map(|agent| (agent, 0)));
+    /// Looks at the offers of the next agent that is gone.
+    pub(super) fn move_next_offers_on(&mut self, now: Timestamp) {
+        if let Some((agent, place)) = self.presence.gone.pop_front() {
+            self.move_offers_on(&agent, place, now);
+        }
+        if self.presence.gone.is_empty() {
+            self.timers.clear(Timer::OffersOfGone);
+        }
     }
 
     /// Requests that are still on their way to an agent that is gone go to somebody else, if there is anybody.

@@ -9,7 +9,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 
-use super::{Engine, dead_letters::RefusedKept, task_removal::Looking, transaction::Transaction};
+use super::{
+    Engine,
+    dead_letters::RefusedKept,
+    task_removal::Looking,
+    timers::{Timer, Timers},
+    transaction::Transaction,
+};
 use crate::{
     broker::{BrokerError, Retention},
     ids::{AgentId, IdMap},
@@ -37,19 +43,15 @@ pub(super) struct Removals {
     kinds: BTreeMap<Kept, Search>,
     /// The task that is being looked through.
     pub(super) looking: Option<Looking>,
-    next_size_check: Option<Timestamp>,
-    /// When the first entry of the audit log may be over.
-    next_act: Option<Timestamp>,
     /// Bytes that the store is to lose, whatever the age of tasks.
     pub(super) bytes_over: u64,
     /// How many refused envelopes of each agent were kept since the start.
     pub(super) refused: IdMap<AgentId, RefusedKept>,
 }
 
-#[derive(Debug)]
+/// The timer of the kind says when the search goes on: nothing can be removed before.
+#[derive(Debug, Default)]
 struct Search {
-    /// Nothing can be removed before.
-    at: Option<Timestamp>,
     /// Nothing of this kind lies before. A search from the first key on would walk over all that was removed.
     from: KeyBytes,
     /// Something before had to wait.
@@ -66,13 +68,19 @@ pub(super) enum Fate {
 }
 
 impl Removals {
-    pub(super) fn new(retention: &Retention, now: Timestamp) -> Self {
-        let search = || Search { at: Some(Timestamp::default()), from: KeyBytes::default(), is_some_put_off: false };
+    /// Begins with all kinds, and sets their timers.
+    pub(super) fn new(retention: &Retention, timers: &mut Timers) -> Self {
+        Kept::ALL
+            .into_iter()
+            .map(Timer::Retention)
+            .chain([Timer::AuditLog])
+            .for_each(|timer| timers.set_at_once(timer));
+        if retention.store_bytes_max.is_some() {
+            timers.set_after(Timer::StoreSize, LOOK_AGAIN);
+        }
         Self {
-            kinds: Kept::ALL.into_iter().map(|kind| (kind, search())).collect(),
+            kinds: Kept::ALL.into_iter().map(|kind| (kind, Search::default())).collect(),
             looking: None,
-            next_size_check: retention.store_bytes_max.map(|_| now.plus(LOOK_AGAIN)),
-            next_act: Some(Timestamp::default()),
             bytes_over: 0,
             refused: IdMap::default(),
         }
@@ -84,22 +92,19 @@ impl Removals {
 }
 
 impl Engine {
-    pub(super) fn next_removal(&self) -> Option<Timestamp> {
-        let others = self.retention.next_size_check.into_iter().chain(self.retention.next_act);
-        self.retention.kinds.values().filter_map(|search| search.at).chain(others).min()
-    }
-
     /// An entry of the audit log is durable.
     pub(super) fn act_recorded(&mut self, at: Timestamp) {
-        let due = self.act_is_over_at(at);
-        self.retention.next_act = self.retention.next_act.into_iter().chain(due).min();
+        if let Some(due) = self.act_is_over_at(at) {
+            self.timers.bring_forward_by_clock(Timer::AuditLog, due);
+        }
     }
 
     /// An entry of table kept is durable.
     pub(super) fn kept(&mut self, kind: Kept, key: Key, since: Timestamp) {
-        let due = self.due(kind, since);
+        if let Some(due) = self.due(kind, since) {
+            self.timers.bring_forward_by_clock(Timer::Retention(kind), due);
+        }
         let search = self.retention.search(kind);
-        search.at = search.at.into_iter().chain(due).min();
         search.from = search.from.clone().min(key.key); // a clock may have been set back
     }
 
@@ -118,38 +123,49 @@ impl Engine {
             Kept::Task if self.retention.bytes_over > 0 => Some(Timestamp::default()),
             Kept::Task => retention.ended_tasks.map(|span| since.plus(span)),
             Kept::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
-            Kept::Invitation | Kept::Rest => Some(since),
+            Kept::Invitation => Some(since),
+            Kept::Rest => Some(Timestamp::default()),
         }
     }
 
-    pub(super) fn remove_what_is_over(&mut self, now: Timestamp) {
-        if self.retention.next_size_check.is_some_and(|at| at <= now) {
-            self.check_size(now);
-        }
-        let mut budget = match self.batch.replies.len() {
+    /// How many records this tick may remove.
+    pub(super) fn removals_of_tick(&self) -> usize {
+        match self.batch.replies.len() {
             0 => REMOVED_AN_IDLE_TICK,
             commands => REMOVED_A_TICK + REMOVED_A_COMMAND * commands,
-        };
-        if self.retention.next_act.is_some_and(|at| at <= now) {
-            self.retention.next_act = self.remove_old_acts(&mut budget, now).unwrap_or_else(|error| {
-                tracing::error!(%error, "failed to remove old entries of the audit log");
-                Some(now.plus(LOOK_AGAIN))
-            });
         }
-        for kind in Kept::ALL {
-            while budget > 0 && self.retention.search(kind).at.is_some_and(|at| at <= now) {
-                if let Err(error) = self.remove_some(kind, &mut budget, now) {
-                    tracing::error!(?kind, %error, "failed to remove what was kept long enough");
-                    self.retention.search(kind).at = Some(now.plus(LOOK_AGAIN));
-                }
+    }
+
+    pub(super) fn remove_acts_that_are_over(&mut self, budget: &mut usize, now: Timestamp) {
+        match self.remove_old_acts(budget, now) {
+            Ok(Some(next)) => self.timers.set_by_clock(Timer::AuditLog, next),
+            Ok(None) => self.timers.clear(Timer::AuditLog),
+            Err(error) => {
+                tracing::error!(%error, "failed to remove old entries of the audit log");
+                self.timers.set_after(Timer::AuditLog, LOOK_AGAIN);
             }
         }
     }
 
-    fn check_size(&mut self, now: Timestamp) {
-        self.retention.next_size_check = Some(now.plus(LOOK_AGAIN));
+    /// Removes what was kept for long enough, as far as the budget goes.
+    pub(super) fn remove_what_is_over(&mut self, kind: Kept, budget: &mut usize, now: Timestamp) {
+        let timer = Timer::Retention(kind);
+        while *budget > 0 && self.timers.is_due(&timer) {
+            if let Err(error) = self.remove_some(kind, budget, now) {
+                tracing::error!(?kind, %error, "failed to remove what was kept long enough");
+                self.timers.set_after(timer.clone(), LOOK_AGAIN);
+            }
+        }
+        // The other kinds have their turn first; but what is left of a task that is gone goes before further tasks.
+        if self.timers.is_due(&timer) && kind != Kept::Rest {
+            self.timers.set_by_clock(timer, now);
+        }
+    }
+
+    pub(super) fn check_size(&mut self, now: Timestamp) {
+        self.timers.set_after(Timer::StoreSize, LOOK_AGAIN);
         let Some(most) = self.env.settings.retention.store_bytes_max else { return };
-        let has_more = self.retention.search(Kept::Task).at.is_some_and(|at| at <= now);
+        let has_more = self.timers.is_due(&Timer::Retention(Kept::Task));
         if self.retention.bytes_over > 0 && !has_more {
             tracing::warn!(store_bytes_max = most, "the store is too large, and no more task in it has ended");
         }
@@ -158,8 +174,8 @@ impl Engine {
         self.retention.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
         if self.retention.bytes_over > 0 {
             tracing::info!(store_bytes = size, store_bytes_max = most, "removing the tasks that ended first");
-            let search = self.retention.search(Kept::Task);
-            (search.at, search.from) = (Some(now), KeyBytes::default());
+            self.retention.search(Kept::Task).from = KeyBytes::default();
+            self.timers.set_by_clock(Timer::Retention(Kept::Task), now);
         }
     }
 
@@ -211,10 +227,14 @@ impl Engine {
     /// Nothing more can be removed before `next`.
     fn end_search(&mut self, kind: Kept, next: Option<Timestamp>, now: Timestamp) {
         let search = self.retention.search(kind);
-        search.at = next;
+        let mut next = next;
         if std::mem::take(&mut search.is_some_put_off) {
             search.from = KeyBytes::default();
-            search.at = Some(next.map_or(now.plus(LOOK_AGAIN), |at| at.min(now.plus(LOOK_AGAIN))));
+            next = Some(next.map_or(now.plus(LOOK_AGAIN), |at| at.min(now.plus(LOOK_AGAIN))));
+        }
+        match next {
+            Some(at) => self.timers.set_by_clock(Timer::Retention(kind), at),
+            None => self.timers.clear(Timer::Retention(kind)),
         }
     }
 

@@ -13,8 +13,11 @@ use std::{
 use serde::Deserialize;
 
 use crate::{
-    broker::{AgentLimits, BrokerLimits, Retention, Settings, TimeoutBounds},
-    domain::handoff::{LoopLimits, Timeouts},
+    broker::{AgentLimits, BrokerLimits, Retention, Settings},
+    domain::{
+        TimeoutBounds,
+        handoff::{LoopLimits, Timeouts},
+    },
 };
 
 mod policy_source;

@@ -5,10 +5,9 @@ use std::time::Duration;
 use super::access::Denied;
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
-    domain::EntityId,
-    ids::{AgentId, MessageId},
+    domain::{EntityId, admission::AdmissionError},
+    ids::AgentId,
     store::{CommitError, ReadError},
-    time::Timestamp,
 };
 
 /// A refusal of the pipeline.
@@ -20,49 +19,9 @@ pub enum BrokerError {
         /// Which; never empty.
         violations: Vec<FieldViolation>,
     },
-    /// The timestamp is too far off.
-    #[error("the envelope's timestamp is {off_by:?} off the broker's clock, over the window of {window:?}")]
-    TimestampOutsideWindow {
-        /// How far.
-        off_by: Duration,
-        /// How far it may be.
-        window: Duration,
-    },
-    /// The ids of messages of that time are removed, and so a repeat would not be recognised.
-    #[error(
-        "the envelope's timestamp is of a time whose messages are forgotten, since the broker's clock was ahead: nothing is \
-         taken up to {upto}"
-    )]
-    TimestampForgotten {
-        /// Up to which timestamp.
-        upto: Timestamp,
-    },
-    /// The message is over its expires_at.
-    #[error("the message expired at {expired_at}")]
-    MessageExpired {
-        /// When.
-        expired_at: Timestamp,
-    },
-    /// Another message came before.
-    #[error("another message was accepted before under message_id {message_id}; make a new id for a new message")]
-    MessageIdReused {
-        /// The id.
-        message_id: MessageId,
-    },
-    /// Nobody of that name.
-    #[error("no agent is registered under {receiver}")]
-    ReceiverUnknown {
-        /// The receiver as it was named.
-        receiver: String,
-    },
-    /// Not one who can receive this.
-    #[error("{receiver} cannot be the receiver of this message: {problem}")]
-    ReceiverInvalid {
-        /// The receiver as it was named.
-        receiver: String,
-        /// Why not.
-        problem: String,
-    },
+    /// The message is not admitted.
+    #[error(transparent)]
+    NotAdmitted(#[from] AdmissionError),
     /// Not the session's agent.
     #[error("the envelope's sender is {sender}, but the session is of {agent}")]
     SenderMismatch {
@@ -250,11 +209,7 @@ impl Refusal for BrokerError {
     fn code(&self) -> ErrorCode {
         match self {
             Self::Fields { .. } => ErrorCode::FieldInvalid,
-            Self::TimestampOutsideWindow { .. } | Self::TimestampForgotten { .. } => ErrorCode::TimestampOutsideWindow,
-            Self::MessageExpired { .. } => ErrorCode::MessageExpired,
-            Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
-            Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
-            Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
+            Self::NotAdmitted(error) => error.code(),
             Self::SenderMismatch { .. } | Self::SenderNoAgent { .. } | Self::IdentityConflict { .. } => {
                 ErrorCode::SenderMismatch
             }
@@ -290,6 +245,7 @@ impl Refusal for BrokerError {
 
     fn metadata(&self) -> Vec<(&'static str, String)> {
         match self {
+            Self::NotAdmitted(error) => error.metadata(),
             Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
             Self::PermissionDenied(denied) => vec![
                 ("action", denied.action_name.to_owned()),

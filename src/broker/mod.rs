@@ -27,4 +27,4 @@ pub use answer::{Acknowledged, Answer, Answered, Credited, Refused, Reply, Sessi
 pub use driver::{Broker, EngineError, OpenConsumer, OpenWatch, StartError};
 pub use error::BrokerError;
 pub use output::{Event, Events, OutgoingDelivery, Output, Update, Updates, WatcherId, send_outputs};
-pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings, TimeoutBounds};
+pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings};

@@ -6,7 +6,10 @@ use arc_swap::ArcSwap;
 
 use super::directory::PresenceRule;
 use crate::{
-    domain::handoff::{LoopLimits, Timeouts},
+    domain::{
+        TimeoutBounds,
+        handoff::{LoopLimits, Timeouts},
+    },
     envelope::keys::{PrivateKey, PublicKey},
     ids::KeyId,
     policy::Policies,
@@ -46,15 +49,6 @@ pub struct Settings {
     pub unsigned_allowed: bool,
     /// Who may do what. May change while the broker runs.
     pub policies: Arc<ArcSwap<Policies>>,
-}
-
-/// The shortest and the longest timeout that a request may name, for each of its four.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TimeoutBounds {
-    /// The shortest.
-    pub shortest: Duration,
-    /// The longest.
-    pub longest: Duration,
 }
 
 /// What one agent may use, so that none can crowd out the others (SPEC 5). 0 means no limit.

@@ -1,21 +1,54 @@
-//! Whether a message is taken, in view of what is known of its task and its handoff.
+//! Whether a message is taken, in view of what is known of its id, its task, its handoff and its receivers.
+//!
+//! Owns what comes before the state machine: repeats, the clock window, who takes part in a task, removed tasks, the fencing
+//! of mail, and receivers. The caller looks up what these functions ask for.
+
+use std::time::Duration;
 
 use super::{
-    handoff::{Handoff, Rejection},
+    handoff::{Handoff, OFFERS_MAX, Rejection, Task},
     header::{Header, Receiver},
-    message_rules::{Correlation, Outsider},
+    message_rules::{Correlation, Handling, Outsider},
+    removed_task::RemovedTask,
 };
 use crate::{
     codes::{ErrorCode, Refusal},
-    ids::{AgentId, TaskId},
+    ids::{AgentId, MessageId, TaskId},
+    time::Timestamp,
 };
 
 /// A message that is not taken. Nothing changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
-    /// The state machine would not take it either.
-    #[error(transparent)]
-    Rejected(#[from] Rejection),
+    /// The timestamp is too far off.
+    #[error("the envelope's timestamp is {off_by:?} off the broker's clock, over the window of {window:?}")]
+    TimestampOutsideWindow {
+        /// The distance to the broker's clock.
+        off_by: Duration,
+        /// The largest distance that is taken.
+        window: Duration,
+    },
+    /// The ids of messages of that time are removed, and so a repeat would not be recognised.
+    #[error(
+        "the envelope's timestamp is of a time whose messages are forgotten, since the broker's clock was ahead: nothing is \
+         taken up to {upto}"
+    )]
+    TimestampForgotten {
+        /// The last timestamp that is not taken.
+        upto: Timestamp,
+    },
+    /// The message is over its expires_at.
+    #[error("the message expired at {expired_at}")]
+    MessageExpired {
+        /// Its expires_at.
+        expired_at: Timestamp,
+    },
+    /// Another message was accepted under the id.
+    #[error("another message was accepted before under message_id {message_id}; make a new id for a new message")]
+    MessageIdReused {
+        /// The id.
+        message_id: MessageId,
+    },
     /// The sender takes no part in the task, or the task is not known.
     #[error("{sender} does not own a task {task}, and only a task's owner may send this")]
     NotOwner {
@@ -32,6 +65,12 @@ pub enum AdmissionError {
         /// The task as it was named.
         task: TaskId,
     },
+    /// No agent is registered under the name.
+    #[error("no agent is registered under {receiver}")]
+    ReceiverUnknown {
+        /// The receiver as it was named.
+        receiver: String,
+    },
     /// The receiver cannot be that of this message.
     #[error("{receiver} cannot be the receiver of this message: {problem}")]
     ReceiverInvalid {
@@ -40,40 +79,189 @@ pub enum AdmissionError {
         /// Why not.
         problem: String,
     },
+    /// The state machine would not take it either.
+    #[error(transparent)]
+    Rejected(#[from] Rejection),
+}
+
+impl AdmissionError {
+    /// Whether the task's custody log keeps the refusal.
+    pub const fn recorded(&self) -> Option<&Rejection> {
+        match self {
+            Self::Rejected(rejection) if rejection.is_recorded() => Some(rejection),
+            Self::Rejected(_)
+            | Self::TimestampOutsideWindow { .. }
+            | Self::TimestampForgotten { .. }
+            | Self::MessageExpired { .. }
+            | Self::MessageIdReused { .. }
+            | Self::NotOwner { .. }
+            | Self::NotCandidate { .. }
+            | Self::ReceiverUnknown { .. }
+            | Self::ReceiverInvalid { .. } => None,
+        }
+    }
 }
 
 impl Refusal for AdmissionError {
     fn code(&self) -> ErrorCode {
         match self {
-            Self::Rejected(rejection) => rejection.code(),
+            Self::TimestampOutsideWindow { .. } | Self::TimestampForgotten { .. } => ErrorCode::TimestampOutsideWindow,
+            Self::MessageExpired { .. } => ErrorCode::MessageExpired,
+            Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
             Self::NotOwner { .. } => ErrorCode::NotOwner,
             Self::NotCandidate { .. } => ErrorCode::NotCandidate,
+            Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
             Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
+            Self::Rejected(rejection) => rejection.code(),
         }
     }
 
     fn metadata(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Rejected(rejection) => rejection.metadata(),
-            Self::NotOwner { .. } | Self::NotCandidate { .. } | Self::ReceiverInvalid { .. } => Vec::new(),
+            Self::TimestampOutsideWindow { .. }
+            | Self::TimestampForgotten { .. }
+            | Self::MessageExpired { .. }
+            | Self::MessageIdReused { .. }
+            | Self::NotOwner { .. }
+            | Self::NotCandidate { .. }
+            | Self::ReceiverUnknown { .. }
+            | Self::ReceiverInvalid { .. } => Vec::new(),
         }
     }
 }
 
-/// The answer to a sender that takes no part in the task that it names, or names one that is not known. It is the same for
-/// both: it tells neither owner nor epoch nor state.
-pub fn outsider(header: &Header, task: &TaskId) -> AdmissionError {
-    let (sender, task) = (header.sender.clone(), task.clone());
-    match header.rules().outsider {
-        Outsider::NotCandidate => AdmissionError::NotCandidate { sender, task },
-        Outsider::NotOwner | Outsider::Carried => AdmissionError::NotOwner { sender, task },
+// ------------------------------------------------------------------------------------------------- repeats and time
+
+/// Checks a message whose id is known: the same content is a repeat, which gets the first receipt.
+pub fn check_repeat(message_id: MessageId, content: &[u8; 32], first: &[u8; 32]) -> Result<(), AdmissionError> {
+    if content == first { Ok(()) } else { Err(AdmissionError::MessageIdReused { message_id }) }
+}
+
+/// Checks the timestamp of a message whose id is not known. `forgotten` is the latest timestamp whose ids are removed; it is
+/// inside the window only when the clock was ahead and is set right.
+pub fn check_timestamp(
+    header: &Header,
+    window: Duration,
+    forgotten: Timestamp,
+    now: Timestamp,
+) -> Result<(), AdmissionError> {
+    let off_by = header.timestamp.since(now).max(now.since(header.timestamp));
+    if off_by > window {
+        return Err(AdmissionError::TimestampOutsideWindow { off_by, window });
+    }
+    if header.timestamp <= forgotten {
+        return Err(AdmissionError::TimestampForgotten { upto: forgotten });
+    }
+    Ok(())
+}
+
+/// Checks that a message is not over its `expires_at`.
+pub fn check_expiry(header: &Header, now: Timestamp) -> Result<(), AdmissionError> {
+    match header.expires_at {
+        Some(expired_at) if expired_at <= now => Err(AdmissionError::MessageExpired { expired_at }),
+        Some(_) | None => Ok(()),
     }
 }
 
-/// Checks a message against the handoff that it is about: the handoff must be the task's, and the receiver its other side.
-pub fn check_handoff(header: &Header, handoff: Option<&Handoff>) -> Result<(), AdmissionError> {
+// --------------------------------------------------------------------------------------------------------- the task
+
+/// What is known of the task that a message names.
+#[derive(Debug, Clone, Copy)]
+pub enum KnownTask<'a> {
+    /// Nothing.
+    Unknown,
+    /// It has ended and was removed.
+    Removed(&'a RemovedTask),
+    /// The task, and its open handoff if [`deciding_handoff`] names it.
+    Known(&'a Task, Option<&'a Handoff>),
+}
+
+/// Where a message that is admitted goes on record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// In the custody log of the task.
+    OnRecord,
+    /// Nowhere: it is carried like a message that names no task.
+    Carried,
+}
+
+/// The open handoff of the task, if it decides whether the sender takes part.
+pub fn deciding_handoff(task: &Task, named: Option<&Handoff>, sender: &AgentId) -> Option<MessageId> {
+    let names_one = named.is_some_and(|handoff| handoff.task == task.id);
+    task.open_handoff.filter(|_| !names_one && !task.has_been_owned_by(sender))
+}
+
+/// Whether an agent owns or owned the task, or is or was a candidate: of the handoff that is named, or of the open one.
+pub fn takes_part(task: &Task, named: Option<&Handoff>, open: Option<&Handoff>, agent: &AgentId) -> bool {
+    let of_task = named.filter(|handoff| handoff.task == task.id).or(open);
+    task.has_been_owned_by(agent) || of_task.is_some_and(|handoff| handoff.was_offered_to(agent))
+}
+
+/// Admits a message that names this task and perhaps the handoff `named`.
+///
+/// To a sender that takes no part the answer is the same as if there were no such task: it tells neither owner nor epoch nor
+/// state. A removed task had ended, which never changes: only its owners learn that.
+pub fn admit(
+    header: &Header,
+    task: &TaskId,
+    known: KnownTask<'_>,
+    named: Option<&Handoff>,
+) -> Result<Standing, AdmissionError> {
+    let is_mail = match header.rules().handling {
+        Handling::Mail | Handling::Heartbeat => true,
+        Handling::Request | Handling::Handoff | Handling::Status => false,
+    };
+    match known {
+        KnownTask::Known(known, open) => {
+            if !takes_part(known, named, open, &header.sender) {
+                return answer_outsider(header, task);
+            }
+            // The state machine fences every other message, in its own order of checks.
+            if is_mail {
+                fence(header, known.epoch)?
+            } else {
+                check_handoff(header, named)?
+            }
+            Ok(Standing::OnRecord)
+        }
+        KnownTask::Removed(removed) => {
+            if !removed.owners.contains(&header.sender) {
+                return answer_outsider(header, task);
+            }
+            fence(header, removed.epoch)?;
+            if is_mail { Ok(Standing::Carried) } else { Err(Rejection::TaskFinal { status: removed.status }.into()) }
+        }
+        KnownTask::Unknown => match header.rules().handling {
+            Handling::Request => check_handoff(header, named).map(|()| Standing::OnRecord),
+            Handling::Handoff | Handling::Status | Handling::Heartbeat | Handling::Mail => {
+                answer_outsider(header, task)
+            }
+        },
+    }
+}
+
+fn answer_outsider(header: &Header, task: &TaskId) -> Result<Standing, AdmissionError> {
+    let (sender, task) = (header.sender.clone(), task.clone());
+    match header.rules().outsider {
+        Outsider::NotCandidate => Err(AdmissionError::NotCandidate { sender, task }),
+        Outsider::NotOwner => Err(AdmissionError::NotOwner { sender, task }),
+        Outsider::Carried => Ok(Standing::Carried),
+    }
+}
+
+/// A message that says an epoch must not say one that is over.
+fn fence(header: &Header, current: u64) -> Result<(), AdmissionError> {
+    match header.epoch {
+        claimed if claimed != 0 && claimed < current => Err(Rejection::StaleEpoch { claimed, current }.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The handoff must be the task's, and the receiver its other side.
+fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), AdmissionError> {
     let rules = header.rules();
-    let Some(handoff) = handoff else {
+    let Some(handoff) = named else {
         return match rules.correlation {
             Correlation::Handoff if header.correlation.is_some() => Err(Rejection::HandoffUnknown.into()),
             Correlation::Handoff | Correlation::AnyMessage => Ok(()),
@@ -90,3 +278,68 @@ pub fn check_handoff(header: &Header, handoff: Option<&Handoff>) -> Result<(), A
         Some(_) | None => Ok(()),
     }
 }
+
+/// The most refusals of this sender that the task's custody log may hold, when it may hold `most` of all senders. Agents
+/// that only were asked leave half of the room to those that own the task or owned it.
+pub fn refusals_of(task: &Task, sender: &AgentId, most: u32) -> u32 {
+    if task.has_been_owned_by(sender) { most } else { most.div_ceil(2) }
+}
+
+// -------------------------------------------------------------------------------------------------------- receivers
+
+/// Checks an agent that a message names as a receiver or a candidate.
+pub fn check_named(agent: &AgentId, is_registered: bool) -> Result<(), AdmissionError> {
+    if *agent == AgentId::broker() {
+        let problem = "it is the broker itself".to_owned();
+        return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem });
+    }
+    if is_registered { Ok(()) } else { Err(AdmissionError::ReceiverUnknown { receiver: agent.to_string() }) }
+}
+
+/// Checks that a request is not for its own sender.
+pub fn check_not_own(header: &Header) -> Result<(), AdmissionError> {
+    if header.receiver != Receiver::Agent(header.sender.clone()) {
+        return Ok(());
+    }
+    let problem = "an agent cannot hand a task to itself".to_owned();
+    Err(AdmissionError::ReceiverInvalid { receiver: header.sender.to_string(), problem })
+}
+
+/// The agents of a type that a message may go to: never its sender.
+pub fn others(header: &Header, mut of_type: Vec<AgentId>) -> Vec<AgentId> {
+    of_type.retain(|agent| *agent != header.sender);
+    of_type
+}
+
+/// The candidates of a request, best first: those of its receiver, then its fallbacks; each once, never the sender, and no
+/// more than one handoff can ask.
+pub fn candidates(
+    header: &Header,
+    of_receiver: Vec<AgentId>,
+    fallbacks: Vec<AgentId>,
+) -> Result<Vec<AgentId>, AdmissionError> {
+    let mut seen = std::collections::HashSet::new();
+    let mut candidates = [of_receiver, fallbacks].concat();
+    candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
+    candidates.truncate(OFFERS_MAX);
+    or_unknown(header, candidates)
+}
+
+/// The receivers of a message that is for a type, among the able and permitted agents of it, best first: one, or all.
+pub fn receivers_of_type(header: &Header, mut able: Vec<AgentId>) -> Result<Vec<AgentId>, AdmissionError> {
+    match header.receiver {
+        Receiver::AnyOf(_) => able.truncate(1),
+        Receiver::AllOf(_) | Receiver::Agent(_) | Receiver::Nobody => {}
+    }
+    or_unknown(header, able)
+}
+
+fn or_unknown(header: &Header, agents: Vec<AgentId>) -> Result<Vec<AgentId>, AdmissionError> {
+    if agents.is_empty() {
+        return Err(AdmissionError::ReceiverUnknown { receiver: header.receiver.to_string() });
+    }
+    Ok(agents)
+}
+
+#[cfg(test)]
+mod tests;

@@ -37,11 +37,13 @@ impl Header {
         rules(self.message_type)
     }
 
-    /// The handoff that it is about: a request's own, or the one that the correlation names.
+    /// The handoff that it is about: a request's own, or the one that the correlation names. Mail is about none: its
+    /// correlation says no more than who takes part.
     pub const fn handoff(&self) -> Option<MessageId> {
         match self.rules().handling {
             Handling::Request => Some(self.message_id),
-            Handling::Handoff | Handling::Status | Handling::Heartbeat | Handling::Mail => self.correlation,
+            Handling::Handoff | Handling::Status => self.correlation,
+            Handling::Heartbeat | Handling::Mail => None,
         }
     }
 }

@@ -12,6 +12,8 @@ mod message_rules;
 mod numbered;
 #[cfg(test)]
 pub(crate) mod probe;
+mod removed_task;
+mod request_terms;
 
 pub use entity::{Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step};
 pub use header::{Header, Receiver};
@@ -19,3 +21,5 @@ pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,
 };
 pub(crate) use numbered::numbered;
+pub use removed_task::RemovedTask;
+pub use request_terms::{RequestedTimeouts, TimeoutBounds, check_fallbacks};

@@ -17,7 +17,7 @@ pub use author::{payload_of, sign};
 pub use checks::Checks;
 pub use error::EnvelopeError;
 pub use input::{Resolved, input_of};
-pub use payload::{Body, RequestBody, RequestedTimeouts, check_heartbeat};
+pub use payload::{Body, RequestBody, check_heartbeat};
 pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};
 
 /// Largest payload value, in bytes.

@@ -1,13 +1,11 @@
 //! The payloads: which belongs to which message type, and their bounds.
 
-use std::time::Duration;
-
 use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, signing};
 use crate::{
     domain::{
-        MessageType,
+        MessageType, RequestedTimeouts,
         handoff::{self, Mode, Priority, TaskStatus},
     },
     ids::{AgentId, check_name},
@@ -63,16 +61,6 @@ pub struct RequestBody {
     pub required_skills: Vec<String>,
     /// Agents to ask after the receiver.
     pub fallback_candidates: Vec<AgentId>,
-}
-
-/// The timeouts that a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "as in domain::handoff::Timeouts")]
-pub struct RequestedTimeouts {
-    pub accept: Option<Duration>,
-    pub context: Option<Duration>,
-    pub complete: Option<Duration>,
-    pub whole: Option<Duration>,
 }
 
 /// Checks that the payload is what the type says, within its bounds.

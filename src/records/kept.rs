@@ -2,18 +2,15 @@
 //! which its time counts, so that a change of the configuration holds for what is there too. And table removed_tasks: what
 //! is left of a task that was removed.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::ops::Bound;
 
 use bytes::Bytes;
 use prost::Message;
 
 use super::{DecodeError, Reader, by_name, moment};
 use crate::{
-    domain::{
-        handoff::{Task, TaskStatus},
-        numbered,
-    },
-    ids::{AgentId, MessageId, TaskId},
+    domain::{RemovedTask, handoff::TaskStatus, numbered},
+    ids::{MessageId, TaskId},
     proto::storage,
     store::{Key, KeyBytes, KeyRange, Table},
     time::Timestamp,
@@ -79,25 +76,11 @@ pub fn decode_message_ids(value: &[u8]) -> Result<Vec<MessageId>, DecodeError> {
     value.chunks(16).map(|id| reader.message_id(id)).collect()
 }
 
-/// What is left of a task that was removed: enough to refuse whatever still comes for it.
+/// The record of a task that was removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RemovedTaskRecord {
-    /// Its last epoch.
-    pub epoch: u64,
-    /// How it ended.
-    pub status: TaskStatus,
-    /// The agents that owned it: at most one more than a task has completed handoffs.
-    pub owners: BTreeSet<AgentId>,
-}
+pub struct RemovedTaskRecord(pub RemovedTask);
 
 impl RemovedTaskRecord {
-    /// Of this task.
-    pub fn of(task: &Task) -> Self {
-        let passed = task.hops.iter().flat_map(|hop| [&hop.sender, &hop.receiver]);
-        let owners = std::iter::once(&task.owner).chain(passed).cloned().collect();
-        Self { epoch: task.epoch, status: task.status, owners }
-    }
-
     /// Where it lies.
     pub fn key(task: &TaskId) -> Key {
         by_name(Table::RemovedTasks, task.as_str())
@@ -105,19 +88,20 @@ impl RemovedTaskRecord {
 
     /// Its stored form.
     pub fn encode(&self) -> Bytes {
-        let owner_ids = self.owners.iter().map(ToString::to_string).collect();
-        storage::RemovedTaskRecord { epoch: self.epoch, status: self.status.number(), owner_ids }.encode_to_vec().into()
+        let RemovedTask { epoch, status, owners } = &self.0;
+        let owner_ids = owners.iter().map(ToString::to_string).collect();
+        storage::RemovedTaskRecord { epoch: *epoch, status: status.number(), owner_ids }.encode_to_vec().into()
     }
 
     /// From its stored form.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("removed_tasks");
         let stored: storage::RemovedTaskRecord = reader.message(value)?;
-        Ok(Self {
+        Ok(Self(RemovedTask {
             epoch: stored.epoch,
             status: reader.some(TaskStatus::from_number(stored.status), "status")?,
             owners: reader.agents(&stored.owner_ids)?.into_iter().collect(),
-        })
+        }))
     }
 }
 

@@ -3,7 +3,7 @@
 //! A receiver that the sender names must be permitted, or the message is refused. Of a type, those count that are
 //! permitted; if there are some and none is, it is refused.
 
-use super::Engine;
+use super::{Engine, resolution::receiver_unknown};
 use crate::{
     broker::{BrokerError, access::Caller},
     domain::{
@@ -35,7 +35,7 @@ impl Engine {
     /// Whether this agent may be asked to take this.
     pub(super) fn check_hand_off(&self, work: &Work<'_>, to: &AgentId) -> Result<(), BrokerError> {
         let (Some(from), Some(to)) = (self.env.directory.get(work.from), self.env.directory.get(to)) else {
-            return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
+            return Err(receiver_unknown(to));
         };
         let mode = match work.mode {
             Mode::Transfer => "TRANSFER",
@@ -48,7 +48,7 @@ impl Engine {
     /// Whether the sender may write to this agent.
     pub(super) fn check_send(&self, header: &Header, to: &AgentId) -> Result<(), BrokerError> {
         let (Some(from), Some(to)) = (self.env.directory.get(&header.sender), self.env.directory.get(to)) else {
-            return Err(BrokerError::ReceiverUnknown { receiver: to.to_string() });
+            return Err(receiver_unknown(to));
         };
         let permitted = self.access().may_send(&from, &to, header.message_type.name());
         permitted.map_err(|denied| self.unless_secret(denied, &header.sender, &to.id()))
@@ -58,7 +58,7 @@ impl Engine {
     fn unless_secret(&self, denied: BrokerError, from: &AgentId, to: &AgentId) -> BrokerError {
         match self.access().may_see_directory(&Caller::Agent(from.clone())) {
             Ok(()) => denied,
-            Err(_) => BrokerError::ReceiverUnknown { receiver: to.to_string() },
+            Err(_) => receiver_unknown(to),
         }
     }
 

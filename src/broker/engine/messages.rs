@@ -1,24 +1,26 @@
 //! Taking envelopes: repeats, time, whom they go to, and what they do.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use prost_types::Timestamp as WireTime;
 
 use super::{
     Engine,
-    authorization::{Work, permitted},
+    authorization::Work,
     run::{Origin, RunError, ThisMessage},
     transaction::Transaction,
 };
 use crate::{
     broker::{BrokerError, Refused, refused},
-    codes::{FieldViolation, Refusal},
+    codes::Refusal,
     domain::{
-        EntityId, Header, Input, Receiver, admission,
-        handoff::{self, Handoff, LoopLimits, Message, Priority, Rejection, Task, Timeouts},
+        EntityId, Header, Input, Receiver,
+        admission::{self, Standing},
+        check_fallbacks,
+        handoff::{Handoff, Message, Priority, Rejection, Task},
         mailbox::Keeper,
     },
-    envelope::{self, Body, RequestBody, RequestedTimeouts, Resolved, VerifiedEnvelope},
+    envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
     faults::{Fault, is_on},
     ids::{AgentId, TaskId},
     proto::v1,
@@ -76,19 +78,11 @@ impl Engine {
 
     /// A repeat may be older than the window, and so this comes after the repeats.
     fn check_time(&self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
-        let off_by = header.timestamp.since(now).max(now.since(header.timestamp));
-        let window = self.env.settings.clock_window;
-        if off_by > window && !is_on(Fault::TakesAnyTime) {
-            return Err(BrokerError::TimestampOutsideWindow { off_by, window });
+        if !is_on(Fault::TakesAnyTime) {
+            let (window, forgotten) = (self.env.settings.clock_window, self.batch.head.message_ids_gone);
+            admission::check_timestamp(header, window, forgotten, now)?;
         }
-        // Only where the clock was ahead, and is set right: else those ids are older than the window.
-        if header.timestamp <= self.batch.head.message_ids_gone && !is_on(Fault::TakesAnyTime) {
-            return Err(BrokerError::TimestampForgotten { upto: self.batch.head.message_ids_gone });
-        }
-        match header.expires_at {
-            Some(expired_at) if expired_at <= now => Err(BrokerError::MessageExpired { expired_at }),
-            Some(_) | None => Ok(()),
-        }
+        Ok(admission::check_expiry(header, now)?)
     }
 
     /// What is overdue happens before the message, so that a late one finds the state that time has made.
@@ -121,93 +115,12 @@ impl Engine {
         now: Timestamp,
     ) -> Result<v1::Receipt, Refused> {
         let header = envelope.header();
-        check_fallbacks(header, request).map_err(refused)?;
+        check_fallbacks(&header.sender, &request.fallback_candidates)
+            .map_err(|violations| refused(BrokerError::Fields { violations }))?;
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         let candidates = self.candidates(header, request, now).map_err(refused)?;
-        let timeouts = self.timeouts(&request.timeouts).map_err(refused)?;
-        let terms = Some((timeouts, self.loop_limits(request.loop_limits)));
-        self.make_step(transaction, envelope, Resolved { agents: &candidates, terms }, now)
-    }
-
-    /// The receiver, or the able agents of its type, then the fallbacks; each once, never the sender.
-    pub(super) fn candidates(
-        &self,
-        header: &Header,
-        request: &RequestBody,
-        now: Timestamp,
-    ) -> Result<Vec<AgentId>, BrokerError> {
-        let work = Work::of_request(header, request);
-        let named = |agent: &AgentId| {
-            let agent = self.registered(agent)?;
-            self.check_hand_off(&work, &agent).map(|()| agent)
-        };
-        let mut candidates = match &header.receiver {
-            Receiver::Agent(agent) if *agent == header.sender => {
-                let problem = "an agent cannot hand a task to itself".to_owned();
-                return Err(BrokerError::ReceiverInvalid { receiver: header.sender.to_string(), problem });
-            }
-            Receiver::Agent(agent) => vec![named(agent)?],
-            Receiver::AnyOf(agent_type) => {
-                let mut able = self.env.directory.able(agent_type, &request.required_skills, now);
-                able.retain(|agent| *agent != header.sender);
-                permitted(able, |agent| self.check_hand_off(&work, agent))?
-            }
-            Receiver::Nobody | Receiver::AllOf(_) => unreachable!("refused when the envelope was parsed"),
-        };
-        for fallback in request.fallback_candidates.iter().filter(|agent| **agent != header.sender) {
-            candidates.push(named(fallback)?);
-        }
-        let mut seen = std::collections::HashSet::new();
-        candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
-        candidates.truncate(handoff::OFFERS_MAX);
-        if candidates.is_empty() {
-            return Err(BrokerError::ReceiverUnknown { receiver: header.receiver.to_string() });
-        }
-        Ok(candidates)
-    }
-
-    pub(super) fn registered(&self, agent: &AgentId) -> Result<AgentId, BrokerError> {
-        if *agent == AgentId::broker() {
-            let problem = "it is the broker itself".to_owned();
-            return Err(BrokerError::ReceiverInvalid { receiver: agent.to_string(), problem });
-        }
-        match self.env.directory.is_registered(agent) {
-            true => Ok(agent.clone()),
-            false => Err(BrokerError::ReceiverUnknown { receiver: agent.to_string() }),
-        }
-    }
-
-    fn timeouts(&self, wanted: &RequestedTimeouts) -> Result<Timeouts, BrokerError> {
-        let bounds = self.env.settings.timeout_bounds;
-        let mut violations = Vec::new();
-        let mut choose = |name: &str, wanted: Option<Duration>, otherwise: Duration| {
-            let span = wanted.unwrap_or(otherwise);
-            if span < bounds.shortest || span > bounds.longest {
-                let problem = format!("must be from {:?} to {:?}, not {span:?}", bounds.shortest, bounds.longest);
-                violations.push(FieldViolation { path: format!("envelope.payload.timeouts.{name}"), problem });
-            }
-            span
-        };
-        let defaults = self.env.settings.timeouts;
-        let timeouts = Timeouts {
-            accept: choose("accept", wanted.accept, defaults.accept),
-            context: choose("context", wanted.context, defaults.context),
-            complete: choose("complete", wanted.complete, defaults.complete),
-            whole: choose("whole", wanted.whole, defaults.whole),
-        };
-        if violations.is_empty() { Ok(timeouts) } else { Err(BrokerError::Fields { violations }) }
-    }
-
-    fn loop_limits(&self, (handoffs, per_pair): (u32, u32)) -> LoopLimits {
-        if is_on(Fault::StopsNoLoop) {
-            return LoopLimits { handoffs_max: u32::MAX, handoffs_per_pair_max: u32::MAX };
-        }
-        let most = self.env.settings.loop_limits;
-        let lower = |wanted: u32, most: u32| if wanted == 0 { most } else { wanted.min(most) };
-        LoopLimits {
-            handoffs_max: lower(handoffs, most.handoffs_max),
-            handoffs_per_pair_max: lower(per_pair, most.handoffs_per_pair_max),
-        }
+        let terms = self.terms(request).map_err(refused)?;
+        self.make_step(transaction, envelope, Resolved { agents: &candidates, terms: Some(terms) }, now)
     }
 
     /// One step for a message: all of it in the transaction, or a refusal, which the custody log may have to keep.
@@ -221,20 +134,9 @@ impl Engine {
         let header = envelope.header();
         let task = header.task.clone().expect("checked when the envelope was parsed");
         let input = envelope::input_of(header, envelope.body(), resolved).expect("mail is taken elsewhere");
-        let about = match header.handoff() {
-            Some(handoff) => EntityId::Handoff(handoff),
-            None => EntityId::Task(task.clone()),
-        };
+        let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
         let named = self.named(&mut transaction, &task, &about).map_err(refused)?;
-        if named.task.is_none() {
-            self.check_not_removed(&mut transaction, header)?;
-            if !matches!(input, handoff::Input::Request(_)) {
-                return Err(refused(admission::outsider(header, &task)));
-            }
-        } else if !self.takes_part(&mut transaction, header, &named).map_err(refused)? {
-            return Err(refused(admission::outsider(header, &task)));
-        }
-        admission::check_handoff(header, named.handoff.as_deref()).map_err(refused)?;
+        self.admit(&mut transaction, header, &named).map_err(refused)?;
         let sequence = self.batch.head.next_sequence;
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
         // Taken at once: a step may need further sequences for what it sends.
@@ -279,14 +181,12 @@ impl Engine {
         let header = envelope.header();
         let Some(task) = &header.task else { return Ok(()) };
         let mut transaction = self.transaction();
-        let about = header.correlation.map_or(EntityId::Task(task.clone()), EntityId::Handoff);
+        let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
         let named = self.named(&mut transaction, task, &about)?;
         let stored = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
         let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
-        // An agent that only was asked leaves the other half to those that own the task or owned it.
         let most = self.env.settings.refusals_recorded_max;
-        let is_owners = record.task.has_been_owned_by(&header.sender);
-        let most = if is_owners { most } else { most.div_ceil(2) };
+        let most = admission::refusals_of(&record.task, &header.sender, most);
         if record.refusals_recorded >= most || is_on(Fault::RecordsNoLateMessage) {
             return Ok(());
         }
@@ -313,20 +213,18 @@ impl Engine {
             let about = header.correlation.map_or(EntityId::Task(task.clone()), EntityId::Handoff);
             named = self.named(&mut transaction, task, &about).map_err(refused)?;
         }
-        let is_strangers =
-            named.task.is_some() && !self.takes_part(&mut transaction, header, &named).map_err(refused)?;
-        let task = named.task.filter(|_| !is_strangers);
-        if task.is_none() && !is_strangers {
-            self.check_not_stale(&mut transaction, header)?;
-        }
-        if let Some(current) = task.as_ref().map(|task| task.epoch)
-            && header.epoch != 0
-            && header.epoch < current
-        {
-            let rejection = Rejection::StaleEpoch { claimed: header.epoch, current };
-            self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
-            return Err(refused(rejection));
-        }
+        let standing = match self.admit(&mut transaction, header, &named) {
+            Ok(standing) => standing,
+            Err(error) => {
+                if let BrokerError::NotAdmitted(error) = &error
+                    && let Some(rejection) = error.recorded()
+                {
+                    self.keep_refusal(envelope, rejection, now).map_err(refused)?;
+                }
+                return Err(refused(error));
+            }
+        };
+        let task = named.task.filter(|_| standing == Standing::OnRecord);
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
         let keeper = match (&task, receivers.len()) {
             (Some(_), _) => Keeper::Log,
@@ -346,34 +244,6 @@ impl Engine {
             self.append_custody(&mut transaction, &task.id, &event, None, &[], now).map_err(refused)?;
         }
         Ok(self.accept(transaction, this, now))
-    }
-
-    /// The registered agents that the receiver_id stands for, never the sender of an `all:`.
-    fn receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
-        let unknown = || BrokerError::ReceiverUnknown { receiver: header.receiver.to_string() };
-        match &header.receiver {
-            Receiver::Nobody => Ok(Vec::new()),
-            Receiver::Agent(agent) => {
-                let agent = self.registered(agent)?;
-                self.check_send(header, &agent)?;
-                Ok(vec![agent])
-            }
-            Receiver::AnyOf(agent_type) => {
-                let mut able = self.env.directory.able(agent_type, &[], now);
-                able.retain(|agent| *agent != header.sender);
-                let mut able = permitted(able, |agent| self.check_send(header, agent))?;
-                able.truncate(1);
-                if able.is_empty() { Err(unknown()) } else { Ok(able) }
-            }
-            Receiver::AllOf(agent_type) => {
-                self.check_send_to_all(header, agent_type)?;
-                let everybody = self.env.directory.list(None, usize::MAX, Some(agent_type));
-                let mut everybody: Vec<_> = everybody.iter().map(|entry| entry.id()).collect();
-                everybody.retain(|agent| *agent != header.sender);
-                let everybody = permitted(everybody, |agent| self.check_send(header, agent))?;
-                if everybody.is_empty() { Err(unknown()) } else { Ok(everybody) }
-            }
-        }
     }
 
     /// Stores the envelope and its receipt with everything that it changes.
@@ -401,24 +271,11 @@ pub(super) struct Named {
 
 fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Receipt, Refused> {
     let known = MessageRecord::decode(stored).map_err(|error| refused(BrokerError::from(error)))?;
-    if known.content_digest == *envelope.content_digest() {
-        let mut receipt = known.receipt;
-        receipt.sequence += u64::from(is_on(Fault::AnswersRepeatsAnew));
-        Ok(receipt)
-    } else {
-        Err(refused(BrokerError::MessageIdReused { message_id: envelope.header().message_id }))
-    }
-}
-
-/// A sender cannot fall back on itself: it keeps the task if no candidate takes it.
-fn check_fallbacks(header: &Header, request: &RequestBody) -> Result<(), BrokerError> {
-    let violation = |place| FieldViolation {
-        path: format!("envelope.payload.fallback_candidates[{place}]"),
-        problem: "must not be the sender, which keeps the task if no candidate takes it".to_owned(),
-    };
-    let of_sender = request.fallback_candidates.iter().enumerate().filter(|(_, agent)| **agent == header.sender);
-    let violations: Vec<_> = of_sender.map(|(place, _)| violation(place)).collect();
-    if violations.is_empty() { Ok(()) } else { Err(BrokerError::Fields { violations }) }
+    let message_id = envelope.header().message_id;
+    admission::check_repeat(message_id, envelope.content_digest(), &known.content_digest).map_err(refused)?;
+    let mut receipt = known.receipt;
+    receipt.sequence += u64::from(is_on(Fault::AnswersRepeatsAnew));
+    Ok(receipt)
 }
 
 /// The receipt says what the transaction has made of the task and of the handoff.

@@ -30,6 +30,7 @@ mod open;
 mod outputs;
 mod participants;
 mod presence;
+mod resolution;
 mod retention;
 mod run;
 mod task_removal;

@@ -1,33 +1,34 @@
-//! Who takes part in a task, as far as messages are concerned. To all others the answer is the same as if there were no such
-//! task: it tells neither owner nor epoch nor state, and nothing of it is on record.
+//! Admitting a message to the task that it names: looks up what the domain's rules ask for.
 
 use super::{Engine, messages::Named, transaction::Transaction};
 use crate::{
     broker::BrokerError,
-    domain::{EntityId, Header},
+    domain::{
+        EntityId, Header,
+        admission::{self, KnownTask, Standing},
+    },
 };
 
 impl Engine {
-    /// Whether the sender owns or owned the task, or is a candidate: of the handoff that the message names, or of the open one.
-    pub(super) fn takes_part(
+    /// Admits a message, in view of the task and the handoff that it names. Without a task it is carried.
+    pub(super) fn admit(
         &mut self,
         transaction: &mut Transaction,
         header: &Header,
         named: &Named,
-    ) -> Result<bool, BrokerError> {
-        let Some(task) = &named.task else { return Ok(false) };
-        if task.has_been_owned_by(&header.sender) {
-            return Ok(true);
-        }
-        let of_task = named.handoff.clone().filter(|handoff| handoff.task == task.id);
-        let handoff = match (of_task, task.open_handoff) {
-            (Some(handoff), _) => Some(handoff),
-            (None, Some(open)) => {
-                let stored = self.entity_record(transaction, &EntityId::Handoff(open))?;
-                stored.and_then(|record| Some(record.as_handoff()?.handoff.clone()))
-            }
-            (None, None) => None,
+    ) -> Result<Standing, BrokerError> {
+        let Some(id) = &header.task else { return Ok(Standing::Carried) };
+        let handoff = named.handoff.as_deref();
+        let Some(task) = &named.task else {
+            let removed = self.removed_task(transaction, id)?;
+            let known = removed.as_ref().map_or(KnownTask::Unknown, KnownTask::Removed);
+            return Ok(admission::admit(header, id, known, handoff)?);
         };
-        Ok(handoff.is_some_and(|handoff| handoff.was_offered_to(&header.sender)))
+        let open = match admission::deciding_handoff(task, handoff, &header.sender) {
+            Some(open) => self.entity_record(transaction, &EntityId::Handoff(open))?,
+            None => None,
+        };
+        let open = open.as_ref().and_then(|record| Some(&*record.as_handoff()?.handoff));
+        Ok(admission::admit(header, id, KnownTask::Known(task, open), handoff)?)
     }
 }

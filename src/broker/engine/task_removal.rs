@@ -14,8 +14,8 @@ use super::{
     transaction::{PostCommit, Transaction},
 };
 use crate::{
-    broker::{BrokerError, Refused, refused},
-    domain::{Header, admission, handoff::Rejection},
+    broker::BrokerError,
+    domain::RemovedTask,
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, custody_entry::Event},
     records::{CustodyLink, HandoffRecord, Kept, MessageRecord, RemovedTaskRecord, TaskRecord, letter_key},
@@ -66,7 +66,7 @@ impl Engine {
             Looked::Free { entries, bytes } => (entries, bytes),
         };
         transaction.delete(key);
-        let left = RemovedTaskRecord::of(&record.task);
+        let left = RemovedTaskRecord(RemovedTask::of(&record.task));
         transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
         if let Some(next) = self.remove_entries(&mut transaction, &task, entries, 1)? {
             let key = Kept::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
@@ -199,39 +199,14 @@ impl Engine {
         Ok(self.stage_removal(transaction, budget))
     }
 
-    /// A task that was removed had ended, and that never changes.
-    pub(super) fn check_not_removed(&self, transaction: &mut Transaction, header: &Header) -> Result<(), Refused> {
-        self.check_not_stale(transaction, header)?;
-        let Some(task) = &header.task else { return Ok(()) };
-        match self.removed_task(transaction, header).map_err(refused)? {
-            Some(removed) if !removed.owners.contains(&header.sender) => {
-                Err(refused(admission::outsider(header, task)))
-            }
-            Some(removed) => Err(refused(Rejection::TaskFinal { status: removed.status })),
-            None => Ok(()),
-        }
-    }
-
-    /// Its epochs are over, as those of every task. Those who never owned it are not told.
-    pub(super) fn check_not_stale(&self, transaction: &mut Transaction, header: &Header) -> Result<(), Refused> {
-        match self.removed_task(transaction, header).map_err(refused)? {
-            Some(removed)
-                if header.epoch != 0 && header.epoch < removed.epoch && removed.owners.contains(&header.sender) =>
-            {
-                Err(refused(Rejection::StaleEpoch { claimed: header.epoch, current: removed.epoch }))
-            }
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    fn removed_task(
+    /// What is left of the task, if it was removed.
+    pub(super) fn removed_task(
         &self,
         transaction: &mut Transaction,
-        header: &Header,
-    ) -> Result<Option<RemovedTaskRecord>, BrokerError> {
-        let Some(task) = &header.task else { return Ok(None) };
-        let stored = self.read(transaction, &RemovedTaskRecord::key(task))?;
-        stored.map(|stored| RemovedTaskRecord::decode(&stored.value).map_err(BrokerError::from)).transpose()
+        task: &TaskId,
+    ) -> Result<Option<RemovedTask>, BrokerError> {
+        let Some(stored) = self.read(transaction, &RemovedTaskRecord::key(task))? else { return Ok(None) };
+        Ok(Some(RemovedTaskRecord::decode(&stored.value)?.0))
     }
 }
 

@@ -1,0 +1,91 @@
+//! Finding the agents and the terms that a message means: candidates, receivers, timeouts, limits. The rules are the
+//! domain's; the directory and the policies are asked here.
+
+use super::{
+    Engine,
+    authorization::{Work, permitted},
+};
+use crate::{
+    broker::BrokerError,
+    domain::{
+        Header, Receiver,
+        admission::{self, AdmissionError},
+        handoff::{LoopLimits, Timeouts},
+    },
+    envelope::RequestBody,
+    faults::{Fault, is_on},
+    ids::AgentId,
+    time::Timestamp,
+};
+
+impl Engine {
+    /// The agents that a request may be offered to, best first.
+    pub(super) fn candidates(
+        &self,
+        header: &Header,
+        request: &RequestBody,
+        now: Timestamp,
+    ) -> Result<Vec<AgentId>, BrokerError> {
+        let work = Work::of_request(header, request);
+        let named = |agent: &AgentId| {
+            let agent = self.registered(agent)?;
+            self.check_hand_off(&work, &agent).map(|()| agent)
+        };
+        admission::check_not_own(header)?;
+        let of_receiver = match &header.receiver {
+            Receiver::Agent(agent) => vec![named(agent)?],
+            Receiver::AnyOf(agent_type) => {
+                let able = self.env.directory.able(agent_type, &request.required_skills, now);
+                permitted(admission::others(header, able), |agent| self.check_hand_off(&work, agent))?
+            }
+            // The rules of a request do not permit these; only its fallbacks could be asked.
+            Receiver::Nobody | Receiver::AllOf(_) => Vec::new(),
+        };
+        let fallbacks = admission::others(header, request.fallback_candidates.clone());
+        let fallbacks = fallbacks.iter().map(named).collect::<Result<_, _>>()?;
+        Ok(admission::candidates(header, of_receiver, fallbacks)?)
+    }
+
+    /// The agent, if it can be named as a receiver or a candidate.
+    pub(super) fn registered(&self, agent: &AgentId) -> Result<AgentId, BrokerError> {
+        admission::check_named(agent, self.env.directory.is_registered(agent))?;
+        Ok(agent.clone())
+    }
+
+    /// The terms on which a request is taken.
+    pub(super) fn terms(&self, request: &RequestBody) -> Result<(Timeouts, LoopLimits), BrokerError> {
+        let settings = &self.env.settings;
+        let timeouts = request.timeouts.within(settings.timeout_bounds, &settings.timeouts);
+        let timeouts = timeouts.map_err(|violations| BrokerError::Fields { violations })?;
+        let loop_limits = match is_on(Fault::StopsNoLoop) {
+            true => LoopLimits { handoffs_max: u32::MAX, handoffs_per_pair_max: u32::MAX },
+            false => settings.loop_limits.lowered_to(request.loop_limits),
+        };
+        Ok((timeouts, loop_limits))
+    }
+
+    /// The registered agents that a receiver_id stands for, without the sender where it stands for a type.
+    pub(super) fn receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
+        let of_type = match &header.receiver {
+            Receiver::Nobody => return Ok(Vec::new()),
+            Receiver::Agent(agent) => {
+                let agent = self.registered(agent)?;
+                self.check_send(header, &agent)?;
+                return Ok(vec![agent]);
+            }
+            Receiver::AnyOf(agent_type) => self.env.directory.able(agent_type, &[], now),
+            Receiver::AllOf(agent_type) => {
+                self.check_send_to_all(header, agent_type)?;
+                let everybody = self.env.directory.list(None, usize::MAX, Some(agent_type));
+                everybody.iter().map(|entry| entry.id()).collect()
+            }
+        };
+        let able = permitted(admission::others(header, of_type), |agent| self.check_send(header, agent))?;
+        Ok(admission::receivers_of_type(header, able)?)
+    }
+}
+
+/// The error of an agent that is not registered, or that the sender must not learn of.
+pub(super) fn receiver_unknown(agent: &AgentId) -> BrokerError {
+    AdmissionError::ReceiverUnknown { receiver: agent.to_string() }.into()
+}

@@ -1,0 +1,127 @@
+//! The terms of a handoff request: what it asks for, within the operator's bounds.
+
+use std::time::Duration;
+
+use super::handoff::{LoopLimits, Timeouts};
+use crate::{codes::FieldViolation, ids::AgentId};
+
+/// The timeouts that a request asks for; `None` asks for the operator's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(missing_docs, reason = "as in Timeouts")]
+pub struct RequestedTimeouts {
+    pub accept: Option<Duration>,
+    pub context: Option<Duration>,
+    pub complete: Option<Duration>,
+    pub whole: Option<Duration>,
+}
+
+/// The shortest and the longest timeout that a request may name, for each of its four.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeoutBounds {
+    /// The shortest.
+    pub shortest: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+impl RequestedTimeouts {
+    /// The timeouts of the handoff. The error has each field that is out of bounds.
+    pub fn within(&self, bounds: TimeoutBounds, defaults: &Timeouts) -> Result<Timeouts, Vec<FieldViolation>> {
+        let mut violations = Vec::new();
+        let mut choose = |name: &str, wanted: Option<Duration>, otherwise: Duration| {
+            let span = wanted.unwrap_or(otherwise);
+            if span < bounds.shortest || span > bounds.longest {
+                let problem = format!("must be from {:?} to {:?}, not {span:?}", bounds.shortest, bounds.longest);
+                violations.push(FieldViolation { path: format!("envelope.payload.timeouts.{name}"), problem });
+            }
+            span
+        };
+        let timeouts = Timeouts {
+            accept: choose("accept", self.accept, defaults.accept),
+            context: choose("context", self.context, defaults.context),
+            complete: choose("complete", self.complete, defaults.complete),
+            whole: choose("whole", self.whole, defaults.whole),
+        };
+        if violations.is_empty() { Ok(timeouts) } else { Err(violations) }
+    }
+}
+
+impl LoopLimits {
+    /// These limits, lowered to what a request asks for: the most handoffs of the task, and along one pair. 0 asks for none.
+    #[must_use]
+    pub fn lowered_to(self, (handoffs, per_pair): (u32, u32)) -> Self {
+        let lower = |wanted: u32, most: u32| if wanted == 0 { most } else { wanted.min(most) };
+        Self {
+            handoffs_max: lower(handoffs, self.handoffs_max),
+            handoffs_per_pair_max: lower(per_pair, self.handoffs_per_pair_max),
+        }
+    }
+}
+
+/// Checks the fallbacks of a request. A sender cannot fall back on itself: it keeps the task if no candidate takes it.
+pub fn check_fallbacks(sender: &AgentId, fallbacks: &[AgentId]) -> Result<(), Vec<FieldViolation>> {
+    let violation = |place| FieldViolation {
+        path: format!("envelope.payload.fallback_candidates[{place}]"),
+        problem: "must not be the sender, which keeps the task if no candidate takes it".to_owned(),
+    };
+    let of_sender = fallbacks.iter().enumerate().filter(|(_, agent)| *agent == sender);
+    let violations: Vec<_> = of_sender.map(|(place, _)| violation(place)).collect();
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const BOUNDS: TimeoutBounds = TimeoutBounds { shortest: SECOND, longest: Duration::from_secs(3600) };
+
+    #[test]
+    fn a_request_that_names_no_timeouts_gets_the_operators() {
+        let defaults = Timeouts::default();
+        assert_eq!(RequestedTimeouts::default().within(BOUNDS, &defaults), Ok(defaults));
+    }
+
+    #[test]
+    fn timeouts_at_the_bounds_are_taken() {
+        let wanted = RequestedTimeouts { accept: Some(SECOND), whole: Some(BOUNDS.longest), ..Default::default() };
+        let timeouts = wanted.within(BOUNDS, &Timeouts::default()).unwrap();
+        assert_eq!((timeouts.accept, timeouts.whole), (SECOND, BOUNDS.longest));
+    }
+
+    #[test]
+    fn every_timeout_out_of_bounds_is_named() {
+        let wanted =
+            RequestedTimeouts { accept: Some(SECOND / 2), whole: Some(BOUNDS.longest * 2), ..Default::default() };
+        let found: Vec<String> =
+            wanted.within(BOUNDS, &Timeouts::default()).unwrap_err().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            found,
+            [
+                "envelope.payload.timeouts.accept must be from 1s to 3600s, not 500ms",
+                "envelope.payload.timeouts.whole must be from 1s to 3600s, not 7200s",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_request_lowers_the_loop_limits_and_never_raises_them() {
+        let most = LoopLimits { handoffs_max: 16, handoffs_per_pair_max: 4 };
+        let limits = |wanted| {
+            let LoopLimits { handoffs_max, handoffs_per_pair_max } = most.lowered_to(wanted);
+            (handoffs_max, handoffs_per_pair_max)
+        };
+        assert_eq!(limits((0, 0)), (16, 4));
+        assert_eq!(limits((3, 2)), (3, 2));
+        assert_eq!(limits((100, 100)), (16, 4));
+    }
+
+    #[test]
+    fn the_sender_cannot_be_a_fallback() {
+        let agents = ["bob", "alice", "carol"].map(|name| AgentId::parse(name).unwrap());
+        assert_eq!(check_fallbacks(&AgentId::parse("dave").unwrap(), &agents), Ok(()));
+        let violations = check_fallbacks(&agents[1], &agents).unwrap_err();
+        assert_eq!(violations.len(), 1);
+        assert_eq!(violations[0].path, "envelope.payload.fallback_candidates[1]");
+    }
+}

@@ -9,7 +9,11 @@ use prost::Message as _;
 
 use crate::{
     codes::Refusal as _,
-    domain::handoff::{Acked, Handoff, Input, LoopLimits, Outcome, Situation, Task, Timeouts, step},
+    domain::{
+        Entity, EntityId, Input, ReadError, Reader, StepError,
+        handoff::{self, Acked, Handoff, LoopLimits, Task, Timeouts},
+        step,
+    },
     envelope::{Resolved, UnverifiedEnvelope, input_of, keys::PublicKey, signing},
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, custody_entry::Event},
@@ -33,8 +37,8 @@ pub struct Audit {
     broker_key: Option<PublicKey>,
     length: u64,
     hash: signing::Digest32,
-    task: Option<Task>,
-    handoffs: BTreeMap<MessageId, Handoff>,
+    /// The task and its handoffs, as the entries so far make them.
+    entities: BTreeMap<EntityId, Entity>,
     /// Receipts whose signature was checked.
     receipts: u64,
     /// Refusals that the log keeps.
@@ -44,26 +48,23 @@ pub struct Audit {
 impl Audit {
     /// Of this task, from empty. With the broker's key, receipts are checked too.
     pub fn new(task_id: TaskId, broker_key: Option<PublicKey>) -> Self {
-        Self {
-            task_id,
-            broker_key,
-            length: 0,
-            hash: [0; 32],
-            task: None,
-            handoffs: BTreeMap::new(),
-            receipts: 0,
-            refusals: 0,
-        }
+        Self { task_id, broker_key, length: 0, hash: [0; 32], entities: BTreeMap::new(), receipts: 0, refusals: 0 }
     }
 
     /// The task as the entries so far make it.
     pub fn task(&self) -> Option<&Task> {
-        self.task.as_ref()
+        match self.entities.get(&EntityId::Task(self.task_id.clone())) {
+            Some(Entity::Task(task)) => Some(task),
+            Some(_) | None => None,
+        }
     }
 
     /// Its handoffs.
     pub fn handoffs(&self) -> impl Iterator<Item = &Handoff> {
-        self.handoffs.values()
+        self.entities.values().filter_map(|entity| match entity {
+            Entity::Handoff(handoff) => Some(&**handoff),
+            _ => None,
+        })
     }
 
     /// How many entries were replayed.
@@ -139,8 +140,8 @@ impl Audit {
         let at = entry.entry_time.as_ref().and_then(|time| Timestamp::from_parts(time.seconds, time.nanos));
         let at = at.ok_or("it has no time")?;
         let absent = agents(&entry.absent_agent_ids)?;
-        let about = || message_id(&entry.handoff_id).map(Some);
-        let (handoff, input) = match entry.event.as_ref().ok_or("what happened is not known")? {
+        let handoff = || message_id(&entry.handoff_id).map(EntityId::Handoff);
+        let (about, input) = match entry.event.as_ref().ok_or("what happened is not known")? {
             Event::Refused(_) => {
                 self.refusals += 1;
                 return Ok(());
@@ -150,37 +151,39 @@ impl Audit {
                 None => return Ok(()),
             },
             Event::Acked(delivery) => {
-                (about()?, Input::Acked { by: agent(&delivery.agent_id)?, mail: mail(delivery.mail)? })
+                (handoff()?, Input::Acked { by: agent(&delivery.agent_id)?, role: mail(delivery.mail)? })
             }
             Event::GivenUp(delivery) => {
-                (about()?, Input::Undeliverable { to: agent(&delivery.agent_id)?, mail: mail(delivery.mail)? })
+                (handoff()?, Input::Undeliverable { to: agent(&delivery.agent_id)?, role: mail(delivery.mail)? })
             }
-            Event::Time(_) => (about()?, Input::Time),
-            Event::Gone(_) => (about()?, Input::CandidateGone),
+            Event::Time(_) => (handoff()?, Input::Time),
+            Event::Gone(_) => (handoff()?, Input::AgentGone),
             Event::Redriven(redrive) => {
                 let (id, candidates) = (message_id(&redrive.handoff_id)?, agents(&redrive.candidate_ids)?);
-                (Some(message_id(&redrive.former_handoff_id)?), Input::Redrive { id, candidates })
+                let input = handoff::Input::Redrive { id, candidates };
+                let about = EntityId::Handoff(message_id(&redrive.former_handoff_id)?);
+                (about, Input::Handoff { task: self.task_id.clone(), input })
             }
         };
-        let known = handoff.and_then(|id| self.handoffs.get(&id));
-        let situation = Situation { task: self.task.as_ref(), handoff: known, gone: &absent };
-        match step(situation, &input, at) {
-            Ok(Outcome::Moved(transition)) => {
-                self.handoffs.extend(transition.handoff.map(|handoff| (handoff.id, handoff)));
-                self.task = Some(transition.task);
+        match step(&about, &input, &mut Replayed { entities: &self.entities, absent: &absent }, at) {
+            Ok(transition) if transition.is_empty() => Err("it should not have changed anything".to_owned()),
+            Ok(transition) => {
+                self.entities.extend(transition.writes.into_iter().map(|entity| (entity.id(), entity)));
                 Ok(())
             }
-            Ok(Outcome::Unchanged) => Err("it should not have changed anything".to_owned()),
-            Err(rejection) => Err(format!("it should have been refused, {}: {rejection}", rejection.code().name())),
+            Err(StepError::Rejected(rejection)) => {
+                Err(format!("it should have been refused, {}: {rejection}", rejection.code().name()))
+            }
+            Err(StepError::Read(error)) => Err(error.to_string()),
         }
     }
 
-    /// The handoff that an accepted envelope is about, and what it says. `None`: mail, which changes nothing.
+    /// The entity that an accepted envelope is about, and what it says. `None`: mail, which changes nothing.
     fn accepted(
         &self,
         accepted: &v1::CustodyEnvelope,
         shown: &v1::CustodyLogEntry,
-    ) -> Result<Option<(Option<MessageId>, Input)>, String> {
+    ) -> Result<Option<(EntityId, Input)>, String> {
         let envelope = v1::Envelope::decode(shown.envelope.clone()).map_err(|error| error.to_string())?;
         if signing::sha256(&[&signing::envelope_input(&envelope)]) != accepted.content_digest[..] {
             return Err("its envelope is not the one that was accepted".to_owned());
@@ -192,12 +195,14 @@ impl Audit {
         if header.task.as_ref() != Some(&self.task_id) {
             return Err("its envelope is about another task".to_owned());
         }
+        let task = self.task_id.clone();
+        let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
         let input = input_of(header, parsed.body(), Resolved { agents: &resolved, terms });
-        Ok(input.map(|input| (header.handoff(), input)))
+        Ok(input.map(|input| (about, Input::Handoff { task, input })))
     }
 
     fn check_state(&self, entry: &v1::CustodyEntry) -> Result<(), String> {
-        let task = self.task.as_ref().ok_or("nothing has made the task")?;
+        let task = self.task().ok_or("nothing has made the task")?;
         let same = |what: &str, logged: &dyn std::fmt::Display, replayed: &dyn std::fmt::Display| {
             let (logged, replayed) = (logged.to_string(), replayed.to_string());
             if logged == replayed {
@@ -212,14 +217,15 @@ impl Audit {
         if entry.handoff_id.is_empty() {
             return Ok(());
         }
-        let handoff = self.handoffs.get(&message_id(&entry.handoff_id)?).ok_or("its handoff was never asked for")?;
+        let id = message_id(&entry.handoff_id)?;
+        let handoff = self.handoffs().find(|handoff| handoff.id == id).ok_or("its handoff was never asked for")?;
         same("handoff state", &entry.handoff_state, &handoff.state.number())
     }
 
     /// Compares with what the broker shows of the task.
     pub fn compare(&self, shown: &v1::Task) -> Result<(), AuditError> {
         let fail = |problem: String| Err(AuditError { number: self.length + 1, problem });
-        let Some(task) = &self.task else { return fail("the log is empty".to_owned()) };
+        let Some(task) = self.task() else { return fail("the log is empty".to_owned()) };
         if shown.custody_length != self.length || shown.custody_hash != self.hash[..] {
             return fail(format!(
                 "the broker's log has {} entries, replayed were {}",
@@ -234,6 +240,22 @@ impl Audit {
             && shown.open_handoff_id == open
             && shown.details == task.details;
         if same { Ok(()) } else { fail("the task that the broker shows is not the one that its log gives".to_owned()) }
+    }
+}
+
+/// What the entries so far have made, and the agents that were gone at the next.
+struct Replayed<'a> {
+    entities: &'a BTreeMap<EntityId, Entity>,
+    absent: &'a [AgentId],
+}
+
+impl Reader for Replayed<'_> {
+    fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError> {
+        Ok(self.entities.get(id).cloned())
+    }
+
+    fn is_gone(&mut self, agent: &AgentId) -> bool {
+        self.absent.contains(agent)
     }
 }
 

@@ -516,9 +516,9 @@ mod tests {
     use super::*;
     use crate::{
         broker::queue::{COMMAND_BYTES_MIN, QUEUE_BYTES_MAX},
-        ids::{KeyId, SystemIds},
+        ids::{KeyId, SystemIds, TaskId},
         proto::v1::AuditAction,
-        records::AuditHead,
+        records::{AuditHead, TaskRecord},
         store::gated::GatedStore,
         time::SystemClock,
     };
@@ -564,6 +564,26 @@ mod tests {
         assert!(sent() <= room, "those that were not opened are not closed either");
         opened.clear();
         assert!(sent() <= 2 * room, "one for each that was opened");
+        store.open();
+        broker.stop().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_is_dropped_is_ended_and_one_that_found_no_room_leaves_nothing() {
+        let store = Arc::new(GatedStore::new(|key| *key == TaskRecord::key(&TaskId::parse("task").unwrap())));
+        let broker = broker(store.clone());
+        let entity = || EntityId::Task(TaskId::parse("task").unwrap());
+        let watch = || broker.watch(entity(), Updates::latest().0);
+        let mut opened = Vec::new();
+        while let Some(watch) = at_once(watch()).await {
+            opened.push(watch.unwrap());
+        }
+        assert!(at_once(watch()).await.is_none());
+        let sent = || broker.shared.queue.sent.load(Ordering::Relaxed);
+        assert_eq!(sent(), opened.len());
+        let dropped = opened.len();
+        opened.clear();
+        assert_eq!(sent(), 2 * dropped);
         store.open();
         broker.stop().await.unwrap();
     }

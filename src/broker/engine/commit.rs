@@ -106,13 +106,13 @@ impl Engine {
                 if let Some(handoff) = record.as_handoff() {
                     log_move(&handoff.handoff);
                 }
-                self.update_watchers(&record.entity().id(), &Update(record));
+                self.outputs.update(&record.entity().id(), &Update(record));
             }
             PostCommit::OutboxWritten(sequence) => {
                 self.entities.outbox_written(sequence);
                 self.timers.set_at_once(Timer::Outbox);
             }
-            PostCommit::TaskRemoved(task) => self.end_watchers_of(&EntityId::Task(task)),
+            PostCommit::TaskRemoved(task) => self.outputs.watchers.remove_all_of(&EntityId::Task(task)),
             PostCommit::Kept { kind, key, since } => self.kept(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),

@@ -3,8 +3,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
-
 use super::{Command, ConsumerKind, Engine, Fate, run::Origin, transaction::Transaction};
 use crate::{
     broker::{BrokerIdentity, Event, Events, Reply, Settings, Update, Updates, WatcherId, send_outputs},
@@ -149,7 +147,7 @@ fn an_entity_learns_of_the_ack_of_its_mail_and_its_watchers_see_it() {
     engine.handle(Command::Open { consumer, agent: agent(), kind: ConsumerKind::Session, events }, at(1001));
     engine.handle(Command::Credit { consumer, outstanding_max: 1, reply: None }, at(1001));
     commit(&mut engine, at(1001));
-    let delivery_id = delivery(&mut received);
+    let delivery_id = delivery(|| received.try_recv().ok());
     let (reply, _) = Reply::once();
     engine.handle(Command::Acknowledge { agent: agent(), delivery_id, fate: Fate::Acked, reply }, at(1002));
     commit(&mut engine, at(1002));
@@ -163,9 +161,9 @@ fn an_entity_learns_of_the_ack_of_its_mail_and_its_watchers_see_it() {
     assert_eq!(acks.len(), 2, "as it was, and after the ack");
 }
 
-fn delivery(received: &mut mpsc::UnboundedReceiver<Event>) -> String {
+fn delivery(mut next: impl FnMut() -> Option<Event>) -> String {
     loop {
-        match received.try_recv().expect("a delivery") {
+        match next().expect("a delivery") {
             Event::Delivery(delivery) => return delivery.delivery_id,
             Event::Answer { .. } | Event::GoAway => {}
         }

@@ -5,7 +5,11 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{Engine, watchers::Watchers};
-use crate::{broker::Output, ids::AgentId};
+use crate::{
+    broker::{Output, Update},
+    domain::EntityId,
+    ids::AgentId,
+};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -24,6 +28,15 @@ impl Outputs {
 
     pub(super) fn extend(&mut self, outputs: impl IntoIterator<Item = Output>) {
         self.queue.extend(outputs);
+    }
+
+    /// An update for each watcher of an entity. They are removed where it is the last.
+    pub(super) fn update(&mut self, entity: &EntityId, update: &Update) {
+        let watchers = self.watchers.of(entity).iter();
+        self.queue.extend(watchers.map(|watcher| watcher.clone().output(Ok(update.clone()))));
+        if update.is_last() {
+            self.watchers.remove_all_of(entity);
+        }
     }
 
     /// These agents' mail is dispatched behind what is in the queue.

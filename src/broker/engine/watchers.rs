@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::{
-    broker::{BrokerError, Output, Refused, Update, Updates, WatcherId},
+    broker::{BrokerError, Output, Refused, Update, Updates, WatcherId, refused},
     domain::EntityId,
     ids::IdMap,
     records::EntityRecord,
@@ -44,7 +44,7 @@ impl Watchers {
         self.of_entity.entry(entity).or_default().push(watcher);
     }
 
-    fn of(&self, entity: &EntityId) -> &[Watcher] {
+    pub(super) fn of(&self, entity: &EntityId) -> &[Watcher] {
         self.of_entity.get(entity).map_or(&[], Vec::as_slice)
     }
 
@@ -57,7 +57,7 @@ impl Watchers {
         }
     }
 
-    fn remove_all_of(&mut self, entity: &EntityId) {
+    pub(super) fn remove_all_of(&mut self, entity: &EntityId) {
         for watcher in self.of_entity.remove(entity).into_iter().flatten() {
             self.entity_of.remove(&watcher.id);
         }
@@ -71,7 +71,7 @@ impl Engine {
         if update.as_ref().is_ok_and(|update| !update.is_last()) {
             self.outputs.watchers.add(entity, watcher.clone());
         }
-        self.outputs.push(watcher.output(update.map_err(crate::broker::refused)));
+        self.outputs.push(watcher.output(update.map_err(refused)));
     }
 
     fn stored_update(&self, entity: &EntityId) -> Result<Update, BrokerError> {
@@ -83,20 +83,6 @@ impl Engine {
     pub fn unwatch(&mut self, watcher: WatcherId) {
         self.batch.watches.retain(|(_, new)| new.id != watcher);
         self.outputs.watchers.remove(watcher);
-    }
-
-    pub(super) fn update_watchers(&mut self, entity: &EntityId, update: &Update) {
-        let outputs = self.outputs.watchers.of(entity).iter().map(|watcher| watcher.clone().output(Ok(update.clone())));
-        let outputs: Vec<Output> = outputs.collect();
-        self.outputs.extend(outputs);
-        if update.is_last() {
-            self.outputs.watchers.remove_all_of(entity);
-        }
-    }
-
-    /// The entity is gone: the channels of its watchers close.
-    pub(super) fn end_watchers_of(&mut self, entity: &EntityId) {
-        self.outputs.watchers.remove_all_of(entity);
     }
 
     /// All watchers are told why they end.

@@ -67,7 +67,7 @@ const FORBIDDEN: [(&str, &[&str]); 12] = [
     ("broker/engine", &["tokio", "std::thread", "std::fs"]),
     // Parts of a room: the port knows no call and no route, and HTTP no gRPC.
     ("wire/edge", &["tonic", "prost", "axum", "grpc::", "http::router", "crate::proto"]),
-    ("wire/http", &["tonic", "prost", "grpc::", "tokio", "crate::proto", "crate::broker"]),
+    ("wire/http", &["tonic", "prost", "grpc::", "crate::proto", "crate::broker"]),
     ("config", &["tokio", "tonic"]),
     ("client", &["fjall", "rustls::"]),
 ];

@@ -7,7 +7,7 @@ use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use crate::{
-    broker::Broker,
+    broker::{Broker, baton},
     hostile::raw::{self, Answer},
 };
 
@@ -121,6 +121,53 @@ async fn http2_and_grpc_share_a_connection() {
         assert_eq!((unknown.status, unknown.head["grpc-status"].to_str().unwrap()), (200, "12"), "{path}");
         assert_eq!(unknown.head["content-type"], "application/grpc");
     }
+}
+
+#[tokio::test]
+async fn the_commands_of_the_front_page_work() {
+    let broker = Broker::start();
+    let mut stream = raw::http1(&broker).await;
+    let page = ask_http1(&mut stream, &format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", broker.address)).await.body;
+    std::fs::copy(broker.ca(), broker.folder.path().join("ca.pem")).unwrap();
+    let commands: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("    baton ")).collect();
+    assert_eq!(commands.len(), 2, "{page}");
+    for command in commands {
+        let output = baton().current_dir(broker.folder.path()).args(command.split(' ')).output().unwrap();
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[tokio::test]
+async fn an_http2_request_with_a_small_body_is_not_reset() {
+    let broker = Broker::start();
+    let mut stream = raw::http2(&broker).await;
+    let head: Vec<u8> = [(":method", "POST"), (":scheme", "https"), (":path", "/"), (":authority", "localhost")]
+        .into_iter()
+        .flat_map(|(name, value)| raw::header(name, value))
+        .collect();
+    let ping = raw::frame(raw::PING, 0, 0, &[7; 8]);
+    // The broker has the head, and not yet the body.
+    stream.write_all(&[raw::frame(raw::HEADERS, raw::END_HEADERS, 1, &head), ping.clone()].concat()).await.unwrap();
+    let is_answer_to_ping = |kind: u8, flags: u8| kind == raw::PING && flags & 1 == 1;
+    let mut seen = Vec::new();
+    for body in [Vec::new(), raw::frame(0, raw::END_STREAM, 1, b"{}")] {
+        if !body.is_empty() {
+            stream.write_all(&body).await.unwrap();
+            // A reset would follow the end of the answer at once.
+            while !seen.iter().any(|(kind, flags, of)| *kind == 0 && flags & raw::END_STREAM != 0 && *of == 1) {
+                seen.push(raw::read_frame(&mut stream).await);
+            }
+            stream.write_all(&ping).await.unwrap();
+        }
+        loop {
+            let (kind, flags, of) = raw::read_frame(&mut stream).await;
+            if is_answer_to_ping(kind, flags) {
+                break;
+            }
+            seen.push((kind, flags, of));
+        }
+    }
+    assert!(!seen.iter().any(|(kind, ..)| *kind == raw::RST_STREAM), "{seen:?}");
 }
 
 #[tokio::test]

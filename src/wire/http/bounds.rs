@@ -1,18 +1,25 @@
 //! What HTTP requests cost the broker at most. They count with gRPC calls: each takes a place from its head to the end of
 //! its answer, and the bytes of answers count until they are written.
 //!
-//! No route reads a body, so none is read: a body is dropped before its request reaches a route. The first route that
-//! takes one replaces this by a bound on bytes and time.
+//! No route takes a body, so a request reaches its route without one. A small body is read and thrown away first: a client
+//! that is answered while it still sends takes that for a failure, as curl does over HTTP/2. The first route that takes a
+//! body replaces this by bounds of its own.
 
 use std::{
     convert::Infallible,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use axum::body::Body;
-use http::{Request, Response, StatusCode, header::RETRY_AFTER};
-use tower::{Layer, Service};
+use bytes::Bytes;
+use http::{
+    Request, Response, StatusCode,
+    header::{EXPECT, RETRY_AFTER},
+};
+use http_body_util::BodyExt as _;
+use tower::{Layer, Service, ServiceExt as _};
 
 use crate::wire::{
     bounds::{Answer, Bounds},
@@ -21,6 +28,11 @@ use crate::wire::{
 
 /// When a client may try again after a request that was over a bound, in seconds.
 const RETRY_SECONDS: u32 = 1;
+
+/// Most bytes of a body that are read and thrown away. A client that sends more may lose the answer.
+const DISCARDED_BYTES_MAX: usize = 64 * 1024;
+/// How long a body is waited for.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Keeps the bounds on each request.
 #[derive(Debug, Clone)]
@@ -52,8 +64,9 @@ pub struct HttpBounded<S> {
 
 impl<S, B> Service<Request<B>> for HttpBounded<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
     S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
 {
     type Response = Response<Body>;
     type Error = Infallible;
@@ -69,12 +82,30 @@ where
             return Box::pin(std::future::ready(Ok(busy())));
         };
         let bytes = self.bounds.frame_bytes.clone();
-        let answer = self.inner.call(request.map(|_unread| Body::empty()));
+        let inner = self.inner.clone();
         Box::pin(async move {
+            let (head, body) = request.into_parts();
+            // A client that asks whether to send its body is not told to.
+            if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
+                // A body that takes longer is dropped, and its connection or stream ends with the answer.
+                let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(body)).await;
+            }
+            let answer = inner.oneshot(Request::from_parts(head, Body::empty()));
             // The head is sent already, so that all that is left is to break off.
             let cut = || Err(axum::Error::new("too many bytes are under way"));
             Ok(answer.await?.map(|body| Body::new(Answer::new(body, bytes, client, call, cut))))
         })
+    }
+}
+
+/// Reads a body to its end, or until it is too large.
+async fn discard(mut body: impl http_body::Body<Data = Bytes> + Unpin) {
+    let mut bytes = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        bytes += frame.data_ref().map_or(0, Bytes::len);
+        if bytes > DISCARDED_BYTES_MAX {
+            return;
+        }
     }
 }
 

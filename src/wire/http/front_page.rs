@@ -23,15 +23,14 @@ List its services, and ask whether it is healthy:
     grpcurl -cacert ca.pem {host} list
     grpcurl -cacert ca.pem {host} grpc.health.v1.Health/Check
 
-Make an agent, and look who else is there:
+Make an agent's key, and register the agent; a broker that is not for development asks for an invitation of its operator:
 
     baton keygen --out alice.pem
     baton agent register --id alice --key alice.pem --server {host} --ca ca.pem
-    baton agent list --id alice --key alice.pem --server {host} --ca ca.pem
 
-ca.pem is the certificate of the CA that this broker's certificate comes from. A broker that made its own has it in its
-data folder as tls/ca.pem, and `baton` finds it there by itself. README.md of baton begins with a first handoff, and has
-the clients for Python, Go, TypeScript, Java and Rust.
+ca.pem is the certificate of the CA that this broker's certificate comes from; a broker for development has it in its data
+folder as tls/ca.pem. README.md of baton begins with a first handoff, and names the clients for Python, Go, TypeScript,
+Java and Rust.
 "
     )
 }

@@ -100,7 +100,7 @@ async fn large_heads_are_refused() {
 }
 
 #[tokio::test]
-async fn bodies_are_answered_without_being_read() {
+async fn bodies_without_end_are_not_taken_in() {
     let broker = start("");
     let honest = Honest::come(&broker).await;
     let before = resident_kib(&broker);
@@ -218,7 +218,7 @@ async fn requests_over_the_limit_are_refused_with_the_time_to_wait() {
 }
 
 #[tokio::test]
-async fn bodies_over_http2_are_not_read_either() {
+async fn bodies_over_http2_are_not_taken_in_either() {
     let broker = start("");
     let honest = Honest::come(&broker).await;
     let before = resident_kib(&broker);

@@ -94,6 +94,19 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// The kind, flags and stream of the next frame; its payload is thrown away.
+pub async fn read_frame(stream: &mut TlsStream<TcpStream>) -> (u8, u8, u32) {
+    let read = async {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.unwrap();
+        let [a, b, c, kind, flags, of @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        stream.read_exact(&mut payload).await.unwrap();
+        (kind, flags, u32::from_be_bytes(of))
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("the broker sends a frame")
+}
+
 /// A header as a literal that is not put into the table.
 pub fn header(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];

@@ -89,9 +89,18 @@ fn files_of(room: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The file's own code: without its unit tests and its comments. A file of unit tests has none.
+/// Whether the module that the file is in declares it for test builds alone.
+fn is_for_tests(path: &Path) -> bool {
+    let (folder, name) = (path.parent().unwrap(), path.file_stem().unwrap().to_str().unwrap());
+    let parents = [folder.join("mod.rs"), folder.with_extension("rs")];
+    parents.iter().filter_map(|parent| fs::read_to_string(parent).ok()).any(|text| {
+        ["mod", "pub(crate) mod"].iter().any(|module| text.contains(&format!("#[cfg(test)]\n{module} {name};")))
+    })
+}
+
+/// The file's own code: without its unit tests and its comments. A file that is for tests alone has none.
 fn code_of(path: &Path) -> String {
-    if path.ends_with("tests.rs") {
+    if is_for_tests(path) {
         return String::new();
     }
     let text = fs::read_to_string(path).unwrap();

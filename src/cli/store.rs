@@ -150,7 +150,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         | Table::DeadLettersByAgent
         | Table::Outbox
         | Table::Timers
-        | Table::Kept => return None,
+        | Table::Expirations => return None,
     };
     json::of_bytes(name, &value).ok()
 }

@@ -8,7 +8,9 @@ use bytes::Bytes;
 
 #[cfg(test)]
 use super::probe::ProbeRecord;
-use super::{DecodeError, HandoffPlace, HandoffRecord, Kept, Reader, RequestPlace, TaskRecord, by_number, number_of};
+use super::{
+    DecodeError, Expiration, HandoffPlace, HandoffRecord, Reader, RequestPlace, TaskRecord, by_number, number_of,
+};
 #[cfg(test)]
 use crate::domain::probe::ProbeId;
 use crate::{
@@ -186,9 +188,9 @@ impl EntityRecord {
     }
 
     /// How it is removed some time after its end, and by which key. `None`: with its task.
-    pub fn expiration(&self) -> Option<(Kept, &[u8])> {
+    pub fn expiration(&self) -> Option<(Expiration, &[u8])> {
         match self {
-            Self::Task(TaskRecord { task, .. }) => Some((Kept::Task, task.id.as_str().as_bytes())),
+            Self::Task(TaskRecord { task, .. }) => Some((Expiration::Task, task.id.as_str().as_bytes())),
             Self::Handoff(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,

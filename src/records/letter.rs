@@ -9,7 +9,7 @@ use super::{
 use crate::{
     domain::{
         handoff::{Acked, Priority},
-        mailbox::{Attempt, AttemptEnd, Keeper, Letter},
+        mailbox::{Attempt, AttemptEnd, EnvelopeOwner, Letter},
     },
     ids::AgentId,
     proto::storage,
@@ -56,7 +56,7 @@ pub(super) fn to_storage(letter: &Letter) -> storage::LetterRecord {
         report_to: letter.report_to.as_ref().map(|(entity, _)| encode_entity_id(entity).into()).unwrap_or_default(),
         role: letter.report_to.as_ref().map_or(0, |(_, role)| role.number()),
         attempts: letter.attempts.iter().map(attempt_to_storage).collect(),
-        keeper: letter.keeper.number(),
+        envelope_owner: letter.envelope_owner.number(),
     }
 }
 
@@ -105,6 +105,6 @@ pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterR
             .into_iter()
             .map(|attempt| attempt_from_storage(reader, attempt))
             .collect::<Result<_, _>>()?,
-        keeper: reader.some(Keeper::from_number(stored.keeper), "keeper")?,
+        envelope_owner: reader.some(EnvelopeOwner::from_number(stored.envelope_owner), "envelope_owner")?,
     })
 }

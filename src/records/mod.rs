@@ -8,9 +8,9 @@ mod audit;
 mod custody;
 mod dead_letter;
 mod entity;
+mod expiration;
 mod handoff;
 mod invitation;
-mod kept;
 mod letter;
 mod message;
 #[cfg(test)]
@@ -25,9 +25,9 @@ pub use audit::{AuditAct, AuditHead, audit_entry};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
 pub use entity::{EntityRecord, Notes, OutboxRecord, Pace, decode_entity_id, encode_entity_id};
+pub use expiration::{Expiration, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use handoff::{HandoffPlace, HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
-pub use kept::{Kept, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
 pub use message::MessageRecord;
 pub use task::TaskRecord;
@@ -194,9 +194,9 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Invitations => InvitationRecord::decode(value).map(drop),
         Table::SharedEnvelopes => MessageRecord::decode_shared(value).map(drop),
         Table::RemovedTasks => RemovedTaskRecord::decode(value).map(drop),
-        Table::Kept => match Kept::parse(key)?.0 {
-            Kept::Messages => decode_message_ids(value).map(drop),
-            Kept::Task | Kept::DeadLetter | Kept::Invitation | Kept::Rest => Ok(()),
+        Table::Expirations => match Expiration::parse(key)?.0 {
+            Expiration::Messages => decode_message_ids(value).map(drop),
+            Expiration::Task | Expiration::DeadLetter | Expiration::Invitation | Expiration::Rest => Ok(()),
         },
         Table::Outbox => OutboxRecord::decode(value).map(drop),
         Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),

@@ -12,7 +12,7 @@ use baton::{
     domain::mailbox::Letter,
     ids::{AgentId, TaskId},
     proto::{storage, v1},
-    records::{CustodyLink, DeadLetterRecord, HandoffRecord, Kept, TaskRecord},
+    records::{CustodyLink, DeadLetterRecord, Expiration, HandoffRecord, TaskRecord},
     store::{Change, KeyBytes, Order, Record, Store, Table},
     time::Timestamp,
 };
@@ -71,8 +71,8 @@ impl Keeping {
                     self.ended.extend(task.status.is_final().then_some(task.id.clone()));
                 }
                 // By the broker's clock; the times of the task itself are by its log.
-                (Table::Kept, Some(_)) => {
-                    if let (Kept::Task, since, task) = Kept::parse(key).unwrap() {
+                (Table::Expirations, Some(_)) => {
+                    if let (Expiration::Task, since, task) = Expiration::parse(key).unwrap() {
                         self.ended_at.entry(task_of(task)).or_insert(since);
                     }
                 }
@@ -135,7 +135,7 @@ impl Keeping {
                 Table::Envelopes => {
                     let sequence = number_of(key);
                     let keeper = self.keeper(sequence, mailbox);
-                    assert_eq!(keeper, None, "law 2: envelope {sequence} is gone");
+                    assert_eq!(envelope_owner, None, "law 2: envelope {sequence} is gone");
                 }
                 _ => {}
             }

@@ -10,7 +10,7 @@ use crate::{
     broker::{Acknowledged, BrokerError, Refused, refused},
     domain::{
         Input,
-        mailbox::{ATTEMPTS_MAX, AttemptEnd, Keeper, Lease, Letter, backoff},
+        mailbox::{ATTEMPTS_MAX, AttemptEnd, EnvelopeOwner, Lease, Letter, backoff},
     },
     faults::{Fault, is_on},
     ids::{AgentId, parse_number},
@@ -180,10 +180,10 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         transaction.delete(letter_key(agent, letter.sequence));
         transaction.post_commit.push(PostCommit::LetterRemoved { agent: agent.clone(), place: letter.sequence });
-        match letter.keeper {
-            Keeper::Letter => transaction.delete(MessageRecord::envelope_key(letter.bytes_at())),
-            Keeper::Letters => self.one_letter_less(transaction, letter.bytes_at())?,
-            Keeper::Log => {}
+        match letter.envelope_owner {
+            EnvelopeOwner::Letter => transaction.delete(MessageRecord::envelope_key(letter.bytes_at())),
+            EnvelopeOwner::Letters => self.one_letter_less(transaction, letter.bytes_at())?,
+            EnvelopeOwner::Log => {}
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::{
     broker::{BrokerError, Output, Update, refused},
     domain::{EntityId, handoff::Handoff},
     ids::AgentId,
-    records::Kept,
+    records::Expiration,
     time::Timestamp,
 };
 
@@ -16,7 +16,7 @@ impl Engine {
     /// there to be polled: [`Engine::poll_output`].
     pub fn finish(&mut self, now: Timestamp) {
         let now = self.keep_time(now);
-        let accepted = self.keep_accepted(now);
+        let accepted = self.expire_accepted(now);
         let mut batch = self.batch.take();
         if let Some((key, ids)) = &accepted {
             batch.put_unconditionally(key.clone(), ids.clone());
@@ -37,7 +37,7 @@ impl Engine {
             }
         };
         if let Some((key, _)) = accepted {
-            self.kept(Kept::Messages, key, now);
+            self.expiration_stored(Expiration::Messages, key, now);
         }
         let mut touched = batch.touched;
         for pending in batch.replies {
@@ -113,7 +113,7 @@ impl Engine {
                 self.timers.set_at_once(Timer::Outbox);
             }
             PostCommit::TaskRemoved(task) => self.outputs.watchers.remove_all_of(&EntityId::Task(task)),
-            PostCommit::Kept { kind, key, since } => self.kept(kind, key, since),
+            PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),
             PostCommit::KeyRevoked(agent) => self.send_away(|consumer| consumer.is_of(&agent), now),

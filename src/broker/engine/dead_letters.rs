@@ -15,15 +15,15 @@ use crate::{
     domain::{
         EntityId, Input, MessageType,
         handoff::{self, Handoff, Offer, OfferOutcome, Priority, Untaken},
-        mailbox::{Attempt, AttemptEnd, Keeper, Letter},
+        mailbox::{Attempt, AttemptEnd, EnvelopeOwner, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, MessageId},
     proto::v1::AuditAction,
     records::{
-        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EntityRecord, EnvelopeSummary,
-        HandoffRecord, Kept, MessageRecord, ParkReason, RequestPlace, Settlement,
+        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EntityRecord, EnvelopeSummary, Expiration,
+        HandoffRecord, MessageRecord, ParkReason, RequestPlace, Settlement,
     },
     store::Record,
     time::Timestamp,
@@ -36,7 +36,7 @@ const REFUSED_BYTES_KEPT_MAX: usize = 16 * 1024 * 1024;
 
 /// What was kept of one agent since the start.
 #[derive(Debug, Default)]
-pub(super) struct RefusedKept {
+pub(super) struct RefusedEnvelopes {
     /// SHA-256 of each, so that a repeat is not kept again; at most [`REFUSED_KEPT_MAX`].
     digests: HashSet<[u8; 32]>,
     bytes: usize,
@@ -277,7 +277,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<DeadLetterRecord, Refused> {
         let key = DeadLetterRecord::key(dead.number);
-        transaction.keep(Kept::DeadLetter, now, &key.key);
+        transaction.expire_later(Expiration::DeadLetter, now, &key.key);
         transaction.put(key, dead.encode(), Some(stored));
         let act = AuditAct { actor: caller.to_string(), action, subject: dead.number.to_string(), details };
         self.record(&mut transaction, act, now).map_err(refused)?;
@@ -409,7 +409,7 @@ impl Engine {
             not_before: now,
             report_to: before.and_then(|letter| letter.report_to.clone()),
             attempts: Vec::new(),
-            keeper: Keeper::Letter,
+            envelope_owner: EnvelopeOwner::Letter,
         })
     }
 }

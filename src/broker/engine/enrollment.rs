@@ -11,7 +11,7 @@ use crate::{
     ids::{AgentId, AgentType},
     policy::{Action, Agent, Resource},
     proto::v1::{AgentKey, AuditAction},
-    records::{AgentRecord, AuditAct, InvitationRecord, Kept},
+    records::{AgentRecord, AuditAct, Expiration, InvitationRecord},
     store::Record,
     time::Timestamp,
 };
@@ -197,7 +197,7 @@ impl Engine {
         self.access().check(caller, Action::Invite, Resource::Broker).map_err(refused)?;
         let mut transaction = self.transaction();
         let key = InvitationRecord::key(invitation);
-        transaction.keep(Kept::Invitation, record.expires_at, &key.key);
+        transaction.expire_later(Expiration::Invitation, record.expires_at, &key.key);
         transaction.put_new(key, record.encode());
         let whom = record.agent.as_ref().map_or("any new agent".to_owned(), ToString::to_string);
         let act = AuditAct {

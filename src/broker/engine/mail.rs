@@ -13,7 +13,7 @@ use crate::{
     domain::{
         EntityId, Mail, MessageType,
         handoff::{Acked, Advice, Notice, Priority},
-        mailbox::{Keeper, Letter},
+        mailbox::{EnvelopeOwner, Letter},
     },
     envelope,
     faults::{Fault, is_on},
@@ -37,7 +37,7 @@ impl Engine {
         match mail {
             Mail::ThisMessage => {
                 let this = message.ok_or(BrokerError::Internal)?;
-                self.deliver_this(transaction, &to, this, (Keeper::Log, report_to), priority, now);
+                self.deliver_this(transaction, &to, this, (EnvelopeOwner::Log, report_to), priority, now);
             }
             Mail::Opening { entity, expires } => {
                 let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
@@ -76,7 +76,7 @@ impl Engine {
         transaction: &mut Transaction,
         to: &AgentId,
         this: ThisMessage<'_>,
-        (keeper, report_to): (Keeper, Option<(EntityId, Acked)>),
+        (envelope_owner, report_to): (EnvelopeOwner, Option<(EntityId, Acked)>),
         priority: Priority,
         now: Timestamp,
     ) {
@@ -88,7 +88,7 @@ impl Engine {
             priority: if is_on(Fault::IgnoresPriority) { Priority::default() } else { priority },
             expires_at: self.mail_expiry(header.expires_at, now),
             report_to,
-            keeper,
+            envelope_owner,
             ..letter(this.sequence, now)
         };
         self.store_letter(transaction, to.clone(), letter);
@@ -182,6 +182,6 @@ fn letter(sequence: u64, now: Timestamp) -> Letter {
         not_before: now,
         report_to: None,
         attempts: Vec::new(),
-        keeper: Keeper::Letter,
+        envelope_owner: EnvelopeOwner::Letter,
     }
 }

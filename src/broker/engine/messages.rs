@@ -18,7 +18,7 @@ use crate::{
         admission::{self, Standing},
         check_fallbacks,
         handoff::{Handoff, Message, Priority, Rejection, Task},
-        mailbox::Keeper,
+        mailbox::EnvelopeOwner,
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
     faults::{Fault, is_on},
@@ -226,17 +226,17 @@ impl Engine {
         };
         let task = named.task.filter(|_| standing == Standing::OnRecord);
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
-        let keeper = match (&task, receivers.len()) {
-            (Some(_), _) => Keeper::Log,
-            (None, 0 | 1) => Keeper::Letter,
+        let envelope_owner = match (&task, receivers.len()) {
+            (Some(_), _) => EnvelopeOwner::Log,
+            (None, 0 | 1) => EnvelopeOwner::Letter,
             (None, many) => {
                 transaction
                     .put_new(MessageRecord::shared_key(this.sequence), MessageRecord::encode_shared(many as u64));
-                Keeper::Letters
+                EnvelopeOwner::Letters
             }
         };
         for to in &receivers {
-            self.deliver_this(&mut transaction, to, this, (keeper, None), Priority::default(), now);
+            self.deliver_this(&mut transaction, to, this, (envelope_owner, None), Priority::default(), now);
         }
         if let Some(task) = task {
             let resolved = Resolved { agents: &receivers, terms: None };

@@ -50,7 +50,7 @@ use self::{
     expiry::Expiring,
     limits::Depth,
     outputs::Outputs,
-    retention::Removals,
+    retention::Retention,
     timers::{Timer, Timers},
     transaction::CommitBatch,
     watchers::Watcher,
@@ -100,7 +100,7 @@ pub struct Engine {
     timers: Timers,
     outputs: Outputs,
     presence: Presence,
-    retention: Removals,
+    retention: Retention,
 }
 
 /// What an engine works with: given at the start, never exchanged.

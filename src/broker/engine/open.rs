@@ -10,7 +10,7 @@ use super::{
     clock::RunningClock,
     entities::Entities,
     outputs::Outputs,
-    retention::Removals,
+    retention::Retention,
     timers::{Timer, Timers},
     transaction::{CommitBatch, Head},
 };
@@ -61,7 +61,7 @@ impl Engine {
         timers.set_at_once(Timer::Outbox);
         timers.set_at_once(Timer::MailExpiry);
         timers.set_after(Timer::Unseen, settings.presence_lease);
-        let removals = Removals::new(&settings.retention, &mut timers);
+        let retention = Retention::new(&settings.retention, &mut timers);
         Ok(Self {
             env: Environment { store, directory, identity, settings, ids },
             batch: CommitBatch::after(Head {
@@ -73,7 +73,7 @@ impl Engine {
             timers,
             outputs: Outputs::default(),
             presence: Presence::default(),
-            retention: removals,
+            retention,
         })
     }
 

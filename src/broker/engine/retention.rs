@@ -11,15 +11,15 @@ use bytes::Bytes;
 
 use super::{
     Engine,
-    dead_letters::RefusedKept,
+    dead_letters::RefusedEnvelopes,
     task_removal::Looking,
     timers::{Timer, Timers},
     transaction::Transaction,
 };
 use crate::{
-    broker::{BrokerError, Retention},
+    broker::{self, BrokerError},
     ids::{AgentId, IdMap},
-    records::{DeadLetterRecord, DeadState, Kept, MessageRecord, decode_message_ids, encode_message_ids},
+    records::{DeadLetterRecord, DeadState, Expiration, MessageRecord, decode_message_ids, encode_message_ids},
     store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
 };
@@ -30,7 +30,7 @@ const REMOVED_A_TICK: usize = 64;
 /// And if it has none.
 const REMOVED_AN_IDLE_TICK: usize = 1024;
 const REMOVED_A_COMMAND: usize = 4;
-/// Entries of table kept that are looked at together.
+/// Expirations that are looked at together.
 const ENTRIES_AT_ONCE: usize = 32;
 /// When what could not be removed yet is looked at again, and the size of the store.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
@@ -39,14 +39,14 @@ const DOWN_TO_PERCENT: u64 = 90;
 
 /// Where the search for what can be removed stands.
 #[derive(Debug)]
-pub(super) struct Removals {
-    kinds: BTreeMap<Kept, Search>,
+pub(super) struct Retention {
+    kinds: BTreeMap<Expiration, Search>,
     /// The task that is being looked through.
     pub(super) looking: Option<Looking>,
     /// Bytes that the store is to lose, whatever the age of tasks.
     pub(super) bytes_over: u64,
-    /// How many refused envelopes of each agent were kept since the start.
-    pub(super) refused: IdMap<AgentId, RefusedKept>,
+    /// The refused envelopes of each agent that were kept since the start.
+    pub(super) refused: IdMap<AgentId, RefusedEnvelopes>,
 }
 
 /// The timer of the kind says when the search goes on: nothing can be removed before.
@@ -59,34 +59,34 @@ struct Search {
 }
 
 /// What has become of an entry.
-pub(super) enum Fate {
-    Gone,
+pub(super) enum Removal {
+    Done,
     /// Not yet.
     PutOff,
     /// There is more to do than one tick should.
     Unfinished,
 }
 
-impl Removals {
+impl Retention {
     /// Begins with all kinds, and sets their timers.
-    pub(super) fn new(retention: &Retention, timers: &mut Timers) -> Self {
-        Kept::ALL
+    pub(super) fn new(settings: &broker::Retention, timers: &mut Timers) -> Self {
+        Expiration::ALL
             .into_iter()
             .map(Timer::Retention)
             .chain([Timer::AuditLog])
             .for_each(|timer| timers.set_at_once(timer));
-        if retention.store_bytes_max.is_some() {
+        if settings.store_bytes_max.is_some() {
             timers.set_after(Timer::StoreSize, LOOK_AGAIN);
         }
         Self {
-            kinds: Kept::ALL.into_iter().map(|kind| (kind, Search::default())).collect(),
+            kinds: Expiration::ALL.into_iter().map(|kind| (kind, Search::default())).collect(),
             looking: None,
             bytes_over: 0,
             refused: IdMap::default(),
         }
     }
 
-    fn search(&mut self, kind: Kept) -> &mut Search {
+    fn search(&mut self, kind: Expiration) -> &mut Search {
         self.kinds.get_mut(&kind).expect("every kind has its search")
     }
 }
@@ -99,8 +99,8 @@ impl Engine {
         }
     }
 
-    /// An entry of table kept is durable.
-    pub(super) fn kept(&mut self, kind: Kept, key: Key, since: Timestamp) {
+    /// An expiration is durable.
+    pub(super) fn expiration_stored(&mut self, kind: Expiration, key: Key, since: Timestamp) {
         if let Some(due) = self.due(kind, since) {
             self.timers.bring_forward_by_clock(Timer::Retention(kind), due);
         }
@@ -109,22 +109,22 @@ impl Engine {
     }
 
     /// The ids of the messages that the batch in hand accepts are one entry: they came at the same time.
-    pub(super) fn keep_accepted(&mut self, now: Timestamp) -> Option<(Key, Bytes)> {
+    pub(super) fn expire_accepted(&mut self, now: Timestamp) -> Option<(Key, Bytes)> {
         let accepted = std::mem::take(&mut self.batch.accepted);
-        let key = || Kept::Messages.key(now, &(self.batch.head.next_sequence - 1).to_be_bytes());
+        let key = || Expiration::Messages.key(now, &(self.batch.head.next_sequence - 1).to_be_bytes());
         (!accepted.is_empty()).then(|| (key(), encode_message_ids(&accepted)))
     }
 
     /// When something of this kind is removed. `None`: never.
-    fn due(&self, kind: Kept, since: Timestamp) -> Option<Timestamp> {
+    fn due(&self, kind: Expiration, since: Timestamp) -> Option<Timestamp> {
         let retention = &self.env.settings.retention;
         match kind {
-            Kept::Messages => Some(since.plus(retention.message_ids)),
-            Kept::Task if self.retention.bytes_over > 0 => Some(Timestamp::default()),
-            Kept::Task => retention.ended_tasks.map(|span| since.plus(span)),
-            Kept::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
-            Kept::Invitation => Some(since),
-            Kept::Rest => Some(Timestamp::default()),
+            Expiration::Messages => Some(since.plus(retention.message_ids)),
+            Expiration::Task if self.retention.bytes_over > 0 => Some(Timestamp::default()),
+            Expiration::Task => retention.ended_tasks.map(|span| since.plus(span)),
+            Expiration::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
+            Expiration::Invitation => Some(since),
+            Expiration::Rest => Some(Timestamp::default()),
         }
     }
 
@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// Removes what was kept for long enough, as far as the budget goes.
-    pub(super) fn remove_what_is_over(&mut self, kind: Kept, budget: &mut usize, now: Timestamp) {
+    pub(super) fn remove_what_is_over(&mut self, kind: Expiration, budget: &mut usize, now: Timestamp) {
         let timer = Timer::Retention(kind);
         while *budget > 0 && self.timers.is_due(&timer) {
             if let Err(error) = self.remove_some(kind, budget, now) {
@@ -157,7 +157,7 @@ impl Engine {
             }
         }
         // The other kinds have their turn first; but what is left of a task that is gone goes before further tasks.
-        if self.timers.is_due(&timer) && kind != Kept::Rest {
+        if self.timers.is_due(&timer) && kind != Expiration::Rest {
             self.timers.set_by_clock(timer, now);
         }
     }
@@ -165,7 +165,7 @@ impl Engine {
     pub(super) fn check_size(&mut self, now: Timestamp) {
         self.timers.set_after(Timer::StoreSize, LOOK_AGAIN);
         let Some(most) = self.env.settings.retention.store_bytes_max else { return };
-        let has_more = self.timers.is_due(&Timer::Retention(Kept::Task));
+        let has_more = self.timers.is_due(&Timer::Retention(Expiration::Task));
         if self.retention.bytes_over > 0 && !has_more {
             tracing::warn!(store_bytes_max = most, "the store is too large, and no more task in it has ended");
         }
@@ -174,17 +174,17 @@ impl Engine {
         self.retention.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
         if self.retention.bytes_over > 0 {
             tracing::info!(store_bytes = size, store_bytes_max = most, "removing the tasks that ended first");
-            self.retention.search(Kept::Task).from = KeyBytes::default();
-            self.timers.set_by_clock(Timer::Retention(Kept::Task), now);
+            self.retention.search(Expiration::Task).from = KeyBytes::default();
+            self.timers.set_by_clock(Timer::Retention(Expiration::Task), now);
         }
     }
 
-    fn remove_some(&mut self, kind: Kept, budget: &mut usize, now: Timestamp) -> Result<(), BrokerError> {
+    fn remove_some(&mut self, kind: Expiration, budget: &mut usize, now: Timestamp) -> Result<(), BrokerError> {
         let range = kind.range(self.retention.search(kind).from.clone());
-        let found = self.env.store.scan(Table::Kept, range, Order::Ascending, ENTRIES_AT_ONCE)?;
+        let found = self.env.store.scan(Table::Expirations, range, Order::Ascending, ENTRIES_AT_ONCE)?;
         let is_last = found.len() < ENTRIES_AT_ONCE;
         for (key, record) in found {
-            let (_, since, what) = Kept::parse(&key)?;
+            let (_, since, what) = Expiration::parse(&key)?;
             let due = self.due(kind, since);
             if due.is_none_or(|at| at > now) {
                 self.end_search(kind, due, now);
@@ -193,25 +193,25 @@ impl Engine {
             if *budget == 0 {
                 return Ok(());
             }
-            let entry = Key { table: Table::Kept, key: key.clone() };
-            let fate = if self.is_written_in_batch(&entry) {
-                Fate::Unfinished // removed in this batch; memory follows
+            let entry = Key { table: Table::Expirations, key: key.clone() };
+            let removal = if self.is_written_in_batch(&entry) {
+                Removal::Unfinished // removed in this batch; memory follows
             } else {
                 match kind {
-                    Kept::Messages => self.remove_message_ids(entry, &record, since, budget)?,
-                    Kept::Task => self.remove_task(entry, what, budget, now)?,
-                    Kept::DeadLetter => self.remove_dead_letter(entry, what, budget)?,
-                    Kept::Invitation => {
+                    Expiration::Messages => self.remove_message_ids(entry, &record, since, budget)?,
+                    Expiration::Task => self.remove_task(entry, what, budget, now)?,
+                    Expiration::DeadLetter => self.remove_dead_letter(entry, what, budget)?,
+                    Expiration::Invitation => {
                         self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget)
                     }
-                    Kept::Rest => self.remove_rest(entry, what, &record, budget)?,
+                    Expiration::Rest => self.remove_rest(entry, what, &record, budget)?,
                 }
             };
             let search = self.retention.search(kind);
-            match fate {
-                Fate::Gone => {}
-                Fate::PutOff => search.is_some_put_off = true,
-                Fate::Unfinished => {
+            match removal {
+                Removal::Done => {}
+                Removal::PutOff => search.is_some_put_off = true,
+                Removal::Unfinished => {
                     *budget = 0;
                     return Ok(());
                 }
@@ -225,7 +225,7 @@ impl Engine {
     }
 
     /// Nothing more can be removed before `next`.
-    fn end_search(&mut self, kind: Kept, next: Option<Timestamp>, now: Timestamp) {
+    fn end_search(&mut self, kind: Expiration, next: Option<Timestamp>, now: Timestamp) {
         let search = self.retention.search(kind);
         let mut next = next;
         if std::mem::take(&mut search.is_some_put_off) {
@@ -239,11 +239,11 @@ impl Engine {
     }
 
     /// Adds a removal to the batch.
-    pub(super) fn stage_removal(&mut self, transaction: Transaction, budget: &mut usize) -> Fate {
+    pub(super) fn stage_removal(&mut self, transaction: Transaction, budget: &mut usize) -> Removal {
         *budget = budget.saturating_sub(transaction.writes());
         self.stage(transaction);
         self.end_unanswered();
-        Fate::Gone
+        Removal::Done
     }
 
     fn remove_message_ids(
@@ -252,7 +252,7 @@ impl Engine {
         record: &Record,
         since: Timestamp,
         budget: &mut usize,
-    ) -> Result<Fate, BrokerError> {
+    ) -> Result<Removal, BrokerError> {
         let mut transaction = self.transaction();
         transaction.delete(entry);
         for id in decode_message_ids(&record.value)? {
@@ -264,14 +264,14 @@ impl Engine {
         Ok(self.stage_removal(transaction, budget))
     }
 
-    fn remove_record(&mut self, entry: Key, key: Key, budget: &mut usize) -> Fate {
+    fn remove_record(&mut self, entry: Key, key: Key, budget: &mut usize) -> Removal {
         let mut transaction = self.transaction();
         transaction.delete(entry);
         transaction.delete(key);
         self.stage_removal(transaction, budget)
     }
 
-    fn remove_dead_letter(&mut self, entry: Key, number: &[u8], budget: &mut usize) -> Result<Fate, BrokerError> {
+    fn remove_dead_letter(&mut self, entry: Key, number: &[u8], budget: &mut usize) -> Result<Removal, BrokerError> {
         let mut transaction = self.transaction();
         transaction.delete(entry);
         let key = Key { table: Table::DeadLetters, key: number.into() };

@@ -225,7 +225,7 @@ impl Engine {
             let after = EntityRecord::after(entity, before.as_deref(), notes);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
             if let Some((kind, what)) = after.expiration().filter(|_| after.entity().has_ended() && !had_ended) {
-                transaction.keep(kind, now, what);
+                transaction.expire_later(kind, now, what);
             }
             transaction.put_entity(after);
         }

@@ -10,7 +10,7 @@ use prost::Message as _;
 
 use super::{
     Engine,
-    retention::Fate,
+    retention::Removal,
     transaction::{PostCommit, Transaction},
 };
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
     domain::RemovedTask,
     ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, custody_entry::Event},
-    records::{CustodyLink, HandoffRecord, Kept, MessageRecord, RemovedTaskRecord, TaskRecord, letter_key},
+    records::{CustodyLink, Expiration, HandoffRecord, MessageRecord, RemovedTaskRecord, TaskRecord, letter_key},
     store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
 };
@@ -46,12 +46,12 @@ impl Engine {
         task: &[u8],
         budget: &mut usize,
         now: Timestamp,
-    ) -> Result<Fate, BrokerError> {
+    ) -> Result<Removal, BrokerError> {
         let mut transaction = self.transaction();
         transaction.delete(entry);
         let key = Key { table: Table::Tasks, key: task.into() };
         if self.is_written_in_batch(&key) {
-            return Ok(Fate::PutOff);
+            return Ok(Removal::PutOff);
         }
         let Some(stored) = self.read(&mut transaction, &key)? else {
             tracing::error!(task = %String::from_utf8_lossy(task), "a task that has ended is not there");
@@ -61,17 +61,17 @@ impl Engine {
         assert!(record.task.status.is_final() && record.task.open_handoff.is_none(), "only what has ended is removed");
         let task = record.task.id.clone();
         let (entries, bytes) = match self.look_through(&record, budget)? {
-            Looked::MailWaits => return Ok(Fate::PutOff),
-            Looked::NotAll => return Ok(Fate::Unfinished),
+            Looked::MailWaits => return Ok(Removal::PutOff),
+            Looked::NotAll => return Ok(Removal::Unfinished),
             Looked::Free { entries, bytes } => (entries, bytes),
         };
         transaction.delete(key);
         let left = RemovedTaskRecord(RemovedTask::of(&record.task));
         transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
         if let Some(next) = self.remove_entries(&mut transaction, &task, entries, 1)? {
-            let key = Kept::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
+            let key = Expiration::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
             transaction.put_over(key.clone(), rest_value(next));
-            transaction.post_commit.push(PostCommit::Kept { kind: Kept::Rest, key, since: now });
+            transaction.post_commit.push(PostCommit::ExpirationStored { kind: Expiration::Rest, key, since: now });
         }
         self.retention.bytes_over = self.retention.bytes_over.saturating_sub(bytes + TASK_BYTES);
         if self.retention.bytes_over == 0 && bytes > 0 {
@@ -177,7 +177,7 @@ impl Engine {
         what: &[u8],
         record: &Record,
         budget: &mut usize,
-    ) -> Result<Fate, BrokerError> {
+    ) -> Result<Removal, BrokerError> {
         let mut transaction = self.transaction();
         let place = what.split_first_chunk().and_then(|(sequence, id)| {
             let task = TaskId::parse(std::str::from_utf8(id).ok()?).ok()?;
@@ -193,7 +193,7 @@ impl Engine {
         if let Some(next) = self.remove_entries(&mut transaction, &task, entries, first)? {
             transaction.put(entry, rest_value(next), Some(record));
             self.stage_removal(transaction, budget);
-            return Ok(Fate::Unfinished);
+            return Ok(Removal::Unfinished);
         }
         transaction.delete(entry);
         Ok(self.stage_removal(transaction, budget))

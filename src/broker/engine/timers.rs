@@ -15,7 +15,7 @@ use super::clock::RunningClock;
 use crate::{
     domain::EntityId,
     ids::{AgentId, IdMap},
-    records::Kept,
+    records::Expiration,
     time::Timestamp,
 };
 
@@ -33,7 +33,7 @@ pub(super) enum Timer {
     /// Agents may not have come back since the start.
     Unseen,
     /// Entries of this kind may have been kept for long enough.
-    Retention(Kept),
+    Retention(Expiration),
     /// The first entry of the audit log may be over.
     AuditLog,
     /// The size of the store is to be looked at.

@@ -9,7 +9,7 @@ use crate::{
     broker::{Answered, BrokerError, Output, Refused, Reply, directory::Entry},
     domain::{EntityId, mailbox::Letter},
     ids::{AgentId, IdMap, MessageId, TaskId},
-    records::{EntityRecord, Kept, entity_timer, entity_timer_key},
+    records::{EntityRecord, Expiration, entity_timer, entity_timer_key},
     store::{Change, Expectation, Key, KeyMap, Record, Table, Write},
     time::Timestamp,
 };
@@ -46,8 +46,8 @@ pub(super) enum PostCommit {
     /// A row of the outbox is written.
     OutboxWritten(u64),
     TaskRemoved(TaskId),
-    Kept {
-        kind: Kept,
+    ExpirationStored {
+        kind: Expiration,
         key: Key,
         since: Timestamp,
     },
@@ -127,10 +127,10 @@ impl Transaction {
     }
 
     /// Sees to it that something is removed when it was kept for its time.
-    pub(super) fn keep(&mut self, kind: Kept, since: Timestamp, what: &[u8]) {
+    pub(super) fn expire_later(&mut self, kind: Expiration, since: Timestamp, what: &[u8]) {
         let key = kind.key(since, what);
         self.put_over(key.clone(), Bytes::new());
-        self.post_commit.push(PostCommit::Kept { kind, key, since });
+        self.post_commit.push(PostCommit::ExpirationStored { kind, key, since });
     }
 
     pub(super) fn delete(&mut self, key: Key) {

@@ -62,13 +62,13 @@ pub struct Letter {
     pub report_to: Option<(EntityId, Acked)>,
     /// The latest hand-outs that ended without an ack, oldest first; at most [`ATTEMPTS_KEPT`].
     pub attempts: Vec<Attempt>,
-    /// Who keeps the message's bytes.
-    pub keeper: Keeper,
+    /// What owns the message's bytes.
+    pub envelope_owner: EnvelopeOwner,
 }
 
-/// Who keeps the bytes of a letter's message, and so when they can go.
+/// What owns the bytes of a letter's message, and so when they can go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeper {
+pub enum EnvelopeOwner {
     /// The letter alone, under its own sequence: they go with it.
     Letter,
     /// All letters of the message together, under its sequence: they go with the last.
@@ -118,7 +118,7 @@ numbered! {
         NoAck = 1, Failure = 2, Poison = 3, Shutdown = 4, SessionEnded = 5, Rejected = 6, Undecided = 7, Gone = 8,
         Undeliverable = 9,
     }
-    Keeper { Letter = 1, Letters = 2, Log = 3, }
+    EnvelopeOwner { Letter = 1, Letters = 2, Log = 3, }
 }
 
 impl AttemptEnd {
@@ -130,9 +130,9 @@ impl AttemptEnd {
 impl Letter {
     /// The sequence under which the message's bytes are kept.
     pub fn bytes_at(&self) -> u64 {
-        match self.keeper {
-            Keeper::Letter => self.sequence,
-            Keeper::Letters | Keeper::Log => self.message_sequence,
+        match self.envelope_owner {
+            EnvelopeOwner::Letter => self.sequence,
+            EnvelopeOwner::Letters | EnvelopeOwner::Log => self.message_sequence,
         }
     }
 
@@ -409,7 +409,7 @@ mod tests {
             not_before: at(0),
             report_to: None,
             attempts: Vec::new(),
-            keeper: Keeper::Log,
+            envelope_owner: EnvelopeOwner::Log,
         }
     }
 

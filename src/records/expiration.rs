@@ -1,4 +1,4 @@
-//! Table kept: what is removed some time after something happened to it. Each kind lies together, first by the time from
+//! Table expirations (`kept` on disk): what is removed some time after something happened to it. Each kind lies together, first by the time from
 //! which its time counts, so that a change of the configuration holds for what is there too. And table removed_tasks: what
 //! is left of a task that was removed.
 
@@ -16,14 +16,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// What is kept for a time. The numbers are the first byte of the keys.
+/// What is removed after a time. The numbers are the first byte of the keys. Of those that are due together the first variant
+/// goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kept {
-    /// The ids of the messages that one group accepted, since then.
+pub enum Expiration {
+    /// The ids of the messages that one commit accepted, since then.
     Messages,
     /// A task that has ended, since then.
     Task,
-    /// A dead letter that somebody decided about, since then.
+    /// A dead letter that was redriven or discarded, since then.
     DeadLetter,
     /// An invitation, since its time was over.
     Invitation,
@@ -32,12 +33,13 @@ pub enum Kept {
 }
 
 numbered! {
-    Kept { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, }
+    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, }
 }
 
-impl Kept {
+impl Expiration {
     /// All kinds.
-    pub const ALL: [Kept; 5] = [Kept::Rest, Kept::Messages, Kept::Task, Kept::DeadLetter, Kept::Invitation];
+    pub const ALL: [Expiration; 5] =
+        [Expiration::Rest, Expiration::Messages, Expiration::Task, Expiration::DeadLetter, Expiration::Invitation];
 
     fn byte(self) -> u8 {
         self.number().to_le_bytes()[0]
@@ -46,7 +48,7 @@ impl Kept {
     /// Where the entry for something lies: for messages the group's last sequence, for others their key in their own table.
     pub fn key(self, since: Timestamp, what: &[u8]) -> Key {
         let since = since.unix_nanoseconds().cast_unsigned().to_be_bytes();
-        Key { table: Table::Kept, key: [&[self.byte()][..], &since, what].into() }
+        Key { table: Table::Expirations, key: [&[self.byte()][..], &since, what].into() }
     }
 
     /// Where all of this kind lie, from a key on.
@@ -112,14 +114,16 @@ mod tests {
     #[test]
     fn keys_lie_by_kind_and_time() {
         let at = |seconds| Timestamp::from_parts(seconds, 0).expect("a time");
-        let key = Kept::Task.key(at(7), b"task-1");
-        assert_eq!(Kept::parse(&key.key), Ok((Kept::Task, at(7), &b"task-1"[..])));
-        assert!(key.key < Kept::Task.key(at(8), b"task-0").key);
-        assert!(Kept::Messages.key(at(9), b"").key < key.key);
-        let (Bound::Included(first), Bound::Excluded(last)) = Kept::Task.range(KeyBytes::default()) else { panic!() };
+        let key = Expiration::Task.key(at(7), b"task-1");
+        assert_eq!(Expiration::parse(&key.key), Ok((Expiration::Task, at(7), &b"task-1"[..])));
+        assert!(key.key < Expiration::Task.key(at(8), b"task-0").key);
+        assert!(Expiration::Messages.key(at(9), b"").key < key.key);
+        let (Bound::Included(first), Bound::Excluded(last)) = Expiration::Task.range(KeyBytes::default()) else {
+            panic!()
+        };
         assert!(first <= key.key && key.key < last);
         for bad in [&b""[..], b"\x02short", b"\x09123456789"] {
-            assert!(Kept::parse(bad).is_err());
+            assert!(Expiration::parse(bad).is_err());
         }
     }
 

@@ -8,7 +8,6 @@ use std::{
         Arc, RwLock,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use prost::Message;
@@ -18,6 +17,7 @@ use super::{
     engine::{KEYS_MAX, VOUCHERS_MAX},
 };
 use crate::{
+    domain::presence::{PresenceRule, Signs, Standing, load_permille},
     envelope::{
         Checks, EnvelopeError, KeyRing, KeyRingError,
         keys::{PublicKey, PublicKeyError},
@@ -27,6 +27,8 @@ use crate::{
     records::AgentRecord,
     time::Timestamp,
 };
+
+pub use crate::domain::presence::Liveness;
 
 /// An agent, with its keys parsed.
 #[derive(Debug, Clone)]
@@ -49,54 +51,10 @@ struct ValidKey {
 /// What is known of an agent's being there.
 #[derive(Debug, Clone, Default)]
 pub struct Presence {
-    /// Sessions that are open now.
-    pub sessions: u32,
-    /// Calls of `Receive` that are open now.
-    pub receives: u32,
-    /// Its latest sign of life.
-    pub last_seen: Option<Timestamp>,
+    /// What it shows of itself.
+    pub signs: Signs,
     /// Its latest heartbeat, and when it came.
     pub heartbeat: Option<(v1::Heartbeat, Timestamp)>,
-}
-
-/// Whether an agent is there (SPEC 6), the better before the worse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Liveness {
-    /// It gives signs of life.
-    Alive,
-    /// It has missed heartbeats, or has just left, or nobody knows yet.
-    Suspect,
-    /// It has given no sign of life for the lease.
-    Gone,
-}
-
-/// When an agent is taken for what.
-#[derive(Debug, Clone, Copy)]
-pub struct PresenceRule {
-    /// After this without a sign of life a session is suspect: three heartbeats.
-    pub suspect_after: Duration,
-    /// After this it is gone.
-    pub lease: Duration,
-    /// When the broker started: before that nobody was seen by it.
-    pub started_at: Timestamp,
-}
-
-impl PresenceRule {
-    /// When the agent is gone, if it gives no further sign of life. `None`: never, as long as its call is open.
-    fn gone_at(&self, presence: &Presence) -> Option<Timestamp> {
-        match presence.receives {
-            0 => Some(presence.last_seen.unwrap_or(self.started_at).plus(self.lease)),
-            _ => None,
-        }
-    }
-
-    fn liveness(&self, presence: &Presence, now: Timestamp) -> Liveness {
-        if self.gone_at(presence).is_some_and(|at| at <= now) {
-            return Liveness::Gone;
-        }
-        let is_heard = presence.last_seen.is_some_and(|seen| now.since(seen) < self.suspect_after);
-        if presence.receives > 0 || (presence.sessions > 0 && is_heard) { Liveness::Alive } else { Liveness::Suspect }
-    }
 }
 
 #[derive(Debug, Default)]
@@ -200,7 +158,7 @@ impl Directory {
         let rule = self.rule();
         let rank = |entry: &Arc<Entry>| {
             let present = presence.get(&entry.id()).unwrap_or(&unknown);
-            (rule.liveness(present, now), present.load_permille())
+            (rule.liveness(present.signs, now), present.load_permille())
         };
         able.sort_by_cached_key(rank); // stable: the list comes in the order of ids
         able.iter().map(|entry| entry.id()).collect()
@@ -213,18 +171,21 @@ impl Directory {
 
     /// Whether the agent is there.
     pub fn liveness(&self, agent: &AgentId, now: Timestamp) -> Liveness {
-        self.rule().liveness(&self.presence(agent), now)
+        self.rule().liveness(self.signs(agent), now)
     }
 
     /// Whether the agent has given no sign of life for the lease.
     pub fn is_gone(&self, agent: &AgentId, now: Timestamp) -> bool {
-        self.gone_at(agent).is_some_and(|at| at <= now)
+        self.rule().is_gone(self.signs(agent), now)
     }
 
-    /// When the agent is gone, if it gives no further sign of life. `None`: not as long as its call of `Receive` is open.
-    pub fn gone_at(&self, agent: &AgentId) -> Option<Timestamp> {
-        let presence = self.presence.read().expect("no writer panics");
-        self.rule().gone_at(presence.get(agent).unwrap_or(&Presence::default()))
+    /// Whether the agent is gone now, or when to look again.
+    pub fn standing(&self, agent: &AgentId, now: Timestamp) -> Standing {
+        self.rule().standing(self.signs(agent), now)
+    }
+
+    fn signs(&self, agent: &AgentId) -> Signs {
+        self.presence.read().expect("no writer panics").get(agent).map(|presence| presence.signs).unwrap_or_default()
     }
 
     fn rule(&self) -> PresenceRule {
@@ -292,13 +253,8 @@ impl KeyRing for Directory {
 impl Presence {
     /// How loaded it says it is: 1000 is full.
     fn load_permille(&self) -> u32 {
-        match &self.heartbeat {
-            Some((beat, _)) if beat.capacity > 0 => {
-                let busy = u64::from(beat.active_tasks) + u64::from(beat.queue_length);
-                u32::try_from(busy * 1000 / u64::from(beat.capacity)).unwrap_or(u32::MAX)
-            }
-            Some(_) | None => 0,
-        }
+        let load = |beat: &v1::Heartbeat| load_permille(beat.capacity, beat.active_tasks, beat.queue_length);
+        self.heartbeat.as_ref().map_or(0, |(beat, _)| load(beat))
     }
 }
 
@@ -437,6 +393,8 @@ fn broker_entry(identity: &BrokerIdentity) -> Entry {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::envelope::keys::PrivateKey;
 
@@ -476,34 +434,5 @@ mod tests {
         assert!(directory.card_bytes() < before);
         directory.reset(RULE, []);
         assert_eq!((of("x"), directory.card_bytes(), directory.registered()), (String::new(), 0, 0));
-    }
-
-    #[test]
-    fn a_session_is_alive_then_suspect_then_gone_without_signs_of_life() {
-        let presence = Presence { sessions: 1, last_seen: Some(at(100)), ..Default::default() };
-        let liveness = |seconds| RULE.liveness(&presence, at(seconds));
-        assert_eq!([liveness(100), liveness(129)], [Liveness::Alive; 2]);
-        assert_eq!([liveness(130), liveness(159)], [Liveness::Suspect; 2]);
-        assert_eq!(liveness(160), Liveness::Gone);
-    }
-
-    #[test]
-    fn who_has_left_may_come_back_until_the_lease_is_over() {
-        let presence = Presence { last_seen: Some(at(100)), ..Default::default() };
-        assert_eq!(RULE.liveness(&presence, at(101)), Liveness::Suspect);
-        assert_eq!(RULE.liveness(&presence, at(160)), Liveness::Gone);
-    }
-
-    #[test]
-    fn after_a_start_nobody_is_gone_before_one_lease_is_over() {
-        let presence = Presence::default();
-        assert_eq!(RULE.liveness(&presence, at(59)), Liveness::Suspect);
-        assert_eq!(RULE.liveness(&presence, at(60)), Liveness::Gone);
-    }
-
-    #[test]
-    fn an_open_call_of_receive_is_a_sign_of_life() {
-        let presence = Presence { receives: 1, last_seen: Some(at(0)), ..Default::default() };
-        assert_eq!(RULE.liveness(&presence, at(1000)), Liveness::Alive);
     }
 }

@@ -26,12 +26,12 @@ use super::{
     refused, send_outputs,
 };
 use crate::{
-    domain::{EntityId, mailbox::ConsumerId},
+    domain::{EntityId, dead_letter::ParkReason, mailbox::ConsumerId},
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, IdSource},
     proto::v1,
-    records::{AuditAct, MessageRecord, ParkReason},
+    records::{AuditAct, MessageRecord},
     store::{OpenError, Record, Store},
     time::{Clock, Timestamp},
 };
@@ -346,7 +346,7 @@ impl Broker {
     pub fn may_open(&self, agent: &AgentId) -> Result<(), BrokerError> {
         let most = self.shared.settings.limits.sessions_max;
         let presence = self.shared.directory.presence(agent);
-        if most == 0 || presence.sessions + presence.receives < most {
+        if most == 0 || presence.signs.sessions + presence.signs.receives < most {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded {

@@ -13,14 +13,15 @@ use super::{
 use crate::{
     domain::{
         MessageType,
+        dead_letter::{DeadState, ParkReason},
         handoff::{Handoff, State, TaskStatus},
     },
     ids::{AgentId, MessageId, TaskId},
     policy::{Action, Resource},
     proto::v1,
     records::{
-        AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, DeadState, HandoffPlace, HandoffRecord, List,
-        MessageRecord, ParkReason, TaskRecord, receipt_of,
+        AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, HandoffPlace, HandoffRecord, List, MessageRecord,
+        TaskRecord, receipt_of,
     },
     store::{Key, KeyBytes, KeyRange, Order, Record, Store, Table},
     time::Timestamp,

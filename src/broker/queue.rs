@@ -127,7 +127,10 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{domain::mailbox::ConsumerId, ids::AgentId, records::ParkReason};
+    use crate::{
+        domain::{dead_letter::ParkReason, mailbox::ConsumerId},
+        ids::AgentId,
+    };
 
     fn close(number: u64) -> Command {
         Command::Close { consumer: ConsumerId(number) }

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 
-use super::directory::PresenceRule;
 use crate::{
     domain::{
         TimeoutBounds,
         handoff::{LoopLimits, Timeouts},
+        presence::PresenceRule,
     },
     envelope::keys::{PrivateKey, PublicKey},
     ids::KeyId,

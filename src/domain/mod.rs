@@ -4,12 +4,14 @@
 //! the present time and every id come in as arguments.
 
 pub mod admission;
+pub mod dead_letter;
 mod entity;
 pub mod handoff;
 mod header;
 pub mod mailbox;
 mod message_rules;
 mod numbered;
+pub mod presence;
 #[cfg(test)]
 pub(crate) mod probe;
 mod removed_task;

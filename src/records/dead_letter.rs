@@ -10,78 +10,14 @@ use super::{
 };
 use crate::{
     domain::{
+        dead_letter::{DeadState, ParkReason},
         mailbox::{Attempt, Letter},
-        numbered,
     },
     ids::{AgentId, MessageId, TaskId},
     proto::{storage, v1},
     store::{Key, Table},
     time::Timestamp,
 };
-
-/// Why a message was given up. The numbers are those of `baton.v1.DeadLetterReason`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ParkReason {
-    /// It was handed out too often in vain.
-    DeliveryAttemptsExhausted,
-    /// Its receiver said that it can never take it.
-    Poison,
-    /// Its time was over before it was delivered.
-    Expired,
-    /// A request that nobody decided in time.
-    AcceptTimeout,
-    /// A request that nobody took.
-    NoCandidate,
-    /// Not an envelope.
-    Malformed,
-    /// A payload that does not fit its type.
-    SchemaInvalid,
-}
-
-numbered! {
-    ParkReason {
-        DeliveryAttemptsExhausted = 1, Poison = 2, Expired = 3, AcceptTimeout = 4, NoCandidate = 5, Malformed = 6,
-        SchemaInvalid = 7,
-    }
-    DeadState { Parked = 1, Redriven = 2, Discarded = 3, }
-}
-
-impl ParkReason {
-    /// The name in SPEC 4.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::DeliveryAttemptsExhausted => "DELIVERY_ATTEMPTS_EXHAUSTED",
-            Self::Poison => "POISON",
-            Self::Expired => "EXPIRED",
-            Self::AcceptTimeout => "ACCEPT_TIMEOUT",
-            Self::NoCandidate => "NO_CANDIDATE",
-            Self::Malformed => "MALFORMED",
-            Self::SchemaInvalid => "SCHEMA_INVALID",
-        }
-    }
-}
-
-/// What has become of a dead letter. The numbers are those of `baton.v1.DeadLetterState`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadState {
-    /// Somebody is to decide.
-    Parked,
-    /// It was put on its way again.
-    Redriven,
-    /// It was given up for good.
-    Discarded,
-}
-
-impl DeadState {
-    /// Its name in the schema.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Parked => "PARKED",
-            Self::Redriven => "REDRIVEN",
-            Self::Discarded => "DISCARDED",
-        }
-    }
-}
 
 /// The bytes of a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]

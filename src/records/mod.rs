@@ -23,7 +23,7 @@ use bytes::Bytes;
 pub use agent::AgentRecord;
 pub use audit::{AuditAct, AuditHead, audit_entry};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
-pub use dead_letter::{DeadEnvelope, DeadLetterRecord, DeadState, EnvelopeSummary, ParkReason, Settlement};
+pub use dead_letter::{DeadEnvelope, DeadLetterRecord, EnvelopeSummary, Settlement};
 pub use entity::{EntityRecord, Notes, OutboxRecord, Pace, decode_entity_id, encode_entity_id};
 pub use expiration::{Expiration, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use handoff::{HandoffPlace, HandoffRecord, RequestPlace};

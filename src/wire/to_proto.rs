@@ -110,7 +110,7 @@ pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v
         _ if is_broker => v1::Presence::Alive,
         Liveness::Alive => v1::Presence::Alive,
         // Neither here nor gone: it has not come yet.
-        _ if presence.last_seen.is_none() => v1::Presence::Unseen,
+        _ if presence.signs.last_seen.is_none() => v1::Presence::Unseen,
         Liveness::Suspect => v1::Presence::Suspect,
         Liveness::Gone => v1::Presence::Gone,
     };
@@ -122,7 +122,7 @@ pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v
     v1::Agent {
         card: Some(card),
         presence: is_there.into(),
-        session_count: presence.sessions,
+        session_count: presence.signs.sessions,
         last_heartbeat: presence.heartbeat.as_ref().map(|(heartbeat, _)| heartbeat.clone()),
         last_heartbeat_time: presence.heartbeat.as_ref().map(|(_, at)| time(*at)),
         create_time: Some(time(entry.record.created_at)).filter(|_| !is_broker),
@@ -186,13 +186,13 @@ mod tests {
     use crate::{
         domain::{
             MessageType,
+            dead_letter::{DeadState, ParkReason},
             handoff::{
                 Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
             },
             mailbox::AttemptEnd,
         },
         proto::v1,
-        records::{DeadState, ParkReason},
     };
 
     /// `FromDomain` for each enum: every number of the schema is one of ours, under the same name.

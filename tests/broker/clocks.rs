@@ -5,9 +5,9 @@ use std::time::Duration;
 use baton::{
     broker::{Settings, directory::Liveness, engine::Fate},
     codes::ErrorCode,
-    domain::handoff::State,
+    domain::{dead_letter::ParkReason, handoff::State},
     proto::v1,
-    records::{AuditHead, ParkReason},
+    records::AuditHead,
     store::Table,
     time::Timestamp,
 };

@@ -5,10 +5,14 @@ use std::time::Duration;
 use baton::{
     broker::engine::{Command, Fate},
     codes::ErrorCode,
-    domain::{handoff::State, mailbox::AttemptEnd},
+    domain::{
+        dead_letter::{DeadState, ParkReason},
+        handoff::State,
+        mailbox::AttemptEnd,
+    },
     ids::AgentId,
     proto::v1::{self, MessageType},
-    records::{DeadEnvelope, DeadState, ParkReason},
+    records::DeadEnvelope,
 };
 use prost::Message as _;
 

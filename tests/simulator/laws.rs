@@ -11,12 +11,13 @@ use baton::{
     audit::Audit,
     broker::Retention,
     domain::{
+        dead_letter::DeadState,
         handoff::{Handoff, State},
         mailbox::Letter,
     },
     ids::{AgentId, MessageId, TaskId},
     proto::v1,
-    records::{self, CustodyLink, DeadLetterRecord, DeadState, HandoffRecord, MessageRecord, TaskRecord},
+    records::{self, CustodyLink, DeadLetterRecord, HandoffRecord, MessageRecord, TaskRecord},
     store::{Change, KeyBytes, Record, Store, Table},
     time::Timestamp,
 };

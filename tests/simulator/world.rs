@@ -15,11 +15,11 @@ use baton::{
         refused, send_outputs,
     },
     codes::ErrorCode,
-    domain::mailbox::ConsumerId,
+    domain::{dead_letter::DeadState, mailbox::ConsumerId},
     envelope::{UnverifiedEnvelope, keys::PrivateKey},
     ids::KeyId,
     proto::v1,
-    records::{AgentRecord, DeadLetterRecord, DeadState},
+    records::{AgentRecord, DeadLetterRecord},
     store::{Order, Store as _, Table},
     time::Timestamp,
 };

@@ -1,25 +1,22 @@
 //! What becomes of deliveries: acks, nacks, extensions, leases that run out, and giving up.
 
-use std::time::Duration;
+mod faults;
 
 use super::{
-    Engine, Fate,
+    Engine,
     transaction::{PostCommit, Transaction},
 };
 use crate::{
     broker::{Acknowledged, BrokerError, Refused, refused},
     domain::{
         Input,
-        mailbox::{ATTEMPTS_MAX, AttemptEnd, EnvelopeOwner, Lease, Letter, backoff},
+        dead_letter::ParkReason,
+        mailbox::{self, EnvelopeOwner, Fate, Lease, LeaseLimits, Letter, Next},
     },
-    faults::{Fault, is_on},
     ids::{AgentId, parse_number},
-    records::{CustodyEvent, MessageRecord, ParkReason, encode_letter, letter_key},
+    records::{CustodyEvent, MessageRecord, encode_letter, letter_key},
     time::Timestamp,
 };
-
-/// The longest wait that an agent may ask for before a redelivery.
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// Names one handing-out: the place in the mailbox and the attempt.
 pub(super) fn delivery_id(lease: &Lease) -> String {
@@ -32,6 +29,7 @@ fn parse_delivery_id(text: &str) -> Option<(u64, u32)> {
 }
 
 impl Engine {
+    /// What an agent says of a delivery takes effect.
     pub(super) fn acknowledge(
         &mut self,
         agent: &AgentId,
@@ -39,36 +37,42 @@ impl Engine {
         fate: &Fate,
         now: Timestamp,
     ) -> Result<Acknowledged, Refused> {
-        let (mut letter, lease) = self.leased_letter(agent, delivery).map_err(refused)?;
-        let mut ack_deadline = None;
-        match fate {
-            Fate::Acked => self.ack(agent, &letter, now),
-            Fate::Poison { text } => {
-                letter.attempt_ended(&lease, AttemptEnd::Poison, text, now);
-                self.park_letter(agent, &letter, ParkReason::Poison, text, now)
-            }
-            Fate::Failed { .. } if is_on(Fault::LosesNackedMail) => self.ack(agent, &letter, now),
-            Fate::Failed { text, retry_after } => {
-                letter.attempt_ended(&lease, AttemptEnd::Failure, text, now);
-                self.retry_or_park(agent, letter, *retry_after, now)
-            }
-            Fate::Shutdown { text, retry_after } if is_on(Fault::CountsShutdowns) => {
-                letter.attempt_ended(&lease, AttemptEnd::Failure, text, now);
-                self.retry_or_park(agent, letter, *retry_after, now)
-            }
-            Fate::Shutdown { text, retry_after } => {
-                letter.attempt_ended(&lease, AttemptEnd::Shutdown, text, now);
-                self.requeue(agent, letter, retry_after.unwrap_or_default(), now);
-                Ok(())
-            }
-            Fate::Extend { extension } => {
-                let extension = extension.unwrap_or(self.env.settings.ack_wait).min(self.env.settings.extension_max);
-                ack_deadline = Some(self.extend(agent, letter.sequence, now.plus(extension)));
-                Ok(())
-            }
-        }
-        .map_err(refused)?;
+        let (letter, lease) = self.leased_letter(agent, delivery).map_err(refused)?;
+        let ack_deadline = self.take_effect(agent, letter, &lease, fate, now).map_err(refused)?;
         Ok(Acknowledged { delivery_id: delivery.to_owned(), ack_deadline })
+    }
+
+    /// A lease ends without a word of the agent. What an earlier command of the batch has said of the delivery counts.
+    pub(super) fn end_lease(&mut self, agent: &AgentId, letter: Letter, lease: Lease, fate: &Fate, now: Timestamp) {
+        if self.is_written_in_batch(&letter_key(agent, letter.sequence)) {
+            return;
+        }
+        if let Err(error) = self.take_effect(agent, letter, &lease, fate, now) {
+            tracing::error!(%agent, %error, "failed to end a lease");
+        }
+        self.end_unanswered();
+    }
+
+    /// Does what follows from the fate of a delivery. Returns the end of the lease if it goes on.
+    fn take_effect(
+        &mut self,
+        agent: &AgentId,
+        letter: Letter,
+        lease: &Lease,
+        fate: &Fate,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, BrokerError> {
+        let fate = faults::fate(fate);
+        let limits =
+            LeaseLimits { ack_wait: self.env.settings.ack_wait, extension_max: self.env.settings.extension_max };
+        let jitter = || self.env.ids.random()[0];
+        match mailbox::after(letter, lease, &fate, limits, jitter, now) {
+            Next::Remove(letter) => self.ack(agent, &letter, now)?,
+            Next::Requeue(letter) => self.requeue(agent, letter),
+            Next::Park { letter, reason, text } => self.park_letter(agent, &letter, reason, &text, now)?,
+            Next::Extend(until) => return Ok(Some(self.extend(agent, lease.sequence, until))),
+        }
+        Ok(None)
     }
 
     fn leased_letter(&self, agent: &AgentId, delivery: &str) -> Result<(Letter, Lease), BrokerError> {
@@ -114,25 +118,8 @@ impl Engine {
         Ok(())
     }
 
-    fn retry_or_park(
-        &mut self,
-        agent: &AgentId,
-        letter: Letter,
-        retry_after: Option<Duration>,
-        now: Timestamp,
-    ) -> Result<(), BrokerError> {
-        if letter.failures >= ATTEMPTS_MAX {
-            let last = letter.attempts.last().map(|attempt| attempt.text.clone()).unwrap_or_default();
-            return self.park_letter(agent, &letter, ParkReason::DeliveryAttemptsExhausted, &last, now);
-        }
-        let wait = retry_after.unwrap_or_else(|| backoff(letter.failures, self.env.ids.random()[0]));
-        self.requeue(agent, letter, wait, now);
-        Ok(())
-    }
-
-    /// The message can be handed out again after the wait.
-    pub(super) fn requeue(&mut self, agent: &AgentId, mut letter: Letter, wait: Duration, now: Timestamp) {
-        letter.not_before = now.plus(wait.min(RETRY_AFTER_MAX));
+    /// The message can be dispatched again, from its `not_before` on.
+    fn requeue(&mut self, agent: &AgentId, letter: Letter) {
         let mut transaction = self.transaction();
         transaction.put_over(letter_key(agent, letter.sequence), encode_letter(&letter));
         transaction.post_commit.push(PostCommit::LetterRequeued { agent: agent.clone(), letter });
@@ -155,19 +142,8 @@ impl Engine {
         let Some(mailbox) = self.delivery.mailboxes.get(agent) else { return };
         let with_lease = |place| Some((mailbox.letter(place)?.clone(), mailbox.lease(place)?));
         let overdue: Vec<(Letter, Lease)> = mailbox.overdue(now).into_iter().filter_map(with_lease).collect();
-        for (mut letter, lease) in overdue {
-            if is_on(Fault::NeverRedelivers) {
-                self.extend(agent, letter.sequence, now.plus(RETRY_AFTER_MAX));
-                continue;
-            }
-            if self.is_written_in_batch(&letter_key(agent, letter.sequence)) {
-                continue;
-            }
-            letter.attempt_ended(&lease, AttemptEnd::NoAck, "no ack in time", now);
-            if let Err(error) = self.retry_or_park(agent, letter, None, now) {
-                tracing::error!(%agent, %error, "failed to end an overdue lease");
-            }
-            self.end_unanswered();
+        for (letter, lease) in overdue {
+            self.end_lease(agent, letter, lease, &Fate::Overdue, now);
         }
     }
 

@@ -7,11 +7,15 @@ use bytes::Bytes;
 use super::KeyChange;
 use crate::{
     broker::{Acknowledged, Credited, Events, Reply, Updates, WatcherId, access::Caller, directory::Entry},
-    domain::{EntityId, mailbox::ConsumerId},
+    domain::{
+        EntityId,
+        dead_letter::ParkReason,
+        mailbox::{ConsumerId, Fate},
+    },
     envelope::VerifiedEnvelope,
     ids::AgentId,
     proto::v1,
-    records::{AuditAct, DeadLetterRecord, InvitationRecord, ParkReason},
+    records::{AuditAct, DeadLetterRecord, InvitationRecord},
 };
 
 /// Something to be done.
@@ -158,37 +162,6 @@ pub enum Command {
     },
     /// Tell every session and every watcher that the broker is about to stop.
     GoAway,
-}
-
-/// What became of a delivery.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
-    /// It is taken.
-    Acked,
-    /// It can never be taken.
-    Poison {
-        /// In words.
-        text: String,
-    },
-    /// It could not be taken this time.
-    Failed {
-        /// In words.
-        text: String,
-        /// When to deliver it again, if the agent says.
-        retry_after: Option<Duration>,
-    },
-    /// The agent is about to stop.
-    Shutdown {
-        /// In words.
-        text: String,
-        /// When to deliver it again, if the agent says.
-        retry_after: Option<Duration>,
-    },
-    /// It needs more time.
-    Extend {
-        /// How much, from now; the ack wait if the agent does not say.
-        extension: Option<Duration>,
-    },
 }
 
 /// How the leases of a consumer end.

@@ -1,6 +1,6 @@
 //! Who takes deliveries: sessions and calls of `Receive`, their credits, and handing out.
 
-use std::{ops::Bound, time::Duration};
+use std::ops::Bound;
 
 use super::{ConsumerKind, Engine, LOADED_AT_ONCE, timers::Timer};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     domain::{
         EntityId,
         handoff::Acked,
-        mailbox::{AttemptEnd, ConsumerId, Lease, Mailbox},
+        mailbox::{ConsumerId, Fate, Lease, Mailbox},
     },
     ids::AgentId,
     records,
@@ -67,7 +67,7 @@ impl Engine {
         self.delivery.consumers_of.entry(agent.clone()).or_default().push(id);
         let is_session = kind == ConsumerKind::Session;
         self.env.directory.change_presence(agent, |presence| {
-            if is_session { presence.sessions += 1 } else { presence.receives += 1 }
+            if is_session { presence.signs.sessions += 1 } else { presence.signs.receives += 1 }
         });
     }
 
@@ -136,7 +136,7 @@ impl Engine {
         }
         let is_session = consumer.kind == ConsumerKind::Session;
         self.env.directory.change_presence(&consumer.agent, |presence| {
-            if is_session { presence.sessions -= 1 } else { presence.receives -= 1 }
+            if is_session { presence.signs.sessions -= 1 } else { presence.signs.receives -= 1 }
         });
         self.seen(&consumer.agent, now);
         if is_session {
@@ -148,14 +148,9 @@ impl Engine {
     /// The session is over, and what it held can be handed out again: no failure, but a hand-out that is counted.
     fn end_leases_of(&mut self, id: ConsumerId, agent: &AgentId, now: Timestamp) {
         let held = self.delivery.mailboxes.get(agent).map(|mailbox| mailbox.held_by(id)).unwrap_or_default();
-        for (mut letter, lease) in held {
-            // Acked or nacked in this very batch: that is what counts.
-            if !self.is_written_in_batch(&records::letter_key(agent, letter.sequence)) {
-                letter.attempt_ended(&lease, AttemptEnd::SessionEnded, "", now);
-                self.requeue(agent, letter, Duration::ZERO, now);
-            }
+        for (letter, lease) in held {
+            self.end_lease(agent, letter, lease, &Fate::SessionEnded, now);
         }
-        self.end_unanswered();
     }
 
     pub(super) fn lease_ended(&mut self, lease: Option<Lease>) {
@@ -186,7 +181,7 @@ impl Engine {
         let Some(lease) = mailbox.dispatch(id, now, self.env.settings.ack_wait) else { return false };
         consumer.outstanding += 1;
         let letter = mailbox.letter(lease.sequence).expect("it was just handed out");
-        if letter.expires_at <= self.timers.clock.running() {
+        if letter.is_expired(self.timers.clock.running()) {
             self.delivery.expired_at_dispatch.push((agent.clone(), lease.sequence));
             self.timers.set_at_once(Timer::ExpiredAtDispatch);
             return true;

@@ -1,7 +1,5 @@
 //! Dead letters: parking messages, and what people decide about them (SPEC 4).
 
-use std::collections::HashSet;
-
 use bytes::Bytes;
 
 use super::{
@@ -14,33 +12,21 @@ use crate::{
     broker::{BrokerError, Refused, access::Caller, refused},
     domain::{
         EntityId, Input, MessageType,
-        handoff::{self, Handoff, Offer, OfferOutcome, Priority, Untaken},
-        mailbox::{Attempt, AttemptEnd, EnvelopeOwner, Letter},
+        dead_letter::{AlreadySettled, DeadState, Decision, ParkReason, deliveries_as_attempts, offers_as_attempts},
+        handoff::{self, Priority, Untaken},
+        mailbox::{Attempt, EnvelopeOwner, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
     faults::{Fault, is_on},
     ids::{AgentId, MessageId},
     proto::v1::AuditAction,
     records::{
-        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, DeadState, EntityRecord, EnvelopeSummary, Expiration,
-        HandoffRecord, MessageRecord, ParkReason, RequestPlace, Settlement,
+        AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, EntityRecord, EnvelopeSummary, Expiration,
+        HandoffRecord, MessageRecord, RequestPlace, Settlement,
     },
     store::Record,
     time::Timestamp,
 };
-
-/// Refused envelopes that are kept for one agent; one who goes on sending garbage fills its share and no more.
-const REFUSED_KEPT_MAX: usize = 256;
-/// Most bytes of them.
-const REFUSED_BYTES_KEPT_MAX: usize = 16 * 1024 * 1024;
-
-/// What was kept of one agent since the start.
-#[derive(Debug, Default)]
-pub(super) struct RefusedEnvelopes {
-    /// SHA-256 of each, so that a repeat is not kept again; at most [`REFUSED_KEPT_MAX`].
-    digests: HashSet<[u8; 32]>,
-    bytes: usize,
-}
 
 /// Why, as a number and in words.
 pub(super) type Why<'a> = (ParkReason, &'a str);
@@ -53,24 +39,6 @@ struct DeadMail<'a> {
     sequence: u64,
     bytes: Option<Bytes>,
     handoff: Option<MessageId>,
-}
-
-/// Each offer of a handoff that has ended lasted until the next one, the last until the end.
-fn offers_as_attempts(handoff: &Handoff) -> Vec<(AgentId, Attempt)> {
-    let ends = handoff.offers.iter().skip(1).map(|next| next.offered_at).chain([handoff.updated_at]);
-    let attempt = |(offer, ended_at): (&Offer, Timestamp)| {
-        let end = match offer.outcome {
-            OfferOutcome::Rejected => AttemptEnd::Rejected,
-            OfferOutcome::Gone => AttemptEnd::Gone,
-            OfferOutcome::Undeliverable => AttemptEnd::Undeliverable,
-            OfferOutcome::Pending | OfferOutcome::Accepted | OfferOutcome::TimedOut | OfferOutcome::Withdrawn => {
-                AttemptEnd::Undecided
-            }
-        };
-        let text = offer.reason_text.clone();
-        (offer.candidate.clone(), Attempt { handed_out_at: offer.offered_at, ended_at, end, text })
-    };
-    handoff.offers.iter().zip(ends).map(attempt).collect()
 }
 
 /// The handoff, if it is one.
@@ -91,11 +59,10 @@ impl Engine {
         why: Why<'_>,
         now: Timestamp,
     ) {
-        let attempts = letter.attempts.iter().map(|attempt| (agent.clone(), attempt.clone())).collect();
         let about = DeadMail {
             agent,
             letter: Some(letter),
-            attempts,
+            attempts: deliveries_as_attempts(agent, letter),
             sequence: letter.message_sequence,
             bytes: self.envelope_bytes(letter.bytes_at()),
             handoff: letter.report_to.as_ref().and_then(|(entity, _)| handoff_id(entity)),
@@ -114,10 +81,6 @@ impl Engine {
         let record = self.entity_record(transaction, entity)?.ok_or(BrokerError::Internal)?;
         let opening = record.opening().ok_or(BrokerError::Internal)?;
         let handoff = &record.as_handoff().ok_or(BrokerError::Internal)?.handoff;
-        let reason = match why {
-            Untaken::AcceptTimeout => ParkReason::AcceptTimeout,
-            Untaken::NoCandidate => ParkReason::NoCandidate,
-        };
         let text = handoff.failure.as_ref().map_or("", |failure| &failure.message);
         let about = DeadMail {
             agent: &handoff.candidate,
@@ -127,7 +90,7 @@ impl Engine {
             bytes: self.envelope_bytes(opening.sequence),
             handoff: Some(handoff.id),
         };
-        self.write_dead_letter(transaction, about, (reason, text), now);
+        self.write_dead_letter(transaction, about, (ParkReason::of_request(why), text), now);
         Ok(())
     }
 
@@ -184,12 +147,9 @@ impl Engine {
     /// bytes are kept once.
     pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
         let kept = self.retention.refused.entry(agent.clone()).or_default();
-        let bytes = kept.bytes + raw.len();
-        let is_full = kept.digests.len() >= REFUSED_KEPT_MAX || bytes > REFUSED_BYTES_KEPT_MAX;
-        if self.batch.failed || is_full || !kept.digests.insert(signing::sha256(&[&raw])) {
+        if self.batch.failed || !kept.admit(raw.len(), || signing::sha256(&[&raw])) {
             return;
         }
-        kept.bytes = bytes;
         let summary = EnvelopeSummary::of(&raw);
         let record = DeadLetterRecord {
             number: self.new_sequence(),
@@ -221,7 +181,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<DeadLetterRecord, Refused> {
         let mut transaction = self.transaction();
-        let (mut dead, stored) = self.parked(&mut transaction, number, caller).map_err(refused)?;
+        let (mut dead, stored) = self.decided(&mut transaction, number, Decision::Redrive, caller).map_err(refused)?;
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
             return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
         };
@@ -245,7 +205,6 @@ impl Engine {
         }
         let to = settlement.redriven_to.as_ref().map_or("nobody", AgentId::as_str);
         let details = format!("to {to}");
-        dead.state = DeadState::Redriven;
         dead.settlement = Some(settlement);
         self.settle(transaction, dead, &stored, (AuditAction::DeadLetterRedriven, details), caller, now)
     }
@@ -259,9 +218,8 @@ impl Engine {
         now: Timestamp,
     ) -> Result<DeadLetterRecord, Refused> {
         let mut transaction = self.transaction();
-        let (mut dead, stored) = self.parked(&mut transaction, number, caller).map_err(refused)?;
+        let (mut dead, stored) = self.decided(&mut transaction, number, Decision::Discard, caller).map_err(refused)?;
         let text = if reason_text.is_empty() { caller.to_string() } else { format!("{caller}: {reason_text}") };
-        dead.state = DeadState::Discarded;
         dead.settlement = Some(Settlement { at: now, text, redriven_to: None, redriven_handoff: None });
         let act = (AuditAction::DeadLetterDiscarded, reason_text.to_owned());
         self.settle(transaction, dead, &stored, act, caller, now)
@@ -296,10 +254,12 @@ impl Engine {
         self.access().may_send(&from, &to, kind.name())
     }
 
-    fn parked(
+    /// The dead letter as it is after the decision, and as it is stored.
+    fn decided(
         &self,
         transaction: &mut Transaction,
         number: u64,
+        decision: Decision,
         caller: &Caller,
     ) -> Result<(DeadLetterRecord, Record), BrokerError> {
         if self.batch.failed {
@@ -308,14 +268,12 @@ impl Engine {
         let key = DeadLetterRecord::key(number);
         let unknown = || self.access().no_such_dead_letter_to_settle(caller, number);
         let stored = self.read(transaction, &key)?.ok_or_else(unknown)?;
-        let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
+        let mut dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
         self.access().may_settle_dead_letter(caller, &dead).map_err(|_| unknown())?;
-        match dead.state {
-            DeadState::Parked => Ok((dead, stored)),
-            state @ (DeadState::Redriven | DeadState::Discarded) => {
-                Err(BrokerError::DeadLetterSettled { dead_letter: number, state: state.name() })
-            }
-        }
+        let settled =
+            |AlreadySettled { state }| BrokerError::DeadLetterSettled { dead_letter: number, state: state.name() };
+        dead.state = dead.state.settle(decision).map_err(settled)?;
+        Ok((dead, stored))
     }
 
     /// The handoff of a dead request. It has ended, or is open with another candidate; a redrive is a new one either way.

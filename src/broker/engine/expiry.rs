@@ -9,9 +9,12 @@ use std::{ops::Bound, time::Duration};
 use super::{Engine, LOADED_AT_ONCE, TRY_AGAIN, timers::Timer, transaction::PostCommit};
 use crate::{
     broker::BrokerError,
-    domain::mailbox::Letter,
+    domain::{
+        dead_letter::ParkReason,
+        mailbox::{Expiry, Letter, soon},
+    },
     ids::AgentId,
-    records::{self, ParkReason},
+    records,
     store::{Order, Table},
     time::Timestamp,
 };
@@ -20,8 +23,6 @@ use crate::{
 const EXPIRED_A_TICK: usize = 256;
 /// Mailboxes that are looked through in one tick.
 const MAILBOXES_A_TICK: usize = 64;
-/// After a lease is over, until its end is dealt with.
-const LEASE_GRACE: Duration = Duration::from_millis(1);
 /// A mailbox is not looked through again before so much time for each of its letters. However their ends are spread, that
 /// takes no more than a part of the engine's time.
 const REST_A_LETTER: Duration = Duration::from_micros(10);
@@ -103,10 +104,7 @@ impl Engine {
                 return Ok(());
             }
             let letter = records::decode_letter(&key, &record.value)?;
-            let look_again = match letter.expires_at > self.timers.clock.running() {
-                true => Some(letter.expires_at),
-                false => self.expire(&agent, &letter, now),
-            };
+            let look_again = self.expire(&agent, &letter, now);
             *room -= usize::from(look_again.is_none());
             expiring.first = expiring.first.into_iter().chain(look_again).min();
             expiring.looked_at += 1;
@@ -120,18 +118,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Parks one message; or says at which running time to look at it again.
+    /// Parks one message if it has expired; or says at which running time to look at it again.
     fn expire(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Option<Timestamp> {
-        let soon = self.timers.clock.running().plus(LEASE_GRACE);
-        if let Some(lease) = self.delivery.mailboxes.get(agent).and_then(|mailbox| mailbox.lease(letter.sequence)) {
-            // It is handed out: its ack may come yet.
-            return Some(lease.deadline.plus(self.timers.clock.set_back).max(soon));
+        let running = self.timers.clock.running();
+        let lease = self.delivery.mailboxes.get(agent).and_then(|mailbox| mailbox.lease(letter.sequence));
+        let leased_until = lease.map(|lease| lease.deadline.plus(self.timers.clock.set_back));
+        match letter.expiry(leased_until, running) {
+            Expiry::LookAgain(at) => Some(at),
+            // What the batch in hand does with it is known when that is committed.
+            Expiry::Over if self.is_written_in_batch(&records::letter_key(agent, letter.sequence)) => {
+                Some(soon(running))
+            }
+            Expiry::Over => {
+                self.park_as_expired(agent, letter, now);
+                None
+            }
         }
-        if self.is_written_in_batch(&records::letter_key(agent, letter.sequence)) {
-            return Some(soon);
-        }
-        self.park_as_expired(agent, letter, now);
-        None
     }
 
     /// The timer that has fired goes, and another one is set for what expires next: of what was looked at, and of what the

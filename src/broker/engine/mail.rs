@@ -13,7 +13,7 @@ use crate::{
     domain::{
         EntityId, Mail, MessageType,
         handoff::{Acked, Advice, Notice, Priority},
-        mailbox::{EnvelopeOwner, Letter},
+        mailbox::{self, EnvelopeOwner, Letter},
     },
     envelope,
     faults::{Fault, is_on},
@@ -163,8 +163,7 @@ impl Engine {
 
     /// The running time at which mail of now expires.
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
-        let lifetime = now.plus(self.env.settings.mail_lifetime);
-        expires_at.map_or(lifetime, |at| at.min(lifetime)).plus(self.timers.clock.set_back)
+        mailbox::expires_at(expires_at, self.env.settings.mail_lifetime, now).plus(self.timers.clock.set_back)
     }
 }
 

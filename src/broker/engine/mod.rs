@@ -69,9 +69,10 @@ use crate::{
 };
 
 pub use self::{
-    command::{Command, ConsumerKind, Fate},
+    command::{Command, ConsumerKind},
     keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX},
 };
+pub use crate::domain::mailbox::Fate;
 
 /// Timers that fire in one tick: after a long time without a broker many are overdue.
 const TIMERS_A_TICK: usize = 1024;

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use super::{Engine, timers::Timer};
 use crate::{
     broker::BrokerError,
-    domain::{EntityId, Input, handoff::Acked},
+    domain::{EntityId, Input, handoff::Acked, presence::Standing},
     ids::AgentId,
     records::{self, CustodyEvent},
     store::{Order, Table},
@@ -21,7 +21,7 @@ impl Engine {
     /// An agent has given a sign of life. Its timer is set once and looks where the agent stands by then, so that a sign of
     /// life costs next to nothing.
     pub(super) fn seen(&mut self, agent: &AgentId, now: Timestamp) {
-        self.env.directory.change_presence(agent, |presence| presence.last_seen = Some(now));
+        self.env.directory.change_presence(agent, |presence| presence.signs.last_seen = Some(now));
         let timer = Timer::Presence(agent.clone());
         if !self.timers.is_set(&timer) {
             self.timers.set_after(timer, self.env.settings.presence_lease);
@@ -31,14 +31,12 @@ impl Engine {
     /// The agent's timer has fired.
     pub(super) fn look_at_presence(&mut self, agent: AgentId, now: Timestamp) {
         let timer = Timer::Presence(agent.clone());
-        match self.env.directory.gone_at(&agent) {
-            Some(at) if at <= now => {
+        match self.env.directory.standing(&agent, now) {
+            Standing::Gone => {
                 self.timers.clear(timer);
                 self.is_gone(agent);
             }
-            Some(at) => self.timers.set_by_clock(timer, at),
-            // It has an open call of Receive.
-            None => self.timers.set_after(timer, self.env.settings.presence_lease),
+            Standing::LookAgain(at) => self.timers.set_by_clock(timer, at),
         }
     }
 

@@ -11,15 +11,15 @@ use bytes::Bytes;
 
 use super::{
     Engine,
-    dead_letters::RefusedEnvelopes,
     task_removal::Looking,
     timers::{Timer, Timers},
     transaction::Transaction,
 };
 use crate::{
     broker::{self, BrokerError},
+    domain::dead_letter::RefusedEnvelopes,
     ids::{AgentId, IdMap},
-    records::{DeadLetterRecord, DeadState, Expiration, MessageRecord, decode_message_ids, encode_message_ids},
+    records::{DeadLetterRecord, Expiration, MessageRecord, decode_message_ids, encode_message_ids},
     store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
 };
@@ -277,13 +277,12 @@ impl Engine {
         let key = Key { table: Table::DeadLetters, key: number.into() };
         if let Some(stored) = self.read(&mut transaction, &key)? {
             let dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
-            match dead.state {
-                DeadState::Parked => tracing::error!(dead_letter = dead.number, "a dead letter is parked again"),
-                DeadState::Redriven | DeadState::Discarded => {
-                    transaction.delete(MessageRecord::envelope_key(dead.number));
-                    dead.agent_index_keys().for_each(|key| transaction.delete(key));
-                    transaction.delete(key);
-                }
+            if dead.state.is_final() {
+                transaction.delete(MessageRecord::envelope_key(dead.number));
+                dead.agent_index_keys().for_each(|key| transaction.delete(key));
+                transaction.delete(key);
+            } else {
+                tracing::error!(dead_letter = dead.number, "a dead letter is parked again");
             }
         }
         Ok(self.stage_removal(transaction, budget))

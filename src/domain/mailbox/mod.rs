@@ -8,6 +8,8 @@
 //! first, then the older; every [`AGE_TURN`]th hand-out goes to the oldest whatever its priority, so that nothing starves.
 
 mod backoff;
+mod expiry;
+mod fate;
 
 use std::{
     cmp::Reverse,
@@ -15,7 +17,11 @@ use std::{
     time::Duration,
 };
 
-pub use backoff::{ATTEMPTS_MAX, backoff};
+pub use self::{
+    backoff::{ATTEMPTS_MAX, backoff},
+    expiry::{Expiry, expires_at, soon},
+    fate::{Fate, LeaseLimits, Next, RETRY_AFTER_MAX, after},
+};
 
 use super::{
     EntityId,

@@ -14,10 +14,11 @@ use crate::{
         engine::Command,
         queries::{DeadLetterFilter, View},
     },
+    domain::dead_letter::{DeadState, ParkReason},
     envelope::Checks,
     ids::{AgentId, TaskId, parse_number},
     proto::v1::{self, dead_letter_service_server::DeadLetterService},
-    records::{DeadLetterRecord, DeadState, ParkReason},
+    records::DeadLetterRecord,
     wire::{status, to_proto},
 };
 

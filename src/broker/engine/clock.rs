@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Engine, consumers::Consumer, open::load_agents};
+use super::{Engine, delivery::Consumer, open::load_agents};
 use crate::{broker::BrokerError, time::Timestamp};
 
 /// The clock's time, and by how much the clock was set back in all. See the module.
@@ -64,7 +64,7 @@ impl Engine {
         tracing::warn!(?by, "the machine's clock was set back: sessions are told to come back");
         match self.begin_again(now) {
             Ok(before) => {
-                self.retention.refused = before.retention.refused;
+                self.retention.take_over_refused(before.retention);
             }
             Err(error) => {
                 tracing::error!(%error, "failed to read what is stored, after the clock was set back");
@@ -81,7 +81,7 @@ impl Engine {
         let again = Self::over(store, directory, identity, settings, ids, (self.timers.clock, now))?;
         let mut before = std::mem::replace(self, again);
         self.outputs = std::mem::take(&mut before.outputs);
-        self.outputs.extend(before.delivery.consumers.values().map(Consumer::go_away));
+        self.outputs.extend(before.delivery.consumers().map(Consumer::go_away));
         Ok(before)
     }
 }

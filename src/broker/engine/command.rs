@@ -1,7 +1,5 @@
 //! What the engine is told to do.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
 use super::KeyChange;

@@ -62,38 +62,29 @@ impl Engine {
     fn post_commit(&mut self, act: PostCommit, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
         match act {
             PostCommit::LetterStored { agent, letter } => {
-                if let Some(depth) = self.delivery.depths.get_mut(&agent) {
-                    depth.one_more();
-                }
-                let is_to_be_loaded = self.delivery.loading.get(&agent).is_some_and(|next| *next <= letter.sequence);
-                if let Some(mailbox) = self.delivery.mailboxes.get_mut(&agent).filter(|_| !is_to_be_loaded) {
-                    mailbox.add(letter);
+                if self.delivery.letter_stored(&agent, letter) {
                     touched.insert(agent);
                 }
             }
             PostCommit::LetterRemoved { agent, place } => {
-                if let Some(depth) = self.delivery.depths.get_mut(&agent) {
-                    depth.one_less(place);
-                }
-                let ended = self.delivery.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.remove(place));
-                self.lease_ended(ended);
+                self.delivery.letter_removed(&agent, place);
                 touched.insert(agent);
             }
             PostCommit::LetterRequeued { agent, letter } => {
-                let ended = self.delivery.mailboxes.get_mut(&agent).and_then(|mailbox| mailbox.requeue(letter));
-                self.lease_ended(ended);
+                self.delivery.letter_requeued(&agent, letter);
                 touched.insert(agent);
             }
-            PostCommit::MailTimer { agent, at: Some(at) } => {
-                self.delivery.mail_timer_of.insert(agent, at);
-                self.timers.bring_forward(Timer::MailExpiry, at);
+            PostCommit::MailTimer { agent, at } => {
+                if let Some(at) = at {
+                    self.timers.bring_forward(Timer::MailExpiry, at);
+                }
+                self.delivery.set_mail_timer(agent, at);
             }
-            PostCommit::MailTimer { agent, at: None } => drop(self.delivery.mail_timer_of.remove(&agent)),
             PostCommit::EntityTimer { entity, counts_for, before, after } => {
                 if let Some(agent) = counts_for {
                     match (before, after) {
-                        (None, Some(_)) => *self.entities.open_of.entry(agent).or_default() += 1,
-                        (Some(_), None) => self.one_less_open(&agent),
+                        (None, Some(_)) => self.entities.one_more_open(agent),
+                        (Some(_), None) => self.entities.one_less_open(&agent),
                         (None, None) | (Some(_), Some(_)) => {}
                     }
                 }

@@ -146,7 +146,7 @@ impl Engine {
     /// Keeps what an agent sent and was refused for people to look at: it is not a message, or not of its type. The same
     /// bytes are kept once.
     pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
-        let kept = self.retention.refused.entry(agent.clone()).or_default();
+        let kept = self.retention.refused_envelopes(agent);
         if self.batch.failed || !kept.admit(raw.len(), || signing::sha256(&[&raw])) {
             return;
         }

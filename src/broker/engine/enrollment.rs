@@ -1,8 +1,7 @@
 //! Registering agents, changing their cards, and letting somebody register once.
 
 use super::{
-    Engine,
-    limits::LIMIT_RETRY,
+    Engine, LIMIT_RETRY,
     transaction::{PostCommit, Transaction},
 };
 use crate::{

@@ -9,7 +9,7 @@ use std::{ops::Bound, sync::Arc};
 use quick_cache::unsync::Cache;
 
 use super::{
-    Engine, TRY_AGAIN,
+    Engine, LIMIT_RETRY, TRY_AGAIN,
     run::{Origin, RunError},
     timers::Timer,
     transaction::{PostCommit, Transaction},
@@ -41,7 +41,7 @@ pub(super) struct Entities {
     /// No row of the outbox lies before this sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
     /// How many handoffs each agent has asked for that are open.
-    pub(super) open_of: IdMap<AgentId, u32>,
+    open_of: IdMap<AgentId, u32>,
 }
 
 impl Entities {
@@ -70,6 +70,31 @@ impl Entities {
         self.cache.remove(key);
     }
 
+    /// How many handoffs are open.
+    pub(super) fn open_handoffs(&self) -> usize {
+        self.open_of.values().map(|open| *open as usize).sum()
+    }
+
+    /// Whether the agent has fewer handoffs open than so many; 0: there is no limit.
+    pub(super) fn has_room_for_handoff(&self, agent: &AgentId, most: u32) -> bool {
+        most == 0 || self.open_of.get(agent).is_none_or(|open| *open < most)
+    }
+
+    /// The agent has asked for one more handoff.
+    pub(super) fn one_more_open(&mut self, agent: AgentId) {
+        *self.open_of.entry(agent).or_default() += 1;
+    }
+
+    /// A handoff that the agent has asked for has ended.
+    pub(super) fn one_less_open(&mut self, agent: &AgentId) {
+        if let Some(open) = self.open_of.get_mut(agent) {
+            *open -= 1;
+            if *open == 0 {
+                self.open_of.remove(agent);
+            }
+        }
+    }
+
     /// Whether words wait in the outbox.
     pub(super) fn has_outbox(&self) -> bool {
         self.outbox_from.is_some()
@@ -82,6 +107,14 @@ impl Entities {
 }
 
 impl Engine {
+    /// Whether the agent may ask for one more handoff. What is in the same batch is not counted yet.
+    pub(super) fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
+        if self.entities.has_room_for_handoff(agent, self.env.settings.limits.open_handoffs_max) {
+            return Ok(());
+        }
+        Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
+    }
+
     /// Tells what waits in the outbox, a part a tick, in the order in which it was written.
     pub(super) fn tell_outbox(&mut self, now: Timestamp) {
         let Some(from) = self.entities.outbox_from else { return self.timers.clear(Timer::Outbox) };

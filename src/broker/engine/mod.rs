@@ -9,21 +9,18 @@
 //! 3. [`Engine::finish`]: commits the batch with one sync, and only then answers, sets timers and moves mail;
 //! 4. [`Engine::poll_output`] until there is nothing more to be sent, as [`super::send_outputs`] does.
 
-mod acks;
 mod audit;
 mod authorization;
 mod clock;
 mod command;
 mod commit;
-mod consumers;
 mod dead_letters;
+mod delivery;
 mod enrollment;
 mod entities;
-mod expiry;
 #[cfg(test)]
 mod generality;
 mod keys;
-mod limits;
 mod mail;
 mod messages;
 mod open;
@@ -38,18 +35,13 @@ mod timers;
 mod transaction;
 mod watchers;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use self::{
-    consumers::Consumer,
+    delivery::Delivery,
     entities::Entities,
-    expiry::Expiring,
-    limits::Depth,
     outputs::Outputs,
+    presence::Presence,
     retention::Retention,
     timers::{Timer, Timers},
     transaction::CommitBatch,
@@ -57,12 +49,9 @@ use self::{
 };
 use super::{BrokerError, BrokerIdentity, Refused, Settings, access::Access, directory::Directory, refused};
 use crate::{
-    domain::{
-        EntityId,
-        mailbox::{ConsumerId, Mailbox},
-    },
+    domain::EntityId,
     envelope::VerifiedEnvelope,
-    ids::{AgentId, IdMap, IdSource},
+    ids::IdSource,
     proto::v1,
     store::{OpenError, Store},
     time::Timestamp,
@@ -78,6 +67,8 @@ pub use crate::domain::mailbox::Fate;
 const TIMERS_A_TICK: usize = 1024;
 /// Until a timer fires again whose entity could not be read.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
+/// When it may help to try again what was over a limit that others or time bring down.
+const LIMIT_RETRY: Duration = Duration::from_secs(5);
 /// Records that are read at once where there may be very many.
 const LOADED_AT_ONCE: usize = 2048;
 
@@ -113,36 +104,6 @@ struct Environment {
     ids: Arc<dyn IdSource>,
 }
 
-/// Mailboxes and the consumers of their mail.
-#[derive(Default)]
-struct Delivery {
-    /// The mail of agents with a consumer or a lease. All other mail is only in the store.
-    mailboxes: IdMap<AgentId, Mailbox>,
-    /// Mailboxes that are not loaded to their end, and the place of the first letter that may be missing.
-    loading: BTreeMap<AgentId, u64>,
-    /// The mailbox that was loaded from last.
-    loaded_last: Option<AgentId>,
-    consumers: IdMap<ConsumerId, Consumer>,
-    consumers_of: IdMap<AgentId, Vec<ConsumerId>>,
-    /// Mail that was about to be dispatched and has expired.
-    expired_at_dispatch: Vec<(AgentId, u64)>,
-    /// The timer of each mailbox that was written to since the start, if it has one; by the running time.
-    mail_timer_of: IdMap<AgentId, Timestamp>,
-    /// The mailbox that is being looked through for what has expired.
-    expiring: Option<Expiring>,
-    /// How much mail waits for each agent that was written to since the start.
-    depths: IdMap<AgentId, Depth>,
-}
-
-/// Who is gone.
-#[derive(Default)]
-struct Presence {
-    /// Agents that are gone, and the place from which on their mail is still to be looked at.
-    gone: VecDeque<(AgentId, u64)>,
-    /// The search for agents that have not come back since the start goes on behind this agent.
-    unseen_after: Option<AgentId>,
-}
-
 impl Engine {
     /// Whether a commit has failed, and nothing is taken until [`Self::recover`].
     pub fn has_failed(&self) -> bool {
@@ -169,7 +130,7 @@ impl Engine {
 
     /// How many handoffs are open.
     pub fn open_handoffs(&self) -> usize {
-        self.entities.open_of.values().map(|open| *open as usize).sum()
+        self.entities.open_handoffs()
     }
 
     /// Takes one command into the batch.

@@ -6,10 +6,12 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use super::{
-    Delivery, Engine, Environment, LOADED_AT_ONCE, Presence,
+    Engine, Environment, LOADED_AT_ONCE,
     clock::RunningClock,
+    delivery::Delivery,
     entities::Entities,
     outputs::Outputs,
+    presence::Presence,
     retention::Retention,
     timers::{Timer, Timers},
     transaction::{CommitBatch, Head},

@@ -1,6 +1,9 @@
-//! Who is there: signs of life, leases on presence, and offers that go on to somebody else when an agent is gone.
+//! Agents that come and go: signs of life, leases on presence, and offers that move on when their agent is gone.
+//!
+//! Owns which agents are gone and have mail that is still to be looked at. When an agent is gone is a rule of
+//! `domain::presence`.
 
-use std::ops::Bound;
+use std::{collections::VecDeque, ops::Bound};
 
 use super::{Engine, timers::Timer};
 use crate::{
@@ -12,10 +15,19 @@ use crate::{
     time::Timestamp,
 };
 
-/// Offers that are looked at in one tick, so that an agent with much mail does not hold everybody up.
+/// Offers that are looked at in one tick, so that an agent with much mail does not hold others up.
 const OFFERS_A_TICK: usize = 256;
 /// Agents that are looked at in one tick, when the first lease after a start is over.
 const AGENTS_A_TICK: usize = 256;
+
+/// Agents that are gone, and the search for them.
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    /// Agents that are gone, and the place from which on their mail is still to be looked at.
+    gone: VecDeque<(AgentId, u64)>,
+    /// The search for agents that have not come back since the start goes on behind this agent.
+    unseen_after: Option<AgentId>,
+}
 
 impl Engine {
     /// An agent has given a sign of life. Its timer is set once and looks where the agent stands by then, so that a sign of
@@ -70,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Requests that are still on their way to an agent that is gone go to somebody else, if there is anybody.
+    /// Requests that are still on their way to an agent that is gone go to the next candidate, if there is one.
     fn move_offers_on(&mut self, agent: &AgentId, place: u64, now: Timestamp) {
         if !self.env.directory.is_gone(agent, now) {
             return;

@@ -42,11 +42,11 @@ const DOWN_TO_PERCENT: u64 = 90;
 pub(super) struct Retention {
     kinds: BTreeMap<Expiration, Search>,
     /// The task that is being looked through.
-    pub(super) looking: Option<Looking>,
+    looking: Option<Looking>,
     /// Bytes that the store is to lose, whatever the age of tasks.
-    pub(super) bytes_over: u64,
+    bytes_over: u64,
     /// The refused envelopes of each agent that were kept since the start.
-    pub(super) refused: IdMap<AgentId, RefusedEnvelopes>,
+    refused: IdMap<AgentId, RefusedEnvelopes>,
 }
 
 /// The timer of the kind says when the search goes on: nothing can be removed before.
@@ -84,6 +84,38 @@ impl Retention {
             bytes_over: 0,
             refused: IdMap::default(),
         }
+    }
+
+    /// The refused envelopes of this agent that are kept.
+    pub(super) fn refused_envelopes(&mut self, agent: &AgentId) -> &mut RefusedEnvelopes {
+        self.refused.entry(agent.clone()).or_default()
+    }
+
+    /// What is known of refused envelopes outlives a clock that is set back.
+    pub(super) fn take_over_refused(&mut self, before: Self) {
+        self.refused = before.refused;
+    }
+
+    /// Whether the store is to lose tasks whatever their age.
+    pub(super) fn is_over_size(&self) -> bool {
+        self.bytes_over > 0
+    }
+
+    /// The store has lost so many bytes. True if it is small enough now, and was not.
+    pub(super) fn bytes_lost(&mut self, bytes: u64) -> bool {
+        let was_over = self.is_over_size();
+        self.bytes_over = self.bytes_over.saturating_sub(bytes);
+        was_over && !self.is_over_size()
+    }
+
+    /// The search for mail about a task that the last tick did not finish.
+    pub(super) fn take_looking(&mut self) -> Option<Looking> {
+        self.looking.take()
+    }
+
+    /// The search for mail about a task goes on in the next tick.
+    pub(super) fn go_on_looking(&mut self, looking: Looking) {
+        self.looking = Some(looking);
     }
 
     fn search(&mut self, kind: Expiration) -> &mut Search {

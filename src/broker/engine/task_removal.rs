@@ -73,8 +73,7 @@ impl Engine {
             transaction.put_over(key.clone(), rest_value(next));
             transaction.post_commit.push(PostCommit::ExpirationStored { kind: Expiration::Rest, key, since: now });
         }
-        self.retention.bytes_over = self.retention.bytes_over.saturating_sub(bytes + TASK_BYTES);
-        if self.retention.bytes_over == 0 && bytes > 0 {
+        if self.retention.bytes_lost(bytes + TASK_BYTES) {
             self.env.store.give_space_back();
         }
         tracing::debug!(%task, "removed a task that has ended");
@@ -85,7 +84,7 @@ impl Engine {
     /// Looks for mail that needs an envelope of the task's log. A long log takes several ticks.
     fn look_through(&mut self, record: &TaskRecord, budget: &mut usize) -> Result<Looked, BrokerError> {
         let (task, length) = (&record.task.id, record.custody.length);
-        let same = self.retention.looking.take().filter(|looking| looking.task == *task && looking.length == length);
+        let same = self.retention.take_looking().filter(|looking| looking.task == *task && looking.length == length);
         let fresh = Looking { task: task.clone(), length, next: 1, agents: BTreeSet::new(), bytes: 0 };
         let mut looking = same.unwrap_or(fresh);
         let entries = self.entries(record.sequence, task, looking.next)?;
@@ -98,7 +97,7 @@ impl Engine {
         looking.next += entries.len() as u64;
         *budget = budget.saturating_sub(entries.len());
         if looking.next <= length && !entries.is_empty() {
-            self.retention.looking = Some(looking);
+            self.retention.go_on_looking(looking);
             return Ok(Looked::NotAll);
         }
         let entries = if is_first { entries } else { self.entries(record.sequence, task, 1)? };
@@ -120,7 +119,7 @@ impl Engine {
         }
         let Some(Event::Accepted(accepted)) = &entry.event else { return Ok(false) };
         looking.agents.extend(accepted.resolved_agent_ids.iter().filter_map(known));
-        if self.retention.bytes_over > 0 {
+        if self.retention.is_over_size() {
             let envelope = self.env.store.get(&MessageRecord::envelope_key(accepted.sequence))?;
             looking.bytes += (stored.value.len() + envelope.map_or(0, |envelope| envelope.value.len())) as u64;
         }

@@ -336,7 +336,7 @@ impl Engine {
     pub(super) fn mail_timer(&self, agent: &AgentId) -> Option<Timestamp> {
         match self.batch.mail_timers.get(agent) {
             Some(of_this_group) => *of_this_group,
-            None => self.delivery.mail_timer_of.get(agent).copied(),
+            None => self.delivery.mail_timer(agent),
         }
     }
 

@@ -6,9 +6,12 @@
 
 use std::{ops::Bound, time::Duration};
 
-use super::{Engine, LOADED_AT_ONCE, TRY_AGAIN, timers::Timer, transaction::PostCommit};
+use super::Engine;
 use crate::{
-    broker::BrokerError,
+    broker::{
+        BrokerError,
+        engine::{LOADED_AT_ONCE, TRY_AGAIN, timers::Timer, transaction::PostCommit},
+    },
     domain::{
         dead_letter::ParkReason,
         mailbox::{Expiry, Letter, soon},
@@ -41,11 +44,10 @@ pub(super) struct Expiring {
 
 impl Engine {
     /// Parks the mail that was about to be dispatched and has expired.
-    pub(super) fn park_expired_at_dispatch(&mut self, now: Timestamp) {
+    pub(in crate::broker::engine) fn park_expired_at_dispatch(&mut self, now: Timestamp) {
         self.timers.clear(Timer::ExpiredAtDispatch);
         for (agent, place) in std::mem::take(&mut self.delivery.expired_at_dispatch) {
-            if let Some(letter) = self.delivery.mailboxes.get(&agent).and_then(|mailbox| mailbox.letter(place)).cloned()
-            {
+            if let Some(letter) = self.delivery.letter(&agent, place).cloned() {
                 self.park_as_expired(&agent, &letter, now);
             }
         }
@@ -53,7 +55,7 @@ impl Engine {
 
     /// Parks what has expired. How many messages wait with which time is only in the store; in memory is just the first
     /// moment at which looking there can be worth it.
-    pub(super) fn park_expired(&mut self, now: Timestamp) {
+    pub(in crate::broker::engine) fn park_expired(&mut self, now: Timestamp) {
         match self.park_some(now) {
             Ok(Some(next)) => self.timers.set(Timer::MailExpiry, next),
             Ok(None) => self.timers.clear(Timer::MailExpiry),
@@ -121,7 +123,7 @@ impl Engine {
     /// Parks one message if it has expired; or says at which running time to look at it again.
     fn expire(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Option<Timestamp> {
         let running = self.timers.clock.running();
-        let lease = self.delivery.mailboxes.get(agent).and_then(|mailbox| mailbox.lease(letter.sequence));
+        let lease = self.delivery.lease(agent, letter.sequence);
         let leased_until = lease.map(|lease| lease.deadline.plus(self.timers.clock.set_back));
         match letter.expiry(leased_until, running) {
             Expiry::LookAgain(at) => Some(at),

@@ -1,13 +1,12 @@
 //! What becomes of deliveries: acks, nacks, extensions, leases that run out, and giving up.
 
-mod faults;
-
-use super::{
-    Engine,
-    transaction::{PostCommit, Transaction},
-};
+use super::{Engine, faults};
 use crate::{
-    broker::{Acknowledged, BrokerError, Refused, refused},
+    broker::{
+        Acknowledged, BrokerError, Refused,
+        engine::transaction::{PostCommit, Transaction},
+        refused,
+    },
     domain::{
         Input,
         dead_letter::ParkReason,
@@ -18,7 +17,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Names one handing-out: the place in the mailbox and the attempt.
+/// Names one delivery: the place in the mailbox and the attempt.
 pub(super) fn delivery_id(lease: &Lease) -> String {
     format!("{}-{}", lease.sequence, lease.attempt)
 }
@@ -30,7 +29,7 @@ fn parse_delivery_id(text: &str) -> Option<(u64, u32)> {
 
 impl Engine {
     /// What an agent says of a delivery takes effect.
-    pub(super) fn acknowledge(
+    pub(in crate::broker::engine) fn acknowledge(
         &mut self,
         agent: &AgentId,
         delivery: &str,
@@ -133,21 +132,14 @@ impl Engine {
     }
 
     /// A lease or a delay may be over. The mailbox's timer is set anew after the commit, when mail is dispatched.
-    pub(super) fn look_at_mailbox(&mut self, agent: AgentId, now: Timestamp) {
-        self.end_overdue_leases(&agent, now);
+    pub(in crate::broker::engine) fn look_at_mailbox(&mut self, agent: AgentId, now: Timestamp) {
+        for (letter, lease) in self.delivery.overdue(&agent, now) {
+            self.end_lease(&agent, letter, lease, &Fate::Overdue, now);
+        }
         self.batch.touched.insert(agent);
     }
 
-    fn end_overdue_leases(&mut self, agent: &AgentId, now: Timestamp) {
-        let Some(mailbox) = self.delivery.mailboxes.get(agent) else { return };
-        let with_lease = |place| Some((mailbox.letter(place)?.clone(), mailbox.lease(place)?));
-        let overdue: Vec<(Letter, Lease)> = mailbox.overdue(now).into_iter().filter_map(with_lease).collect();
-        for (letter, lease) in overdue {
-            self.end_lease(agent, letter, lease, &Fate::Overdue, now);
-        }
-    }
-
-    /// Takes a letter out of its mailbox, and its envelope out of the store if nobody else keeps it.
+    /// Takes a letter out of its mailbox, and its envelope out of the store if nothing else owns it.
     fn remove_letter(
         &self,
         transaction: &mut Transaction,

@@ -1,17 +1,17 @@
-//! What one agent may use: handoffs that it has open, mail that waits for it.
+//! How much mail waits for an agent, and how much may.
 
-use std::{ops::Bound, time::Duration};
+use std::ops::Bound;
 
-use super::{Engine, LOADED_AT_ONCE};
+use super::Engine;
 use crate::{
-    broker::BrokerError,
+    broker::{
+        BrokerError,
+        engine::{LIMIT_RETRY, LOADED_AT_ONCE},
+    },
     ids::AgentId,
     records,
     store::{Order, Table},
 };
-
-/// When it may help to try again what was over a limit that others or time bring down.
-pub(super) const LIMIT_RETRY: Duration = Duration::from_secs(5);
 
 /// How much mail waits for an agent. It is counted a part a message, so that no message has to wait for a large mailbox.
 #[derive(Debug)]
@@ -39,28 +39,9 @@ impl Depth {
     }
 }
 
-/// What one agent may use.
 impl Engine {
-    pub(super) fn one_less_open(&mut self, agent: &AgentId) {
-        if let Some(open) = self.entities.open_of.get_mut(agent) {
-            *open -= 1;
-            if *open == 0 {
-                self.entities.open_of.remove(agent);
-            }
-        }
-    }
-
-    /// Whether the agent may ask for one more handoff. What is in the same batch is not counted yet.
-    pub(super) fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
-        let most = self.env.settings.limits.open_handoffs_max;
-        if most == 0 || self.entities.open_of.get(agent).is_none_or(|open| *open < most) {
-            return Ok(());
-        }
-        Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
-    }
-
     /// Whether there is room in the agent's mailbox. What is in the same batch is not counted yet.
-    pub(super) fn check_mailbox(&mut self, agent: &AgentId) -> Result<(), BrokerError> {
+    pub(in crate::broker::engine) fn check_mailbox(&mut self, agent: &AgentId) -> Result<(), BrokerError> {
         let most = u64::from(self.env.settings.limits.mailbox_max);
         if most == 0 {
             return Ok(());

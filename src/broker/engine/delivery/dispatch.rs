@@ -1,0 +1,104 @@
+//! Mail goes from the store into mailboxes, and from there to consumers.
+
+use std::ops::Bound;
+
+use super::{Engine, ack};
+use crate::{
+    broker::{
+        BrokerError, OutgoingDelivery,
+        engine::{LOADED_AT_ONCE, timers::Timer},
+    },
+    domain::{EntityId, handoff::Acked, mailbox::ConsumerId},
+    ids::AgentId,
+    records,
+    store::{Order, Table},
+    time::Timestamp,
+};
+
+impl Engine {
+    /// An agent's mail, from the store, from this place on. A large mailbox is loaded a part a tick, so that no other agent
+    /// has to wait for it; the oldest first, so that no line can be entered behind its first. What the batch in hand has
+    /// changed of it follows when that is committed.
+    pub(super) fn load_some(&mut self, agent: &AgentId, from: u64) -> Result<(), BrokerError> {
+        self.delivery.loading.remove(agent);
+        let Some(mailbox) = self.delivery.mailboxes.get_mut(agent) else { return Ok(()) };
+        let range = (Bound::Included(records::letter_key(agent, from).key), records::mailbox_range(agent).1);
+        let stored = self.env.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
+        let is_all = stored.len() < LOADED_AT_ONCE;
+        let mut next = from;
+        for (key, record) in stored {
+            let mut letter = records::decode_letter(&key, &record.value)?;
+            next = letter.sequence + 1;
+            letter.bound_wait(self.timers.clock.now);
+            mailbox.add(letter);
+        }
+        if !is_all {
+            self.delivery.loading.insert(agent.clone(), next);
+            self.timers.set_at_once(Timer::LoadMail);
+        }
+        Ok(())
+    }
+
+    /// Goes on with one mailbox that is not loaded to its end, each in its turn.
+    pub(in crate::broker::engine) fn load_more(&mut self) {
+        let Some((agent, from)) = self.delivery.next_to_load() else { return self.timers.clear(Timer::LoadMail) };
+        if let Err(error) = self.load_some(&agent, from) {
+            tracing::error!(%agent, %error, "failed to load the rest of a mailbox");
+        }
+        self.batch.touched.insert(agent);
+    }
+
+    /// Dispatches all that can be, each in turn to the consumers that have room.
+    pub(in crate::broker::engine) fn dispatch(&mut self, agent: &AgentId, now: Timestamp) {
+        let consumers = self.delivery.consumers_of.get(agent).cloned().unwrap_or_default();
+        let mut more = !self.batch.failed;
+        while more {
+            more = false;
+            for &id in &consumers {
+                more |= self.dispatch_one(agent, id, now);
+            }
+        }
+        self.set_mailbox_timer(agent, now);
+        self.delivery.forget_if_idle(agent);
+    }
+
+    fn dispatch_one(&mut self, agent: &AgentId, id: ConsumerId, now: Timestamp) -> bool {
+        let Some(mailbox) = self.delivery.mailboxes.get_mut(agent) else { return false };
+        let Some(consumer) = self.delivery.consumers.get_mut(&id).filter(|consumer| consumer.has_room()) else {
+            return false;
+        };
+        let Some(lease) = mailbox.dispatch(id, now, self.env.settings.ack_wait) else { return false };
+        consumer.lease_begun();
+        let letter = mailbox.letter(lease.sequence).expect("it was just dispatched");
+        if letter.is_expired(self.timers.clock.running()) {
+            self.delivery.expired_at_dispatch.push((agent.clone(), lease.sequence));
+            self.timers.set_at_once(Timer::ExpiredAtDispatch);
+            return true;
+        }
+        let delivery = OutgoingDelivery {
+            delivery_id: ack::delivery_id(&lease),
+            attempt: lease.attempt,
+            sequence: letter.message_sequence,
+            bytes_at: letter.bytes_at(),
+            ack_deadline: lease.deadline,
+            handoff: match letter.report_to {
+                Some((EntityId::Handoff(handoff), Acked::Request)) => Some(handoff),
+                _ => None,
+            },
+        };
+        self.outputs.push(consumer.deliver(delivery));
+        if consumer.is_done() {
+            self.close_consumer(id, now);
+        }
+        true
+    }
+
+    /// The mailbox is looked at again when a lease or a delay of it ends.
+    fn set_mailbox_timer(&mut self, agent: &AgentId, now: Timestamp) {
+        let timer = Timer::Mailbox(agent.clone());
+        match self.delivery.next_deadline(agent, now) {
+            Some(at) => self.timers.set_by_clock(timer, at),
+            None => self.timers.clear(timer),
+        }
+    }
+}

@@ -17,7 +17,7 @@ use super::{
     engine::{KEYS_MAX, VOUCHERS_MAX},
 };
 use crate::{
-    domain::presence::{PresenceRule, Signs, Standing, load_permille},
+    domain::presence::{PresenceCheck, PresenceRule, Signs, load_permille},
     envelope::{
         Checks, EnvelopeError, KeyRing, KeyRingError,
         keys::{PublicKey, PublicKeyError},
@@ -180,8 +180,8 @@ impl Directory {
     }
 
     /// Whether the agent is gone now, or when to look again.
-    pub fn standing(&self, agent: &AgentId, now: Timestamp) -> Standing {
-        self.rule().standing(self.signs(agent), now)
+    pub fn check_presence(&self, agent: &AgentId, now: Timestamp) -> PresenceCheck {
+        self.rule().check(self.signs(agent), now)
     }
 
     fn signs(&self, agent: &AgentId) -> Signs {

@@ -41,7 +41,7 @@ pub struct PresenceRule {
 
 /// What a look at an agent finds when its lease may be over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum PresenceCheck {
     /// It is gone.
     Gone,
     /// It is not gone before this time.
@@ -63,11 +63,11 @@ impl PresenceRule {
     }
 
     /// Whether the agent is gone now, or when to look again.
-    pub fn standing(&self, signs: Signs, now: Timestamp) -> Standing {
+    pub fn check(&self, signs: Signs, now: Timestamp) -> PresenceCheck {
         match self.gone_at(signs) {
-            Some(at) if at <= now => Standing::Gone,
-            Some(at) => Standing::LookAgain(at),
-            None => Standing::LookAgain(now.plus(self.lease)),
+            Some(at) if at <= now => PresenceCheck::Gone,
+            Some(at) => PresenceCheck::LookAgain(at),
+            None => PresenceCheck::LookAgain(now.plus(self.lease)),
         }
     }
 
@@ -128,16 +128,16 @@ mod tests {
     #[test]
     fn an_open_call_of_receive_is_a_sign_of_life_as_long_as_it_lasts() {
         assert_eq!(RULE.liveness(signs(0, 1, Some(0)), at(1000)), Liveness::Alive);
-        assert_eq!(RULE.standing(signs(0, 1, Some(0)), at(1000)), Standing::LookAgain(at(1060)));
+        assert_eq!(RULE.check(signs(0, 1, Some(0)), at(1000)), PresenceCheck::LookAgain(at(1060)));
     }
 
     #[test]
     fn a_look_finds_that_an_agent_is_gone_exactly_when_it_is() {
         for now in [100, 130, 159] {
-            assert_eq!(RULE.standing(signs(1, 0, Some(100)), at(now)), Standing::LookAgain(at(160)));
+            assert_eq!(RULE.check(signs(1, 0, Some(100)), at(now)), PresenceCheck::LookAgain(at(160)));
             assert!(!RULE.is_gone(signs(1, 0, Some(100)), at(now)));
         }
-        assert_eq!(RULE.standing(signs(1, 0, Some(100)), at(160)), Standing::Gone);
+        assert_eq!(RULE.check(signs(1, 0, Some(100)), at(160)), PresenceCheck::Gone);
         assert!(RULE.is_gone(signs(1, 0, Some(100)), at(160)));
     }
 

@@ -135,7 +135,7 @@ impl Keeping {
                 Table::Envelopes => {
                     let sequence = number_of(key);
                     let keeper = self.keeper(sequence, mailbox);
-                    assert_eq!(envelope_owner, None, "law 2: envelope {sequence} is gone");
+                    assert_eq!(keeper, None, "law 2: envelope {sequence} is gone");
                 }
                 _ => {}
             }

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, ops::Bound};
 use super::{Engine, timers::Timer};
 use crate::{
     broker::BrokerError,
-    domain::{EntityId, Input, handoff::Acked, presence::Standing},
+    domain::{EntityId, Input, handoff::Acked, presence::PresenceCheck},
     ids::AgentId,
     records::{self, CustodyEvent},
     store::{Order, Table},
@@ -43,12 +43,12 @@ impl Engine {
     /// The agent's timer has fired.
     pub(super) fn look_at_presence(&mut self, agent: AgentId, now: Timestamp) {
         let timer = Timer::Presence(agent.clone());
-        match self.env.directory.standing(&agent, now) {
-            Standing::Gone => {
+        match self.env.directory.check_presence(&agent, now) {
+            PresenceCheck::Gone => {
                 self.timers.clear(timer);
                 self.is_gone(agent);
             }
-            Standing::LookAgain(at) => self.timers.set_by_clock(timer, at),
+            PresenceCheck::LookAgain(at) => self.timers.set_by_clock(timer, at),
         }
     }
 

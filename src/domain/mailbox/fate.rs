@@ -228,12 +228,13 @@ mod tests {
 
     #[test]
     fn a_stop_and_the_end_of_a_session_are_no_failures_however_many() {
-        let mut letter = letter();
-        for round in 0..20 {
+        let (mut letter, mut second) = (letter(), 10);
+        for _ in 0..20 {
             for (fate, end) in [(shutdown(None), AttemptEnd::Shutdown), (Fate::SessionEnded, AttemptEnd::SessionEnded)]
             {
-                letter = requeued(deliver(letter, &fate, 10 + round));
-                assert_eq!((letter.failures, letter.not_before), (0, at(11 + round)), "it can be dispatched at once");
+                letter = requeued(deliver(letter, &fate, second));
+                second += 1;
+                assert_eq!((letter.failures, letter.not_before), (0, at(second)), "it can be dispatched at once");
                 assert_eq!(letter.attempts.last().unwrap().end, end);
             }
         }

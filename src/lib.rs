@@ -10,7 +10,6 @@ pub mod conformance;
 mod disk;
 pub mod domain;
 pub mod envelope;
-pub mod faults;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod ids;

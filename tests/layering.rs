@@ -6,22 +6,21 @@ use std::{
 };
 
 /// Each room, and the rooms of this crate that it may import.
-const ROOMS: [(&str, &[&str]); 21] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("codes", &[]),
     ("disk", &[]),
     ("ids", &["time"]),
     ("time", &[]),
     ("proto", &[]),
     // The same as nothing, but in a test build.
-    ("faults", &[]),
     ("policy", &["ids"]),
     ("domain", &["codes", "ids", "time"]),
-    ("envelope", &["codes", "disk", "domain", "faults", "ids", "proto", "time"]),
+    ("envelope", &["codes", "disk", "domain", "ids", "proto", "time"]),
     ("store", &["disk", "ids"]),
     ("records", &["codes", "domain", "envelope", "ids", "proto", "store", "time"]),
-    ("broker", &["codes", "domain", "envelope", "faults", "ids", "policy", "proto", "records", "store", "time"]),
+    ("broker", &["codes", "domain", "envelope", "ids", "policy", "proto", "records", "store", "time"]),
     ("audit", &["codes", "domain", "envelope", "ids", "proto", "time"]),
-    ("wire", &["broker", "codes", "domain", "envelope", "faults", "ids", "proto", "records", "time"]),
+    ("wire", &["broker", "codes", "domain", "envelope", "ids", "proto", "records", "time"]),
     ("config", &["broker", "domain", "policy"]),
     ("server", &["broker", "config", "disk", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"]),
     ("client", &["codes", "envelope", "ids", "proto", "time"]),

@@ -28,7 +28,6 @@ use super::{
 use crate::{
     domain::{EntityId, dead_letter::ParkReason, mailbox::ConsumerId},
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
-    faults::{Fault, is_on},
     ids::{AgentId, IdSource},
     proto::v1,
     records::{AuditAct, MessageRecord},
@@ -246,7 +245,7 @@ impl Broker {
             refused(error)
         })?;
         let sender = parsed.header().sender.clone();
-        if let Some(agent) = session.filter(|agent| **agent != sender && !is_on(Fault::TakesAnySender)) {
+        if let Some(agent) = session.filter(|agent| **agent != sender) {
             return Err(refused(BrokerError::SenderMismatch { sender, agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
@@ -338,7 +337,6 @@ impl Broker {
         let identity = &self.shared.identity;
         receipt.key_id = identity.key_id.to_string();
         receipt.signature = identity.key.sign(&signing::receipt_input(&receipt)).to_vec().into();
-        receipt.epoch += u64::from(is_on(Fault::SignsReceiptsWrongly));
         receipt
     }
 

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     envelope::{KeyRing, signing},
-    faults::{Fault, is_on},
     ids::{AgentId, IdSource, KeyId},
     time::Timestamp,
 };
@@ -144,10 +143,7 @@ impl Identities {
         now: Timestamp,
     ) -> Result<(String, Timestamp), BrokerError> {
         let mut challenges = self.challenges.lock().expect("no holder panics");
-        let issued = match is_on(Fault::TakesChallengesTwice) {
-            true => challenges.open.get(proof.challenge).cloned(),
-            false => challenges.open.remove(proof.challenge),
-        };
+        let issued = challenges.open.remove(proof.challenge);
         drop(challenges);
         let (agent, expires_at) = issued.ok_or(BrokerError::ChallengeFailed)?;
         let key = directory.key(proof.agent, proof.key_id, now).map_err(|_| BrokerError::ChallengeFailed)?;

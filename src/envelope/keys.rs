@@ -23,10 +23,7 @@ use ed25519_dalek::{
     pkcs8::{DecodePrivateKey, EncodePrivateKey, KeypairBytes, spki::der::pem::LineEnding},
 };
 
-use crate::{
-    disk,
-    faults::{Fault, is_on},
-};
+use crate::disk;
 
 /// The encodings of the points of small order. A signature whose R is one of them can verify for messages that its signer
 /// never saw.
@@ -55,7 +52,7 @@ impl PublicKey {
     pub fn parse(bytes: &[u8]) -> Result<Self, PublicKeyError> {
         let bytes: [u8; 32] = bytes.try_into().map_err(|_| PublicKeyError::NotAKey)?;
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| PublicKeyError::NotAKey)?;
-        if key.is_weak() && !is_on(Fault::TakesWeakKeys) {
+        if key.is_weak() {
             return Err(PublicKeyError::Weak);
         }
         // A second encoding of the same point would be a second key for the same signer.

@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{
     domain::{Header, MessageType, Names, Receiver, rules},
-    faults::{Fault, is_on},
     ids::{AgentId, KeyId, MessageId, TaskId},
     proto::v1,
     time::Timestamp,
@@ -81,7 +80,7 @@ impl UnverifiedEnvelope {
         now: Timestamp,
         unsigned_allowed: bool,
     ) -> Result<VerifiedEnvelope, EnvelopeError> {
-        let key = match (self.wire.signature.is_empty(), unsigned_allowed || is_on(Fault::TakesUnsigned)) {
+        let key = match (self.wire.signature.is_empty(), unsigned_allowed) {
             (true, true) => None,
             (true, false) => return Err(EnvelopeError::SignatureMissing),
             (false, _) => Some(self.key(keys, now)?),
@@ -89,7 +88,6 @@ impl UnverifiedEnvelope {
         let input = signing::envelope_input(&self.wire);
         if let Some((key_id, key)) = key
             && !key.verifies(&input, &self.wire.signature)
-            && !is_on(Fault::TakesAnySignature)
         {
             return Err(EnvelopeError::SignatureInvalid { sender: self.header.sender, key_id });
         }

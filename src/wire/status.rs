@@ -6,10 +6,7 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use crate::{
-    codes::{Category, ErrorCode, Refusal},
-    faults::{Fault, is_on},
-};
+use crate::codes::{Category, ErrorCode, Refusal};
 
 /// The domain of every `google.rpc.ErrorInfo` of ours.
 pub const DOMAIN: &str = "baton";
@@ -19,8 +16,7 @@ pub fn of(refusal: &dyn Refusal) -> Status {
     let code = refusal.code();
     let metadata: HashMap<String, String> =
         refusal.metadata().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    let domain = if is_on(Fault::HidesTheDomain) { "" } else { DOMAIN };
-    let mut details = ErrorDetails::with_error_info(code.name(), domain, metadata);
+    let mut details = ErrorDetails::with_error_info(code.name(), DOMAIN, metadata);
     for violation in refusal.violations() {
         details.add_bad_request_violation(&violation.path, &violation.problem);
     }

@@ -6,7 +6,6 @@ use crate::{
         handoff::{Handoff, Hop, Offer, Step},
         mailbox::Attempt,
     },
-    faults::{Fault, is_on},
     ids::AgentId,
     proto::v1,
     records::{DeadEnvelope, DeadLetterRecord, TaskRecord},
@@ -114,13 +113,8 @@ pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v
         Liveness::Suspect => v1::Presence::Suspect,
         Liveness::Gone => v1::Presence::Gone,
     };
-    let mut card = entry.record.card.clone();
-    if is_on(Fault::ShowsAnotherKey) && !is_broker {
-        // Not this agent's, nor anybody's.
-        card.keys.iter_mut().for_each(|key| key.public_key = [0x66; 32].to_vec().into());
-    }
     v1::Agent {
-        card: Some(card),
+        card: Some(entry.record.card.clone()),
         presence: is_there.into(),
         session_count: presence.signs.sessions,
         last_heartbeat: presence.heartbeat.as_ref().map(|(heartbeat, _)| heartbeat.clone()),

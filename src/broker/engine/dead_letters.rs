@@ -17,7 +17,6 @@ use crate::{
         mailbox::{Attempt, EnvelopeOwner, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
-    faults::{Fault, is_on},
     ids::{AgentId, MessageId},
     proto::v1::AuditAction,
     records::{
@@ -101,9 +100,6 @@ impl Engine {
         (reason, text): Why<'_>,
         now: Timestamp,
     ) {
-        if is_on(Fault::ParksNothing) {
-            return;
-        }
         let DeadMail { agent, letter, attempts, sequence, bytes, handoff } = about;
         let bytes = bytes.unwrap_or_default();
         let summary = EnvelopeSummary::of(&bytes);

@@ -16,7 +16,6 @@ use crate::{
         mailbox::{self, EnvelopeOwner, Letter},
     },
     envelope,
-    faults::{Fault, is_on},
     ids::{AgentId, MessageId, TaskId},
     proto::v1,
     records::{MessageRecord, encode_letter, letter_key, mail_timer_key},
@@ -83,9 +82,8 @@ impl Engine {
         let header = this.envelope.header();
         let letter = Letter {
             message: header.message_id,
-            // What has no task waits for nothing.
-            task: header.task.clone().filter(|_| !is_on(Fault::DeliversOutOfOrder)),
-            priority: if is_on(Fault::IgnoresPriority) { Priority::default() } else { priority },
+            task: header.task.clone(),
+            priority,
             expires_at: self.mail_expiry(header.expires_at, now),
             report_to,
             envelope_owner,

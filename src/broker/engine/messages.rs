@@ -21,7 +21,6 @@ use crate::{
         mailbox::EnvelopeOwner,
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
-    faults::{Fault, is_on},
     ids::{AgentId, TaskId},
     proto::v1,
     records::{CustodyEvent, EntityRecord, EnvelopeFacts, MessageRecord},
@@ -78,10 +77,8 @@ impl Engine {
 
     /// A repeat may be older than the window, and so this comes after the repeats.
     fn check_time(&self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
-        if !is_on(Fault::TakesAnyTime) {
-            let (window, forgotten) = (self.env.settings.clock_window, self.batch.head.message_ids_gone);
-            admission::check_timestamp(header, window, forgotten, now)?;
-        }
+        let (window, forgotten) = (self.env.settings.clock_window, self.batch.head.message_ids_gone);
+        admission::check_timestamp(header, window, forgotten, now)?;
         Ok(admission::check_expiry(header, now)?)
     }
 
@@ -187,7 +184,7 @@ impl Engine {
         let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
         let most = self.env.settings.refusals_recorded_max;
         let most = admission::refusals_of(&record.task, &header.sender, most);
-        if record.refusals_recorded >= most || is_on(Fault::RecordsNoLateMessage) {
+        if record.refusals_recorded >= most {
             return Ok(());
         }
         let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
@@ -273,9 +270,7 @@ fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Rece
     let known = MessageRecord::decode(stored).map_err(|error| refused(BrokerError::from(error)))?;
     let message_id = envelope.header().message_id;
     admission::check_repeat(message_id, envelope.content_digest(), &known.content_digest).map_err(refused)?;
-    let mut receipt = known.receipt;
-    receipt.sequence += u64::from(is_on(Fault::AnswersRepeatsAnew));
-    Ok(receipt)
+    Ok(known.receipt)
 }
 
 /// The receipt says what the transaction has made of the task and of the handoff.

@@ -13,7 +13,6 @@ use crate::{
         handoff::{LoopLimits, Timeouts},
     },
     envelope::RequestBody,
-    faults::{Fault, is_on},
     ids::AgentId,
     time::Timestamp,
 };
@@ -57,11 +56,7 @@ impl Engine {
         let settings = &self.env.settings;
         let timeouts = request.timeouts.within(settings.timeout_bounds, &settings.timeouts);
         let timeouts = timeouts.map_err(|violations| BrokerError::Fields { violations })?;
-        let loop_limits = match is_on(Fault::StopsNoLoop) {
-            true => LoopLimits { handoffs_max: u32::MAX, handoffs_per_pair_max: u32::MAX },
-            false => settings.loop_limits.lowered_to(request.loop_limits),
-        };
-        Ok((timeouts, loop_limits))
+        Ok((timeouts, settings.loop_limits.lowered_to(request.loop_limits)))
     }
 
     /// The registered agents that a receiver_id stands for, without the sender where it stands for a type.

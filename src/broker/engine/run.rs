@@ -1,7 +1,5 @@
 //! Running the state machines: what a step reads, what it writes, and what its effects become.
 
-mod faults;
-
 use std::{collections::VecDeque, time::Duration};
 
 use super::{Engine, transaction::Transaction};
@@ -140,7 +138,6 @@ impl Engine {
     ) -> Result<bool, RunError> {
         let pace = self.pace_of(transaction, about, input, now)?;
         let mut read = OpenTransaction { engine: self, transaction, now, gone: Vec::new(), failure: None };
-        let input = &*faults::input(&mut read, about, input);
         let result = step(about, input, &mut read, pace.logged_at);
         let OpenTransaction { mut gone, failure, .. } = read;
         let made = match result {
@@ -151,7 +148,7 @@ impl Engine {
         if made.is_empty() {
             return Ok(false);
         }
-        let Transition { writes, effects } = faults::transition(made);
+        let Transition { writes, effects } = made;
         gone.sort();
         gone.dedup();
         self.write_entities(transaction, writes, event, &gone, origin, pace, now)?;

@@ -1,6 +1,6 @@
 //! What becomes of deliveries: acks, nacks, extensions, leases that run out, and giving up.
 
-use super::{Engine, faults};
+use super::Engine;
 use crate::{
     broker::{
         Acknowledged, BrokerError, Refused,
@@ -61,11 +61,10 @@ impl Engine {
         fate: &Fate,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, BrokerError> {
-        let fate = faults::fate(fate);
         let limits =
             LeaseLimits { ack_wait: self.env.settings.ack_wait, extension_max: self.env.settings.extension_max };
         let jitter = || self.env.ids.random()[0];
-        match mailbox::after(letter, lease, &fate, limits, jitter, now) {
+        match mailbox::after(letter, lease, fate, limits, jitter, now) {
             Next::Remove(letter) => self.ack(agent, &letter, now)?,
             Next::Requeue(letter) => self.requeue(agent, letter),
             Next::Park { letter, reason, text } => self.park_letter(agent, &letter, reason, &text, now)?,

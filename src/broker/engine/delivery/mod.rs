@@ -10,7 +10,6 @@ mod consumers;
 mod depth;
 mod dispatch;
 mod expiry;
-mod faults;
 
 use std::{collections::BTreeMap, ops::Bound};
 

@@ -1,7 +1,8 @@
 //! The conformance suite is shown to see: a broker that does one thing wrong is caught by a case that is named here, and a
 //! broker that does nothing wrong by none.
 //!
-//! `cargo test --features faults --test faults -- --nocapture` prints which case caught which fault.
+//! `tests/plant.sh tests/faults/faults.patch cargo test --test faults -- --nocapture` prints which case caught which fault. The
+//! patch plants the faults into a copy, and adds this file to its tests: the broker itself has none of them.
 
 use std::{
     collections::BTreeSet,

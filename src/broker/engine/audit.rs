@@ -2,10 +2,7 @@
 //!
 //! The first entries go first. The head keeps the hash of the last that went, so that the chain can be checked from there.
 
-use super::{
-    Engine,
-    transaction::{PostCommit, Transaction},
-};
+use super::{Engine, batch::PostCommit, transaction::Transaction};
 use crate::{
     broker::BrokerError,
     records::{AuditAct, AuditHead, audit_entry},

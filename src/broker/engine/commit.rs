@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Engine, open::sequence_key, timers::Timer, transaction::PostCommit};
+use super::{Engine, batch::PostCommit, open::sequence_key, timers::Timer};
 use crate::{
     broker::{BrokerError, Output, Update, refused},
     domain::{EntityId, handoff::Handoff},

@@ -1,9 +1,6 @@
 //! Registering agents, changing their cards, and letting somebody register once.
 
-use super::{
-    Engine, LIMIT_RETRY,
-    transaction::{PostCommit, Transaction},
-};
+use super::{Engine, LIMIT_RETRY, batch::PostCommit, transaction::Transaction};
 use crate::{
     broker::{BrokerError, Refused, access::Caller, directory::Entry, refused},
     codes::FieldViolation,

@@ -10,9 +10,10 @@ use quick_cache::unsync::Cache;
 
 use super::{
     Engine, LIMIT_RETRY, TRY_AGAIN,
+    batch::PostCommit,
     run::{Origin, RunError},
     timers::Timer,
-    transaction::{PostCommit, Transaction},
+    transaction::Transaction,
 };
 use crate::{
     broker::BrokerError,

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
-    Engine,
-    transaction::{PostCommit, Transaction},
-};
+use super::{Engine, batch::PostCommit, transaction::Transaction};
 use crate::{
     broker::{BrokerError, Refused, access::Caller, directory::Entry, refused},
     ids::{AgentId, KeyId},

@@ -3,11 +3,7 @@
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{
-    Engine,
-    run::ThisMessage,
-    transaction::{PostCommit, Transaction},
-};
+use super::{Engine, batch::PostCommit, run::ThisMessage, transaction::Transaction};
 use crate::{
     broker::BrokerError,
     domain::{

@@ -14,7 +14,7 @@ use crate::{
     broker::{BrokerError, Refused, refused},
     codes::Refusal,
     domain::{
-        EntityId, Header, Input, Receiver,
+        EntityId, Handling, Header, Input, Receiver,
         admission::{self, Standing},
         check_fallbacks,
         handoff::{Handoff, Message, Priority, Rejection, Task},
@@ -38,18 +38,19 @@ impl Engine {
             return repeat(envelope, &known.value);
         }
         self.check_time(envelope.header(), now).map_err(refused)?;
-        if let Body::Heartbeat(heartbeat) = envelope.body() {
-            self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
-            return Ok(heartbeat_receipt(envelope.header(), now));
+        if envelope.header().rules().handling != Handling::Heartbeat {
+            if let Receiver::Agent(to) = &envelope.header().receiver
+                && self.env.directory.is_registered(to)
+            {
+                self.check_mailbox(to).map_err(refused)?;
+            }
+            self.settle_overdue(envelope.header(), now).map_err(refused)?;
         }
-        if let Receiver::Agent(to) = &envelope.header().receiver
-            && self.env.directory.is_registered(to)
-        {
-            self.check_mailbox(to).map_err(refused)?;
-        }
-        self.settle_overdue(envelope.header(), now).map_err(refused)?;
         match envelope.body() {
-            Body::Heartbeat(_) => unreachable!("taken above"),
+            Body::Heartbeat(heartbeat) => {
+                self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
+                Ok(heartbeat_receipt(envelope.header(), now))
+            }
             Body::Mail => self.take_mail(transaction, envelope, now),
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
             Body::Handoff(Message::Reject { suggestions, .. }) => {

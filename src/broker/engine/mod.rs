@@ -11,6 +11,7 @@
 
 mod audit;
 mod authorization;
+mod batch;
 mod clock;
 mod command;
 mod commit;
@@ -38,13 +39,13 @@ mod watchers;
 use std::{sync::Arc, time::Duration};
 
 use self::{
+    batch::CommitBatch,
     delivery::Delivery,
     entities::Entities,
     outputs::Outputs,
     presence::Presence,
     retention::Retention,
     timers::{Timer, Timers},
-    transaction::CommitBatch,
     watchers::Watcher,
 };
 use super::{BrokerError, BrokerIdentity, Refused, Settings, access::Access, directory::Directory, refused};

@@ -7,6 +7,7 @@ use prost::Message as _;
 
 use super::{
     Engine, Environment, LOADED_AT_ONCE,
+    batch::{CommitBatch, Head},
     clock::RunningClock,
     delivery::Delivery,
     entities::Entities,
@@ -14,7 +15,6 @@ use super::{
     presence::Presence,
     retention::Retention,
     timers::{Timer, Timers},
-    transaction::{CommitBatch, Head},
 };
 use crate::{
     broker::{

@@ -8,11 +8,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use prost::Message as _;
 
-use super::{
-    Engine,
-    retention::Removal,
-    transaction::{PostCommit, Transaction},
-};
+use super::{Engine, batch::PostCommit, retention::Removal, transaction::Transaction};
 use crate::{
     broker::BrokerError,
     domain::RemovedTask,

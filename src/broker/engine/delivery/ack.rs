@@ -4,7 +4,7 @@ use super::Engine;
 use crate::{
     broker::{
         Acknowledged, BrokerError, Refused,
-        engine::transaction::{PostCommit, Transaction},
+        engine::{batch::PostCommit, transaction::Transaction},
         refused,
     },
     domain::{

@@ -10,7 +10,7 @@ use super::Engine;
 use crate::{
     broker::{
         BrokerError,
-        engine::{LOADED_AT_ONCE, TRY_AGAIN, timers::Timer, transaction::PostCommit},
+        engine::{LOADED_AT_ONCE, TRY_AGAIN, batch::PostCommit, timers::Timer},
     },
     domain::{
         dead_letter::ParkReason,

@@ -138,13 +138,20 @@ impl EntityRecord {
         }
     }
 
-    /// Its places in lists. They are written with the entity and never change.
-    pub fn listings(&self) -> Vec<(Key, Bytes)> {
+    /// Its places in lists that it did not have before: they are written with it and never change.
+    pub fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         let Self::Handoff(HandoffRecord { handoff, sequence, .. }) = self else { return Vec::new() };
+        let before = before.and_then(Self::as_handoff).map(|record| &*record.handoff);
+        // Only an offer brings a further agent in, and most steps make none.
+        if before.is_some_and(|before| before.offers.len() == handoff.offers.len()) {
+            return Vec::new();
+        }
+        let listed = before.map(HandoffRecord::participants).unwrap_or_default();
         let place = HandoffPlace { sequence: *sequence, handoff: handoff.id, task: handoff.task.clone() }.encode();
-        let of_agents = HandoffRecord::participants(handoff).into_iter();
-        let keys = of_agents.map(|agent| HandoffRecord::agent_index_key(agent, *sequence));
-        std::iter::once(HandoffRecord::index_key(*sequence)).chain(keys).map(|key| (key, place.clone())).collect()
+        let of_all = before.is_none().then(|| HandoffRecord::index_key(*sequence));
+        let participants = HandoffRecord::participants(handoff);
+        let of_agents = participants.difference(&listed).map(|agent| HandoffRecord::agent_index_key(agent, *sequence));
+        of_all.into_iter().chain(of_agents).map(|key| (key, place.clone())).collect()
     }
 
     /// The message that began it. `None`: the entity does not deliver it again.

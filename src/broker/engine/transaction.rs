@@ -227,11 +227,8 @@ fn stage_entity(
     let key = EntityRecord::key(&read.id);
     let before = read.before.as_ref();
     let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));
-    let listed = before.map(|stored| stored.record.listings()).unwrap_or_default();
-    for (place, value) in after.listings() {
-        if !listed.iter().any(|(known, _)| *known == place) {
-            transaction.put_new(place, value);
-        }
+    for (place, value) in after.new_listings(before.map(|stored| &*stored.record)) {
+        transaction.put_new(place, value);
     }
     stage_timer(transaction, read, after, all);
     transaction.post_commit.push(PostCommit::EntityMoved(after.clone()));

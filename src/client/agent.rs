@@ -1,4 +1,4 @@
-//! An agent on a session: the messages of a handoff as calls, and deliveries checked end to end.
+//! An agent on one session: handoff messages as calls, and end-to-end verification of deliveries.
 
 use std::{
     collections::HashMap,
@@ -17,32 +17,33 @@ use crate::{
     time::{Clock, Moment, Timestamp},
 };
 
-/// An agent that is connected.
+/// A connected agent.
 pub struct Agent {
     /// The connection, with the agent's token.
     pub client: Client,
     /// The session.
     pub session: Session,
     composer: Composer,
-    /// The client with a later token than that of `client`, once there is one.
+    /// The client with the latest token; `None` until the token of `client` has been replaced.
     renewed: Mutex<Option<Client>>,
     known_keys: Mutex<HashMap<AgentId, KnownKeys>>,
     trust: Trust,
 }
 
-/// How long an agent's keys are believed before the directory is asked again, and so how late a revocation is noticed.
+/// How long fetched keys of an agent are used before the directory is asked again. A revocation takes effect here
+/// within this time.
 const KEYS_BELIEVED: Duration = Duration::from_secs(60);
-/// From this many agents on, those whose keys are not believed any more are forgotten.
+/// From this number of cached agents on, an insert first drops the entries older than [`KEYS_BELIEVED`].
 const AGENTS_KNOWN_MAX: usize = 1024;
 
-/// The keys of one agent as the directory had them.
+/// The keys of one agent, as the directory listed them at `asked_at`.
 #[derive(Debug)]
 struct KnownKeys {
     asked_at: Moment,
     keys: HashMap<KeyId, KnownKey>,
 }
 
-/// A key, and when it is good.
+/// A public key with its revocation and its validity interval.
 #[derive(Debug, Clone)]
 struct KnownKey {
     public: PublicKey,
@@ -52,14 +53,14 @@ struct KnownKey {
 }
 
 impl KnownKeys {
-    /// Those of the card that parse and are trusted.
+    /// Keeps the keys of the card that parse and that `trust` accepts.
     fn of_card(agent: &AgentId, card: &v1::AgentCard, trust: &Trust, now: Timestamp) -> Self {
         let trusted = card.keys.iter().filter(|key| trust.accepts(agent, key, now));
         let keys = trusted.filter_map(|key| Some((KeyId::parse(&key.key_id).ok()?, KnownKey::of(key)?)));
         Self { asked_at: Moment::now(), keys: keys.collect() }
     }
 
-    /// Whether they may be believed for a signature by this key, without asking again.
+    /// Whether the entry is fresh and holds `key_id`. Otherwise the directory is asked again.
     fn are_good_for(&self, key_id: &KeyId, now: Moment) -> bool {
         self.keys.contains_key(key_id) && now.since(self.asked_at) < KEYS_BELIEVED
     }
@@ -75,8 +76,8 @@ impl KnownKey {
         })
     }
 
-    /// Whether it is good for what was signed at this time. A revoked key never is, also not for what was signed before: who
-    /// stole it can write any time.
+    /// Whether the key is valid for a signature made at `time`. A revoked key is never valid, not even for earlier
+    /// signatures: a thief of the key can choose any timestamp.
     fn is_good_at(&self, time: Timestamp) -> bool {
         let (seconds, nanos) = time.to_parts();
         let time = (seconds, nanos);
@@ -90,42 +91,42 @@ impl KnownKey {
 /// A delivery whose envelope was verified with its sender's key.
 #[derive(Debug, Clone)]
 pub struct Delivered {
-    /// As it came.
+    /// The delivery as received.
     pub delivery: v1::Delivery,
-    /// The envelope in it.
+    /// The decoded envelope of the delivery.
     pub envelope: v1::Envelope,
 }
 
 impl Delivered {
-    /// What it is.
+    /// The message type.
     pub fn kind(&self) -> MessageType {
         self.envelope.message_type()
     }
 
-    /// Its payload as this message; the default one if it is another.
+    /// The payload decoded as `M`; the default value if it does not decode.
     pub fn payload<M: prost::Message + Default>(&self) -> M {
         let value = self.envelope.payload.as_ref().map(|payload| payload.value.clone()).unwrap_or_default();
         M::decode(value).unwrap_or_default()
     }
 
-    /// The handoff that it is about.
+    /// The id of the handoff this message belongs to.
     pub fn handoff_id(&self) -> &str {
         match self.kind() {
-            // Where the request was redriven, this is not its message_id.
+            // A redriven request has a handoff id that differs from its message_id.
             MessageType::HandoffRequest => &self.delivery.handoff_id,
             _ => &self.envelope.correlation_id,
         }
     }
 
-    /// What an answer to it is about.
+    /// What an answer to this message refers to: task, epoch and handoff.
     pub fn about(&self) -> About {
         About::handoff(&self.envelope.task_id, self.envelope.epoch, self.handoff_id())
     }
 }
 
 impl Agent {
-    /// Proves who one is, if the connection's certificate does not, and opens a session that takes this many deliveries at
-    /// a time.
+    /// Authenticates the agent, unless the connection's certificate does, and opens a session with a credit of `credit`
+    /// deliveries.
     pub async fn connect(
         client: &Client,
         identity: Identity,
@@ -150,18 +151,18 @@ impl Agent {
         })
     }
 
-    /// The same, with keys taken by this rule: see [`Trust`].
+    /// Replaces the rule by which sender keys are accepted, and drops the cached keys: see [`Trust`].
     #[must_use]
     pub fn trusting(self, trust: Trust) -> Self {
         Self { trust, known_keys: Mutex::default(), ..self }
     }
 
-    /// Its id.
+    /// The id of the agent.
     pub fn id(&self) -> &AgentId {
         &self.composer.identity.agent
     }
 
-    /// Makes a call: again with a new token, where the time of the present one is over.
+    /// Makes a call, and repeats it once with a new token if the present token has expired.
     pub(super) async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
@@ -195,7 +196,7 @@ impl Agent {
         self.session.send(envelope).await
     }
 
-    /// Asks somebody to take a task.
+    /// Requests that the agent or group `to` takes over a task.
     pub async fn request(
         &self,
         to: &str,
@@ -206,18 +207,18 @@ impl Agent {
         self.send(to, MessageType::HandoffRequest, &About::task(task_id, epoch), request).await
     }
 
-    /// Takes the handoff of this request.
+    /// Accepts the handoff of this request.
     pub async fn accept(&self, request: &Delivered) -> Result<v1::Receipt, ClientError> {
         let sender = &request.envelope.sender_id;
         self.send(sender, MessageType::HandoffAccept, &request.about(), &v1::HandoffAccept::default()).await
     }
 
-    /// Does not take it.
+    /// Rejects the handoff of this request.
     pub async fn reject(&self, request: &Delivered, reject: &v1::HandoffReject) -> Result<v1::Receipt, ClientError> {
         self.send(&request.envelope.sender_id, MessageType::HandoffReject, &request.about(), reject).await
     }
 
-    /// Sends the context that this accept waits for.
+    /// Sends the context that the candidate of this accept waits for.
     pub async fn send_context(
         &self,
         accept: &Delivered,
@@ -226,24 +227,24 @@ impl Agent {
         self.send(&accept.envelope.sender_id, MessageType::TaskContextTransfer, &accept.about(), context).await
     }
 
-    /// Takes over: checks the context's digest and says so.
+    /// Completes the takeover with the digest computed from the received context.
     pub async fn complete(&self, context: &Delivered) -> Result<v1::Receipt, ClientError> {
         let complete = compose::completion_of(&context.payload());
         self.send(&context.envelope.sender_id, MessageType::HandoffComplete, &context.about(), &complete).await
     }
 
-    /// Says how a task is doing.
+    /// Reports the status of a task.
     pub async fn report(&self, about: &About, update: &v1::TaskStatusUpdate) -> Result<v1::Receipt, ClientError> {
         self.send("", MessageType::TaskStatusUpdate, about, update).await
     }
 
-    /// The next delivery, its signature checked with the sender's key.
+    /// Waits for the next delivery and verifies its signature with the sender's key.
     pub async fn next(&self) -> Result<Delivered, ClientError> {
         let delivery = self.session.next_delivery().await?;
         self.check(delivery).await
     }
 
-    /// A delivery whose signature is its sender's. `ClientError::Unverified` if it is not.
+    /// Verifies the signature of a delivery. Fails with [`ClientError::Unverified`] if it does not verify.
     pub async fn check(&self, delivery: v1::Delivery) -> Result<Delivered, ClientError> {
         let envelope = v1::Envelope::decode(delivery.envelope.clone()).map_err(|error| ClientError::Unverified {
             reason: "MALFORMED",
@@ -253,7 +254,7 @@ impl Agent {
         Ok(Delivered { delivery, envelope })
     }
 
-    /// The next delivery, acked at once.
+    /// Waits for the next delivery and acks it at once.
     pub async fn take(&self) -> Result<Delivered, ClientError> {
         let delivered = self.next().await?;
         self.session.ack(&delivered.delivery.delivery_id).await?;
@@ -264,7 +265,8 @@ impl Agent {
         self.learn_keys(&envelope.sender_id, &envelope.key_id).await?;
         let keys = Ring(&self.known_keys);
         let parsed = UnverifiedEnvelope::parse(delivery.envelope.clone());
-        // A key must be good when it signed, by the sender's clock, which the broker has compared with its own.
+        // The key must have been valid at signing time. That time is the sender's clock, which the broker has checked
+        // against its own.
         let verified = parsed.and_then(|parsed| {
             let signed_at = parsed.header().timestamp;
             parsed.verify(&keys, signed_at, false)
@@ -297,7 +299,7 @@ impl Agent {
     }
 }
 
-/// Keys that are good at the time of the signature.
+/// The cached keys as a [`KeyRing`]: a key must be valid at the time of the signature.
 struct Ring<'a>(&'a Mutex<HashMap<AgentId, KnownKeys>>);
 
 impl KeyRing for Ring<'_> {

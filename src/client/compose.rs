@@ -1,4 +1,4 @@
-//! Making signed envelopes.
+//! Composes and signs envelopes.
 
 use std::sync::Arc;
 
@@ -13,49 +13,49 @@ use crate::{
     time::Clock,
 };
 
-/// What an envelope is about.
+/// The task, epoch and correlation that an envelope refers to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct About {
-    /// The task.
+    /// The task id; empty for mail that refers to no task.
     pub task_id: String,
-    /// Its epoch, as the sender believes.
+    /// The epoch of the task as known to the sender.
     pub epoch: u64,
-    /// The handoff, or the message that is answered.
+    /// The handoff id, or the id of the message that this one answers; may be empty.
     pub correlation_id: String,
 }
 
 impl About {
-    /// A handoff of a task.
+    /// Refers to a handoff of a task.
     pub fn handoff(task_id: &str, epoch: u64, handoff_id: &str) -> Self {
         Self { task_id: task_id.to_owned(), epoch, correlation_id: handoff_id.to_owned() }
     }
 
-    /// A task.
+    /// Refers to a task.
     pub fn task(task_id: &str, epoch: u64) -> Self {
         Self::handoff(task_id, epoch, "")
     }
 }
 
-/// Makes and signs one agent's envelopes.
+/// Composes and signs the envelopes of one agent.
 #[derive(Clone)]
 pub struct Composer {
-    /// Whose.
+    /// The sender, and the key it signs with.
     pub identity: Identity,
-    /// What time it is.
+    /// The source of envelope timestamps.
     pub clock: Arc<dyn Clock>,
-    /// Where message ids come from.
+    /// The source of message ids.
     pub ids: Arc<dyn IdSource>,
 }
 
 impl Composer {
-    /// A signed envelope with a new id, of now.
+    /// Composes a signed envelope with a new message id and the current time.
     pub fn compose<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> v1::Envelope {
         let mut envelope = self.draft(to, kind, about, payload);
         envelope::sign(&mut envelope, &self.identity.key_id, &self.identity.key);
         envelope
     }
 
-    /// The same without a signature, which only a broker for development takes.
+    /// The same as [`Self::compose`] without a signature. Only a broker in development mode accepts it.
     pub fn draft<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> v1::Envelope {
         let now = self.clock.now();
         let (seconds, nanos) = now.to_parts();
@@ -73,7 +73,7 @@ impl Composer {
         }
     }
 
-    /// A signed envelope as the bytes that are sent.
+    /// Composes a signed envelope and encodes it for sending.
     pub fn encode<M: Message + Name>(&self, to: &str, kind: MessageType, about: &About, payload: &M) -> Bytes {
         self.compose(to, kind, about, payload).encode_to_vec().into()
     }
@@ -95,7 +95,7 @@ pub fn context_of_sections(sections: Vec<v1::ContextSection>) -> v1::TaskContext
     v1::TaskContextTransfer { sections, context_digest }
 }
 
-/// The word that this context was taken over, with the digest of what came.
+/// The message that reports a successful takeover, with the digest computed from the received sections.
 pub(super) fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffComplete {
     v1::HandoffComplete {
         outcome: v1::HandoffOutcome::Success.into(),

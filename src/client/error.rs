@@ -1,4 +1,4 @@
-//! What can go wrong on the way to a broker and back.
+//! Errors of connecting to a broker and calling it.
 
 use std::{collections::BTreeMap, error::Error, fmt, io, path::PathBuf, time::Duration};
 
@@ -7,101 +7,101 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::codes::{Category, ErrorCode, Refusal};
 
-/// Why a call did not work.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A file of the client certificate.
+    /// A file of the client certificate cannot be read.
     #[error("failed to read the client certificate or its key, {}: {source}", path.display())]
     Certificate {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
-    /// The CA's file.
+    /// The CA's file cannot be read.
     #[error("failed to read the CA {}: {source}; `baton dev` makes one in its data folder, tls/ca.pem", path.display())]
     Ca {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
-    /// Not an address, or not a CA.
+    /// The server is not an address, or the CA's file holds no certificate.
     #[error("failed to use the server {server:?} or its CA: {source}; an address looks like 127.0.0.1:22866")]
     Address {
-        /// As it was given.
+        /// The server as configured.
         server: String,
-        /// Why.
+        /// The error of the transport.
         source: tonic::transport::Error,
     },
-    /// A connection without TLS to another machine.
+    /// A connection without TLS to another machine, which is not allowed.
     #[error("failed to use the server {server:?}: http:// is without TLS, and only for 127.0.0.1, ::1 and localhost")]
     PlaintextAfar {
-        /// As it was given.
+        /// The server as configured.
         server: String,
     },
-    /// A token with characters that no token has.
+    /// The token has characters that gRPC metadata cannot carry.
     #[error("failed to use the token: it has characters that cannot be sent")]
     Token,
-    /// No broker answers.
+    /// No broker answers at the address.
     #[error("no broker answers at {server}: {problem}; start one with `baton dev`, or name another with --server")]
     Unreachable {
-        /// Where.
+        /// The server as configured.
         server: String,
-        /// Why.
+        /// The innermost cause as text.
         problem: String,
     },
-    /// Somebody answers, but is not trusted.
+    /// The server presents a certificate that is not trusted.
     #[error("the certificate of {server} is not trusted: {problem}; name its CA with --ca")]
     Untrusted {
-        /// Where.
+        /// The server as configured.
         server: String,
-        /// Why.
+        /// The innermost cause as text.
         problem: String,
     },
-    /// The certificate is not good at this time, or this machine has the wrong time.
+    /// The server's certificate is not valid at this machine's time: it has expired, or the local clock is wrong.
     #[error(
         "the certificate of {server} is not good at the time of this machine: {problem}; if its clock is wrong, set it (NTP), else renew the certificate"
     )]
     Untimely {
-        /// Where.
+        /// The server as configured.
         server: String,
-        /// Why.
+        /// The innermost cause as text.
         problem: String,
     },
-    /// The broker refused, or would refuse what is over the limits of the schema: that is not sent at all.
+    /// The broker refused the call; or the client refused, before sending, a message over the limits of the schema.
     #[error("{0}")]
     Refused(Box<Refused>),
-    /// What came back is not what it must be.
+    /// The broker's answer violates the protocol.
     #[error("the broker's answer cannot be trusted: {0}")]
     Answer(String),
-    /// What came does not verify here, whatever the broker says of it.
+    /// A signature or an envelope failed verification in the client.
     #[error("the broker's answer cannot be trusted: {problem}")]
     Unverified {
-        /// The broker's word for the same, for example SIGNATURE_INVALID.
+        /// The broker's name for the same failure, for example SIGNATURE_INVALID.
         reason: &'static str,
-        /// In words.
+        /// The problem as text.
         problem: String,
     },
-    /// The session is over.
+    /// The session has ended.
     #[error("the session has ended: {0}")]
     SessionEnded(String),
 }
 
-/// A refusal by the broker, or in its words by this client, before anything was sent.
+/// A refusal by the broker, or by this client in the broker's terms before anything was sent.
 #[derive(Debug, Clone)]
 pub struct Refused {
     /// The gRPC code.
     pub code: Code,
-    /// The stable reason, or empty.
+    /// The stable reason; empty if the status has none.
     pub reason: String,
-    /// In words.
+    /// The refusal as text.
     pub message: String,
-    /// What else there is to know.
+    /// Further details by name, as in the status's ErrorInfo.
     pub metadata: BTreeMap<String, String>,
-    /// Fields that are wrong, and how.
+    /// The paths of invalid fields, each with its problem.
     pub violations: Vec<(String, String)>,
-    /// When trying again may help.
+    /// The delay after which a retry may succeed.
     pub retry_after: Option<Duration>,
 }
 
@@ -131,7 +131,7 @@ impl From<Refused> for ClientError {
 }
 
 impl ClientError {
-    /// The stable reason of a refusal.
+    /// The stable reason of a refusal or of a failed verification.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Refused(refused) => Some(&refused.reason),
@@ -140,7 +140,7 @@ impl ClientError {
         }
     }
 
-    /// When trying again may help, says the broker.
+    /// The delay after which the broker suggests a retry.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(refused) => refused.retry_after,
@@ -152,7 +152,7 @@ impl ClientError {
         Self::Unverified { reason: "SIGNATURE_INVALID", problem: problem.into() }
     }
 
-    /// Whether connecting again can help.
+    /// Whether a new connection may succeed.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::SessionEnded(_) => true,
@@ -177,7 +177,8 @@ impl ClientError {
 
     pub(super) fn of(server: &str, status: &Status) -> Self {
         let details = status.get_error_details();
-        // A broker says why it refuses. What has no reason comes from the connection, also in the words of HTTP/2.
+        // Each refusal by a broker has a reason. A status without one comes from the connection, possibly in terms of
+        // HTTP/2.
         let is_of_connection =
             matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
         if details.error_info().is_none() && is_of_connection {
@@ -189,7 +190,7 @@ impl ClientError {
         Self::Refused(Box::new(Refused::of(status, &details)))
     }
 
-    /// The error that a session's or a stream's answer carries.
+    /// The error in an answer on a session or a stream.
     pub fn of_message(message: &tonic_types::pb::Status) -> Self {
         use prost::Message as _;
         let code = Code::from_i32(message.code);
@@ -199,7 +200,7 @@ impl ClientError {
 }
 
 impl Refused {
-    /// What the broker would say to this.
+    /// The refusal that the broker would give for this error.
     pub(super) fn before_sending(error: &impl Refusal) -> Self {
         let violation = |violation: &crate::codes::FieldViolation| (violation.path.clone(), violation.problem.clone());
         Self {
@@ -209,7 +210,7 @@ impl Refused {
         }
     }
 
-    /// A refusal for this reason, in these words.
+    /// A refusal by this client, with this code and text.
     pub(super) fn of_client(code: ErrorCode, message: String) -> Self {
         Self {
             code: grpc_code(code.category()),

@@ -1,5 +1,5 @@
-//! Handoffs as calls: handing a task over and lending it, from the request to the end; taking one over; and finding what an
-//! earlier process of the same agent has left. `docs/agent-restarts.md` has what happens where a process dies.
+//! Handoffs as calls: hand a task over, delegate it, take one over, and resume the work of an earlier process of the
+//! same agent. `docs/agent-restarts.md` describes each crash point.
 
 use std::time::Duration;
 
@@ -17,92 +17,93 @@ use crate::{
     proto::v1::{self, HandoffState, MessageType},
 };
 
-/// How long an accept stays away for which nothing waits in this process.
+/// The redelivery delay of an accept that no call of this process waits for.
 const UNCLAIMED_AFTER: Duration = Duration::from_secs(2);
-/// After this long without mail a call asks the broker how its handoff stands: its end may have been told to another
-/// process.
+/// After this time without mail, a waiting call reads the handoff from the broker: another process may have received
+/// the message that ends it.
 const LOOK_AFTER: Duration = Duration::from_secs(30);
-/// The most tasks that are asked for at a time.
+/// The page size for listing tasks.
 const TASKS_A_PAGE: u32 = 200;
 /// The longest reason of a cancel, in bytes.
 const REASON_TEXT_MAX: usize = 4096;
 
-/// A task that has gone to another agent.
+/// A completed handoff: another agent owns the task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandedOver {
-    /// The handoff.
+    /// The handoff id.
     pub handoff_id: String,
-    /// The task.
+    /// The task id.
     pub task_id: String,
     /// The agent that owns the task now.
     pub owner_id: String,
-    /// The epoch that began with that.
+    /// The epoch of the new owner.
     pub epoch: u64,
-    /// The candidates that were asked before and did not take it, oldest first.
+    /// The rejections by earlier candidates, oldest first.
     pub rejections: Vec<Rejection>,
 }
 
-/// A candidate that did not take a handoff.
+/// One candidate's rejection of a handoff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// The candidate.
+    /// The id of the candidate.
     pub candidate_id: String,
-    /// Its reason.
+    /// The reason as a code.
     pub reason: v1::RejectReason,
-    /// The reason in words; may be empty.
+    /// The reason as text; may be empty.
     pub text: String,
 }
 
-/// A loan that has ended: the task is this agent's again.
+/// A delegation that has ended: this agent owns the task again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Returned {
-    /// The task.
+    /// The task id.
     pub task_id: String,
     /// The epoch at which this agent owns it again.
     pub epoch: u64,
     /// The delegate's final status: COMPLETED, FAILED or CANCELED. The task itself is not final.
     pub status: v1::TaskStatus,
-    /// What came out, if the delegate said.
+    /// The result, if the delegate sent one.
     pub result: Option<prost_types::Struct>,
-    /// The delegate's words; may be empty.
+    /// The delegate's details; may be empty.
     pub details: String,
 }
 
-/// Why a task was not handed over.
+/// Why a handoff did not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum HandOverError {
-    /// The handoff has ended, and the task is still this agent's, at the same epoch.
+    /// The handoff has failed. This agent still owns the task, at the same epoch.
     #[error("handoff {handoff_id} has ended as {reason}: {message}")]
     Failed {
-        /// The handoff.
+        /// The handoff id.
         handoff_id: String,
-        /// The stable reason, for example `NO_CANDIDATE`: docs/errors.md has them.
+        /// The stable reason, for example `NO_CANDIDATE`; docs/errors.md lists them.
         reason: String,
-        /// The same in words.
+        /// The reason as text.
         message: String,
-        /// The candidates that did not take it, oldest first.
+        /// The rejections by candidates, oldest first.
         rejections: Vec<Rejection>,
     },
-    /// A later call of this process waits for the same handoff.
+    /// A later call of this process has taken over waiting for this handoff.
     #[error("another call waits for the same handoff")]
     Superseded,
-    /// The broker does not take the request or the context, or the agent has ended. Where it has ended the handoff goes on
-    /// without it: [`Link::resume_hand_over`].
+    /// The broker refused the request or the context, or the link has ended. In the second case the handoff continues
+    /// at the broker: see [`Link::resume_hand_over`].
     #[error(transparent)]
     Client(#[from] ClientError),
 }
 
-/// A task that this agent owns, at one epoch. Once the task has gone, what is said of it is refused as `STALE_EPOCH`.
+/// A task that this agent owns, at one epoch. After the task has moved on, the broker refuses its messages as
+/// `STALE_EPOCH`.
 #[derive(Clone)]
 pub struct OwnedTask {
     link: Link,
-    /// The task.
+    /// The task id.
     pub task_id: String,
     /// The epoch at which this agent owns it.
     pub epoch: u64,
-    /// How it is doing, as far as the broker knew when this was made.
+    /// The status at the time this value was made.
     pub status: v1::TaskStatus,
-    /// The handoff that was open when this was made; empty if none was. See [`Link::resume_hand_over`].
+    /// The handoff that was open at the time this value was made; empty if none was. See [`Link::resume_hand_over`].
     pub open_handoff_id: String,
 }
 
@@ -119,16 +120,16 @@ impl std::fmt::Debug for OwnedTask {
 }
 
 impl OwnedTask {
-    /// Says how the task is doing. Returns the broker's receipt.
+    /// Reports the status of the task. Returns the broker's receipt.
     ///
     /// # Errors
     ///
-    /// As [`Link::send`]; `STALE_EPOCH` once the task has gone, `TASK_FINAL` once it has ended.
+    /// As [`Link::send`]; `STALE_EPOCH` after the task has moved on, `TASK_FINAL` after it has ended.
     pub async fn report(&self, update: &v1::TaskStatusUpdate) -> Result<v1::Receipt, ClientError> {
         self.link.send("", MessageType::TaskStatusUpdate, &self.about(), update).await
     }
 
-    /// Ends the task as COMPLETED, with what came out. A task that was lent goes back to the delegator with it.
+    /// Ends the task as COMPLETED, with a result. A delegated task returns to the delegator.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl OwnedTask {
         self.link.hand_over(to, &self.about(), request, sections).await
     }
 
-    /// Lends the task: see [`Link::delegate`].
+    /// Delegates the task: see [`Link::delegate`].
     ///
     /// # Errors
     ///
@@ -171,26 +172,26 @@ impl OwnedTask {
     }
 }
 
-/// Where a handoff of this agent stands, in the call that waits for its end.
+/// The state of a handoff, as the call that waits for its end tracks it.
 struct Progress {
     about: About,
     sections: Vec<v1::ContextSection>,
-    /// The context has its receipt.
+    /// Whether the broker has issued a receipt for the context.
     is_sent: bool,
     rejections: Vec<Rejection>,
 }
 
-/// How a handoff has ended.
+/// The final outcome of a handoff.
 type End = Result<HandedOver, HandOverError>;
 
 impl Link {
-    /// Takes the handoff of this request. That an earlier process of this agent has taken it already is no error; the
-    /// context comes to the handler as a [`v1::TaskContextTransfer`], in this process or the next.
+    /// Accepts the handoff of this request. Succeeds also if an earlier process of this agent has accepted it. The
+    /// context reaches the handler as a [`v1::TaskContextTransfer`], in this process or a later one.
     ///
     /// # Errors
     ///
-    /// As [`Link::send`]; `HANDOFF_EXPIRED`, `HANDOFF_FINAL` or `NOT_CANDIDATE` where the handoff has gone on without this
-    /// agent.
+    /// As [`Link::send`]; `HANDOFF_EXPIRED`, `HANDOFF_FINAL` or `NOT_CANDIDATE` if the handoff has moved on without
+    /// this agent.
     pub async fn accept(&self, request: &Delivered, accept: &v1::HandoffAccept) -> Result<(), ClientError> {
         let Err(error) = self.reply(request, MessageType::HandoffAccept, accept).await else { return Ok(()) };
         let Some(handoff) = self.after_refusal(&error, request.handoff_id()).await? else { return Err(error) };
@@ -202,7 +203,7 @@ impl Link {
         }
     }
 
-    /// Does not take it. The next candidate is asked, if there is one.
+    /// Rejects the handoff of this request. The broker asks the next candidate, if one remains.
     ///
     /// # Errors
     ///
@@ -211,12 +212,12 @@ impl Link {
         self.reply(request, MessageType::HandoffReject, reject).await.map(drop)
     }
 
-    /// Takes a context over, with the digest computed from it: from then on the task is this agent's. That an earlier
-    /// process of this agent has taken it over already is no error.
+    /// Completes the takeover with the digest computed from the received context. This agent then owns the task.
+    /// Succeeds also if an earlier process of this agent has completed it.
     ///
     /// # Errors
     ///
-    /// As [`Link::accept`]; `CONTEXT_DIGEST_MISMATCH` where the context is not of the digest that its sender named.
+    /// As [`Link::accept`]; `CONTEXT_DIGEST_MISMATCH` if the sections do not hash to the digest that the sender named.
     pub async fn complete(&self, context: &Delivered) -> Result<OwnedTask, ClientError> {
         let complete = compose::completion_of(&context.payload());
         let error = match self.reply(context, MessageType::HandoffComplete, &complete).await {
@@ -239,11 +240,11 @@ impl Link {
         let came_by_it = task.hops.last().is_some_and(|hop| hop.handoff_id == handoff.handoff_id);
         match came_by_it && task.owner_id == self.id().as_str() {
             true => Ok(self.owned(task)),
-            false => Err(error), // it has gone on since
+            false => Err(error), // the task has moved on since
         }
     }
 
-    /// The handoff, where this refusal may mean that an earlier process was quicker.
+    /// Reads the handoff if this refusal may mean that an earlier process has sent the same message; otherwise `None`.
     async fn after_refusal(&self, error: &ClientError, handoff_id: &str) -> Result<Option<v1::Handoff>, ClientError> {
         match error.reason() {
             Some("HANDOFF_STATE" | "HANDOFF_FINAL") => self.get_handoff(handoff_id).await.map(Some),
@@ -251,13 +252,14 @@ impl Link {
         }
     }
 
-    /// Hands a task over, all of it: asks, sends the context to the agent that accepts, and waits for the end. `about` is the
-    /// task and the epoch at which this agent owns it; a task that the broker does not know is made by this, at epoch 1.
-    /// Of `sections` (at most 64, together at most one payload of 1 MiB) those are sent that the accept asks for, or all.
+    /// Runs a whole handoff: sends the request, sends the context to the agent that accepts, and waits for the end.
+    /// `about` names the task and the epoch at which this agent owns it; the broker creates an unknown task at epoch 1.
+    /// `sections` has at most 64 sections, together at most one payload of 1 MiB; the agent receives the sections that
+    /// its accept names, or all of them.
     ///
-    /// It lasts as long as the handoff, at most its whole timeout, and needs [`Link::serve`] to run meanwhile. A process
-    /// that dies leaves the handoff to its timeouts; the next one can go on by [`Link::resume_hand_over`], or has a provider:
-    /// [`Handler::context`](super::Handler::context).
+    /// The call lasts as long as the handoff, at most the handoff's total timeout, and needs [`Link::serve`] to run
+    /// meanwhile. If the process dies, the handoff runs into its timeouts unless a later process calls
+    /// [`Link::resume_hand_over`] or provides the context: [`Handler::context`](super::Handler::context).
     ///
     /// ```no_run
     /// # async fn example(link: baton::client::Link) -> Result<(), baton::client::HandOverError> {
@@ -273,9 +275,9 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`HandOverError::Failed`] where the handoff ends otherwise; [`HandOverError::Client`] where the broker does not take
-    /// the request (as [`Link::send`]) or the context (then the handoff is cancelled), also before anything is sent where
-    /// either is over the limits of the schema.
+    /// [`HandOverError::Failed`] if the handoff ends without success. [`HandOverError::Client`] if the broker refuses the
+    /// request (as [`Link::send`]) or the context (the handoff is then cancelled), or if either exceeds the limits of
+    /// the schema (then nothing is sent).
     pub async fn hand_over(
         &self,
         to: &str,
@@ -287,22 +289,23 @@ impl Link {
         let handoff_id = envelope.message_id.clone();
         let about = About::handoff(&about.task_id, about.epoch, &handoff_id);
         let context = compose::context_of_sections(sections);
-        // To any agent: which one accepts is not known yet.
+        // The accepting agent is not known yet; the receiver of the draft does not affect its size check.
         let draft = self.composer().draft("candidate", MessageType::TaskContextTransfer, &about, &context);
         limits::check_envelope(&draft.encode_to_vec().into())?;
-        // Before it is sent: the answer may be quicker than the receipt.
+        // Wait before sending: the answer can arrive ahead of the receipt.
         let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id));
         self.send_bytes(envelope.encode_to_vec().into()).await?;
         let progress = Progress { about, sections: context.sections, is_sent: false, rejections: Vec::new() };
         self.to_the_end(mail, progress).await
     }
 
-    /// Goes on with a handoff that an earlier process of this agent asked for, whatever its state: sends the context where
-    /// that is still wanted, and waits for the end. Where the handoff has ended already, it returns or fails at once.
+    /// Resumes a handoff that an earlier process of this agent requested, in any state: sends the context if the
+    /// candidate still waits for it, and waits for the end. For a handoff that has ended, it returns the outcome at
+    /// once.
     ///
     /// # Errors
     ///
-    /// As [`Link::hand_over`]; `HANDOFF_UNKNOWN`, and `NOT_OWNER` where the handoff is of another sender.
+    /// As [`Link::hand_over`]; `HANDOFF_UNKNOWN`, and `NOT_OWNER` if another agent sent the request.
     pub async fn resume_hand_over(
         &self,
         handoff_id: &str,
@@ -320,7 +323,7 @@ impl Link {
         let about = About::handoff(&handoff.task_id, handoff.epoch, handoff_id);
         let is_sent = handoff.state() == HandoffState::ContextSent;
         let mut progress = Progress { about, sections, is_sent, rejections: rejections_of(&handoff) };
-        // Not only when the accept comes: an earlier process may have acked it.
+        // An earlier process may have acked the accept, so the context must not wait for another delivery of it.
         if handoff.state() == HandoffState::Accepted
             && let Some(end) = self.send_context(&mut progress, &handoff.candidate_id, &handoff.wanted_sections).await
         {
@@ -329,12 +332,13 @@ impl Link {
         self.to_the_end(mail, progress).await
     }
 
-    /// Lends a task and waits for what comes of it: as [`Link::hand_over`] in mode DELEGATE, then until the delegate's final
-    /// status ends the loan. With that the task is this agent's again.
+    /// Delegates a task and waits for its return: runs [`Link::hand_over`] in mode DELEGATE, then waits for the final
+    /// status by which the delegate ends the delegation. This agent then owns the task again.
     ///
-    /// It lasts as long as the delegate takes; bound it with `tokio::time::timeout`. Where the process dies during the loan,
-    /// the final status comes to the next one's handler as a [`v1::TaskStatusUpdate`], and the task is in
-    /// [`Link::owned_tasks`] again. A delegate that hands the task back by a handoff of its own sends no final status.
+    /// The call lasts as long as the delegate works; bound it with `tokio::time::timeout`. If the process dies during
+    /// the delegation, the final status reaches the next process's handler as a [`v1::TaskStatusUpdate`], and the task
+    /// is listed by [`Link::owned_tasks`] again. A delegate that returns the task by a handoff of its own sends no
+    /// final status.
     ///
     /// # Errors
     ///
@@ -355,7 +359,8 @@ impl Link {
             let update: v1::TaskStatusUpdate = letter.delivered.payload();
             let (task_id, epoch) = (envelope.task_id.clone(), envelope.epoch + 1);
             let is_back = match self.get_task(&task_id).await {
-                // A delegate of the delegate may have named this agent: then the inner loan is over, and not this one.
+                // A delegate of the delegate may name this agent as its receiver: only that inner delegation has
+                // ended then.
                 Ok(task) => task.owner_id == self.id().as_str(),
                 Err(ClientError::Refused(_)) => true,
                 Err(error) => return Err(error.into()),
@@ -368,11 +373,12 @@ impl Link {
         }
     }
 
-    /// Every task that this agent owns and that is not final, newest first: what an earlier process may have left.
+    /// Lists the tasks that this agent owns and that are not final, newest first. They include the tasks of earlier
+    /// processes.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`]; [`ClientError::SessionEnded`] where the agent has ended. A broker that is away is waited for.
+    /// [`ClientError::Refused`]; [`ClientError::SessionEnded`] if the link has ended. The call waits for an unavailable broker.
     pub async fn owned_tasks(&self) -> Result<Vec<OwnedTask>, ClientError> {
         let open = [v1::TaskStatus::Created, v1::TaskStatus::InProgress, v1::TaskStatus::WaitingForInput];
         let mut request = v1::ListTasksRequest {
@@ -400,7 +406,7 @@ impl Link {
         }
     }
 
-    /// A task as the broker has it.
+    /// Reads a task from the broker.
     ///
     /// # Errors
     ///
@@ -414,7 +420,7 @@ impl Link {
         answer.await?.task.ok_or_else(|| ClientError::Answer("there is no task in it".to_owned()))
     }
 
-    /// A handoff as the broker has it: state, both views, every step.
+    /// Reads a handoff from the broker: its state, both views and every step.
     ///
     /// # Errors
     ///
@@ -433,12 +439,12 @@ impl Link {
         OwnedTask { link, task_id: task.task_id, epoch: task.epoch, status, open_handoff_id: task.open_handoff_id }
     }
 
-    /// An accept that no call of this process waits for, and for which there is no provider: it comes again until a call
-    /// does, or the handoff is over.
+    /// Handles an accept that no call of this process waits for and no provider answers: it is redelivered until a call
+    /// waits for it, or until the handoff has ended.
     pub(super) async fn take_unclaimed(&self, accept: &Delivered) -> Result<(), NotTaken> {
         match self.get_handoff(accept.handoff_id()).await {
             Ok(handoff) if end_of(&handoff).is_some() || handoff.state() == HandoffState::ContextSent => Ok(()),
-            // Its time is over, and it was removed.
+            // The handoff has ended, and retention has removed it.
             Err(error) if matches!(error.reason(), Some("HANDOFF_UNKNOWN" | "PERMISSION_DENIED")) => Ok(()),
             Ok(_) => {
                 let text = "nothing in this process waits for this accept yet".to_owned();
@@ -448,7 +454,7 @@ impl Link {
         }
     }
 
-    /// Sends the context that a provider has given for this accept.
+    /// Sends the context that the provider returned for this accept.
     pub(super) async fn send_provided(
         &self,
         accept: &Delivered,
@@ -463,7 +469,7 @@ impl Link {
         }
     }
 
-    /// Goes through the mail of a handoff to its end.
+    /// Processes the mail of a handoff until the handoff ends.
     async fn to_the_end(&self, mut mail: Conversation, mut progress: Progress) -> End {
         loop {
             let letter = match time::timeout(LOOK_AFTER, self.next_letter(&mut mail)).await {
@@ -491,14 +497,14 @@ impl Link {
                 let wanted = delivered.payload::<v1::HandoffAccept>().wanted_sections;
                 let end = self.send_context(progress, &sender_id, &wanted).await;
                 if let Some(Err(HandOverError::Client(ClientError::SessionEnded(_)))) = end {
-                    return end; // without an answer: the next process gets it
+                    return end; // left unanswered: the next process receives it
                 }
                 end
             }
             MessageType::HandoffReject => {
                 let reject: v1::HandoffReject = delivered.payload();
                 let (reason, text) = (reject.reason(), reject.reason_text.clone());
-                // Known already where the handoff was resumed.
+                // A resumed handoff already lists the earlier rejections.
                 if progress.rejections.iter().all(|known| known.candidate_id != sender_id) {
                     progress.rejections.push(Rejection { candidate_id: sender_id, reason, text });
                 }
@@ -526,14 +532,14 @@ impl Link {
                     })
                 })
             }
-            // A context that was sent already; a candidate that could not take over, of which the broker's word follows.
+            // A second accept after the context was sent, or a failed completion: the broker's notification follows.
             _ => None,
         };
         letter.answer(Ok(()));
         end
     }
 
-    /// Sends the context to the candidate, unless an earlier process has. `Some`: the handoff is over.
+    /// Sends the context to the candidate, unless an earlier process has. `Some`: the handoff has ended.
     async fn send_context(&self, progress: &mut Progress, candidate: &str, wanted: &[String]) -> Option<End> {
         let is_wanted = |section: &&v1::ContextSection| wanted.is_empty() || wanted.contains(&section.name);
         let sections = progress.sections.iter().filter(is_wanted).cloned().collect();
@@ -544,7 +550,7 @@ impl Link {
                     progress.is_sent = true;
                     return None;
                 }
-                // For as long as the handoff has time.
+                // Retries until the handoff times out: the broker then refuses the context for another reason.
                 Err(ClientError::Refused(refused)) if refused.code == tonic::Code::ResourceExhausted => {
                     time::sleep(refused.retry_after.unwrap_or(UNCLAIMED_AFTER)).await;
                 }
@@ -563,12 +569,12 @@ impl Link {
                     Err(_) => Some(Err(error.into())),
                 }
             }
-            // No further try can do better: the candidate is not to wait for its timeout.
+            // No retry can succeed. The cancel spares the candidate its timeout.
             _ => {
                 let text = format!("there is no context: {error}");
                 let reason_text = text[..text.floor_char_boundary(REASON_TEXT_MAX)].to_owned();
                 let cancel = v1::HandoffCancel { reason_text };
-                // Where this fails too the handoff ends by its timeout; the first error says more.
+                // If the cancel fails too, the handoff times out. The first error is the informative one.
                 let _ = self.send(candidate, MessageType::HandoffCancel, &progress.about, &cancel).await;
                 Some(Err(error.into()))
             }
@@ -583,7 +589,7 @@ impl Link {
     }
 }
 
-/// How a handoff has ended, if it has.
+/// The outcome of a handoff; `None` while it is open.
 fn end_of(handoff: &v1::Handoff) -> Option<End> {
     match handoff.state() {
         HandoffState::Unspecified
@@ -617,7 +623,7 @@ fn rejections_of(handoff: &v1::Handoff) -> Vec<Rejection> {
     rejected.map(rejection).collect()
 }
 
-/// The stable name of a code, as docs/errors.md has it.
+/// The stable name of a code, as in docs/errors.md.
 fn name_of(code: v1::ErrorCode) -> String {
     code.as_str_name().trim_start_matches("ERROR_CODE_").to_owned()
 }

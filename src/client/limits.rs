@@ -1,12 +1,12 @@
-//! What the schema allows, checked before anything is sent: what no broker of this schema would take is not sent at all.
+//! The limits of the schema, checked before sending: the client sends nothing that every broker of this schema refuses.
 
 use bytes::Bytes;
 
 use super::{ClientError, error::Refused};
 use crate::envelope::UnverifiedEnvelope;
 
-/// Checks an envelope as a broker does when it comes: the fields and their bounds, the payload (at most 1,048,576 bytes)
-/// and its digest. Not the signature, and not what only the broker knows.
+/// Checks an envelope as a broker does on receipt: the fields and their bounds, the payload (at most 1,048,576 bytes)
+/// and its digest. Does not check the signature, nor anything that needs the broker's state.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! An agent that stays connected: one session after the other, and whatever has no answer sent again.
+//! A link keeps an agent connected over successive sessions, and resends unanswered messages.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,31 +16,31 @@ use crate::{
 
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// After how long a session counts as one that works, so that the backoff begins anew.
+/// The duration after which a session counts as stable and resets the backoff.
 const STEADY: Duration = Duration::from_secs(5);
-/// How long to wait before trying again where the broker does not say.
+/// The retry delay if the broker names none.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How long it may take to connect, to prove the identity and to open a session.
+/// The time limit for connecting, authenticating and opening a session together.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How an agent stays connected, and how it serves.
+/// How an agent stays connected and serves.
 #[derive(Debug, Clone)]
 pub struct LinkOptions {
     /// The broker.
     pub broker: Options,
     /// The agent.
     pub identity: Identity,
-    /// The most deliveries that are handed out and not yet acknowledged, at most 4096.
+    /// The most unacknowledged deliveries, at most 4096.
     pub credit: u32,
-    /// Whose word counts for keys.
+    /// The rule by which keys of senders are accepted.
     pub trust: Trust,
-    /// A handler that takes longer is given up, and its message nacked as FAILURE.
+    /// The time limit of a handler. A handler that exceeds it is aborted, and its message is nacked as FAILURE.
     pub handler_timeout: Option<Duration>,
-    /// How long handlers have to end when the agent stops.
+    /// How long handlers may run after the agent stops.
     pub stop_grace: Duration,
 }
 
-/// An agent that is kept connected while [`Link::serve`] runs. Clones share it.
+/// An agent that stays connected while [`Link::serve`] runs. Clones share the connection.
 #[derive(Clone)]
 pub struct Link {
     pub(super) inner: Arc<Inner>,
@@ -56,16 +56,16 @@ pub(super) struct Inner {
 
 #[derive(Clone)]
 enum Present {
-    /// There is a session.
+    /// A session is open.
     Live(Arc<Agent>),
-    /// There will be another.
+    /// No session is open; the link will open another.
     Away,
-    /// There will be none: why.
+    /// No further session will be opened, for this reason.
     Over(String),
 }
 
 impl Link {
-    /// Connects; tries once.
+    /// Connects, with a single attempt.
     pub async fn connect(
         options: LinkOptions,
         clock: Arc<dyn Clock>,
@@ -83,12 +83,12 @@ impl Link {
         &self.inner.composer.identity.agent
     }
 
-    /// What the agent's messages are made by.
+    /// The composer of the agent's messages.
     pub fn composer(&self) -> &Composer {
         &self.inner.composer
     }
 
-    /// The agent on its present session; waits for the next one where there is none.
+    /// The agent on its present session. Waits for the next session if none is open.
     pub async fn live(&self) -> Result<Arc<Agent>, ClientError> {
         let mut present = self.inner.present.subscribe();
         let settled = present.wait_for(|present| !matches!(present, Present::Away)).await;
@@ -99,7 +99,7 @@ impl Link {
         }
     }
 
-    /// The agent, if it has a session now.
+    /// The agent, if a session is open.
     pub(super) fn present(&self) -> Option<Arc<Agent>> {
         match &*self.inner.present.borrow() {
             Present::Live(agent) => Some(Arc::clone(agent)),
@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Waits until there will be no further session: why.
+    /// Waits until the link has ended. Returns the reason.
     pub(super) async fn ended(&self) -> String {
         let mut present = self.inner.present.subscribe();
         match present.wait_for(|present| matches!(present, Present::Over(_))).await.as_deref() {
@@ -116,7 +116,7 @@ impl Link {
         }
     }
 
-    /// Makes a call that changes nothing until it is answered: over as many sessions as that takes.
+    /// Makes a read-only call, and repeats it over successive sessions until it is answered.
     pub(super) async fn ask<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
@@ -132,14 +132,14 @@ impl Link {
         }
     }
 
-    /// Signs and sends a message, and waits for its receipt: over as many sessions as that takes, the same bytes again.
+    /// Signs a message, sends it and waits for its receipt. Resends the same bytes over successive sessions.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`] where the broker refuses it for another reason than being unavailable, and before anything
-    /// is sent where it is over the limits of the schema: a payload over 1,048,576 bytes is `PAYLOAD_TOO_LARGE`, a field
-    /// out of its bounds `FIELD_INVALID`. [`ClientError::SessionEnded`] where the agent has ended;
-    /// [`ClientError::Unverified`] for a receipt that is not the broker's.
+    /// [`ClientError::Refused`] if the broker refuses the message for a reason other than being unavailable, or, before
+    /// anything is sent, if the message exceeds the limits of the schema: `PAYLOAD_TOO_LARGE` for a payload over
+    /// 1,048,576 bytes, `FIELD_INVALID` for a field out of bounds. [`ClientError::SessionEnded`] if the link has ended;
+    /// [`ClientError::Unverified`] for a receipt that the broker has not signed.
     pub async fn send<M: prost::Message + prost::Name>(
         &self,
         to: &str,
@@ -150,7 +150,7 @@ impl Link {
         self.send_bytes(self.inner.composer.encode(to, kind, about, payload)).await
     }
 
-    /// The same with an envelope that is signed already.
+    /// Sends a signed envelope as [`Self::send`] does.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl Link {
         }
     }
 
-    /// Answers a message: to its sender, about the same handoff.
+    /// Answers a message: sends to its sender, with the same task, epoch and handoff.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Link {
         self.send(&to.envelope.sender_id, kind, &to.about(), payload).await
     }
 
-    /// This session is over.
+    /// Marks this session as ended.
     pub(super) fn left(&self, agent: &Arc<Agent>) {
         self.inner.present.send_if_modified(|present| match present {
             Present::Live(live) if Arc::ptr_eq(live, agent) => {
@@ -194,7 +194,7 @@ impl Link {
         });
     }
 
-    /// There will be no further session.
+    /// Marks the link as ended, with the reason.
     pub(super) fn over(&self, why: String) {
         self.inner.present.send_replace(Present::Over(why));
     }
@@ -217,7 +217,7 @@ impl Link {
         Ok(agent)
     }
 
-    /// The next session: after the time that the broker asked for, or with a backoff. Fails where waiting cannot help.
+    /// Opens the next session after `delay`, or after the backoff. Fails if no retry can succeed.
     pub(super) async fn open_again(
         &self,
         backoff: &mut Backoff,
@@ -233,31 +233,31 @@ impl Link {
         }
     }
 
-    /// ±20 %, so that not all agents of a broker come back at the same moment.
+    /// Adds ±20 %, so that the agents of a broker do not reconnect at the same moment.
     fn jittered(&self, span: Duration) -> Duration {
         let random = f64::from(self.inner.composer.ids.random()[0]) / 255.0;
         span.mul_f64(0.8 + 0.4 * random)
     }
 }
 
-/// How long to wait before the next try: longer each time, until a session has worked for a while.
+/// The delay before the next attempt. It doubles each time, until a session was stable.
 pub(super) struct Backoff {
     next: Duration,
     began: Moment,
 }
 
 impl Backoff {
-    /// From the beginning.
+    /// Starts at the shortest delay.
     pub(super) fn new() -> Self {
         Self { next: BACKOFF_MIN, began: Moment::now() }
     }
 
-    /// A session has begun.
+    /// Records the start of a session.
     pub(super) fn session_begins(&mut self) {
         self.began = Moment::now();
     }
 
-    /// It has ended.
+    /// Resets the delay if the session was stable.
     pub(super) fn session_ends(&mut self) {
         if self.began.elapsed() >= STEADY {
             self.next = BACKOFF_MIN;

@@ -1,9 +1,9 @@
-//! The Rust client: what our own commands use, and any agent in Rust can.
+//! The Rust client, used by the commands of this crate and by any agent in Rust.
 //!
-//! Owns connecting, proving who one is, the session, and checking what comes back: receipts by the broker's key,
-//! envelopes by their senders' keys. Must not know the broker's insides: it talks over the wire like everybody else.
+//! Owns connecting, authentication, the session, and verification of answers: receipts by the broker's key, envelopes
+//! by the keys of their senders. Must not know the internals of the broker: it uses only the wire protocol.
 //!
-//! An agent that takes what it is offered, and first ends what an earlier process of it has left:
+//! An agent that first ends the tasks that an earlier process left, and then accepts what it is offered:
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -85,56 +85,56 @@ use crate::{
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection may be without a word before it is asked for one, by a ping of HTTP/2.
+/// How long a connection may be idle before an HTTP/2 ping.
 const PING_AFTER: Duration = Duration::from_secs(20);
-/// How long the answer to a ping may take before the connection, and what is under way on it, is given up.
+/// How long a ping may stay unanswered before the connection fails, with every call on it.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a broker is, and as whom to call it.
+/// The address of a broker, and the caller's credentials.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// HOST:PORT; or http://HOST:PORT without TLS, to a broker on this machine that takes such connections.
+    /// HOST:PORT; or http://HOST:PORT without TLS, for a broker on this machine that accepts such connections.
     pub server: String,
-    /// A PEM file with the CA to trust; the system's CAs if there is none.
+    /// A PEM file with the CA to trust; `None`: the CAs of the system.
     pub ca: Option<PathBuf>,
-    /// A token to call with.
+    /// The token sent with each call.
     pub token: Option<String>,
-    /// What to prove by who one is when connecting.
+    /// The certificate that authenticates the agent when connecting.
     pub certificate: Option<ClientCertificate>,
 }
 
-/// A certificate of an agent, and its key: PEM files. The certificate has a URI `urn:baton:agent:ID`.
+/// An agent's certificate and its private key, as PEM files. The certificate has a URI `urn:baton:agent:ID`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// The certificate, then those that lead to the CA.
+    /// The certificate, then its chain up to the CA.
     pub certificate: PathBuf,
-    /// Its private key, not encrypted.
+    /// The private key, unencrypted.
     pub key: PathBuf,
 }
 
-/// Who an agent is, and what proves it.
+/// An agent and its signing key.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The agent.
+    /// The agent id.
     pub agent: AgentId,
-    /// The name of its key.
+    /// The id of the key on the agent's card.
     pub key_id: KeyId,
-    /// The key.
+    /// The private key.
     pub key: PrivateKey,
 }
 
 impl Identity {
-    /// The public half, as it stands on the agent's card.
+    /// The public key, as listed on the agent's card.
     pub fn agent_key(&self) -> v1::AgentKey {
         let public_key = self.key.public().as_bytes().to_vec().into();
         v1::AgentKey { key_id: self.key_id.to_string(), public_key, ..Default::default() }
     }
 }
 
-/// A channel whose calls carry a token.
+/// A channel that adds a token to each call.
 pub type Authorized = InterceptedService<Channel, Token>;
 
-/// Adds the token to each call.
+/// An interceptor that adds the token to each call.
 #[derive(Debug, Clone, Default)]
 pub struct Token(Option<MetadataValue<Ascii>>);
 
@@ -147,7 +147,7 @@ impl Interceptor for Token {
     }
 }
 
-/// Over TLS, with the CA to trust and the certificate to show.
+/// An endpoint over TLS, with the CA to trust and the certificate to present.
 fn encrypted(server: &str, options: &Options) -> Result<Endpoint, ClientError> {
     let mut tls = ClientTlsConfig::new();
     tls = match &options.ca {
@@ -168,7 +168,7 @@ fn encrypted(server: &str, options: &Options) -> Result<Endpoint, ClientError> {
         .map_err(|source| ClientError::Address { server: server.to_owned(), source })
 }
 
-/// Without TLS, and so never off this machine: what is sent has tokens in it.
+/// An endpoint without TLS. Only loopback addresses are allowed, because calls carry tokens.
 fn plaintext(server: &str, address: &str) -> Result<Endpoint, ClientError> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
     let is_here = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
@@ -183,14 +183,14 @@ fn plaintext(server: &str, address: &str) -> Result<Endpoint, ClientError> {
 #[derive(Debug, Clone)]
 pub struct Client {
     server: String,
-    /// The connection itself proves who one is.
+    /// Whether the connection's certificate authenticates the agent.
     is_certified: bool,
     channel: Channel,
     token: Token,
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to the broker.
     pub async fn connect(options: &Options) -> Result<Self, ClientError> {
         let server = options.server.clone();
         let endpoint = match server.strip_prefix("http://") {
@@ -217,10 +217,10 @@ impl Client {
         Ok(Self { token: Token(Some(value)), ..self.clone() })
     }
 
-    /// Proves who one is. Returns the token; see [`Self::with_token`].
+    /// Answers a challenge with the agent's key. Returns the token; see [`Self::with_token`].
     pub async fn prove(&self, identity: &Identity) -> Result<String, ClientError> {
         let (agent_id, key_id) = (identity.agent.to_string(), identity.key_id.to_string());
-        // Without the token that may be there: this is to get a new one.
+        // The call goes without the present token, which may have expired.
         let mut agents = AgentServiceClient::new(self.channel.clone());
         let request = v1::CreateChallengeRequest { agent_id: agent_id.clone() };
         let challenge = self.answer(agents.create_challenge(request).await)?.challenge;
@@ -230,54 +230,55 @@ impl Client {
         Ok(self.answer(agents.create_token(request).await)?.token)
     }
 
-    /// The broker's answer, or the error that it is.
+    /// Converts a call's result: the message of the response, or the status as a [`ClientError`].
     pub fn answer<T>(&self, answer: Result<tonic::Response<T>, Status>) -> Result<T, ClientError> {
         answer.map(tonic::Response::into_inner).map_err(|status| ClientError::of(&self.server, &status))
     }
 
-    /// Sends one envelope by a call of its own, without a session. Returns the broker's receipt; its signature is not
-    /// checked, for without a session nothing says which key is the broker's.
+    /// Sends one envelope by a unary call, without a session. Returns the broker's receipt. The receipt's signature is
+    /// not verified, because only a session names the broker's key.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`] where the broker refuses it, and before anything is sent where it is over the limits of the
-    /// schema: a payload over 1,048,576 bytes is `PAYLOAD_TOO_LARGE`, a field out of its bounds `FIELD_INVALID`.
+    /// [`ClientError::Refused`] if the broker refuses the envelope, or, before anything is sent, if the envelope exceeds the
+    /// limits of the schema: `PAYLOAD_TOO_LARGE` for a payload over 1,048,576 bytes, `FIELD_INVALID` for a field out of
+    /// bounds.
     pub async fn send(&self, envelope: bytes::Bytes) -> Result<v1::Receipt, ClientError> {
         limits::check_envelope(&envelope)?;
         let answer = self.answer(self.messages().send(v1::SendRequest { envelope }).await)?;
         answer.receipt.ok_or_else(|| ClientError::Answer("there is no receipt in it".to_owned()))
     }
 
-    /// Sending and receiving, without the checks of [`Self::send`].
+    /// The broker service: sending and receiving, without the checks of [`Self::send`].
     pub fn messages(&self) -> BrokerServiceClient<Authorized> {
         BrokerServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
             .max_encoding_message_size(FRAME_BYTES_MAX)
     }
 
-    /// The directory.
+    /// The agent service: the directory.
     pub fn agents(&self) -> AgentServiceClient<Authorized> {
         AgentServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
     }
 
-    /// Handoffs.
+    /// The handoff service.
     pub fn handoffs(&self) -> HandoffServiceClient<Authorized> {
         HandoffServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
     }
 
-    /// The log of administrative acts.
+    /// The audit service: the log of administrative actions.
     pub fn audit(&self) -> AuditServiceClient<Authorized> {
         AuditServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
     }
 
-    /// Dead letters.
+    /// The dead letter service.
     pub fn dead_letters(&self) -> DeadLetterServiceClient<Authorized> {
         DeadLetterServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
     }
 
-    /// Tasks.
+    /// The task service.
     pub fn tasks(&self) -> TaskServiceClient<Authorized> {
         TaskServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)

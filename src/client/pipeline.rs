@@ -1,4 +1,4 @@
-//! A session for many messages in flight: frames go out in bursts, and answers are for the caller to match.
+//! A session for many messages in flight: frames are sent in bursts, and the caller matches answers to requests.
 
 use std::{
     pin::Pin,
@@ -13,13 +13,13 @@ use tonic::Streaming;
 use super::{Client, ClientError, session::open_stream};
 use crate::proto::v1::{self, connect_request::Request};
 
-/// An open session. It sends nothing by itself, not even heartbeats.
+/// An open session. It sends nothing on its own, not even heartbeats.
 #[derive(Debug)]
 pub struct Pipeline {
-    /// What the broker said first.
+    /// The broker's first frame.
     pub welcome: v1::Welcome,
     server: String,
-    /// Not bounded by itself: the caller bounds what it has in flight.
+    /// Unbounded: the caller bounds its messages in flight.
     bursts: mpsc::UnboundedSender<Vec<v1::ConnectRequest>>,
     burst: Vec<v1::ConnectRequest>,
     responses: Streaming<v1::ConnectResponse>,
@@ -34,7 +34,7 @@ impl Pipeline {
         Ok(Self { welcome, server: client.server.clone(), bursts, burst: Vec::new(), responses })
     }
 
-    /// Adds a frame to the burst. `request_id` comes back with the answer; 0: none is wanted, except an error.
+    /// Adds a frame to the burst. The answer carries `request_id`; with 0 the broker answers only with errors.
     pub fn push(&mut self, request_id: u64, request: Request) {
         self.burst.push(v1::ConnectRequest { request_id, request: Some(request) });
     }
@@ -42,12 +42,12 @@ impl Pipeline {
     /// Sends the burst.
     pub fn flush(&mut self) {
         if !self.burst.is_empty() {
-            // A session that has ended says so to whoever reads from it.
+            // A send fails only after the session has ended, and the reader reports that.
             drop(self.bursts.send(std::mem::take(&mut self.burst)));
         }
     }
 
-    /// The next frame from the broker.
+    /// Polls for the next frame from the broker.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<v1::ConnectResponse, ClientError>> {
         Poll::Ready(match ready!(Pin::new(&mut self.responses).poll_next(context)) {
             Some(Ok(response)) => Ok(response),
@@ -56,13 +56,14 @@ impl Pipeline {
         })
     }
 
-    /// The next frame from the broker.
+    /// Waits for the next frame from the broker.
     pub async fn next(&mut self) -> Result<v1::ConnectResponse, ClientError> {
         std::future::poll_fn(|context| self.poll_next(context)).await
     }
 }
 
-/// Frames one by one, out of bursts: what is sent together becomes ready together, and so is written together.
+/// Yields the frames of bursts one by one. The frames of a burst are ready at the same time, so the transport writes
+/// them together.
 struct Bursts {
     receiver: mpsc::UnboundedReceiver<Vec<v1::ConnectRequest>>,
     burst: vec::IntoIter<v1::ConnectRequest>,

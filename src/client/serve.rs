@@ -1,4 +1,5 @@
-//! Serving: each delivery to a handler, extended while that works, and acked or nacked by how it ends.
+//! Serving: passes each delivery to a handler, extends it while the handler runs, and acks or nacks it with the
+//! outcome.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -13,29 +14,29 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{Agent, ClientError, Delivered, Link, link::Backoff};
 use crate::proto::v1::{self, MessageType, NackCause};
 
-/// Messages that were handled and could not be acked, and are remembered until they come again.
+/// How many handled messages with a lost ack are remembered for their redelivery.
 const RETURNING_MAX: usize = 4096;
-/// The ack wait where the broker says none.
+/// The ack wait if the broker announces none.
 const ACK_WAIT: Duration = Duration::from_secs(30);
 /// The longest text of a nack, in bytes.
 const REASON_TEXT_MAX: usize = 4096;
 
-/// What handles an agent's mail.
+/// Handles the mail of an agent.
 pub trait Handler: Send + Sync + 'static {
-    /// Handles one message, whose signature was checked. `Ok`: it is acked. It may come again, with a higher
-    /// `delivery.attempt`, after a crash.
+    /// Handles one message, whose signature is verified. `Ok` acks it. After a crash the message may be redelivered,
+    /// with a higher `delivery.attempt`.
     ///
-    /// All mail comes here but that for which a call waits ([`Link::hand_over`], [`Link::resume_hand_over`],
-    /// [`Link::delegate`]), and every `HandoffAccept`. Nothing is kept between two messages, and so it does not matter which
-    /// process of the agent had the one before: a `HandoffRequest` is answered by [`Link::accept`] or [`Link::reject`], and a
-    /// `TaskContextTransfer` by [`Link::complete`], also where an earlier process has accepted.
+    /// The handler receives all mail except messages for which a call waits ([`Link::hand_over`],
+    /// [`Link::resume_hand_over`], [`Link::delegate`]), and except every `HandoffAccept`. No state connects two messages, so
+    /// any process of the agent can handle any of them: answer a `HandoffRequest` by [`Link::accept`] or
+    /// [`Link::reject`], and a `TaskContextTransfer` by [`Link::complete`], also if an earlier process has accepted.
     fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
 
-    /// The context provider: gives the context for an accept that no call of this process waits for, because an earlier one
-    /// asked. `accept` has the handoff, the task, the candidate (its sender) and in its payload the sections that are
-    /// wanted. What is given is sent, those sections or all, and the accept acked after the broker's receipt; nothing
-    /// is sent twice. `None`, the default: there is no provider, and the accept comes again every 2 s until
-    /// [`Link::resume_hand_over`] is called or the handoff has ended.
+    /// The context provider: supplies the context for an accept that no call of this process waits for, because an
+    /// earlier process sent the request. `accept` names the handoff, the task and the candidate (its sender); its
+    /// payload lists the wanted sections. The link sends those of the returned sections, or all of them, and acks the
+    /// accept after the broker's receipt. No context is sent twice. `None`, the default: without a provider, the accept
+    /// is redelivered every 2 s until a call of [`Link::resume_hand_over`] or the end of the handoff.
     fn context(
         &self,
         link: Link,
@@ -46,22 +47,22 @@ pub trait Handler: Send + Sync + 'static {
     }
 }
 
-/// Why a message is not taken.
+/// Why a message is nacked, or acked without success.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
-    /// It could not be taken this time: it comes again, a few times.
+    /// The handler failed this time. The message is redelivered, up to the broker's limit of attempts.
     #[error("{0}")]
     Failure(String),
-    /// It comes again after this time.
+    /// As `Failure`, with this redelivery delay.
     #[error("{1}")]
     Later(Duration, String),
-    /// It waits for something that this process does not do yet: it comes again after this time, as often as that takes.
+    /// This process cannot handle the message yet. It is redelivered after this delay, without a limit of attempts.
     #[error("{1}")]
     GivenBack(Duration, String),
-    /// It can never be taken: it becomes a dead letter.
+    /// The message can never be handled. It becomes a dead letter.
     #[error("{0}")]
     Poison(String),
-    /// The handoff has gone on without it: it is acked, for trying again cannot help.
+    /// The handoff has moved on without this message. It is acked, because a retry cannot succeed.
     #[error("{0}")]
     TooLate(String),
 }
@@ -85,32 +86,33 @@ impl From<ClientError> for NotTaken {
     }
 }
 
-/// A message and the handoff that it is of: the same message again, under another handoff, was redriven.
+/// A message and its handoff. A redriven message has the same id under another handoff.
 type Key = (String, String);
 
-/// What is being handled, and what was.
+/// The messages being handled, and handled messages with a lost ack.
 #[derive(Default)]
 struct Book {
-    /// The delivery to acknowledge, of each message that a handler has.
+    /// The current delivery id of each message that a handler works on.
     running: HashMap<Key, String>,
-    /// Handled, but the ack was lost.
+    /// Handled messages with a lost ack, oldest first; at most [`RETURNING_MAX`].
     returning: VecDeque<Key>,
 }
 
-/// What serving shares with its handlers' tasks.
+/// The state that serving shares with the tasks of its handlers.
 struct Serving<H> {
     link: Link,
     handler: Arc<H>,
     book: Mutex<Book>,
-    /// The grace is over.
+    /// Cancelled when the grace period is over.
     give_up: CancellationToken,
 }
 
 impl Link {
-    /// Serves until `stop`, over as many sessions as it takes. Returns an error when the broker lets the agent in no more,
-    /// or its certificate is not trusted.
+    /// Serves until `stop`, over successive sessions. Returns an error if the broker no longer admits the agent, or if
+    /// the broker's certificate is not trusted.
     ///
-    /// After `stop` it takes no more mail, waits for handlers within the grace, and nacks as SHUTDOWN what is left.
+    /// After `stop` the link takes no more mail, waits for handlers during the grace period, and nacks the rest as
+    /// SHUTDOWN.
     pub async fn serve(&self, handler: impl Handler, stop: CancellationToken) -> Result<(), ClientError> {
         let serving = Arc::new(Serving {
             link: self.clone(),
@@ -147,7 +149,7 @@ impl Link {
 }
 
 impl<H: Handler> Serving<H> {
-    /// Until the session ends, or `stop`: then true.
+    /// Serves until the session ends (returns false) or `stop` is cancelled (returns true).
     async fn serve_session(
         self: &Arc<Self>,
         agent: &Arc<Agent>,
@@ -190,7 +192,7 @@ impl<H: Handler> Serving<H> {
         self.nack(agent, &delivery_id, cause, None, &problem.to_string()).await;
     }
 
-    /// Whether a handler has the message already, which then goes on with this delivery of it.
+    /// Whether a handler already works on the message. The handler then continues under the new delivery id.
     fn is_known(&self, key: &Key, delivery_id: &str) -> bool {
         match self.book().running.get_mut(key) {
             Some(present) => {
@@ -201,18 +203,18 @@ impl<H: Handler> Serving<H> {
         }
     }
 
-    /// Whether the message was handled before, and its ack was lost.
+    /// Whether the message was handled before and its ack was lost. Forgets it.
     fn has_returned(&self, key: &Key) -> bool {
         let returning = &mut self.book().returning;
         let place = returning.iter().position(|returned| returned == key);
         place.is_some_and(|place| returning.remove(place).is_some())
     }
 
-    /// Waits for the handler, and says what became of the message.
+    /// Waits for the handler, and acks or nacks the message.
     async fn work(self: Arc<Self>, key: Key, delivered: Delivered) {
         let handler = Arc::clone(&self.handler);
         let link = self.link.clone();
-        // Ends with this: where serving is dropped no handler goes on without it.
+        // The task is aborted when this future is dropped, so no handler outlives serving.
         let mut task = AbortOnDropHandle::new(tokio::spawn(async move { give(&*handler, link, delivered).await }));
         let timeout = self.link.inner.options.handler_timeout.unwrap_or(Duration::MAX);
         let extending = self.extend(&key);
@@ -237,7 +239,7 @@ impl<H: Handler> Serving<H> {
             time::sleep(wait.unwrap_or(ACK_WAIT) / 3).await;
             let delivery_id = self.book().running.get(key).cloned();
             if let (Some(agent), Some(delivery_id)) = (self.link.present(), delivery_id) {
-                // Where the session has ended, the message comes again and goes on under its new delivery.
+                // If the session has ended, the redelivery brings a new delivery id, and the next turn extends that.
                 let _ = agent.session.extend(&delivery_id, wait.unwrap_or(ACK_WAIT)).await;
             }
         }
@@ -260,7 +262,7 @@ impl<H: Handler> Serving<H> {
             (None, Some(agent)) => self.ack(&agent, key, &delivery_id).await,
             (None, None) => self.book().lost(key),
             (Some(cause), Some(agent)) => self.nack(&agent, &delivery_id, cause, retry_after, &problem).await,
-            (Some(_), None) => {} // it comes again by itself
+            (Some(_), None) => {} // the broker redelivers it
         }
     }
 
@@ -287,13 +289,13 @@ impl<H: Handler> Serving<H> {
     ) {
         let retry_after = retry_after.and_then(|wait| prost_types::Duration::try_from(wait).ok());
         let reason_text = reason[..reason.floor_char_boundary(REASON_TEXT_MAX)].to_owned();
-        // Where it fails the message comes again by itself.
+        // If the nack fails, the broker redelivers the message after its ack wait.
         let _ = agent.session.nack(delivery_id, v1::Nack { cause: cause.into(), retry_after, reason_text }).await;
     }
 
-    /// Takes nothing more, and waits for the handlers within the grace.
+    /// Stops taking mail, and waits for the handlers during the grace period.
     async fn finish(self: &Arc<Self>, agent: &Arc<Agent>, mut running: JoinSet<()>) {
-        let _ = agent.session.credit(0).await; // a session that has ended takes nothing more either
+        let _ = agent.session.credit(0).await; // fails only on an ended session, which takes nothing either
         let grace = time::sleep(self.link.inner.options.stop_grace);
         tokio::pin!(grace);
         while !running.is_empty() {
@@ -323,7 +325,7 @@ impl Book {
     }
 }
 
-/// Gives a message to the call that waits for it, to the provider, or to the handler.
+/// Passes a message to the call that waits for it, to the provider, or to the handler.
 async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
     if let Some(verdict) = link.inner.waiting.given_to_call(&delivered).await {
         return verdict;

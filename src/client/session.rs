@@ -1,4 +1,4 @@
-//! A session: the `Connect` stream, with answers matched to their questions.
+//! A session: the `Connect` stream, with answers matched to requests.
 
 use std::{
     collections::HashMap,
@@ -22,9 +22,9 @@ use crate::{
     proto::v1::{self, acknowledgement::Outcome, connect_request::Request, connect_response::Response},
 };
 
-/// Frames that wait to be sent.
+/// The capacity of the queue of outgoing frames.
 const FRAMES_MAX: usize = 1024;
-/// Deliveries that wait to be looked at: at least the highest credit, so that the reader never waits.
+/// The capacity of the queue of deliveries. At least the highest credit, so that the reader never blocks on it.
 const DELIVERIES_MAX: usize = 4096;
 
 type Answer = Result<Response, ClientError>;
@@ -32,28 +32,29 @@ type Answer = Result<Response, ClientError>;
 #[derive(Debug, Default)]
 struct Pending {
     answers: HashMap<u64, oneshot::Sender<Answer>>,
-    /// Set when the session is over: why.
+    /// Why the session has ended; `None` while it is open.
     ended: Option<String>,
-    /// When the broker asked to be called again.
+    /// The reconnect delay that the broker asked for.
     reconnect_after: Option<Duration>,
 }
 
 /// An open session.
 #[derive(Debug)]
 pub struct Session {
-    /// What the broker said first.
+    /// The broker's first frame.
     pub welcome: v1::Welcome,
     broker_key: PublicKey,
     frames: mpsc::Sender<v1::ConnectRequest>,
     pending: Arc<Mutex<Pending>>,
     next_request: AtomicU64,
     deliveries: tokio::sync::Mutex<mpsc::Receiver<v1::Delivery>>,
-    /// What the agent says of itself at every heartbeat.
+    /// The agent's own state, sent with every heartbeat.
     heartbeat: Arc<Mutex<v1::Heartbeat>>,
 }
 
 impl Session {
-    /// Opens a session for the agent of the client's token. It sends heartbeats by itself, as often as the broker asks for.
+    /// Opens a session for the agent of the client's token. The session sends heartbeats at the interval that the
+    /// broker asks for.
     pub async fn open(client: &Client) -> Result<Self, ClientError> {
         let (frames, receiver) = mpsc::channel(FRAMES_MAX);
         let (welcome, responses) = open_stream(client, ReceiverStream::new(receiver)).await?;
@@ -80,14 +81,15 @@ impl Session {
         })
     }
 
-    /// Sends an envelope as it is; returns the broker's receipt, its signature checked. What is in it is for the broker to
-    /// refuse; only what would end the connection, a frame over 4,194,304 bytes, is refused here.
+    /// Sends an envelope unchanged. Returns the broker's receipt, with a verified signature. The broker checks the
+    /// content; only a frame over 4,194,304 bytes, which would end the connection, is refused here.
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`] by the broker; `PAYLOAD_TOO_LARGE` or `FIELD_INVALID` for too large a frame, of which nothing
-    /// is sent; [`ClientError::Unverified`] for a receipt that is not the broker's or of another message;
-    /// [`ClientError::SessionEnded`] where the session ends first, and the message may have been taken.
+    /// [`ClientError::Refused`] by the broker; `PAYLOAD_TOO_LARGE` or `FIELD_INVALID` for a frame that is too large, of which
+    /// nothing is sent; [`ClientError::Unverified`] for a receipt that the broker has not signed or that names another
+    /// message;
+    /// [`ClientError::SessionEnded`] if the session ends before the receipt. The broker may have accepted the message then.
     pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
         let message_id = v1::Envelope::decode(envelope.clone()).map(|envelope| envelope.message_id).unwrap_or_default();
         match self.ask(Request::Envelope(envelope)).await? {
@@ -106,7 +108,7 @@ impl Session {
         }
     }
 
-    /// The next delivery, or why there will be none.
+    /// Waits for the next delivery. Fails with the reason once the session has ended.
     pub async fn next_delivery(&self) -> Result<v1::Delivery, ClientError> {
         let next = self.deliveries.lock().await.recv().await;
         next.ok_or_else(|| ClientError::SessionEnded(self.why_ended()))
@@ -122,18 +124,18 @@ impl Session {
         self.acknowledge(delivery_id, Outcome::Nack(nack)).await.map(drop)
     }
 
-    /// Asks for more time for a delivery, from now.
+    /// Extends the ack deadline of a delivery to `extension` from now.
     pub async fn extend(&self, delivery_id: &str, extension: Duration) -> Result<(), ClientError> {
         let extension = prost_types::Duration::try_from(extension).ok();
         self.acknowledge(delivery_id, Outcome::Extend(v1::Extend { extension })).await.map(drop)
     }
 
-    /// Says how many deliveries to take at a time.
+    /// Sets the credit: the number of unacknowledged deliveries that the agent takes.
     pub async fn credit(&self, max_outstanding: u32) -> Result<(), ClientError> {
         self.ask(Request::Credit(v1::Credit { max_outstanding })).await.map(drop)
     }
 
-    /// Says how the agent is, now and at every heartbeat from now on.
+    /// Sends a heartbeat with this state, and repeats it in all later heartbeats.
     pub async fn heartbeat(&self, heartbeat: v1::Heartbeat) -> Result<(), ClientError> {
         self.ask(Request::Heartbeat(heartbeat.clone())).await?;
         *self.heartbeat.lock().expect("no holder panics") = heartbeat;
@@ -166,7 +168,7 @@ impl Session {
         receiver.await.unwrap_or_else(|_| Err(ClientError::SessionEnded(self.why_ended())))
     }
 
-    /// When the broker, going away, asked to be called again.
+    /// The reconnect delay that the broker asked for when it closed the session.
     pub fn reconnect_after(&self) -> Option<Duration> {
         self.pending.lock().expect("no holder panics").reconnect_after
     }
@@ -177,7 +179,7 @@ impl Session {
     }
 }
 
-/// The transport takes no larger frame: it would end the connection, and with it whatever else is under way there.
+/// Refuses a frame over the transport's limit. Sending it would end the connection, with every other call on it.
 fn check_frame(frame: &v1::ConnectRequest) -> Result<(), ClientError> {
     let bytes = frame.encoded_len();
     if bytes <= FRAME_BYTES_MAX {
@@ -187,7 +189,7 @@ fn check_frame(frame: &v1::ConnectRequest) -> Result<(), ClientError> {
     Err(Refused::of_client(ErrorCode::PayloadTooLarge, text).into())
 }
 
-/// Opens the stream, and takes the first frame.
+/// Opens the stream and waits for the welcome, its first frame.
 pub(super) async fn open_stream(
     client: &Client,
     requests: impl Stream<Item = v1::ConnectRequest> + Send + 'static,
@@ -200,7 +202,7 @@ pub(super) async fn open_stream(
     Ok((welcome, responses))
 }
 
-/// Until the session is dropped.
+/// Sends heartbeats until the session is dropped.
 async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, heartbeat: Arc<Mutex<v1::Heartbeat>>) {
     let mut turns = tokio::time::interval(interval);
     loop {
@@ -251,7 +253,7 @@ async fn read(
     };
     let mut pending = pending.lock().expect("no holder panics");
     pending.ended = Some(why);
-    pending.answers.clear(); // whoever waits hears of it
+    pending.answers.clear(); // drops the senders, which fails every waiting request
 }
 
 fn unexpected(response: &Response) -> ClientError {

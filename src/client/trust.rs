@@ -1,4 +1,4 @@
-//! Whose word a receiver takes for it that a key is an agent's (SPEC 2).
+//! How a receiver decides that a key belongs to an agent (SPEC 2).
 
 use std::collections::HashMap;
 
@@ -12,20 +12,20 @@ use crate::{
     time::Timestamp,
 };
 
-/// Whose word counts. The broker's own messages are always its own word.
+/// The authority for keys of agents. The broker's own key is always accepted.
 #[derive(Debug, Clone, Default)]
 pub enum Trust {
-    /// The broker's: keys are those of its directory.
+    /// The broker: the keys in its directory.
     #[default]
     Broker,
-    /// Nobody's but one's own: these keys of these agents, however one came by them, and no other agents.
+    /// Only these keys of these agents, which the operator obtained elsewhere. Other agents have none.
     Pinned(HashMap<AgentId, Vec<PublicKey>>),
-    /// Operators': keys that one of these has vouched for.
+    /// Operators: keys for which one of these operators has signed a voucher.
     Operators(HashMap<KeyId, PublicKey>),
 }
 
 impl Trust {
-    /// Whether this key is to be taken for the agent's.
+    /// Whether this key is accepted as the agent's.
     pub fn accepts(&self, agent: &AgentId, key: &v1::AgentKey, now: Timestamp) -> bool {
         match self {
             _ if *agent == AgentId::broker() => true,
@@ -51,7 +51,7 @@ fn holds(operator: &PublicKey, agent: &AgentId, key: &v1::AgentKey, voucher: &v1
     is_in_time && operator.verifies(&signing::voucher_input(agent.as_str(), key, voucher), &voucher.signature)
 }
 
-/// An operator's word that this public key is the agent's. `not_after`: until when it is good; `None`: for good.
+/// Signs an operator's voucher for an agent's public key. `not_after` is the end of its validity; `None`: unlimited.
 pub fn vouch(
     operator: &PrivateKey,
     operator_key_id: &KeyId,

@@ -1,4 +1,4 @@
-//! Calls of this process that wait for mail of a handoff, or for the end of a loan.
+//! Calls of this process that wait for mail of a handoff, or for the end of a delegation.
 
 use std::{
     collections::HashMap,
@@ -16,17 +16,17 @@ use crate::{
     proto::v1::{self, MessageType},
 };
 
-/// What a call waits for.
+/// The mail that a call waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Subject {
-    /// The mail of the handoff of this id, as its sender.
+    /// Mail of the handoff with this id, for its sender.
     Handoff(String),
-    /// A final status of the task of this id.
+    /// A final status of the task with this id.
     Result(String),
 }
 
 impl Subject {
-    /// What a call would have to wait for, to be given this message.
+    /// The subject under which a call receives this message; `None` if no call can wait for it.
     fn of(delivered: &Delivered) -> Option<Self> {
         let of_handoff = || Some(Self::Handoff(delivered.handoff_id().to_owned()));
         match delivered.kind() {
@@ -47,20 +47,20 @@ fn is_final(status: v1::TaskStatus) -> bool {
     matches!(status, v1::TaskStatus::Completed | v1::TaskStatus::Failed | v1::TaskStatus::Canceled)
 }
 
-/// A message for a call that waits. What is not answered goes to the agent's handler.
+/// A message for a waiting call. A letter dropped without an answer goes to the agent's handler.
 pub(super) struct Letter {
     pub delivered: Delivered,
     verdict: oneshot::Sender<Result<(), NotTaken>>,
 }
 
 impl Letter {
-    /// Says what became of it: `Ok` has it acked.
+    /// Reports the outcome of the message: `Ok` acks it.
     pub(super) fn answer(self, verdict: Result<(), NotTaken>) {
-        let _ = self.verdict.send(verdict); // a handler's timeout may have been quicker, and it comes again
+        let _ = self.verdict.send(verdict); // fails if the handler timed out first; the message is redelivered then
     }
 }
 
-/// The calls that wait. Bounded by the calls that are under way; their letters by the agent's credit.
+/// The waiting calls. Their number is bounded by the caller, the number of their letters by the agent's credit.
 #[derive(Default)]
 pub(super) struct Waiting {
     calls: Mutex<HashMap<Subject, (u64, mpsc::UnboundedSender<Letter>)>>,
@@ -68,7 +68,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// From now on mail of this subject goes to this call alone. One that waited for it before gets no more.
+    /// Routes mail of this subject to the returned conversation. An earlier conversation on the subject gets no more
+    /// mail.
     pub(super) fn wait(self: &Arc<Self>, subject: Subject) -> Conversation {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, letters) = mpsc::unbounded_channel();
@@ -76,7 +77,8 @@ impl Waiting {
         Conversation { waiting: Arc::clone(self), subject, id, letters }
     }
 
-    /// What the call that waits for this message says became of it; `None`: no call waits, or it ended before.
+    /// Passes the message to the call that waits for it, and returns the call's outcome. `None`: no call waits, or the
+    /// call ended without an answer.
     pub(super) async fn given_to_call(&self, delivered: &Delivered) -> Option<Result<(), NotTaken>> {
         let subject = Subject::of(delivered)?;
         let call = self.calls().get(&subject).map(|(_, call)| call.clone())?;
@@ -90,7 +92,7 @@ impl Waiting {
     }
 }
 
-/// The mail of one subject, for as long as this lives.
+/// Receives the mail of one subject until it is dropped.
 pub(super) struct Conversation {
     waiting: Arc<Waiting>,
     subject: Subject,
@@ -99,7 +101,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    /// The next letter; `None` where a later call has taken the subject over.
+    /// The next letter; `None` after a later call has taken the subject over.
     pub(super) async fn next(&mut self) -> Option<Letter> {
         self.letters.recv().await
     }

@@ -1,6 +1,7 @@
-//! The log of administrative acts: written in the same commit as the act, and bounded by age and by number.
+//! The audit log of administrative acts: written in the same commit as the act, and bounded by age and by number.
 //!
-//! The first entries go first. The head keeps the hash of the last that went, so that the chain can be checked from there.
+//! The oldest entries are removed first. The head keeps the hash of the last removed entry, so that the chain can be
+//! checked from there.
 
 use super::{Engine, batch::PostCommit, transaction::Transaction};
 use crate::{
@@ -9,13 +10,13 @@ use crate::{
     time::Timestamp,
 };
 
-/// Entries that one change removes at most.
+/// The most entries that one change removes.
 const REMOVED_AT_ONCE: usize = 64;
-/// As many an act removes beside the one that it writes, so that a log over its bound becomes shorter.
+/// The most entries that an act removes while it writes one, so that a log over its bound becomes shorter.
 const REMOVED_AN_ACT: usize = 2;
 
 impl Engine {
-    /// Adds an entry to the log, as part of the transaction.
+    /// Appends an entry to the audit log, as a part of the transaction.
     pub(super) fn record(
         &self,
         transaction: &mut Transaction,
@@ -25,7 +26,7 @@ impl Engine {
         let stored = self.read(transaction, &AuditHead::key())?;
         let head = stored.as_ref().map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
         let number = head.length + 1;
-        // Its times never go back, also where the clock was set back.
+        // The times of the log never go back, even where the clock was set back.
         let at = match self.read(transaction, &AuditHead::entry_key(head.length))? {
             Some(last) => now.max(AuditHead::entry_time(&last.value)?),
             None => now,
@@ -43,7 +44,7 @@ impl Engine {
         Ok(())
     }
 
-    /// An act that changes nothing that is stored, for the record.
+    /// Records an act that changes no other record.
     pub(super) fn note(&mut self, act: AuditAct, now: Timestamp) {
         let mut transaction = self.transaction();
         match self.record(&mut transaction, act, now) {
@@ -53,12 +54,12 @@ impl Engine {
         self.end_unanswered();
     }
 
-    /// When an act of that time is removed for its age. `None`: never.
+    /// The time at which an act of `at` is removed for its age. `None`: never.
     pub(super) fn act_is_over_at(&self, at: Timestamp) -> Option<Timestamp> {
         self.env.settings.retention.audit.map(|span| at.plus(span))
     }
 
-    /// Removes entries that are over, or too many. Returns when to look again; `None`: after the next act.
+    /// Removes entries that are too old or too many. Returns the time of the next check. `None`: after the next act.
     pub(super) fn remove_old_acts(
         &mut self,
         budget: &mut usize,

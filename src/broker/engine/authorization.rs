@@ -1,7 +1,7 @@
-//! What policies say to messages: who may be asked to take a task, and who may be written to.
+//! The policy checks of messages: the agents that may be asked to take a task, and the agents that may be written to.
 //!
-//! A receiver that the sender names must be permitted, or the message is refused. Of a type, those count that are
-//! permitted; if there are some and none is, it is refused.
+//! The policy must permit a receiver that the sender names, or the message is refused. A type stands for its permitted
+//! agents; the message is refused if the type has agents and none is permitted.
 
 use super::{Engine, resolution::receiver_unknown};
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     ids::{AgentId, AgentType},
 };
 
-/// A task that is to be handed off, as policies see it.
+/// The task that a handoff offers, as policies see it.
 pub(super) struct Work<'a> {
     from: &'a AgentId,
     task_type: &'a str,
@@ -32,7 +32,7 @@ impl<'a> Work<'a> {
 }
 
 impl Engine {
-    /// Whether this agent may be asked to take this.
+    /// Checks that this agent may be asked to take the task.
     pub(super) fn check_hand_off(&self, work: &Work<'_>, to: &AgentId) -> Result<(), BrokerError> {
         let (Some(from), Some(to)) = (self.env.directory.get(work.from), self.env.directory.get(to)) else {
             return Err(receiver_unknown(to));
@@ -45,7 +45,7 @@ impl Engine {
         permitted.map_err(|denied| self.unless_secret(denied, work.from, &to.id()))
     }
 
-    /// Whether the sender may write to this agent.
+    /// Checks that the sender may write to this agent.
     pub(super) fn check_send(&self, header: &Header, to: &AgentId) -> Result<(), BrokerError> {
         let (Some(from), Some(to)) = (self.env.directory.get(&header.sender), self.env.directory.get(to)) else {
             return Err(receiver_unknown(to));
@@ -54,7 +54,8 @@ impl Engine {
         permitted.map_err(|denied| self.unless_secret(denied, &header.sender, &to.id()))
     }
 
-    /// A sender that may not look at the directory is not told by a denial that the receiver is registered.
+    /// Turns a denial into "receiver unknown" for a sender that may not read the directory, so that the denial does not
+    /// reveal the registration.
     fn unless_secret(&self, denied: BrokerError, from: &AgentId, to: &AgentId) -> BrokerError {
         match self.access().may_see_directory(&Caller::Agent(from.clone())) {
             Ok(()) => denied,
@@ -62,7 +63,7 @@ impl Engine {
         }
     }
 
-    /// Whether the sender may write to all of this type.
+    /// Checks that the sender may write to all agents of this type.
     pub(super) fn check_send_to_all(&self, header: &Header, to: &AgentType) -> Result<(), BrokerError> {
         let Some(from) = self.env.directory.get(&header.sender) else {
             return Err(BrokerError::AgentUnknown { agent: header.sender.to_string() });
@@ -71,7 +72,7 @@ impl Engine {
     }
 }
 
-/// Those that pass; an error only if there were some and none has.
+/// The agents that pass the check. Fails with the last refusal if the list has agents and none passes.
 pub(super) fn permitted(
     agents: Vec<AgentId>,
     check: impl Fn(&AgentId) -> Result<(), BrokerError>,

@@ -1,4 +1,4 @@
-//! The commit batch: the changes of the commands in hand, and what follows once they are durable.
+//! The commit batch: the changes of the commands in hand, and the actions that follow their commit.
 
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// What is to be done in memory once a change is durable.
+/// An action on the engine's memory, done after its change is durable.
 #[derive(Debug)]
 pub(super) enum PostCommit {
     LetterStored {
@@ -29,12 +29,12 @@ pub(super) enum PostCommit {
         agent: AgentId,
         letter: Letter,
     },
-    /// The mailbox has this timer; `None`: it has none.
+    /// The mailbox has this timer in the store. `None`: the mailbox has no timer.
     MailTimer {
         agent: AgentId,
         at: Option<Timestamp>,
     },
-    /// The timer of an entity has moved. Times are by the running time.
+    /// The timer of an entity has moved. Times are running times.
     EntityTimer {
         entity: EntityId,
         counts_for: Option<AgentId>,
@@ -43,7 +43,7 @@ pub(super) enum PostCommit {
     },
     /// A step has changed an entity.
     EntityMoved(Arc<EntityRecord>),
-    /// A row of the outbox is written.
+    /// The outbox has a new row with this sequence.
     OutboxWritten(u64),
     TaskRemoved(TaskId),
     ExpirationStored {
@@ -51,7 +51,7 @@ pub(super) enum PostCommit {
         key: Key,
         since: Timestamp,
     },
-    /// The audit log has an entry of this time.
+    /// The audit log has a new entry of this time.
     OnRecord {
         at: Timestamp,
     },
@@ -59,55 +59,55 @@ pub(super) enum PostCommit {
     KeyRevoked(AgentId),
 }
 
-/// What becomes of a part of the batch once it is committed.
+/// A part of the batch: its changes, the actions after the commit, and the answer.
 #[derive(Debug)]
 pub(super) struct PendingReply {
-    /// Its changes among the batch's.
+    /// The indexes of its changes in the batch.
     pub(super) changes: Range<usize>,
     pub(super) post_commit: Vec<PostCommit>,
     pub(super) answer: Option<Answered>,
 }
 
 impl PendingReply {
-    /// What is sent where its changes are not applied.
+    /// The refusal of the caller, if a caller waits. Sent when the changes are not applied.
     pub(super) fn refusal(self, error: &Refused) -> Option<Output> {
         self.answer.map(|answered| Output::Reply(answered.refused(error.clone())))
     }
 }
 
-/// Where a write is in the batch: its change, and its place in that.
+/// The position of a write in the batch: the index of the change, and the index of the write in that change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place(pub(super) usize, pub(super) usize);
 
-/// Commands whose changes are committed with one sync.
+/// The commands whose changes one sync commits.
 #[derive(Debug, Default)]
 pub(super) struct CommitBatch {
     pub(super) changes: Vec<Change>,
     pub(super) replies: Vec<PendingReply>,
     pub(super) touched: BTreeSet<AgentId>,
-    /// Watchers of entities that are registered behind the commit.
+    /// Watchers that the engine registers after the commit.
     pub(super) watches: Vec<(EntityId, Watcher)>,
-    /// The messages that it accepts.
+    /// The ids of the messages that the batch accepts.
     pub(super) accepted: Vec<MessageId>,
-    /// Whether it writes a row of the outbox.
+    /// Whether the batch writes a row of the outbox.
     pub(super) writes_outbox: bool,
-    /// What the batch has written so far: later commands of the batch see it.
+    /// The records that the batch has written so far. Later commands of the batch read them here.
     pub(super) written: KeyMap<Place>,
-    /// The mailboxes' timers as the batch has them.
+    /// The timers of mailboxes that the batch changes.
     pub(super) mail_timers: IdMap<AgentId, Option<Timestamp>>,
-    /// Changes from here on belong to the command in hand.
+    /// The index of the first change of the command in hand.
     open_from: usize,
     pub(super) open_post_commit: Vec<PostCommit>,
     pub(super) head: Head,
-    /// A commit failed: it is not known what is on disk, and no command is taken any more.
+    /// A commit has failed: the state on disk is unknown, and the engine accepts no more commands.
     pub(super) failed: bool,
 }
 
-/// What each commit stores beside its changes.
+/// The values that each commit stores beside its changes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Head {
     pub(super) next_sequence: u64,
-    /// The ids of messages with a timestamp up to this one may be removed.
+    /// The retention may have removed the ids of messages with a timestamp up to this one.
     pub(super) message_ids_gone: Timestamp,
 }
 
@@ -117,7 +117,7 @@ impl CommitBatch {
         Self { head, ..Self::default() }
     }
 
-    /// What there is to be committed. What begins now takes over the room that this batch needed.
+    /// Takes the batch out for its commit. The new batch reuses the allocated memory of `written`.
     pub(super) fn take(&mut self) -> Self {
         let mut batch = std::mem::take(self);
         batch.written.clear();
@@ -126,13 +126,13 @@ impl CommitBatch {
         batch
     }
 
-    /// Whether nothing is in it yet.
+    /// Whether the batch has no changes, replies, watches or touched mailboxes.
     pub(super) fn is_empty(&self) -> bool {
         let is_changed = !self.changes.is_empty() || !self.replies.is_empty() || !self.open_post_commit.is_empty();
         !is_changed && self.touched.is_empty() && self.watches.is_empty()
     }
 
-    /// Ends the command in hand: its answer is sent after the commit of all it changed.
+    /// Ends the command in hand. Its answer is sent after the commit of all its changes.
     pub(super) fn answer<T: Send + 'static>(&mut self, reply: Reply<T>, outcome: Result<T, Refused>) {
         self.close(Some(reply.with(outcome)));
     }
@@ -151,7 +151,7 @@ impl CommitBatch {
         self.close(None);
     }
 
-    /// What is sent where the commit has failed.
+    /// The refusals of all callers and watchers of the batch, for a failed commit.
     pub(super) fn refusals(self, error: &Refused) -> impl Iterator<Item = Output> {
         let answers = self.replies.into_iter().filter_map(|pending| pending.refusal(error));
         answers.chain(self.watches.into_iter().map(|(_, watcher)| watcher.output(Err(error.clone()))))

@@ -1,17 +1,17 @@
-//! The broker's clock, which may be set back, and the time that never is.
+//! The broker's clock, which may be set back, and the running time, which never goes back.
 //!
-//! A deadline that is stored as a time of the clock would move away with a clock that is set back. So what is due by itself,
-//! handoffs and the end of mail, is due by the *running time*: the clock's time, and all by which the clock was ever set back.
-//! It goes on evenly where the clock is set back, over restarts too: each commit stores it, and a start goes on from there.
-//! What is shown is the clock's time. A clock that is set forward takes the running time along: it cannot be told from a
-//! machine that was asleep or switched off.
+//! A deadline that is stored as a time of the clock would move away when the clock is set back. So handoffs and mail
+//! are due by the *running time*: the clock's time plus the sum of its set-backs. The running time advances evenly
+//! across set-backs and restarts: each commit stores it, and a start resumes from there. Clients see the clock's time.
+//! A clock that is set forward moves the running time too, because the broker cannot tell that from a machine that was
+//! asleep or switched off.
 
 use std::time::Duration;
 
 use super::{Engine, delivery::Consumer, open::load_agents};
 use crate::{broker::BrokerError, time::Timestamp};
 
-/// The clock's time, and by how much the clock was set back in all. See the module.
+/// The clock's time, and the sum of its set-backs. See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RunningClock {
     pub(super) now: Timestamp,
@@ -19,7 +19,7 @@ pub(super) struct RunningClock {
 }
 
 impl RunningClock {
-    /// A clock of which this running time is known, after it was set back by so much in all.
+    /// A clock with this running time, after this sum of set-backs.
     pub(super) fn at(running: Timestamp, set_back: Duration) -> Self {
         Self { now: running.minus(set_back), set_back }
     }
@@ -29,25 +29,25 @@ impl RunningClock {
         self.now.plus(self.set_back)
     }
 
-    /// The clock when it shows this. Where that is earlier than it was, it was set back.
+    /// The clock when it shows `now`. An earlier time than before is a set-back.
     pub(super) fn showing(self, now: Timestamp) -> Self {
         Self { now, set_back: self.set_back.max(self.running().since(now)) }
     }
 
-    /// The later of two, of which each knows something.
+    /// The later running time and the larger sum of set-backs of two clocks.
     pub(super) fn later(self, other: Self) -> Self {
         let running = self.running().max(other.running());
         Self::at(running, self.set_back.max(other.set_back))
     }
 
-    /// When the clock shows this running time, if it is not set meanwhile.
+    /// The time that the clock shows at this running time, if it is not set until then.
     pub(super) fn shows(self, running: Timestamp) -> Timestamp {
         running.minus(self.set_back)
     }
 }
 
 impl Engine {
-    /// Takes over the clock's time, and returns the time to work by: a batch in hand goes on by the one that it began with.
+    /// Takes over the clock's time. Returns the time to work with: while a batch has changes, time does not go back.
     pub(super) fn keep_time(&mut self, now: Timestamp) -> Timestamp {
         if now >= self.timers.clock.now {
             self.timers.clock.now = now;
@@ -57,8 +57,8 @@ impl Engine {
         self.timers.clock.now
     }
 
-    /// The clock was set back. What is in memory, leases and signs of life, is by the clock: it begins again with what is
-    /// stored, as after a restart, and sessions are told to come back.
+    /// Handles a clock that was set back. Leases and signs of life in memory are times of the clock, so the engine
+    /// begins again from the stored records, as after a restart, and tells the sessions to come back.
     fn set_back(&mut self, now: Timestamp) {
         let by = self.timers.clock.now.since(now);
         tracing::warn!(?by, "the machine's clock was set back: sessions are told to come back");
@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Begins again with what is stored. Sessions are told to come back; watchers stay. Returns what was in memory.
+    /// Begins again from the stored records. Consumers get a go-away, watchers stay. Returns the former engine.
     pub(super) fn begin_again(&mut self, now: Timestamp) -> Result<Self, BrokerError> {
         self.env.directory.reset(self.env.settings.presence_rule(now), load_agents(&*self.env.store)?);
         let (directory, identity) = (self.env.directory.clone(), self.env.identity.clone());

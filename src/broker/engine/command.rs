@@ -1,4 +1,4 @@
-//! What the engine is told to do.
+//! The commands that the engine executes.
 
 use bytes::Bytes;
 
@@ -16,160 +16,160 @@ use crate::{
     records::{AuditAct, DeadLetterRecord, InvitationRecord},
 };
 
-/// Something to be done.
+/// A command to the engine.
 #[derive(Debug)]
 pub enum Command {
-    /// Take an envelope.
+    /// Accepts an envelope.
     Submit {
         /// The envelope.
         envelope: Box<VerifiedEnvelope>,
-        /// Where the receipt goes.
+        /// Receives the receipt.
         reply: Reply<v1::Receipt>,
     },
-    /// Say what became of a delivery.
+    /// Reports the fate of a delivery.
     Acknowledge {
-        /// Whose mailbox.
+        /// The agent that owns the mailbox.
         agent: AgentId,
-        /// Which delivery.
+        /// The id of the delivery.
         delivery_id: String,
-        /// What became of it.
+        /// The fate of the delivery.
         fate: Fate,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: Reply<Acknowledged>,
     },
-    /// Begin to hand out an agent's mail. With no credit yet.
+    /// Opens a consumer of an agent's mail. The consumer starts without credit.
     Open {
         /// The new consumer's id, never used before.
         consumer: ConsumerId,
-        /// Whose mail.
+        /// The agent whose mail the consumer takes.
         agent: AgentId,
-        /// How its leases end.
+        /// The kind of the consumer, which decides how its leases end.
         kind: ConsumerKind,
-        /// Where deliveries go.
+        /// Receives the deliveries.
         events: Events,
     },
-    /// Set how many deliveries a consumer takes at a time.
+    /// Sets the credit of a consumer.
     Credit {
-        /// Which consumer.
+        /// The consumer.
         consumer: ConsumerId,
-        /// The most that are handed out and not acknowledged.
+        /// The most deliveries that are dispatched to the consumer and not acked.
         outstanding_max: u32,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: Option<Reply<Credited>>,
     },
-    /// Stop handing out to this consumer.
+    /// Closes a consumer.
     Close {
-        /// Which consumer.
+        /// The consumer.
         consumer: ConsumerId,
     },
-    /// An agent says how it is.
+    /// Records a heartbeat of an agent.
     Heartbeat {
-        /// On which session.
+        /// The consumer of the session that carries the heartbeat.
         consumer: ConsumerId,
-        /// Who.
+        /// The agent.
         agent: AgentId,
-        /// What it says.
+        /// The heartbeat.
         heartbeat: v1::Heartbeat,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: Option<Reply<Credited>>,
     },
-    /// Register an agent, or change its card.
+    /// Registers an agent, or changes its card.
     Register {
         /// The agent.
         entry: Box<Entry>,
-        /// Who wants it.
+        /// The caller that asks for the registration.
         caller: Caller,
-        /// The invitation that it comes with, or nothing.
+        /// The invitation that the caller presents, or an empty string.
         invitation: String,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: Reply<()>,
     },
-    /// Let somebody register once.
+    /// Creates an invitation, with which one agent may register once.
     Invite {
         /// The invitation.
         invitation: String,
-        /// What it is good for.
+        /// The terms of the invitation.
         record: InvitationRecord,
-        /// Who wants it.
+        /// The caller that asks for the invitation.
         caller: Caller,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: Reply<()>,
     },
-    /// Change an agent's keys.
+    /// Changes an agent's keys.
     ChangeKeys {
-        /// Whose.
+        /// The agent.
         agent: AgentId,
-        /// How.
+        /// The change.
         change: KeyChange,
-        /// Who wants it.
+        /// The caller that asks for the change.
         caller: Caller,
-        /// Where the answer goes.
+        /// Receives the answer.
         reply: Reply<()>,
     },
-    /// Put an act on record that changes nothing that is stored.
+    /// Writes an act that changes no other record into the audit log.
     Note {
         /// The act.
         act: AuditAct,
     },
-    /// Send an entity as it is now, and each update of it until the last.
+    /// Sends the current state of an entity, and then each update until the last one.
     Watch {
         /// The new watcher's id, never used before.
         watcher: WatcherId,
         /// The entity.
         entity: EntityId,
-        /// Where the updates go.
+        /// Receives the updates.
         updates: Updates,
     },
-    /// Send no more updates to this watcher.
+    /// Ends a watcher: it gets no further update.
     Unwatch {
         /// The watcher.
         watcher: WatcherId,
     },
-    /// Put a dead letter on its way again.
+    /// Redrives a dead letter.
     Redrive {
-        /// Which.
+        /// The number of the dead letter.
         dead_letter: u64,
-        /// To whom, if not to whom it was to go.
+        /// The new receiver. `None`: the receiver of the dead letter.
         to: Option<AgentId>,
-        /// Who wants it.
+        /// The caller that asks for the redrive.
         caller: Caller,
-        /// Where the answer goes.
+        /// Receives the dead letter as it is stored after the redrive.
         reply: Reply<DeadLetterRecord>,
     },
-    /// Give a dead letter up for good.
+    /// Discards a dead letter for good.
     Discard {
-        /// Which.
+        /// The number of the dead letter.
         dead_letter: u64,
-        /// Who wants it.
+        /// The caller that asks for it.
         caller: Caller,
-        /// Why.
+        /// The reason in the caller's words, or an empty string.
         reason_text: String,
-        /// Where the answer goes.
+        /// Receives the dead letter as it is stored after the decision.
         reply: Reply<DeadLetterRecord>,
     },
-    /// Keep what an agent that has proven who it is sent, and was refused.
+    /// Keeps a refused envelope of an authenticated agent as a dead letter.
     KeepRefused {
-        /// Who sent it.
+        /// The agent that sent the envelope.
         agent: AgentId,
-        /// What it sent.
+        /// The bytes of the envelope.
         raw: Bytes,
-        /// Why it was refused.
+        /// The reason for the refusal.
         reason: ParkReason,
-        /// In words.
+        /// The reason as a text.
         text: String,
     },
-    /// Tell every session and every watcher that the broker is about to stop.
+    /// Tells every consumer to come back later, and ends every watcher: the broker is about to stop.
     GoAway,
 }
 
-/// How the leases of a consumer end.
+/// The kind of a consumer, which decides how its leases end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConsumerKind {
-    /// A session: they end with it.
+    /// A session. Its leases end with the session.
     Session,
-    /// One call of `Receive`: they outlive it, since the acks come by other calls.
+    /// One call of `Receive`. Its leases outlive the call, because the acks come in other calls.
     Receive {
-        /// After so many deliveries the call is done; `None`: never.
+        /// The number of deliveries after which the call ends. `None`: no limit.
         deliveries_max: Option<u32>,
     },
 }

@@ -1,4 +1,4 @@
-//! Committing the batch, and what follows once it is durable.
+//! The commit of the batch, and the actions after it.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl Engine {
-    /// Commits the batch, then acts. Nothing is answered or delivered before the commit is synced. What is to be sent then is
-    /// there to be polled: [`Engine::poll_output`].
+    /// Commits the batch, then acts. No answer and no delivery leaves the engine before the commit is synced.
+    /// [`Engine::poll_output`] yields the outputs.
     pub fn finish(&mut self, now: Timestamp) {
         let now = self.keep_time(now);
         let accepted = self.expire_accepted(now);
@@ -21,6 +21,7 @@ impl Engine {
         if let Some((key, ids)) = &accepted {
             batch.put_unconditionally(key.clone(), ids.clone());
         }
+        // A batch that changes nothing needs no sync: its answers only report stored state.
         if !batch.changes.is_empty() {
             batch.put_unconditionally(sequence_key(), self.sequence_value());
         }
@@ -44,6 +45,7 @@ impl Engine {
             let conflict = pending.changes.clone().find_map(|index| applied[index].as_ref().err());
             if let Some(conflict) = conflict {
                 tracing::error!(%conflict, "a change was computed from something that has changed");
+                // The cache may hold the version that caused the conflict.
                 self.entities.clear();
                 self.outputs.extend(pending.refusal(&refused(BrokerError::Conflict)));
                 continue;
@@ -81,6 +83,8 @@ impl Engine {
                 self.delivery.set_mail_timer(agent, at);
             }
             PostCommit::EntityTimer { entity, counts_for, before, after } => {
+                // An entity that counts for an agent has a deadline while it is open: the first timer opens it, and a
+                // removed timer ends it.
                 if let Some(agent) = counts_for {
                     match (before, after) {
                         (None, Some(_)) => self.entities.one_more_open(agent),
@@ -112,7 +116,7 @@ impl Engine {
     }
 }
 
-/// The line about a handoff that has ended; its other steps are for those who look closely.
+/// Logs a handoff that has ended at level info, and every other step at level debug.
 fn log_move(handoff: &Handoff) {
     let Handoff { id, task, sender, candidate, state, .. } = handoff;
     let state = state.name();

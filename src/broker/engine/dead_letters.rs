@@ -1,4 +1,4 @@
-//! Dead letters: parking messages, and what people decide about them (SPEC 4).
+//! Dead letters: parking messages, and the decisions of operators about them (SPEC 4).
 
 use bytes::Bytes;
 
@@ -27,10 +27,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// Why, as a number and in words.
+/// The reason, as a code and as a text.
 pub(super) type Why<'a> = (ParkReason, &'a str);
 
-/// What is parked.
+/// A message that becomes a dead letter.
 struct DeadMail<'a> {
     agent: &'a AgentId,
     letter: Option<&'a Letter>,
@@ -40,7 +40,7 @@ struct DeadMail<'a> {
     handoff: Option<MessageId>,
 }
 
-/// The handoff, if it is one.
+/// The id of the handoff, if the entity is a handoff.
 fn handoff_id(entity: &EntityId) -> Option<MessageId> {
     match entity {
         EntityId::Handoff(id) => Some(*id),
@@ -49,7 +49,7 @@ fn handoff_id(entity: &EntityId) -> Option<MessageId> {
 }
 
 impl Engine {
-    /// Parks a letter. Whoever calls takes it out of its mailbox in the same transaction.
+    /// Turns a letter into a dead letter. The caller removes the letter from its mailbox in the same transaction.
     pub(super) fn park(
         &mut self,
         transaction: &mut Transaction,
@@ -69,7 +69,8 @@ impl Engine {
         self.write_dead_letter(transaction, about, why, now);
     }
 
-    /// Parks the message that began an entity, because no agent took it. The attempts of a handoff's request are its offers.
+    /// Parks the message that opened an entity which no agent took. The attempts in the dead letter are the offers of
+    /// the handoff.
     pub(super) fn park_opening(
         &mut self,
         transaction: &mut Transaction,
@@ -123,11 +124,11 @@ impl Engine {
         };
         record.agent_index_keys().for_each(|key| transaction.put_new(key, Bytes::new()));
         transaction.put_new(DeadLetterRecord::key(record.number), record.encode());
-        // Its own: what it was kept by before goes its way.
+        // The dead letter gets its own copy, because the former owner of the envelope may be removed first.
         transaction.put_new(MessageRecord::envelope_key(record.number), bytes);
     }
 
-    /// The bytes of an accepted envelope, also of one that this batch accepts.
+    /// The bytes of an accepted envelope, from the store or from the batch in hand.
     pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
         let key = MessageRecord::envelope_key(sequence);
         match self.read(&mut Transaction::default(), &key) {
@@ -139,8 +140,8 @@ impl Engine {
         }
     }
 
-    /// Keeps what an agent sent and was refused for people to look at: it is not a message, or not of its type. The same
-    /// bytes are kept once.
+    /// Keeps a refused envelope as a dead letter for operators to read: the bytes are not a message, or not one of its
+    /// type. Equal bytes are kept once.
     pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
         let kept = self.retention.refused_envelopes(agent);
         if self.batch.failed || !kept.admit(raw.len(), || signing::sha256(&[&raw])) {
@@ -168,7 +169,7 @@ impl Engine {
         self.end_unanswered();
     }
 
-    /// Puts a dead letter on its way again, and marks it, in one commit.
+    /// Redrives a dead letter, and marks it as redriven in the same change.
     pub(super) fn redrive(
         &mut self,
         number: u64,
@@ -181,6 +182,7 @@ impl Engine {
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
             return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
         };
+        // The dead letter of a request starts a new handoff; any other message goes into a mailbox again.
         let text = caller.to_string();
         let mut settlement = Settlement { at: now, text, redriven_to: None, redriven_handoff: None };
         match self.ended_handoff(&mut transaction, &dead).map_err(refused)? {
@@ -191,6 +193,7 @@ impl Engine {
             }
             None => {
                 let to = self.registered(to.unwrap_or(&dead.agent)).map_err(refused)?;
+                // The original receiver has already passed the policy.
                 if to != dead.agent {
                     self.check_redirected(&dead, &to).map_err(refused)?;
                 }
@@ -205,7 +208,7 @@ impl Engine {
         self.settle(transaction, dead, &stored, (AuditAction::DeadLetterRedriven, details), caller, now)
     }
 
-    /// Gives a dead letter up for good, and says so on it.
+    /// Discards a dead letter for good, and stores the caller and the reason with it.
     pub(super) fn discard(
         &mut self,
         number: u64,
@@ -240,7 +243,7 @@ impl Engine {
         Ok(dead)
     }
 
-    /// Mail that goes to another agent than it was for: its sender must be one who may write to that one.
+    /// Checks that the sender of a redirected dead letter may write to the new receiver.
     fn check_redirected(&self, dead: &DeadLetterRecord, to: &AgentId) -> Result<(), BrokerError> {
         let sender = AgentId::parse(&dead.summary.sender_id).map_err(|_| BrokerError::Internal)?;
         let (Some(from), Some(to)) = (self.env.directory.get(&sender), self.env.directory.get(to)) else {
@@ -250,7 +253,7 @@ impl Engine {
         self.access().may_send(&from, &to, kind.name())
     }
 
-    /// The dead letter as it is after the decision, and as it is stored.
+    /// Reads a dead letter and applies the decision. Returns it with the new state, and the stored record.
     fn decided(
         &self,
         transaction: &mut Transaction,
@@ -262,6 +265,7 @@ impl Engine {
             return Err(BrokerError::StoreUnavailable);
         }
         let key = DeadLetterRecord::key(number);
+        // A caller without the permission gets the same error as for an unknown number.
         let unknown = || self.access().no_such_dead_letter_to_settle(caller, number);
         let stored = self.read(transaction, &key)?.ok_or_else(unknown)?;
         let mut dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
@@ -272,7 +276,8 @@ impl Engine {
         Ok((dead, stored))
     }
 
-    /// The handoff of a dead request. It has ended, or is open with another candidate; a redrive is a new one either way.
+    /// The handoff of a dead request. It has ended, or is open with another candidate; a redrive makes a new handoff
+    /// either way.
     fn ended_handoff(
         &mut self,
         transaction: &mut Transaction,
@@ -281,12 +286,12 @@ impl Engine {
         let is_request = dead.summary.message_type == MessageType::HandoffRequest.number();
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
         let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
-        // Its task has ended and was removed: there is nothing any more that could be handed over.
+        // Without the handoff's record, its task has ended and was removed: no task is left to hand over.
         let stored = self.entity_record(transaction, &EntityId::Handoff(handoff))?;
         Ok(Some(stored.as_deref().and_then(EntityRecord::as_handoff).ok_or_else(unknown)?.clone()))
     }
 
-    /// A new handoff with the request of one that has ended. Returns its id, and who is asked first.
+    /// Starts a new handoff with the request of a former one. Returns its id and the first candidate.
     fn try_again(
         &mut self,
         transaction: &mut Transaction,
@@ -324,7 +329,7 @@ impl Engine {
         Ok((id, asked))
     }
 
-    /// The agents that the request names, as if it came now.
+    /// The candidates of the stored request, resolved as for a request that arrives now.
     fn candidates_again(&self, request: RequestPlace, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let raw = self.envelope_bytes(request.sequence).ok_or(BrokerError::Internal)?;
         let parsed = UnverifiedEnvelope::parse(raw).map_err(|error| {
@@ -337,7 +342,7 @@ impl Engine {
         }
     }
 
-    /// The same message in the mailbox once more, with fresh counts and a fresh lifetime: somebody wants it there.
+    /// A new letter with the same message, and with fresh counts and a fresh lifetime: an operator wants it delivered.
     fn fresh_letter(
         &mut self,
         transaction: &mut Transaction,

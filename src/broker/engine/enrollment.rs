@@ -1,4 +1,4 @@
-//! Registering agents, changing their cards, and letting somebody register once.
+//! Registration of agents, changes of their cards, and invitations.
 
 use super::{Engine, LIMIT_RETRY, batch::PostCommit, transaction::Transaction};
 use crate::{
@@ -30,7 +30,7 @@ impl Engine {
         outcome.map_err(refused)
     }
 
-    /// A new agent: as the policy permits, or by an invitation.
+    /// Registers a new agent, with the permission of the policy or with an invitation.
     fn enroll(
         &mut self,
         mut transaction: Transaction,
@@ -49,7 +49,8 @@ impl Engine {
             Err(refusal) if invitation.is_empty() => return Err(refusal),
             Err(_) => self.use_invitation(&mut transaction, invitation, &entry, now)?,
         };
-        // Only to a caller that may register: to all others it would say which keys there are.
+        // Only a caller that may register reaches this check: to any other caller the error would reveal which keys
+        // exist.
         if let Some(key_id) = self.env.directory.key_of_another(&entry) {
             return Err(BrokerError::KeyTaken { key_id: key_id.to_string() });
         }
@@ -60,7 +61,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether one more agent may register. What is in the same batch is not counted yet.
+    /// Fails if the maximum number of agents is registered. Does not count those of the batch in hand.
     fn check_agents(&self) -> Result<(), BrokerError> {
         let most = self.env.settings.broker_limits.agents_max as usize;
         if most == 0 || self.env.directory.registered() < most {
@@ -69,7 +70,7 @@ impl Engine {
         Err(BrokerError::LimitExceeded { what: "too many agents are registered", retry_after: LIMIT_RETRY })
     }
 
-    /// Whether there is room for a card that is larger than the one before. What is in the same batch is not counted yet.
+    /// Fails if a larger card would exceed the size of all cards. Does not count cards of the batch in hand.
     fn check_card_bytes(&self, entry: &Entry) -> Result<(), BrokerError> {
         let most = self.env.settings.broker_limits.card_bytes_max;
         let before = self.env.directory.get(&entry.id()).map_or(0, |known| known.card_bytes());
@@ -80,8 +81,8 @@ impl Engine {
         Err(BrokerError::LimitExceeded { what: "the cards of all agents are too large", retry_after: LIMIT_RETRY })
     }
 
-    /// The card of an agent that is registered: all but its keys. The same card again is no error for a caller that could
-    /// register it.
+    /// Changes the card of a registered agent, except for its keys. The same card again succeeds for a caller that may
+    /// register the agent.
     fn change(
         &mut self,
         mut transaction: Transaction,
@@ -98,7 +99,7 @@ impl Engine {
             if invitation.is_empty() {
                 return Err(refusal);
             }
-            // As with an agent that is not registered: only a good invitation gets to know that this one is.
+            // As with a new agent: only a valid invitation reveals that the agent is registered.
             self.use_invitation(&mut transaction, invitation, &entry, now)?;
             return Err(BrokerError::AgentExists { agent: entry.id() });
         }
@@ -121,7 +122,7 @@ impl Engine {
         self.store_agent(transaction, entry, Some(stored), (AuditAction::AgentChanged, types), caller, now)
     }
 
-    /// Whether the caller may give an agent these types, or take them away.
+    /// Checks that the caller may give these types to an agent, or take them away.
     fn check_types(&self, caller: &Caller, entry: &Entry, types: &[AgentType]) -> Result<(), BrokerError> {
         let agent = Agent { types: &[], ..entry.as_asked() };
         let check =
@@ -138,7 +139,7 @@ impl Engine {
         stored.map(|stored| Ok((AgentRecord::decode(&stored.value)?, stored))).transpose()
     }
 
-    /// Writes an agent with the act that it comes from.
+    /// Writes an agent and the audit entry of the act that changes it.
     pub(super) fn store_agent(
         &mut self,
         mut transaction: Transaction,
@@ -159,7 +160,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Used up in the commit that registers the agent, or not at all. Returns what the log is to say.
+    /// Marks the invitation as used in the change that registers the agent. Returns the details for the audit log.
     fn use_invitation(
         &self,
         transaction: &mut Transaction,
@@ -208,12 +209,14 @@ impl Engine {
     }
 }
 
-/// The beginning of its digest: enough to tell invitations apart, and of no use to whoever reads it.
+/// The first 8 bytes of the invitation's digest, in hex: enough to tell invitations apart, and useless to a reader of
+/// the log.
 fn named(invitation: &str) -> String {
     hex::encode(&InvitationRecord::digest(invitation)[..8])
 }
 
-/// Keys of a registered agent change by calls of their own. A card may leave them out; what it names must be known.
+/// Keeps the registered keys. Keys change only by their own calls: a card may omit keys, and each key that it names
+/// must be registered.
 fn keep_keys(entry: &mut Entry, known: &AgentRecord, may_change: bool) -> Result<(), BrokerError> {
     let is_known = |key: &AgentKey| {
         let mut known = known.card.keys.iter();

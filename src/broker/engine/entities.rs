@@ -1,8 +1,8 @@
-//! Entities as they are now, decoded: each is read again soon, by the next message about it. And the outbox, in which wait
-//! the words that entities tell each other later.
+//! The cache of decoded entities, because the next message about an entity reads it again soon; and the outbox, which
+//! holds the inputs that entities send each other in later commits.
 //!
-//! The cache is write-through: everything in it is stored, or in the batch in hand. A change that was computed from it is
-//! applied only if the store has the very revisions it was computed from; on a conflict the cache is cleared.
+//! The cache is write-through: each cached record is stored or in the batch in hand. The store applies a change only if
+//! the revisions that it was computed from still hold. A conflict clears the cache.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -24,9 +24,9 @@ use crate::{
     time::Timestamp,
 };
 
-/// Records in the cache. A task takes about a KiB, a handoff a few.
+/// The most records in the cache. A task takes about 1 KiB, a handoff a few KiB.
 const RECORDS_MAX: usize = 4096;
-/// Words that a tick tells from the outbox.
+/// The most outbox rows that one tick handles.
 const TOLD_A_TICK: usize = 256;
 
 /// A record with its revision.
@@ -36,24 +36,24 @@ pub(super) struct Stored {
     pub(super) revision: u64,
 }
 
-/// The entities that were used last, and where the outbox begins.
+/// The entity cache, the start of the outbox, and the open handoffs of each agent.
 pub(super) struct Entities {
     cache: Cache<Key, Stored>,
-    /// No row of the outbox lies before this sequence. `None`: the outbox is empty.
+    /// No row of the outbox has a lower sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
-    /// How many handoffs each agent has asked for that are open.
+    /// The number of open handoffs that each agent has requested. No entry is 0.
     open_of: IdMap<AgentId, u32>,
 }
 
 impl Entities {
-    /// Nothing is cached yet. Each agent has asked for so many handoffs that are open.
+    /// Starts with an empty cache and these numbers of open handoffs.
     pub(super) fn over(store: &dyn Store, open_of: IdMap<AgentId, u32>) -> Result<Self, BrokerError> {
         let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
         let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
         Ok(Self { cache: Cache::new(RECORDS_MAX), outbox_from, open_of })
     }
 
-    /// Forgets every record.
+    /// Empties the cache.
     pub(super) fn clear(&mut self) {
         self.cache = Cache::new(RECORDS_MAX);
     }
@@ -66,27 +66,27 @@ impl Entities {
         self.cache.insert(key, stored);
     }
 
-    /// The record was removed.
+    /// Drops a removed record from the cache.
     pub(super) fn forget(&mut self, key: &Key) {
         self.cache.remove(key);
     }
 
-    /// How many handoffs are open.
+    /// The number of open handoffs of all agents.
     pub(super) fn open_handoffs(&self) -> usize {
         self.open_of.values().map(|open| *open as usize).sum()
     }
 
-    /// Whether the agent has fewer handoffs open than so many; 0: there is no limit.
+    /// Whether the agent has fewer than `most` handoffs open. 0: no limit.
     pub(super) fn has_room_for_handoff(&self, agent: &AgentId, most: u32) -> bool {
         most == 0 || self.open_of.get(agent).is_none_or(|open| *open < most)
     }
 
-    /// The agent has asked for one more handoff.
+    /// Counts one more open handoff of the agent.
     pub(super) fn one_more_open(&mut self, agent: AgentId) {
         *self.open_of.entry(agent).or_default() += 1;
     }
 
-    /// A handoff that the agent has asked for has ended.
+    /// Counts one open handoff of the agent less.
     pub(super) fn one_less_open(&mut self, agent: &AgentId) {
         if let Some(open) = self.open_of.get_mut(agent) {
             *open -= 1;
@@ -96,19 +96,19 @@ impl Entities {
         }
     }
 
-    /// Whether words wait in the outbox.
+    /// Whether the outbox has rows.
     pub(super) fn has_outbox(&self) -> bool {
         self.outbox_from.is_some()
     }
 
-    /// A row of the outbox is durable.
+    /// Notes a durable row of the outbox.
     pub(super) fn outbox_written(&mut self, sequence: u64) {
         self.outbox_from = Some(self.outbox_from.map_or(sequence, |from| from.min(sequence)));
     }
 }
 
 impl Engine {
-    /// Whether the agent may ask for one more handoff. What is in the same batch is not counted yet.
+    /// Fails if the agent has as many handoffs open as the limit allows. Does not count those of the batch in hand.
     pub(super) fn check_open_handoffs(&self, agent: &AgentId) -> Result<(), BrokerError> {
         if self.entities.has_room_for_handoff(agent, self.env.settings.limits.open_handoffs_max) {
             return Ok(());
@@ -116,7 +116,7 @@ impl Engine {
         Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
     }
 
-    /// Tells what waits in the outbox, a part a tick, in the order in which it was written.
+    /// Sends the outbox rows to their entities in the order of their sequence, a part each tick.
     pub(super) fn tell_outbox(&mut self, now: Timestamp) {
         let Some(from) = self.entities.outbox_from else { return self.timers.clear(Timer::Outbox) };
         match self.tell_some(from, now) {
@@ -133,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// Returns where the outbox begins after it.
+    /// Handles up to [`TOLD_A_TICK`] rows from this sequence on. Returns the new start of the outbox.
     fn tell_some(&mut self, from: u64, now: Timestamp) -> Result<Option<u64>, BrokerError> {
         let range = (Bound::Included(OutboxRecord::key(from).key), Bound::Unbounded);
         let stored = self.env.store.scan(Table::Outbox, range, Order::Ascending, TOLD_A_TICK)?;
@@ -147,14 +147,14 @@ impl Engine {
         Ok((stored.len() == TOLD_A_TICK).then_some(next))
     }
 
-    /// Tells one entity, and removes the row in the same commit.
+    /// Runs the step of one outbox row, and removes the row in the same commit.
     fn tell_later(&mut self, sequence: u64, to: &EntityId, told: Told, now: Timestamp) -> Result<(), BrokerError> {
         let mut transaction = Transaction::default();
         match self.run(&mut transaction, to, &Input::Told(told), None, Origin::Broker, now) {
             Ok(_) => {}
             Err(RunError::Broker(error)) => return Err(error),
             Err(RunError::Rejected(rejection)) => {
-                // It would be rejected again: the row goes, and the log keeps the cause.
+                // The entity would reject the row on every attempt: the row is removed, and the log has the cause.
                 tracing::error!(%to, %rejection, "an entity did not take what it was told");
                 transaction = Transaction::default();
             }
@@ -165,7 +165,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a word into the outbox.
+    /// Writes an input for an entity into the outbox.
     pub(super) fn put_outbox(&mut self, transaction: &mut Transaction, to: EntityId, told: Told) {
         self.batch.writes_outbox = true;
         let sequence = self.new_sequence();

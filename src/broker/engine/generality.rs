@@ -1,5 +1,5 @@
-//! Shows that the engine is general: a machine that it does not name ([`crate::domain::probe`]) gets transactions, timers,
-//! mail with acks, watchers, words from one entity to another, and recovery.
+//! Tests that the engine is general: a machine that the engine does not name ([`crate::domain::probe`]) gets
+//! transactions, timers, mail with acks, watchers, inputs from other entities, and recovery.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn engine(store: &Arc<MemoryStore>, now: Timestamp) -> Engine {
     Engine::open(store.clone(), identity, Arc::new(Settings::default()), Arc::new(SystemIds), now).unwrap()
 }
 
-/// Tells the first probe to say so many words to the other.
+/// Makes the first probe send `words` inputs to the other one.
 fn begin(engine: &mut Engine, words: u32, now: Timestamp) {
     let word = Word::Begin { other: OTHER, from: 0, to: words, agent: agent(), wake_at: at(2000) };
     let mut transaction = Transaction::default();
@@ -87,14 +87,14 @@ fn words_that_overflow_a_transaction_arrive_once_and_in_order_over_crashes() {
     first.finish(at(1000));
     assert_eq!(probe(&store, OTHER).heard, numbers(16));
     assert!(rows(&store, Table::Outbox) > 0, "the rest waits");
-    // The broker dies after it has told the rest, and before that is committed.
+    // The broker dies after the rest was sent and before the commit.
     first.tick(at(1001));
     drop(first);
     assert_eq!(probe(&store, OTHER).heard, numbers(16));
     let mut second = engine(&store, at(1002));
     assert!(second.next_deadline().is_some_and(|at| at <= self::at(1002)), "the outbox is due at once");
     commit(&mut second, at(1002));
-    drop(second); // it dies again, with answers in the outbox
+    drop(second); // the broker dies again, with answers in the outbox
     let mut third = engine(&store, at(1003));
     for second in 1003..1010 {
         commit(&mut third, at(second));

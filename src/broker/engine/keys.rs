@@ -1,4 +1,5 @@
-//! Keys of agents that are registered: adding, rotating, revoking, vouching (SPEC 5). None of it touches handoffs or mail.
+//! Keys of registered agents: adding, rotating, revoking and vouching (SPEC 5). These changes touch no handoff and no
+//! mail.
 
 use std::time::Duration;
 
@@ -13,37 +14,37 @@ use crate::{
     time::Timestamp,
 };
 
-/// Most keys of one agent. Where there is no room, those that ended long ago go; those that were revoked stay.
+/// The most keys of one agent. A key added beyond that replaces the key that ends first. Revoked keys stay.
 pub const KEYS_MAX: usize = 64;
-/// Most vouchers of one key.
+/// The most vouchers of one key.
 pub const VOUCHERS_MAX: usize = 8;
-/// When it may help to try again: an operator is needed.
+/// The `retry_after` of the limits of keys and vouchers: an operator has to act.
 const TOO_MANY_RETRY: Duration = Duration::from_secs(60 * 60);
 
-/// What is to become of an agent's keys.
+/// A change of an agent's keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KeyChange {
-    /// One more.
+    /// Adds a key.
     Add {
         /// The key.
         key: Box<AgentKey>,
-        /// Those that end after the grace period.
+        /// The keys that end after the grace period.
         replaced: Vec<KeyId>,
-        /// How long that is.
+        /// The length of the grace period.
         grace: Duration,
     },
-    /// One that is good no more, for ever.
+    /// Revokes a key for ever.
     Revoke {
-        /// Which.
+        /// The id of the key.
         key_id: KeyId,
-        /// Why.
+        /// The reason in the caller's words.
         reason_text: String,
     },
-    /// An operator's word for one.
+    /// Adds an operator's voucher to a key.
     Vouch {
-        /// Which.
+        /// The id of the key.
         key_id: KeyId,
-        /// The word.
+        /// The voucher.
         voucher: KeyVoucher,
     },
 }
@@ -72,7 +73,7 @@ impl Engine {
         let (mut record, stored) = known.ok_or_else(unknown)?;
         let before = Entry::parse(record.clone())?;
         let permitted = self.access().check(caller, Action::ManageKeys, Resource::Agent(before.as_asked()));
-        // To a caller that may look at the directory it is no secret that the agent is there.
+        // A caller that may read the directory can know that the agent exists, and gets the denial itself.
         permitted.map_err(|denied| match self.access().may_see_directory(caller) {
             Ok(()) => denied,
             Err(_) => unknown(),
@@ -126,7 +127,7 @@ fn find<'a>(record: &'a mut AgentRecord, agent: &AgentId, key_id: &KeyId) -> Res
     found.ok_or_else(|| BrokerError::AgentKeyUnknown { agent: agent.clone(), key_id: key_id.to_string() })
 }
 
-/// `None`: it is there already, the very same.
+/// Adds a key to the record. Returns the details for the audit log. `None`: the agent already has this very key.
 fn add(
     record: &mut AgentRecord,
     agent: &AgentId,
@@ -163,7 +164,7 @@ fn add(
     }))
 }
 
-/// The key that ended first goes, if one has an end and there is no room.
+/// Removes the key that ends first if the list is full. Fails if no unrevoked key has an end.
 fn make_room(keys: &mut Vec<AgentKey>) -> Result<(), BrokerError> {
     if keys.len() < KEYS_MAX {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What deliveries become: letters in mailboxes, in the transaction of the step that asks for them.
+//! Executing `Effect::Deliver`: a delivery becomes a letter in a mailbox, in the transaction of its step.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Puts mail into an agent's mailbox. `message`: the message that is the input of the step.
+    /// Puts mail into an agent's mailbox. `message` is the input of the step, if the input is a message.
     pub(super) fn deliver(
         &mut self,
         transaction: &mut Transaction,
@@ -37,6 +37,7 @@ impl Engine {
             Mail::Opening { entity, expires } => {
                 let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
                 let opening = record.opening().ok_or(BrokerError::Internal)?;
+                // The custody log owns the original bytes; the letter gets its own copy, which goes with the letter.
                 let bytes = self.envelope_bytes(opening.sequence).ok_or(BrokerError::Internal)?;
                 let letter = Letter {
                     message_sequence: opening.sequence,
@@ -144,7 +145,7 @@ impl Engine {
         sequence
     }
 
-    /// Puts a letter into a mailbox; and a timer, if none of that mailbox fires soon enough.
+    /// Stores a letter, and a mailbox timer if no known timer of the mailbox fires early enough.
     pub(super) fn store_letter(&self, transaction: &mut Transaction, agent: AgentId, letter: Letter) {
         transaction.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
         let at = letter.expires_at;
@@ -155,13 +156,13 @@ impl Engine {
         transaction.post_commit.push(PostCommit::LetterStored { agent, letter });
     }
 
-    /// The running time at which mail of now expires.
+    /// The running time at which mail accepted now expires.
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         mailbox::expires_at(expires_at, self.env.settings.mail_lifetime, now).plus(self.timers.clock.set_back)
     }
 }
 
-/// A letter that was never dispatched, at this place.
+/// A letter that was never dispatched, with this sequence as its place.
 fn letter(sequence: u64, now: Timestamp) -> Letter {
     Letter {
         sequence,

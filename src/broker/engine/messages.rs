@@ -1,4 +1,4 @@
-//! Taking envelopes: repeats, time, whom they go to, and what they do.
+//! Acceptance of envelopes: repeats, time, receivers, and the step that a message causes.
 
 use std::sync::Arc;
 
@@ -33,11 +33,13 @@ impl Engine {
             return Err(refused(BrokerError::StoreUnavailable));
         }
         let mut transaction = self.transaction();
+        // A repeat gets its stored receipt before any other check: it may be older than the clock window allows.
         let key = MessageRecord::key(envelope.header().message_id);
         if let Some(known) = self.read(&mut transaction, &key).map_err(refused)? {
             return repeat(envelope, &known.value);
         }
         self.check_time(envelope.header(), now).map_err(refused)?;
+        // A heartbeat has no receiver's mailbox and no task, so the two checks below do not apply to it.
         if envelope.header().rules().handling != Handling::Heartbeat {
             if let Receiver::Agent(to) = &envelope.header().receiver
                 && self.env.directory.is_registered(to)
@@ -65,7 +67,7 @@ impl Engine {
         }
     }
 
-    /// Of those that a reject suggests: those that are registered, and that the policy lets the owner ask.
+    /// The agents of a reject's suggestions that are registered and that the policy lets the owner ask.
     fn able_suggestions(&mut self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
         let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Handoff(handoff))?;
@@ -76,17 +78,19 @@ impl Engine {
         Ok(suggestions.iter().filter(is_able).cloned().collect())
     }
 
-    /// A repeat may be older than the window, and so this comes after the repeats.
+    /// Checks the timestamp and the expiry. Runs after the check for repeats, because a repeat may be older than the
+    /// window.
     fn check_time(&self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
         let (window, forgotten) = (self.env.settings.clock_window, self.batch.head.message_ids_gone);
         admission::check_timestamp(header, window, forgotten, now)?;
         Ok(admission::check_expiry(header, now)?)
     }
 
-    /// What is overdue happens before the message, so that a late one finds the state that time has made.
+    /// Runs an overdue deadline of the task's open handoff before the message, so that a late message meets the state
+    /// after the deadline.
     fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
         let running = self.timers.clock.running();
-        // Each handoff that is open has a timer.
+        // Each open handoff has a timer, so without a due timer no handoff is overdue.
         if self.timers.next().is_none_or(|at| at > running) {
             return Ok(());
         }
@@ -121,7 +125,8 @@ impl Engine {
         self.make_step(transaction, envelope, Resolved { agents: &candidates, terms: Some(terms) }, now)
     }
 
-    /// One step for a message: all of it in the transaction, or a refusal, which the custody log may have to keep.
+    /// Runs the step of a message. The transaction takes all of it, or the message is refused and the custody log may
+    /// record that.
     fn make_step(
         &mut self,
         mut transaction: Transaction,
@@ -137,14 +142,15 @@ impl Engine {
         self.admit(&mut transaction, header, &named).map_err(refused)?;
         let sequence = self.batch.head.next_sequence;
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
-        // Taken at once: a step may need further sequences for what it sends.
+        // The sequence is assigned before the step, because the step may need further sequences for its own messages.
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
         let input = Input::Handoff { task, input };
         match self.run(&mut transaction, &about, &input, Some(&event), Origin::Message(this), now) {
             Ok(true) => Ok(self.accept(transaction, this, now)),
-            Ok(false) => Err(refused(BrokerError::Internal)), // a message is taken or rejected
+            Ok(false) => Err(refused(BrokerError::Internal)), // a step of a message changes something or rejects it
             Err(RunError::Broker(error)) => Err(refused(error)),
             Err(RunError::Rejected(rejection)) => {
+                // A rejected message leaves no gap in the sequence.
                 self.batch.head.next_sequence = sequence;
                 if rejection.is_recorded() {
                     self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
@@ -154,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// The task that a message names, and the handoff.
+    /// Reads the task and the handoff that a message names.
     pub(super) fn named(
         &mut self,
         transaction: &mut Transaction,
@@ -169,7 +175,7 @@ impl Engine {
         })
     }
 
-    /// Keeps a refusal in the task's custody log, as SPEC 3 asks for what came too late.
+    /// Records the refusal of a late message in the task's custody log, as SPEC 3 requires.
     fn keep_refusal(
         &mut self,
         envelope: &VerifiedEnvelope,
@@ -183,6 +189,7 @@ impl Engine {
         let named = self.named(&mut transaction, task, &about)?;
         let stored = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
         let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
+        // A sender may not fill a log with refusals: each log records a bounded number.
         let most = self.env.settings.refusals_recorded_max;
         let most = admission::refusals_of(&record.task, &header.sender, most);
         if record.refusals_recorded >= most {
@@ -196,8 +203,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Mail that the broker only carries. From those who take part in the task that it names it is fenced, and on record like
-    /// everything else; from others it is mail like any other.
+    /// Accepts mail that the broker only carries. Mail from a participant of the task that it names is fenced and
+    /// recorded in the custody log. Mail from any other agent is carried without a record.
     fn take_mail(
         &mut self,
         mut transaction: Transaction,
@@ -214,6 +221,7 @@ impl Engine {
         let standing = match self.admit(&mut transaction, header, &named) {
             Ok(standing) => standing,
             Err(error) => {
+                // The refusal of fenced mail may belong in the custody log, as that of a late step does.
                 if let BrokerError::NotAdmitted(error) = &error
                     && let Some(rejection) = error.recorded()
                 {
@@ -224,6 +232,7 @@ impl Engine {
         };
         let task = named.task.filter(|_| standing == Standing::OnRecord);
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
+        // The envelope is deleted with its owner: the custody log, the only letter, or the last of several letters.
         let envelope_owner = match (&task, receivers.len()) {
             (Some(_), _) => EnvelopeOwner::Log,
             (None, 0 | 1) => EnvelopeOwner::Letter,
@@ -244,7 +253,7 @@ impl Engine {
         Ok(self.accept(transaction, this, now))
     }
 
-    /// Stores the envelope and its receipt with everything that it changes.
+    /// Stores the envelope and its receipt in the same change as everything else that the message writes.
     fn accept(&mut self, mut transaction: Transaction, this: ThisMessage<'_>, now: Timestamp) -> v1::Receipt {
         let header = this.envelope.header();
         let record = MessageRecord {
@@ -260,7 +269,7 @@ impl Engine {
     }
 }
 
-/// The task and the handoff that a message names, as far as there are such.
+/// The task and the handoff that a message names, where they exist.
 #[derive(Default)]
 pub(super) struct Named {
     pub(super) task: Option<Arc<Task>>,
@@ -274,14 +283,14 @@ fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Rece
     Ok(known.receipt)
 }
 
-/// The receipt says what the transaction has made of the task and of the handoff.
+/// The receipt reports the task and the handoff as the transaction leaves them.
 fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Timestamp) -> v1::Receipt {
     let task = transaction.all_written().find_map(|record| record.as_task());
     let handoff = transaction.all_written().find_map(|record| record.as_handoff()).map(|record| &record.handoff);
     v1::Receipt {
         message_id: header.message_id.to_string(),
         sequence,
-        // That of the entry, from which the receipt can be made again.
+        // The log time of the custody entry, so that the receipt can be rebuilt from the entry.
         accept_time: Some(wire_time(task.map_or(now, |record| record.logged_at))),
         task_id: header.task.as_ref().map(ToString::to_string).unwrap_or_default(),
         task_status: task.map_or(0, |record| record.task.status.number()),
@@ -295,7 +304,7 @@ fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Times
     }
 }
 
-/// A heartbeat is not stored, and has no place in the order of what is.
+/// A heartbeat is not stored, and so its receipt has no sequence.
 fn heartbeat_receipt(header: &Header, now: Timestamp) -> v1::Receipt {
     v1::Receipt { message_id: header.message_id.to_string(), accept_time: Some(wire_time(now)), ..Default::default() }
 }

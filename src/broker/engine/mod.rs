@@ -1,13 +1,13 @@
-//! The pipeline's core: commands in, durable changes, then what follows from them.
+//! The engine: takes commands, commits their changes durably, and then executes what follows from them.
 //!
-//! Owns mailboxes, consumers and timers in memory, the sequence, and the order of it all. Has no clock, thread, socket or
-//! channel: time comes with each call, randomness from the id source, and the driver sends what is to go out. A test or a
-//! simulator drives it as the broker's thread does:
+//! The engine owns the mailboxes, the consumers and the timers in memory, the sequence, and the order of all changes.
+//! It has no clock, thread, socket or channel: each call passes the time, the id source supplies randomness, and the
+//! driver sends the outputs. A test or a simulator drives it as the broker's thread does:
 //!
-//! 1. [`Engine::handle`] for each command: computes a change over what is stored and what the batch has changed so far;
-//! 2. [`Engine::tick`]: the same for whatever is overdue;
+//! 1. [`Engine::handle`] for each command: computes a change from the stored records and from the changes of the batch;
+//! 2. [`Engine::tick`]: does the same for each timer that is due;
 //! 3. [`Engine::finish`]: commits the batch with one sync, and only then answers, sets timers and moves mail;
-//! 4. [`Engine::poll_output`] until there is nothing more to be sent, as [`super::send_outputs`] does.
+//! 4. [`Engine::poll_output`] until it returns `None`, as [`super::send_outputs`] does.
 
 mod audit;
 mod authorization;
@@ -64,27 +64,27 @@ pub use self::{
 };
 pub use crate::domain::mailbox::Fate;
 
-/// Timers that fire in one tick: after a long time without a broker many are overdue.
+/// The most timers that fire in one tick. Many are due at once after a long downtime of the broker.
 const TIMERS_A_TICK: usize = 1024;
-/// Until a timer fires again whose entity could not be read.
+/// The delay before a timer fires again after its work has failed with an error.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
-/// When it may help to try again what was over a limit that others or time bring down.
+/// The `retry_after` of an exceeded limit that time or other callers bring down again.
 const LIMIT_RETRY: Duration = Duration::from_secs(5);
-/// Records that are read at once where there may be very many.
+/// The most records that one scan loads, where the range may hold very many.
 const LOADED_AT_ONCE: usize = 2048;
 
-/// Why an engine cannot go on yet.
+/// The reasons why an engine cannot resume after a failed commit.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
-    /// Its store cannot be opened again.
+    /// The store cannot be opened again.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// What is stored cannot be read.
+    /// A stored record cannot be read.
     #[error("failed to read what is stored: {0}")]
     Read(#[from] BrokerError),
 }
 
-/// The pipeline's core. See the module.
+/// The engine. See the module.
 pub struct Engine {
     env: Environment,
     batch: CommitBatch,
@@ -96,7 +96,7 @@ pub struct Engine {
     retention: Retention,
 }
 
-/// What an engine works with: given at the start, never exchanged.
+/// The engine's dependencies. They stay the same for the life of the engine.
 struct Environment {
     store: Arc<dyn Store>,
     directory: Arc<Directory>,
@@ -106,13 +106,13 @@ struct Environment {
 }
 
 impl Engine {
-    /// Whether a commit has failed, and nothing is taken until [`Self::recover`].
+    /// Whether a commit has failed. If so, the engine refuses all changes until [`Self::recover`] succeeds.
     pub fn has_failed(&self) -> bool {
         self.batch.failed
     }
 
-    /// After a commit that failed: begins again with what is on disk, as after a restart. Every session is told to come
-    /// back.
+    /// Resumes after a failed commit from the records on disk, as after a restart. Every consumer gets a go-away, and
+    /// every watcher ends with an error.
     pub fn recover(&mut self, now: Timestamp) -> Result<(), RecoverError> {
         self.env.store.recover()?;
         self.begin_again(now)?;
@@ -124,17 +124,17 @@ impl Engine {
         Access { policies: &self.env.settings.policies, directory: &self.env.directory }
     }
 
-    /// Who is registered and who is there.
+    /// The registered agents and their presence.
     pub fn directory(&self) -> &Arc<Directory> {
         &self.env.directory
     }
 
-    /// How many handoffs are open.
+    /// The number of open handoffs.
     pub fn open_handoffs(&self) -> usize {
         self.entities.open_handoffs()
     }
 
-    /// Takes one command into the batch.
+    /// Executes one command: adds its changes and its answer to the batch.
     pub fn handle(&mut self, command: Command, now: Timestamp) {
         let now = self.keep_time(now);
         match command {
@@ -190,13 +190,14 @@ impl Engine {
             Command::KeepRefused { agent, raw, reason, text } => self.keep_refused(&agent, raw, (reason, &text), now),
             Command::GoAway => {
                 self.send_away(|_| true, now);
-                // Their streams would hold their connections open, and the stop would wait for them.
+                // Open watch streams would keep their connections open, and the stop would wait for them.
                 self.end_all_watchers(&refused(BrokerError::ShuttingDown));
             }
         }
     }
 
-    /// Takes what is overdue into the batch: the timers that fire, the longest overdue first, at most [`TIMERS_A_TICK`].
+    /// Fires the timers that are due, the longest overdue first, at most [`TIMERS_A_TICK`], and adds their changes to
+    /// the batch.
     pub fn tick(&mut self, now: Timestamp) {
         let now = self.keep_time(now);
         if self.batch.failed {
@@ -221,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// The timer of an entity has fired. A step that follows moves the timer when it is committed.
+    /// Handles a fired entity timer. If a step follows, its commit moves the timer.
     fn let_time_pass(&mut self, entity: EntityId, now: Timestamp) {
         let moved = self.pass_time(&entity, now).and_then(|moved| match moved {
             true => Ok(()),
@@ -233,7 +234,8 @@ impl Engine {
         }
     }
 
-    /// A timer has fired too early: what is loaded at a start may be, and a command of the batch in hand may have moved it.
+    /// Moves a timer that has fired too early. A timer loaded at a start may be early, and a command of the batch in
+    /// hand may have moved the deadline.
     fn set_timer_anew(&mut self, entity: &EntityId) -> Result<(), BrokerError> {
         let timer = Timer::Entity(entity.clone());
         match self.deadline_of(entity)? {
@@ -242,12 +244,12 @@ impl Engine {
                 tracing::error!(%entity, "a timer fired for an entity that has nothing to wait for");
                 self.timers.clear(timer);
             }
-            None => self.timers.clear(timer), // it has ended in the batch in hand
+            None => self.timers.clear(timer), // the batch in hand has ended the entity
         }
         Ok(())
     }
 
-    /// When [`Self::tick`] has something to do next, by the clock.
+    /// The time of the clock at which [`Self::tick`] has work next. `None`: no timer is set, or a commit has failed.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.batch.failed {
             return None;
@@ -256,7 +258,7 @@ impl Engine {
     }
 }
 
-/// The one line about an envelope that was verified and not taken.
+/// Writes the only log line about an envelope that was verified and then refused.
 fn log_refusal(envelope: &VerifiedEnvelope, outcome: &Result<v1::Receipt, Refused>) {
     let Err(refusal) = outcome else { return };
     let header = envelope.header();

@@ -1,4 +1,4 @@
-//! Starting over what is stored.
+//! Opening an engine over a store.
 
 use std::{ops::Bound, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl Engine {
-    /// An engine over what is stored.
+    /// Opens an engine over the stored records.
     pub fn open(
         store: Arc<dyn Store>,
         identity: BrokerIdentity,
@@ -54,12 +54,15 @@ impl Engine {
             Some(record) => storage::SequenceRecord::decode(record.value).unwrap_or_default(),
             None => storage::SequenceRecord::default(),
         };
+        // The later of both clocks wins: a failed commit may have left an earlier running time in the store than in
+        // memory.
         let stored_at = Timestamp::from_unix_nanoseconds(stored.running_at);
         let stored_clock = RunningClock::at(stored_at, Duration::from_nanos(stored.set_back));
         let clock = known.later(stored_clock).showing(now);
         let mut timers = Timers::new(clock);
         let open_of = load_timers(&*store, &mut timers)?;
         let entities = Entities::over(&*store, open_of)?;
+        // Work may have waited in the store since the last stop, so these timers fire in the first tick.
         timers.set_at_once(Timer::Outbox);
         timers.set_at_once(Timer::MailExpiry);
         timers.set_after(Timer::Unseen, settings.presence_lease);
@@ -79,7 +82,7 @@ impl Engine {
         })
     }
 
-    /// The sequence record of the commit in hand.
+    /// The value of the sequence record for the commit in hand.
     pub(super) fn sequence_value(&self) -> Bytes {
         storage::SequenceRecord {
             last: self.batch.head.next_sequence - 1,
@@ -102,7 +105,7 @@ pub(super) fn load_agents(store: &dyn Store) -> Result<Vec<Entry>, BrokerError> 
     stored.into_iter().map(|(_, record)| Entry::parse(AgentRecord::decode(&record.value)?)).collect()
 }
 
-/// Sets the timers of entities. Returns how many open handoffs each agent has asked for.
+/// Loads the stored timers of all entities. Returns the number of open handoffs that each agent has requested.
 fn load_timers(store: &dyn Store, timers: &mut Timers) -> Result<IdMap<AgentId, u32>, BrokerError> {
     let mut open_of = IdMap::default();
     let (mut from, end) = records::entity_timers();

@@ -1,6 +1,6 @@
-//! What is to be sent, in its order, until the driver polls it.
+//! The outputs in their order, until the driver polls them.
 //!
-//! Owns the queue of outputs and the registry of watchers. Must not know a channel: it holds handles.
+//! This module owns the queue of outputs and the registry of watchers. It must not know a channel: it holds handles.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,12 +11,12 @@ use crate::{
     ids::AgentId,
 };
 
-/// See the module.
+/// The queue of outputs and the watchers. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Outputs {
     queue: VecDeque<Output>,
-    /// The agents whose mail is dispatched when the queue is empty. So answers go out before the mail of their commit, and
-    /// the queue holds the deliveries of one agent at a time.
+    /// The agents whose mail is dispatched when the queue is empty. So answers leave before the mail of their commit,
+    /// and the queue holds the deliveries of only one agent at a time.
     to_dispatch: BTreeSet<AgentId>,
     pub(super) watchers: Watchers,
 }
@@ -30,7 +30,7 @@ impl Outputs {
         self.queue.extend(outputs);
     }
 
-    /// An update for each watcher of an entity. They are removed where it is the last.
+    /// Queues an update for each watcher of an entity. The last update also removes the watchers.
     pub(super) fn update(&mut self, entity: &EntityId, update: &Update) {
         let watchers = self.watchers.of(entity).iter();
         self.queue.extend(watchers.map(|watcher| watcher.clone().output(Ok(update.clone()))));
@@ -39,15 +39,15 @@ impl Outputs {
         }
     }
 
-    /// These agents' mail is dispatched behind what is in the queue.
+    /// Schedules the dispatch of these agents' mail behind the queued outputs.
     pub(super) fn dispatch_later(&mut self, mut agents: BTreeSet<AgentId>) {
         self.to_dispatch.append(&mut agents);
     }
 }
 
 impl Engine {
-    /// The next thing to be sent. `None`: there is nothing more, and all mail is dispatched. To be polled until then after
-    /// each [`Engine::finish`]; outputs that are not polled wait for the next poll.
+    /// The next output. `None`: the queue is empty and all mail is dispatched. The driver polls until then after each
+    /// [`Engine::finish`]; outputs that it does not poll wait for the next poll.
     pub fn poll_output(&mut self) -> Option<Output> {
         loop {
             if let Some(output) = self.outputs.queue.pop_front() {

@@ -1,4 +1,4 @@
-//! Admitting a message to the task that it names: looks up what the domain's rules ask for.
+//! Admission of a message to the task that it names: this module reads the records that the domain's rules need.
 
 use super::{Engine, messages::Named, transaction::Transaction};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Admits a message, in view of the task and the handoff that it names. Without a task it is carried.
+    /// Admits a message in view of the task and the handoff that it names. A message without a task is carried.
     pub(super) fn admit(
         &mut self,
         transaction: &mut Transaction,

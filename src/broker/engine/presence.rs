@@ -1,7 +1,7 @@
-//! Agents that come and go: signs of life, leases on presence, and offers that move on when their agent is gone.
+//! Presence of agents: signs of life, presence leases, and offers that move on when their agent is gone.
 //!
-//! Owns which agents are gone and have mail that is still to be looked at. When an agent is gone is a rule of
-//! `domain::presence`.
+//! This module owns the list of gone agents whose mail is still to be searched. The rule that decides when an agent is
+//! gone is in `domain::presence`.
 
 use std::{collections::VecDeque, ops::Bound};
 
@@ -15,23 +15,23 @@ use crate::{
     time::Timestamp,
 };
 
-/// Offers that are looked at in one tick, so that an agent with much mail does not hold others up.
+/// The most letters that one tick searches, so that an agent with much mail does not delay others.
 const OFFERS_A_TICK: usize = 256;
-/// Agents that are looked at in one tick, when the first lease after a start is over.
+/// The most agents that one tick checks when the first presence lease after a start is over.
 const AGENTS_A_TICK: usize = 256;
 
-/// Agents that are gone, and the search for them.
+/// The gone agents, and the search for agents that did not come back after the start.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    /// Agents that are gone, and the place from which on their mail is still to be looked at.
+    /// The gone agents, each with the place from which its mail is still to be searched.
     gone: VecDeque<(AgentId, u64)>,
-    /// The search for agents that have not come back since the start goes on behind this agent.
+    /// The last agent that the search for unseen agents has checked.
     unseen_after: Option<AgentId>,
 }
 
 impl Engine {
-    /// An agent has given a sign of life. Its timer is set once and looks where the agent stands by then, so that a sign of
-    /// life costs next to nothing.
+    /// Records a sign of life. The agent's timer is set once and checks the presence when it fires, so that a sign of
+    /// life costs little.
     pub(super) fn seen(&mut self, agent: &AgentId, now: Timestamp) {
         self.env.directory.change_presence(agent, |presence| presence.signs.last_seen = Some(now));
         let timer = Timer::Presence(agent.clone());
@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// The agent's timer has fired.
+    /// Checks the presence of an agent whose timer has fired.
     pub(super) fn look_at_presence(&mut self, agent: AgentId, now: Timestamp) {
         let timer = Timer::Presence(agent.clone());
         match self.env.directory.check_presence(&agent, now) {
@@ -57,7 +57,7 @@ impl Engine {
         self.timers.set_at_once(Timer::OffersOfGone);
     }
 
-    /// The first lease after a start is over: looks at a part of all agents.
+    /// Checks a part of all agents after the first presence lease since the start.
     pub(super) fn look_at_the_unseen(&mut self, now: Timestamp) {
         let agents = self.env.directory.list(self.presence.unseen_after.as_ref(), AGENTS_A_TICK, None);
         self.presence.unseen_after = agents.last().map(|last| last.id());
@@ -72,7 +72,7 @@ impl Engine {
         }
     }
 
-    /// Looks at the offers of the next agent that is gone.
+    /// Searches a part of the next gone agent's mail for offers.
     pub(super) fn move_next_offers_on(&mut self, now: Timestamp) {
         if let Some((agent, place)) = self.presence.gone.pop_front() {
             self.move_offers_on(&agent, place, now);
@@ -82,8 +82,9 @@ impl Engine {
         }
     }
 
-    /// Requests that are still on their way to an agent that is gone go to the next candidate, if there is one.
+    /// Moves undelivered requests of a gone agent to the next candidate, if one exists.
     fn move_offers_on(&mut self, agent: &AgentId, place: u64, now: Timestamp) {
+        // The agent may have come back since it was queued.
         if !self.env.directory.is_gone(agent, now) {
             return;
         }
@@ -92,7 +93,7 @@ impl Engine {
         }
     }
 
-    /// From this place on; what is more than can be looked at now waits for the next tick.
+    /// Searches from this place on. The rest of a long mailbox waits for the next tick.
     fn move_some_offers_on(&mut self, agent: &AgentId, place: u64, now: Timestamp) -> Result<(), BrokerError> {
         let range = (Bound::Included(records::letter_key(agent, place).key), records::mailbox_range(agent).1);
         let stored = self.env.store.scan(Table::Mailbox, range, Order::Ascending, OFFERS_A_TICK)?;

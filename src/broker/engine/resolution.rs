@@ -1,5 +1,5 @@
-//! Finding the agents and the terms that a message means: candidates, receivers, timeouts, limits. The rules are the
-//! domain's; the directory and the policies are asked here.
+//! Resolves the agents and the terms of a message: candidates, receivers, timeouts, limits. The rules are in the
+//! domain; this module asks the directory and the policies.
 
 use super::{
     Engine,
@@ -37,7 +37,7 @@ impl Engine {
                 let able = self.env.directory.able(agent_type, &request.required_skills, now);
                 permitted(admission::others(header, able), |agent| self.check_hand_off(&work, agent))?
             }
-            // The rules of a request do not permit these; only its fallbacks could be asked.
+            // The rules of a request refuse these receivers earlier; only the fallbacks would be asked.
             Receiver::Nobody | Receiver::AllOf(_) => Vec::new(),
         };
         let fallbacks = admission::others(header, request.fallback_candidates.clone());
@@ -45,13 +45,13 @@ impl Engine {
         Ok(admission::candidates(header, of_receiver, fallbacks)?)
     }
 
-    /// The agent, if it can be named as a receiver or a candidate.
+    /// Returns the agent if a message may name it as a receiver or a candidate: it must be registered.
     pub(super) fn registered(&self, agent: &AgentId) -> Result<AgentId, BrokerError> {
         admission::check_named(agent, self.env.directory.is_registered(agent))?;
         Ok(agent.clone())
     }
 
-    /// The terms on which a request is taken.
+    /// The timeouts and loop limits of a request, within the operator's bounds.
     pub(super) fn terms(&self, request: &RequestBody) -> Result<(Timeouts, LoopLimits), BrokerError> {
         let settings = &self.env.settings;
         let timeouts = request.timeouts.within(settings.timeout_bounds, &settings.timeouts);
@@ -59,7 +59,7 @@ impl Engine {
         Ok((timeouts, settings.loop_limits.lowered_to(request.loop_limits)))
     }
 
-    /// The registered agents that a receiver_id stands for, without the sender where it stands for a type.
+    /// The registered agents that the receiver of a message resolves to. A type does not resolve to the sender.
     pub(super) fn receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let of_type = match &header.receiver {
             Receiver::Nobody => return Ok(Vec::new()),
@@ -80,7 +80,7 @@ impl Engine {
     }
 }
 
-/// The error of an agent that is not registered, or that the sender must not learn of.
+/// The error for an unregistered agent. A sender that may not know of a registered agent gets the same error.
 pub(super) fn receiver_unknown(agent: &AgentId) -> BrokerError {
     AdmissionError::ReceiverUnknown { receiver: agent.to_string() }.into()
 }

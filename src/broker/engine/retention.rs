@@ -1,9 +1,9 @@
-//! Removing what nothing waits for any more, in the background: ids of messages, tasks that ended, dead letters that were
-//! decided about, invitations, old entries of the audit log.
+//! Retention: the background removal of message ids, ended tasks, settled dead letters, invitations, and old entries of
+//! the audit log.
 //!
-//! A removal is a change like any other. A tick makes only so many, and more when more is stored: so what is kept follows
-//! what comes, and no batch has to wait for it. Never removed are open tasks, mail that is not delivered, and parked dead
-//! letters.
+//! A removal is a change like any other. A tick makes a bounded number, and more when the batch stores more: so the
+//! removals keep pace with the load, and no batch waits for them. The retention never removes open tasks, undelivered
+//! mail and parked dead letters.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,51 +24,51 @@ use crate::{
     time::Timestamp,
 };
 
-/// Records that a tick may remove, and how many more for each command of its batch: a handoff is about twelve commands, and
-/// about thirty records that are removed at some time.
+/// The most records that a tick removes, plus [`REMOVED_A_COMMAND`] for each command of its batch: a handoff takes
+/// about twelve commands, and stores about thirty records that are removed later.
 const REMOVED_A_TICK: usize = 64;
-/// And if it has none.
+/// The most records that a tick removes if its batch has no commands.
 const REMOVED_AN_IDLE_TICK: usize = 1024;
 const REMOVED_A_COMMAND: usize = 4;
-/// Expirations that are looked at together.
+/// The most expirations that one scan reads.
 const ENTRIES_AT_ONCE: usize = 32;
-/// When what could not be removed yet is looked at again, and the size of the store.
+/// The delay before a postponed removal is tried again, and the interval of the checks of the store's size.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// The part of its largest size that a store is brought down to, so that this is seldom to be done.
+/// The percentage of the maximum size that a store is reduced to, so that a reduction is seldom needed.
 const DOWN_TO_PERCENT: u64 = 90;
 
-/// Where the search for what can be removed stands.
+/// The state of the search for removable records.
 #[derive(Debug)]
 pub(super) struct Retention {
     kinds: BTreeMap<Expiration, Search>,
-    /// The task that is being looked through.
+    /// The task whose log is being searched.
     looking: Option<Looking>,
-    /// Bytes that the store is to lose, whatever the age of tasks.
+    /// The bytes that the store has to lose, regardless of the age of tasks.
     bytes_over: u64,
     /// The refused envelopes of each agent that were kept since the start.
     refused: IdMap<AgentId, RefusedEnvelopes>,
 }
 
-/// The timer of the kind says when the search goes on: nothing can be removed before.
+/// The search for entries of one kind. The kind's timer has the earliest time at which an entry can be removed.
 #[derive(Debug, Default)]
 struct Search {
-    /// Nothing of this kind lies before. A search from the first key on would walk over all that was removed.
+    /// No entry of this kind has a lower key. A scan from the kind's first key would walk over all removed entries.
     from: KeyBytes,
-    /// Something before had to wait.
+    /// Whether the search has postponed an entry.
     is_some_put_off: bool,
 }
 
-/// What has become of an entry.
+/// The result of an attempt to remove an entry.
 pub(super) enum Removal {
     Done,
-    /// Not yet.
+    /// The entry has to wait.
     PutOff,
-    /// There is more to do than one tick should.
+    /// The removal needs more work than one tick allows.
     Unfinished,
 }
 
 impl Retention {
-    /// Begins with all kinds, and sets their timers.
+    /// Starts the search of all kinds, and sets their timers.
     pub(super) fn new(settings: &broker::Retention, timers: &mut Timers) -> Self {
         Expiration::ALL
             .into_iter()
@@ -86,34 +86,34 @@ impl Retention {
         }
     }
 
-    /// The refused envelopes of this agent that are kept.
+    /// The counts of the refused envelopes of this agent.
     pub(super) fn refused_envelopes(&mut self, agent: &AgentId) -> &mut RefusedEnvelopes {
         self.refused.entry(agent.clone()).or_default()
     }
 
-    /// What is known of refused envelopes outlives a clock that is set back.
+    /// Takes over the counts of refused envelopes when a set-back of the clock makes the engine begin again.
     pub(super) fn take_over_refused(&mut self, before: Self) {
         self.refused = before.refused;
     }
 
-    /// Whether the store is to lose tasks whatever their age.
+    /// Whether the store has to lose tasks regardless of their age.
     pub(super) fn is_over_size(&self) -> bool {
         self.bytes_over > 0
     }
 
-    /// The store has lost so many bytes. True if it is small enough now, and was not.
+    /// Counts the bytes that a removal frees. Returns true if this makes the store small enough.
     pub(super) fn bytes_lost(&mut self, bytes: u64) -> bool {
         let was_over = self.is_over_size();
         self.bytes_over = self.bytes_over.saturating_sub(bytes);
         was_over && !self.is_over_size()
     }
 
-    /// The search for mail about a task that the last tick did not finish.
+    /// The unfinished search of a task's log, from the last tick.
     pub(super) fn take_looking(&mut self) -> Option<Looking> {
         self.looking.take()
     }
 
-    /// The search for mail about a task goes on in the next tick.
+    /// Keeps the search of a task's log for the next tick.
     pub(super) fn go_on_looking(&mut self, looking: Looking) {
         self.looking = Some(looking);
     }
@@ -124,30 +124,30 @@ impl Retention {
 }
 
 impl Engine {
-    /// An entry of the audit log is durable.
+    /// Notes a durable entry of the audit log.
     pub(super) fn act_recorded(&mut self, at: Timestamp) {
         if let Some(due) = self.act_is_over_at(at) {
             self.timers.bring_forward_by_clock(Timer::AuditLog, due);
         }
     }
 
-    /// An expiration is durable.
+    /// Notes a durable expiration.
     pub(super) fn expiration_stored(&mut self, kind: Expiration, key: Key, since: Timestamp) {
         if let Some(due) = self.due(kind, since) {
             self.timers.bring_forward_by_clock(Timer::Retention(kind), due);
         }
         let search = self.retention.search(kind);
-        search.from = search.from.clone().min(key.key); // a clock may have been set back
+        search.from = search.from.clone().min(key.key); // after a set-back of the clock the new key may be lower
     }
 
-    /// The ids of the messages that the batch in hand accepts are one entry: they came at the same time.
+    /// One entry with the ids of all messages that the batch in hand accepts: they have the same accept time.
     pub(super) fn expire_accepted(&mut self, now: Timestamp) -> Option<(Key, Bytes)> {
         let accepted = std::mem::take(&mut self.batch.accepted);
         let key = || Expiration::Messages.key(now, &(self.batch.head.next_sequence - 1).to_be_bytes());
         (!accepted.is_empty()).then(|| (key(), encode_message_ids(&accepted)))
     }
 
-    /// When something of this kind is removed. `None`: never.
+    /// The time at which an entry of this kind is removed. `None`: never.
     fn due(&self, kind: Expiration, since: Timestamp) -> Option<Timestamp> {
         let retention = &self.env.settings.retention;
         match kind {
@@ -160,7 +160,7 @@ impl Engine {
         }
     }
 
-    /// How many records this tick may remove.
+    /// The most records that this tick may remove.
     pub(super) fn removals_of_tick(&self) -> usize {
         match self.batch.replies.len() {
             0 => REMOVED_AN_IDLE_TICK,
@@ -179,7 +179,7 @@ impl Engine {
         }
     }
 
-    /// Removes what was kept for long enough, as far as the budget goes.
+    /// Removes due entries of this kind, within the budget.
     pub(super) fn remove_what_is_over(&mut self, kind: Expiration, budget: &mut usize, now: Timestamp) {
         let timer = Timer::Retention(kind);
         while *budget > 0 && self.timers.is_due(&timer) {
@@ -188,7 +188,7 @@ impl Engine {
                 self.timers.set_after(timer.clone(), LOOK_AGAIN);
             }
         }
-        // The other kinds have their turn first; but what is left of a task that is gone goes before further tasks.
+        // The other kinds take their turn first. The rest of a removed task goes before further tasks.
         if self.timers.is_due(&timer) && kind != Expiration::Rest {
             self.timers.set_by_clock(timer, now);
         }
@@ -201,7 +201,7 @@ impl Engine {
         if self.retention.bytes_over > 0 && !has_more {
             tracing::warn!(store_bytes_max = most, "the store is too large, and no more task in it has ended");
         }
-        // Not known while the store is giving space back.
+        // The size is unknown while the store is being compacted.
         let Some(size) = self.env.store.size_bytes() else { return };
         self.retention.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
         if self.retention.bytes_over > 0 {
@@ -227,7 +227,7 @@ impl Engine {
             }
             let entry = Key { table: Table::Expirations, key: key.clone() };
             let removal = if self.is_written_in_batch(&entry) {
-                Removal::Unfinished // removed in this batch; memory follows
+                Removal::Unfinished // an earlier part of this batch removes it
             } else {
                 match kind {
                     Expiration::Messages => self.remove_message_ids(entry, &record, since, budget)?,
@@ -256,10 +256,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Nothing more can be removed before `next`.
+    /// Ends a pass of the search: no entry of this kind can be removed before `next`.
     fn end_search(&mut self, kind: Expiration, next: Option<Timestamp>, now: Timestamp) {
         let search = self.retention.search(kind);
         let mut next = next;
+        // Postponed entries lie before `from`, so the next pass starts at the beginning.
         if std::mem::take(&mut search.is_some_put_off) {
             search.from = KeyBytes::default();
             next = Some(next.map_or(now.plus(LOOK_AGAIN), |at| at.min(now.plus(LOOK_AGAIN))));
@@ -270,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// Adds a removal to the batch.
+    /// Adds a removal to the batch, and reduces the budget by its writes.
     pub(super) fn stage_removal(&mut self, transaction: Transaction, budget: &mut usize) -> Removal {
         *budget = budget.saturating_sub(transaction.writes());
         self.stage(transaction);
@@ -290,7 +291,7 @@ impl Engine {
         for id in decode_message_ids(&record.value)? {
             transaction.delete(MessageRecord::key(id));
         }
-        // None of them had a later timestamp. Stored with the same commit.
+        // None of the removed ids belongs to a message with a later timestamp. The same commit stores this bound.
         self.batch.head.message_ids_gone =
             self.batch.head.message_ids_gone.max(since.plus(self.env.settings.clock_window));
         Ok(self.stage_removal(transaction, budget))

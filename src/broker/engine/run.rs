@@ -1,4 +1,4 @@
-//! Running the state machines: what a step reads, what it writes, and what its effects become.
+//! Running the state machines: the reader of a step, the writes of a step, and the execution of its effects.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -16,10 +16,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// What one step may tell others in its own transaction. The rest goes through the outbox.
+/// The most inputs that one step may send to other entities in its own transaction. Further ones go through the outbox.
 const TOLD_A_TRANSACTION: usize = 16;
 
-/// Where a step comes from: the message that is its input, or the dead request that it tries again.
+/// The cause of a step: a message, a dead request that is redriven, or the broker itself.
 #[derive(Clone, Copy)]
 pub(super) enum Origin<'a> {
     Message(ThisMessage<'a>),
@@ -35,7 +35,7 @@ impl<'a> Origin<'a> {
         }
     }
 
-    /// The message that begins an entity that this step makes.
+    /// The message that opens an entity which this step creates.
     fn opening(self) -> Option<RequestPlace> {
         match self {
             Self::Message(this) => {
@@ -49,7 +49,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// Why a step was not made.
+/// The reasons why a step fails.
 #[derive(Debug)]
 pub(super) enum RunError {
     Rejected(Rejection),
@@ -62,21 +62,21 @@ impl<E: Into<BrokerError>> From<E> for RunError {
     }
 }
 
-/// The envelope that is the input of a step, and its sequence.
+/// A message as the input of a step: the envelope and its sequence.
 #[derive(Clone, Copy)]
 pub(super) struct ThisMessage<'a> {
     pub(super) envelope: &'a VerifiedEnvelope,
     pub(super) sequence: u64,
 }
 
-/// The open transaction as a step reads it.
+/// The open transaction as the reader of a step.
 struct OpenTransaction<'a> {
     engine: &'a mut Engine,
     transaction: &'a mut Transaction,
     now: Timestamp,
-    /// The agents that the step asked for and that are gone.
+    /// The agents that the step asked about and that are gone, for the custody log.
     gone: Vec<AgentId>,
-    /// Why the last read failed.
+    /// The cause of the last failed read.
     failure: Option<BrokerError>,
 }
 
@@ -99,8 +99,8 @@ impl Reader for OpenTransaction<'_> {
 }
 
 impl Engine {
-    /// Makes one step of an entity, and those that follow from what it tells others, and writes all of it into the
-    /// transaction. False: nothing has changed.
+    /// Runs one step of an entity and the steps that follow from its `Send` effects, and writes all of it into the
+    /// transaction. Returns false if the step changes nothing.
     pub(super) fn run(
         &mut self,
         transaction: &mut Transaction,
@@ -112,7 +112,7 @@ impl Engine {
     ) -> Result<bool, RunError> {
         let mut to_tell = VecDeque::new();
         let has_changed = self.run_one(transaction, about, input, event, origin, &mut to_tell, now)?;
-        // What waits already goes first.
+        // Inputs that already wait in the outbox go first, so no later input overtakes them.
         let mut room = if self.entities.has_outbox() || self.batch.writes_outbox { 0 } else { TOLD_A_TRANSACTION };
         while let Some((to, told)) = to_tell.pop_front() {
             if room == 0 {
@@ -140,6 +140,7 @@ impl Engine {
         let mut read = OpenTransaction { engine: self, transaction, now, gone: Vec::new(), failure: None };
         let result = step(about, input, &mut read, pace.logged_at);
         let OpenTransaction { mut gone, failure, .. } = read;
+        // The machine reports a failed read without its cause, which the reader has kept.
         let made = match result {
             Ok(made) => made,
             Err(StepError::Rejected(rejection)) => return Err(RunError::Rejected(rejection)),
@@ -164,7 +165,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// The time of the log that a step is in, and how much of the clock's set-backs it has followed by then.
+    /// The log time of a step, and the part of the clock's set-backs that the log has followed by then.
     fn pace_of(
         &mut self,
         transaction: &mut Transaction,
@@ -173,6 +174,8 @@ impl Engine {
         now: Timestamp,
     ) -> Result<Pace, BrokerError> {
         let known = self.entity_record(transaction, about)?;
+        // An entity that belongs to a task follows the time of the task's custody log, also while the step creates the
+        // entity.
         let task = match (&known, input) {
             (_, Input::Handoff { task, .. }) => Some(task.clone()),
             (Some(record), _) => record.entity().task().cloned(),
@@ -186,12 +189,12 @@ impl Engine {
         Ok(self.pace_at(at, now))
     }
 
-    /// The pace of a log whose time is this one now.
+    /// The pace of a log with this time at this moment.
     fn pace_at(&self, logged_at: Timestamp, now: Timestamp) -> Pace {
         Pace { logged_at, set_back: self.timers.clock.set_back.saturating_sub(logged_at.since(now)) }
     }
 
-    /// Writes what a step has made of entities, and an entry of the custody log of each task that they are part of.
+    /// Writes the entities that a step has changed, and one entry in the custody log of each task that they belong to.
     #[expect(clippy::too_many_arguments, reason = "the parts of one step, named one by one")]
     fn write_entities(
         &mut self,
@@ -214,13 +217,14 @@ impl Engine {
             }
             let before = self.entity_record(transaction, &entity.id())?;
             let sequence = match (&before, origin.message()) {
-                (Some(_), _) => 0, // it has its place
+                (Some(_), _) => 0, // a stored entity keeps the sequence of its creation
                 (None, Some(this)) => this.sequence,
                 (None, None) => self.new_sequence(),
             };
             let notes = Notes { sequence, opening: origin.opening(), pace };
             let after = EntityRecord::after(entity, before.as_deref(), notes);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
+            // The expiration starts when the entity ends. Later steps of an ended entity do not extend it.
             if let Some((kind, what)) = after.expiration().filter(|_| after.entity().has_ended() && !had_ended) {
                 transaction.expire_later(kind, now, what);
             }
@@ -237,7 +241,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes one more entry of a task's custody log.
+    /// Appends one entry to a task's custody log.
     pub(super) fn append_custody(
         &mut self,
         transaction: &mut Transaction,
@@ -250,6 +254,7 @@ impl Engine {
         let known = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
         let mut record = known.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?.clone();
         let is_written = transaction.written(&EntityId::Task(task.clone())).is_some();
+        // A step in the same transaction has already set the log time of the task that it wrote.
         if !is_written {
             let pace = self.pace_at(record.log_time(now, self.timers.clock.set_back), now);
             (record.logged_at, record.set_back) = (pace.logged_at, pace.set_back);
@@ -262,7 +267,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A step that no caller waits for, about an entity that may be gone. False: nothing has changed.
+    /// Runs a step without a caller, of an entity that may have been removed. Returns false if the step changes
+    /// nothing.
     pub(super) fn run_unasked(
         &mut self,
         transaction: &mut Transaction,
@@ -284,7 +290,7 @@ impl Engine {
         }
     }
 
-    /// Lets time pass for an entity, as a change of its own. False: nothing has changed.
+    /// Runs a step with `Input::Time` as a separate change. Returns false if the step changes nothing.
     pub(super) fn pass_time(&mut self, entity: &EntityId, now: Timestamp) -> Result<bool, BrokerError> {
         let mut transaction = Transaction::default();
         let has_moved = self.run_unasked(&mut transaction, entity, &Input::Time, &CustodyEvent::Time, now)?;
@@ -295,7 +301,8 @@ impl Engine {
         Ok(has_moved)
     }
 
-    /// The running time at which something happens to an entity by itself. `None`: it has ended, or there is none.
+    /// The running time of the entity's next deadline. `None`: the entity has ended, does not exist, or has no
+    /// deadline.
     pub(super) fn deadline_of(&mut self, entity: &EntityId) -> Result<Option<Timestamp>, BrokerError> {
         let mut transaction = Transaction::default();
         let Some(record) = self.entity_record(&mut transaction, entity)? else { return Ok(None) };

@@ -1,7 +1,7 @@
-//! Removing a task that has ended: whole, once no mail about it waits.
+//! Removing an ended task as a whole, once no mail about it waits.
 //!
-//! It goes from view in one commit, with its epoch left behind in table removed_tasks. What is more of its custody log than
-//! one commit takes follows in later ones; nobody can see it any more, and a restart goes on with it.
+//! One commit hides the task and leaves its epoch in table removed_tasks. Later commits remove the parts of its custody
+//! log that exceed one commit; no query can see these parts, and a restart resumes their removal.
 
 use std::collections::BTreeSet;
 
@@ -19,18 +19,18 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a task takes beside its custody log and its envelopes, about.
+/// The approximate size of a task's records beside its custody log and its envelopes.
 const TASK_BYTES: u64 = 1024;
 
-/// A task may only go when no mail about it waits.
+/// The search of a task's log for mail that waits. Only a task without waiting mail is removed.
 #[derive(Debug)]
 pub(super) struct Looking {
     task: TaskId,
-    /// The length of its log when this began. A longer one is looked through again.
+    /// The length of the log at the start of the search. A longer log is searched again.
     length: u64,
-    /// The next entry.
+    /// The number of the next entry.
     next: u64,
-    /// Who could have got what the entries so far speak of.
+    /// The agents that may have received the messages of the entries so far.
     agents: BTreeSet<AgentId>,
     bytes: u64,
 }
@@ -46,6 +46,7 @@ impl Engine {
         let mut transaction = self.transaction();
         transaction.delete(entry);
         let key = Key { table: Table::Tasks, key: task.into() };
+        // A command of this batch may write the task; the removal waits for the next pass.
         if self.is_written_in_batch(&key) {
             return Ok(Removal::PutOff);
         }
@@ -77,7 +78,7 @@ impl Engine {
         Ok(self.stage_removal(transaction, budget))
     }
 
-    /// Looks for mail that needs an envelope of the task's log. A long log takes several ticks.
+    /// Searches for mail that needs an envelope of the task's log. A long log takes several ticks.
     fn look_through(&mut self, record: &TaskRecord, budget: &mut usize) -> Result<Looked, BrokerError> {
         let (task, length) = (&record.task.id, record.custody.length);
         let same = self.retention.take_looking().filter(|looking| looking.task == *task && looking.length == length);
@@ -105,7 +106,7 @@ impl Engine {
         Ok(self.env.store.scan(Table::Custody, range, Order::Ascending, self.env.settings.retention.entries_a_step)?)
     }
 
-    /// Whether anybody has not acked the message that this entry is about.
+    /// Whether an agent has not yet acked the message of this entry.
     fn mail_waits(&self, stored: &Record, looking: &mut Looking) -> Result<bool, BrokerError> {
         let entry = decode_entry(stored)?;
         let known = |text: &String| AgentId::parse(text).ok();
@@ -134,8 +135,8 @@ impl Engine {
         Ok(Some(HandoffRecord::decode(&stored.value)?))
     }
 
-    /// Removes these entries of a log, of which the first has this number, with their envelopes and their handoffs. Returns
-    /// the number of the next, if there may be more.
+    /// Removes these entries, of which the first has number `first`, with their envelopes and handoffs. Returns the
+    /// number of the next entry, if more may exist.
     fn remove_entries(
         &self,
         transaction: &mut Transaction,
@@ -155,6 +156,7 @@ impl Engine {
             }
         }
         for id in &handoffs {
+            // An id in an entry may name a handoff of another task, which stays.
             let Some(stored) = self.stored_handoff(id)?.filter(|stored| stored.handoff.task == *task) else { continue };
             transaction.delete(HandoffRecord::key(stored.handoff.id));
             transaction.delete(HandoffRecord::index_key(stored.sequence));
@@ -165,7 +167,7 @@ impl Engine {
         Ok(is_more.then_some(next))
     }
 
-    /// Goes on with the log of a task that was removed; `what` is its sequence and its id.
+    /// Resumes the removal of a removed task's log. `what` is the task's sequence followed by its id.
     pub(super) fn remove_rest(
         &mut self,
         entry: Key,
@@ -194,7 +196,7 @@ impl Engine {
         Ok(self.stage_removal(transaction, budget))
     }
 
-    /// What is left of the task, if it was removed.
+    /// The record that a removed task has left behind.
     pub(super) fn removed_task(
         &self,
         transaction: &mut Transaction,
@@ -205,19 +207,20 @@ impl Engine {
     }
 }
 
-/// What was found in a task's log.
+/// The result of a search of a task's log.
 enum Looked {
     MailWaits,
-    /// And what was looked at is all right.
+    /// The entries so far are free, and more are left.
     NotAll,
-    /// The first entries, and the bytes of all of them if somebody wants to know.
+    /// The first entries, and the size of all entries in bytes. The size is 0 unless the store is over its maximum
+    /// size.
     Free {
         entries: Vec<(KeyBytes, Record)>,
         bytes: u64,
     },
 }
 
-/// The number of the first entry that is left.
+/// The value of a row for the rest of a log: the number of the first entry left.
 fn rest_value(next: u64) -> Bytes {
     Bytes::copy_from_slice(&next.to_be_bytes())
 }

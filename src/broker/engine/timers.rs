@@ -1,13 +1,13 @@
-//! What happens by itself, and when: one wheel for all that the engine waits for.
+//! The timers: one wheel for everything that the engine does at a time of its own.
 //!
-//! Owns the clock, and the time of each timer. Must not know what a timer is for: [`Engine::tick`](super::Engine::tick) hands
-//! each timer that fires to its component.
+//! This module owns the clock and the time of each timer. It must not know the purpose of a timer:
+//! [`Engine::tick`](super::Engine::tick) hands each fired timer to its component.
 //!
-//! The wheel turns by the running time. The clock is behind it by what it was set back in all, and that stays the same until
-//! the engine begins again; so a time of the clock is moved by that once, when the timer is set.
+//! The wheel uses the running time. The clock is behind the running time by the sum of its set-backs, which is constant
+//! until the engine begins again; so a time of the clock is converted once, when the timer is set.
 //!
-//! A timer that fires stays where it is until its component sets or clears it. What follows from a timer is part of a commit,
-//! and a timer that is moved only after that commit fires again where the commit has failed.
+//! A fired timer stays in the wheel until its component sets or clears it. The work of a timer is part of a commit, and
+//! a timer that is moved only after that commit fires again if the commit fails.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -19,53 +19,53 @@ use crate::{
     time::Timestamp,
 };
 
-/// Something that happens by itself. Of those with the same time the first variant fires first.
+/// A timer. Among timers with the same time, the first variant fires first.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
-    /// Words for entities may wait in the outbox.
+    /// The outbox may have rows.
     Outbox,
-    /// A mailbox is not loaded to its end.
+    /// A mailbox is loaded in part.
     LoadMail,
-    /// Mail was about to be dispatched, and has expired.
+    /// Letters expired before their dispatch.
     ExpiredAtDispatch,
-    /// Offers wait at agents that are gone.
+    /// Gone agents may have offers in their mail.
     OffersOfGone,
     /// Agents may not have come back since the start.
     Unseen,
-    /// Entries of this kind may have been kept for long enough.
+    /// Entries of this kind may be due for removal.
     Retention(Expiration),
-    /// The first entry of the audit log may be over.
+    /// The oldest entry of the audit log may be due for removal.
     AuditLog,
-    /// The size of the store is to be looked at.
+    /// The size of the store is to be checked.
     StoreSize,
-    /// A mailbox may have mail that has expired.
+    /// A mailbox may have expired mail.
     MailExpiry,
-    /// A lease of the mailbox ends, or the delay of a letter.
+    /// A lease of the mailbox or the delay of a letter ends.
     Mailbox(AgentId),
     /// The agent may be gone.
     Presence(AgentId),
-    /// The next deadline of the entity, or a time before it.
+    /// The next deadline of the entity, or an earlier time.
     Entity(EntityId),
 }
 
 /// The clock and the timers. See the module.
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// The latest time that the engine was told.
+    /// The latest time that the engine was given, and the set-backs of the clock.
     pub(super) clock: RunningClock,
-    /// By the running time.
+    /// The timers in the order of their running times.
     wheel: BTreeSet<(Timestamp, Timer)>,
-    /// Where each timer is in the wheel.
+    /// The running time of each timer in the wheel.
     positions: IdMap<Timer, Timestamp>,
 }
 
 impl Timers {
-    /// No timers, by this clock.
+    /// An empty wheel with this clock.
     pub(super) fn new(clock: RunningClock) -> Self {
         Self { clock, wheel: BTreeSet::new(), positions: IdMap::default() }
     }
 
-    /// Sets the timer to a running time, wherever it was before.
+    /// Sets the timer to a running time, and replaces the one before.
     pub(super) fn set(&mut self, timer: Timer, at: Timestamp) {
         match self.positions.insert(timer.clone(), at) {
             Some(before) if before == at => return,
@@ -77,7 +77,7 @@ impl Timers {
         self.wheel.insert((at, timer));
     }
 
-    /// As [`Self::set`], to a time of the clock.
+    /// Sets the timer to a time of the clock, like [`Self::set`].
     pub(super) fn set_by_clock(&mut self, timer: Timer, at: Timestamp) {
         self.set(timer, at.plus(self.clock.set_back));
     }
@@ -87,31 +87,31 @@ impl Timers {
         self.set(timer, self.clock.running().plus(span));
     }
 
-    /// Sets the timer so that it fires in the next tick, before all that are only due.
+    /// Sets the timer so that it fires in the next tick, before all timers that are set to a time.
     pub(super) fn set_at_once(&mut self, timer: Timer) {
         self.set(timer, Timestamp::default());
     }
 
-    /// Sets the timer to a running time, unless it fires before that.
+    /// Sets the timer to a running time, unless it fires earlier already.
     pub(super) fn bring_forward(&mut self, timer: Timer, at: Timestamp) {
         if self.position(&timer).is_none_or(|before| at < before) {
             self.set(timer, at);
         }
     }
 
-    /// As [`Self::bring_forward`], to a time of the clock.
+    /// Sets the timer to a time of the clock, like [`Self::bring_forward`].
     pub(super) fn bring_forward_by_clock(&mut self, timer: Timer, at: Timestamp) {
         self.bring_forward(timer, at.plus(self.clock.set_back));
     }
 
-    /// The timer does not fire.
+    /// Removes the timer.
     pub(super) fn clear(&mut self, timer: Timer) {
         if let Some(before) = self.positions.remove(&timer) {
             self.wheel.remove(&(before, timer));
         }
     }
 
-    /// The running time at which the timer fires.
+    /// The running time at which the timer fires. `None`: the timer is not set.
     pub(super) fn position(&self, timer: &Timer) -> Option<Timestamp> {
         self.positions.get(timer).copied()
     }
@@ -121,19 +121,19 @@ impl Timers {
         self.positions.contains_key(timer)
     }
 
-    /// Whether the timer fires now.
+    /// Whether the timer is due.
     pub(super) fn is_due(&self, timer: &Timer) -> bool {
         self.position(timer).is_some_and(|at| at <= self.clock.running())
     }
 
-    /// The timers that fire now, the longest overdue first, at most so many. All of them stay in the wheel.
+    /// The due timers, the longest overdue first, at most `most`. All of them stay in the wheel.
     pub(super) fn due(&self, most: usize) -> Vec<Timer> {
         let running = self.clock.running();
         let due = self.wheel.iter().take_while(|(at, _)| *at <= running);
         due.take(most).map(|(_, timer)| timer.clone()).collect()
     }
 
-    /// The running time at which the first timer fires.
+    /// The running time of the earliest timer.
     pub(super) fn next(&self) -> Option<Timestamp> {
         self.wheel.first().map(|(at, _)| *at)
     }
@@ -152,7 +152,7 @@ mod tests {
         Timer::Entity(EntityId::Handoff(MessageId::from_bytes([number; 16])))
     }
 
-    /// Timers at this running time, of a clock that was set back by 100 seconds.
+    /// An empty wheel at this running time, with a clock that was set back by 100 seconds.
     fn timers(running: i64) -> Timers {
         Timers::new(RunningClock::at(at(running), Duration::from_secs(100)))
     }

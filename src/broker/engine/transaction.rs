@@ -1,4 +1,4 @@
-//! The transaction: what a command has read and wants to write, until it is staged into the batch.
+//! The transaction: the reads and writes of a command, until the engine stages it into the batch.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,16 +18,16 @@ use crate::{
     time::Timestamp,
 };
 
-/// One command's change in the making.
+/// The open change of one command.
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     change: Change,
     pub(super) post_commit: Vec<PostCommit>,
-    /// The entities that it has read, with what it makes of them. Few: a search looks at each.
+    /// The entities that the transaction has read, with their new versions. The list is short, so a lookup scans it.
     entities: Vec<ReadEntity>,
 }
 
-/// An entity that a transaction has read.
+/// An entity that the transaction has read.
 #[derive(Debug)]
 struct ReadEntity {
     id: EntityId,
@@ -36,12 +36,12 @@ struct ReadEntity {
 }
 
 impl Transaction {
-    /// Writes a new version of a record that was read for this transaction.
+    /// Writes a new version of a record that this transaction has read.
     pub(super) fn put(&mut self, key: Key, value: Bytes, before: Option<&Record>) {
         self.write_version(key, value, before.map(|record| record.revision));
     }
 
-    /// Writes an entity that this transaction has read.
+    /// Writes a new version of an entity that this transaction has read. Panics if it has not read the entity.
     pub(super) fn put_entity(&mut self, record: EntityRecord) {
         let id = record.entity().id();
         let read = self.entities.iter_mut().find(|read| read.id == id);
@@ -57,17 +57,17 @@ impl Transaction {
         }
     }
 
-    /// The record that this transaction makes of the entity. `None`: it does not write it.
+    /// The version of the entity that this transaction writes. `None`: the transaction does not write it.
     pub(super) fn written(&self, id: &EntityId) -> Option<&Arc<EntityRecord>> {
         self.entities.iter().find(|read| read.id == *id)?.after.as_ref()
     }
 
-    /// The records of all entities that this transaction writes.
+    /// The versions of all entities that this transaction writes.
     pub(super) fn all_written(&self) -> impl Iterator<Item = &Arc<EntityRecord>> {
         self.entities.iter().filter_map(|read| read.after.as_ref())
     }
 
-    /// The change is applied only if the record has this revision then; `None`: if it is not there.
+    /// Makes the commit apply the change only if the record still has this revision. `None`: only if no record exists.
     pub(super) fn expect(&mut self, key: &Key, revision: Option<u64>) {
         let expectations = &mut self.change.expectations;
         if !expectations.iter().any(|known| known.key == *key) {
@@ -80,12 +80,12 @@ impl Transaction {
         self.write(key, Some(Record { revision: 1, value }), true);
     }
 
-    /// Writes a record that may be there already. Nobody compares its revision.
+    /// Writes a record that may exist already, without a comparison of revisions.
     pub(super) fn put_over(&mut self, key: Key, value: Bytes) {
         self.write(key, Some(Record { revision: 1, value }), false);
     }
 
-    /// Sees to it that something is removed when it was kept for its time.
+    /// Schedules the removal of a record for the end of its retention.
     pub(super) fn expire_later(&mut self, kind: Expiration, since: Timestamp, what: &[u8]) {
         let key = kind.key(since, what);
         self.put_over(key.clone(), Bytes::new());
@@ -96,12 +96,12 @@ impl Transaction {
         self.write(key, None, false);
     }
 
-    /// How many records it writes.
+    /// The number of records that the transaction writes.
     pub(super) fn writes(&self) -> usize {
         self.change.writes.len()
     }
 
-    /// Returns the new version's revision.
+    /// Returns the revision of the new version.
     fn write_version(&mut self, key: Key, value: Bytes, before: Option<u64>) -> u64 {
         let revision = before.unwrap_or(0) + 1;
         self.write(key, Some(Record { revision, value }), before.is_none());
@@ -118,7 +118,7 @@ impl Engine {
         Transaction::default()
     }
 
-    /// Reads a record for a change: the change is applied only if the record is still the same then.
+    /// Reads a record for a change. The commit applies the change only if the record is still the same.
     pub(super) fn read(&self, transaction: &mut Transaction, key: &Key) -> Result<Option<Record>, BrokerError> {
         let found = match self.batch.written.get(key) {
             Some(&Place(change, write)) => self.batch.changes[change].writes[write].record.clone(),
@@ -133,7 +133,7 @@ impl Engine {
         self.batch.written.contains_key(key)
     }
 
-    /// An entity as this transaction sees it: with what it has written itself, then what the batch has.
+    /// Reads an entity. The order is: the transaction's own writes, the cache, the batch, the store.
     pub(super) fn entity_record(
         &mut self,
         transaction: &mut Transaction,
@@ -163,7 +163,7 @@ impl Engine {
         Ok(record)
     }
 
-    /// Adds the transaction to the batch, as part of the command in hand.
+    /// Adds the transaction to the batch, as a part of the command in hand.
     pub(super) fn stage(&mut self, mut transaction: Transaction) {
         let entities = std::mem::take(&mut transaction.entities);
         let mut staged = Vec::with_capacity(entities.len());
@@ -173,6 +173,8 @@ impl Engine {
             }
         }
         for (place, write) in transaction.change.writes.iter().enumerate() {
+            // The write may come from a removal, which does not go through `staged`: a stale version must not stay in
+            // the cache.
             self.batch.written.insert(write.key.clone(), Place(self.batch.changes.len(), place));
             if matches!(write.key.table, Table::Tasks | Table::Handoffs) {
                 self.entities.forget(&write.key);
@@ -192,7 +194,7 @@ impl Engine {
         self.batch.open_post_commit.extend(transaction.post_commit);
     }
 
-    /// The timer of a mailbox that is known to be there. Another one may be, too.
+    /// A timer of the mailbox, known to be in the store or in the batch. The store may hold further timers of it.
     pub(super) fn mail_timer(&self, agent: &AgentId) -> Option<Timestamp> {
         match self.batch.mail_timers.get(agent) {
             Some(of_this_group) => *of_this_group,
@@ -200,7 +202,7 @@ impl Engine {
         }
     }
 
-    /// When the first letter expires of those that the batch puts into a mailbox.
+    /// The earliest expiry among the letters that the batch puts into a mailbox.
     pub(super) fn first_expiry_of_batch(&self, to: &AgentId) -> Option<Timestamp> {
         let post_commit =
             self.batch.replies.iter().flat_map(|pending| &pending.post_commit).chain(&self.batch.open_post_commit);
@@ -211,13 +213,13 @@ impl Engine {
         post_commit.filter_map(expiry).min()
     }
 
-    /// Ends a command in hand that nobody waits for.
+    /// Ends a command in hand that has no caller.
     pub(super) fn end_unanswered(&mut self) {
         self.batch.close(None);
     }
 }
 
-/// Writes an entity's new version with its places in lists, its timer, and the end of its time.
+/// Writes a new version of an entity with its index entries and its timer.
 fn stage_entity(
     transaction: &mut Transaction,
     read: &ReadEntity,
@@ -235,10 +237,10 @@ fn stage_entity(
     (key, Stored { record: after.clone(), revision })
 }
 
-/// Writes the timer of an entity where its next deadline has moved.
+/// Writes the timer of an entity if its next deadline has moved.
 fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityRecord, all: &[ReadEntity]) {
     let before = read.before.as_ref().map(|stored| &*stored.record);
-    // Deadlines are by the log's time, timers by the running time.
+    // Deadlines are log times, timers are running times.
     let due = |record: &EntityRecord, is_before| {
         let deadline = record.entity().next_deadline();
         deadline.map(|at| at.plus(set_back_of(record, all, is_before)))
@@ -251,7 +253,8 @@ fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityR
     let entity = after.entity();
     let counts_for = entity.counts_for().cloned();
     match is_due {
-        // The agent is in it, so that a start need not read the entities to know how many each agent has open.
+        // The timer names the agent, so that a start counts the open handoffs of each agent without reading the
+        // entities.
         Some(at) if was_due.is_none_or(|before| at < before) => {
             let (key, value) = entity_timer(at, &read.id, counts_for.as_ref());
             match was_due {
@@ -259,14 +262,15 @@ fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityR
                 Some(_) => transaction.put_over(key, value),
             }
         }
-        Some(_) => {} // what is stored fires too early, and the deadline is looked up then
+        Some(_) => {} // the stored timer fires too early, and the engine reads the deadline then
         None => transaction.delete(entity_timer_key(&read.id)),
     }
     let entity = read.id.clone();
     transaction.post_commit.push(PostCommit::EntityTimer { entity, counts_for, before: was_due, after: is_due });
 }
 
-/// How much of all by which the clock was set back the log of an entity has followed: its own log, or its task's.
+/// The part of the clock's set-backs that the log of an entity has followed. The log is the entity's own or that of its
+/// task.
 fn set_back_of(record: &EntityRecord, all: &[ReadEntity], is_before: bool) -> Duration {
     if let Some(pace) = record.pace() {
         return pace.set_back;

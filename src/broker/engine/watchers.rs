@@ -1,8 +1,9 @@
-//! The watchers of entities: one registry for all kinds.
+//! The watchers of entities: one registry for all kinds of entities.
 //!
-//! A watcher is registered with the batch of its command, behind the batch's commit: it gets the entity as it is then, and
-//! each update after that. It is removed with the last update, when its end is dropped ([`Command::Unwatch`]), and when it is
-//! too slow ([`Engine::unwatch`]). So there are never more watchers here than ends that are held.
+//! The engine registers a watcher after the commit of the batch that has its command. The watcher gets the entity as
+//! stored then, and each later update. Three events remove it: the last update, a drop of the receiving end
+//! ([`Command::Unwatch`]), and a full channel ([`Engine::unwatch`]). So the registry never holds more watchers than
+//! receiving ends exist.
 //!
 //! [`Command::Unwatch`]: super::Command::Unwatch
 
@@ -16,7 +17,7 @@ use crate::{
     records::EntityRecord,
 };
 
-/// A watcher and its way out.
+/// A watcher and the handle that sends its updates.
 #[derive(Debug, Clone)]
 pub(super) struct Watcher {
     pub(super) id: WatcherId,
@@ -24,16 +25,16 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// One update for this watcher.
+    /// An output with one update for this watcher.
     pub(super) fn output(self, update: Result<Update, Refused>) -> Output {
         Output::Update { watcher: self.id, to: self.updates, update }
     }
 }
 
-/// The registry.
+/// The registry of watchers, by entity and by id.
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
-    /// No entry is empty.
+    /// Each list has at least one watcher.
     of_entity: IdMap<EntityId, Vec<Watcher>>,
     entity_of: IdMap<WatcherId, EntityId>,
 }
@@ -65,7 +66,7 @@ impl Watchers {
 }
 
 impl Engine {
-    /// Registers a watcher, and gives it the entity as it is stored.
+    /// Registers a watcher, and sends it the entity as stored. A watcher of an ended entity is not registered.
     pub(super) fn watch(&mut self, entity: EntityId, watcher: Watcher) {
         let update = self.stored_update(&entity);
         if update.as_ref().is_ok_and(|update| !update.is_last()) {
@@ -79,13 +80,13 @@ impl Engine {
         Ok(Update(Arc::new(EntityRecord::decode(entity, &stored.value)?)))
     }
 
-    /// The watcher gets no further update, and the engine drops its way out.
+    /// Removes the watcher and drops its handle.
     pub fn unwatch(&mut self, watcher: WatcherId) {
         self.batch.watches.retain(|(_, new)| new.id != watcher);
         self.outputs.watchers.remove(watcher);
     }
 
-    /// All watchers are told why they end.
+    /// Ends all watchers with this error.
     pub(super) fn end_all_watchers(&mut self, error: &Refused) {
         let watchers = std::mem::take(&mut self.outputs.watchers).of_entity.into_values().flatten();
         self.outputs.extend(watchers.map(|watcher| watcher.output(Err(error.clone()))));

@@ -1,4 +1,4 @@
-//! What becomes of deliveries: acks, nacks, extensions, leases that run out, and giving up.
+//! The fates of deliveries: acks, nacks, extensions, expired leases, and dead letters.
 
 use super::Engine;
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Names one delivery: the place in the mailbox and the attempt.
+/// The id of a delivery: the place in the mailbox and the delivery attempt.
 pub(super) fn delivery_id(lease: &Lease) -> String {
     format!("{}-{}", lease.sequence, lease.attempt)
 }
@@ -28,7 +28,7 @@ fn parse_delivery_id(text: &str) -> Option<(u64, u32)> {
 }
 
 impl Engine {
-    /// What an agent says of a delivery takes effect.
+    /// Applies an agent's ack, nack or extension of a delivery.
     pub(in crate::broker::engine) fn acknowledge(
         &mut self,
         agent: &AgentId,
@@ -41,7 +41,8 @@ impl Engine {
         Ok(Acknowledged { delivery_id: delivery.to_owned(), ack_deadline })
     }
 
-    /// A lease ends without a word of the agent. What an earlier command of the batch has said of the delivery counts.
+    /// Ends a lease without an answer of the agent. If an earlier command of the batch has settled the delivery, that
+    /// command counts.
     pub(super) fn end_lease(&mut self, agent: &AgentId, letter: Letter, lease: Lease, fate: &Fate, now: Timestamp) {
         if self.is_written_in_batch(&letter_key(agent, letter.sequence)) {
             return;
@@ -52,7 +53,7 @@ impl Engine {
         self.end_unanswered();
     }
 
-    /// Does what follows from the fate of a delivery. Returns the end of the lease if it goes on.
+    /// Applies the fate of a delivery. Returns the end of the lease if the lease goes on.
     fn take_effect(
         &mut self,
         agent: &AgentId,
@@ -78,7 +79,7 @@ impl Engine {
         let (place, attempt) = parse_delivery_id(delivery).ok_or_else(unknown)?;
         let mailbox = self.delivery.mailboxes.get(agent).ok_or_else(unknown)?;
         let (letter, lease) = mailbox.leased(place, attempt).map_err(|_| unknown())?;
-        // An earlier command of this batch may have taken it out or put it back; memory follows after the commit.
+        // An earlier command of this batch may have removed or requeued the letter; memory follows after the commit.
         if self.is_written_in_batch(&letter_key(agent, place)) {
             return Err(unknown());
         }
@@ -96,7 +97,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives a message up: it becomes a dead letter, and its handoff hears of it, in one commit.
+    /// Turns a message into a dead letter and tells its entity, in one change.
     pub(super) fn park_letter(
         &mut self,
         agent: &AgentId,
@@ -116,7 +117,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The message can be dispatched again, from its `not_before` on.
+    /// Makes the message available for dispatch again, from its `not_before` on.
     fn requeue(&mut self, agent: &AgentId, letter: Letter) {
         let mut transaction = self.transaction();
         transaction.put_over(letter_key(agent, letter.sequence), encode_letter(&letter));
@@ -130,7 +131,7 @@ impl Engine {
         mailbox.extend(place, deadline)
     }
 
-    /// A lease or a delay may be over. The mailbox's timer is set anew after the commit, when mail is dispatched.
+    /// Ends the overdue leases of a mailbox. The dispatch after the commit sets the mailbox's timer again.
     pub(in crate::broker::engine) fn look_at_mailbox(&mut self, agent: AgentId, now: Timestamp) {
         for (letter, lease) in self.delivery.overdue(&agent, now) {
             self.end_lease(&agent, letter, lease, &Fate::Overdue, now);
@@ -138,7 +139,7 @@ impl Engine {
         self.batch.touched.insert(agent);
     }
 
-    /// Takes a letter out of its mailbox, and its envelope out of the store if nothing else owns it.
+    /// Removes a letter from its mailbox, and its envelope from the store if no other record owns the envelope.
     fn remove_letter(
         &self,
         transaction: &mut Transaction,
@@ -155,6 +156,7 @@ impl Engine {
         Ok(())
     }
 
+    // The last of several letters deletes the envelope and the count.
     fn one_letter_less(&self, transaction: &mut Transaction, envelope: u64) -> Result<(), BrokerError> {
         let key = MessageRecord::shared_key(envelope);
         let stored = self.read(transaction, &key)?;

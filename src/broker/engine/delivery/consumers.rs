@@ -1,4 +1,4 @@
-//! Consumers of mail: sessions and calls of `Receive`, and their credit.
+//! Consumers of mail: sessions and calls of `Receive`, with their credit.
 
 use super::{Delivery, Engine};
 use crate::{
@@ -8,26 +8,26 @@ use crate::{
     time::Timestamp,
 };
 
-/// Takes deliveries of one agent's mail.
+/// A consumer of one agent's mail.
 #[derive(Debug)]
 pub(in crate::broker::engine) struct Consumer {
     agent: AgentId,
     kind: ConsumerKind,
     events: Events,
-    /// Its credit: the most deliveries that it holds at a time.
+    /// The credit: the most deliveries that the consumer holds at a time.
     outstanding_max: u32,
     outstanding: u32,
-    /// Deliveries since it was opened.
+    /// The number of deliveries since the consumer was opened.
     deliveries: u32,
 }
 
 impl Consumer {
-    /// Whether it takes one more delivery now.
+    /// Whether the consumer takes one more delivery now.
     pub(super) fn has_room(&self) -> bool {
         self.outstanding < self.outstanding_max && !self.is_done()
     }
 
-    /// Tells it to come back later.
+    /// The output that tells the consumer to come back later.
     pub(in crate::broker::engine) fn go_away(&self) -> Output {
         self.output(Event::GoAway)
     }
@@ -40,23 +40,23 @@ impl Consumer {
         self.agent == *agent
     }
 
-    /// It holds one more delivery.
+    /// Counts one more outstanding delivery.
     pub(super) fn lease_begun(&mut self) {
         self.outstanding += 1;
     }
 
-    /// It holds one delivery less.
+    /// Counts one outstanding delivery less.
     pub(super) fn lease_ended(&mut self) {
         self.outstanding -= 1;
     }
 
-    /// Sends it a delivery.
+    /// Counts a delivery and returns the output that sends it.
     pub(super) fn deliver(&mut self, delivery: OutgoingDelivery) -> Output {
         self.deliveries = self.deliveries.saturating_add(1);
         self.output(Event::Delivery(delivery))
     }
 
-    /// Whether it takes no more deliveries, ever.
+    /// Whether the consumer has had all the deliveries that it may ever take.
     pub(super) fn is_done(&self) -> bool {
         matches!(self.kind, ConsumerKind::Receive { deliveries_max: Some(most) } if self.deliveries >= most)
     }
@@ -92,7 +92,7 @@ impl Engine {
             self.delivery.mailboxes.insert(agent.clone(), Mailbox::default());
             if let Err(error) = self.load_some(agent, 0) {
                 self.delivery.mailboxes.remove(agent);
-                // The stream of events ends without a word; the cause is in the log.
+                // The consumer's stream of events ends without an error; the log has the cause.
                 return tracing::error!(%agent, %error, "failed to load a mailbox");
             }
         }
@@ -128,6 +128,7 @@ impl Engine {
             if is_session { presence.signs.sessions -= 1 } else { presence.signs.receives -= 1 }
         });
         self.seen(&consumer.agent, now);
+        // The leases of a `Receive` outlive the call, so only a session requeues its deliveries here.
         if is_session {
             for (letter, lease) in self.delivery.held_by(&consumer.agent, id) {
                 self.end_lease(&consumer.agent, letter, lease, &Fate::SessionEnded, now);
@@ -136,13 +137,13 @@ impl Engine {
         self.batch.touched.insert(consumer.agent);
     }
 
-    /// Tells these consumers to come back later, and ends them.
+    /// Tells these consumers to come back later, and closes those of `Receive` calls.
     pub(in crate::broker::engine) fn send_away(&mut self, is_meant: impl Fn(&Consumer) -> bool, now: Timestamp) {
         let mut receives = Vec::new();
         for (id, consumer) in self.delivery.consumers.iter().filter(|(_, consumer)| is_meant(consumer)) {
             self.outputs.push(consumer.go_away());
             if consumer.kind != ConsumerKind::Session {
-                receives.push(*id); // a session is ended by the wire, a Receive only here
+                receives.push(*id); // the wire closes a session itself, a Receive only ends here
             }
         }
         receives.into_iter().for_each(|id| self.close_consumer(id, now));

@@ -1,4 +1,4 @@
-//! How much mail waits for an agent, and how much may.
+//! The number of letters that wait for an agent, and its limit.
 
 use std::ops::Bound;
 
@@ -13,11 +13,12 @@ use crate::{
     store::{Order, Table},
 };
 
-/// How much mail waits for an agent. It is counted a part a message, so that no message has to wait for a large mailbox.
+/// The number of letters that wait for an agent. Each check counts a part of the mailbox, so that no message waits for
+/// the count of a large one.
 #[derive(Debug)]
 pub(super) struct Depth {
     letters: u64,
-    /// The place up to which they are counted; `None`: all are.
+    /// The place up to which letters are counted. `None`: the count is complete.
     counted_to: Option<u64>,
 }
 
@@ -28,7 +29,7 @@ impl Default for Depth {
 }
 
 impl Depth {
-    /// A new letter is behind all others.
+    /// Counts a new letter, which lies behind all others. An incomplete count reaches it later.
     pub(super) fn one_more(&mut self) {
         self.letters += u64::from(self.counted_to.is_none());
     }
@@ -40,7 +41,7 @@ impl Depth {
 }
 
 impl Engine {
-    /// Whether there is room in the agent's mailbox. What is in the same batch is not counted yet.
+    /// Fails if the agent's mailbox is full. Does not count letters of the batch in hand.
     pub(in crate::broker::engine) fn check_mailbox(&mut self, agent: &AgentId) -> Result<(), BrokerError> {
         let most = u64::from(self.env.settings.limits.mailbox_max);
         if most == 0 {

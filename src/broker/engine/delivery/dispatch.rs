@@ -1,4 +1,4 @@
-//! Mail goes from the store into mailboxes, and from there to consumers.
+//! Loading mail from the store into mailboxes, and dispatching it to consumers.
 
 use std::ops::Bound;
 
@@ -16,9 +16,9 @@ use crate::{
 };
 
 impl Engine {
-    /// An agent's mail, from the store, from this place on. A large mailbox is loaded a part a tick, so that no other agent
-    /// has to wait for it; the oldest first, so that no line can be entered behind its first. What the batch in hand has
-    /// changed of it follows when that is committed.
+    /// Loads a part of an agent's mail from this place on. A large mailbox takes several ticks, so that no other agent
+    /// waits for it. The oldest letters load first, so that no letter enters a mailbox before an earlier one. Changes
+    /// of the batch in hand follow after its commit.
     pub(super) fn load_some(&mut self, agent: &AgentId, from: u64) -> Result<(), BrokerError> {
         self.delivery.loading.remove(agent);
         let Some(mailbox) = self.delivery.mailboxes.get_mut(agent) else { return Ok(()) };
@@ -29,6 +29,7 @@ impl Engine {
         for (key, record) in stored {
             let mut letter = records::decode_letter(&key, &record.value)?;
             next = letter.sequence + 1;
+            // A clock that was set back must not delay a requeued letter for longer than its backoff.
             letter.bound_wait(self.timers.clock.now);
             mailbox.add(letter);
         }
@@ -39,7 +40,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes on with one mailbox that is not loaded to its end, each in its turn.
+    /// Loads the next part of one partly loaded mailbox; the mailboxes take turns.
     pub(in crate::broker::engine) fn load_more(&mut self) {
         let Some((agent, from)) = self.delivery.next_to_load() else { return self.timers.clear(Timer::LoadMail) };
         if let Err(error) = self.load_some(&agent, from) {
@@ -48,7 +49,7 @@ impl Engine {
         self.batch.touched.insert(agent);
     }
 
-    /// Dispatches all that can be, each in turn to the consumers that have room.
+    /// Dispatches mail until no consumer has room or no letter is ready. The consumers take turns.
     pub(in crate::broker::engine) fn dispatch(&mut self, agent: &AgentId, now: Timestamp) {
         let consumers = self.delivery.consumers_of.get(agent).cloned().unwrap_or_default();
         let mut more = !self.batch.failed;
@@ -70,6 +71,8 @@ impl Engine {
         let Some(lease) = mailbox.dispatch(id, now, self.env.settings.ack_wait) else { return false };
         consumer.lease_begun();
         let letter = mailbox.letter(lease.sequence).expect("it was just dispatched");
+        // Parking writes to the store, which a dispatch does not do. The lease keeps the letter from other consumers
+        // until then.
         if letter.is_expired(self.timers.clock.running()) {
             self.delivery.expired_at_dispatch.push((agent.clone(), lease.sequence));
             self.timers.set_at_once(Timer::ExpiredAtDispatch);
@@ -93,7 +96,7 @@ impl Engine {
         true
     }
 
-    /// The mailbox is looked at again when a lease or a delay of it ends.
+    /// Sets the mailbox's timer to the next end of a lease or delay.
     fn set_mailbox_timer(&mut self, agent: &AgentId, now: Timestamp) {
         let timer = Timer::Mailbox(agent.clone());
         match self.delivery.next_deadline(agent, now) {

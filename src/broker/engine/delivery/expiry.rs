@@ -1,8 +1,9 @@
-//! Mail whose time is over: it becomes a dead letter, whether its agent is there or not.
+//! Expiry of mail: a letter past its expiry becomes a dead letter, whether its agent is present or not.
 //!
-//! A mailbox has a timer, not each letter: most letters are acked long before, and would leave nothing but two writes. When
-//! the timer fires the mailbox is looked through, and gets a timer for the first letter that expires next. Timers and ends of
-//! letters are by the running time, so that mail does not live longer where the clock is set back.
+//! Each mailbox has one timer instead of one for each letter: most letters are acked long before their expiry, and a
+//! timer for each would cost two useless writes. When the timer fires, the engine scans the mailbox and sets a timer
+//! for the next expiry. Timers and expiries are running times, so that mail does not live longer where the clock is set
+//! back.
 
 use std::{ops::Bound, time::Duration};
 
@@ -22,28 +23,28 @@ use crate::{
     time::Timestamp,
 };
 
-/// Messages that are parked in one tick.
+/// The most messages that one tick parks.
 const EXPIRED_A_TICK: usize = 256;
-/// Mailboxes that are looked through in one tick.
+/// The most mailboxes that one tick scans.
 const MAILBOXES_A_TICK: usize = 64;
-/// A mailbox is not looked through again before so much time for each of its letters. However their ends are spread, that
-/// takes no more than a part of the engine's time.
+/// The minimum delay per letter before a mailbox is scanned again. It bounds the part of the engine's time that scans
+/// take, for any spread of the expiries.
 const REST_A_LETTER: Duration = Duration::from_micros(10);
 
-/// A mailbox that is looked through, a part a tick.
+/// The scan of a mailbox, a part each tick.
 #[derive(Debug)]
 pub(super) struct Expiring {
     agent: AgentId,
-    /// Its timer that has fired.
+    /// The timer of the mailbox that has fired.
     timer: Timestamp,
-    /// What lies before this place has been looked at: so many letters, of which the first expires then.
+    /// The scan has passed all letters before this place: `looked_at` letters, of which the next expires at `first`.
     place: u64,
     looked_at: u32,
     first: Option<Timestamp>,
 }
 
 impl Engine {
-    /// Parks the mail that was about to be dispatched and has expired.
+    /// Parks the letters that expired before their dispatch.
     pub(in crate::broker::engine) fn park_expired_at_dispatch(&mut self, now: Timestamp) {
         self.timers.clear(Timer::ExpiredAtDispatch);
         for (agent, place) in std::mem::take(&mut self.delivery.expired_at_dispatch) {
@@ -53,8 +54,8 @@ impl Engine {
         }
     }
 
-    /// Parks what has expired. How many messages wait with which time is only in the store; in memory is just the first
-    /// moment at which looking there can be worth it.
+    /// Parks expired mail. Only the store has the expiries of all letters; memory has the earliest time at which a scan
+    /// can find an expired one.
     pub(in crate::broker::engine) fn park_expired(&mut self, now: Timestamp) {
         match self.park_some(now) {
             Ok(Some(next)) => self.timers.set(Timer::MailExpiry, next),
@@ -66,12 +67,13 @@ impl Engine {
         }
     }
 
-    /// Looks through the mailboxes whose timers have fired, as many as one tick should. When to look again.
+    /// Scans the mailboxes whose timers have fired, as many as one tick allows. Returns the running time of the next
+    /// scan.
     fn park_some(&mut self, now: Timestamp) -> Result<Option<Timestamp>, BrokerError> {
         let mut room = EXPIRED_A_TICK;
         if let Some(expiring) = self.delivery.expiring.take() {
             self.look_for_expired(expiring, &mut room, now)?;
-            return Ok(Some(self.timers.clock.running())); // its timer is still in the store
+            return Ok(Some(self.timers.clock.running())); // the timer of the scanned mailbox is still in the store
         }
         let stored = self.env.store.scan(Table::Timers, records::mail_timers(), Order::Ascending, MAILBOXES_A_TICK)?;
         for (key, _) in &stored {
@@ -87,7 +89,7 @@ impl Engine {
         Ok((!stored.is_empty()).then_some(self.timers.clock.running()))
     }
 
-    /// Parks what has expired of a part of a mailbox.
+    /// Scans a part of a mailbox and parks its expired letters.
     fn look_for_expired(
         &mut self,
         mut expiring: Expiring,
@@ -120,14 +122,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Parks one message if it has expired; or says at which running time to look at it again.
+    /// Parks a letter if it has expired. Otherwise returns the running time of the next check.
     fn expire(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Option<Timestamp> {
         let running = self.timers.clock.running();
         let lease = self.delivery.lease(agent, letter.sequence);
         let leased_until = lease.map(|lease| lease.deadline.plus(self.timers.clock.set_back));
         match letter.expiry(leased_until, running) {
             Expiry::LookAgain(at) => Some(at),
-            // What the batch in hand does with it is known when that is committed.
+            // The fate that the batch in hand gives to the letter is known after the commit.
             Expiry::Over if self.is_written_in_batch(&records::letter_key(agent, letter.sequence)) => {
                 Some(soon(running))
             }
@@ -138,8 +140,8 @@ impl Engine {
         }
     }
 
-    /// The timer that has fired goes, and another one is set for what expires next: of what was looked at, and of what the
-    /// batch in hand adds to the mailbox.
+    /// Replaces the fired timer by one for the next expiry among the scanned letters and the letters that the batch in
+    /// hand adds.
     fn set_mail_timer(&mut self, expiring: &Expiring) {
         let Expiring { agent, timer, looked_at, first, .. } = expiring;
         let rested = self.timers.clock.running().plus(REST_A_LETTER * *looked_at);

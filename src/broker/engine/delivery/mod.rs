@@ -1,9 +1,11 @@
-//! Mail in memory: mailboxes, and the consumers that their mail is dispatched to.
+//! Mail in memory: mailboxes, and the consumers to which their mail is dispatched.
 //!
-//! Owns which mail is loaded, consumers with their credit, and how much mail waits for each agent. Must not know how mail comes
-//! into a mailbox, or what a message says; what a delivery's fate means is in `domain::mailbox`.
+//! This module owns the loaded mail, the consumers with their credit, and the number of letters that wait for each
+//! agent. It must not know how mail gets into a mailbox, or the content of a message. The meaning of a delivery's fate
+//! is in `domain::mailbox`.
 //!
-//! All mail is in the store. Memory has the mail of agents with a consumer or a lease, and follows the store after each commit.
+//! The store has all mail. Memory has the mail of agents with a consumer or a lease, and follows the store after each
+//! commit.
 
 mod ack;
 mod consumers;
@@ -22,33 +24,33 @@ use crate::{
     time::Timestamp,
 };
 
-/// See the module.
+/// The mailboxes in memory and their consumers. See the module.
 #[derive(Default)]
 pub(super) struct Delivery {
     mailboxes: IdMap<AgentId, Mailbox>,
-    /// Mailboxes that are not loaded to their end, and the place of the first letter that may be missing.
+    /// The mailboxes that are loaded in part, with the place of the first letter that may be missing.
     loading: BTreeMap<AgentId, u64>,
     /// The mailbox that was loaded from last.
     loaded_last: Option<AgentId>,
     consumers: IdMap<ConsumerId, Consumer>,
     consumers_of: IdMap<AgentId, Vec<ConsumerId>>,
-    /// Mail that was about to be dispatched and has expired.
+    /// Letters that expired before their dispatch.
     expired_at_dispatch: Vec<(AgentId, u64)>,
-    /// The timer of each mailbox that was written to since the start, if it has one; by the running time.
+    /// The timer of each mailbox that was written to since the start, as a running time. No entry: no timer is known.
     mail_timers: IdMap<AgentId, Timestamp>,
-    /// The mailbox that is being looked through for what has expired.
+    /// The mailbox that the expiry scan is in.
     expiring: Option<Expiring>,
-    /// How much mail waits for each agent that was written to since the start.
+    /// The number of letters that wait for each agent that was written to since the start.
     depths: IdMap<AgentId, Depth>,
 }
 
 impl Delivery {
-    /// A letter is durable. True if its mailbox is in memory, and has it now.
+    /// Adds a durable letter. Returns true if its mailbox is in memory and has the letter now.
     pub(super) fn letter_stored(&mut self, agent: &AgentId, letter: Letter) -> bool {
         if let Some(depth) = self.depths.get_mut(agent) {
             depth.one_more();
         }
-        // What is not loaded yet is loaded with the rest, in its place.
+        // A partly loaded mailbox gets the letter later, in its place, with the rest.
         if self.loading.get(agent).is_some_and(|next| *next <= letter.sequence) {
             return false;
         }
@@ -61,7 +63,7 @@ impl Delivery {
         }
     }
 
-    /// A letter is gone from the store.
+    /// Removes a letter that the store no longer has.
     pub(super) fn letter_removed(&mut self, agent: &AgentId, place: u64) {
         if let Some(depth) = self.depths.get_mut(agent) {
             depth.one_less(place);
@@ -70,7 +72,7 @@ impl Delivery {
         self.lease_ended(ended);
     }
 
-    /// A letter can be dispatched again, as it is stored now.
+    /// Makes a letter available for dispatch again, as stored now.
     pub(super) fn letter_requeued(&mut self, agent: &AgentId, letter: Letter) {
         let ended = self.mailboxes.get_mut(agent).and_then(|mailbox| mailbox.requeue(letter));
         self.lease_ended(ended);
@@ -82,7 +84,7 @@ impl Delivery {
         }
     }
 
-    /// The mailbox has this timer in the store, by the running time; `None`: it has none.
+    /// Notes the mailbox's timer in the store, a running time. `None`: the mailbox has no timer.
     pub(super) fn set_mail_timer(&mut self, agent: AgentId, at: Option<Timestamp>) {
         match at {
             Some(at) => drop(self.mail_timers.insert(agent, at)),
@@ -90,7 +92,7 @@ impl Delivery {
         }
     }
 
-    /// A timer of the mailbox that is known to be in the store. Another one may be, too.
+    /// A timer of the mailbox, known to be in the store. The store may hold further timers of it.
     pub(super) fn mail_timer(&self, agent: &AgentId) -> Option<Timestamp> {
         self.mail_timers.get(agent).copied()
     }
@@ -108,26 +110,26 @@ impl Delivery {
         self.mailboxes.get(agent)?.lease(place)
     }
 
-    /// The deliveries of the agent whose leases are over.
+    /// The agent's deliveries with expired leases.
     fn overdue(&self, agent: &AgentId, now: Timestamp) -> Vec<(Letter, Lease)> {
         let Some(mailbox) = self.mailboxes.get(agent) else { return Vec::new() };
         let with_lease = |place| Some((mailbox.letter(place)?.clone(), mailbox.lease(place)?));
         mailbox.overdue(now).into_iter().filter_map(with_lease).collect()
     }
 
-    /// The deliveries that this consumer of the agent holds.
+    /// The agent's deliveries that this consumer holds.
     fn held_by(&self, agent: &AgentId, consumer: ConsumerId) -> Vec<(Letter, Lease)> {
         self.mailboxes.get(agent).map(|mailbox| mailbox.held_by(consumer)).unwrap_or_default()
     }
 
-    /// When there is something to do about the mailbox by itself: the end of a lease, or of a delay if there is a consumer
-    /// that waits for its mail.
+    /// The time of the mailbox's next event: the end of a lease, or the end of a letter's delay if a consumer waits for
+    /// mail.
     fn next_deadline(&mut self, agent: &AgentId, now: Timestamp) -> Option<Timestamp> {
         let mailbox = self.mailboxes.get_mut(agent)?;
         if self.consumers_of.contains_key(agent) { mailbox.next_deadline(now) } else { mailbox.next_lease_end() }
     }
 
-    /// Whose mailbox is loaded next, and from which place on: each in its turn.
+    /// The next mailbox to load from, and the place. The mailboxes take turns.
     fn next_to_load(&mut self) -> Option<(AgentId, u64)> {
         let after = self.loaded_last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.loading.range::<AgentId, _>((after, Bound::Unbounded)).next();
@@ -136,7 +138,7 @@ impl Delivery {
         Some((agent.clone(), *from))
     }
 
-    /// Mail of an agent that is away is only in the store.
+    /// Drops the mailbox of an agent without consumers and leases: the store has its mail.
     fn forget_if_idle(&mut self, agent: &AgentId) {
         let is_idle = self.mailboxes.get(agent).is_some_and(|mailbox| !mailbox.has_leases());
         if is_idle && !self.consumers_of.contains_key(agent) {

@@ -196,7 +196,7 @@ impl Agent {
         self.session.send(envelope).await
     }
 
-    /// Requests that the agent or group `to` takes over a task.
+    /// Requests that `to`, an agent or `type:NAME`, takes over a task.
     pub async fn request(
         &self,
         to: &str,

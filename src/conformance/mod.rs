@@ -1,7 +1,7 @@
-//! Conformance: rules of the specification as named cases, tried on somebody else's program from outside.
+//! Conformance: rules of the specification as named cases, tested on a foreign program from outside.
 //!
-//! `target` tries a broker over the wire alone, `client` a client program that talks to a broker of ours which may lie;
-//! `report` is what came of it. Must not know a broker's insides.
+//! `target` tests a broker over the wire, and `client` tests a client program against a scripted broker that may lie.
+//! `report` formats the results. Must not know the internals of a broker.
 
 pub mod client;
 pub mod report;

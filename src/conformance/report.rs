@@ -1,52 +1,52 @@
-//! What came of a run: each case with its rule, and where it failed, what was expected and what was seen.
+//! The report of a run: each case with its rule and outcome, and each failure with expected and observed values.
 
 use std::{fmt::Write as _, io, time::Duration};
 
 use quick_xml::{Writer, events::BytesText};
 use serde::Serialize;
 
-/// A rule that can be tried, by name.
+/// A testable rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rule {
-    /// Stable, for example `handoff.late-accept-is-refused`.
+    /// The stable name, for example `handoff.late-accept-is-refused`.
     pub name: String,
-    /// Chapters of the specification that it comes from, for example `3`.
+    /// The chapters of the specification that state the rule, for example `3`.
     pub spec: Vec<String>,
-    /// In a sentence.
+    /// The rule as a sentence.
     pub rule: String,
 }
 
-/// Something that is not as the rule says.
+/// A deviation from the rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// For example `reason`, or `receipt.epoch`.
+    /// The field that differs, for example `reason` or `receipt.epoch`.
     pub field: String,
-    /// What the rule asks for.
+    /// The value that the rule requires.
     pub expected: String,
-    /// What came.
+    /// The observed value.
     pub seen: String,
 }
 
-/// Why a case did not pass.
+/// Why a case failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failed {
-    /// What was being done.
+    /// The step during which it failed.
     pub step: String,
-    /// What was not as it must be; at least one.
+    /// The deviations; at least one.
     pub differences: Vec<Difference>,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", rename_all = "lowercase")]
 pub enum Outcome {
-    /// The rule was seen to hold.
+    /// The rule holds.
     Passed,
-    /// It was seen not to.
+    /// The rule does not hold.
     Failed(Failed),
-    /// It could not be tried.
+    /// The case could not be run.
     Skipped {
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
@@ -54,36 +54,36 @@ pub enum Outcome {
 /// A case that was run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CaseResult {
-    /// What was tried.
+    /// The rule under test.
     #[serde(flatten)]
     pub rule: Rule,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// How long that took.
+    /// The duration of the case; milliseconds in JSON.
     #[serde(rename = "duration_ms", serialize_with = "milliseconds")]
     pub duration: Duration,
 }
 
-/// A run.
+/// The results of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// What was tried: a broker's address, or a client's command.
+    /// The subject under test: a broker's address, or a client's command.
     pub subject: String,
-    /// Cases that passed.
+    /// The number of cases that passed.
     pub passed: usize,
-    /// Cases that failed.
+    /// The number of cases that failed.
     pub failed: usize,
-    /// Cases that could not be tried.
+    /// The number of cases that could not be run.
     pub skipped: usize,
-    /// How long all of it took.
+    /// The duration of the run; milliseconds in JSON.
     #[serde(rename = "duration_ms", serialize_with = "milliseconds")]
     pub duration: Duration,
-    /// Each, in the order of the list.
+    /// The results, in the order of the list.
     pub cases: Vec<CaseResult>,
 }
 
-/// A pattern that fits no case.
+/// A pattern that matches no case.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no case is called {pattern:?}; --list shows them, and * stands for any part of a name")]
 pub struct UnknownPattern {
@@ -91,7 +91,7 @@ pub struct UnknownPattern {
 }
 
 impl Failed {
-    /// With one difference.
+    /// A failure with one difference.
     pub fn new(step: impl Into<String>, field: &str, expected: impl Into<String>, seen: impl Into<String>) -> Self {
         let difference = Difference { field: field.to_owned(), expected: expected.into(), seen: seen.into() };
         Self { step: step.into(), differences: vec![difference] }
@@ -99,7 +99,7 @@ impl Failed {
 }
 
 impl Report {
-    /// Of these cases.
+    /// A report of these results.
     pub fn new(subject: impl Into<String>, cases: Vec<CaseResult>, duration: Duration) -> Self {
         let count = |is: fn(&Outcome) -> bool| cases.iter().filter(|case| is(&case.outcome)).count();
         Self {
@@ -112,7 +112,7 @@ impl Report {
         }
     }
 
-    /// For people.
+    /// The report as text for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for case in &self.cases {
@@ -124,14 +124,14 @@ impl Report {
         text
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("strings and numbers are JSON");
         text.push('\n');
         text
     }
 
-    /// For build servers: JUnit's XML, one test suite.
+    /// The report as JUnit XML, with one test suite.
     pub fn junit(&self) -> String {
         let mut writer = Writer::new_with_indent(Vec::new(), b' ', 2);
         write_junit(&mut writer, self).expect("a vector takes what is written");
@@ -140,7 +140,7 @@ impl Report {
     }
 }
 
-/// The rules that one of the patterns fits, in their order; all of them if there is no pattern.
+/// The rules that at least one pattern matches, in their order; all of them without a pattern.
 pub fn select<T>(
     all: Vec<T>,
     patterns: &[String],
@@ -154,7 +154,7 @@ pub fn select<T>(
     Ok(all.into_iter().filter(is_wanted).collect())
 }
 
-/// The list of rules, for people.
+/// The list of rules as text for people.
 pub fn list(rules: &[Rule]) -> String {
     rules.iter().fold(String::new(), |mut text, Rule { name, spec, rule }| {
         let _ = writeln!(text, "{name}\n    SPEC {}. {rule}", spec.join(", "));
@@ -162,7 +162,7 @@ pub fn list(rules: &[Rule]) -> String {
     })
 }
 
-/// Whether a name is of the pattern, where `*` stands for anything.
+/// Whether a name matches the pattern, in which `*` matches any text.
 fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -185,7 +185,7 @@ fn write_case(text: &mut String, case: &CaseResult) {
     };
 }
 
-/// What was expected and what was seen, indented.
+/// The expected and observed values of a failure, indented.
 fn account(rule: &str, failed: &Failed) -> String {
     let mut text = format!("         rule      {rule}\n         step      {}", failed.step);
     for Difference { field, expected, seen } in &failed.differences {
@@ -246,7 +246,7 @@ fn write_junit_case(writer: &mut Writer<Vec<u8>>, case: &CaseResult) -> io::Resu
     Ok(())
 }
 
-/// Without characters that no XML may have: what is shown may be what a stranger sent.
+/// Removes characters that XML does not allow. The text may come from a foreign program.
 fn xml_text(text: &str) -> String {
     let is_text = |letter: &char| matches!(letter, '\n' | '\t' | ' '..) && !matches!(letter, '\u{fffe}' | '\u{ffff}');
     text.chars().filter(is_text).collect()

@@ -1,4 +1,4 @@
-//! The signed layouts once more, written from `docs/signing.md` and from nothing else: to be compared with.
+//! A second implementation of the signed layouts, written only from `docs/signing.md`, to compare with.
 
 use prost_types::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -22,7 +22,7 @@ fn time(time: Option<&Timestamp>) -> Vec<u8> {
     time.map_or(Vec::new(), |time| [&time.seconds.to_be_bytes()[..], &time.nanos.to_be_bytes()].concat())
 }
 
-/// Of a number that protobuf writes as a varint of ten bytes if it is negative.
+/// The upper half of the ten-byte varint range: protobuf sign-extends a negative number to 64 bits.
 fn sign_extended(number: i32) -> Vec<u8> {
     let mut bytes = vec![if number < 0 { 0xff } else { 0 }; 4];
     bytes.extend(number.to_be_bytes());
@@ -76,7 +76,7 @@ pub(super) fn receipt_input(receipt: &v1::Receipt) -> Vec<u8> {
     pre_authentication("application/vnd.baton.receipt.v1", &body)
 }
 
-/// Reads the fields back out of what is signed, or `None` if it is not of that form.
+/// Reads the fields back from a signing input. `None` if it has another form.
 pub(super) fn read_fields(input: &[u8], kind: &str, count: usize) -> Option<Vec<Vec<u8>>> {
     let rest = input.strip_prefix(format!("DSSEv1 {} {kind} ", kind.len()).as_bytes())?;
     let end = rest.iter().position(|byte| *byte == b' ')?;

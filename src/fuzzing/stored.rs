@@ -1,4 +1,4 @@
-//! What is read back from disk, and custody logs that somebody shows.
+//! Targets that read stored data back from disk, and custody logs from a caller.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use crate::{
     store::{Change, EmbeddedStore, Found, Key, Record, Store as _, Table, Write, read_all},
 };
 
-/// A stored record: what decodes says the same when it is stored again.
+/// A stored record: a decoded record stays equal when encoded and decoded again.
 pub(super) fn records(bytes: &[u8]) {
     let Some((kind, rest)) = split(bytes) else { return };
     let table = Table::ALL[kind % Table::ALL.len()];
@@ -51,8 +51,8 @@ pub(super) fn records(bytes: &[u8]) {
     }
 }
 
-/// A custody log: the task's id after its length, then entries, each after its length, and for each whether its hash follows. Whatever it says, replaying ends,
-/// and an entry that was refused changes nothing that is counted.
+/// A custody log: the task id with its length, then length-delimited entries. An entry without a hash gets the right
+/// one. Replay terminates for any input, and a refused entry changes neither the length nor the hash.
 pub(super) fn audit(bytes: &[u8]) {
     let Some((length, rest)) = split(bytes) else { return };
     let (task, rest) = rest.split_at(length.min(rest.len()));
@@ -60,7 +60,7 @@ pub(super) fn audit(bytes: &[u8]) {
     let mut audit = Audit::new(task, None);
     let mut rest = Bytes::copy_from_slice(rest);
     while let Ok(mut shown) = v1::CustodyLogEntry::decode_length_delimited(&mut rest) {
-        // Nobody guesses a hash: most entries get the right one, so that what they say is replayed.
+        // The fuzzer cannot guess a hash. Most entries get the right one, so that replay reads their content.
         if shown.custody_hash.is_empty() {
             shown.custody_hash = signing::custody_hash(audit.hash(), &shown.entry_bytes).to_vec().into();
         }
@@ -78,20 +78,20 @@ pub(super) fn audit(bytes: &[u8]) {
     }
 }
 
-/// A small store, of which one file is changed at a time.
+/// A small store on disk; each run damages one of its files.
 struct Template {
     folder: PathBuf,
     files: BTreeMap<PathBuf, Vec<u8>>,
     records: Records,
 }
 
-/// Table, key and value.
+/// The table, key and value of each record.
 type Records = BTreeSet<(Table, Bytes, Bytes)>;
 
 static TEMPLATE: LazyLock<Mutex<Template>> = LazyLock::new(|| Mutex::new(Template::make()));
 
 impl Template {
-    /// In a folder of this process: some records in table files, and some in the log.
+    /// Makes the store in a temporary folder of this process, with some records in table files and some in the log.
     fn make() -> Self {
         let folder = std::env::temp_dir().join(format!("baton-fuzz-{}", std::process::id()));
         drop(fs::remove_dir_all(&folder));
@@ -118,7 +118,7 @@ impl Template {
         template
     }
 
-    /// The records that are read.
+    /// The records that can be read; none if the read fails.
     fn read(&self) -> Records {
         let mut records = Records::new();
         let read = read_all(&self.folder, |found| {
@@ -142,8 +142,8 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     all
 }
 
-/// The store's files: the first byte says which one, the second what is done to it, two where. Whatever is in them, reading
-/// comes to an end and finds nothing but what was written.
+/// The store's files: byte 0 selects the file, byte 1 the kind of damage, bytes 2 and 3 its position. A read of the
+/// damaged store terminates, and returns only records that were written.
 pub(super) fn store_files(bytes: &[u8]) {
     let [which, how, high, low, patch @ ..] = bytes else { return };
     let template = TEMPLATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Files that an operator writes, and tokens that clients show.
+//! Targets that parse files from an operator and tokens from clients.
 
 use std::sync::LazyLock;
 
@@ -16,10 +16,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// The configuration: one that is taken holds to its rules, also where the file does not say so.
+/// The configuration: an accepted file keeps its rules, also for the values that it omits.
 pub(super) fn config(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    // It would name files of this machine.
+    // A policy entry names files of this machine.
     if text.contains("policy") {
         return;
     }
@@ -37,8 +37,8 @@ pub(super) fn config(bytes: &[u8]) {
     drop(format!("{config:?}"));
 }
 
-/// Policies and cases: what parses fits the schema, and so decides each question without failing for another reason than
-/// arithmetic; what nobody permits is denied. A case that can be asked is decided the same twice.
+/// Policies and cases: parsed policies fit the schema, so each decision can fail only by arithmetic overflow. A
+/// question without a permitting rule is denied, and a repeated case or question is decided in the same way.
 pub(super) fn policy(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Ok(cases) = toml::from_str::<Cases>(text) {
@@ -68,7 +68,7 @@ pub(super) fn policy(bytes: &[u8]) {
     }
 }
 
-/// Keys: no weak one is taken, and a private key that is read signs for the public half that it says.
+/// Keys: a parsed public key is not weak, and a parsed private key matches its public half.
 pub(super) fn keys(bytes: &[u8]) {
     if let Ok(key) = PublicKey::parse(bytes) {
         assert_eq!(key.as_bytes(), bytes);
@@ -91,8 +91,8 @@ static OPERATORS: LazyLock<(PrivateKey, OperatorKeys)> = LazyLock::new(|| {
     (key, OperatorKeys::parse(&set, "baton".to_owned(), None).expect("it is a key set"))
 });
 
-/// A bearer token: one that is taken has been signed by the key. The second kind is signed here, so that its claims are
-/// looked at too.
+/// A bearer token: an accepted token carries a signature by the key. For the odd kind the target signs the token
+/// itself, so that its claims are parsed.
 pub(super) fn token(bytes: &[u8]) {
     let Some((kind, rest)) = split(bytes) else { return };
     let (key, operators) = &*OPERATORS;
@@ -118,7 +118,7 @@ pub(super) fn token(bytes: &[u8]) {
     }
 }
 
-/// A page token: one that is taken is the one that was given for this place.
+/// A page token: an accepted token equals the token that was issued for this position in the list.
 pub(super) fn page_token(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (token, list) = text.split_once('\n').unwrap_or((text, "a list"));

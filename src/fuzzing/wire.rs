@@ -1,4 +1,4 @@
-//! What clients send.
+//! Targets that parse input from clients.
 
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ use crate::{
 };
 
 static KEY: LazyLock<PrivateKey> = LazyLock::new(|| PrivateKey::from_seed(&SEED));
-/// That of `vectors/`, so that its envelopes verify.
+/// The seed of the key that signs `vectors/`, so that their envelopes verify.
 const SEED: [u8; 32] = {
     let mut seed = [0; 32];
     let mut place = 0;
@@ -35,7 +35,7 @@ const SEED: [u8; 32] = {
     seed
 };
 
-/// Every agent has the one key, under whatever name.
+/// A key ring that returns the same key for every agent and key id.
 struct OneKey;
 
 impl KeyRing for OneKey {
@@ -44,8 +44,8 @@ impl KeyRing for OneKey {
     }
 }
 
-/// A frame of a session, or a request: it decodes to something that encodes to the same again, and every check of its parts
-/// comes to an end.
+/// A frame of a session, or a request: a decoded frame encodes to the same bytes again, and every check of its parts
+/// terminates.
 pub(super) fn frame(bytes: &[u8]) {
     let Some((kind, rest)) = split(bytes) else { return };
     let rest = Bytes::copy_from_slice(rest);
@@ -70,7 +70,7 @@ pub(super) fn frame(bytes: &[u8]) {
     }
 }
 
-/// An envelope: what passes the checks can be signed and then verifies, and no other signature does.
+/// An envelope: an envelope that parses can be signed and then verifies; a changed signature does not verify.
 pub(super) fn envelope(bytes: &[u8]) {
     let raw = Bytes::copy_from_slice(bytes);
     let now = Timestamp::default();
@@ -93,7 +93,8 @@ pub(super) fn envelope(bytes: &[u8]) {
     assert!(parse(&signed).expect("it parsed").verify(&OneKey, now, false).is_err(), "a changed signature verifies");
 }
 
-/// What is signed of an envelope and of a receipt: as the reference has it, and each field can be read back from it.
+/// The signing inputs of an envelope and a receipt: they equal the reference's, and each field can be read back from
+/// them.
 pub(super) fn signing(bytes: &[u8]) {
     let Some((kind, rest)) = split(bytes) else { return };
     if kind % 2 == 1 {
@@ -123,7 +124,7 @@ pub(super) fn signing(bytes: &[u8]) {
     assert_eq!(fields[7], envelope.epoch.to_be_bytes());
 }
 
-/// How a connection begins, where the frames of a body end, and `grpc-timeout`.
+/// The classification of a connection's first bytes, the frame boundaries of a body, and `grpc-timeout`.
 pub(super) fn opening(bytes: &[u8]) {
     let mut decided = None;
     for end in 0..=bytes.len().min(64) {
@@ -143,7 +144,7 @@ pub(super) fn opening(bytes: &[u8]) {
     }
 }
 
-/// A client's certificate: the agent that it names is one that could be registered.
+/// A client certificate: it names a valid agent id, by a URI that its bytes contain.
 pub(super) fn certificate(bytes: &[u8]) {
     if let Some(agent) = certificate_agent(bytes) {
         assert_eq!(AgentId::parse(agent.as_str()).as_ref(), Ok(&agent));

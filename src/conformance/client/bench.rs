@@ -1,4 +1,4 @@
-//! What a case works with: a client program, a broker before it, and the agents on the other side of the broker.
+//! The test bench of a case: a client program, a broker, and the agents on the other side of the broker.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -27,27 +27,27 @@ use crate::{
     time::{Clock as _, SystemClock},
 };
 
-/// How long anything may take that the rules set no time for: a virtual machine has to start in it.
+/// The time limit of steps for which the rules name none. A virtual machine has to start within it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How a case ends.
+/// The result of a step of a case.
 pub(super) type Verdict = Result<(), Failed>;
 
-/// What a case works with.
+/// The test bench of a case.
 pub(super) struct Bench {
     pub harness: Harness,
     pub broker: Broker,
-    /// Another agent of the directory; its key is `k1`.
+    /// Another agent in the directory, with key `k1`.
     pub alice: Composer,
     /// The client's public key.
     pub client_key: PublicKey,
-    /// What the client says of itself.
+    /// The program's hello event.
     pub hello: Value,
     folder: tempfile::TempDir,
     sequence: u64,
 }
 
-/// An envelope that the client has sent.
+/// An envelope sent by the client.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub request_id: u64,
@@ -56,7 +56,7 @@ pub(super) struct Sent {
 }
 
 impl Sent {
-    /// Its payload.
+    /// The decoded payload.
     pub fn payload<M: Message + Default>(&self) -> M {
         let value = self.envelope.payload.as_ref().map(|payload| payload.value.clone()).unwrap_or_default();
         M::decode(value).unwrap_or_default()
@@ -64,7 +64,7 @@ impl Sent {
 }
 
 impl Bench {
-    /// Starts the program, and a broker that it knows nothing of yet.
+    /// Starts the program, and a broker to which it is not yet connected.
     pub async fn start(command: &str) -> Result<Self, ClientRunError> {
         let folder = tempfile::tempdir()?;
         let tls = certificates::make(folder.path())?;
@@ -94,12 +94,12 @@ impl Bench {
         Ok(hello)
     }
 
-    /// A file of the run.
+    /// The path of a file in the run's folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The command that connects as bob.
+    /// The command to connect as bob.
     pub fn connect(&self) -> Value {
         json!({
             "command": "connect",
@@ -113,7 +113,7 @@ impl Bench {
         })
     }
 
-    /// Connects; returns the session, which has credit.
+    /// Connects. Returns the session, which has credit.
     pub async fn connected(&mut self) -> Result<Session, Failed> {
         let command = self.connect();
         self.connected_by(command).await
@@ -127,12 +127,12 @@ impl Bench {
         Ok(session)
     }
 
-    /// The next session that the client opens, and takes deliveries on.
+    /// The next session that the client opens and gives credit on.
     pub async fn session(&mut self, step: &str) -> Result<Session, Failed> {
         self.session_within(step, PATIENCE).await
     }
 
-    /// The same, for what the rules give another time.
+    /// The same with another time limit.
     pub async fn session_within(&mut self, step: &str, patience: Duration) -> Result<Session, Failed> {
         let opened = self.broker.session();
         let exited = self.harness.exited.clone();
@@ -146,7 +146,7 @@ impl Bench {
         Ok(session)
     }
 
-    /// The first frame on the session that is picked.
+    /// The first frame on the session that `pick` selects.
     pub async fn frame<T>(
         &self,
         step: &str,
@@ -163,13 +163,13 @@ impl Bench {
         })
     }
 
-    /// The next envelope of this type that the client sends.
+    /// The next envelope of this type from the client.
     pub async fn sent(&self, step: &str, session: &mut Session, kind: MessageType) -> Result<Sent, Failed> {
         let field = format!("a {}", kind.as_str_name());
         self.frame(step, &field, "an envelope", session, |frame| envelope_of(frame, kind)).await
     }
 
-    /// What the client says became of a delivery: an ack or a nack, in words of which the first is `ACK`, or the cause.
+    /// The client's ack or nack of a delivery. Extensions are skipped.
     pub async fn outcome(&self, step: &str, session: &mut Session, delivery_id: &str) -> Result<Outcome, Failed> {
         let field = format!("delivery {delivery_id}");
         self.frame(step, &field, "an ack or a nack", session, |frame| match acknowledged(frame, delivery_id)? {
@@ -179,13 +179,13 @@ impl Bench {
         .await
     }
 
-    /// The delivery is acked.
+    /// Expects an ack of the delivery.
     pub async fn acked(&self, step: &str, session: &mut Session, delivery_id: &str) -> Verdict {
         let outcome = self.outcome(step, session, delivery_id).await?;
         expect(step, &format!("delivery {delivery_id}"), "ack", &outcome_in_words(&outcome))
     }
 
-    /// The delivery is nacked for this cause. Returns the nack.
+    /// Expects a nack of the delivery for this cause. Returns the nack.
     pub async fn nacked(
         &self,
         step: &str,
@@ -202,14 +202,14 @@ impl Bench {
         }
     }
 
-    /// The first event that is picked.
+    /// The first event that `pick` selects.
     pub async fn event(
         &mut self,
         step: &str,
         expected: &str,
         mut pick: impl FnMut(&Value) -> bool,
     ) -> Result<Value, Failed> {
-        let exited = tokio_util::sync::CancellationToken::new(); // events that came before the exit count
+        let exited = tokio_util::sync::CancellationToken::new(); // never cancelled: events from before the exit count
         let event = within(self.harness.pick(&mut pick), &exited).await;
         event.map_err(|why| self.failed(step, "event", expected, why))
     }
@@ -223,7 +223,7 @@ impl Bench {
         .await
     }
 
-    /// The command was done.
+    /// Expects the command to be done.
     pub async fn done(&mut self, step: &str, id: u64) -> Result<Value, Failed> {
         let answer = self.answer(step, id).await?;
         match answer["event"] == "done" {
@@ -232,7 +232,7 @@ impl Bench {
         }
     }
 
-    /// The command failed so: the fields that are named here are in the event.
+    /// Expects the command to fail with an event that has at least these fields.
     pub async fn refused(&mut self, step: &str, id: u64, expected: Value) -> Verdict {
         let answer = self.answer(step, id).await?;
         is_like(&expected, &answer)
@@ -240,34 +240,34 @@ impl Bench {
             .ok_or_else(|| self.failed(step, "event", &format!("failed, with {expected}"), answer.to_string()))
     }
 
-    /// A handler was called for this message.
+    /// Expects a handler to be called for this message.
     pub async fn handling(&mut self, step: &str, message_id: &str) -> Result<Value, Failed> {
         self.event(step, &format!("handling of message {message_id}"), |event| is_handling(event, message_id)).await
     }
 
-    /// Says what handlers do from now on.
+    /// Sets how handlers of this message type act from now on.
     pub async fn handle(&mut self, kind: &str, how: &str) -> Verdict {
         let id = self.harness.tell(json!({"command": "handle", "type": kind, "as": how}));
         self.done(&format!("{kind} is to be handled as {how}"), id).await.map(drop)
     }
 
-    /// An `Info` of alice's.
+    /// An `Info` from alice.
     pub fn info(&self, text: &str) -> v1::Envelope {
         self.alice.compose(AGENT, MessageType::Info, &About::default(), &info(text))
     }
 
-    /// Delivers an envelope; returns the delivery's id.
+    /// Delivers an envelope. Returns the delivery id.
     pub fn deliver(&mut self, session: &Session, envelope: &v1::Envelope) -> String {
         self.deliver_bytes(session, envelope.encode_to_vec().into(), 1)
     }
 
-    /// Delivers these bytes, for the how-manieth time.
+    /// Delivers these bytes with this attempt number, which starts at 1.
     pub fn deliver_bytes(&mut self, session: &Session, envelope: Bytes, attempt: u32) -> String {
         let delivery = v1::Delivery { envelope, attempt, ..Default::default() };
         self.deliver_as(session, delivery)
     }
 
-    /// Delivers; fills in id, sequence and deadline.
+    /// Delivers after filling in id, sequence and deadline.
     pub fn deliver_as(&mut self, session: &Session, mut delivery: v1::Delivery) -> String {
         self.sequence += 1;
         let delivery_id = format!("d{}", self.sequence);
@@ -280,7 +280,7 @@ impl Bench {
         delivery_id
     }
 
-    /// The client takes good mail: a handler gets it, and it is acked. Whatever came before has come to its end then.
+    /// Delivers a valid message, and expects a handler call and an ack. Earlier mail has been processed after that.
     pub async fn mail_goes_on(&mut self, session: &mut Session) -> Verdict {
         let envelope = self.info("good mail");
         let delivery_id = self.deliver(session, &envelope);
@@ -288,7 +288,7 @@ impl Bench {
         self.acked("good mail is handled", session, &delivery_id).await
     }
 
-    /// A message that no handler may see: nacked as POISON, and mail goes on.
+    /// Delivers a message that no handler may receive: expects a nack as POISON, and that later mail is handled.
     pub async fn refuses_delivery(&mut self, session: &mut Session, envelope: &v1::Envelope) -> Verdict {
         let delivery_id = self.deliver(session, envelope);
         let step = "the message is delivered";
@@ -297,7 +297,7 @@ impl Bench {
         self.never_handled(step, &envelope.message_id)
     }
 
-    /// No handler has seen it.
+    /// Expects that no handler was called for the message.
     pub fn never_handled(&mut self, step: &str, message_id: &str) -> Verdict {
         match self.harness.has(|event| is_handling(event, message_id)) {
             false => Ok(()),
@@ -305,7 +305,7 @@ impl Bench {
         }
     }
 
-    /// The receipt for what was sent, before it is signed.
+    /// The receipt for an envelope, unsigned.
     pub fn unsigned_receipt(&mut self, sent: &Sent) -> v1::Receipt {
         self.sequence += 1;
         let envelope = &sent.envelope;
@@ -324,25 +324,25 @@ impl Bench {
         }
     }
 
-    /// Answers with the receipt.
+    /// Answers an envelope with a signed receipt.
     pub fn receipt(&mut self, session: &Session, sent: &Sent) {
         let receipt = self.unsigned_receipt(sent);
         self.signed_receipt(session, sent, receipt);
     }
 
-    /// Answers with this receipt, signed by the broker.
+    /// Signs this receipt as the broker, and answers with it.
     pub fn signed_receipt(&self, session: &Session, sent: &Sent, mut receipt: v1::Receipt) {
         receipt.signature = self.broker.key.sign(&signing::receipt_input(&receipt)).to_vec().into();
         session.say(sent.request_id, Said::Receipt(receipt));
     }
 
-    /// What was expected, what was seen, and what else the program has said.
+    /// A failure: the expected and the observed value, and the unread output of the program.
     pub fn failed(&self, step: &str, field: &str, expected: &str, seen: String) -> Failed {
         Failed::new(step, field, expected, seen + &lines("\nfrom the program: ", &self.harness.unread()))
     }
 }
 
-/// An agent on the other side of the broker.
+/// The composer of an agent on the other side of the broker.
 pub(super) fn composer(agent: &str, key_id: &str, key: PrivateKey) -> Composer {
     let agent = AgentId::parse(agent).expect("a name");
     let key_id = KeyId::parse(key_id).expect("a name");
@@ -353,12 +353,12 @@ pub(super) fn info(text: &str) -> v1::Info {
     v1::Info { text: text.to_owned(), ..Default::default() }
 }
 
-/// A new id for a task.
+/// A new task id.
 pub(super) fn new_task() -> String {
     format!("task-{}", hex::encode(&SystemIds.random()[..6]))
 }
 
-/// A key of alice's beside her first.
+/// Adds a second key of alice to the directory.
 pub(super) fn further_key(bench: &Bench, key_id: &str, change: impl FnOnce(&mut v1::AgentKey)) -> Composer {
     let further = composer("alice", key_id, PrivateKey::generate(&SystemIds));
     let mut key = key_of(key_id, &further.identity.key.public());
@@ -367,7 +367,7 @@ pub(super) fn further_key(bench: &Bench, key_id: &str, change: impl FnOnce(&mut 
     further
 }
 
-/// What it must be.
+/// Compares a field for equality.
 pub(super) fn expect<T: PartialEq + ToString + ?Sized>(step: &str, field: &str, expected: &T, seen: &T) -> Verdict {
     match expected == seen {
         true => Ok(()),
@@ -375,7 +375,7 @@ pub(super) fn expect<T: PartialEq + ToString + ?Sized>(step: &str, field: &str, 
     }
 }
 
-/// The frame's envelope, if it is of this type.
+/// The frame's envelope, if it has this type.
 pub(super) fn envelope_of(frame: &v1::ConnectRequest, kind: MessageType) -> Option<Sent> {
     let Some(Asked::Envelope(raw)) = &frame.request else { return None };
     let envelope = v1::Envelope::decode(raw.clone()).ok()?;
@@ -383,7 +383,7 @@ pub(super) fn envelope_of(frame: &v1::ConnectRequest, kind: MessageType) -> Opti
     (sent.envelope.message_type() == kind).then_some(sent)
 }
 
-/// What the frame says of this delivery.
+/// The frame's acknowledgement of this delivery.
 pub(super) fn acknowledged(frame: &v1::ConnectRequest, delivery_id: &str) -> Option<Outcome> {
     match &frame.request {
         Some(Asked::Acknowledgement(one)) if one.delivery_id == delivery_id => one.outcome.clone(),
@@ -399,7 +399,7 @@ pub(super) fn outcome_in_words(outcome: &Outcome) -> String {
     }
 }
 
-/// What an envelope of a payload says of it, beside the signature.
+/// The type URL of a payload.
 pub(super) fn type_url<M: Name>() -> String {
     M::type_url()
 }
@@ -408,7 +408,7 @@ fn is_handling(event: &Value, message_id: &str) -> bool {
     event["event"] == "handling" && event["message_id"] == message_id
 }
 
-/// Whether all fields that are expected are there.
+/// Whether `seen` has all expected fields with equal values.
 pub(super) fn is_like(expected: &Value, seen: &Value) -> bool {
     match (expected, seen) {
         (Value::Object(expected), Value::Object(seen)) => {

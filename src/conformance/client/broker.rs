@@ -1,7 +1,7 @@
-//! A broker that does what its script says, and so lies and breaks off as a real one would not.
+//! A scripted broker. It can lie and break off in ways that a real broker does not.
 //!
-//! Proofs of identity, the directory, and the handoffs and tasks that the case has set it shows by itself, with the answers
-//! that any broker would give; envelopes and deliveries are the case's.
+//! It answers authentication, the directory, and reads of the handoffs and tasks that the case has set by itself, as
+//! any broker would. The case handles envelopes and deliveries.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -48,77 +48,78 @@ use crate::{
     time::{Clock as _, SystemClock, Timestamp},
 };
 
-/// How long the client has for an ack: short, so that a case does not last.
+/// The ack wait, short to keep the cases short.
 pub(super) const ACK_WAIT: Duration = Duration::from_secs(3);
-/// How often the client is to send a heartbeat.
+/// The heartbeat interval that the welcome announces.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// The client's agent.
+/// The id of the client's agent.
 pub(super) const AGENT: &str = "bob";
-/// Its key's name.
+/// The id of the agent's key.
 pub(super) const KEY_ID: &str = "k1";
 
 const NOT_IN_SCRIPT: Refusal = Refusal::new(Code::Unimplemented, "NOT_SUPPORTED");
 
-/// Most tasks on a page of `ListTasks`, whatever the client asks for: few, so that a case has several pages.
+/// The page limit of `ListTasks`, which overrides the client's page size. It is small, so that a case has several
+/// pages.
 pub(super) const TASKS_A_PAGE: usize = 2;
 
 type Answer<T> = Result<Response<T>, Status>;
 type Frames = UnboundedReceiverStream<Result<v1::ConnectResponse, Status>>;
 
-/// What the script has decided beforehand, and what was seen.
+/// The settings of the script, and the observations of the broker.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// The keys of agents, as `GetAgent` gives them.
+    /// The keys of agents, as `GetAgent` returns them.
     pub directory: HashMap<String, Vec<v1::AgentKey>>,
-    /// Why nobody's proof is taken.
+    /// The refusal of every CreateToken call; `None`: valid proofs are accepted.
     pub refuses_proofs: Option<Refusal>,
-    /// Proofs that were tried.
+    /// The number of CreateToken calls.
     pub proofs: usize,
-    /// What was wrong with those that were not good.
+    /// The problem of each invalid proof.
     pub bad_proofs: Vec<String>,
-    /// Calls of any kind.
+    /// The number of calls of any kind.
     pub calls: usize,
-    /// What `GetHandoff` shows, by handoff id.
+    /// The handoffs that `GetHandoff` returns, by handoff id.
     pub handoffs: HashMap<String, v1::Handoff>,
-    /// How many answers `GetHandoff` has given.
+    /// The number of answers that `GetHandoff` has given.
     pub handoffs_shown: watch::Sender<usize>,
-    /// What `GetTask` and `ListTasks` show, newest first.
+    /// The tasks that `GetTask` and `ListTasks` return, newest first.
     pub tasks: Vec<v1::Task>,
     challenges: HashSet<Vec<u8>>,
     tokens: HashSet<String>,
 }
 
 impl State {
-    /// Whatever token is out, its time is over.
+    /// Expires every issued token.
     pub fn expire_tokens(&mut self) {
         self.tokens.clear();
     }
 }
 
-/// The broker.
+/// The scripted broker, behind its relay.
 pub(super) struct Broker {
-    /// What is before its port.
+    /// The relay that clients connect to.
     pub relay: Relay,
-    /// Signs receipts.
+    /// The key that signs receipts.
     pub key: PrivateKey,
-    /// See [`State`].
+    /// The settings and observations: see [`State`].
     pub state: Arc<Mutex<State>>,
     sessions: mpsc::UnboundedReceiver<Session>,
     _serving: JoinSet<()>,
 }
 
-/// One `Connect` stream, as the case has it. Credit, heartbeats and acknowledgements were answered when they came.
+/// One `Connect` stream for the case. Credit, heartbeats and acknowledgements are already answered.
 pub(super) struct Session {
-    /// Which one of the run it is.
+    /// Every frame of the stream, as the reader passes it on.
     frames: mpsc::UnboundedReceiver<v1::ConnectRequest>,
-    /// What came and was not looked for yet.
+    /// Frames that have arrived and that the case has not picked.
     backlog: Vec<v1::ConnectRequest>,
     out: mpsc::UnboundedSender<Result<v1::ConnectResponse, Status>>,
     answers_acknowledgements: Arc<AtomicBool>,
 }
 
 impl Broker {
-    /// Starts one that knows the agent by this key.
+    /// Starts a broker that lists the agent with this key.
     pub async fn start(tls: tonic::transport::Identity, agent: PublicKey) -> io::Result<Self> {
         let key = PrivateKey::generate(&SystemIds);
         let directory = HashMap::from([
@@ -139,13 +140,13 @@ impl Broker {
             .add_service(BrokerServiceServer::new(service));
         let mut serving = JoinSet::new();
         serving.spawn(async move {
-            // It ends with the case, whose account says more than a listener's error.
+            // The server stops with the case. A failure of the listener shows in the case's own report.
             let _ = server.serve_with_incoming(TcpListenerStream::new(listener)).await;
         });
         Ok(Self { relay, key, state, sessions, _serving: serving })
     }
 
-    /// What the script has decided, and what was seen.
+    /// Locks the settings and observations.
     pub fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
@@ -156,7 +157,7 @@ impl Broker {
     }
 }
 
-/// A key as it stands in the directory.
+/// A key as listed in the directory.
 pub(super) fn key_of(key_id: &str, key: &PublicKey) -> v1::AgentKey {
     v1::AgentKey { key_id: key_id.to_owned(), public_key: key.as_bytes().to_vec().into(), ..Default::default() }
 }
@@ -167,29 +168,29 @@ pub(super) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
 }
 
 impl Session {
-    /// Says something; 0 is what nobody asked for. A client that is gone hears nothing.
+    /// Sends a response; `request_id` 0 marks an unsolicited one. Ignores a client that has disconnected.
     pub fn say(&self, request_id: u64, said: Said) {
         let _ = self.out.send(Ok(v1::ConnectResponse { request_id, response: Some(said) }));
     }
 
-    /// Says something that this schema has no word for.
+    /// Sends a response that this version of the schema does not define.
     pub fn say_nothing_known(&self) {
         let _ = self.out.send(Ok(v1::ConnectResponse::default()));
     }
 
-    /// Ends the session: with a refusal, or as if all were done.
+    /// Ends the session with a refusal, or without an error.
     pub fn end(self, refusal: Option<Refusal>) {
         if let Some(refusal) = refusal {
             let _ = self.out.send(Err(refusal.status()));
         }
     }
 
-    /// From now on acks, nacks and extensions have no answer.
+    /// Stops answering acks, nacks and extensions.
     pub fn leave_acknowledgements(&self) {
         self.answers_acknowledgements.store(false, Ordering::Relaxed);
     }
 
-    /// The first frame of those not looked for yet that is picked; `None` if the session ends before.
+    /// Removes the first frame that `pick` selects. `None` if the session ends first.
     pub async fn pick<T>(&mut self, mut pick: impl FnMut(&v1::ConnectRequest) -> Option<T>) -> Option<T> {
         for (place, frame) in self.backlog.iter().enumerate() {
             if let Some(picked) = pick(frame) {
@@ -206,7 +207,7 @@ impl Session {
         None
     }
 
-    /// What has come and was not looked for, in words.
+    /// The unpicked frames as text.
     pub fn unread(&self) -> Vec<String> {
         self.backlog.iter().filter_map(in_words).collect()
     }
@@ -246,7 +247,7 @@ impl Scripted {
         state
     }
 
-    /// The call carries a token that is in force.
+    /// Checks that the call carries a valid token.
     fn check_token<T>(&self, request: &Request<T>) -> Result<(), Status> {
         let shown = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let token = shown.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
@@ -361,7 +362,7 @@ impl BrokerService for Scripted {
         tokio::spawn(reader.read(request.into_inner(), sender));
         let session = Session { frames, backlog: Vec::new(), out, answers_acknowledgements };
         session.say(0, Said::Welcome(self.welcome()));
-        let _ = self.sessions.send(session); // a case that is over wants no more
+        let _ = self.sessions.send(session); // fails only after the case is over
         Ok(Response::new(UnboundedReceiverStream::new(answers)))
     }
 
@@ -446,7 +447,7 @@ impl TaskService for Scripted {
     }
 }
 
-/// Takes a client's frames: answers what any broker would answer so, and hands all of them to the case.
+/// Receives a client's frames: answers the ones with a fixed answer, and passes all of them to the case.
 struct Reader {
     out: mpsc::WeakUnboundedSender<Result<v1::ConnectResponse, Status>>,
     answers_acknowledgements: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! The certificates of a run: the broker's, and a CA that has nothing to do with it.
+//! The certificates of a run: the broker's certificate with its CA, and an unrelated CA.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ use tonic::transport::Identity;
 
 use super::ClientRunError;
 
-/// Makes `ca.pem` and `other-ca.pem` in the folder; returns what the broker shows, of the first.
+/// Writes `ca.pem` and `other-ca.pem` to the folder. Returns the broker's identity, signed by the first CA.
 pub(super) fn make(folder: &Path) -> Result<Identity, ClientRunError> {
     let ca = authority(&folder.join("ca.pem"))?;
     authority(&folder.join("other-ca.pem"))?;

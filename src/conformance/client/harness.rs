@@ -1,5 +1,5 @@
-//! The client program: started, told what to do on its stdin, heard on its stdout. `docs/conformance-client.md` has the
-//! protocol.
+//! The client program as a child process: commands on its stdin, events on its stdout. `docs/conformance-client.md`
+//! specifies the protocol.
 
 use std::{
     collections::VecDeque,
@@ -16,12 +16,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 /// The version of the harness protocol.
 pub(super) const PROTOCOL: u64 = 1;
 
-/// Lines of stderr that are kept for the account of a failure.
+/// The number of stderr lines retained for the report of a failure.
 const LINES_KEPT: usize = 12;
 
-/// A client program that runs.
+/// A running client program.
 pub(super) struct Harness {
-    /// Its stdout is at its end.
+    /// Cancelled when the program's stdout ends.
     pub exited: CancellationToken,
     child: Child,
     stdin: Option<ChildStdin>,
@@ -32,7 +32,7 @@ pub(super) struct Harness {
 }
 
 impl Harness {
-    /// Starts it, by a shell.
+    /// Starts the program by a shell.
     pub fn start(command: &str) -> io::Result<Self> {
         let mut child = Command::new("sh")
             .args(["-c", &format!("exec {command}")])
@@ -62,19 +62,19 @@ impl Harness {
         Ok(Self { exited, child, stdin: Some(stdin), events, backlog: Vec::new(), errors, next_id: 1 })
     }
 
-    /// Tells it to do something. Returns the id that its answer has.
+    /// Sends a command. Returns the id that its answer carries.
     pub fn tell(&mut self, mut command: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         command["id"] = id.into();
         if let Some(stdin) = &mut self.stdin {
-            // A program that has ended says so by its stdout, for which every case waits.
+            // A write fails only after the program has exited. Every case detects that by its stdout.
             let _ = writeln!(stdin, "{command}");
         }
         id
     }
 
-    /// The first event not looked for yet that is picked; `None` if there will be none.
+    /// Removes the first event that `pick` selects. `None` if stdout ends first.
     pub async fn pick(&mut self, mut pick: impl FnMut(&Value) -> bool) -> Option<Value> {
         if let Some(place) = self.backlog.iter().position(&mut pick) {
             return Some(self.backlog.remove(place));
@@ -88,7 +88,7 @@ impl Harness {
         None
     }
 
-    /// Whether such an event has come already.
+    /// Whether an event that `pick` selects has arrived.
     pub fn has(&mut self, mut pick: impl FnMut(&Value) -> bool) -> bool {
         while let Ok(event) = self.events.try_recv() {
             self.backlog.push(event);
@@ -96,7 +96,7 @@ impl Harness {
         self.backlog.iter().any(&mut pick)
     }
 
-    /// What it has said and nobody looked for, and the last lines of its stderr.
+    /// The unpicked events, and the last lines of stderr.
     pub fn unread(&self) -> Vec<String> {
         let said = self.backlog.iter().map(|event| format!("event {event}"));
         let errors = self.errors.lock().expect("no holder panics");
@@ -104,12 +104,12 @@ impl Harness {
         said.chain(errors).collect()
     }
 
-    /// Nothing more will be asked of it.
+    /// Closes the program's stdin.
     pub fn end_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// Waits until its stdout is at its end. Returns its exit code; `None` if a signal ended it.
+    /// Waits until the program's stdout ends. Returns its exit code; `None` if a signal ended it.
     pub async fn exit_code(&mut self) -> Option<i32> {
         self.exited.cancelled().await;
         self.child.wait().ok().and_then(|status| status.code())
@@ -118,7 +118,7 @@ impl Harness {
 
 impl Drop for Harness {
     fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended by itself
+        let _ = self.child.kill(); // fails if it has already exited
         let _ = self.child.wait();
     }
 }

@@ -1,8 +1,8 @@
-//! `baton conformance --client`: tries the rules that a client must keep, on a client program of any language.
+//! `baton conformance --client`: tests the rules for clients on a client program in any language.
 //!
-//! The program talks over TLS to a broker that does what the case's script says. It is told what to do, and says what
-//! came of it, over its stdin and stdout (`docs/conformance-client.md`). Owns the cases, the scripted broker and the
-//! program; must not know any client's insides.
+//! The program talks over TLS to a broker that follows the case's script. It receives commands and reports events over
+//! its stdin and stdout (`docs/conformance-client.md`). Owns the cases, the scripted broker and the program. Must not
+//! know the internals of a client.
 
 mod bench;
 mod broker;
@@ -21,29 +21,29 @@ pub use self::cases::Case;
 use super::report::{CaseResult, Failed, Outcome, Report};
 use crate::{envelope::keys::KeyFileError, time::Moment};
 
-/// Why a case, or all of them, could not be tried.
+/// Why a case, or the whole run, could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientRunError {
-    /// A file, a port or the program.
+    /// A file, a port or the program failed to open or start.
     #[error("failed to start the client program or the broker before it: {0}")]
     Start(#[from] io::Error),
-    /// A certificate.
+    /// A certificate could not be made.
     #[error("failed to make a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// A key file.
+    /// A key file could not be written or read.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// It does not speak the harness protocol.
+    /// The program does not speak the harness protocol.
     #[error("the program did not say hello as docs/conformance-client.md has it")]
     NoHello(Box<Failed>),
 }
 
-/// All cases, in their order.
+/// All cases, in order.
 pub fn cases() -> Vec<&'static Case> {
     cases::all()
 }
 
-/// Tries the cases, so many at a time, each on a program of its own that this shell command starts.
+/// Runs the cases, at most `at_a_time` at once. Each starts its own program with this shell command.
 pub async fn run(
     command: &str,
     cases: Vec<&'static Case>,
@@ -69,7 +69,7 @@ pub async fn run(
 }
 
 async fn tried(case: &'static Case, command: String, turns: Arc<Semaphore>) -> Result<CaseResult, ClientRunError> {
-    let _turn = turns.acquire().await; // nobody closes it
+    let _turn = turns.acquire().await; // never closed
     let began = Moment::now();
     let outcome = match Bench::start(&command).await {
         Ok(mut bench) => (case.run)(&mut bench).await,

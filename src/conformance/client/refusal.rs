@@ -1,4 +1,4 @@
-//! What a broker says when it refuses: the words of `docs/errors.md`, chosen by the case.
+//! The refusals that the scripted broker gives, with the reasons of `docs/errors.md`.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -6,7 +6,7 @@ use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-/// A refusal.
+/// A refusal: code, reason, and optional details.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refusal {
     pub code: Code,
@@ -16,12 +16,12 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// With a stable reason alone.
+    /// A refusal with only a code and a reason.
     pub const fn new(code: Code, reason: &'static str) -> Self {
         Self { code, reason, metadata: None, retry_after: None }
     }
 
-    /// As the answer to a call.
+    /// The refusal as a status of a call.
     pub fn status(self) -> Status {
         let metadata: HashMap<_, _> =
             self.metadata.map(|(name, value)| (name.into(), value.into())).into_iter().collect();
@@ -32,7 +32,7 @@ impl Refusal {
         Status::with_error_details(self.code, format!("refused by the script: {}", self.reason), details)
     }
 
-    /// As an answer on a session.
+    /// The refusal as an answer on a session.
     pub fn message(self) -> tonic_types::pb::Status {
         let status = self.status();
         tonic_types::pb::Status::decode(status.details()).expect("the details of a status are this message, encoded")

@@ -1,4 +1,4 @@
-//! What stands between a client and the broker: a port that can be closed, and connections that can be cut.
+//! A TCP relay between the client and the broker. Its port can be closed, and its connections can be cut.
 
 use std::{
     io,
@@ -12,20 +12,20 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Passes on whatever comes to its port.
+/// Forwards every connection on its port.
 #[derive(Debug)]
 pub(super) struct Relay {
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub address: SocketAddr,
     to: SocketAddr,
     accepting: JoinSet<()>,
     connections: Arc<Mutex<JoinSet<()>>>,
-    /// Cancelled when the connections of now fall silent; another one for those that come later.
+    /// Cancelled to silence the present connections; replaced by a new token for later connections.
     silence: Arc<Mutex<CancellationToken>>,
 }
 
 impl Relay {
-    /// Opens a port of its own.
+    /// Opens a relay on a free port.
     pub async fn open(to: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -35,24 +35,24 @@ impl Relay {
         Ok(relay)
     }
 
-    /// Cuts every connection, with whatever is on its way.
+    /// Cuts every connection, with the data in transit.
     pub fn cut(&self) {
         self.connections.lock().expect("no holder panics").abort_all();
     }
 
-    /// Every connection of now stays open, and nothing is read or written on it any more.
+    /// Stops forwarding on the present connections, and leaves them open.
     pub fn fall_silent(&self) {
         let mut silence = self.silence.lock().expect("no holder panics");
         std::mem::take(&mut *silence).cancel();
     }
 
-    /// Nobody listens any more.
+    /// Closes the port and cuts every connection.
     pub async fn close(&mut self) {
         self.accepting.shutdown().await;
         self.cut();
     }
 
-    /// Listens again, on the same port.
+    /// Listens again on the same port.
     pub async fn open_again(&mut self) -> io::Result<()> {
         let listener = TcpListener::bind(self.address).await?;
         self.accept(listener);
@@ -72,11 +72,11 @@ impl Relay {
 
 async fn pass_on(mut client: TcpStream, to: SocketAddr, silence: CancellationToken) {
     let Ok(mut broker) = TcpStream::connect(to).await else { return };
-    // Small frames are not to wait for more.
+    // Small frames must not wait for more data.
     let _ = (client.set_nodelay(true), broker.set_nodelay(true));
     tokio::select! {
         _ = tokio::io::copy_bidirectional(&mut client, &mut broker) => {}
-        // Both sockets are held open until the case is over.
+        // Pending forever keeps both sockets open until the case is over.
         () = silence.cancelled() => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! SPEC 5: who one is, what is one's own, and what is bounded.
+//! SPEC 5: authentication, authorization, and limits.
 
 use prost::Message as _;
 use tonic::Code;
@@ -135,7 +135,7 @@ async fn challenge_is_good_once(world: World) -> Verdict {
     checks.refused("alice answers it again", answer(&alice, given).await, CHALLENGE);
     checks.refused("alice makes one up", answer(&alice, vec![7; 32].into()).await, CHALLENGE);
     checks.done()?;
-    // Which agents there are is no stranger's to know.
+    // The refusal of an unregistered agent would tell a stranger which agents exist.
     answered("a challenge for an agent that is not registered", challenge(world.id("nobody")).await).map(drop)
 }
 
@@ -162,7 +162,7 @@ async fn mailbox_is_ones_own(world: World) -> Verdict {
     carol.take(v1::MessageType::Info).await.map(drop)
 }
 
-/// Whether anybody may register, and so perhaps read: then there is nothing to see.
+/// Skips the case if enrolment is open: reading may be open too then, and no refusal can be observed.
 async fn skip_if_open(world: &World) -> Verdict {
     let identity = world.identity("stranger");
     match world.register(&world.anybody, card(&identity, &[])).await {
@@ -195,7 +195,7 @@ async fn task_is_its_participants(world: World) -> Verdict {
     answered("bob, who is the candidate, reads the handoff", story.bob.handoff(&story.handoff).await).map(drop)
 }
 
-/// A dead letter of alice's; its id.
+/// Makes a dead letter of a message that alice sent, and returns its id.
 async fn a_dead_letter(alice: &Actor, bob: &Actor) -> Verdict<String> {
     alice.tell(bob.id(), &About::default(), &v1::Info::default()).await?;
     let delivered = bob.next("bob gets a message").await?;
@@ -252,7 +252,7 @@ async fn audit_log(world: World) -> Verdict {
     let operator = world.operator()?;
     let step = "the operator reads the audit log";
     let length = answered(step, read_audit(&world, &operator, 0).await)?.log_length;
-    // What this case has done is among the latest, however long the log is.
+    // The entries of this case are among the latest 1,000, however long the log is.
     let latest = answered(step, read_audit(&world, &operator, length.saturating_sub(1000)).await)?.entries;
     let about_alice = |entry: &v1::AuditLogEntry| {
         entry.entry.as_ref().is_some_and(|entry| {
@@ -301,7 +301,7 @@ async fn card_is_ones_own(world: World) -> Verdict {
     let mut checks = Checks::of("mallory registers");
     let theirs = v1::AgentCard { agent_id: alice.agent.to_string(), ..card(&mallory, &[]) };
     let taken = world.register(&world.anybody, theirs.clone()).await;
-    // Where enrolment is not open, a stranger is turned away before.
+    // A broker without open enrolment refuses a stranger before it compares ids.
     let is_refused = matches!(&taken, Err(NoAnswer::Refused(seen)) if EXISTS.contains(&seen.reason.as_str()));
     checks.holds("as alice", is_refused, "refused: AGENT_EXISTS, or IDENTITY_MISSING", &taken);
     checks.holds("as alice, by the registrar", register(theirs).await.is_err(), "refused", "taken");
@@ -338,9 +338,9 @@ async fn card_is_bounded(world: World) -> Verdict {
 async fn frame_is_bounded(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
     let request = v1::SendRequest { envelope: vec![0; 5 * 1024 * 1024].into() };
-    // On a connection of its own: what a broker does with it is its affair, as long as it does not take it.
+    // A separate connection: the broker may close it, as long as it does not accept the frame.
     let other = answered("the suite connects", world.call(world.target.connect()).await)?;
-    // Our client would not send it.
+    // The client library would refuse to send the frame.
     let mut messages = other.messages().max_encoding_message_size(usize::MAX);
     let sent = world.call(async { other.answer(messages.send(request).await) }).await;
     let step = "somebody sends a frame of 5 MiB";
@@ -352,7 +352,7 @@ async fn frame_is_bounded(world: World) -> Verdict {
             checks.holds("code", is_bound, "ResourceExhausted, InvalidArgument or OutOfRange", refusal.code);
             checks.done()?;
         }
-        // The connection was ended: that is an answer too.
+        // The broker may also end the connection.
         Err(NoAnswer::Other(_)) => {}
     }
     alice.tell("", &About::default(), &v1::Heartbeat::default()).await.map(drop)

@@ -1,4 +1,4 @@
-//! Saying what was expected and what was seen.
+//! Comparison of expected with observed values.
 
 use std::fmt::Debug;
 
@@ -13,25 +13,25 @@ use crate::{
 /// Why a case does not pass.
 #[derive(Debug)]
 pub(super) enum Problem {
-    /// The rule does not hold.
+    /// The broker breaks the rule.
     Failed(Failed),
-    /// It cannot be tried.
+    /// The target does not allow the case to run, for this reason.
     Skipped(String),
 }
 
-/// What a part of a case comes to.
+/// The result of a step of a case.
 pub(super) type Verdict<T = ()> = Result<T, Problem>;
 
-/// What came back instead of the answer.
+/// Why a call returned no answer.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
-    /// The broker refused.
+    /// The broker refused the call.
     Refused(Box<Refused>),
-    /// Something else: the connection, time, an answer that cannot be.
+    /// Another failure: the connection, a timeout, or an invalid answer.
     Other(String),
 }
 
-/// What a call comes to.
+/// The result of a call.
 pub(super) type Answer<T> = Result<T, NoAnswer>;
 
 impl From<ClientError> for NoAnswer {
@@ -52,21 +52,21 @@ impl NoAnswer {
     }
 }
 
-/// A refusal that a rule asks for: the gRPC code and the stable reason.
+/// The refusal that a rule requires: the gRPC code and the stable reason.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refusal(pub(super) Code, pub(super) &'static str);
 
-/// Fails.
+/// Fails the case with one difference.
 pub(super) fn fail<T>(step: &str, field: &str, expected: impl Into<String>, seen: impl Into<String>) -> Verdict<T> {
     Err(Problem::Failed(Failed::new(step, field, expected, seen)))
 }
 
-/// The answer; anything else fails the case.
+/// Unwraps the answer of a call. A refusal or any other failure fails the case.
 pub(super) fn answered<T>(step: &str, answer: Answer<T>) -> Verdict<T> {
     answer.or_else(|problem| fail(step, "answer", "taken", problem.describe()))
 }
 
-/// The refusal that is expected, by code and reason; an answer fails the case.
+/// Unwraps the expected refusal, compared by code and reason. An answer fails the case.
 pub(super) fn refused<T: Debug>(step: &str, answer: Answer<T>, expected: Refusal) -> Verdict<Refused> {
     let Refusal(code, reason) = expected;
     let wanted = format!("refused: {reason} ({code:?})");
@@ -85,7 +85,7 @@ pub(super) fn refused<T: Debug>(step: &str, answer: Answer<T>, expected: Refusal
     }
 }
 
-/// Fields that must be as expected; all that are not are told together.
+/// Collects differences of one step, and reports them together.
 #[derive(Debug)]
 pub(super) struct Checks {
     step: String,
@@ -93,26 +93,26 @@ pub(super) struct Checks {
 }
 
 impl Checks {
-    /// After this step.
+    /// Starts the checks of this step.
     pub(super) fn of(step: impl Into<String>) -> Self {
         Self { step: step.into(), differences: Vec::new() }
     }
 
-    /// This field must be equal.
+    /// Compares a field for equality.
     pub(super) fn same<T: Debug + PartialEq>(&mut self, field: &str, expected: T, seen: T) {
         if expected != seen {
             self.differs(field, format!("{expected:?}"), format!("{seen:?}"));
         }
     }
 
-    /// This must be so.
+    /// Checks a condition on a field.
     pub(super) fn holds(&mut self, field: &str, holds: bool, expected: &str, seen: impl Debug) {
         if !holds {
             self.differs(field, expected, format!("{seen:?}"));
         }
     }
 
-    /// A refusal must be by this code and reason; see [`refused`]. Goes on where it is not.
+    /// Checks a refusal by its code and reason as [`refused`] does, and continues after a difference.
     pub(super) fn refused<T: Debug>(&mut self, what: &str, answer: Answer<T>, expected: Refusal) {
         if let Err(Problem::Failed(failed)) = refused(what, answer, expected) {
             let named =
@@ -121,20 +121,20 @@ impl Checks {
         }
     }
 
-    /// A read of what is not there must be refused like one of what the caller may not see: by this code and reason where
-    /// it may see everything, and else as not permitted.
+    /// A read of an absent object must be refused like a read without permission: with `absent` if the caller may read
+    /// everything, otherwise with PERMISSION_DENIED.
     pub(super) fn refused_as_absent<T: Debug>(&mut self, what: &str, answer: Answer<T>, absent: Refusal) {
         let denied = Refusal(Code::PermissionDenied, "PERMISSION_DENIED");
         let is_denied = matches!(&answer, Err(NoAnswer::Refused(seen)) if seen.reason == denied.1);
         self.refused(what, answer, if is_denied { denied } else { absent });
     }
 
-    /// This is not as it must be.
+    /// Adds a difference.
     pub(super) fn differs(&mut self, field: &str, expected: impl Into<String>, seen: impl Into<String>) {
         self.differences.push(Difference { field: field.to_owned(), expected: expected.into(), seen: seen.into() });
     }
 
-    /// Fails if anything differed.
+    /// Ends the checks. Fails if a field differs.
     pub(super) fn done(self) -> Verdict {
         match self.differences.is_empty() {
             true => Ok(()),
@@ -143,14 +143,14 @@ impl Checks {
     }
 }
 
-/// One field that must be equal.
+/// Compares one field for equality.
 pub(super) fn same<T: Debug + PartialEq>(step: &str, field: &str, expected: T, seen: T) -> Verdict {
     let mut checks = Checks::of(step);
     checks.same(field, expected, seen);
     checks.done()
 }
 
-/// What a receipt says of the task and the handoff.
+/// Checks the task and the handoff in a receipt.
 pub(super) fn receipt_says(
     step: &str,
     receipt: &v1::Receipt,

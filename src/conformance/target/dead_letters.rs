@@ -1,4 +1,4 @@
-//! SPEC 4: dead letters, and what can be done with them.
+//! SPEC 4: dead letters, and the operations on them.
 
 use std::time::Duration;
 
@@ -79,7 +79,8 @@ async fn get(by: &Client, world: &World, dead_letter_id: &str) -> Verdict<v1::De
     Ok(answered("a dead letter is read", got)?.dead_letter.unwrap_or_default())
 }
 
-/// The one dead letter that the filter finds, whole. Waits for it: nobody is told of when a message is parked.
+/// Waits for the only dead letter that the filter matches, and reads it in full. It polls, because the broker announces
+/// no parked message.
 async fn found(world: &World, alice: &Actor, filter: v1::DeadLetterFilter, step: &str) -> Verdict<v1::DeadLetter> {
     const TURN: Duration = Duration::from_millis(100);
     let turns = world.target.patience.as_millis() / TURN.as_millis();
@@ -94,12 +95,12 @@ async fn found(world: &World, alice: &Actor, filter: v1::DeadLetterFilter, step:
     fail(step, "dead letters", "1", "0")
 }
 
-/// The one dead letter of this sender, whole.
+/// The only dead letter of this sender, in full.
 async fn the_one(world: &World, alice: &Actor, step: &str) -> Verdict<v1::DeadLetter> {
     found(world, alice, by_sender(alice), step).await
 }
 
-/// What is kept of what this agent sent and nobody could take.
+/// The filter for the refused envelopes of this agent.
 fn refused_of(agent: &Actor) -> v1::DeadLetterFilter {
     v1::DeadLetterFilter { agent_id: agent.id().to_owned(), ..Default::default() }
 }
@@ -212,14 +213,14 @@ async fn schema_invalid(world: World) -> Verdict {
 
 async fn stranger_leaves_none(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
-    // Of alice, says nobody but the envelope: a token would prove it.
+    // Only the unauthenticated envelope names alice as its sender. Without a token the broker must not retain it.
     let mut envelope = alice.info(bob.id(), "");
     envelope.task_id = "no id".to_owned();
     let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
     let answer = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
     let field = Refusal(Code::InvalidArgument, "FIELD_INVALID");
     refused("a stranger sends what cannot be, in alice's name", answer, field)?;
-    // What came after it and is kept shows that enough time has passed.
+    // The broker retains this later envelope. When it appears, an earlier one would have appeared too.
     refused(
         "alice sends bytes that are no envelope",
         alice.submit_bytes(Bytes::from_static(b"\xff")).await,
@@ -230,7 +231,7 @@ async fn stranger_leaves_none(world: World) -> Verdict {
     same(step, "envelope_bytes", "ff", &hex::encode(&dead.envelope_bytes))
 }
 
-/// So many messages of alice that bob has poisoned; their ids, oldest first.
+/// Sends `many` messages from alice that bob nacks as POISON. Returns their ids, oldest first.
 async fn poisoned(alice: &Actor, bob: &Actor, many: usize) -> Verdict<Vec<String>> {
     let mut ids = Vec::new();
     for _ in 0..many {

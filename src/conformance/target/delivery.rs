@@ -1,4 +1,4 @@
-//! SPEC 4: order, acks, redelivery, credit, and mail that waits.
+//! SPEC 4: order, acks, redelivery, credit, and queued mail.
 
 use std::time::Duration;
 
@@ -135,7 +135,7 @@ async fn nacked_comes_again(world: World) -> Verdict {
     same("bob takes it at last", "attempt", 4, last.delivery.attempt)
 }
 
-/// How long it takes until the message comes again.
+/// Nacks a delivery as FAILURE, and measures the time until its redelivery.
 async fn redelivery_after(bob: &Actor, step: &str, first: &Delivered) -> Verdict<Duration> {
     let nacked = Moment::now();
     let retry_after = None;
@@ -154,7 +154,7 @@ async fn backoff(world: World) -> Verdict {
     let first = bob.next(step).await?;
     let waited = redelivery_after(&bob, step, &first).await?;
     let mut checks = Checks::of(step);
-    // 1 s, 20 % less for the jitter, and a little for clocks. How much later it may come is the machine's affair.
+    // 1 s less 20 % jitter, and a margin for the clocks. No upper bound: it would depend on the machine's load.
     checks.holds("redelivery", waited >= Duration::from_millis(750), "after 0.8 s at least", waited);
     checks.done()
 }
@@ -174,7 +174,7 @@ async fn retry_after_is_kept(world: World) -> Verdict {
     checks.done()
 }
 
-/// The longest ack wait that a case waits for.
+/// The longest ack wait that a case sits out.
 const ACK_WAIT_MAX: Duration = Duration::from_secs(60);
 
 async fn no_ack_comes_again(world: World) -> Verdict {

@@ -1,4 +1,4 @@
-//! SPEC 2: the envelope, its signature, its time.
+//! SPEC 2: the envelope, its signature and its timestamp.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -73,7 +73,7 @@ async fn pair(world: &World) -> Verdict<(Actor, Actor)> {
     Ok((world.agent("alice").await?, world.agent("bob").await?))
 }
 
-/// A signed request to bob, about a task of its own.
+/// A signed request to bob about a new task.
 fn request(world: &World, alice: &Actor, bob: &Actor) -> v1::Envelope {
     alice.envelope(bob.id(), &About::task(&world.id("task"), 1), &a_request())
 }
@@ -106,12 +106,12 @@ async fn every_field_is_signed(world: World) -> Verdict {
     for (field, change) in changes {
         let mut envelope = signed.clone();
         change(&mut envelope);
-        // An epoch of 0 is no field that can be: it is set before signing, and set right after it.
+        // An epoch of 0 is invalid by itself. The envelope is signed with it, and a valid epoch is set afterwards.
         if field == "epoch" {
             alice.sign(&mut envelope);
             envelope.epoch = 1;
         }
-        // A request has no correlation: mail does.
+        // A request has no correlation_id, so plain mail carries the changed one.
         if field == "correlation_id" {
             envelope = alice.info(bob.id(), "about nothing");
             envelope.correlation_id.clone_from(&other);
@@ -183,7 +183,8 @@ async fn signature_of_another_key(world: World) -> Verdict {
     refused("alice's envelope is signed by a stranger's key", alice.submit(&envelope).await, INVALID).map(drop)
 }
 
-/// S plus the order of the group: the same signature to a verifier that does not look.
+/// Adds the group order to the scalar S. A verifier that accepts a non-canonical S accepts the result as the same
+/// signature.
 fn malleated(signature: &[u8]) -> Vec<u8> {
     const ORDER: [u8; 32] = [
         0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 0, 0, 0, 0, 0,
@@ -228,7 +229,7 @@ async fn another_layout(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
     let signed = alice.info(bob.id(), "another layout");
     let input = signing::envelope_input(&signed);
-    // "DSSEv1 33 application/vnd.baton.envelope.v1 LENGTH " comes before the body.
+    // The body follows "DSSEv1 33 application/vnd.baton.envelope.v1 LENGTH ".
     let body_at = input.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(3).map_or(0, |(place, _)| place + 1);
     let session = signing::session_input(alice.id(), "k1", &input);
     let inputs = [
@@ -308,7 +309,7 @@ async fn expired_is_refused(world: World) -> Verdict {
     refused("alice sends an envelope that is over", alice.submit(&envelope).await, over).map(drop)
 }
 
-/// A field of number 1000 that no schema has, with three bytes in it.
+/// An unknown field: number 1000, three bytes long.
 const UNKNOWN_FIELD: [u8; 6] = [0xc2, 0x3e, 3, b'n', b'e', b'w'];
 
 async fn arrives_byte_for_byte(world: World) -> Verdict {

@@ -1,4 +1,4 @@
-//! SPEC 11: what a refusal looks like.
+//! SPEC 11: the form of a refusal.
 
 use prost::Message as _;
 use tonic::{Code, Status};
@@ -32,13 +32,13 @@ cases! {
         "A page_size over 1000 is not answered with more than that." page_size;
 }
 
-/// A call of Send, with the status as it came.
+/// Calls Send, and returns the unconverted status.
 async fn send(by: &Actor, envelope: &v1::Envelope) -> Result<(), Status> {
     let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
     by.client.messages().send(request).await.map(drop)
 }
 
-/// Three refusals of different kinds, as they came.
+/// Three refusals of different kinds, as unconverted statuses.
 async fn refusals(world: &World, alice: &Actor) -> Verdict<Vec<(&'static str, Status)>> {
     let mut forged = alice.info(alice.id(), "");
     forged.signature = vec![0; 64].into();
@@ -116,7 +116,7 @@ async fn names_each_field(world: World) -> Verdict {
     checks.done()
 }
 
-/// The ErrorInfo's metadata of the refusal that this comes to.
+/// Expects a refusal for this reason, and returns the metadata of its ErrorInfo.
 async fn metadata(
     step: &str,
     answer: super::check::Answer<v1::Receipt>,

@@ -1,4 +1,4 @@
-//! SPEC 3: who moves a handoff, where the ownership is, whom it is offered to, and the loop guard.
+//! SPEC 3: the agent that may make each step, the owner after it, the order of candidates, and the loop guard.
 
 use tonic::Code;
 
@@ -170,7 +170,7 @@ async fn unknown_is_refused(world: World) -> Verdict {
     let known_task = bob.say(alice.id(), &About::handoff(task, 1, &other), &accept).await;
     checks.refused("another handoff", known_task, Refusal(Code::NotFound, "HANDOFF_UNKNOWN"));
     let unknown_task = bob.say(alice.id(), &About::handoff(&world.id("unknown"), 1, &other), &accept).await;
-    // As with a task that is there, and that bob takes no part in.
+    // The same refusal as for a known task in which bob takes no part.
     checks.refused("another task", unknown_task, Refusal(Code::PermissionDenied, "NOT_CANDIDATE"));
     checks.refused_as_absent("GetHandoff", alice.handoff(&other).await, Refusal(Code::NotFound, "HANDOFF_UNKNOWN"));
     checks.refused_as_absent(
@@ -230,7 +230,7 @@ async fn wrong_takeover_digest(world: World) -> Verdict {
     story.alice.owns("alice reads the task", &story.task, story.alice.id(), 1).await
 }
 
-/// The broker's notice that the agent takes next must say this.
+/// Expects the broker's notification as the agent's next delivery, with this code and next step.
 async fn notice(who: &Actor, code: v1::ErrorCode, next: v1::NextStep) -> Verdict {
     super::times::notice(who, code, next).await
 }
@@ -341,7 +341,7 @@ async fn delegated_comes_back(world: World) -> Verdict {
     same("alice says COMPLETED", "task_status", v1::TaskStatus::Completed, receipt.task_status())
 }
 
-/// Hands the task over, from its owner to the other; returns the new epoch.
+/// Hands the task from its owner to the other agent. Returns the new epoch.
 async fn hand_over(from: &Actor, to: &Actor, task: &str, epoch: u64, request: &v1::HandoffRequest) -> Verdict<u64> {
     let handoff = from.tell(to.id(), &About::task(task, epoch), request).await?.handoff_id;
     let about = About::handoff(task, epoch, &handoff);
@@ -400,7 +400,7 @@ async fn default_limit(world: World) -> Verdict {
     let task = world.id("task");
     let mut epoch = 1;
     for round in 0..4 {
-        // An operator may have set a lower limit: then it stops earlier, and that is in order.
+        // The operator may have configured a lower limit. The loop guard then applies earlier.
         let answer = alice.say(bob.id(), &About::task(&task, epoch), &a_request()).await;
         if round > 0 && answer.is_err() {
             return refused("alice hands the task to bob", answer, LOOP).map(drop);

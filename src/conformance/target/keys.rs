@@ -74,7 +74,7 @@ async fn add(who: &Actor, key: v1::AgentKey, replaced: &[&str], grace: Duration)
     who.call(async { who.client.answer(who.client.agents().add_agent_key(request).await) }).await
 }
 
-/// The agent changes its keys by itself, if the policy lets it.
+/// Unwraps the answer to a change of keys. Skips the case if the policy forbids agents to change their own keys.
 fn permitted<T>(step: &str, answer: Answer<T>) -> Verdict<T> {
     match answer {
         Err(NoAnswer::Refused(refused)) if refused.reason == "PERMISSION_DENIED" => {
@@ -84,7 +84,7 @@ fn permitted<T>(step: &str, answer: Answer<T>) -> Verdict<T> {
     }
 }
 
-/// An Info to bob that is signed by this key.
+/// Sends an Info to bob that is signed by this key.
 async fn signed_by(alice: &Actor, bob: &Actor, key_id: &str, private: &PrivateKey) -> Answer<v1::Receipt> {
     let mut envelope = alice.info(bob.id(), "signed");
     let key_id = key_id.parse().expect("key ids of cases follow the grammar");
@@ -147,7 +147,7 @@ async fn revoked(world: World) -> Verdict {
     let shown = agent.card.unwrap_or_default().keys.into_iter().find(|key| key.key_id == "k2");
     let is_shown = shown.is_some_and(|key| key.revoke_time.is_some());
     same("alice revokes it", "revoke_time is set", true, is_shown)?;
-    // A broker may end the agent's sessions by that.
+    // The broker may have ended the agent's sessions with the revocation.
     let again = world.connect(&alice.identity, 0).await?;
     refused("alice signs with it", signed_by(&again, &bob, "k2", &second).await, NOT_VALID)?;
     let mut other = alice.identity.clone();
@@ -172,7 +172,7 @@ async fn before_its_time(world: World) -> Verdict {
     permitted("alice adds a key that is good from tomorrow on", add(&alice, tomorrow, &[], MINUTE).await)?;
     refused("alice signs with it", signed_by(&alice, &bob, "k2", &early).await, NOT_VALID)?;
     let yesterday = v1::AgentKey { not_after_time: at(-86_400), ..key("k3", &late) };
-    // A broker may refuse such a key, or take it and not what it signs.
+    // A broker may refuse the expired key, or accept it and refuse its signatures.
     if add(&alice, yesterday, &[], MINUTE).await.is_ok() {
         refused("alice signs with a key of yesterday", signed_by(&alice, &bob, "k3", &late).await, NOT_VALID)?;
     }

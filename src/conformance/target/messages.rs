@@ -1,4 +1,4 @@
-//! SPEC 2: receivers, receipts, repeats, and the messages that are not of a handoff.
+//! SPEC 2: receivers, receipts, repeats, and messages outside a handoff.
 
 use tonic::Code;
 
@@ -61,7 +61,7 @@ cases! {
 
 async fn receipt_is_signed(world: World) -> Verdict {
     let story = Story::at(&world, Stage::Requested).await?;
-    // The session checks each receipt by the key of its welcome; here by the directory's.
+    // The session has checked the receipt with the key of its welcome. This check uses the key of the directory.
     let receipt = answered("bob accepts", story.accept().await)?;
     let keys = broker_keys(&story.alice).await?;
     let input = signing::receipt_input(&receipt);
@@ -74,7 +74,7 @@ async fn receipt_is_signed(world: World) -> Verdict {
     checks.done()
 }
 
-/// The broker's keys, out of the directory.
+/// The broker's keys, as listed in the directory.
 async fn broker_keys(by: &Actor) -> Verdict<Vec<(String, PublicKey)>> {
     let request = v1::GetAgentRequest { agent_id: "baton".to_owned() };
     let found = by.call(async { by.client.answer(by.client.agents().get_agent(request).await) }).await;
@@ -227,7 +227,7 @@ async fn all_is_everybody(world: World) -> Verdict {
     for one in [&carol, &dave] {
         one.take(MessageType::Info).await?;
     }
-    // Bob has not the type, and the sender is never a receiver: the next that each gets is this.
+    // Bob lacks the type, and a sender never receives its own message: the next delivery of each is this one.
     for one in [&alice, &bob] {
         carol.tell(one.id(), &About::default(), &v1::Delegation::default()).await?;
         one.take(MessageType::Delegation).await?;

@@ -1,9 +1,9 @@
-//! A broker, tried over the wire alone: every rule of SPEC 2, 3, 4, 5 and 11 that a client can observe is a case.
+//! Tests a broker over the wire: each rule of SPEC 2, 3, 4, 5 and 11 that a client can observe is a case.
 //!
-//! Cases do not depend on one another and use ids of their own, so that a broker in use can be tried. The scenarios that
-//! the clients of all languages play (`clients/scenarios`) are cases too. Must not know how a broker does what it does.
+//! Cases are independent and use unique ids, so a broker in production use can be tested. The scenarios that the
+//! clients of all languages play (`clients/scenarios`) are cases too. Must not know the internals of a broker.
 
-/// A list of cases: name, chapter of the specification, the rule in a sentence, and the function that tries it.
+/// A list of cases: name, chapter of the specification, the rule as a sentence, and the function that tests it.
 macro_rules! cases {
     ($($name:literal $chapter:literal $rule:literal $play:path;)*) => {
         pub(super) fn cases() -> Vec<$crate::conformance::target::Case> {
@@ -42,21 +42,21 @@ use crate::{
     time::Moment,
 };
 
-/// The longest that one case may take, whatever its steps.
+/// The time limit of one case, over all its steps.
 const CASE_MAX: Duration = Duration::from_secs(180);
 
-/// The broker that is tried.
+/// The broker under test.
 #[derive(Debug)]
 pub struct Target {
-    /// Where it is. A token is an operator's.
+    /// Its address. A token must be an operator's.
     pub options: Options,
-    /// How long each answer and each delivery may take.
+    /// The time limit of each answer and each delivery.
     pub patience: Duration,
 }
 
-/// A rule, and how it is tried.
+/// A rule with its test.
 pub struct Case {
-    /// The rule.
+    /// The rule under test.
     pub rule: Rule,
     play: Play,
 }
@@ -76,7 +76,7 @@ impl Case {
 }
 
 impl Target {
-    /// A connection that proves nothing.
+    /// Opens a connection without credentials.
     async fn connect(&self) -> Result<Client, ClientError> {
         Client::connect(&Options { token: None, ..self.options.clone() }).await
     }
@@ -101,7 +101,8 @@ pub fn cases() -> Vec<Case> {
     lists.into_iter().flatten().collect()
 }
 
-/// Tries these cases, so many at a time. Calls `seen` with each result as it comes. Fails where no broker answers.
+/// Runs these cases, at most `jobs` at a time. Calls `seen` with each result as the case ends. Fails if no broker
+/// answers.
 pub async fn run(
     target: Target,
     cases: Vec<Case>,
@@ -123,7 +124,7 @@ pub async fn run(
     }
     let mut results = Vec::new();
     while let Some(ended) = running.join_next().await {
-        // A panic of ours is a fault of the suite: not to be taken for one of the broker.
+        // A panic is a bug in the suite, so it must not be reported as a fault of the broker.
         let (place, result) = ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
         seen(&result);
         results.push((place, result));

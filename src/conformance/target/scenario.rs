@@ -1,4 +1,4 @@
-//! The scenarios that the tests of all languages play: `clients/scenarios/README.md` says what the files mean.
+//! The scenarios that the tests of all languages play. `clients/scenarios/README.md` describes the file format.
 
 use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
@@ -56,7 +56,7 @@ files! {
     "types-and-everybody"
 }
 
-/// A scenario, as its file has it.
+/// A scenario, as parsed from its file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scenario {
@@ -199,7 +199,7 @@ impl Default for Then {
     }
 }
 
-/// All of them.
+/// All scenarios, in the order of `FILES`.
 pub(super) fn all() -> Vec<Scenario> {
     let parsed = FILES.iter().map(|(name, text)| {
         serde_json::from_str(text).unwrap_or_else(|error| panic!("the scenario {name} does not parse: {error}"))
@@ -222,7 +222,7 @@ impl Scenario {
     }
 }
 
-/// The account names the step of the file too.
+/// Adds the file's step to the step of a failure.
 fn within(step: &str, problem: Problem) -> Problem {
     match problem {
         Problem::Failed(mut failed) => {
@@ -267,7 +267,7 @@ impl Player {
         Ok(player)
     }
 
-    /// The text with what its names stand for.
+    /// Replaces the names in a text by their values.
     fn bound(&self, text: &str) -> Verdict<String> {
         let mut parts = text.split("${");
         let mut bound = parts.next().unwrap_or_default().to_owned();
@@ -358,7 +358,7 @@ impl Player {
         Ok(envelope)
     }
 
-    /// A context with its right digest, unless it has one.
+    /// Fills in the digest of a context that has none.
     fn with_digest(&mut self, value: &[u8], id: Option<&str>) -> Verdict<Vec<u8>> {
         let mut context = v1::TaskContextTransfer::decode(value).or_else(|error| broken(&error))?;
         if context.context_digest.is_empty() {
@@ -492,7 +492,7 @@ fn check_delivery(receive: &Receive, delivered: &Delivered) -> Verdict {
     checks.done()
 }
 
-/// An answer or a refusal, against what is expected of it.
+/// Compares an answer or a refusal with the expected fields.
 fn compare(step: &str, answer: Answer<Value>, expect: &Map<String, Value>) -> Verdict {
     let seen = match answer {
         Ok(seen) => seen,
@@ -508,7 +508,7 @@ fn compare(step: &str, answer: Answer<Value>, expect: &Map<String, Value>) -> Ve
     checks.done()
 }
 
-/// `FailedPrecondition` as `FAILED_PRECONDITION`.
+/// Converts `FailedPrecondition` to `FAILED_PRECONDITION`.
 fn code_name(code: tonic::Code) -> String {
     let mut name = String::new();
     for letter in format!("{code:?}").chars() {
@@ -520,14 +520,14 @@ fn code_name(code: tonic::Code) -> String {
     name
 }
 
-/// Everything that is expected must be there.
+/// Checks that every expected field is present and equal. Further fields are allowed.
 fn check_part(checks: &mut Checks, path: &str, expected: &Map<String, Value>, seen: &Value) {
     for (name, value) in expected {
         let path = format!("{path}.{name}");
         let found = seen.get(name).unwrap_or(&Value::Null);
         match value {
             Value::Object(inner) => check_part(checks, &path, inner, found),
-            // Numbers may come as 1 or 1.0.
+            // A number may be encoded as 1 or 1.0.
             Value::Number(number) if number.as_f64() == found.as_f64() => {}
             value if value == found => {}
             value => checks.differs(&path, value.to_string(), found.to_string()),

@@ -1,4 +1,4 @@
-//! SPEC 3: in every state of a handoff every message of it is a transition or a typed rejection.
+//! SPEC 3: in every state of a handoff, each of its messages is a transition or a typed rejection.
 
 use tonic::Code;
 
@@ -44,7 +44,7 @@ cases! {
 const STATE: Refusal = Refusal(Code::FailedPrecondition, "HANDOFF_STATE");
 const FINAL: Refusal = Refusal(Code::FailedPrecondition, "HANDOFF_FINAL");
 
-/// A message must be refused, and the refusal must say the state.
+/// Checks that a message is refused, and that the refusal's metadata names the state.
 fn refuses(checks: &mut Checks, what: &str, answer: Answer<v1::Receipt>, refusal: Refusal, state: HandoffState) {
     let expected = state.as_str_name().trim_start_matches("HANDOFF_STATE_");
     match super::check::refused(what, answer, refusal) {
@@ -99,7 +99,7 @@ async fn in_context_sent(world: World) -> Verdict {
     answered("bob completes", story.complete().await).map(drop)
 }
 
-/// Every message of the handoff, and who owns the task after it.
+/// Sends every message of a handoff in a final state. Each must be refused, and the owner must stay the same.
 async fn all_refused(story: &Story, state: HandoffState) -> Verdict {
     let mut checks = Checks::of(format!("the handoff is {state:?}"));
     refuses(&mut checks, "accept", story.accept().await, FINAL, state);
@@ -114,7 +114,7 @@ async fn all_refused(story: &Story, state: HandoffState) -> Verdict {
 
 async fn completed_is_final(world: World) -> Verdict {
     let story = Story::at(&world, Stage::Completed).await?;
-    // The ownership has moved on: what comes is of an old epoch, or too late.
+    // The ownership has moved on: a message has a stale epoch, or the handoff is final.
     let mut checks = Checks::of("the handoff is COMPLETED, and a message of it comes");
     let answers = [
         ("accept", story.accept().await),

@@ -1,4 +1,4 @@
-//! A handoff from alice to bob, brought to the state that a case begins with.
+//! A handoff from alice to bob, advanced to the state in which a case begins.
 
 use prost_types::Duration as Span;
 
@@ -11,7 +11,7 @@ use crate::{
     proto::v1::{self, HandoffState, MessageType},
 };
 
-/// How far a handoff is brought: each is the state of its name.
+/// The state to which a handoff is advanced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Requested,
@@ -21,22 +21,22 @@ pub(super) enum Stage {
     Completed,
 }
 
-/// Two agents and a task that goes from one to the other.
+/// Two agents, and a task that one hands to the other.
 pub(super) struct Story {
     pub(super) alice: Actor,
     pub(super) bob: Actor,
     pub(super) task: String,
-    /// The handoff's id; the request's message_id.
+    /// The handoff id, which is the request's message_id.
     pub(super) handoff: String,
     pub(super) context: v1::TaskContextTransfer,
 }
 
-/// A request of the smallest kind.
+/// A minimal request.
 pub(super) fn a_request() -> v1::HandoffRequest {
     v1::HandoffRequest { task_type: "support".to_owned(), ..Default::default() }
 }
 
-/// A span.
+/// A duration as a protobuf message.
 fn milliseconds(span: i64) -> Option<Span> {
     let nanos = i32::try_from(span % 1000).unwrap_or_default() * 1_000_000;
     Some(Span { seconds: span / 1000, nanos })
@@ -54,12 +54,12 @@ pub(super) fn with_timeouts(accept: i64, context: i64, complete: i64, whole: i64
 }
 
 impl Story {
-    /// With the smallest request.
+    /// A story with a minimal request.
     pub(super) async fn at(world: &World, stage: Stage) -> Verdict<Self> {
         Self::with(world, a_request(), stage).await
     }
 
-    /// With this request.
+    /// A story with this request.
     pub(super) async fn with(world: &World, request: v1::HandoffRequest, stage: Stage) -> Verdict<Self> {
         let (alice, bob) = (world.agent("alice").await?, world.agent("bob").await?);
         let task = world.id("task");
@@ -88,7 +88,7 @@ impl Story {
         Ok(())
     }
 
-    /// What a message of the handoff is about.
+    /// The task and the handoff that a message of the story refers to.
     pub(super) fn about(&self) -> About {
         About::handoff(&self.task, 1, &self.handoff)
     }
@@ -120,18 +120,18 @@ impl Story {
         self.bob.say(self.alice.id(), &self.about(), &complete).await
     }
 
-    /// IN_PROGRESS about the handoff, which asks for more time.
+    /// Sends IN_PROGRESS about the handoff, which extends its deadline.
     pub(super) async fn in_progress(&self, from: &Actor) -> Answer<v1::Receipt> {
         let status = v1::TaskStatus::InProgress.into();
         from.say("", &self.about(), &v1::TaskStatusUpdate { status, ..Default::default() }).await
     }
 
-    /// The handoff's state, as alice sees it.
+    /// The state of the handoff, as alice reads it.
     pub(super) async fn state(&self, step: &str) -> Verdict<HandoffState> {
         Ok(answered(step, self.alice.handoff(&self.handoff).await)?.state())
     }
 
-    /// The handoff as alice sees it.
+    /// The handoff, as alice reads it.
     pub(super) async fn look(&self, step: &str) -> Verdict<v1::Handoff> {
         answered(step, self.alice.handoff(&self.handoff).await)
     }

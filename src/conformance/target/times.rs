@@ -1,4 +1,4 @@
-//! SPEC 3: timeouts of a handoff, what extends them, and what comes too late.
+//! SPEC 3: the timeouts of a handoff, their extension, and late messages.
 
 use std::time::Duration;
 
@@ -41,12 +41,12 @@ cases! {
         "A request that names no timeouts gets the broker's, and the deadline is on view." default_is_set;
 }
 
-/// So short that a case need not wait, and long enough for the steps before.
+/// A short timeout in milliseconds, but long enough for the steps before it.
 const SHORT: i64 = 400;
 const LONG: i64 = 60_000;
 const EXPIRED: Refusal = Refusal(Code::FailedPrecondition, "HANDOFF_EXPIRED");
 
-/// The broker's notice that the agent takes next must say this.
+/// Expects the broker's notification as the agent's next delivery, with this code and next step.
 pub(super) async fn notice(who: &Actor, code: ErrorCode, next: NextStep) -> Verdict {
     let delivered = who.take(MessageType::ErrorNotification).await?;
     let payload: v1::ErrorNotification = delivered.payload();
@@ -57,7 +57,7 @@ pub(super) async fn notice(who: &Actor, code: ErrorCode, next: NextStep) -> Verd
     checks.done()
 }
 
-/// After a timeout: both are told, it failed, and the task is where it was.
+/// After a timeout: both agents are notified, the handoff has failed, and the task has the same owner and epoch.
 async fn failed_by(story: &Story, code: ErrorCode) -> Verdict {
     notice(&story.alice, code, NextStep::KeepTask).await?;
     notice(&story.bob, code, NextStep::DropTask).await?;
@@ -119,7 +119,7 @@ async fn late_messages(world: World) -> Verdict {
     story.alice.owns("alice reads the task", &story.task, story.alice.id(), 1).await
 }
 
-/// The messages that the task's custody log has as refused, each with its reason.
+/// The refused messages in the task's custody log, each with its reason.
 pub(super) async fn refusals_of(who: &Actor, task_id: &str) -> Verdict<Vec<(String, ErrorCode)>> {
     let request = v1::GetCustodyLogRequest { task_id: task_id.to_owned(), page_size: 1000, ..Default::default() };
     let log = who.call(async { who.client.answer(who.client.tasks().get_custody_log(request).await) }).await;
@@ -145,7 +145,7 @@ async fn in_progress_extends(world: World) -> Verdict {
     story.bob.take(MessageType::TaskContextTransfer).await?;
     let step = "bob says IN_PROGRESS, and alice reads the deadline";
     let before = story.look(step).await?.deadline.unwrap_or_default();
-    // Time must pass, so that the deadline can move; a reading of it is not it.
+    // A pause, so that the later deadline differs from the one that was read.
     tokio::time::sleep(Duration::from_millis(20)).await;
     answered(step, story.in_progress(&story.bob).await)?;
     let after = story.look(step).await?.deadline.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A case's own agents on the broker that is tried. Ids are unique, so that nobody else is disturbed, and no other case.
+//! The agents of a case on the broker under test. Unique ids keep cases apart from each other and from other agents.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,14 +17,14 @@ use crate::{
     time::SystemClock,
 };
 
-/// The credit of agents that a case does not say otherwise of.
+/// The default credit of an agent.
 pub(super) const CREDIT: u32 = 16;
 
-/// What one case sees of the target.
+/// The access of one case to the target.
 #[derive(Debug, Clone)]
 pub(super) struct World {
     pub(super) target: Arc<Target>,
-    /// Proves nothing.
+    /// A client without credentials.
     pub(super) anybody: Client,
     suffix: String,
 }
@@ -32,7 +32,7 @@ pub(super) struct World {
 /// An agent with a session.
 pub(super) struct Actor {
     pub(super) identity: Identity,
-    /// Calls with the agent's token.
+    /// A client with the agent's token.
     pub(super) client: Client,
     pub(super) agent: Agent,
     patience: Duration,
@@ -45,17 +45,17 @@ impl World {
         Ok(Self { target, anybody, suffix })
     }
 
-    /// The same target with ids of its own, for a case that tells several stories.
+    /// The same target with other ids, for a case with several stories.
     pub(super) fn another(&self) -> Self {
         Self { suffix: hex::encode(&SystemIds.random()[..4]), ..self.clone() }
     }
 
-    /// An id that nobody else has.
+    /// A unique id with this name as its prefix.
     pub(super) fn id(&self, name: &str) -> String {
         format!("{name}-{}", self.suffix)
     }
 
-    /// A new agent's name and key.
+    /// The identity of a new agent: a unique id and a new key.
     pub(super) fn identity(&self, name: &str) -> Identity {
         Identity {
             agent: AgentId::parse(&self.id(name)).expect("names in cases follow the grammar"),
@@ -64,12 +64,12 @@ impl World {
         }
     }
 
-    /// Whoever may register agents: the operator whose token was given, else anybody.
+    /// A client that may register agents: the operator's if a token was given, otherwise one without credentials.
     pub(super) fn registrar(&self) -> Client {
         self.operator().unwrap_or_else(|_| self.anybody.clone())
     }
 
-    /// The operator; the case is skipped where no token was given.
+    /// The operator's client. Skips the case if no token was given.
     pub(super) fn operator(&self) -> Verdict<Client> {
         let Some(token) = &self.target.options.token else {
             return Err(Problem::Skipped("it needs an operator's token: --token".to_owned()));
@@ -83,7 +83,7 @@ impl World {
         self.call(async { by.answer(by.agents().register_agent(request).await) }).await
     }
 
-    /// Registers an agent of these types. It is connected to nothing.
+    /// Registers an agent of these types, without a connection.
     pub(super) async fn enrol(&self, name: &str, types: &[String]) -> Verdict<Identity> {
         let identity = self.identity(name);
         let registered = self.register(&self.registrar(), card(&identity, types)).await;
@@ -91,7 +91,7 @@ impl World {
         Ok(identity)
     }
 
-    /// Opens a session.
+    /// Opens a session for a registered agent.
     pub(super) async fn connect(&self, identity: &Identity, credit: u32) -> Verdict<Actor> {
         let step = format!("{} opens a session", identity.agent);
         let proven = self.call(self.anybody.prove(identity)).await;
@@ -104,18 +104,18 @@ impl World {
         Ok(Actor { identity: identity.clone(), client, agent, patience: self.target.patience })
     }
 
-    /// Registers an agent and opens a session.
+    /// Registers an agent and opens a session with the default credit.
     pub(super) async fn agent(&self, name: &str) -> Verdict<Actor> {
         self.agent_of(name, &[], CREDIT).await
     }
 
-    /// The same, with types and a credit.
+    /// Registers an agent of these types and opens a session with this credit.
     pub(super) async fn agent_of(&self, name: &str, types: &[String], credit: u32) -> Verdict<Actor> {
         let identity = self.enrol(name, types).await?;
         self.connect(&identity, credit).await
     }
 
-    /// Makes a call in time.
+    /// Makes a call within the target's time limit.
     pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, crate::client::ClientError>>) -> Answer<T> {
         in_time(self.target.patience, call).await
     }
@@ -141,12 +141,12 @@ async fn in_time<T>(
     }
 }
 
-/// The type of this payload.
+/// The message type of this payload.
 pub(super) fn message_type<M: prost::Name>() -> MessageType {
     type_named(M::NAME).expect("every payload of ours has a type")
 }
 
-/// The type of the payload of this name, for example `HandoffRequest`.
+/// The message type of the payload with this name, for example `HandoffRequest`.
 pub(super) fn type_named(name: &str) -> Option<MessageType> {
     let mut upper = "MESSAGE_TYPE".to_owned();
     for letter in name.chars() {
@@ -163,12 +163,12 @@ impl Actor {
         self.identity.agent.as_str()
     }
 
-    /// What it says it is about a task that is its own.
+    /// The composer of the agent's envelopes.
     pub(super) fn composer(&self) -> Composer {
         Composer { identity: self.identity.clone(), clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) }
     }
 
-    /// A signed envelope, to be sent as it is or to be changed first.
+    /// A signed envelope, which the case may change before it sends it.
     pub(super) fn envelope<M: prost::Message + prost::Name>(
         &self,
         to: &str,
@@ -178,27 +178,27 @@ impl Actor {
         self.composer().compose(to, message_type::<M>(), about, payload)
     }
 
-    /// An envelope of plain mail about nothing.
+    /// A signed envelope of plain mail, about no task.
     pub(super) fn info(&self, to: &str, text: &str) -> v1::Envelope {
         self.envelope(to, &About::default(), &v1::Info { text: text.to_owned(), ..Default::default() })
     }
 
-    /// Signs it as it is now.
+    /// Signs an envelope in its present form.
     pub(super) fn sign(&self, envelope: &mut v1::Envelope) {
         envelope::sign(envelope, &self.identity.key_id, &self.identity.key);
     }
 
-    /// Sends these bytes as an envelope, on the session.
+    /// Sends these bytes as an envelope on the session.
     pub(super) async fn submit_bytes(&self, bytes: Bytes) -> Answer<v1::Receipt> {
         in_time(self.patience, self.agent.session.send(bytes)).await
     }
 
-    /// Sends an envelope as it is, on the session.
+    /// Sends an envelope unchanged on the session.
     pub(super) async fn submit(&self, envelope: &v1::Envelope) -> Answer<v1::Receipt> {
         self.submit_bytes(envelope.encode_to_vec().into()).await
     }
 
-    /// Makes, signs and sends.
+    /// Composes, signs and sends an envelope.
     pub(super) async fn say<M>(&self, to: &str, about: &About, payload: &M) -> Answer<v1::Receipt>
     where
         M: prost::Message + prost::Name,
@@ -206,7 +206,7 @@ impl Actor {
         self.submit(&self.envelope(to, about, payload)).await
     }
 
-    /// Makes, signs and sends; the broker must take it.
+    /// Composes, signs and sends an envelope that the broker must accept.
     pub(super) async fn tell<M>(&self, to: &str, about: &About, payload: &M) -> Verdict<v1::Receipt>
     where
         M: prost::Message + prost::Name,
@@ -214,27 +214,27 @@ impl Actor {
         answered(&format!("{} sends a {}", self.id(), M::NAME), self.say(to, about, payload).await)
     }
 
-    /// Makes a call in time.
+    /// Makes a call within the time limit.
     pub(super) async fn call<T>(&self, call: impl Future<Output = Result<T, crate::client::ClientError>>) -> Answer<T> {
         in_time(self.patience, call).await
     }
 
-    /// The next delivery, which must come in time; its signature is checked by its sender's key.
+    /// The next delivery, which must arrive within the time limit. Its signature is verified with the sender's key.
     pub(super) async fn next(&self, step: &str) -> Verdict<Delivered> {
         answered(step, in_time(self.patience, self.agent.next()).await)
     }
 
-    /// The next delivery, which may take this long besides.
+    /// The next delivery, with `longer` added to the time limit.
     pub(super) async fn next_within(&self, step: &str, longer: Duration) -> Verdict<Delivered> {
         answered(step, in_time(self.patience + longer, self.agent.next()).await)
     }
 
-    /// Whether a delivery comes within this time. Only for what must not come.
+    /// Waits for a delivery during all of `span`. Only for a delivery that must not arrive.
     pub(super) async fn comes_within(&self, span: Duration) -> Option<Delivered> {
         tokio::time::timeout(span, self.agent.next()).await.ok()?.ok()
     }
 
-    /// The next delivery, which must be of this type; acked.
+    /// Acks the next delivery, which must have this type.
     pub(super) async fn take(&self, expected: MessageType) -> Verdict<Delivered> {
         let step = format!("{} takes its next delivery", self.id());
         let delivered = self.next(&step).await?;
@@ -255,21 +255,21 @@ impl Actor {
         answered(&format!("{} nacks a delivery", self.id()), nacked)
     }
 
-    /// The task as it sees it.
+    /// The task, as the agent reads it.
     pub(super) async fn task(&self, task_id: &str) -> Answer<v1::Task> {
         let request = v1::GetTaskRequest { task_id: task_id.to_owned() };
         let got = self.call(async { self.client.answer(self.client.tasks().get_task(request).await) }).await?;
         Ok(got.task.unwrap_or_default())
     }
 
-    /// The handoff as it sees it.
+    /// The handoff, as the agent reads it.
     pub(super) async fn handoff(&self, handoff_id: &str) -> Answer<v1::Handoff> {
         let request = v1::GetHandoffRequest { handoff_id: handoff_id.to_owned() };
         let got = self.call(async { self.client.answer(self.client.handoffs().get_handoff(request).await) }).await?;
         Ok(got.handoff.unwrap_or_default())
     }
 
-    /// The task's owner and epoch must be these.
+    /// Checks the owner and the epoch of the task.
     pub(super) async fn owns(&self, step: &str, task_id: &str, owner: &str, epoch: u64) -> Verdict {
         let task = answered(step, self.task(task_id).await)?;
         let mut checks = super::check::Checks::of(step);

@@ -1,4 +1,4 @@
-//! Who one is, and whom one talks to.
+//! Authentication of the client and of the broker.
 
 use serde_json::json;
 

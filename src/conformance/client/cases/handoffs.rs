@@ -1,4 +1,4 @@
-//! A handoff, from both sides.
+//! A handoff, with the client on either side.
 
 use prost::{Message as _, Name};
 use serde_json::json;
@@ -50,7 +50,7 @@ cases! {
     failed_handoff;
 }
 
-/// What alice offers.
+/// A request from alice about a new task.
 fn offer(bench: &Bench) -> v1::Envelope {
     offer_of(bench, &new_task())
 }
@@ -76,14 +76,14 @@ pub(super) fn deliver_offer(bench: &mut Bench, session: &Session, offer: &v1::En
 }
 
 pub(super) fn context() -> v1::TaskContextTransfer {
-    // Not in the order in which the digest takes them.
+    // Deliberately not in the order in which the digest sorts them.
     context_of([
         ("task_description", "{\"what\":\"a ticket\"}".to_owned()),
         ("goals", "[\"find the cause\"]".to_owned()),
     ])
 }
 
-/// Takes a message of the handoff, and checks whose it is and what it is about.
+/// Receives a message of the handoff from the client, and checks its receiver, task, epoch and handoff.
 pub(super) async fn answered<M: Name>(
     bench: &Bench,
     step: &str,
@@ -101,7 +101,7 @@ pub(super) async fn answered<M: Name>(
     Ok(sent)
 }
 
-/// Offers, and takes the accept.
+/// Delivers a request, and receives the accept.
 async fn accepted(bench: &mut Bench, session: &mut Session) -> Result<About, Failed> {
     let offer = offer(bench);
     let about = About::handoff(&offer.task_id, 1, &offer.message_id);
@@ -113,7 +113,7 @@ async fn accepted(bench: &mut Bench, session: &mut Session) -> Result<About, Fai
     Ok(about)
 }
 
-/// Sends the context, and takes the completion.
+/// Delivers the context, and receives the completion.
 pub(super) async fn taken_over(bench: &mut Bench, session: &mut Session, about: &About) -> Verdict {
     let context = context();
     let envelope = bench.alice.compose(AGENT, MessageType::TaskContextTransfer, about, &context);
@@ -217,13 +217,13 @@ async fn throwing_offer_handler(bench: &mut Bench) -> Verdict {
     bench.nacked("the handler throws", &mut session, &delivery_id, NackCause::Failure).await.map(drop)
 }
 
-/// Tells the client to hand a task over, and gives the receipt for the request.
+/// Tells the client to hand a task over, and answers its request with a receipt.
 async fn hand_over(bench: &mut Bench, session: &mut Session) -> Result<(u64, About), Failed> {
     let (id, about, _) = hand_over_by(bench, session, "hand_over").await?;
     Ok((id, about))
 }
 
-/// The same by a command with the same fields; with the request.
+/// The same by another command with the same fields. Returns the request too.
 pub(super) async fn hand_over_by(
     bench: &mut Bench,
     session: &mut Session,

@@ -1,4 +1,4 @@
-//! The cases, a file a subject. Each has a program and a broker of its own.
+//! The cases, one file a subject. Each case starts its own program and broker.
 
 mod connecting;
 mod handoffs;
@@ -14,9 +14,9 @@ use std::pin::Pin;
 use super::bench::{Bench, Verdict};
 use crate::conformance::report::Rule;
 
-/// A rule, and how it is tried.
+/// A rule with its test.
 pub struct Case {
-    /// Stable, for example `client.forged-delivery-is-refused`.
+    /// The stable name, for example `client.forged-delivery-is-refused`.
     pub name: &'static str,
     pub(in crate::conformance::client) spec: &'static str,
     pub(in crate::conformance::client) rule: &'static str,
@@ -25,14 +25,14 @@ pub struct Case {
 }
 
 impl Case {
-    /// For reports.
+    /// The rule, as reports show it.
     pub fn rule(&self) -> Rule {
         let spec = self.spec.split(' ').map(str::to_owned).collect();
         Rule { name: self.name.to_owned(), spec, rule: self.rule.to_owned() }
     }
 }
 
-/// A list of cases: name, chapters, the rule in a sentence, the function.
+/// A list of cases: name, chapters, the rule as a sentence, and the function that tests it.
 macro_rules! cases {
     ($($name:literal, $spec:literal, $rule:literal, $run:ident;)*) => {
         pub(super) const CASES: &[super::Case] = &[$(super::Case {
@@ -45,7 +45,7 @@ macro_rules! cases {
 }
 use cases;
 
-/// All of them.
+/// All cases, in order.
 pub(super) fn all() -> Vec<&'static Case> {
     [
         connecting::CASES,

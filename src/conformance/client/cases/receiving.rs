@@ -1,4 +1,4 @@
-//! What becomes of a delivery: by its handler.
+//! The outcome of a delivery, by the outcome of its handler.
 
 use serde_json::json;
 
@@ -38,7 +38,7 @@ cases! {
     handlers_run_side_by_side;
 }
 
-/// Delivers an `Info` that is handled so; returns the ids of the delivery and the message.
+/// Delivers an `Info` to a handler that acts as `how` says. Returns the ids of the delivery and the message.
 async fn handled_as(bench: &mut Bench, session: &Session, how: &str) -> Result<(String, String), Failed> {
     bench.handle("Info", how).await?;
     let envelope = bench.info(how);

@@ -1,4 +1,4 @@
-//! A process that died, and the next one of the same agent, which remembers nothing.
+//! An agent whose process died, and its next process, which has no state.
 
 use std::time::Duration;
 
@@ -50,15 +50,15 @@ cases! {
     task_is_delegated;
 }
 
-/// After how long a delivery comes again that was given back: sooner than asked for, so that a case does not last.
+/// The redelivery delay after a nack as SHUTDOWN. It is shorter than the requested delay to keep the case short.
 const REDELIVERED_AFTER: Duration = Duration::from_millis(400);
 
-/// The sections of a context in a command.
+/// The sections of a context, in the form of a command.
 pub(super) fn sections() -> Value {
     json!({"goals": ["find the cause"], "task_description": {"what": "a ticket"}})
 }
 
-/// A handoff of a new task that the broker knows in this state, from one of the two agents to the other.
+/// Adds a handoff of a new task in this state, from one of the two agents to the other, to the broker's state.
 fn known_handoff(bench: &Bench, sender: &str, candidate: &str, state: HandoffState) -> About {
     let about = About::handoff(&new_task(), 1, &bench.info("for its id").message_id);
     let handoff = v1::Handoff {
@@ -77,7 +77,7 @@ fn known_handoff(bench: &Bench, sender: &str, candidate: &str, state: HandoffSta
     about
 }
 
-/// The handoff is in this state from now on, and its task where that state has it.
+/// Moves the handoff to this state, and its task too if the state implies that.
 fn has_moved(bench: &Bench, about: &About, to: HandoffState) {
     let mut state = bench.broker.state();
     let Some(handoff) = state.handoffs.get_mut(&about.correlation_id) else { return };
@@ -109,12 +109,12 @@ fn accept_of(bench: &Bench, about: &About) -> v1::Envelope {
     bench.alice.compose(AGENT, MessageType::HandoffAccept, about, &v1::HandoffAccept::default())
 }
 
-/// Delivers for the how-manieth time.
+/// Delivers with this attempt number, which starts at 1.
 fn deliver_again(bench: &mut Bench, session: &Session, envelope: &v1::Envelope, attempt: u32) -> String {
     bench.deliver_bytes(session, prost::Message::encode_to_vec(envelope).into(), attempt)
 }
 
-/// Nothing was said of the delivery so far, while the client has had time to say it.
+/// Checks that the client has not acknowledged the delivery, after later mail gave it the time to do so.
 async fn is_not_yet_acknowledged(bench: &mut Bench, step: &str, session: &mut Session, delivery_id: &str) -> Verdict {
     bench.mail_goes_on(session).await?;
     let named = format!("of {delivery_id}");
@@ -122,7 +122,7 @@ async fn is_not_yet_acknowledged(bench: &mut Bench, step: &str, session: &mut Se
     expect(step, &format!("delivery {delivery_id}"), "nothing", said.as_deref().unwrap_or("nothing"))
 }
 
-/// The client sends the context of this handoff.
+/// Expects the client to send the context of this handoff.
 async fn context_is_sent(bench: &Bench, step: &str, session: &mut Session, about: &About) -> Result<Sent, Failed> {
     let kind = MessageType::TaskContextTransfer;
     let sent = answered::<v1::TaskContextTransfer>(bench, step, session, kind, about).await?;
@@ -135,8 +135,8 @@ async fn context_is_sent(bench: &Bench, step: &str, session: &mut Session, about
     Ok(sent)
 }
 
-/// Delivers the accept until a call of the client waits for it, and takes the context. A client may send the context by the
-/// state of the handoff, before the accept comes; it must not send it twice.
+/// Redelivers the accept until a call of the client waits for it, and receives the context. The client may send the
+/// context because of the handoff's state, before the accept arrives; it must not send it twice.
 async fn context_follows_accept(
     bench: &mut Bench,
     session: &mut Session,
@@ -165,7 +165,7 @@ async fn context_follows_accept(
                 bench.acked("the context has its receipt", session, &delivery_id).await?;
                 return Ok(sent.payload());
             }
-            // The accept was quicker than the command: it comes again, as a broker has it come after the delay.
+            // The accept arrived ahead of the command. It is redelivered after the delay, as a broker would.
             Err(Outcome::Nack(nack)) if nack.cause() == NackCause::Shutdown => {
                 tokio::time::sleep(REDELIVERED_AFTER).await
             }
@@ -175,7 +175,7 @@ async fn context_follows_accept(
     Err(bench.failed(step, "accept", "a context", "given back each time".to_owned()))
 }
 
-/// Alice takes this context over: `done` with the new owner.
+/// Completes the takeover as alice: the command is `done` and names the new owner.
 async fn alice_takes_over(
     bench: &mut Bench,
     session: &mut Session,
@@ -220,7 +220,7 @@ async fn sends_context(bench: &mut Bench) -> Verdict {
     has_moved(bench, &about, HandoffState::ContextSent);
     bench.receipt(&session, &sent);
     bench.acked("the context has its receipt", &mut session, &delivery_id).await?;
-    // The earlier process had sent the context, and died before it acked the accept.
+    // The earlier process sent the context, and died before it acked the accept.
     let about = known_handoff(bench, AGENT, "alice", HandoffState::ContextSent);
     let accept = accept_of(bench, &about);
     let delivery_id = deliver_again(bench, &session, &accept, 2);
@@ -279,7 +279,7 @@ async fn takes_context(bench: &mut Bench) -> Verdict {
     taken_over(bench, &mut session, &about).await
 }
 
-/// Refuses the step that an earlier process has made, as often as the client tries it, until the delivery is acked.
+/// Refuses the step that an earlier process has made, on every retry of the client, until the client acks the delivery.
 async fn repeat_is_acked(
     bench: &Bench,
     session: &mut Session,

@@ -1,4 +1,4 @@
-//! What a client sends, and what it makes of the answer.
+//! The client's messages, and its handling of receipts and refusals.
 
 use std::time::Duration;
 
@@ -59,13 +59,13 @@ cases! {
 
 const SEND: &str = "the client sends an Info";
 
-/// Tells the client to send, and takes what comes.
+/// Tells the client to send an Info, and receives it.
 pub(super) async fn send(bench: &mut Bench, session: &mut Session, text: &str) -> Result<(u64, Sent), Failed> {
     let id = bench.harness.tell(json!({"command": "send", "to": "alice", "text": text}));
     Ok((id, bench.sent(SEND, session, MessageType::Info).await?))
 }
 
-/// What is not as it must be in an envelope of the client's.
+/// Checks the fields and the signature of an envelope from the client.
 pub(super) fn check_envelope(step: &str, sent: &Sent, key: &PublicKey, url: &str) -> Verdict {
     let envelope = &sent.envelope;
     let is_id = MessageId::parse(&envelope.message_id).is_ok();
@@ -140,7 +140,7 @@ async fn receipt_of_another_message_is_refused(bench: &mut Bench) -> Verdict {
     bench.refused("the receipt of the message before comes", id, json!({"kind": "unverified"})).await
 }
 
-/// Refuses what the client sends; the send fails so.
+/// Refuses the client's message, and expects the command to fail with these fields.
 async fn is_refused(bench: &mut Bench, refusal: Refusal, expected: Value) -> Verdict {
     let mut session = bench.connected().await?;
     let (id, sent) = send(bench, &mut session, "may I?").await?;
@@ -185,7 +185,7 @@ async fn unavailable_is_tried_again(bench: &mut Bench) -> Verdict {
     let step = "the broker was not available for 700 ms";
     let again = bench.sent(step, &mut session, MessageType::Info).await?;
     let waited = refused.elapsed();
-    // A clock that is a little fast, or jitter, is no hurry.
+    // The client measures with its own clock, so its wait may appear a little shorter. 500 ms leaves that margin.
     expect(step, "whether it waited 500 ms and more", &true, &(waited >= Duration::from_millis(500)))?;
     expect(step, "the envelope, in hexadecimal", &hex::encode(&first.raw), &hex::encode(&again.raw))?;
     bench.receipt(&session, &again);
@@ -194,7 +194,7 @@ async fn unavailable_is_tried_again(bench: &mut Bench) -> Verdict {
 
 async fn too_large_is_refused_locally(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
-    // Over the limit of a payload, and over that of a frame.
+    // One byte over the limit of a payload, and over the limit of a frame.
     for bytes in [1_048_577, 5_000_000] {
         let id = bench.harness.tell(json!({"command": "send", "to": "alice", "bytes": bytes}));
         let expected = json!({"kind": "refused", "reason": "PAYLOAD_TOO_LARGE"});

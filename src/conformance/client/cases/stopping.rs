@@ -1,4 +1,4 @@
-//! The end of a client, in order.
+//! The orderly shutdown of a client.
 
 use serde_json::json;
 
@@ -53,7 +53,7 @@ async fn stop_ends_the_program(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
     let id = bench.harness.tell(json!({"command": "close"}));
     let step = "the client stops";
-    // It says that it has nothing more to say, or is gone; either way no frame comes any more.
+    // The client may close its half of the stream or the connection. Either way no further frame arrives.
     while session.pick(|_| Some(())).await.is_some() {}
     drop(session);
     bench.done(step, id).await?;

@@ -1,4 +1,5 @@
-//! What a client must not take, whatever the broker says of it; and what it must, though it does not know all of it.
+//! Deliveries and receipts that a client must refuse although the broker sent them, and unknown fields that it must
+//! accept.
 
 use std::time::Duration;
 
@@ -163,7 +164,7 @@ async fn unknown_fields(bench: &mut Bench) -> Verdict {
     bench.acked(step, &mut session, &delivery_id).await
 }
 
-/// A string as field 4000.
+/// Adds an unknown field: a string with number 4000.
 fn with_unknown_field(message: &[u8]) -> BytesMut {
     let mut bytes = BytesMut::from(message);
     prost::encoding::string::encode(4000, &"tomorrow".to_owned(), &mut bytes);

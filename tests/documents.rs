@@ -1,9 +1,11 @@
-//! What documents say of the code: the tests that docs/security.md names are there.
+//! What documents say of the code: the tests that docs/security.md names exist, and the sample configuration has every key.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+use baton::config::Config;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -105,6 +107,38 @@ fn names_of_cases_are_unique_and_begin_with_what_they_are_about() {
         let is_kebab = |part: &str| part.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
         assert!(is_kebab(about) && is_kebab(what), "{name}");
     }
+}
+
+#[test]
+fn the_sample_configuration_has_every_key_with_its_default() {
+    let path = root().join("deploy/baton.toml");
+    let sample = fs::read_to_string(&path).unwrap();
+    let config = Config::parse(&path, &sample).unwrap().to_toml();
+    // A default is a comment without a space before its key.
+    let is_default = |line: &&str| line.starts_with(|first: char| first.is_ascii_lowercase());
+    let uncommented: Vec<&str> =
+        sample.lines().map(|line| line.strip_prefix('#').filter(is_default).unwrap_or(line)).collect();
+    let uncommented = uncommented.join("\n");
+    assert_eq!(Config::parse(&path, &uncommented).unwrap().to_toml(), config, "each comment has the default");
+    let keys = keys_of(&uncommented);
+    for key in keys_of(&config) {
+        assert!(keys.contains(&key), "{key} is not in deploy/baton.toml");
+    }
+    for key in ["client_ca", "client_crl", "[policy]", "path", "[operators]", "keys", "audience", "issuer"] {
+        assert!(sample.lines().any(|line| line.starts_with(&format!("# {key}"))), "{key} is not in deploy/baton.toml");
+    }
+}
+
+/// The keys of a configuration, each with its section: `handoff.accept_timeout`.
+fn keys_of(text: &str) -> Vec<String> {
+    let mut keys = Vec::new();
+    for (name, value) in toml::from_str::<toml::Table>(text).unwrap() {
+        match value {
+            toml::Value::Table(section) => keys.extend(section.keys().map(|key| format!("{name}.{key}"))),
+            _ => keys.push(name),
+        }
+    }
+    keys
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What every engine must do, as one suite. A new engine is right when this passes on it.
+//! The requirements on every engine, as one test suite. A new engine conforms if this suite passes.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Change, Conflict, Expectation, Key, KeyBytes, KeyRange, Order, Record, Store, Table, Write};
 
-/// A put of this value at this revision.
+/// A write of this value at this revision.
 pub fn put(table: Table, key: &str, revision: u64, value: &str) -> Write {
     let record = Record { revision, value: Bytes::copy_from_slice(value.as_bytes()) };
     Write { key: key_of(table, key), record: Some(record), is_new: false }
@@ -17,7 +17,7 @@ pub fn delete(table: Table, key: &str) -> Write {
     Write { key: key_of(table, key), record: None, is_new: false }
 }
 
-/// What must hold of a record.
+/// An expectation: the record has this revision, or does not exist (`None`).
 pub fn expect(table: Table, key: &str, revision: Option<u64>) -> Expectation {
     Expectation { key: key_of(table, key), revision }
 }
@@ -43,7 +43,7 @@ fn everything() -> KeyRange {
     (Bound::Unbounded, Bound::Unbounded)
 }
 
-/// Runs all of it, on a fresh store each time.
+/// Runs every test, each on a fresh store.
 pub fn run(fresh: impl Fn() -> Arc<dyn Store>) {
     values_come_back(&*fresh());
     a_change_is_applied_only_if_its_expectations_hold(&*fresh());
@@ -126,7 +126,7 @@ fn an_empty_group_is_no_error(store: &dyn Store) {
     assert_eq!(commit(store, &[Change::default()]), [Ok(())]);
 }
 
-/// Two threads count the same record up, each only from what it read: no count is lost.
+/// Two threads increment one record, each from the value that it read. No increment is lost.
 fn racing_writers_lose_no_update(store: &Arc<dyn Store>) {
     const EACH: u64 = 50;
     let count_up = |store: &dyn Store| {
@@ -145,12 +145,12 @@ fn racing_writers_lose_no_update(store: &Arc<dyn Store>) {
     assert_eq!(value(&**store, Table::Tasks, "n"), Some((2 * EACH, String::new())));
 }
 
-/// What a store should hold, kept in the plainest way, to compare with.
+/// A reference model of a store's content, to compare a store with.
 #[derive(Debug, Clone, Default)]
 pub struct NaiveStore(BTreeMap<Key, Record>);
 
 impl NaiveStore {
-    /// Applies a change if its expectations hold.
+    /// Applies a change if its expectations hold. Returns whether they do.
     pub fn apply(&mut self, change: &Change) -> bool {
         let holds = |wanted: &Expectation| self.0.get(&wanted.key).map(|record| record.revision) == wanted.revision;
         if !change.expectations.iter().all(holds) {
@@ -165,7 +165,7 @@ impl NaiveStore {
         true
     }
 
-    /// The group, with a word for each write whether it is of a new record.
+    /// The group, with [`Write::is_new`] set on each write that creates a record.
     pub fn said_new(&self, mut group: Vec<Change>) -> Vec<Change> {
         let mut naive = self.clone();
         for change in &mut group {
@@ -179,7 +179,7 @@ impl NaiveStore {
         group
     }
 
-    /// Panics unless the store holds the same.
+    /// Panics unless the store holds the same records.
     pub fn assert_same(&self, store: &dyn Store) {
         for table in Table::ALL {
             let stored = store.scan(table, everything(), Order::Ascending, usize::MAX).expect("the store reads");

@@ -1,10 +1,10 @@
 //! The store on disk: groups in a log with one sync each, records in their tables later.
 //!
-//! A group is on disk, in the log, before anybody sees it. From then on its records are in memory, as `pending`; when there
-//! is enough of them a thread writes the newest version of each into its table. Whoever reads asks `pending` first. A store
-//! that is opened reads what of the log may not be in the tables: there is nothing to do when it is closed.
+//! A group is on disk, in the log, before any reader sees it. Its records then stay in memory, in `pending`; when these
+//! are enough, a thread writes the newest version of each into its table. Readers ask `pending` first, then the tables.
+//! Opening a store reads the part of the log that the tables may not have, so closing it needs no work.
 //!
-//! fjall gets to see its files only after `survey` has found them whole: a damaged store is never made worse by being opened.
+//! fjall opens its files only after `survey` has checked them. So opening a damaged store never makes the damage worse.
 
 use std::{
     fs::File,
@@ -36,41 +36,42 @@ use super::{
 };
 use crate::disk;
 
-/// How long the thread that writes into the tables rests at a time if it is ahead, and how often.
+/// How long, and how many times at most, the thread that writes tables sleeps in one call of [`Memory::pace`].
 const STEP: Duration = Duration::from_millis(1);
 const STEPS_MAX: u32 = 5;
-/// By how much it is faster than what comes in: so it is done before there is as much again.
+/// How much faster a layer is written into the tables than the active layer fills, so that it is done before the active
+/// layer is full.
 const AHEAD: f64 = 1.2;
 
 /// A store on disk.
 pub struct EmbeddedStore {
     path: PathBuf,
-    /// Empty only while it is being opened again.
+    /// `None` only while [`Store::recover`] reopens the engine.
     engine: RwLock<Option<Engine>>,
-    /// Locked over a whole commit.
+    /// Locked during a whole commit. Lock order: `log`, `engine`, `settling`, then the locks of [`Memory`].
     log: Mutex<Log>,
     memory: Arc<Memory>,
-    /// Writes what is pending into the tables, if anybody does at present.
+    /// The thread that writes a layer into the tables, if one runs.
     settling: Mutex<Option<JoinHandle<()>>>,
     witness: File,
-    /// Dropped last: the lock goes when everything else is closed.
+    /// The file lock on the folder. The last field: dropped after everything else is closed.
     _lock: File,
 }
 
-/// What the thread shares that writes into the tables.
+/// State shared with the thread that writes into the tables.
 #[derive(Default)]
 struct Memory {
     pending: RwLock<Pending>,
-    /// Locked after `pending`, if both are.
+    /// Lock order: `pending`, then `recent`.
     recent: Mutex<Recent>,
     space: Space,
-    /// A write failed: nobody knows what is on disk.
+    /// A write failed, so the state on disk is unknown. Commits are refused until [`Store::recover`].
     poisoned: AtomicBool,
-    /// How often in a row it was fjall's own threads that failed, and not a write of ours.
+    /// The number of consecutive failures that came from fjall's own threads rather than from a write of the store.
     background_failures: AtomicU32,
-    /// Somebody waits until the tables have a layer.
+    /// A caller waits for the layer's end, so the writer does not sleep.
     is_waited_for: AtomicBool,
-    /// Tables will be merged once they have what is pending.
+    /// A compaction is requested, and starts after the pending records are in the tables.
     is_to_be_merged: AtomicBool,
 }
 
@@ -90,12 +91,14 @@ impl Memory {
     fn failed(&self, source: &fjall::Error) {
         self.poisoned.store(true, Ordering::Relaxed);
         match source {
+            // fjall poisons itself when one of its own threads fails.
             fjall::Error::Poisoned => self.background_failures.fetch_add(1, Ordering::Relaxed),
             _ => self.background_failures.swap(0, Ordering::Relaxed),
         };
     }
 
-    /// Lets the tables be written as evenly as what follows comes in, and a little faster than that.
+    /// Delays the writer, so that a layer is written as evenly as the active layer fills, only [`AHEAD`] times as fast.
+    /// `done` is the written fraction of the layer, from 0 to 1.
     #[expect(clippy::disallowed_methods, reason = "a thread that has nothing else to do")]
     fn pace(&self, done: f64) {
         for _ in 0..STEPS_MAX {
@@ -106,7 +109,7 @@ impl Memory {
         }
     }
 
-    /// Writes a layer into the tables. Readers see the same before and after.
+    /// Writes a layer into the tables. Readers see the same records before and after.
     fn settle(&self, engine: &Engine, layer: &Layer) {
         match engine.settle(layer, self.space.removals(), |done| self.pace(done)) {
             Ok(()) => {
@@ -129,7 +132,7 @@ impl Memory {
 }
 
 impl EmbeddedStore {
-    /// Opens the store in this folder, or makes one if the folder is empty or not there. A damaged one is left as it is.
+    /// Opens the store in this folder; creates it if the folder is empty or missing. Leaves a damaged store unchanged.
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let file_error = |path: &Path| {
             let path = path.to_owned();
@@ -170,13 +173,13 @@ impl EmbeddedStore {
         })
     }
 
-    /// From the table.
+    /// Reads a record from its table, past `pending` and `recent`.
     fn read(&self, key: &Key) -> Result<Option<Record>, ReadError> {
         let stored = self.with_engine(|engine| engine.get(key))?;
         stored.map(|stored| self.record(key.table, &key.key, &stored)).transpose()
     }
 
-    /// Of the record as [`Store::get`] finds it.
+    /// The revision of the record that [`Store::get`] finds.
     fn revision(&self, key: &Key) -> Result<Option<u64>, ReadError> {
         let revision = |found: &Option<Record>| found.as_ref().map(|record| record.revision);
         if let Some(found) = self.memory.pending().get(key) {
@@ -185,8 +188,8 @@ impl EmbeddedStore {
         Ok(revision(&self.get(key)?))
     }
 
-    /// Begins to write what is pending into the tables. If that is still being done for what was pending before, waits for it:
-    /// this is how a slow disk holds commits back.
+    /// Starts to write the pending records into the tables. If the previous layer is still being written, waits for it:
+    /// this back-pressure keeps commits from outrunning a slow disk.
     fn settle(&self, engine: &Engine, log: &mut Log) {
         let mut settling = self.settling.lock().expect("no holder panics");
         self.wait_until_settled(&mut settling);
@@ -211,6 +214,7 @@ impl EmbeddedStore {
             Ok(thread) => *settling = Some(thread),
             Err(error) => {
                 tracing::warn!(%error, "failed to start a thread that writes into the tables");
+                // Without a thread the layer must still be written, so the committing thread does it.
                 self.memory.settle(engine, &layer);
             }
         }
@@ -220,7 +224,7 @@ impl EmbeddedStore {
         if let Some(thread) = settling.take() {
             self.memory.is_waited_for.store(true, Ordering::Relaxed);
             if thread.join().is_err() {
-                self.memory.poisoned.store(true, Ordering::Relaxed); // its layer is not in the tables
+                self.memory.poisoned.store(true, Ordering::Relaxed); // the tables lack a part of its layer
             }
             self.memory.is_waited_for.store(false, Ordering::Relaxed);
         }
@@ -261,7 +265,8 @@ impl Store for EmbeddedStore {
         if let Some(found) = pending.get(key) {
             return Some(found.clone());
         }
-        // Both of one moment, as in `get`.
+        // Both locks are held at once, as in `get`, so that a record cannot move from `pending` into the tables
+        // between.
         if Recent::keeps(key.table) { self.memory.recent().get(key).cloned() } else { None }
     }
 
@@ -273,7 +278,7 @@ impl Store for EmbeddedStore {
         limit: usize,
     ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
         self.with_engine(|engine| {
-            // Both of one moment: nothing moves from the one to the other meanwhile.
+            // Both views are taken under the lock of `pending`, so no record moves from one to the other between.
             let (pending, snapshot) = {
                 let pending = self.memory.pending();
                 (pending.range(table, &range, order, limit), engine.snapshot())
@@ -299,19 +304,22 @@ impl Store for EmbeddedStore {
     fn give_space_back(&self) {
         let mut log = self.log.lock().expect("no holder panics");
         if let Some(engine) = &*self.engine.read().expect("no writer panics") {
-            // What was removed last is still in the tables.
+            // The newest removals are pending; until they are tombstones in the tables, a merge cannot drop their
+            // records.
             self.memory.is_to_be_merged.store(true, Ordering::Release);
             self.settle(engine, &mut log);
         }
     }
 
     fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError> {
-        // Held over the whole commit: what was compared must still be so when it is set.
+        // Held during the whole commit, so that no other commit changes a revision between its comparison and the
+        // write.
         let mut log = self.log.lock().expect("no holder panics");
         if self.memory.poisoned.load(Ordering::Relaxed) {
             return Err(CommitError::Poisoned { path: self.path.clone() });
         }
         let Decision { outcomes, writes } = decide(group, |key| Ok::<_, CommitError>(self.revision(key)?))?;
+        // Every change was refused or wrote nothing, so no sync is due.
         if writes.is_empty() {
             return Ok(outcomes);
         }
@@ -328,7 +336,7 @@ impl Store for EmbeddedStore {
             pending.committed(number, writes, log_bytes);
             pending.is_full()
         };
-        // Not synced: it guards against a damaged log, not against a power cut, after which it may be older.
+        // Not synced: the witness detects a damaged log. After a power cut an older number is harmless.
         if let Err(error) = self.witness.write_all_at(&encode_witness(number), 0) {
             tracing::warn!(path = %self.path.display(), %error, "failed to write the witness file");
         }
@@ -338,8 +346,8 @@ impl Store for EmbeddedStore {
         Ok(outcomes)
     }
 
-    /// Closes fjall, which takes no more writes after one that failed, and opens it again over what is on disk: all that
-    /// was answered, and nothing else. As long as there is no room to write, everything can still be read.
+    /// Closes fjall, which refuses writes after a failed one, and reopens it with the acknowledged groups and no other.
+    /// While the disk has too little space to write, this fails before anything is closed, and reads continue.
     fn recover(&self) -> Result<(), OpenError> {
         let mut log = self.log.lock().expect("no holder panics");
         make_sure_of_room(&self.path)?;
@@ -348,7 +356,7 @@ impl Store for EmbeddedStore {
         self.memory.space.wait();
         drop(engine.take());
         if self.memory.background_failures.load(Ordering::Relaxed) > 1 {
-            // There is room, and still fjall's threads fail: something that they read may be damaged.
+            // The disk has space, and fjall's threads still fail: a file that they read may be damaged.
             survey::check_tables(&self.path)?;
             self.memory.background_failures.store(0, Ordering::Relaxed);
         }
@@ -364,11 +372,12 @@ impl Store for EmbeddedStore {
     }
 }
 
-/// Opens the store if all of it is whole and it has all groups up to this one. Otherwise it is not touched.
+/// Opens the store if all of its files are intact and it has every group up to `group`. Otherwise changes nothing.
 fn open_whole(path: &Path, group: u64) -> Result<(Engine, Log, Pending), OpenError> {
     let mut pending = Pending::default();
     let survey = survey::check(path, |group| pending.found(group.number, group.writes, group.log_bytes))?;
     let log_folder = path.join(LOG_FOLDER);
+    // The witness has seen a higher number, so acknowledged groups are missing from the log.
     if survey.log.last < group {
         let log = survey.log.newest().unwrap_or(&log_folder).into();
         return Err(OpenError::LostWrites { path: path.into(), log, store: survey.log.last, witness: group });

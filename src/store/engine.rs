@@ -1,7 +1,7 @@
-//! fjall, opened: a keyspace for each table.
+//! The open fjall database: a keyspace for each table.
 //!
-//! Records go into the tables many at a time, sorted, as table files of their own (fjall calls that ingestion). So nothing
-//! of ours is in fjall's journals or memtables, and what is in a table is on disk.
+//! Owns writing layers into the tables. A layer is written as sorted table files (fjall calls that ingestion), so
+//! fjall's journals and memtables hold none of its records, and every record in a table is on disk.
 
 use std::{
     fs::{self, File},
@@ -20,33 +20,35 @@ use super::{
 };
 use crate::disk;
 
-/// Where fjall has its files.
+/// The folder of the database, within the store's folder.
 pub(super) const ENGINE_FOLDER: &str = "fjall";
-/// Where fjall has the folders of its keyspaces.
+/// The folder of the keyspaces, within the database's folder.
 const KEYSPACES_FOLDER: &str = "keyspaces";
-/// Runs of files that are to be merged: with more, a layer waits.
+/// The largest number of unmerged runs of a table; with more, the next layer waits.
 const RUNS_BEHIND_MAX: usize = 24;
 const WAIT_FOR_MERGES: Duration = Duration::from_millis(10);
-/// After how many records one looks whether there is time.
+/// The number of records between two calls of `pace`.
 const RECORDS_A_PACE: usize = 64;
-/// Bytes of a table file after which it is synced while it is being written. fjall syncs it at its end, and a group that is
-/// committed just then would wait until the disk has all of it.
+/// A table file is synced each time this many bytes are written. fjall syncs a file only at its end, and a group
+/// committed at that moment would wait until the disk has the whole file.
 const BYTES_A_SYNC: usize = 1024 * 1024;
-/// Of threads that write and merge tables: a fifth of the processor's time of another, if both want it.
+/// The niceness of the threads that write and merge tables. Against a thread of niceness 0 on the same processor, they
+/// get about a fifth of its time.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 7;
 
-/// Handles of the open files. The tables go before the database that they are of.
+/// Handles of the open database. Fields drop in order: the tables before their database.
 #[derive(Clone)]
 pub(super) struct Engine {
     pub(super) tables: Vec<Keyspace>,
-    /// For fjall alone: see `space`.
+    /// Makes fjall delete merged files: see `space`.
     pub(super) housekeeping: Keyspace,
     database: Database,
 }
 
 impl Engine {
-    /// Opens it, or makes it if it is not there: under another name first, so that a power cut leaves all of it or nothing.
+    /// Opens the database, or creates it. A new one is created under a draft name and renamed, so a power cut leaves a
+    /// whole database or none.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         let engine_path = path.join(ENGINE_FOLDER);
         let open = |path: &Path| Self::open_folder(path).map_err(|source| of_engine(path, source));
@@ -66,19 +68,19 @@ impl Engine {
 
     fn open_folder(path: &Path) -> Result<Self, fjall::Error> {
         let open = || {
-            go_behind(); // and so do fjall's threads, which this one starts
-            // With more than one, one of them goes round and round while the other merges.
+            go_behind(); // fjall's threads inherit the priority of the thread that starts them
+            // With two workers, one of them spins while the other merges.
             Database::builder(path).worker_threads(1).open()
         };
         let database = std::thread::scope(|scope| scope.spawn(open).join()).expect("fjall does not panic")?;
         let keyspace = |name: &str| database.keyspace(name, KeyspaceCreateOptions::default);
         let tables = Table::ALL.iter().map(|table| keyspace(table.name())).collect::<Result<_, _>>()?;
         let housekeeping = keyspace(HOUSEKEEPING)?;
-        disk::sync_folder(&path.join(KEYSPACES_FOLDER))?; // fjall syncs the folders of its keyspaces, but not their names
+        disk::sync_folder(&path.join(KEYSPACES_FOLDER))?; // fjall does not sync the names of its keyspaces' folders
         Ok(Self { tables, housekeeping, database })
     }
 
-    /// Waits until a table's files are merged so far that it may have another one.
+    /// Waits until the table has few enough unmerged runs for another table file.
     #[expect(clippy::disallowed_methods, reason = "a thread that has nothing else to do")]
     fn wait_for_merges(&self, table: &Keyspace) -> Result<(), fjall::Error> {
         loop {
@@ -94,8 +96,9 @@ impl Engine {
         &self.tables[table as usize]
     }
 
-    /// Writes a layer into the tables and syncs them. `removed` counts the records, by table, that were removed; `pace` hears
-    /// now and then what part is done. Cut off at any point, it can be done again.
+    /// Writes a layer into the tables and syncs them. `removed` counts the deleted records by table; `pace` is called
+    /// now and then with the fraction done, from 0 to 1. Writing the same layer again is safe, so an interruption at
+    /// any point is harmless.
     pub(super) fn settle(&self, layer: &Layer, removed: &[AtomicU64], pace: impl Fn(f64)) -> Result<(), fjall::Error> {
         let (all, mut done) = (layer.len(), 0);
         for table in Table::ALL {
@@ -136,7 +139,7 @@ impl Engine {
         Ok(stored.map(Bytes::from))
     }
 
-    /// All that can be read at this moment.
+    /// A consistent view of all tables at this moment.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.database.snapshot()
     }
@@ -165,7 +168,7 @@ impl Engine {
     }
 }
 
-/// Has what was written of a table's newest file brought to the disk.
+/// Syncs the bytes written so far of a table's newest file.
 fn sync_newest_file(table: &Keyspace) -> io::Result<()> {
     let number = |entry: &fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok());
     let files = fs::read_dir(table.path().join("tables"))?.collect::<io::Result<Vec<_>>>()?;
@@ -175,7 +178,7 @@ fn sync_newest_file(table: &Keyspace) -> io::Result<()> {
     }
 }
 
-/// This thread, and those that it starts, let go first whoever answers somebody.
+/// Lowers the priority of this thread, and of the threads that it starts later, below threads that answer callers.
 pub(super) fn go_behind() {
     #[cfg(target_os = "linux")] // elsewhere it is for the whole process
     if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {

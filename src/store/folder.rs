@@ -1,9 +1,9 @@
-//! A store's folder, around its log and fjall's files: what says whether it may be opened, and by whom.
+//! A store's folder, around its log and fjall's files. Owns whether a store may be opened, and by which process.
 //!
-//! - `FORMAT` says what wrote it; an unknown one is refused and nothing is touched,
-//! - `LOCK` is held as long as the store is open, with the process id of its holder,
-//! - `witness` has the number of the last group. The store knows the number of its last group too: if it is lower than the
-//!   witness's, groups that were answered are gone, and the store does not open.
+//! - `FORMAT` names the version of the format. The store refuses an unknown one and changes nothing.
+//! - `LOCK` is held as long as the store is open, and holds the process id of its holder.
+//! - `witness` holds the number of the last committed group. If the log ends at a lower number, acknowledged groups are
+//!   lost, and the store does not open.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -15,31 +15,31 @@ use std::{
 use super::files::Damage;
 use crate::disk;
 
-/// What this version writes into `FORMAT`.
+/// The content of `FORMAT` for this version.
 const FORMAT: &str = "baton-store 9\n";
-/// Where the log has its files.
+/// The folder of the log, within the store's folder.
 pub(super) const LOG_FOLDER: &str = "log";
 const WITNESS_MAGIC: &[u8; 8] = b"batonwit";
-/// A store that failed to write takes writes again once there is room for this much.
+/// The free space, in bytes, that a store needs to take writes again after a failed write.
 const ROOM_BYTES: usize = 16 * 1024 * 1024;
 pub(super) const ROOM_FILE: &str = "room";
 
 /// Failed to open a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another broker has it.
+    /// Another process holds the folder's lock.
     #[error(
         "failed to open the store in {}: another broker has it (process {pid}); stop that one, or name another folder \
          with --data",
         path.display()
     )]
     InUse {
-        /// The folder.
+        /// The folder of the store.
         path: PathBuf,
-        /// The other's process id, or "unknown".
+        /// The other process's id, or "unknown".
         pid: String,
     },
-    /// Written by another version.
+    /// Another version of baton wrote the store.
     #[error(
         "failed to open the store in {}: its format is {found:?}, and this version knows only {:?}; nothing was changed, and \
          no version turns one format into another. Start the version that wrote it, or name another folder with --data for a \
@@ -48,18 +48,18 @@ pub enum OpenError {
         FORMAT.trim_end()
     )]
     Format {
-        /// The folder.
+        /// The folder of the store.
         path: PathBuf,
-        /// What its FORMAT says.
+        /// The content of its FORMAT file.
         found: String,
     },
-    /// Something is in the folder, but not a store.
+    /// The folder has files, but no FORMAT file.
     #[error("failed to open the store in {}: the folder is not empty and has no FORMAT file", path.display())]
     NotAStore {
         /// The folder.
         path: PathBuf,
     },
-    /// Groups are gone.
+    /// Acknowledged groups are missing.
     #[error(
         "failed to open the store in {}: the log {} is damaged: it ends at group {store}, but group {witness} was \
          written; nothing was changed. Restore the folder from a backup, or see what can be read with `baton store \
@@ -67,16 +67,16 @@ pub enum OpenError {
         path.display(), log.display()
     )]
     LostWrites {
-        /// The folder.
+        /// The folder of the store.
         path: PathBuf,
-        /// The damaged file, or the folder where it should be.
+        /// The damaged log file, or the log's folder if the log has no file.
         log: PathBuf,
-        /// The last group that is there.
+        /// The number of the last group in the log.
         store: u64,
-        /// The last group that was written.
+        /// The number of the last group that was committed.
         witness: u64,
     },
-    /// A file is not what was written.
+    /// A file is damaged.
     #[error(
         "failed to open the store: {} is damaged: {problem}; nothing was changed. Restore the folder from a backup, or \
          see what can be read with `baton store check` and save it with `baton store export`",
@@ -85,33 +85,33 @@ pub enum OpenError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The check that the file fails.
         problem: String,
     },
-    /// A file cannot be read or written.
+    /// The store failed to read or write a file.
     #[error("failed to open the store: {}: {source}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// fjall cannot open it, though all that was looked at is whole.
+    /// fjall failed to open its folder, though every check of the folder passed.
     #[error(
         "failed to open the store: fjall cannot open {}: {source}. Restore the folder from a backup, or see what can be \
          read with `baton store check` and save it with `baton store export`",
         path.display()
     )]
     Engine {
-        /// The folder.
+        /// The folder of fjall.
         path: PathBuf,
-        /// Why.
+        /// The error of fjall.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl OpenError {
-    /// Whether what is on disk is not what was written, and trying again is of no use.
+    /// Whether files on disk are damaged, so that a retry cannot succeed.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::LostWrites { .. } | Self::Damaged { .. })
     }
@@ -123,13 +123,13 @@ impl From<Damage> for OpenError {
     }
 }
 
-/// Holds a folder so that no broker opens it meanwhile, without opening it and without changing anything.
+/// A shared lock on a store's folder: no broker opens the store during its lifetime. Changes no file.
 pub(super) struct FolderGuard {
     _lock: Option<File>,
 }
 
 impl FolderGuard {
-    /// Only of a folder that has a store of this version.
+    /// Locks a folder that holds a store of this version.
     pub(super) fn take(path: &Path) -> Result<Self, OpenError> {
         let format_path = path.join("FORMAT");
         let found = fs::read(&format_path).map_err(|source| OpenError::File { path: format_path, source })?;
@@ -137,7 +137,7 @@ impl FolderGuard {
         let lock_path = path.join("LOCK");
         let error = |source| OpenError::File { path: lock_path.clone(), source };
         let mut lock = match File::open(&lock_path) {
-            // Nobody ever had it open, or it is a copy of one.
+            // Without a LOCK file the store was never opened here, or the folder is a copy of a store.
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Self { _lock: None }),
             opened => opened.map_err(error)?,
         };
@@ -155,7 +155,7 @@ pub(super) fn check_format(path: &Path) -> Result<(), OpenError> {
     match fs::read(&format_path) {
         Ok(found) => compare_format(path, &found),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-            // A start that was cut off may have left the draft.
+            // An interrupted first start may have left the draft of FORMAT.
             let draft = disk::draft_of(&format_path);
             let is_other = |entry: io::Result<fs::DirEntry>| entry.map_or(true, |entry| entry.path() != draft);
             if fs::read_dir(path).map_err(error)?.any(is_other) {
@@ -202,12 +202,13 @@ pub(super) fn open_witness(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// How many groups were committed in this folder since it was made, each with one sync. Can be read while a broker has it.
+/// The number of groups committed in this folder since it was created, each with one sync. Readable while a broker has
+/// the store open; `None` if the witness file is missing or damaged.
 pub fn groups_committed(path: &Path) -> Option<u64> {
     read_witness(&File::open(path.join("witness")).ok()?)
 }
 
-/// The number in the witness file, if it is whole.
+/// The number in the witness file; `None` if the file is incomplete or damaged.
 pub(super) fn read_witness(file: &File) -> Option<u64> {
     let mut stored = [0; 20];
     file.read_exact_at(&mut stored, 0).ok()?;
@@ -224,7 +225,8 @@ pub(super) fn encode_witness(number: u64) -> [u8; 20] {
     stored
 }
 
-/// Writes a file as large as what may be written next, and removes it. Not of zeros: some disks do not store those.
+/// Checks for free space: writes a file of [`ROOM_BYTES`] and removes it. The content is noise, because some disks
+/// allocate nothing for zeros.
 pub(super) fn make_sure_of_room(path: &Path) -> Result<(), OpenError> {
     let file_path = path.join(ROOM_FILE);
     let mut number = 1_u64;

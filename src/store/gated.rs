@@ -1,4 +1,4 @@
-//! A store in memory of which some reads wait, as those of a slow disk. For tests.
+//! A store in memory for tests, with reads that wait like those of a slow disk.
 
 use std::sync::{Condvar, Mutex};
 
@@ -6,7 +6,7 @@ use super::{
     Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
 };
 
-/// Reads of some records wait until it is opened.
+/// A [`MemoryStore`] in which reads of chosen records wait until the gate is opened.
 pub(crate) struct GatedStore {
     store: MemoryStore,
     waits: fn(&Key) -> bool,
@@ -15,12 +15,12 @@ pub(crate) struct GatedStore {
 }
 
 impl GatedStore {
-    /// Closed for the records that `waits` names.
+    /// A closed gate for the records that `waits` selects.
     pub(crate) fn new(waits: fn(&Key) -> bool) -> Self {
         Self { store: MemoryStore::default(), waits, is_open: Mutex::new(false), opened: Condvar::new() }
     }
 
-    /// Lets all reads go on.
+    /// Opens the gate: all waiting reads continue.
     pub(crate) fn open(&self) {
         *self.is_open.lock().unwrap() = true;
         self.opened.notify_all();

@@ -1,4 +1,4 @@
-//! Where a record lies.
+//! The key of a record: a table, and bytes in it.
 
 use std::{fmt, ops::Deref};
 
@@ -6,22 +6,22 @@ use smallvec::SmallVec;
 
 use super::Table;
 
-/// Where a record lies.
+/// The key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// The table.
+    /// The table that holds the record.
     pub table: Table,
-    /// The key in it, at most 64 KiB.
+    /// The key within the table, at most 64 KiB.
     pub key: KeyBytes,
 }
 
-/// A map of keys. Its hashes are quick, and seeded at random: ids are chosen by agents.
+/// A map of keys. The hash is fast, and seeded at random because agents choose ids.
 pub type KeyMap<V> = std::collections::HashMap<Key, V, foldhash::quality::RandomState>;
 
-/// Bytes that need no memory of their own: as many as a table's keys have with ids that are UUIDs.
+/// The bytes that a key holds without heap memory: enough for a table's keys when ids are UUIDs.
 const INLINE: usize = 56;
 
-/// The bytes of a key. Each is written into some maps and compared very often: short ones lie in the maps themselves.
+/// The bytes of a key. Maps copy and compare keys very often, so short keys are stored inline.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct KeyBytes(SmallVec<[u8; INLINE]>);
 
@@ -70,7 +70,7 @@ impl From<&str> for KeyBytes {
 }
 
 impl<const N: usize> From<[&[u8]; N]> for KeyBytes {
-    /// One after the other.
+    /// Concatenates the parts.
     fn from(parts: [&[u8]; N]) -> Self {
         let mut bytes = SmallVec::new();
         parts.iter().for_each(|part| bytes.extend_from_slice(part));

@@ -1,28 +1,31 @@
-//! The log: groups in the order of their numbers, in files that are written over again.
+//! The write-ahead log: groups in the order of their numbers, in files that are reused.
 //!
-//! Owns that a group is on disk before anybody sees it, and that nothing of the log is lost silently. Must not know what a
-//! group says.
+//! Owns that a group is on disk before any reader sees it, and that no group is lost silently. Must not know the
+//! content of a group.
 //!
 //! ```text
 //! file    head, at byte 4096 the head again, from byte 8192 on groups
-//! head    "batonlog", format 2 (u32), zeros (u32), number of its first group (u64), number of the last group whose records
-//!         were all in their tables when the file was begun (u64: "settled"), key (16 bytes), CRC-32C of these (u32)
-//! group   tag of the head (16 bytes), tag of the content (16 bytes), length of the content (u32), zeros (u32), number (u64),
-//!         content, zeros up to a multiple of 64
+//! head    "batonlog", format 2 (u32), zeros (u32), number of its first group (u64), number of the last group whose
+//!         records were all in their tables when the file was begun (u64: "settled"), key (16 bytes), CRC-32C of all
+//!         these (u32)
+//! group   tag of the head (16 bytes), tag of the content (16 bytes), length of the content (u32), zeros (u32),
+//!         number (u64), content, zeros up to a multiple of 64
 //! ```
 //!
-//! All numbers are big-endian. A file is used again once another one's head says that its groups are settled: so whatever a
-//! write over it leaves when the power is cut, nothing is needed of it. With layers settled one after the other these are three
-//! files. Their blocks are there already, and writing to them costs a fraction of what appending to a new file does. A new file
-//! appears with both heads on disk, so a file without any is damaged.
+//! All numbers are big-endian. A file is reused once the head of another file says that its groups are settled. So an
+//! interrupted write over it destroys no group that a start needs. Layers are settled one after the other, so three
+//! files are enough. The blocks of a reused file are allocated, and writing to them costs a fraction of appending to a
+//! new file. A new file gets its name only after both heads are on disk, so a file without a valid head is damaged.
 //!
-//! Groups hold bytes as agents sent them, and behind the last group of a file lie those of an earlier use. The tags tell a
-//! group from such bytes: each use of a file draws a random key, and a tag is the AES-128-GMAC under this key of the place in the
-//! file and of what is there. An agent does not know the key and cannot make a tag. A group of an earlier use has
-//! tags of another key, and a copy of this very file in a message does not lie where the original does.
+//! Groups hold bytes chosen by agents, and behind the last group of a file lie groups of an earlier use. Tags tell a
+//! group from such bytes. Each use of a file draws a random key; a tag is the AES-128-GMAC, under this key, of the
+//! offset in the file and of the bytes there. An agent does not know the key and cannot make a tag. A group of an
+//! earlier use has tags under another key, and a copy of a group inside a message lies at another offset than the
+//! original.
 //!
-//! Files are written past the page cache (`O_DIRECT`) where the file system can, since nothing of them is read before the next
-//! start: in whole blocks, the first with what it had before, the last filled up with zeros.
+//! Files are written past the page cache (`O_DIRECT`) where the file system allows it, because nothing reads them
+//! before the next start. A write covers whole blocks: the first block repeats the bytes that it had, and the last
+//! one is padded with zeros.
 
 use std::{
     fmt,
@@ -48,29 +51,30 @@ const FORMAT: u32 = 2;
 const HEAD: usize = 52;
 const TAG: usize = 16;
 const GROUP_HEAD: usize = 48;
-/// Groups begin at multiples of this.
+/// The alignment of groups, in bytes.
 const ALIGNMENT: usize = 64;
 const WINDOW: usize = 64 * 1024;
-/// What is written at a time is a multiple of this, in the file and in memory, as disks want it.
+/// The alignment of each write, in bytes: in the file, in memory, and of the length, as `O_DIRECT` requires.
 const BLOCK: usize = 4096;
-/// Where the heads are: in two blocks, since no group can be told from other bytes without the key.
+/// The offsets of the two heads. They lie in two blocks, because without the key of the head no group can be
+/// recognised.
 const HEADS_AT: [usize; 2] = [0, BLOCK];
-/// Where the first group begins.
+/// The offset of the first group.
 const GROUPS_AT: usize = 2 * BLOCK;
-/// A buffer that a large group has left larger than this is given back.
+/// The capacity, in bytes, above which the buffer is shrunk after a large group.
 const BUFFER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// What a use of a file begins with.
+/// The head of a file: one per use of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Head {
-    /// The number of its first group.
+    /// The number of the file's first group.
     first: u64,
     settled: u64,
     key: [u8; 16],
 }
 
 impl fmt::Debug for Head {
-    /// Without the key.
+    /// Omits the key.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Head(from {}, settled {})", self.first, self.settled)
     }
@@ -80,21 +84,22 @@ impl fmt::Debug for Head {
 #[derive(Debug, Clone)]
 struct Segment {
     path: PathBuf,
-    /// The one that counts.
+    /// The valid head.
     head: Head,
-    /// What is in both places. `None`: not what was written.
+    /// The heads at both offsets; `None` for a damaged one.
     copies: [Option<Head>; 2],
 }
 
 impl Segment {
-    /// Fails if no head is left.
+    /// Reads the heads of a file. Fails if both are damaged.
     fn read(path: &Path) -> Result<Self, Damage> {
         let file = File::open(path).map_err(|error| Damage::unreadable(path, &error))?;
         let copies = HEADS_AT.map(|at| {
             let mut head = [0; HEAD];
             file.read_exact_at(&mut head, at as u64).ok().and_then(|()| decode_head(&head))
         });
-        // After a power cut one place may still have the head of the earlier use.
+        // After a power cut, one of the two may still be the head of the earlier use; the newer one has the higher
+        // number.
         match copies.into_iter().flatten().max_by_key(|head| head.first) {
             Some(head) => Ok(Self { path: path.into(), head, copies }),
             None => {
@@ -108,29 +113,29 @@ impl Segment {
     }
 }
 
-/// What a log holds.
+/// The content of a log.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// Oldest first; the last is written to.
+    /// Oldest first; new groups go to the last one.
     segments: Vec<Segment>,
-    /// Where the last one's last group ends.
+    /// The offset at which the last file's last group ends.
     end: u64,
     /// The number of the last group.
     pub(super) last: u64,
-    /// Up to this group, all records are in their tables.
+    /// The last group up to which every record is in its table.
     pub(super) settled: u64,
     pub(super) damages: Vec<Damage>,
 }
 
 impl Contents {
-    /// The file that is, or should be, written to.
+    /// The file that takes new groups.
     pub(super) fn newest(&self) -> Option<&Path> {
         self.segments.last().map(|segment| segment.path.as_path())
     }
 }
 
-/// Reads a log, and changes nothing. `found` hears of each group that is not known to be settled, in order, with its content.
-/// What cannot be read is said, and left out.
+/// Reads a log without changing it. `found` is called, in order, for each group not known to be settled, with
+/// its content. Unreadable parts are reported in `damages` and skipped.
 pub(super) fn read(folder: &Path, mut found: impl FnMut(u64, Bytes, &Arc<Path>)) -> Contents {
     let mut log = Contents::default();
     match entries(folder) {
@@ -150,12 +155,14 @@ pub(super) fn read(folder: &Path, mut found: impl FnMut(u64, Bytes, &Arc<Path>))
     for place in 0..log.segments.len() {
         let segment = &log.segments[place];
         let next = log.segments.get(place + 1).map(|next| next.head.first);
+        // All groups of this file are settled. No start needs them, so damage to the file does not matter.
         if next.is_some_and(|next| next <= log.settled + 1) {
             continue;
         }
         if segment.is_damaged() {
             log.damages.push(Damage::new(&segment.path, "one of its two heads is not what was written"));
         }
+        // Groups are missing between the files. Reading continues after the gap, for salvage.
         if segment.head.first > log.last + 1 {
             let problem = format!("group {} is not there, but group {} is", log.last + 1, segment.head.first);
             log.damages.push(Damage::new(folder, problem));
@@ -181,19 +188,20 @@ pub(super) fn read(folder: &Path, mut found: impl FnMut(u64, Bytes, &Arc<Path>))
     log
 }
 
-/// Whether this is the name of a file of the log. Others are drafts that a power cut left, or not ours.
+/// Whether this is the name of a log file. Other files are drafts left by a power cut, or foreign.
 fn is_name(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<u64>().is_ok())
 }
 
-/// Cuts off what was written behind this group, which is the last that was answered. Nobody knows whether the rest would
-/// still be there after a power cut, though it can be read now. Changes nothing if any part of the log is damaged.
+/// Truncates the log after group `last`, the last acknowledged one. Bytes behind it are readable now, but may not be
+/// synced and could be lost in a power cut. Changes nothing if any part of the log is damaged.
 pub(super) fn cut_behind(folder: &Path, last: u64) -> Result<(), Damage> {
     let log = read(folder, |_, _, _| {});
     if let Some(damage) = log.damages.into_iter().next() {
         return Err(damage);
     }
     let Some(newest) = log.segments.last().filter(|_| log.last > last) else { return Ok(()) };
+    // A failed write leaves group `last + 1` at most, so a file that begins behind it contradicts `last`.
     if newest.head.first > last + 1 {
         let problem =
             format!("it begins with group {}, but group {last} is the last that was written", newest.head.first);
@@ -208,14 +216,14 @@ pub(super) fn cut_behind(folder: &Path, last: u64) -> Result<(), Damage> {
     cut().map_err(|error| Damage::unreadable(&newest.path, &error))
 }
 
-/// Groups that lie in a file one behind the other.
+/// The result of reading the consecutive groups of a file.
 struct Groups {
     last: u64,
     end: u64,
     damages: Vec<String>,
 }
 
-/// A file of the log that is being read.
+/// A log file opened for reading.
 struct Reader {
     file: File,
     length: u64,
@@ -235,16 +243,16 @@ impl Reader {
         Ok(Self { file, length, key: FileKey::new(&segment.head.key) })
     }
 
-    /// Whether such a head belongs here, with one of these numbers and room for its content.
+    /// Whether a valid group head lies at `at`, with one of these numbers and with room in the file for its content.
     fn is_group_head(&self, head: &[u8], at: u64, numbers: &RangeInclusive<u64>) -> bool {
         let (length, number) = parse_group_head(head);
-        // The tag last: whatever lies here, it is looked at in one place of 64.
+        // The tag is the expensive check, and a search calls this for every 64 bytes; so the tag comes last.
         numbers.contains(&number)
             && at + GROUP_HEAD as u64 + u64::from(length) <= self.length
             && self.key.tag(Part::Head, at, &head[TAG..GROUP_HEAD]) == head[..TAG]
     }
 
-    /// The whole group that begins here, if there is one with such a number.
+    /// The intact group that begins at `at`, if one does and has one of these numbers.
     fn group_at(&self, at: u64, numbers: &RangeInclusive<u64>) -> io::Result<Option<Group>> {
         let mut head = [0; GROUP_HEAD];
         if at + GROUP_HEAD as u64 > self.length {
@@ -263,7 +271,7 @@ impl Reader {
         Ok(is_whole.then(|| Group { number, content: content.into(), end }))
     }
 
-    /// The groups from the first on, up to the one before `next`. Goes on behind what is damaged.
+    /// Reads the groups from `first` up to the one before `next`. Skips damaged parts.
     fn groups(&self, first: u64, next: Option<u64>, mut found: impl FnMut(u64, Bytes)) -> io::Result<Groups> {
         let mut groups = Groups { last: first - 1, end: GROUPS_AT as u64, damages: Vec::new() };
         while next.is_none_or(|next| groups.last + 1 < next) {
@@ -289,7 +297,7 @@ impl Reader {
         Ok(groups)
     }
 
-    /// The next whole group behind this place that has such a number.
+    /// The next intact group at or behind `from` with one of these numbers, and its offset.
     fn next_group(&self, from: u64, numbers: &RangeInclusive<u64>) -> io::Result<Option<(u64, Group)>> {
         let mut window = vec![0; WINDOW];
         let mut chunk = from.next_multiple_of(ALIGNMENT as u64);
@@ -304,14 +312,14 @@ impl Reader {
                     return Ok(Some((at, group)));
                 }
             }
-            // A window has whole multiples of the alignment, and no head lies across two.
+            // A window is a multiple of the alignment, so no head spans two windows.
             chunk += WINDOW as u64;
         }
         Ok(None)
     }
 }
 
-/// The parts of a group that have a tag of their own. A head's is checked before its length is believed.
+/// The parts of a group with separate tags. The head's tag is checked before its length is used.
 #[derive(Clone, Copy)]
 enum Part {
     Head = 0,
@@ -326,8 +334,8 @@ impl FileKey {
         Self(LessSafeKey::new(UnboundKey::new(&AES_128_GCM, key).expect("16 bytes are a key of AES-128")))
     }
 
-    /// Of a part of the group that begins here. A write that failed is done again in its place, so a nonce may serve twice:
-    /// that helps only those who see the tags, and these stay in the file.
+    /// The tag of a part of the group at offset `at`. A retry of a failed write reuses the nonce with the same key.
+    /// Reuse helps only an attacker who reads the tags, and tags never leave the file.
     fn tag(&self, part: Part, at: u64, bytes: &[u8]) -> [u8; TAG] {
         let mut nonce = [0; 12];
         nonce[..8].copy_from_slice(&at.to_be_bytes());
@@ -338,30 +346,30 @@ impl FileKey {
     }
 }
 
-/// A log that is written to.
+/// A log that takes new groups.
 pub(super) struct Log {
     folder: PathBuf,
     segments: Vec<Segment>,
     /// `None`: the next group begins a file.
     open: Option<Open>,
-    /// What the next head says.
+    /// The settled number that the next head records.
     settled: u64,
     last: u64,
-    /// What there is of the block in which the last group ends.
+    /// The bytes of the block in which the last group ends.
     buffer: Buffer,
 }
 
-/// The file that is written to.
+/// The log file that takes new groups.
 struct Open {
     path: PathBuf,
     file: File,
     key: FileKey,
-    /// Where the buffer lies in it: at a multiple of [`BLOCK`].
+    /// The offset of the buffer in the file: a multiple of [`BLOCK`].
     at: u64,
 }
 
 impl Log {
-    /// Goes on behind what was read of it.
+    /// Opens the log after its last group, given the result of [`read`].
     pub(super) fn open(folder: &Path, contents: Contents) -> io::Result<Self> {
         disk::make_folder(folder)?;
         let mut buffer = Buffer::default();
@@ -370,12 +378,14 @@ impl Log {
             Some(Segment { path, head, copies }) => {
                 let file = File::options().read(true).write(true).open(path)?;
                 if copies[0] != copies[1] {
-                    // The head of the earlier use is still in one place. Should the other one be damaged, it would count.
+                    // One head may be that of the earlier use. If the other one were damaged later, the old one would
+                    // count.
                     HEADS_AT.iter().try_for_each(|at| file.write_all_at(&encode_head(head), *at as u64))?;
                 }
-                file.sync_all()?; // its last group counts from now on, and perhaps nobody has synced it
+                file.sync_all()?; // its last group counts from now on, and may not be synced
                 let begun = contents.end % BLOCK as u64;
                 let at = contents.end - begun;
+                // The file may end before the padding of its last group.
                 let there = file.metadata()?.len().saturating_sub(at).min(begun);
                 file.read_exact_at(&mut buffer.extend(begun as usize)[..there as usize], at)?;
                 Some(Open { path: path.clone(), file: open_direct(path)?, key: FileKey::new(&head.key), at })
@@ -390,19 +400,20 @@ impl Log {
         self.last
     }
 
-    /// What all its files take.
+    /// The size of all log files, in bytes.
     pub(super) fn size_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| length(&segment.path)).sum()
     }
 
-    /// Has the next group begin a file: those up to `settled` are in the tables, and those behind it soon will be.
+    /// Makes the next group begin a new file. The groups up to `settled` are in the tables, and a layer with the groups
+    /// behind it is about to be written.
     pub(super) fn roll(&mut self, settled: u64) {
         self.open = None;
         self.settled = settled;
     }
 
-    /// Writes the next group and syncs it (`fdatasync`). `encode` adds its content to what is in the buffer. Returns how many
-    /// bytes it takes. After a failure nobody knows what is on disk.
+    /// Writes the next group and syncs it (`fdatasync`). `encode` appends the group's content to the buffer. Returns
+    /// the length of the group in the file, in bytes. After a failure the state on disk is unknown.
     pub(super) fn append(&mut self, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<usize> {
         let number = self.last + 1;
         if self.open.is_none() {
@@ -423,13 +434,15 @@ impl Log {
         Ok(end - before)
     }
 
-    /// Chooses a file: one of which nothing is needed, as another one's head says, or else a new one.
+    /// Chooses the file for the next group: a settled one that the newest head allows to reuse, or else a new one.
     fn begin(&mut self, first: u64) -> io::Result<(Open, Head)> {
         let head = Head { first, settled: self.settled, key: SystemIds.random() };
         let recorded = self.segments.last().map_or(0, |newest| newest.head.settled);
+        // The oldest file is free if the next file begins at or before the first group that is not settled.
         let is_free = self.segments.get(1).is_some_and(|next| next.head.first <= recorded + 1);
         let path = if let Some(empty) = self.segments.pop_if(|newest| newest.head.first == first) {
-            empty.path // its first group was never written: with another file from the same number on, neither would be the newest
+            // Its first group was never written. A second file with this first number would make the newest ambiguous.
+            empty.path
         } else if is_free {
             self.segments.remove(0).path
         } else {
@@ -450,10 +463,10 @@ impl Log {
 }
 
 impl Open {
-    /// Writes the buffer where it lies, and syncs it.
+    /// Writes the buffer at its offset, and syncs it.
     fn write(&mut self, blocks: &[u8]) -> io::Result<()> {
         match self.file.write_all_at(blocks, self.at) {
-            // This disk wants larger blocks: by way of the page cache, then.
+            // The disk requires larger blocks than [`BLOCK`], so the write goes through the page cache.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 self.file = File::options().write(true).open(&self.path)?;
                 self.file.write_all_at(blocks, self.at)?;
@@ -464,7 +477,7 @@ impl Open {
     }
 }
 
-/// Opens a file for writing past the page cache, if its file system can.
+/// Opens a file for writing, with `O_DIRECT` if the file system supports it.
 fn open_direct(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true);
@@ -479,11 +492,11 @@ fn open_direct(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Bytes that can be made to lie in memory as a disk wants them.
+/// A buffer whose content can be aligned in memory, as `O_DIRECT` requires.
 #[derive(Default)]
 struct Buffer {
     bytes: Vec<u8>,
-    /// What is before this is nothing.
+    /// The offset of the content in `bytes`.
     start: usize,
 }
 
@@ -492,14 +505,14 @@ impl Buffer {
         &self.bytes[self.start..]
     }
 
-    /// Adds so many zeros, to be written over.
+    /// Appends `count` zeros and returns them, to be overwritten.
     fn extend(&mut self, count: usize) -> &mut [u8] {
         let end = self.bytes.len();
         self.bytes.resize(end + count, 0);
         &mut self.bytes[end..]
     }
 
-    /// Fills the content up with zeros to whole blocks, beginning at a multiple of one in memory.
+    /// Pads the content with zeros to whole blocks, and moves it to a multiple of [`BLOCK`] in memory.
     fn blocks(&mut self) -> &[u8] {
         let length = self.content().len().next_multiple_of(BLOCK);
         self.bytes.resize(self.start + length, 0);
@@ -515,7 +528,7 @@ impl Buffer {
         self.content()
     }
 
-    /// Keeps only this part of the content.
+    /// Drops the content outside `part`.
     fn keep(&mut self, part: Range<usize>) {
         self.bytes.copy_within(self.start + part.start..self.start + part.end, self.start);
         self.bytes.truncate(self.start + part.len());
@@ -547,7 +560,7 @@ fn decode_head(encoded: &[u8; HEAD]) -> Option<Head> {
     (head.first > 0 && encode_head(&head) == *encoded).then_some(head)
 }
 
-/// All that is before the groups.
+/// The bytes of a file before its groups: both heads.
 fn encode_heads(head: &Head) -> [u8; GROUPS_AT] {
     let mut heads = [0; GROUPS_AT];
     HEADS_AT.iter().for_each(|at| heads[*at..at + HEAD].copy_from_slice(&encode_head(head)));
@@ -618,8 +631,8 @@ mod tests {
         vec![number as u8; (number as usize * 37) % 200]
     }
 
-    /// Appends groups, and after every so many begins a file; what came before the last file but one is settled then, as it
-    /// is when a layer is written at a time. Returns what a reader must find at least.
+    /// Appends groups, and begins a file after every `a_file` groups. Settles the groups before the last file but one,
+    /// as the store does after each layer. Returns the groups that a reader must find at least.
     fn fill(log: &mut Log, groups: u64, a_file: u64) -> Groups {
         for number in log.last() + 1..=groups {
             if number > 1 && (number - 1) % a_file == 0 {
@@ -683,7 +696,7 @@ mod tests {
         let wanted = fill(&mut opened(folder.path()), 24, 7);
         let good = files(folder.path());
         for (path, bytes) in &good {
-            // Of the zeros behind the heads, some.
+            // Some of the zeros behind the heads, and every other byte.
             let is_looked_at = |place: &usize| *place >= GROUPS_AT || place % BLOCK < HEAD || place.is_multiple_of(61);
             for place in (0..bytes.len()).filter(is_looked_at) {
                 let mut damaged = bytes.clone();
@@ -707,7 +720,7 @@ mod tests {
         let good = files(folder.path());
         let mut unneeded = 0;
         for (path, bytes) in &good {
-            let end = bytes.iter().rposition(|byte| *byte != 0).unwrap(); // behind it is what fills the block
+            let end = bytes.iter().rposition(|byte| *byte != 0).unwrap(); // the padding of the block follows
             for length in [None, Some(0), Some(20), Some(end / 2), Some(end - 7)] {
                 match length {
                     None => fs::remove_file(path).unwrap(),
@@ -716,7 +729,7 @@ mod tests {
                 let (found, contents) = found(folder.path());
                 let is_noticed = !contents.damages.is_empty() || contents.last < 24;
                 let is_whole = wanted.iter().all(|group| found.get(group.0) == Some(group.1));
-                // Without a head a file does not say that it is not needed.
+                // A file without a head cannot show that its groups are settled.
                 let is_headless = length.is_some_and(|length| length < HEAD);
                 assert_eq!(is_whole && !is_headless, !is_noticed, "{length:?}");
                 unneeded += u32::from(!is_noticed);
@@ -733,7 +746,7 @@ mod tests {
             let mut log = opened(folder.path());
             fill(&mut log, answered, 7);
             let before = found(folder.path()).0;
-            // In the same file, or in the next one.
+            // The group lies in the same file, then in a new one.
             for rolls in [false, true] {
                 if rolls {
                     log.roll(log.settled);
@@ -767,7 +780,7 @@ mod tests {
             assert_eq!(fs::read(path).unwrap(), damaged);
             put_back(folder.path(), &good);
         }
-        // The last group that was answered is damaged: what follows may not hide that.
+        // The last acknowledged group is damaged; the group behind it must not hide that.
         let (groups, _) = found(folder.path());
         let mut damaged = good[&newest].clone();
         let last = damaged.windows(groups[&24].len()).position(|part| part == groups[&24]).unwrap();
@@ -775,7 +788,7 @@ mod tests {
         fs::write(&newest, &damaged).unwrap();
         assert!(cut_behind(folder.path(), 24).is_err());
         assert_eq!(fs::read(&newest).unwrap(), damaged);
-        // More groups than one process can have left are no rest of a write.
+        // More groups than one failed write can leave are no leftover, so nothing is cut.
         put_back(folder.path(), &good);
         assert_eq!(cut_behind(folder.path(), 20).unwrap_err().path, newest);
         assert!(files(folder.path()) == good);
@@ -833,14 +846,14 @@ mod tests {
         assert_eq!((groups.len(), contents.last, contents.damages), (10, 10, vec![]));
     }
 
-    /// An empty group as it would be at this place under this key.
+    /// The bytes of an empty group at this offset under this key.
     fn image(key: &[u8; 16], at: u64, number: u64) -> Vec<u8> {
         let mut group = Vec::new();
         put_group(&mut group, &FileKey::new(key), at, number, |_| {});
         group
     }
 
-    /// What groups were in format 1: all that a sender needed to know was about which number is next.
+    /// A group in format 1, which a sender could forge with a guess of the next number.
     fn old_image(number: u64) -> [u8; 16] {
         let mut group = [0; 16];
         group[8..].copy_from_slice(&number.to_be_bytes());
@@ -849,7 +862,7 @@ mod tests {
         group
     }
 
-    /// Where the content of the next group will lie, in its file.
+    /// The offset of the next group's content in its file.
     fn next_content_at(log: &Log) -> u64 {
         match &log.open {
             Some(open) => open.at + log.buffer.content().len() as u64 + GROUP_HEAD as u64,
@@ -857,7 +870,7 @@ mod tests {
         }
     }
 
-    /// As many bytes from this place on, with an image for each place where a group may begin.
+    /// `length` bytes for offset `at`, with an image at each offset where a group may begin.
     fn images(at: u64, length: usize, image: impl Fn(u64) -> Vec<u8>) -> Vec<u8> {
         let mut content = vec![0; length];
         let first = (at.next_multiple_of(ALIGNMENT as u64) - at) as usize;
@@ -868,7 +881,8 @@ mod tests {
         content
     }
 
-    /// Whatever is found is what was written; and with each of these files' heads of groups damaged too.
+    /// Asserts that a reader finds exactly the written groups, also when the head of any group in the newest file is
+    /// damaged.
     #[track_caller]
     fn assert_nothing_is_made_up(folder: &Path, last: u64, written: &Groups) {
         let (groups, contents) = found(folder);
@@ -910,7 +924,8 @@ mod tests {
             for round in 0..5 {
                 log.roll(log.last());
                 write(&mut log, vec![2; shift]);
-                // All that a sender may guess, and what only a reader of the disk can know: the key of an earlier use.
+                // Everything that a sender may guess, and the key of an earlier use, which only a reader of the disk
+                // knows.
                 let at = next_content_at(&log);
                 let of_all_zeros = images(at, 1500, |at| image(&[0; 16], at, log.last() + 2 + at % 7));
                 write(&mut log, of_all_zeros);
@@ -928,7 +943,7 @@ mod tests {
         }
     }
 
-    /// The images of the test above are good: under the right key they are read.
+    /// Shows that the images of the test above are valid: under the right key a reader accepts them.
     #[test]
     fn an_image_under_the_key_of_the_file_would_be_read() {
         let folder = tempfile::tempdir().unwrap();
@@ -952,7 +967,7 @@ mod tests {
             let mut log = opened(folder.path());
             let mut written = Groups::new();
             for round in 0..12 {
-                // Its own file among them, with the key that counts.
+                // The copies include the current file with its key.
                 let copies: Vec<Vec<u8>> = files(folder.path()).into_values().collect();
                 for copy in copies.iter().map(|copy| &copy[..copy.len().min(40_000)]) {
                     let aligned = next_content_at(&log).next_multiple_of(ALIGNMENT as u64) - next_content_at(&log);
@@ -976,7 +991,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// A disk writes sectors of 512 bytes wholly or not at all, in any order.
+        /// A disk writes each sector of 512 bytes completely or not at all, in any order.
         #[test]
         fn wherever_the_power_is_cut_all_is_there_that_was_answered(
             groups in 1..40_u64,
@@ -994,7 +1009,7 @@ mod tests {
             }
             append(&mut log, &vec![0xaa; length]);
             for (path, new) in files(folder.path()) {
-                // A new file has its heads before it has its name.
+                // A new file has both heads before it has its name.
                 let old = before.get(&path).cloned().unwrap_or_else(|| new[..GROUPS_AT].to_vec());
                 let mut mixed = new.clone();
                 mixed[..old.len()].copy_from_slice(&old);
@@ -1014,7 +1029,7 @@ mod tests {
             for (number, group) in answered.range(contents.settled + 1..) {
                 prop_assert_eq!(found.get(number), Some(group));
             }
-            // And it goes on from there.
+            // The log continues after the recovered groups.
             let mut log = Log::open(folder.path(), contents).unwrap();
             append(&mut log, b"next");
             let (again, contents) = self::found(folder.path());

@@ -1,4 +1,4 @@
-//! A store in memory: for tests and for simulated time. Its commits last as long as it does.
+//! A store in memory, for tests and for simulated time. Its records last as long as the value.
 
 use std::{collections::BTreeMap, ops::Bound, sync::RwLock};
 
@@ -44,6 +44,7 @@ impl Store for MemoryStore {
         let found = in_range.map(|(key, record)| (key.key.clone(), record.clone()));
         Ok(match order {
             Order::Ascending => found.take(limit).collect(),
+            // The end of the range is found by walking from its start, so a descending scan collects all of it.
             Order::Descending => {
                 let mut all: Vec<_> = found.collect();
                 all.reverse();

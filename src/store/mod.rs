@@ -1,10 +1,10 @@
 //! The store: tables of records with revisions, changed by compare-and-set commits.
 //!
-//! Owns durability, atomicity and the format on disk. Must not know what a task or a handoff is: it sees keys and bytes.
+//! Owns durability, atomicity and the format on disk. Must not know tasks or handoffs: the store sees keys and bytes.
 //!
-//! One condition makes a broker correct, and several brokers over one engine by the same argument: a change names the
-//! revisions that it was computed from, and is applied only if they still hold. Changes are committed in groups, with
-//! one sync for the group.
+//! Correctness rests on one condition, and holds the same way for several brokers over one engine: a change names the
+//! revisions that it was computed from, and the store applies the change only if they still hold. A group is a list of
+//! changes that is committed with one sync; the broker commits one group per commit batch.
 
 pub mod conformance;
 mod embedded;
@@ -33,7 +33,7 @@ pub use key::{Key, KeyBytes, KeyMap};
 pub use memory::MemoryStore;
 pub use salvage::{Found, read_all};
 
-/// A table. Each has a name and a number on disk that never change: new ones come at the end.
+/// A table. Its name and number on disk never change: new tables are added at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "what lies in each is said in proto/baton/storage/v1 and in `records`")]
 pub enum Table {
@@ -59,7 +59,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// All of them.
+    /// Every table, in the order of the numbers on disk.
     pub const ALL: [Table; 19] = [
         Table::Meta,
         Table::Agents,
@@ -82,7 +82,7 @@ impl Table {
         Table::Outbox,
     ];
 
-    /// Its name on disk.
+    /// The table's name on disk.
     pub const fn name(self) -> &'static str {
         match self {
             Table::Meta => "meta",
@@ -108,58 +108,59 @@ impl Table {
     }
 }
 
-/// A stored value and how often it was written.
+/// A stored value with its revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// At least 1. A writer gives each version of a value a revision one higher than the one before.
+    /// At least 1. Each new version of a value has the revision of the version before, plus one.
     pub revision: u64,
-    /// The value.
+    /// The value's bytes; the store does not interpret them.
     pub value: Bytes,
 }
 
-/// What must hold for a change to be applied.
+/// A condition on one record. A change is applied only if all its expectations hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expectation {
-    /// The record.
+    /// The record's key.
     pub key: Key,
-    /// Its revision; `None`: there is none.
+    /// The expected revision; `None`: the record does not exist.
     pub revision: Option<u64>,
 }
 
-/// What a change writes.
+/// One write of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// The record.
+    /// The record's key.
     pub key: Key,
-    /// What it becomes; `None`: it is deleted.
+    /// The new version; `None` deletes the record.
     pub record: Option<Record>,
-    /// There is no such record; whoever writes is sure of that. A store that is told so has less to do when the record is
-    /// soon deleted again; one that is told so wrongly may show an old version then.
+    /// The writer guarantees that no record with this key exists. The store may then drop the write together with a
+    /// later delete, before either reaches a table. If the guarantee is wrong, the older stored version may reappear
+    /// after that delete.
     pub is_new: bool,
 }
 
-/// Writes that are applied wholly or not at all.
+/// Writes that are applied all together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Change {
-    /// What must hold.
+    /// The conditions under which the change applies.
     pub expectations: Vec<Expectation>,
-    /// What is written, in this order.
+    /// The writes, applied in this order.
     pub writes: Vec<Write>,
 }
 
-/// A change was not applied: somebody else was first.
+/// A change was not applied: another change altered the record first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the record {:?} of table {} has revision {found:?}, not {expected:?}", key.key, key.table.name())]
 pub struct Conflict {
-    /// The record.
+    /// The record's key.
     pub key: Key,
-    /// What the change was computed from.
+    /// The revision that the change was computed from; `None`: no record.
     pub expected: Option<u64>,
-    /// What is there.
+    /// The stored revision; `None`: no record.
     pub found: Option<u64>,
 }
 
-/// In which order a scan goes.
+/// The order of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Smallest key first.
@@ -174,23 +175,23 @@ pub type KeyRange = (Bound<KeyBytes>, Bound<KeyBytes>);
 /// Failed to read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// A record is not what was written.
+    /// A stored record is damaged.
     #[error(
         "failed to read a record of table {table}, key {key}, in {}: {problem}; stop the broker and restore the \
          folder from a backup",
         path.display()
     )]
     Damaged {
-        /// The table.
+        /// The table's name.
         table: &'static str,
         /// The key, in hex.
         key: String,
-        /// The folder.
+        /// The folder of the store.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The check that the record fails.
         problem: &'static str,
     },
-    /// The engine cannot read.
+    /// The engine failed to read.
     #[error(
         "failed to read from the store in {}: {source}; stop the broker, see what is damaged with `baton store check`, \
          and restore the folder from a backup",
@@ -199,54 +200,56 @@ pub enum ReadError {
     Engine {
         /// The folder of the table.
         path: PathBuf,
-        /// Why.
+        /// The engine's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It is being opened again after a commit that failed.
+    /// The store is being reopened after a failed commit.
     #[error("the store in {} is being opened again", path.display())]
     Closed {
-        /// The folder.
+        /// The folder of the store.
         path: PathBuf,
     },
 }
 
-/// Failed to commit. Nobody knows what of the group is on disk; the store takes no more commits until it is reopened.
+/// Failed to commit. Any part of the group may be on disk; the store refuses commits until
+/// [`Store::recover`] succeeds.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// What the group is computed from cannot be read.
+    /// The store failed to read a revision that the group depends on.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The group could not be written or synced.
+    /// The store failed to write or sync the group.
     #[error(
         "failed to write to the store in {}: {source}; make sure that the disk has space and is healthy",
         path.display()
     )]
     Engine {
-        /// The folder.
+        /// The folder of the store.
         path: PathBuf,
-        /// Why.
+        /// The error of the log or the engine.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// An earlier commit failed.
+    /// An earlier commit failed, and the store is not recovered yet.
     #[error("failed to write to the store in {}: an earlier write failed, and it is not open again yet", path.display())]
     Poisoned {
-        /// The folder.
+        /// The folder of the store.
         path: PathBuf,
     },
 }
 
-/// A durable map of tables.
+/// Tables of records, with durable and atomic commits.
 pub trait Store: Send + Sync + 'static {
-    /// One record. Never one that is not yet synced.
+    /// Reads one record. Returns only versions that are synced.
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError>;
 
-    /// The same where memory alone says it; `None`: the disk has to be asked. Never waits for the disk.
+    /// Reads one record without waiting for the disk. The outer `None` means that the answer needs a disk read.
     fn get_in_memory(&self, key: &Key) -> Option<Option<Record>> {
         let _ = key;
         None
     }
 
-    /// The records of a range, at most `limit`, as they were at one moment. Never one that is not yet synced.
+    /// Reads the records of a range, at most `limit`, from one consistent snapshot. Returns only versions that are
+    /// synced.
     fn scan(
         &self,
         table: Table,
@@ -255,40 +258,40 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
     ) -> Result<Vec<(KeyBytes, Record)>, ReadError>;
 
-    /// Applies the changes in order, each wholly or not at all: a change is applied if every expectation holds at its
-    /// place in the order, so that later changes see earlier ones. The answer has one entry a change. When it is `Ok`,
-    /// everything applied is durable; there is one sync for the whole group.
+    /// Applies the changes in order, each all or nothing. A change is applied if all its expectations hold when its
+    /// turn comes, so later changes see earlier ones. The result has one entry per change. On `Ok`, every applied
+    /// change is durable; the whole group takes one sync.
     fn commit(&self, group: Vec<Change>) -> Result<Vec<Result<(), Conflict>>, CommitError>;
 
-    /// How large it is; `None` while that is about to change by itself.
+    /// The size of the store, in bytes; `None` while a compaction is running or requested.
     fn size_bytes(&self) -> Option<u64>;
 
-    /// Much was removed: gives its space back, in the background.
+    /// Reclaims the space of removed records in the background. Call it after large removals.
     fn give_space_back(&self) {}
 
-    /// After a commit that failed: finds out what is on disk, and takes commits again if it can.
+    /// Reopens the store after a failed commit, from the state on disk, so that it takes commits again.
     fn recover(&self) -> Result<(), OpenError> {
         Ok(())
     }
 }
 
-/// Which changes of a group apply, one entry a change, and what is to be written for those: each record once.
+/// The outcome of each change of a group, and the writes of the applied changes: at most one per record.
 struct Decision {
     outcomes: Vec<Result<(), Conflict>>,
     writes: Vec<Write>,
 }
 
-/// What a group has made of a record so far.
+/// The state of a record within a group, after the changes decided so far.
 struct Written {
     revision: Option<u64>,
-    /// Its last write, among those that apply.
+    /// The index of the record's last write among the writes of applied changes.
     last: usize,
-    /// There was none before the group.
+    /// The record did not exist before the group.
     is_new: bool,
 }
 
-/// Decides which changes of a group apply, over what is stored. Both engines use it, so that they cannot differ. Of the writes
-/// of a record only the last is left: nobody ever sees the others.
+/// Decides which changes of a group apply to the stored records. Every engine uses this function, so the engines cannot
+/// differ. Only the last write of each record remains, because no reader sees the versions in between.
 fn decide<E>(group: Vec<Change>, revision_of: impl Fn(&Key) -> Result<Option<u64>, E>) -> Result<Decision, E> {
     let count = group.iter().map(|change| change.writes.len()).sum();
     let mut written: std::collections::HashMap<&Key, Written, _> =
@@ -320,7 +323,7 @@ fn decide<E>(group: Vec<Change>, revision_of: impl Fn(&Key) -> Result<Option<u64
     let applying = group.into_iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_ok());
     let writes = applying.flat_map(|(change, _)| change.writes).zip(is_new_of_last).filter_map(|(write, is_new)| {
         let write = Write { is_new: is_new?, ..write };
-        // What was not there before the group and is not there after it was never there.
+        // A record created and deleted within the group leaves no trace.
         (write.record.is_some() || !write.is_new).then_some(write)
     });
     Ok(Decision { writes: writes.collect(), outcomes })

@@ -1,8 +1,8 @@
-//! What is committed and not yet in its tables, in memory.
+//! The memtable: records that are committed and not yet in their tables.
 //!
-//! Owns which version of a record is the newest of those that are pending. A store writes a group into its log, and
-//! its records into their tables later, many at a time and each once: most of what a broker writes is soon written again, or
-//! removed. Must not know where anything lies on disk.
+//! Owns which version of a pending record is the newest. A store writes a group into its log at once and the records
+//! into their tables later, many at a time and each once. This saves work, because a broker soon overwrites or removes
+//! most records. Must not know the layout on disk.
 
 use std::{
     cmp::Ordering,
@@ -14,34 +14,34 @@ use std::{
 
 use super::{Key, KeyBytes, KeyRange, Order, Record, Table, Write};
 
-/// Bytes of records, with what they take in memory, at which a layer is to be written into the tables. Few where tests run, so
-/// that it happens in them.
+/// The bytes of records, with their overhead in memory, at which a layer is written into the tables. Small in debug
+/// builds, so that tests write layers.
 const LAYER_BYTES_MAX: usize = if cfg!(debug_assertions) { 64 * 1024 } else { 48 * 1024 * 1024 };
-/// Bytes of the log at which it is: they are read again at a start.
+/// The bytes of the log at which a layer is written into the tables. Bounds what a start has to read again.
 const LOG_BYTES_MAX: usize = 96 * 1024 * 1024;
-/// What an entry takes beside its key and its value.
+/// The memory of an entry without its key and its value, in bytes.
 const ENTRY_BYTES: usize = 160;
 
 struct Latest {
-    /// `None`: it is deleted.
+    /// `None`: the record is deleted.
     record: Option<Record>,
-    /// The tables have nothing under this key, nor has an older layer.
+    /// Neither the tables nor an older layer have this key.
     is_new: bool,
 }
 
-/// Records in the order of their keys. `None`: deleted.
+/// Records in the order of their keys. `None`: the record is deleted.
 type Found<'a> = Box<dyn Iterator<Item = Result<(KeyBytes, Option<Record>), Infallible>> + 'a>;
 type InOrder<'a> = Box<dyn DoubleEndedIterator<Item = (&'a KeyBytes, &'a Latest)> + 'a>;
 
-/// What is pending of a table.
+/// The pending records of one table.
 enum Entries {
     Ordered(BTreeMap<KeyBytes, Latest>),
-    /// Of a table that is read key by key: in no order until somebody asks for one, which takes a sort.
+    /// For a table with reads by key. Unordered: a scan sorts the keys.
     ByKey(HashMap<KeyBytes, Latest, foldhash::quality::RandomState>),
 }
 
 impl Entries {
-    /// With room for so many.
+    /// An empty map with capacity for `room` entries, where the kind of map has a capacity.
     fn of(table: Table, room: usize) -> Self {
         use Table as T;
         match table {
@@ -66,7 +66,7 @@ impl Entries {
         }
     }
 
-    /// Takes in a newer version. Returns how many bytes that adds, and how many it frees.
+    /// Stores a newer version. Returns the bytes added and the bytes freed.
     fn put(&mut self, key: KeyBytes, latest: Latest) -> (usize, usize) {
         let bytes = ENTRY_BYTES + key.len();
         let bytes = |record: &Option<Record>| bytes + record.as_ref().map_or(0, |record| record.value.len());
@@ -78,7 +78,7 @@ impl Entries {
                         entry.insert(latest);
                         (added, 0)
                     }
-                    // What is new and removed before the tables have it leaves nothing.
+                    // A record created and removed before the tables have it leaves no entry.
                     $kind::Entry::Occupied(entry) if latest.record.is_none() && entry.get().is_new => {
                         (0, bytes(&entry.remove().record))
                     }
@@ -94,12 +94,12 @@ impl Entries {
         }
     }
 
-    /// Those of a range that is not empty, in the order of their keys.
+    /// The entries of a range, in the order of their keys. The range must not be empty.
     fn range(&self, range: &KeyRange) -> InOrder<'_> {
         match self {
             Self::Ordered(entries) => Box::new(entries.range(range.clone())),
             Self::ByKey(entries) => {
-                // Most keys differ in their first bytes, which lie side by side here.
+                // Most keys differ in their first 8 bytes; comparing these as a number avoids following pointers.
                 let first = |key: &KeyBytes| {
                     let mut first = [0; 8];
                     let length = key.len().min(8);
@@ -115,12 +115,12 @@ impl Entries {
     }
 }
 
-/// The newest versions of what some groups, one after the other, have written.
+/// The newest versions of the records that a sequence of groups wrote.
 pub(super) struct Layer {
     tables: [Entries; Table::ALL.len()],
     bytes: usize,
     log_bytes: usize,
-    /// The first group whose writes it has.
+    /// The first group whose writes it holds.
     first_group: Option<u64>,
 }
 
@@ -131,7 +131,7 @@ impl Default for Layer {
 }
 
 impl Layer {
-    /// An empty layer, with room for as much as this one has.
+    /// An empty layer with the capacity of this one.
     fn next(&self) -> Self {
         let tables = Table::ALL.map(|table| Entries::of(table, self.tables[table as usize].len()));
         Self { tables, bytes: 0, log_bytes: 0, first_group: None }
@@ -147,12 +147,12 @@ impl Layer {
         self.first_group.get_or_insert(group);
     }
 
-    /// How many records it has, deleted ones among them.
+    /// The number of entries, deleted records among them.
     pub(super) fn len(&self) -> usize {
         self.tables.iter().map(Entries::len).sum()
     }
 
-    /// Those of a table, key by key. `None`: it is deleted.
+    /// The entries of a table, in the order of their keys. `None`: the record is deleted.
     pub(super) fn records(&self, table: Table) -> impl Iterator<Item = (&KeyBytes, Option<&Record>)> {
         self.tables[table as usize]
             .range(&(Bound::Unbounded, Bound::Unbounded))
@@ -172,7 +172,7 @@ impl Layer {
     }
 }
 
-/// Whether no key can be in it; a `BTreeMap` does not take such a range.
+/// Whether a range contains no key. `BTreeMap::range` panics on such a range.
 fn is_empty((start, end): &KeyRange) -> bool {
     match (start, end) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
@@ -181,7 +181,7 @@ fn is_empty((start, end): &KeyRange) -> bool {
     }
 }
 
-/// Two sources in the same order as one. Where both have a key, the newer one counts.
+/// Merges two sources of the same order. Where both have a key, the newer source's entry counts.
 pub(super) fn layered<V, E>(
     newer: impl Iterator<Item = Result<(KeyBytes, V), E>>,
     older: impl Iterator<Item = Result<(KeyBytes, V), E>>,
@@ -190,6 +190,7 @@ pub(super) fn layered<V, E>(
     let (mut newer, mut older) = (newer.peekable(), older.peekable());
     std::iter::from_fn(move || {
         let first = match (newer.peek(), older.peek()) {
+            // An error comes first: no key is known that it could be ordered by.
             (Some(Err(_)), _) | (_, None) => Ordering::Less,
             (None, _) | (_, Some(Err(_))) => Ordering::Greater,
             (Some(Ok((newer, _))), Some(Ok((older, _)))) if order == Order::Ascending => newer.cmp(older),
@@ -206,7 +207,7 @@ pub(super) fn layered<V, E>(
     })
 }
 
-/// The layer that is written to, and perhaps an older one that is being written into the tables.
+/// The active layer, which takes writes, and the immutable one being written into the tables, if any.
 #[derive(Default)]
 pub(super) struct Pending {
     young: Layer,
@@ -214,14 +215,14 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// What is pending for a key; `Some(None)`: it is deleted; `None`: the tables know.
+    /// The pending version of a record. `Some(None)`: the record is deleted; `None`: not pending, so the tables decide.
     pub(super) fn get(&self, key: &Key) -> Option<&Option<Record>> {
         let layers = [Some(&self.young), self.settling.as_deref()];
         let mut found = layers.into_iter().flatten().filter_map(|layer| layer.tables[key.table as usize].get(&key.key));
         found.next().map(|latest| &latest.record)
     }
 
-    /// What is pending in a range: as much as can matter to one who takes `limit` records, deleted ones not counted.
+    /// The pending entries of a range, up to the first `limit` records. Deleted ones are included and not counted.
     pub(super) fn range(
         &self,
         table: Table,
@@ -246,35 +247,35 @@ impl Pending {
             .collect()
     }
 
-    /// Takes in a group that is on disk.
+    /// Adds a group that was just committed.
     pub(super) fn committed(&mut self, group: u64, writes: Vec<Write>, log_bytes: usize) {
         self.young.wrote(group, log_bytes);
         writes.into_iter().for_each(|Write { key, record, is_new }| self.young.put(key, record, is_new));
     }
 
-    /// Takes in a group that was found on disk. Some of it may be in the tables already.
+    /// Adds a group that was read from the log at start. The tables may already have some of its records.
     pub(super) fn found(&mut self, group: u64, writes: Vec<(Key, Option<Record>)>, log_bytes: usize) {
         self.young.wrote(group, log_bytes);
         writes.into_iter().for_each(|(key, record)| self.young.put(key, record, false));
     }
 
-    /// Whether it is time to write the young layer into the tables.
+    /// Whether the active layer is due to be written into the tables.
     pub(super) fn is_full(&self) -> bool {
         self.fullness() >= 1.0
     }
 
-    /// How much of the young layer is used, 1 when it is full.
+    /// The used fraction of the active layer; 1 for a full one.
     pub(super) fn fullness(&self) -> f64 {
         let part = |bytes: usize, most: usize| bytes as f64 / most as f64;
         part(self.young.bytes, LAYER_BYTES_MAX).max(part(self.young.log_bytes, LOG_BYTES_MAX))
     }
 
-    /// The first group of which the young layer has anything.
+    /// The first group with writes in the active layer.
     pub(super) fn first_group(&self) -> Option<u64> {
         self.young.first_group
     }
 
-    /// Begins to write the young layer into the tables. Nothing else may be settling.
+    /// Makes the active layer immutable and returns it, to be written into the tables. No other layer may be immutable.
     pub(super) fn settle(&mut self) -> Arc<Layer> {
         debug_assert!(self.settling.is_none(), "one at a time");
         let next = self.young.next();
@@ -283,7 +284,7 @@ impl Pending {
         layer
     }
 
-    /// The tables have all of the layer that was settling.
+    /// Drops the immutable layer: the tables have all of it.
     pub(super) fn settled(&mut self) {
         self.settling = None;
     }

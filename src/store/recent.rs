@@ -1,52 +1,53 @@
-//! What was read last from the tables, in memory: a broker mostly reads again what it has just read.
+//! A cache of records read from the tables: a broker often rereads a record that it has just read.
 //!
-//! Owns a bounded copy of records as the tables have them. What is pending counts before it; and when pending records have
-//! been written into the tables, all of it is forgotten. Must not know where the records lie.
+//! Owns a bounded set of copies of records as the tables have them. Pending records take precedence. The cache is
+//! cleared each time pending records are written into the tables. Must not know the layout on disk.
 
 use super::{Key, KeyMap, Record, Table};
 
-/// Bytes of a generation: the copies are at most twice as large.
+/// The bytes of one generation. The cache holds at most two generations.
 const GENERATION_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// What an entry takes beside its key and its value.
+/// The memory of an entry without its key and its value, in bytes.
 const ENTRY_BYTES: usize = 160;
 
 type Found = Option<Record>;
 
-/// The copies, in two generations: when the young one is full it becomes the old one, and the old one is forgotten.
+/// The copies, in two generations. When the young generation is full, it replaces the old one.
 #[derive(Debug, Default)]
 pub(super) struct Recent {
     young: KeyMap<Found>,
     old: KeyMap<Found>,
     young_bytes: usize,
-    /// How often the tables were changed.
+    /// The number of times that the tables changed.
     changes: u64,
 }
 
 impl Recent {
-    /// Whether records of this table are looked up one by one, soon after they were written.
+    /// Whether the cache holds records of this table: a table with reads by key soon after writes.
     pub(super) const fn keeps(table: Table) -> bool {
         use Table as T;
         matches!(table, T::Meta | T::Agents | T::Tasks | T::Handoffs | T::Messages | T::Envelopes)
     }
 
-    /// The record, or that there is none, if that is known here.
+    /// The cached record; `Some(None)`: the record is known not to exist; `None`: not cached.
     pub(super) fn get(&self, key: &Key) -> Option<&Found> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    /// Names the present moment, for [`Self::learn`].
+    /// The current count of table changes, for [`Self::learn`].
     pub(super) fn moment(&self) -> u64 {
         self.changes
     }
 
-    /// Takes in what was read since that moment, unless the tables were changed meanwhile.
+    /// Caches the result of a read that began at `since`, unless the tables have changed after that.
     pub(super) fn learn(&mut self, since: u64, key: &Key, found: &Found) {
         if self.changes == since {
             self.put(key.clone(), found.clone());
         }
     }
 
-    /// The tables were changed. Returns what is known no more, to be dropped where nobody waits.
+    /// Clears the cache after a change of the tables. Returns the old content, so that the caller can drop it without
+    /// the lock.
     #[must_use]
     pub(super) fn forget(&mut self) -> Self {
         std::mem::replace(self, Self { changes: self.changes + 1, ..Self::default() })
@@ -55,12 +56,12 @@ impl Recent {
     fn put(&mut self, key: Key, found: Found) {
         let bytes = ENTRY_BYTES + key.key.len() + found.as_ref().map_or(0, |record| record.value.len());
         if self.young_bytes + bytes > GENERATION_BYTES_MAX {
-            // The room of the old one is used again: a map that grows anew is moved again and again.
+            // Swapping reuses the old generation's memory: a growing map would be rehashed again and again.
             std::mem::swap(&mut self.old, &mut self.young);
             self.young.clear();
             self.young_bytes = 0;
         }
-        // An entry that is replaced counts again, so that the bound is never exceeded.
+        // A replaced entry is counted a second time, so the sum is an upper bound.
         self.young_bytes += bytes;
         self.young.insert(key, found);
     }

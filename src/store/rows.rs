@@ -1,16 +1,16 @@
-//! How records lie in tables, and in groups.
+//! The record codec: the bytes of a record in a table, and of a group's writes in the log.
 //!
-//! A record, under its own key in its table:
+//! A record, stored under its key in its table:
 //!
 //! ```text
 //! format 1 (u8), revision (u64), CRC-32C of table, key, revision and value (u32), value
 //! ```
 //!
-//! What a group says, in the log, each write in turn:
+//! The content of a group in the log, write after write:
 //!
 //! ```text
 //! table (u8, the place in `Table::ALL`), length of the key (u32), key, revision (u64, 0: deleted),
-//! and if it is not deleted: length of the value (u32), value
+//! and unless deleted: length of the value (u32), value
 //! ```
 //!
 //! All numbers are big-endian.
@@ -21,7 +21,7 @@ use super::{Key, KeyBytes, Record, Table, Write};
 
 const RECORD_FORMAT: u8 = 1;
 const RECORD_HEAD: usize = 13;
-/// What a write of a group takes beside its key and its value.
+/// The bytes of a write in a group, without its key and its value.
 const WRITE_HEAD: usize = 17;
 
 pub(super) fn encode_record(table: Table, key: &[u8], record: &Record) -> Vec<u8> {
@@ -49,7 +49,7 @@ pub(super) fn decode_record(table: Table, key: &[u8], stored: &Bytes) -> Result<
     Ok(Record { revision, value })
 }
 
-/// Over table and key too: a value in the wrong place is as wrong as a damaged one.
+/// Covers table and key too, so a value under a wrong key fails the check.
 fn checksum(table: Table, key: &[u8], revision: u64, value: &[u8]) -> u32 {
     let mut sum = crc32c::crc32c(table.name().as_bytes());
     for part in [&key.len().to_be_bytes()[..], key, &revision.to_be_bytes(), value] {
@@ -72,7 +72,7 @@ pub(super) fn encode_writes(stored: &mut Vec<u8>, writes: &[Write]) {
     }
 }
 
-/// The writes of a group, in their order. `None`: it ends in the middle of one, or is of another version.
+/// Decodes the writes of a group, in order. `None`: the bytes end within a write, or another version wrote them.
 pub(super) fn decode_writes(mut stored: Bytes) -> Option<Vec<(Key, Option<Record>)>> {
     let mut writes = Vec::new();
     while !stored.is_empty() {

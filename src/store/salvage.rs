@@ -1,5 +1,5 @@
-//! Reading a store that may be damaged: every record that can be read, and a word for each place that cannot. Reads the
-//! files as they are, goes on behind every damage, and writes nothing.
+//! Reads a store that may be damaged: every readable record, and a report for each unreadable place. Reads the files
+//! directly, continues behind each damage, and writes nothing.
 
 use std::{
     collections::BTreeMap,
@@ -18,27 +18,27 @@ use super::{
     survey::{self, Survey},
 };
 
-/// Something that was found in a store.
+/// A finding in a store.
 #[derive(Debug)]
 pub enum Found {
-    /// A record that is as it was written.
+    /// An intact record.
     Record {
-        /// The table.
+        /// The table that holds the record.
         table: Table,
-        /// Its key.
+        /// The record's key.
         key: Bytes,
         /// The record.
         record: Record,
     },
-    /// Something that is not.
+    /// A damaged place.
     Damaged {
-        /// The file.
+        /// The damaged file.
         path: PathBuf,
-        /// The table, if it is known.
+        /// The table, if known.
         table: Option<Table>,
-        /// The key of a record that is damaged; empty for a part of a file.
+        /// The key of a damaged record; empty for a part of a file.
         key: Bytes,
-        /// What is wrong.
+        /// A description of the damage.
         problem: String,
     },
 }
@@ -46,7 +46,7 @@ pub enum Found {
 /// The newest entry of each key.
 type Entries = BTreeMap<Bytes, Entry>;
 
-/// Reads all of a store, table by table and key by key. No broker may have it open.
+/// Reads a whole store, table by table and key by key. Fails if a broker has the store open.
 pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenError> {
     let _guard = FolderGuard::take(path)?;
     let mut pending = BTreeMap::<Table, Entries>::new();
@@ -66,7 +66,7 @@ pub fn read_all(path: &Path, mut found: impl FnMut(Found)) -> Result<(), OpenErr
     Ok(())
 }
 
-/// What a group writes, as its table would have it, and newer than all that is there.
+/// A write of a group, encoded as in its table and newer than every entry there.
 fn pending_entry(key: &Key, record: Option<Record>, path: &Arc<Path>) -> Entry {
     let value = record.map(|record| encode_record(key.table, &key.key, &record).into());
     Entry { key: Bytes::copy_from_slice(&key.key), seqno: u64::MAX, value, path: path.clone() }
@@ -76,7 +76,7 @@ fn damaged(damage: Damage, table: Option<Table>) -> Found {
     Found::Damaged { path: damage.path, table, key: Bytes::new(), problem: damage.problem }
 }
 
-/// Whether all groups are there that were written.
+/// Reports if the log ends before the last group that was committed.
 fn check_end(store: &Path, survey: &Survey, found: &mut impl FnMut(Found)) {
     let witnessed = File::open(store.join("witness")).ok().and_then(|file| read_witness(&file)).unwrap_or(0);
     if survey.log.last < witnessed {
@@ -86,11 +86,11 @@ fn check_end(store: &Path, survey: &Survey, found: &mut impl FnMut(Found)) {
     }
 }
 
-/// The files of a table.
+/// The sources of a table's entries.
 fn table_sources(folder: &Folder, keyspace: u64, table: Table, found: &mut impl FnMut(Found)) -> Vec<Source> {
     let sources = folder.table_sources(keyspace).or_else(|damage| {
         found(damaged(damage, Some(table)));
-        // Nobody can say which table files are live: those with lower numbers are outdone by those with higher ones.
+        // Without a manifest the live files are unknown. Entries of files with higher numbers override the others.
         folder.all_table_sources(keyspace)
     });
     sources.unwrap_or_else(|damage| {

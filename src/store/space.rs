@@ -1,9 +1,10 @@
-//! Giving back the space of what was removed.
+//! Compaction: reclaims the space of removed records.
 //!
-//! fjall drops a removed record when a merge meets it. Where keys only grow that may take very long, and without writes it
-//! never happens. So removals are counted, table by table; when they are a good part of a large table, the whole table is
-//! merged, on a thread of its own, one table at a time. Each merge gives back a quarter at least of what it reads, and so
-//! costs no more than a few times what was removed. Layers go into the tables meanwhile.
+//! fjall drops a removed record when a merge meets it. In a table whose keys only grow that may take very long, and
+//! without writes it never happens. So this module counts removals for each table. When removals are a large part of a
+//! large table, it merges the whole table, on a thread of its own and one table at a time. Each merge frees at least a
+//! quarter of the bytes that it reads, so the cost is bounded by a small multiple of the removed bytes. Layers go into
+//! the tables meanwhile.
 
 use std::{
     sync::{
@@ -17,18 +18,18 @@ use fjall::Keyspace;
 
 use super::{Table, engine::go_behind};
 
-/// A table smaller than this is not worth it.
+/// The smallest table that is compacted, in bytes.
 const TABLE_BYTES_MIN: u64 = 32 * 1024 * 1024;
-/// A table is merged when this many times its removals are as many as its entries. Each removal is an entry too, beside the
-/// one that it removes: so at four, half of the entries are of no use.
+/// A table is compacted when its removals times this factor reach its entries. Each removal is an entry beside the
+/// entry that it removes, so at a factor of 4 half of the entries are obsolete.
 const REMOVALS_WEIGHT: u64 = 4;
 
-/// A keyspace of which nothing is needed. fjall deletes the files that were merged, of all keyspaces, when something was
-/// written since and a memtable begins anew.
+/// A keyspace whose records nothing reads. fjall deletes merged files of all keyspaces when a memtable is rotated after
+/// a write, and this keyspace takes that write.
 pub(super) const HOUSEKEEPING: &str = "housekeeping";
 const MERGED: &str = "merged";
 
-/// What was removed and may still take space.
+/// Counts of removed records, and the thread that compacts their tables.
 #[derive(Default)]
 pub(super) struct Space {
     shared: Arc<Shared>,
@@ -44,7 +45,7 @@ struct Shared {
 #[derive(Default)]
 struct Work {
     is_merging: bool,
-    /// Somebody wants all in which anything was removed, and did not get it yet.
+    /// A caller requested the compaction of every table with removals, and it has not started yet.
     is_wanted: bool,
 }
 
@@ -53,7 +54,8 @@ impl Shared {
         self.work.lock().expect("no holder panics")
     }
 
-    /// Tables that are worth it; or all in which anything was removed. They begin to count anew.
+    /// The tables to compact, whose counts restart at 0. `even_a_little` selects every large table with removals;
+    /// otherwise the removals must reach their share of the entries.
     fn choose(&self, tables: &[Keyspace], even_a_little: bool) -> Vec<Keyspace> {
         let is_worth_it = |table: &Table| {
             let (removals, keyspace) =
@@ -69,17 +71,18 @@ impl Shared {
 }
 
 impl Space {
-    /// How many records were removed from each table, to be counted up.
+    /// The number of removed records of each table, for the writer to increase.
     pub(super) fn removals(&self) -> &[AtomicU64] {
         &self.shared.removals
     }
 
-    /// Whether tables are being merged.
+    /// Whether a compaction runs.
     pub(super) fn is_being_given_back(&self) -> bool {
         self.shared.work().is_merging
     }
 
-    /// Merges the tables that are worth it; or all in which anything was removed, also while some are being merged.
+    /// Compacts the tables that are worth it. With `even_a_little`, compacts every large table with removals, after a
+    /// running compaction, if any.
     pub(super) fn give_back(&self, tables: &[Keyspace], housekeeping: &Keyspace, even_a_little: bool) {
         let first = {
             let mut work = self.shared.work();
@@ -94,6 +97,7 @@ impl Space {
         if first.is_empty() {
             return;
         }
+        // The thread of the previous compaction has finished its work, so this join does not block.
         self.wait();
         let (shared, tables, housekeeping) = (self.shared.clone(), tables.to_vec(), housekeeping.clone());
         let merge = move || {
@@ -122,7 +126,7 @@ impl Space {
         }
     }
 
-    /// Waits until no table is merged any more: before fjall is closed.
+    /// Waits until no compaction runs. Required before fjall is closed.
     pub(super) fn wait(&self) {
         if let Some(thread) = self.merging.lock().expect("no holder panics").take() {
             drop(thread.join());

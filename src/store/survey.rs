@@ -1,7 +1,7 @@
-//! What a store's folder holds, seen without opening it and without changing anything.
+//! The content of a store's folder, read without opening the store and without changing a file.
 //!
-//! Owns whether a folder may be opened at all. fjall mends what it opens, and what it mends is lost; so it gets to see only
-//! a folder of which every file that it reads at a start is whole, and whose last group is there.
+//! Owns whether a folder may be opened at all. fjall repairs the files that it opens, and a repair can discard data. So
+//! fjall opens only a folder of which every file read at start is intact and which has the last committed group.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -14,29 +14,30 @@ use super::{
     rows::decode_writes,
 };
 
-/// What was seen.
+/// The result of a survey.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Whether the engine never had anything.
+    /// Whether fjall's folder does not exist yet.
     pub(super) is_new: bool,
-    /// The keyspaces and their numbers.
+    /// The keyspaces: names to numbers.
     pub(super) keyspaces: HashMap<String, u64>,
     pub(super) log: log::Contents,
-    /// Files that are not what was written, those of the log among them.
+    /// Damaged files, those of the log among them.
     pub(super) damages: Vec<Damage>,
 }
 
-/// A group of which the tables may not have all.
+/// A group that the tables may not have completely.
 pub(super) struct Group {
     pub(super) number: u64,
     pub(super) writes: Vec<(Key, Option<Record>)>,
-    /// What it takes in the log.
+    /// The length of its content in the log.
     pub(super) log_bytes: usize,
-    /// The file that it is in.
+    /// The log file that holds it.
     pub(super) path: Arc<Path>,
 }
 
-/// Reads the log, and what says how the table files belong together. `found` hears of each group, in their order.
+/// Reads the log, and the files that say how the table files belong together. `found` is called for each group, in
+/// order.
 pub(super) fn survey(store: &Path, mut found: impl FnMut(Group)) -> Survey {
     let log_folder = store.join(LOG_FOLDER);
     let mut unknown = Vec::new();
@@ -56,6 +57,7 @@ pub(super) fn survey(store: &Path, mut found: impl FnMut(Group)) -> Survey {
         Err(damage) => survey.damages.push(damage),
     }
     if survey.is_new {
+        // The log says that records are in the tables, so a missing folder is a lost one.
         if survey.log.settled > 0 {
             survey.damages.push(Damage::new(folder.path(), "it is not there"));
         }
@@ -68,7 +70,7 @@ pub(super) fn survey(store: &Path, mut found: impl FnMut(Group)) -> Survey {
         survey.damages.extend(damaged_names);
     }
     if survey.log.newest().is_none() {
-        // What is in a table was in the log before.
+        // Records reach a table only through the log, so tables with data and no log mean that the log is lost.
         let has_data = |number: &u64| folder.has_data(*number);
         match survey.keyspaces.values().map(has_data).collect::<Result<Vec<_>, _>>() {
             Ok(found) if found.contains(&true) => survey.damages.push(Damage::new(&log_folder, "it is not there")),
@@ -79,7 +81,7 @@ pub(super) fn survey(store: &Path, mut found: impl FnMut(Group)) -> Survey {
     survey
 }
 
-/// Checks all that is read when the store is opened. Fails with the first damage.
+/// Checks every file that opening the store reads. Fails with the first damage.
 pub(super) fn check(store: &Path, found: impl FnMut(Group)) -> Result<Survey, Damage> {
     let survey = survey(store, found);
     if let Some(damage) = survey.damages.first() {
@@ -100,14 +102,14 @@ pub(super) fn engine_folder(store: &Path) -> Folder {
     Folder::new(store.join(ENGINE_FOLDER))
 }
 
-/// Checks every byte of every table file. Takes as long as reading all of them.
+/// Checks every byte of every table file. Reads all of them.
 pub(super) fn check_tables(store: &Path) -> Result<(), Damage> {
     let folder = engine_folder(store);
     survey(store, drop).keyspaces.values().try_for_each(|number| folder.check_whole(*number))
 }
 
-/// A store makes its keyspaces in this order. Where a name cannot be read, this is the best guess, and the checksum of each
-/// record says whether it was right.
+/// Adds the usual numbers of keyspaces whose names cannot be read. A store creates its keyspaces in the order of
+/// [`Table::ALL`], so the number follows from the table; the checksum of each record tells whether the guess is right.
 fn add_usual_numbers(folder: &Folder, keyspaces: &mut HashMap<String, u64>) {
     let known: Vec<_> = keyspaces.values().copied().collect();
     let names = Table::ALL.iter().map(|table| table.name());

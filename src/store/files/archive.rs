@@ -1,4 +1,4 @@
-//! A file of named sections, with a table of contents at its end.
+//! An archive file of fjall: named sections, with a table of contents at the end.
 //!
 //! ```text
 //! sections, "TOC!", count u32, (position u64, length u64, length of the name u16, name)...,
@@ -18,10 +18,10 @@ use super::{Damage, numbers::Reader};
 
 const TRAILER: u64 = 38;
 
-/// A name, and where in the file it is.
+/// A section's name, and its range of bytes in the file.
 type Section = (Vec<u8>, Range<u64>);
 
-/// An open file, and where its sections are.
+/// An open archive file with its sections.
 pub(super) struct Archive {
     pub(super) path: PathBuf,
     pub(super) file: File,
@@ -31,7 +31,7 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// Also if the end of the file is damaged; then it has no sections.
+    /// Opens an archive. If the end of the file is damaged, the archive has no sections.
     pub(super) fn open(path: &Path) -> Result<Self, Damage> {
         let unreadable = |error: std::io::Error| Damage::unreadable(path, &error);
         let file = File::open(path).map_err(unreadable)?;
@@ -41,7 +41,7 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Fails if there are no sections.
+    /// Fails if the archive has no sections.
     pub(super) fn with_sections(self) -> Result<Self, Damage> {
         match self.sections.is_empty() {
             true => Err(Damage::new(&self.path, "its end is damaged or missing")),

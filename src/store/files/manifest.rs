@@ -15,17 +15,17 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Damage, archive::Archive, numbers::Reader};
 
-/// A table file that counts.
+/// A live table file.
 #[derive(Debug, Clone)]
 pub(super) struct LiveTable {
     pub(super) path: PathBuf,
-    /// Of the whole file; `None`: not known.
+    /// The XXH3-128 of the whole file; `None`: not known.
     pub(super) checksum: Option<u128>,
-    /// Is added to the seqnos in the file.
+    /// Added to each seqno in the file.
     pub(super) seqno_base: u64,
 }
 
-/// The live table files: runs, in each of which the files follow each other in the order of their keys.
+/// The live table files, as runs. The files of a run do not overlap and follow each other in the order of their keys.
 pub(super) fn live_runs(keyspace: &Path) -> Result<Vec<Vec<LiveTable>>, Damage> {
     let current = keyspace.join("current");
     let found = fs::read(&current).map_err(|error| Damage::unreadable(&current, &error))?;

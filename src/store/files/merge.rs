@@ -1,4 +1,4 @@
-//! Several sources of entries as one: of each key the newest entry, in the order of the keys.
+//! Merges sources of entries: the newest entry of each key, in the order of the keys.
 
 use std::{cmp::Reverse, collections::BinaryHeap, path::Path, sync::Arc};
 
@@ -6,28 +6,28 @@ use bytes::Bytes;
 
 use super::Damage;
 
-/// A key, and what it was set to.
+/// A version of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) struct Entry {
     pub(in super::super) key: Bytes,
-    /// The higher, the newer.
+    /// The higher seqno is the newer entry.
     pub(in super::super) seqno: u64,
     /// `None`: the key is deleted.
     pub(in super::super) value: Option<Bytes>,
-    /// The file it is in.
+    /// The file that holds the entry.
     pub(in super::super) path: Arc<Path>,
 }
 
-/// Entries in the order of their keys, newest first, and the places where there were some.
+/// Entries in the order of their keys, newest first, with an error for each damaged place.
 pub(in super::super) type Source = Box<dyn Iterator<Item = Result<Entry, Damage>>>;
 
-/// The newest entry of each key, also if it says that the key is deleted.
+/// The newest entry of each key, also where that entry deletes the key.
 pub(in super::super) struct Newest {
     sources: Vec<Source>,
     /// The next entry of each source, by key and age.
     heads: BinaryHeap<Reverse<(Bytes, Reverse<u64>, usize)>>,
     next: Vec<Option<Entry>>,
-    /// Sources that are to be asked for their next entry.
+    /// The sources whose next entry is not read yet.
     asked: Vec<usize>,
     last: Option<Bytes>,
 }
@@ -47,7 +47,7 @@ impl Iterator for Newest {
         loop {
             while let Some(&source) = self.asked.last() {
                 match self.sources[source].next() {
-                    Some(Err(damage)) => return Some(Err(damage)), // and ask it again
+                    Some(Err(damage)) => return Some(Err(damage)), // the source stays in `asked`, to be read on
                     Some(Ok(entry)) => {
                         self.heads.push(Reverse((entry.key.clone(), Reverse(entry.seqno), source)));
                         self.next[source] = Some(entry);

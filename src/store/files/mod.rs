@@ -1,13 +1,14 @@
-//! fjall's files, read without fjall. Owns telling what is whole from what is damaged. Writes nothing. Must not know what
-//! lies in a record.
+//! fjall's files, read without fjall. Owns telling intact files from damaged ones. Writes nothing. Must not know the
+//! content of a record.
 //!
-//! fjall mends its folder while it opens it: it deletes all files of a table whose manifest is not there. So the folder is
-//! looked through before fjall sees it, and what can be saved of a damaged one is read from here. The layout is that of
-//! fjall 3.1.13, to which `Cargo.toml` holds us; `tests/damage.rs` compares what is read here with what fjall reads.
+//! fjall repairs its folder when it opens it: it deletes all files of a table whose manifest is missing. So the store
+//! checks the folder before fjall opens it, and salvage reads a damaged folder with this module. The layout is that of
+//! fjall 3.1.13, the version that `Cargo.toml` pins; `tests/damage.rs` compares the records read here with the records
+//! that fjall reads.
 //!
 //! ```text
 //! version                      "FJL" 3
-//! N.jnl                        journals; they have nothing that is needed
+//! N.jnl                        journals; they hold no records
 //! keyspaces/N/current, vM      which table files are live: see `manifest`
 //! keyspaces/N/tables/K         table files: see `sorted`
 //! keyspaces/0                  the names of the others
@@ -27,16 +28,16 @@ use std::{
 
 pub(super) use self::merge::{Entry, Newest, Source};
 
-/// Leaves room below a file's number for the seqnos in it.
+/// The bits of a seqno below a file's number, when the number stands in for the age of the file.
 const FILE_NUMBER_SHIFT: u32 = 40;
 const VERSION: &[u8] = b"FJL\x03";
 
-/// A file, or a part of one, that is not as it was written.
+/// A damaged or missing file, or a damaged part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Damage {
     /// The file.
     pub(super) path: PathBuf,
-    /// What is wrong with it.
+    /// The check that the file fails.
     pub(super) problem: String,
 }
 
@@ -54,7 +55,7 @@ impl Damage {
     }
 }
 
-/// The folder of fjall.
+/// fjall's folder.
 #[derive(Debug, Clone)]
 pub(super) struct Folder(PathBuf);
 
@@ -67,7 +68,8 @@ impl Folder {
         &self.0
     }
 
-    /// Whether it is not there: it gets its name when all of it is whole. Fails if what it begins with is damaged.
+    /// Whether the folder does not exist. A store creates it under a draft name and renames the whole one. Fails
+    /// if the version mark or the list of keyspaces is damaged.
     pub(super) fn is_new(&self) -> Result<bool, Damage> {
         match self.0.try_exists() {
             Ok(true) => {}
@@ -77,13 +79,14 @@ impl Folder {
         let (mark, names) = (self.0.join("version"), self.keyspace(0).join("current"));
         match fs::read(&mark) {
             Ok(found) if found != VERSION => Err(Damage::new(&mark, "it does not say what it should")),
+            // fjall deletes the files of a keyspace without a manifest, and keyspace 0 holds the names of all others.
             Ok(_) if !names.exists() => Err(Damage::new(&names, "it is not there")),
             Ok(_) => Ok(false),
             Err(error) => Err(Damage::unreadable(&mark, &error)),
         }
     }
 
-    /// Whether it has a journal. There is nothing in it, but without one fjall believes that nothing was ever written.
+    /// Whether the folder has a journal. The journals hold no records, but without one fjall treats the folder as new.
     pub(super) fn has_journal(&self) -> Result<bool, Damage> {
         let is_journal = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "jnl");
         Ok(entries(&self.0)?.iter().any(is_journal))
@@ -94,7 +97,7 @@ impl Folder {
         Ok(!entries(&self.keyspace(keyspace).join("tables"))?.is_empty())
     }
 
-    /// The names of the keyspaces, and their numbers.
+    /// The keyspaces: names to numbers. Damages found on the way are appended to `damages`.
     pub(super) fn keyspaces(&self, damages: &mut Vec<Damage>) -> HashMap<String, u64> {
         let mut names = HashMap::new();
         for entry in
@@ -115,13 +118,13 @@ impl Folder {
         names
     }
 
-    /// The newest entries of a keyspace's live table files, as sources to merge: one a run of files that follow each other.
+    /// The entries of a keyspace's live table files: one source per run.
     pub(super) fn table_sources(&self, keyspace: u64) -> Result<Vec<Source>, Damage> {
         Ok(manifest::live_runs(&self.keyspace(keyspace))?.into_iter().map(sorted::read_run).collect())
     }
 
-    /// All table files of a keyspace that are there, for when nobody can say which are live. Of a key, the entry counts that
-    /// is in the file with the highest number: how new what is in a file is, stands in the list that is not there.
+    /// The entries of all table files of a keyspace, for a keyspace whose manifest is lost. The manifest also holds the
+    /// seqno base of each file, so the file with the highest number counts as the newest.
     pub(super) fn all_table_sources(&self, keyspace: u64) -> Result<Vec<Source>, Damage> {
         let files = entries(&self.keyspace(keyspace).join("tables"))?;
         let alone = |path: PathBuf| {
@@ -131,7 +134,7 @@ impl Folder {
         Ok(files.into_iter().map(alone).collect())
     }
 
-    /// Checks all that fjall reads of a keyspace when it opens it: everything but the records themselves.
+    /// Checks every file of a keyspace that fjall reads at open: everything but the data blocks.
     pub(super) fn check_frame(&self, keyspace: u64) -> Result<(), Damage> {
         manifest::live_runs(&self.keyspace(keyspace))?.iter().flatten().try_for_each(sorted::check_frame)?;
         entries(&self.keyspace(keyspace).join("tables"))?.iter().try_for_each(|path| number_of(path).map(drop))
@@ -142,7 +145,7 @@ impl Folder {
         manifest::live_runs(&self.keyspace(keyspace))?.iter().flatten().try_for_each(sorted::check_whole)
     }
 
-    /// The folders of keyspaces that are there; each must have a number for its name.
+    /// Checks that every folder of a keyspace has a number as its name.
     pub(super) fn check_names(&self) -> Result<(), Damage> {
         let folders = entries(&self.0.join("keyspaces"))?;
         folders.iter().filter(|path| path.is_dir()).try_for_each(|path| number_of(path).map(drop))
@@ -158,7 +161,7 @@ fn number_of(path: &Path) -> Result<u64, Damage> {
     number.ok_or_else(|| Damage::new(path, "it is not fjall's: its name is no number"))
 }
 
-/// What is in a folder, sorted; nothing if it is not there.
+/// The paths in a folder, sorted; empty if the folder does not exist.
 pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, Damage> {
     let error = |error: io::Error| Damage::unreadable(folder, &error);
     let entries = match fs::read_dir(folder) {

@@ -1,6 +1,6 @@
-//! Reading numbers from bytes, all little-endian. Nothing here trusts the bytes.
+//! Reads numbers from untrusted bytes; fixed-width numbers are little-endian.
 
-/// What is still to be read.
+/// The unread rest of the bytes.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -34,7 +34,7 @@ impl<'a> Reader<'a> {
         self.array().map(u128::from_le_bytes)
     }
 
-    /// Seven bits a byte, lowest first; the eighth says that there is more.
+    /// A LEB128 number: seven bits per byte, lowest first. The eighth bit is set on all bytes but the last.
     pub(super) fn varint(&mut self) -> Option<u64> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {

@@ -1,16 +1,18 @@
-//! A table file: sorted entries in blocks, then an index, a filter and what else fjall wants to know of it.
+//! A table file: sorted entries in blocks, then an index, a filter and metadata of fjall.
 //!
 //! ```text
 //! file    an archive; sections of blocks: "data", "tli", "index", "filter", "filter_tli", "meta"
-//! block   "LSM" 3, kind u8, XXH3-128 of the content u128, length u32, length again u32, XXH3-128 of this head, its low u32
+//! block   "LSM" 3, kind u8, XXH3-128 of the content u128, length u32, length again u32,
+//!         low u32 of the XXH3-128 of this head
 //! data    entries, 255, ..., trailer of 31 bytes: restart interval u8, ..., number of entries u32
-//! entry   type u8, seqno, length of the key, key, length of the value, value; numbers are variable in length,
-//!         and but for every first of an interval: ..., length of what it shares with that one's key, of the rest, the rest, ...
+//! entry   first of an interval: type u8, seqno, length of the key, key, length of the value, value
+//!         others: type u8, seqno, length of the prefix shared with the first key, length of the rest, rest of the key,
+//!         length of the value, value; all lengths and seqnos are varints
 //! index   entries, 255, ...; an entry is 0, place of a block, its length, seqno, length of its last key, the key
 //! ```
 //!
-//! Entries have bytes as agents sent them, and these may look like a block. So behind a block of which even the length is
-//! damaged, reading goes on where the index says that another one begins, and never where something looks like one.
+//! Values hold bytes chosen by agents, and these bytes may look like a block. So after a block with a damaged length,
+//! reading continues at the next place that the index names, never at bytes that merely look like a block.
 
 use std::{collections::VecDeque, ops::Range, path::Path, sync::Arc};
 
@@ -30,10 +32,10 @@ const MAGIC: &[u8] = b"LSM\x03";
 const DATA: u8 = 0;
 const TRAILER: usize = 31;
 const CHUNK: u64 = 1024 * 1024;
-/// Sections that are no blocks.
+/// Sections that do not consist of blocks.
 const NO_BLOCKS: [&[u8]; 2] = [b"table_version", b"linked_blob_files"];
 
-/// The entries of files that follow each other; what is damaged is said, and left out.
+/// The entries of a run of files. A damaged place yields an error and is skipped.
 pub(super) fn read_run(run: Vec<LiveTable>) -> Source {
     Box::new(run.into_iter().flat_map(|table| -> Source {
         match Table::open(&table) {
@@ -43,7 +45,7 @@ pub(super) fn read_run(run: Vec<LiveTable>) -> Source {
     }))
 }
 
-/// Checks what fjall reads when it opens the file: all but the data blocks.
+/// Checks the parts that fjall reads when it opens the file: all but the data blocks.
 pub(super) fn check_frame(table: &LiveTable) -> Result<(), Damage> {
     let archive = Archive::open(&table.path)?.with_sections()?;
     for name in ["data", "tli", "meta"] {
@@ -61,7 +63,7 @@ pub(super) fn check_frame(table: &LiveTable) -> Result<(), Damage> {
     Ok(())
 }
 
-/// Checks every byte.
+/// Checks the checksum of the whole file.
 pub(super) fn check_whole(table: &LiveTable) -> Result<(), Damage> {
     match is_whole(&Archive::open(&table.path)?, table)? {
         true => Ok(()),
@@ -85,14 +87,14 @@ fn damaged(path: &Path, hole: &Range<u64>) -> Damage {
     Damage::new(path, format!("bytes {} to {} are not what was written", hole.start, hole.end))
 }
 
-/// A file that is being read.
+/// A table file during a read.
 struct Table {
     archive: Archive,
     path: Arc<Path>,
     seqno_base: u64,
     blocks: Blocks,
     entries: VecDeque<Entry>,
-    /// Is said once something whole comes behind it: what the file ends with need not be blocks.
+    /// A damaged place, reported once a valid block follows it: the bytes at the end of the file need not be blocks.
     hole: Option<Range<u64>>,
     is_whole: bool,
     damages_said: u32,
@@ -120,12 +122,12 @@ impl Table {
         Some(Err(damage))
     }
 
-    /// At the end of the blocks.
+    /// Reports the remaining damage at the end of the blocks.
     fn say_what_is_left(&mut self) -> Option<Result<Entry, Damage>> {
         if self.is_whole {
             return None;
         }
-        self.is_whole = true; // said once
+        self.is_whole = true; // reported once
         let ends = !self.archive.sections.is_empty();
         match self.hole.take().filter(|_| ends) {
             Some(hole) => self.say(damaged(&self.path, &hole)),
@@ -176,21 +178,22 @@ struct Block {
     content: Bytes,
 }
 
-/// Blocks that follow each other.
+/// Consecutive blocks of a section.
 struct Blocks {
     at: u64,
     end: u64,
-    /// Where the index says that they begin, in order.
+    /// The offsets of blocks according to the index, ascending.
     starts: Vec<u64>,
 }
 
 impl Blocks {
-    /// The next block, or a place where there is none. `None`: the end.
+    /// The next block, or the range of a damaged one. `None`: the end of the section.
     fn next(&mut self, archive: &Archive) -> Result<Option<Result<Block, Range<u64>>>, Damage> {
         let (start, end) = (self.at, self.end);
         if start >= end {
             return Ok(None);
         }
+        // Without a valid head the block's length is unknown, so only the index can tell where the next one begins.
         let Some(head) = self.head_at(archive, start)? else {
             self.at = self.starts.iter().copied().find(|next| *next > start).unwrap_or(end);
             return Ok(Some(Err(start..self.at)));
@@ -213,9 +216,9 @@ impl Blocks {
     }
 }
 
-/// Where data blocks begin, as far as the index can be read.
+/// The offsets of data blocks, as far as the index is readable.
 fn data_blocks(archive: &Archive) -> Result<Vec<u64>, Damage> {
-    // A large index is in parts: then "tli" says where those are.
+    // A large index is split into parts, and "tli" then lists the parts.
     let Ok(place) = archive.section("index").or_else(|_| archive.section("tli")) else { return Ok(Vec::new()) };
     let mut blocks = Blocks { at: place.start, end: place.end, starts: Vec::new() };
     let mut starts = Vec::new();
@@ -228,7 +231,7 @@ fn data_blocks(archive: &Archive) -> Result<Vec<u64>, Damage> {
     Ok(starts)
 }
 
-/// The place of the block that an index has next. `None`: it has no more.
+/// The offset of the block in the next index entry. `None`: no more entries.
 fn index_entry(reader: &mut Reader<'_>) -> Option<u64> {
     (reader.u8()? == 0).then_some(())?;
     let (place, _length, _seqno) = (reader.varint()?, reader.varint()?, reader.varint()?);

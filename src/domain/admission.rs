@@ -1,7 +1,7 @@
-//! Whether a message is taken, in view of what is known of its id, its task, its handoff and its receivers.
+//! Admission: whether the broker accepts a message, in view of the records of its id, task, handoff and receivers.
 //!
-//! Owns what comes before the state machine: repeats, the clock window, who takes part in a task, removed tasks, the fencing
-//! of mail, and receivers. The caller looks up what these functions ask for.
+//! This module owns the checks before the state machine: repeats, the clock window, participants of a task, removed
+//! tasks, the fencing of mail, and receivers. The caller reads the records that these functions need.
 
 use std::time::Duration;
 
@@ -17,75 +17,75 @@ use crate::{
     time::Timestamp,
 };
 
-/// A message that is not taken. Nothing changes.
+/// A refused message. Nothing changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
-    /// The timestamp is too far off.
+    /// The timestamp is too far from the broker's clock.
     #[error("the envelope's timestamp is {off_by:?} off the broker's clock, over the window of {window:?}")]
     TimestampOutsideWindow {
         /// The distance to the broker's clock.
         off_by: Duration,
-        /// The largest distance that is taken.
+        /// The largest accepted distance.
         window: Duration,
     },
-    /// The ids of messages of that time are removed, and so a repeat would not be recognised.
+    /// The ids of messages with this timestamp are removed, so the broker could not recognise a repeat.
     #[error(
         "the envelope's timestamp is of a time whose messages are forgotten, since the broker's clock was ahead: nothing is \
          taken up to {upto}"
     )]
     TimestampForgotten {
-        /// The last timestamp that is not taken.
+        /// The latest refused timestamp.
         upto: Timestamp,
     },
-    /// The message is over its expires_at.
+    /// The message is past its `expires_at`.
     #[error("the message expired at {expired_at}")]
     MessageExpired {
-        /// Its expires_at.
+        /// The message's `expires_at`.
         expired_at: Timestamp,
     },
-    /// Another message was accepted under the id.
+    /// The broker has accepted another message with the same id.
     #[error("another message was accepted before under message_id {message_id}; make a new id for a new message")]
     MessageIdReused {
         /// The id.
         message_id: MessageId,
     },
-    /// The sender takes no part in the task, or the task is not known.
+    /// The sender is not a participant of the task, or the task is unknown.
     #[error("{sender} does not own a task {task}, and only a task's owner may send this")]
     NotOwner {
         /// The sender.
         sender: AgentId,
-        /// The task as it was named.
+        /// The task that the message names.
         task: TaskId,
     },
-    /// The sender takes no part in the task, or the task is not known.
+    /// The sender is not a participant of the task, or the task is unknown.
     #[error("{sender} is not asked to take a task {task}, and only a handoff's present candidate may send this")]
     NotCandidate {
         /// The sender.
         sender: AgentId,
-        /// The task as it was named.
+        /// The task that the message names.
         task: TaskId,
     },
     /// No agent is registered under the name.
     #[error("no agent is registered under {receiver}")]
     ReceiverUnknown {
-        /// The receiver as it was named.
+        /// The receiver that the message names.
         receiver: String,
     },
-    /// The receiver cannot be that of this message.
+    /// The receiver is not permitted for this message.
     #[error("{receiver} cannot be the receiver of this message: {problem}")]
     ReceiverInvalid {
-        /// The receiver as it was named.
+        /// The receiver that the message names.
         receiver: String,
-        /// Why not.
+        /// The reason, for a person to read.
         problem: String,
     },
-    /// The state machine would not take it either.
+    /// A refusal with the code of the state machine, before its step.
     #[error(transparent)]
     Rejected(#[from] Rejection),
 }
 
 impl AdmissionError {
-    /// Whether the task's custody log keeps the refusal.
+    /// The rejection that the task's custody log records. `None`: the log does not record the refusal.
     pub const fn recorded(&self) -> Option<&Rejection> {
         match self {
             Self::Rejected(rejection) if rejection.is_recorded() => Some(rejection),
@@ -133,13 +133,13 @@ impl Refusal for AdmissionError {
 
 // ------------------------------------------------------------------------------------------------- repeats and time
 
-/// Checks a message whose id is known: the same content is a repeat, which gets the first receipt.
+/// Checks a message with a known id. The same content is a repeat, which gets the first receipt.
 pub fn check_repeat(message_id: MessageId, content: &[u8; 32], first: &[u8; 32]) -> Result<(), AdmissionError> {
     if content == first { Ok(()) } else { Err(AdmissionError::MessageIdReused { message_id }) }
 }
 
-/// Checks the timestamp of a message whose id is not known. `forgotten` is the latest timestamp whose ids are removed; it is
-/// inside the window only when the clock was ahead and is set right.
+/// Checks the timestamp of a message with an unknown id. `forgotten` is the latest timestamp whose ids are removed; it
+/// lies inside the window only after a clock that was ahead has been set right.
 pub fn check_timestamp(
     header: &Header,
     window: Duration,
@@ -156,7 +156,7 @@ pub fn check_timestamp(
     Ok(())
 }
 
-/// Checks that a message is not over its `expires_at`.
+/// Checks that a message is not past its `expires_at`.
 pub fn check_expiry(header: &Header, now: Timestamp) -> Result<(), AdmissionError> {
     match header.expires_at {
         Some(expired_at) if expired_at <= now => Err(AdmissionError::MessageExpired { expired_at }),
@@ -166,33 +166,35 @@ pub fn check_expiry(header: &Header, now: Timestamp) -> Result<(), AdmissionErro
 
 // --------------------------------------------------------------------------------------------------------- the task
 
-/// What is known of the task that a message names.
+/// The broker's records of the task that a message names.
 #[derive(Debug, Clone, Copy)]
 pub enum KnownTask<'a> {
-    /// Nothing.
+    /// The broker has no record of the task.
     Unknown,
-    /// It has ended and was removed.
+    /// The task has ended and was removed.
     Removed(&'a RemovedTask),
     /// The task, and its open handoff if [`deciding_handoff`] names it.
     Known(&'a Task, Option<&'a Handoff>),
 }
 
-/// Where a message that is admitted goes on record.
+/// Whether the custody log records an admitted message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// In the custody log of the task.
+    /// The custody log of the task records it.
     OnRecord,
-    /// Nowhere: it is carried like a message that names no task.
+    /// No log records it: the broker carries it like a message without a task.
     Carried,
 }
 
-/// The open handoff of the task, if it decides whether the sender takes part.
+/// The id of the task's open handoff, if that decides whether the sender is a participant.
 pub fn deciding_handoff(task: &Task, named: Option<&Handoff>, sender: &AgentId) -> Option<MessageId> {
     let names_one = named.is_some_and(|handoff| handoff.task == task.id);
+    // A named handoff of the task decides alone, and a present or former owner is a participant without a handoff.
     task.open_handoff.filter(|_| !names_one && !task.has_been_owned_by(sender))
 }
 
-/// Whether an agent owns or owned the task, or is or was a candidate: of the handoff that is named, or of the open one.
+/// Whether an agent is a participant: a present or former owner of the task, or a present or former candidate of the
+/// named handoff, or of the open one if no handoff of the task is named.
 pub fn takes_part(task: &Task, named: Option<&Handoff>, open: Option<&Handoff>, agent: &AgentId) -> bool {
     let of_task = named.filter(|handoff| handoff.task == task.id).or(open);
     task.has_been_owned_by(agent) || of_task.is_some_and(|handoff| handoff.was_offered_to(agent))
@@ -200,8 +202,8 @@ pub fn takes_part(task: &Task, named: Option<&Handoff>, open: Option<&Handoff>, 
 
 /// Admits a message that names this task and perhaps the handoff `named`.
 ///
-/// To a sender that takes no part the answer is the same as if there were no such task: it tells neither owner nor epoch nor
-/// state. A removed task had ended, which never changes: only its owners learn that.
+/// A sender that is not a participant gets the same answer as for an unknown task: the answer reveals neither the owner
+/// nor the epoch nor the state. A removed task has ended, which never changes: only its owners learn that.
 pub fn admit(
     header: &Header,
     task: &TaskId,
@@ -230,6 +232,7 @@ pub fn admit(
                 return answer_outsider(header, task);
             }
             fence(header, removed.epoch)?;
+            // A removed task has no custody log any more, so the broker carries mail about it without a record.
             if is_mail { Ok(Standing::Carried) } else { Err(Rejection::TaskFinal { status: removed.status }.into()) }
         }
         KnownTask::Unknown => match header.rules().handling {
@@ -250,7 +253,7 @@ fn answer_outsider(header: &Header, task: &TaskId) -> Result<Standing, Admission
     }
 }
 
-/// A message that says an epoch must not say one that is over.
+/// Refuses a message with an epoch before the current one. 0 means no epoch.
 fn fence(header: &Header, current: u64) -> Result<(), AdmissionError> {
     match header.epoch {
         claimed if claimed != 0 && claimed < current => Err(Rejection::StaleEpoch { claimed, current }.into()),
@@ -258,7 +261,7 @@ fn fence(header: &Header, current: u64) -> Result<(), AdmissionError> {
     }
 }
 
-/// The handoff must be the task's, and the receiver its other side.
+/// Checks that the handoff belongs to the task, and that the receiver is the handoff's other side.
 fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), AdmissionError> {
     let rules = header.rules();
     let Some(handoff) = named else {
@@ -279,8 +282,8 @@ fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), Admissi
     }
 }
 
-/// The most refusals of this sender that the task's custody log may hold, when it may hold `most` of all senders. Agents
-/// that only were asked leave half of the room to those that own the task or owned it.
+/// The most refusals of this sender that the task's custody log may hold, if it may hold `most` of all senders.
+/// Candidates that never owned the task leave half of the room to its present and former owners.
 pub fn refusals_of(task: &Task, sender: &AgentId, most: u32) -> u32 {
     if task.has_been_owned_by(sender) { most } else { most.div_ceil(2) }
 }
@@ -296,7 +299,7 @@ pub fn check_named(agent: &AgentId, is_registered: bool) -> Result<(), Admission
     if is_registered { Ok(()) } else { Err(AdmissionError::ReceiverUnknown { receiver: agent.to_string() }) }
 }
 
-/// Checks that a request is not for its own sender.
+/// Checks that a request does not name its sender as the receiver.
 pub fn check_not_own(header: &Header) -> Result<(), AdmissionError> {
     if header.receiver != Receiver::Agent(header.sender.clone()) {
         return Ok(());
@@ -305,14 +308,14 @@ pub fn check_not_own(header: &Header) -> Result<(), AdmissionError> {
     Err(AdmissionError::ReceiverInvalid { receiver: header.sender.to_string(), problem })
 }
 
-/// The agents of a type that a message may go to: never its sender.
+/// The agents of a type that a message may go to: all but its sender.
 pub fn others(header: &Header, mut of_type: Vec<AgentId>) -> Vec<AgentId> {
     of_type.retain(|agent| *agent != header.sender);
     of_type
 }
 
-/// The candidates of a request, best first: those of its receiver, then its fallbacks; each once, never the sender, and no
-/// more than one handoff can ask.
+/// The candidates of a request, best first: those of its receiver, then its fallbacks. Each agent occurs once, the
+/// sender never, and the list is at most [`OFFERS_MAX`] long.
 pub fn candidates(
     header: &Header,
     of_receiver: Vec<AgentId>,
@@ -325,7 +328,7 @@ pub fn candidates(
     or_unknown(header, candidates)
 }
 
-/// The receivers of a message that is for a type, among the able and permitted agents of it, best first: one, or all.
+/// The receivers of a message to a type, out of the able and permitted agents, best first: one agent or all.
 pub fn receivers_of_type(header: &Header, mut able: Vec<AgentId>) -> Result<Vec<AgentId>, AdmissionError> {
     match header.receiver {
         Receiver::AnyOf(_) => able.truncate(1),

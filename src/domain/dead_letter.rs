@@ -1,8 +1,8 @@
-//! Messages that were given up, and refused envelopes: why they are kept, what their history is, and what becomes of them
-//! (SPEC 4).
+//! Dead letters, which are given-up messages and refused envelopes: the reasons, the history, and the decisions (SPEC
+//! 4).
 //!
-//! Owns the states of a dead letter and the bound on refused envelopes. Must not know how a dead letter is stored, or who may
-//! decide about one.
+//! This module owns the states of a dead letter and the bound on refused envelopes. It must not know how a dead letter
+//! is stored, or which caller may decide about one.
 
 use std::collections::HashSet;
 
@@ -13,38 +13,39 @@ use super::{
 };
 use crate::{ids::AgentId, time::Timestamp};
 
-/// Refused envelopes that are kept of one agent.
+/// The most refused envelopes kept for one agent.
 pub const REFUSED_ENVELOPES_MAX: usize = 256;
-/// Bytes of the refused envelopes that are kept of one agent.
+/// The most bytes of refused envelopes kept for one agent.
 pub const REFUSED_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Why a message was given up, or an envelope kept that was refused. The numbers are those of `baton.v1.DeadLetterReason`.
+/// The reason why a message became a dead letter, or an envelope was refused and kept. The numbers are those of
+/// `baton.v1.DeadLetterReason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParkReason {
     /// Too many deliveries failed.
     DeliveryAttemptsExhausted,
-    /// Its receiver said that it can never take it.
+    /// The receiver reported that it can never take the message.
     Poison,
-    /// Its time was over before it was delivered.
+    /// The message expired before its delivery.
     Expired,
-    /// A request that no candidate decided in time.
+    /// No candidate decided the request in time.
     AcceptTimeout,
-    /// A request that no candidate took.
+    /// No candidate took the request.
     NoCandidate,
-    /// Not an envelope.
+    /// The bytes are not an envelope.
     Malformed,
-    /// A payload that does not fit its type.
+    /// The payload does not fit its type.
     SchemaInvalid,
 }
 
-/// What has become of a dead letter. The numbers are those of `baton.v1.DeadLetterState`.
+/// The state of a dead letter. The numbers are those of `baton.v1.DeadLetterState`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadState {
-    /// A person is to decide.
+    /// An operator has to decide.
     Parked,
-    /// It was put on its way again. Final.
+    /// The message was redriven. Final.
     Redriven,
-    /// It was given up for good. Final.
+    /// The message was discarded for good. Final.
     Discarded,
 }
 
@@ -56,20 +57,20 @@ numbered! {
     DeadState { Parked = 1, Redriven = 2, Discarded = 3, }
 }
 
-/// What a person decides about a dead letter.
+/// A decision about a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// To put it on its way again.
+    /// Deliver the message again.
     Redrive,
-    /// To give it up for good.
+    /// Discard the message for good.
     Discard,
 }
 
-/// A dead letter is decided about once.
+/// The dead letter has been decided about before; a decision is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the dead letter is {} already", state.name())]
 pub struct AlreadySettled {
-    /// What was decided.
+    /// The state after that decision.
     pub state: DeadState,
 }
 
@@ -87,7 +88,7 @@ impl ParkReason {
         }
     }
 
-    /// Why the request of a handoff is parked that no candidate took.
+    /// The reason for parking the request of a handoff that no candidate took.
     pub const fn of_request(untaken: Untaken) -> Self {
         match untaken {
             Untaken::AcceptTimeout => Self::AcceptTimeout,
@@ -97,7 +98,7 @@ impl ParkReason {
 }
 
 impl DeadState {
-    /// Its name in the schema.
+    /// The name in the schema.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Parked => "PARKED",
@@ -106,7 +107,7 @@ impl DeadState {
         }
     }
 
-    /// Whether a decision was made.
+    /// Whether the dead letter has been decided about.
     pub const fn is_final(self) -> bool {
         match self {
             Self::Parked => false,
@@ -114,7 +115,7 @@ impl DeadState {
         }
     }
 
-    /// The state after a decision.
+    /// The state after a decision. Fails if the state is final.
     pub const fn settle(self, decision: Decision) -> Result<Self, AlreadySettled> {
         match (self, decision) {
             (Self::Parked, Decision::Redrive) => Ok(Self::Redriven),
@@ -126,13 +127,13 @@ impl DeadState {
     }
 }
 
-/// The history of a letter of this agent: each delivery without an ack.
+/// The history of a letter of this agent: each delivery attempt without an ack.
 pub fn deliveries_as_attempts(agent: &AgentId, letter: &Letter) -> Vec<(AgentId, Attempt)> {
     letter.attempts.iter().map(|attempt| (agent.clone(), attempt.clone())).collect()
 }
 
-/// The history of the request of a handoff that has ended: each offer. An offer lasted until the next one, the last until
-/// the end.
+/// The history of the request of an ended handoff: each offer. An offer lasts until the next one, and the last offer
+/// until the end of the handoff.
 pub fn offers_as_attempts(handoff: &Handoff) -> Vec<(AgentId, Attempt)> {
     let ends = handoff.offers.iter().skip(1).map(|next| next.offered_at).chain([handoff.updated_at]);
     let attempt = |(offer, ended_at): (&Offer, Timestamp)| {
@@ -153,17 +154,18 @@ const fn end_of_offer(outcome: OfferOutcome) -> AttemptEnd {
     }
 }
 
-/// The refused envelopes that are kept of one agent. An agent that goes on sending garbage fills its share and no more.
+/// The refused envelopes kept for one agent. The bounds hold for each agent, so that one agent cannot fill the store
+/// with garbage.
 #[derive(Debug, Default)]
 pub struct RefusedEnvelopes {
-    /// SHA-256 of each; at most [`REFUSED_ENVELOPES_MAX`].
+    /// The SHA-256 of each kept envelope; at most [`REFUSED_ENVELOPES_MAX`].
     digests: HashSet<[u8; 32]>,
     bytes: usize,
 }
 
 impl RefusedEnvelopes {
-    /// Counts an envelope of so many bytes, and says whether it is kept: there is room for it, and the same bytes are not kept
-    /// yet. The digest is asked for only where there is room.
+    /// Counts an envelope of this many bytes, and returns whether to keep it: the bounds leave room, and no equal bytes
+    /// are kept. Computes the digest only if the bounds leave room.
     pub fn admit(&mut self, bytes: usize, digest: impl FnOnce() -> [u8; 32]) -> bool {
         let has_room = self.digests.len() < REFUSED_ENVELOPES_MAX && bytes <= REFUSED_BYTES_MAX - self.bytes;
         let is_kept = has_room && self.digests.insert(digest());

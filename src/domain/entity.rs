@@ -1,7 +1,7 @@
-//! What every state machine has in common: an id, inputs, transitions, effects, and the one [`step`] over all of them.
+//! The common parts of all state machines: ids, inputs, transitions, effects, and one [`step`] for all of them.
 //!
-//! A machine is a variant of [`EntityId`] and of [`Entity`], an arm in each match below, and a function from an input to a
-//! [`Transition`]. Must not know how entities are stored, or who delivers what an effect asks for.
+//! A machine is a variant of [`EntityId`] and of [`Entity`], an arm in each match below, and a function from an input
+//! to a [`Transition`]. This module must not know how entities are stored, or how an effect is executed.
 
 use std::{fmt, sync::Arc};
 
@@ -13,14 +13,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// Names one entity: a thing with a state machine of its own. One variant for each machine.
+/// The id of an entity, an object with its own state machine. Each machine has one variant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntityId {
     /// A task.
     Task(TaskId),
     /// One attempt to move a task.
     Handoff(MessageId),
-    /// The machine that shows that the engine is general.
+    /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeId),
 }
@@ -32,147 +32,148 @@ pub enum Entity {
     Task(Arc<Task>),
     /// One attempt to move a task.
     Handoff(Arc<Handoff>),
-    /// The machine that shows that the engine is general.
+    /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(Arc<Probe>),
 }
 
-/// What a step may read. In the broker it is the open transaction; in replays and tests it is a map.
+/// The reads of a step. The broker reads the open transaction; replays and tests read a map.
 pub trait Reader {
-    /// The entity as it is now, with everything that this transaction has written. `None`: there is none.
+    /// The current entity, with all writes of this transaction. `None`: the entity does not exist.
     fn entity(&mut self, id: &EntityId) -> Result<Option<Entity>, ReadError>;
 
-    /// Whether the agent's presence lease is over. An agent that is gone is asked only if no other can be.
+    /// Whether the agent's presence lease is over. A gone agent is asked only if no present agent can be.
     fn is_gone(&mut self, agent: &AgentId) -> bool;
 }
 
-/// A reader failed to read what is stored. The reader keeps the cause.
+/// A reader failed to read a stored entity. The reader keeps the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("failed to read what is stored")]
 pub struct ReadError;
 
-/// What can happen to an entity.
+/// An input of a state machine.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(not(test), expect(clippy::large_enum_variant, reason = "an input lives on the stack, for one step"))]
 pub enum Input {
     /// A request, a message or a redrive, about a handoff or its task.
     Handoff {
-        /// The task that it names.
+        /// The task that the input names.
         task: TaskId,
-        /// What it says.
+        /// The input for the handoff machine.
         input: handoff::Input,
     },
     /// An agent acked a delivery that reports to this entity.
     Acked {
         /// The agent.
         by: AgentId,
-        /// What the delivery is to the entity.
+        /// The role of the delivery for the entity.
         role: Acked,
     },
     /// A delivery that reports to this entity became a dead letter.
     Undeliverable {
-        /// The agent that did not get it.
+        /// The agent that did not get the delivery.
         to: AgentId,
-        /// What the delivery was to the entity.
+        /// The role of the delivery for the entity.
         role: Acked,
     },
     /// The agent with an open delivery that reports to this entity is gone.
     AgentGone,
-    /// Time has passed. What is overdue happens; nothing else does.
+    /// Time has passed. The machine handles overdue deadlines, and changes nothing else.
     Time,
-    /// Another entity tells this one something.
+    /// Another entity has sent an input ([`Effect::Send`]).
     Told(Told),
 }
 
-/// What one entity tells another ([`Effect::Send`]). One variant for each machine that is told something.
+/// An input from one entity to another ([`Effect::Send`]), with one variant for each receiving machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
-    /// To the machine that shows that the engine is general.
+    /// An input for the test machine.
     #[cfg(test)]
     Probe(probe::Word),
 }
 
-/// The entities after a step, and what is to be done. All of it is one commit, or none of it is.
+/// The result of a step: changed entities and effects. One commit applies all of it, or none.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Transition {
     /// The entities that the step has changed, each once.
     pub writes: Vec<Entity>,
-    /// What is to be done, in this order.
+    /// The effects, in the order of their execution.
     pub effects: Vec<Effect>,
 }
 
 impl Transition {
-    /// Whether nothing has changed: a repeat, or a timer before its time.
+    /// Whether the step changes nothing: a repeat, or a timer before its deadline.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty() && self.effects.is_empty()
     }
 }
 
-/// Something to be done in the commit of a step.
+/// An effect, executed in the commit of its step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Put mail into an agent's mailbox.
+    /// Puts mail into an agent's mailbox.
     Deliver {
         /// The agent.
         to: AgentId,
         /// The mail.
         mail: Mail,
-        /// The order among other mail.
+        /// The priority of the mail.
         priority: Priority,
-        /// The entity that learns of the ack or of the failure, and what the delivery is to it.
+        /// The entity that learns of the ack or the failure, and the role of the delivery for it.
         report_to: Option<(EntityId, Acked)>,
     },
-    /// Keep the message that began this entity as a dead letter.
+    /// Keeps the message that opened this entity as a dead letter.
     Park {
         /// The entity.
         entity: EntityId,
-        /// Why no agent took it.
+        /// The reason why no agent took it.
         why: Untaken,
     },
-    /// Tell another entity something: in the same transaction, or in a later one where a transaction tells too much.
+    /// Sends an input to another entity: in the same transaction, or in a later one if the transaction has sent too
+    /// many.
     Send {
-        /// The entity.
+        /// The receiving entity.
         to: EntityId,
-        /// What it is told.
+        /// The input.
         told: Told,
     },
 }
 
-/// What is put into a mailbox.
+/// The mail of an [`Effect::Deliver`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mail {
-    /// The message that is the input of this step.
+    /// The message in the step's input.
     ThisMessage,
-    /// The message that began the entity, once more.
+    /// A further copy of the message that opened the entity.
     Opening {
         /// The entity.
         entity: EntityId,
-        /// Whether the message's own expiry still holds. It does not for one that was redriven after it.
+        /// Whether the message's own expiry still applies. It does not apply to a redriven message.
         expires: bool,
     },
-    /// The broker's own `ErrorNotification` about an entity.
+    /// An `ErrorNotification` of the broker about an entity.
     Notice {
-        /// What it says.
+        /// The content of the notification.
         notice: Notice,
-        /// The message that began the entity.
+        /// The message that opened the entity.
         about: Option<MessageId>,
         /// The entity's task, and its epoch.
         task: Option<(TaskId, u64)>,
     },
 }
 
-/// Why a step was not made.
+/// The reasons why a step fails. A failed step changes nothing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum StepError {
-    /// A rule of the protocol forbids it. Nothing has changed.
+    /// A rule of the protocol forbids the step.
     #[error(transparent)]
     Rejected(#[from] Rejection),
-    /// What is stored cannot be read.
+    /// A stored entity cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
 }
 
-/// Takes one input of one entity, at this time of the entity's log.
+/// Applies one input to one entity. `now` is the time of the entity's log.
 pub fn step(about: &EntityId, input: &Input, read: &mut dyn Reader, now: Timestamp) -> Result<Transition, StepError> {
     match about {
         EntityId::Task(_) | EntityId::Handoff(_) => handoff::step_entity(about, input, read, now),
@@ -182,7 +183,7 @@ pub fn step(about: &EntityId, input: &Input, read: &mut dyn Reader, now: Timesta
 }
 
 impl Entity {
-    /// Its id.
+    /// The id of the entity.
     pub fn id(&self) -> EntityId {
         match self {
             Self::Task(task) => EntityId::Task(task.id.clone()),
@@ -192,7 +193,7 @@ impl Entity {
         }
     }
 
-    /// The task whose custody log records its steps and gives them their time. `None`: it has no custody log.
+    /// The task whose custody log records the entity's steps and gives them their time. `None`: no log does.
     pub fn task(&self) -> Option<&TaskId> {
         match self {
             Self::Task(task) => Some(&task.id),
@@ -202,7 +203,7 @@ impl Entity {
         }
     }
 
-    /// When something happens to it by itself next. `None`: nothing does.
+    /// The time of the entity's next deadline. `None`: the entity has none.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         match self {
             Self::Task(_) => None,
@@ -212,7 +213,7 @@ impl Entity {
         }
     }
 
-    /// Whether it never changes again.
+    /// Whether the entity is in a final state.
     pub fn has_ended(&self) -> bool {
         match self {
             Self::Task(task) => task.status.is_final(),
@@ -222,7 +223,7 @@ impl Entity {
         }
     }
 
-    /// The agent whose limit of open entities it counts against while it has a deadline.
+    /// The agent whose limit of open entities includes this entity while it has a deadline.
     pub fn counts_for(&self) -> Option<&AgentId> {
         match self {
             Self::Task(_) => None,

@@ -1,4 +1,4 @@
-//! What an envelope says beside its payload, in the words of the domain.
+//! The fields of an envelope beside its payload, in the types of the domain.
 
 use std::fmt;
 
@@ -8,37 +8,37 @@ use crate::{
     time::Timestamp,
 };
 
-/// What an envelope says beside its payload, checked.
+/// The checked fields of an envelope beside its payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// The idempotency key.
     pub message_id: MessageId,
-    /// The agent that sent it.
+    /// The agent that sent the envelope.
     pub sender: AgentId,
-    /// The agents that it is for.
+    /// The agents that the envelope is addressed to.
     pub receiver: Receiver,
-    /// When it was made, by its sender's clock.
+    /// The time at which the sender made the envelope, by the sender's clock.
     pub timestamp: Timestamp,
-    /// What it carries.
+    /// The type of the payload.
     pub message_type: MessageType,
-    /// The handoff it belongs to, or the message it answers.
+    /// The handoff that the envelope belongs to, or the message that it answers.
     pub correlation: Option<MessageId>,
-    /// The task it is about. Set if the rules of its type say so.
+    /// The task that the envelope is about. Set if the rules of its type require one.
     pub task: Option<TaskId>,
-    /// The task's epoch as its sender knows it, from 1; 0 if the envelope says none.
+    /// The task's epoch in the sender's view, from 1. 0: the envelope has no epoch.
     pub epoch: u64,
-    /// The moment from which on it is not delivered any more.
+    /// The time from which on the broker no longer delivers the envelope.
     pub expires_at: Option<Timestamp>,
 }
 
 impl Header {
-    /// The rules of its type.
+    /// The rules of the envelope's type.
     pub const fn rules(&self) -> MessageRules {
         rules(self.message_type)
     }
 
-    /// The handoff that it is about: a request's own, or the one that the correlation names. Mail is about none: its
-    /// correlation says no more than who takes part.
+    /// The handoff that the envelope is about: a request's own handoff, or the one that the correlation names. Mail is
+    /// about no handoff: its correlation only decides whether the sender is a participant.
     pub const fn handoff(&self) -> Option<MessageId> {
         match self.rules().handling {
             Handling::Request => Some(self.message_id),
@@ -48,10 +48,10 @@ impl Header {
     }
 }
 
-/// The agents that an envelope is for.
+/// The receiver of an envelope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receiver {
-    /// None in particular; only for status updates and heartbeats.
+    /// No receiver; only for status updates and heartbeats.
     Nobody,
     /// One agent.
     Agent(AgentId),
@@ -62,7 +62,7 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// Parses a receiver_id.
+    /// Parses a `receiver_id`. An empty text is [`Receiver::Nobody`].
     pub fn parse(text: &str) -> Result<Self, IdError> {
         if text.is_empty() {
             return Ok(Self::Nobody);
@@ -76,7 +76,7 @@ impl Receiver {
 }
 
 impl fmt::Display for Receiver {
-    /// As it stands in receiver_id.
+    /// Writes the text of `receiver_id`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nobody => Ok(()),

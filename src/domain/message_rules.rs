@@ -1,7 +1,7 @@
-//! The rules of each message type: one row a type.
+//! The rules of each message type: a table with one row for each type.
 //!
-//! The envelope's parser, the admission of messages and the engine all read the same row. What a message does to a handoff
-//! is not here: the state machine decides that.
+//! The parser of envelopes, the admission of messages and the engine all read the same row. The effect of a message on
+//! a handoff is not part of the table: the state machine decides that.
 
 use super::{
     handoff::{Acked, Handoff},
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::ids::AgentId;
 
-/// What an envelope carries, as its `message_type` says.
+/// The type of an envelope's payload, from `message_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MessageType {
     /// Asks an agent to take a task over.
@@ -19,13 +19,13 @@ pub enum MessageType {
     HandoffAccept,
     /// Declines a request.
     HandoffReject,
-    /// Takes a request back.
+    /// Withdraws a request.
     HandoffCancel,
     /// Hands the context of a task over.
     TaskContextTransfer,
-    /// Ends a handoff: the task is taken over, or cannot be.
+    /// Ends a handoff: the candidate has taken the task over, or failed to.
     HandoffComplete,
-    /// Says how a task is doing.
+    /// Reports the status of a task.
     TaskStatusUpdate,
     /// Tells an agent of an error.
     ErrorNotification,
@@ -37,9 +37,9 @@ pub enum MessageType {
     TaskOffer,
     /// Takes an offer.
     TaskAccept,
-    /// Gives a piece of work to another agent, without the task.
+    /// Gives a piece of work to another agent without moving a task.
     Delegation,
-    /// Says anything else.
+    /// Carries any other content.
     Info,
 }
 
@@ -52,7 +52,7 @@ numbered! {
 }
 
 impl MessageType {
-    /// The name that policies use: that of the schema, without its prefix.
+    /// The name that policies use: the name in the schema without its prefix.
     pub const fn name(self) -> &'static str {
         match self {
             Self::HandoffRequest => "HANDOFF_REQUEST",
@@ -73,48 +73,48 @@ impl MessageType {
     }
 }
 
-/// One row of the table: everything that the broker asks of a message because of its type.
+/// One row of the table: all requirements on a message that follow from its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageRules {
-    /// How the broker takes it.
+    /// The way in which the broker handles the message.
     pub handling: Handling,
-    /// What its envelope must name.
+    /// The fields that the envelope must set.
     pub names: Names,
-    /// What its `receiver_id` may be.
+    /// The permitted values of `receiver_id`.
     pub receivers: Receivers,
-    /// What its `correlation_id` may be.
+    /// The permitted values of `correlation_id`.
     pub correlation: Correlation,
-    /// The agent that it must be addressed to when it is about a known handoff.
+    /// The required receiver of the message when it is about a known handoff.
     pub other_side: OtherSide,
-    /// The delivery whose fate its handoff learns of.
+    /// The role of the delivery whose fate is reported to its handoff. `None`: no report.
     pub reports: Option<Acked>,
-    /// The answer to a sender that takes no part in the task, or names a task that is not known.
+    /// The answer to an outsider of the task, or to a sender that names an unknown task.
     pub outsider: Outsider,
 }
 
-/// How the broker takes a message.
+/// The way in which the broker handles a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Handling {
-    /// It opens a handoff, and makes the task if that is not known.
+    /// The message opens a handoff, and creates the task if the task is unknown.
     Request,
-    /// It moves an open handoff.
+    /// The message moves an open handoff.
     Handoff,
-    /// It moves a task.
+    /// The message moves a task.
     Status,
-    /// It is noted and not stored.
+    /// The broker records the heartbeat in memory and does not store it.
     Heartbeat,
-    /// It is carried to its receivers.
+    /// The broker carries the message to its receivers.
     Mail,
 }
 
-/// What an envelope must name.
+/// The fields that an envelope must set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// Nothing.
+    /// No field.
     Nothing,
     /// A task and its epoch.
     Task,
-    /// A task, its epoch and, as the correlation, a handoff.
+    /// A task, its epoch, and a handoff as the correlation.
     Handoff,
 }
 
@@ -136,7 +136,7 @@ impl Names {
     }
 }
 
-/// What a `receiver_id` may be.
+/// The permitted values of `receiver_id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receivers {
     /// One agent.
@@ -150,7 +150,7 @@ pub enum Receivers {
 }
 
 impl Receivers {
-    /// Checks a receiver. The error says in words what it must be.
+    /// Checks a receiver. The error is a text with the requirement.
     pub const fn check(self, receiver: &Receiver) -> Result<(), &'static str> {
         match (self, receiver) {
             (Self::Agent | Self::AgentOrType | Self::Any | Self::AnyOrNobody, Receiver::Agent(_))
@@ -164,31 +164,32 @@ impl Receivers {
     }
 }
 
-/// What a `correlation_id` may be.
+/// The permitted values of `correlation_id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Correlation {
-    /// Any message id: it is not looked up, or says no more than who takes part.
+    /// Any message id. The broker does not look it up, or uses it only to find out whether the sender is a participant.
     AnyMessage,
-    /// If set, a known handoff of the task.
+    /// A known handoff of the task, or empty.
     Handoff,
 }
 
-/// The agent that a message about a known handoff must be addressed to. Its signature then covers the name of that agent.
+/// The agent that a message about a known handoff must be addressed to. The signature then covers the name of that
+/// agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherSide {
-    /// The handoff does not say.
+    /// Any agent.
     Any,
     /// The sender of the handoff.
     Sender,
     /// The present candidate.
     Candidate,
-    /// The present candidate, as long as the handoff is open, and only if the message is of the handoff's sender. Another
-    /// agent cannot send it at all, and does not learn from the answer who the candidate is.
+    /// The present candidate, while the handoff is open and if the handoff's sender sends the message. The state
+    /// machine refuses any other sender, and the answer must not reveal the candidate.
     CandidateWhileOpen,
 }
 
 impl OtherSide {
-    /// The agent that a message of this sender must be addressed to; `None` if any receiver will do.
+    /// The agent that a message of this sender must be addressed to. `None`: any receiver.
     pub fn of<'a>(self, handoff: &'a Handoff, sender: &AgentId) -> Option<&'a AgentId> {
         match self {
             Self::Any => None,
@@ -201,14 +202,14 @@ impl OtherSide {
     }
 }
 
-/// The answer to a sender that takes no part in a task.
+/// The answer to an outsider: a sender that has no part in the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outsider {
-    /// It does not own the task.
+    /// The sender does not own the task.
     NotOwner,
-    /// It is not a candidate of a handoff of the task.
+    /// The sender is not a candidate of a handoff of the task.
     NotCandidate,
-    /// None: the message is carried, and is not on the task's record.
+    /// No refusal: the broker carries the message without a record in the task's custody log.
     Carried,
 }
 
@@ -277,7 +278,7 @@ pub const fn rules(kind: MessageType) -> MessageRules {
 mod tests {
     use super::*;
 
-    /// The whole table, one line a type.
+    /// The whole table, one line for each type.
     const TABLE: &str = "
         HANDOFF_REQUEST        Request    Task     AgentOrType  AnyMessage  Any                 Some(Request)     NotOwner
         HANDOFF_ACCEPT         Handoff    Handoff  Agent        Handoff     Sender              None              NotCandidate
@@ -320,7 +321,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// The texts are seen by clients.
+    /// Clients see these texts.
     #[test]
     fn a_receiver_that_does_not_fit_is_told_what_it_must_be() {
         let receivers = ["", "bob", "type:legal", "all:legal"].map(|text| Receiver::parse(text).unwrap());

@@ -1,7 +1,7 @@
-//! The pure core: the rules of the protocol, as data in and data out.
+//! The pure core: the rules of the protocol as functions of their arguments.
 //!
-//! Owns every rule of SPEC 3 and 4. Must not know tokio, tonic, prost, the store, a clock or a source of random numbers:
-//! the present time and every id come in as arguments.
+//! This module owns every rule of SPEC 3 and 4. It must not know tokio, tonic, prost, the store, a clock or a source of
+//! random numbers: the present time and every id come in as arguments.
 
 pub mod admission;
 pub mod dead_letter;

@@ -1,55 +1,56 @@
-//! Whether an agent is there (SPEC 6).
+//! The presence of agents (SPEC 6).
 //!
-//! Owns what signs of life say about an agent, and for how long. Must not know how signs of life come, or who asks.
+//! This module owns the rule that turns signs of life into a liveness. It must not know how signs of life arrive, or
+//! which component asks.
 
 use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// Whether an agent is there, the better before the worse.
+/// The liveness of an agent, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Liveness {
-    /// It gives signs of life.
+    /// The agent gives signs of life.
     Alive,
-    /// It has missed heartbeats, or has just left, or has not come back since the broker started.
+    /// The agent has missed heartbeats, has just left, or has not come back since the broker started.
     Suspect,
-    /// It has given no sign of life for the lease.
+    /// The agent has given no sign of life for the length of the lease.
     Gone,
 }
 
-/// What an agent shows of itself.
+/// The signs of life of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Signs {
-    /// Sessions that are open now.
+    /// The number of open sessions.
     pub sessions: u32,
-    /// Calls of `Receive` that are open now. An open call is a sign of life as long as it lasts.
+    /// The number of open calls of `Receive`. An open call is a sign of life as long as it lasts.
     pub receives: u32,
-    /// Its latest sign of life. `None`: none since the broker started.
+    /// The latest sign of life. `None`: none since the broker started.
     pub last_seen: Option<Timestamp>,
 }
 
-/// When an agent is taken for what.
+/// The times after which an agent counts as suspect or gone.
 #[derive(Debug, Clone, Copy)]
 pub struct PresenceRule {
-    /// After this without a sign of life an agent with a session is suspect: three heartbeats.
+    /// The time without a sign of life after which an agent with a session is suspect: three heartbeats.
     pub suspect_after: Duration,
-    /// After this without a sign of life an agent is gone.
+    /// The time without a sign of life after which an agent is gone.
     pub lease: Duration,
-    /// When the broker started. The lease of an agent that was not seen since begins here.
+    /// The start of the broker. The lease of an agent without a sign of life since then begins here.
     pub started_at: Timestamp,
 }
 
-/// What a look at an agent finds when its lease may be over.
+/// The result of a check of an agent whose lease may be over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PresenceCheck {
-    /// It is gone.
+    /// The agent is gone.
     Gone,
-    /// It is not gone before this time.
+    /// The agent is not gone before this time.
     LookAgain(Timestamp),
 }
 
 impl PresenceRule {
-    /// When the agent is gone, if it gives no further sign of life. `None`: not as long as its call of `Receive` is open.
+    /// The time at which the agent is gone without a further sign of life. `None`: a call of `Receive` is open.
     pub fn gone_at(&self, signs: Signs) -> Option<Timestamp> {
         match signs.receives {
             0 => Some(signs.last_seen.unwrap_or(self.started_at).plus(self.lease)),
@@ -57,12 +58,12 @@ impl PresenceRule {
         }
     }
 
-    /// Whether the agent has given no sign of life for the lease.
+    /// Whether the agent has given no sign of life for the length of the lease.
     pub fn is_gone(&self, signs: Signs, now: Timestamp) -> bool {
         self.gone_at(signs).is_some_and(|at| at <= now)
     }
 
-    /// Whether the agent is gone now, or when to look again.
+    /// Whether the agent is gone now, or the time of the next check.
     pub fn check(&self, signs: Signs, now: Timestamp) -> PresenceCheck {
         match self.gone_at(signs) {
             Some(at) if at <= now => PresenceCheck::Gone,
@@ -71,7 +72,7 @@ impl PresenceRule {
         }
     }
 
-    /// Whether the agent is there.
+    /// The liveness of the agent.
     pub fn liveness(&self, signs: Signs, now: Timestamp) -> Liveness {
         if self.is_gone(signs, now) {
             return Liveness::Gone;
@@ -81,7 +82,8 @@ impl PresenceRule {
     }
 }
 
-/// How loaded an agent is, from what it says of itself: 1000 is full. An agent that names no capacity counts as idle.
+/// The load of an agent in permille of its capacity, from the agent's own report. An agent without a capacity counts as
+/// idle.
 pub fn load_permille(capacity: u32, active_tasks: u32, queue_length: u32) -> u32 {
     let busy = u64::from(active_tasks) + u64::from(queue_length);
     (busy * 1000).checked_div(u64::from(capacity)).map_or(0, |load| u32::try_from(load).unwrap_or(u32::MAX))

@@ -1,7 +1,7 @@
-//! A machine that exists in tests only. It shows that the engine is general: nothing in the engine names it.
+//! A machine that exists in tests only. It shows that the engine is general: the engine does not name it.
 //!
-//! Two probes play: one is told to say so many words to the other in one transaction, the other answers each word, and
-//! either sends mail to its agent and sets a deadline.
+//! A test uses two probes. The first sends numbers to the second in one transaction, and the second answers each. Both
+//! send mail to their agent and set a deadline.
 
 use std::sync::Arc;
 
@@ -11,35 +11,35 @@ use super::{
 };
 use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
 
-/// Names a probe.
+/// The id of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProbeId(pub u64);
 
 /// The state of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// Its id.
+    /// The id.
     pub id: ProbeId,
-    /// The words that it heard, in order.
+    /// The received numbers, in order.
     pub heard: Vec<u32>,
-    /// The answers that it got, in order.
+    /// The received answers, in order.
     pub answers: Vec<u32>,
-    /// How often its agent acked its mail.
+    /// The number of acks of its mail.
     pub acks: u32,
-    /// When it wakes up by itself.
+    /// The time at which the probe wakes up.
     pub deadline: Option<Timestamp>,
-    /// How often it woke up.
+    /// The number of times it woke up.
     pub woken: u32,
 }
 
-/// What a probe is told.
+/// An input of a probe from another entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
-    /// Say the numbers from `from` to before `to` to `other`, tell `agent`, and wake up at `wake_at`.
+    /// Send the numbers of `from..to` to `other`, notify `agent`, and wake up at `wake_at`.
     Begin { other: ProbeId, from: u32, to: u32, agent: AgentId, wake_at: Timestamp },
-    /// Hear a number, and answer it.
+    /// Receive a number, and answer it.
     Say { number: u32, from: ProbeId },
-    /// Hear an answer.
+    /// Receive an answer.
     Answer { number: u32 },
 }
 

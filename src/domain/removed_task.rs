@@ -1,23 +1,23 @@
-//! What the broker remembers of a task that was removed.
+//! The record that a removed task leaves behind.
 
 use std::collections::BTreeSet;
 
 use super::handoff::{Task, TaskStatus};
 use crate::ids::AgentId;
 
-/// What is left of a task that was removed: enough to refuse every later message about it.
+/// The remains of a removed task: enough to refuse every later message about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedTask {
-    /// Its last epoch.
+    /// The last epoch.
     pub epoch: u64,
-    /// How it ended.
+    /// The final status.
     pub status: TaskStatus,
-    /// The agents that owned it: at most one more than a task has completed handoffs.
+    /// The agents that owned the task: at most one more than the number of its completed handoffs.
     pub owners: BTreeSet<AgentId>,
 }
 
 impl RemovedTask {
-    /// What is left of this task.
+    /// The remains of this task.
     pub fn of(task: &Task) -> Self {
         let passed = task.hops.iter().flat_map(|hop| [&hop.sender, &hop.receiver]);
         let owners = std::iter::once(&task.owner).chain(passed).cloned().collect();

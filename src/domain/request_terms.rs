@@ -1,11 +1,11 @@
-//! The terms of a handoff request: what it asks for, within the operator's bounds.
+//! The terms of a handoff request, within the operator's bounds.
 
 use std::time::Duration;
 
 use super::handoff::{LoopLimits, Timeouts};
 use crate::{codes::FieldViolation, ids::AgentId};
 
-/// The timeouts that a request asks for; `None` asks for the operator's.
+/// The timeouts that a request asks for. `None`: the operator's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(missing_docs, reason = "as in Timeouts")]
 pub struct RequestedTimeouts {
@@ -15,17 +15,17 @@ pub struct RequestedTimeouts {
     pub whole: Option<Duration>,
 }
 
-/// The shortest and the longest timeout that a request may name, for each of its four.
+/// The bounds of each of the four timeouts of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeoutBounds {
-    /// The shortest.
+    /// The shortest permitted timeout.
     pub shortest: Duration,
-    /// The longest.
+    /// The longest permitted timeout.
     pub longest: Duration,
 }
 
 impl RequestedTimeouts {
-    /// The timeouts of the handoff. The error has each field that is out of bounds.
+    /// The timeouts of the handoff. The error names each field that is out of bounds.
     pub fn within(&self, bounds: TimeoutBounds, defaults: &Timeouts) -> Result<Timeouts, Vec<FieldViolation>> {
         let mut violations = Vec::new();
         let mut choose = |name: &str, wanted: Option<Duration>, otherwise: Duration| {
@@ -47,7 +47,8 @@ impl RequestedTimeouts {
 }
 
 impl LoopLimits {
-    /// These limits, lowered to what a request asks for: the most handoffs of the task, and along one pair. 0 asks for none.
+    /// These limits, lowered to the values of a request: the most handoffs of the task, and along one pair. 0: the
+    /// request asks for no limit.
     #[must_use]
     pub fn lowered_to(self, (handoffs, per_pair): (u32, u32)) -> Self {
         let lower = |wanted: u32, most: u32| if wanted == 0 { most } else { wanted.min(most) };
@@ -58,7 +59,7 @@ impl LoopLimits {
     }
 }
 
-/// Checks the fallbacks of a request. A sender cannot fall back on itself: it keeps the task if no candidate takes it.
+/// Checks the fallbacks of a request. The sender is no fallback: it keeps the task if no candidate takes it.
 pub fn check_fallbacks(sender: &AgentId, fallbacks: &[AgentId]) -> Result<(), Vec<FieldViolation>> {
     let violation = |place| FieldViolation {
         path: format!("envelope.payload.fallback_candidates[{place}]"),

@@ -183,7 +183,7 @@ fn the_open_handoff_is_looked_up_only_where_it_decides() {
     assert_eq!(deciding_handoff(&task, Some(&of_another), &agent("bob")), Some(id(1)));
 }
 
-/// Each type from an agent that takes no part: of a known, of a removed and of an unknown task.
+/// Each type from an outsider, about a known, a removed and an unknown task.
 #[test]
 fn an_outsider_is_answered_as_if_there_were_no_such_task() {
     let types = (1..).map_while(MessageType::from_number).filter(|kind| *kind != MessageType::HandoffRequest);

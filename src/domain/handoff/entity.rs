@@ -1,4 +1,4 @@
-//! The machine of a task and its handoffs as one of the machines of [`crate::domain::step`].
+//! The handoff machine behind the common interface of [`crate::domain::step`].
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Takes one input of a task or a handoff. What happens to a handoff that is not known changes nothing; a message about it is
+/// Applies one input to a task or a handoff. An event about an unknown handoff changes nothing; a message about it is
 /// rejected.
 pub(in crate::domain) fn step_entity(
     about: &EntityId,
@@ -27,7 +27,7 @@ pub(in crate::domain) fn step_entity(
         domain::Input::Undeliverable { to, role } => (None, &Input::Undeliverable { to: to.clone(), mail: *role }),
         domain::Input::AgentGone => (None, &Input::CandidateGone),
         domain::Input::Time => (None, &Input::Time),
-        // No machine tells a task or a handoff anything.
+        // No machine sends an input to a task or a handoff.
         domain::Input::Told(_) => return Ok(domain::Transition::default()),
     };
     let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {
@@ -56,7 +56,7 @@ fn read_handoff(read: &mut dyn Reader, id: MessageId) -> Result<Option<Arc<Hando
     })
 }
 
-/// The agents that are gone among those that this step may ask, each once and in order.
+/// The gone agents among those that this step may ask, each once and in order.
 fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<AgentId> {
     let next = handoff.filter(|handoff| !handoff.state.is_final()).map_or(&[][..], |handoff| &handoff.next_candidates);
     let new: &[AgentId] = match input {
@@ -72,7 +72,7 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
     gone
 }
 
-/// What the delivery of the message that is the input is to the handoff. `None`: the handoff does not wait for its ack.
+/// The role of the input message's delivery for the handoff. `None`: the handoff does not wait for the ack.
 fn role_of(input: &Input) -> Option<Acked> {
     let message_type = match input {
         Input::Request(_) => MessageType::HandoffRequest,
@@ -114,7 +114,7 @@ fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Inp
             (domain::Mail::ThisMessage, report_to)
         }
         Mail::RequestAgain => {
-            // An operator redrives a request that may have outlived its own expiry.
+            // An operator may redrive a request after its own expiry.
             let expires = handoff.is_some_and(|handoff| handoff.redrive_of.is_none());
             (domain::Mail::Opening { entity: id(), expires }, Some((id(), Acked::Request)))
         }

@@ -1,4 +1,4 @@
-//! What goes into the state machine and what comes out.
+//! The inputs and outputs of the handoff machine.
 
 use super::{Handoff, LoopLimits, Mode, Priority, Task, TaskStatus, Timeouts};
 use crate::{
@@ -6,134 +6,135 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
 };
 
-/// What is known when an input arrives: the task, and the handoff that the input is about.
+/// The state before an input: the task, and the handoff that the input is about.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Situation<'a> {
-    /// The task, if it is known.
+    /// The task, if it exists.
     pub task: Option<&'a Task>,
-    /// The handoff, if the input names one and it is known.
+    /// The handoff, if the input names one and it exists.
     pub handoff: Option<&'a Handoff>,
-    /// Those of the agents who may be asked next that are gone: asked only where nobody else can be.
+    /// The gone agents among those that may be asked next. They are asked only if no present agent can be.
     pub gone: &'a [AgentId],
 }
 
-/// Everything that can happen to a task and its handoffs.
+/// The inputs of the handoff machine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// Somebody wants to hand the task over.
+    /// A request to hand the task over.
     Request(Request),
-    /// An agent says something about it.
+    /// A message of an agent about the task or the handoff.
     Message {
-        /// Who.
+        /// The sender of the message.
         from: AgentId,
-        /// The epoch that it believes in.
+        /// The epoch in the sender's view.
         epoch: u64,
-        /// What.
+        /// The message.
         message: Message,
     },
     /// An agent acked a delivery.
     Acked {
-        /// Who.
+        /// The agent.
         by: AgentId,
-        /// What was delivered.
+        /// The role of the delivery.
         mail: Acked,
     },
     /// A delivery became a dead letter.
     Undeliverable {
-        /// Who did not get it.
+        /// The agent that did not get the delivery.
         to: AgentId,
-        /// What was to be delivered.
+        /// The role of the delivery.
         mail: Acked,
     },
-    /// Time has passed. Whatever is overdue happens; nothing else does.
+    /// Time has passed. The machine handles overdue deadlines, and changes nothing else.
     Time,
-    /// The candidate is gone. If the request is still on its way and somebody else is there to be asked, that one is.
+    /// The candidate is gone. If the request is still undelivered and a present candidate remains, that candidate is
+    /// asked.
     CandidateGone,
-    /// The handoff of the situation has failed, and its request is to be tried again, as a handoff of its own.
+    /// An operator redrives the request of the situation's failed handoff, as a new handoff.
     Redrive {
         /// The id of the new handoff.
         id: MessageId,
-        /// Registered agents to ask, best first.
+        /// The registered agents to ask, best first.
         candidates: Vec<AgentId>,
     },
 }
 
-/// A handoff request, with what the pipeline found out about it.
+/// A handoff request with the resolved agents and terms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// Its id, and that of the handoff.
+    /// The id of the request and of its handoff.
     pub id: MessageId,
     /// The task.
     pub task: TaskId,
-    /// Who asks.
+    /// The agent that asks.
     pub from: AgentId,
-    /// The epoch that it believes in.
+    /// The epoch in the sender's view.
     pub epoch: u64,
-    /// The receiver as it was named.
+    /// The receiver that the request names.
     pub receiver: String,
-    /// Registered agents to ask, best first.
+    /// The registered agents to ask, best first.
     pub candidates: Vec<AgentId>,
     /// The kind of work.
     pub task_type: String,
-    /// Why, as the request's number for it.
+    /// The reason, as a number of the request's enum.
     pub reason: i32,
-    /// Given away or lent.
+    /// Whether the task is transferred or delegated.
     pub mode: Mode,
     /// The priority.
     pub priority: Priority,
-    /// How long each step may take, within the operator's bounds.
+    /// The timeouts of the steps, within the operator's bounds.
     pub timeouts: Timeouts,
-    /// The loop guard's limits, within the operator's. Only taken over by a new task.
+    /// The loop guard's limits, within the operator's. Only a new task takes them over.
     pub loop_limits: LoopLimits,
 }
 
-/// What agents say about a task or a handoff.
+/// The messages of agents about a task or a handoff.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Message {
-    /// The candidate takes it.
+    /// The candidate accepts the task.
     Accept {
-        /// Sections it wants; empty means all.
+        /// The sections of the context that the candidate wants. Empty: all sections.
         wanted_sections: Vec<String>,
     },
-    /// The candidate does not take it.
+    /// The candidate rejects the task.
     Reject {
-        /// Why, as the reject's number for it.
+        /// The reason, as a number of the reject's enum.
         reason: i32,
-        /// In words.
+        /// The reason as a text.
         text: String,
-        /// Registered agents that it thinks better fitted.
+        /// Registered agents that the candidate suggests instead.
         suggestions: Vec<AgentId>,
     },
-    /// The owner takes it back.
+    /// The owner cancels the handoff.
     Cancel,
     /// The owner hands the context over.
     Context {
         /// The digest over all sections.
         digest: [u8; 32],
     },
-    /// The candidate has taken over, or could not.
+    /// The candidate has taken the task over, or failed to.
     Complete {
-        /// Whether it has.
+        /// Whether the candidate has taken the task over.
         success: bool,
-        /// The digest of the context it took over.
+        /// The digest of the context that the candidate received.
         digest: Option<[u8; 32]>,
-        /// In words.
+        /// Details as a text.
         details: String,
     },
-    /// How the task is doing.
+    /// A report of the task's status.
     Status {
         /// The new status.
         status: TaskStatus,
-        /// From 0 to 1, if known.
+        /// The progress from 0 to 1, if known.
         progress: Option<f64>,
-        /// In words.
+        /// Details as a text.
         details: String,
-        /// Registered agents that are named to be told.
+        /// The registered agents that the report goes to.
         receivers: Vec<AgentId>,
     },
 }
 
-/// The deliveries whose fate matters to a handoff.
+/// The deliveries whose fate is reported to a handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Acked {
     /// The request, at a candidate.
@@ -144,12 +145,12 @@ pub enum Acked {
     Completion,
 }
 
-/// What a step comes to, if it is not rejected.
+/// The result of an accepted step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// Something is different now.
+    /// The step changes the task or the handoff.
     Moved(Box<Transition>),
-    /// Nothing is: a repeat, or a timer before its time.
+    /// The step changes nothing: a repeat, or a timer before its deadline.
     Unchanged,
 }
 
@@ -159,69 +160,69 @@ impl Outcome {
     }
 }
 
-/// What is next and what is to be done; all of it in one commit, or none.
+/// The new state and the effects of a step. One commit applies all of it, or none.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transition {
-    /// The task after it.
+    /// The task after the step.
     pub task: Task,
-    /// The handoff after it, if the input was about one.
+    /// The handoff after the step, if the input was about one.
     pub handoff: Option<Handoff>,
-    /// What is to be done, in this order.
+    /// The effects, in the order of their execution.
     pub effects: Vec<Effect>,
 }
 
-/// Something to be done.
+/// An effect of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
-    /// Put this into an agent's mailbox.
+    /// Puts mail into an agent's mailbox.
     Deliver {
-        /// Whose.
+        /// The agent.
         to: AgentId,
-        /// What.
+        /// The mail.
         mail: Mail,
     },
-    /// Keep the request as a dead letter: nobody took it, and the handoff has ended by that.
+    /// Keeps the request as a dead letter: no agent took it, and the handoff has ended for that reason.
     ParkRequest(Untaken),
 }
 
-/// Why nobody took a request.
+/// The reason why no agent took a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Untaken {
-    /// The last one who was asked did not decide in time.
+    /// The last candidate did not decide in time.
     AcceptTimeout,
-    /// The last one who was asked did not want it.
+    /// The last candidate rejected the request.
     NoCandidate,
 }
 
-/// What is put into a mailbox.
+/// The mail of an [`Effect::Deliver`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mail {
-    /// The envelope that is the input of this step.
+    /// The envelope in the step's input.
     ThisMessage,
-    /// The handoff's request again, for another candidate.
+    /// The handoff's request, for a further candidate.
     RequestAgain,
-    /// The broker's own `ErrorNotification`.
+    /// An `ErrorNotification` of the broker.
     Notice(Notice),
 }
 
-/// What the broker itself tells an agent.
+/// The content of an `ErrorNotification` of the broker.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notice {
-    /// The stable code.
+    /// The stable error code.
     pub code: ErrorCode,
-    /// In words.
+    /// The message, for a person to read.
     pub message: String,
-    /// What the agent is to do.
+    /// The advice to the agent.
     pub advice: Advice,
 }
 
-/// What an agent is to do about a notice.
+/// The advice of a notice to its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// It still owns the task, and the handoff is over.
+    /// The agent still owns the task, and the handoff is over.
     KeepTask,
-    /// Compensation: drop what it received and do not work on the task.
+    /// Compensation: the agent drops the received data and does not work on the task.
     DropTask,
-    /// Nothing: the handoff goes on.
+    /// No action: the handoff goes on.
     None,
 }

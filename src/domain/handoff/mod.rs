@@ -1,7 +1,8 @@
 //! A task and the handoffs that move it: one state machine, total over every state and input.
 //!
-//! Owns who may say what when, deadlines, candidates, ownership and epochs, and the loop guard. Must not know how an
-//! envelope looks, where state is kept, or how a delivery gets to an agent.
+//! This module owns the permissions of each side in each state, deadlines, candidates, ownership and epochs, and the
+//! loop guard. It must not know the format of an envelope, the place where state is kept, or the way of a delivery to
+//! an agent.
 
 mod entity;
 mod input;

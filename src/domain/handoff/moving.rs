@@ -1,4 +1,4 @@
-//! A transition while it is being made: the checks that several messages share, and the changes.
+//! A transition under construction: the checks that several messages share, and the changes.
 
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Mail, Mode, Notice, OFFERS_MAX, Offer,
@@ -10,7 +10,7 @@ pub(super) fn loop_limit(limit: &'static str, value: u32, task: &Task) -> Reject
     Rejection::LoopLimit { limit, value, hops: task.hops.clone() }
 }
 
-/// The owner's messages are fenced: one of an older epoch is refused as such, also when it comes from a former owner.
+/// Checks a message of the owner. A message of an older epoch is refused as stale, also if a former owner sends it.
 pub(super) fn check_owner(task: &Task, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
     if !task.has_been_owned_by(from) {
         return Err(Rejection::NotOwner { owner: task.owner.clone() });
@@ -27,7 +27,7 @@ pub(super) fn check_owner(task: &Task, from: &AgentId, epoch: u64) -> Result<(),
     Ok(())
 }
 
-/// A transition while it is being made.
+/// A transition under construction.
 pub(super) struct Move {
     pub(super) task: Task,
     pub(super) handoff: Handoff,
@@ -55,6 +55,8 @@ impl Move {
 
     pub(super) fn check_candidate(&self, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
         if *from != self.handoff.candidate {
+            // A candidate that lost its offer to a timeout is told that it is late, because the custody log records
+            // late messages.
             let over = |outcome| matches!(outcome, OfferOutcome::TimedOut | OfferOutcome::Gone);
             let too_late = |offer: &Offer| offer.candidate == *from && over(offer.outcome);
             return Err(match self.handoff.offers.iter().any(too_late) {
@@ -85,7 +87,7 @@ impl Move {
         self.check_in_time()
     }
 
-    /// Whatever comes after its deadline is late, also when the timer has not fired yet.
+    /// Refuses a message after the deadline, even if the timer has not fired yet.
     pub(super) fn check_in_time(&self) -> Result<(), Rejection> {
         if self.not_overdue() { Ok(()) } else { Err(Rejection::Expired { state: self.handoff.state }) }
     }
@@ -137,11 +139,11 @@ impl Move {
             receiver_view,
             candidate: self.handoff.candidate.clone(),
         });
-        // 32 offers of 3 steps each, 6 more to the end, and the bounded extensions.
+        // 32 offers of 3 steps each, 6 more steps to the end, and the bounded extensions.
         assert!(self.handoff.steps.len() <= STEPS_MAX, "the steps of a handoff are bounded");
     }
 
-    /// Takes the first candidate who can be asked from the list; one who is gone only if all of them are.
+    /// Removes and returns the first candidate that can be asked. A gone candidate is returned only if all are gone.
     pub(super) fn next_candidate(&mut self) -> Option<AgentId> {
         let mut candidates = std::mem::take(&mut self.handoff.next_candidates);
         if self.handoff.offers.len() >= OFFERS_MAX {
@@ -154,7 +156,7 @@ impl Move {
         next
     }
 
-    /// Whether somebody else can be asked who is there.
+    /// Whether another candidate can be asked and is present.
     pub(super) fn has_other_candidate(&self) -> bool {
         let is_there = |candidate: &AgentId| self.can_be_asked(candidate) && !self.gone.contains(candidate);
         self.handoff.offers.len() < OFFERS_MAX && self.handoff.next_candidates.iter().any(is_there)
@@ -163,6 +165,7 @@ impl Move {
     pub(super) fn can_be_asked(&self, candidate: &AgentId) -> bool {
         let handoff = &self.handoff;
         let was_asked = handoff.offers.iter().any(|offer| offer.candidate == *candidate);
+        // The loop guard counts handoffs along one ordered pair, so the way back has a separate count.
         let along_pair = |hop: &&Hop| hop.sender == handoff.sender && hop.receiver == *candidate;
         let times = self.task.hops.iter().filter(along_pair).count();
         *candidate != handoff.sender && !was_asked && times < self.task.loop_limits.handoffs_per_pair_max as usize
@@ -189,7 +192,7 @@ impl Move {
         }
     }
 
-    /// The present candidate is out. It is told to drop the request, and the next is asked, or the handoff fails.
+    /// Withdraws the offer of the present candidate and asks the next one. Without a next one, the handoff fails.
     pub(super) fn next_or_fail(&mut self, cause: Cause, code: ErrorCode, text: &str) {
         self.notify(self.handoff.candidate.clone(), code, text, Advice::DropTask);
         if let Some(candidate) = self.next_candidate() {
@@ -224,7 +227,7 @@ impl Move {
         self.enter(state, cause, None);
     }
 
-    /// Completes the handoff: owner and epoch change here and nowhere else but where a delegation ends.
+    /// Completes the handoff. Owner and epoch change only here and at the end of a delegation.
     pub(super) fn move_ownership(&mut self) {
         self.close();
         self.task.owner = self.handoff.candidate.clone();
@@ -236,7 +239,7 @@ impl Move {
             epoch: self.task.epoch,
         });
         match self.handoff.mode {
-            // Given back to the one who lent it: that loan is settled.
+            // A transfer back to the last delegator settles that delegation.
             Mode::Transfer if self.task.delegators.last() == Some(&self.task.owner) => drop(self.task.delegators.pop()),
             Mode::Transfer => {}
             Mode::Delegate => self.task.delegators.push(self.handoff.sender.clone()),

@@ -1,4 +1,4 @@
-//! The number of each enum value, the same on the wire and on disk. A test in `wire` holds them against the schema.
+//! The number of each enum value, the same on the wire and on disk. A test in `wire` checks them against the schema.
 
 use super::{Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus};
 use crate::domain::numbered;

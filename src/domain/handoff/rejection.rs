@@ -1,4 +1,4 @@
-//! Why an input is not taken.
+//! The rejections of the handoff machine.
 
 use super::state::{Hop, State, TaskStatus};
 use crate::{
@@ -9,70 +9,70 @@ use crate::{
 /// A typed refusal of the state machine. Nothing changes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// The task is not known.
+    /// The task does not exist.
     #[error("the task is not known; a HandoffRequest makes it")]
     TaskUnknown,
-    /// The handoff is not known, or is another task's.
+    /// The handoff does not exist, or belongs to another task.
     #[error("the handoff that correlation_id names is not known for this task")]
     HandoffUnknown,
-    /// A handoff of this id is known already.
+    /// A handoff with this id exists already.
     #[error("a handoff of this id is known already")]
     HandoffExists,
     /// The sender is not the owner.
     #[error("only the task's owner may send this, which is {owner}")]
     NotOwner {
-        /// Who is.
+        /// The owner.
         owner: AgentId,
     },
     /// The sender is not the present candidate.
     #[error("only the handoff's present candidate may send this")]
     NotCandidate,
-    /// The epoch is over.
+    /// The message is of an epoch before the current one.
     #[error("the ownership has moved: the message is of epoch {claimed}, the task is at {current}")]
     StaleEpoch {
-        /// What the message says.
+        /// The epoch of the message.
         claimed: u64,
-        /// What is.
+        /// The current epoch.
         current: u64,
     },
-    /// The epoch has not begun.
+    /// The message is of an epoch after the current one.
     #[error("the message is of epoch {claimed}, the task is only at {current}")]
     EpochAhead {
-        /// What the message says.
+        /// The epoch of the message.
         claimed: u64,
-        /// What is.
+        /// The current epoch.
         current: u64,
     },
     /// Another handoff of the task is open.
     #[error("the task has an open handoff, {handoff}; cancel it or wait for its end")]
     HandoffOpen {
-        /// Which one.
+        /// The open handoff.
         handoff: MessageId,
     },
-    /// Not in this state.
+    /// The message is not permitted in this state.
     #[error("the handoff is in state {}, where this message has no place", state.name())]
     WrongState {
         /// The state.
         state: State,
     },
-    /// The handoff has had its last word.
+    /// The handoff is in a final state.
     #[error("the handoff has ended in state {}, and its last word stands", state.name())]
     Final {
         /// The state.
         state: State,
     },
-    /// Too late.
+    /// The message is late.
     #[error("the time for this step of the handoff is over")]
     Expired {
         /// The state.
         state: State,
     },
-    /// The task goes in circles.
+    /// The loop guard stops the task.
     #[error("the loop guard stops the task: {limit} is {value}, after {}", chain(hops))]
     LoopLimit {
-        /// Which limit.
+        /// The name of the limit.
         limit: &'static str,
-        /// Its value.
+        /// The value of the limit.
         value: u32,
         /// The handoffs so far.
         hops: Vec<Hop>,
@@ -80,22 +80,22 @@ pub enum Rejection {
     /// The task has ended.
     #[error("the task has ended, and a final status never changes")]
     TaskFinal {
-        /// How.
+        /// The final status.
         status: TaskStatus,
     },
-    /// The context is not the one that was handed over.
+    /// The digest does not match the context that was handed over.
     #[error("context_digest is not that of the context that was handed over, {}", hex::encode(expected))]
     DigestMismatch {
-        /// The digest that is right.
+        /// The digest of the context.
         expected: [u8; 32],
     },
-    /// Nobody can be asked.
+    /// No candidate can be asked.
     #[error("nobody can be asked: no other agent is registered under this id or type")]
     NoCandidate,
 }
 
 impl Rejection {
-    /// Whether the custody log keeps the refusal: SPEC 3 asks it of what came too late.
+    /// Whether the custody log records the rejection. SPEC 3 requires that for late messages.
     pub const fn is_recorded(&self) -> bool {
         matches!(self, Self::StaleEpoch { .. } | Self::Expired { .. })
     }

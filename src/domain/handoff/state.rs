@@ -1,4 +1,4 @@
-//! What is known of a task and of a handoff. Plain data; the rules are in `step`.
+//! The state of tasks and handoffs. Plain data; the rules are in `step`.
 
 use std::time::Duration;
 
@@ -9,63 +9,63 @@ use crate::{
     time::Timestamp,
 };
 
-/// Most steps of a handoff that are kept. Beyond [`EXTENSIONS_KEPT_BELOW`] only steps that change the state are added.
+/// The most steps that a handoff keeps. Beyond [`EXTENSIONS_KEPT_BELOW`] only steps that change the state are added.
 pub const STEPS_MAX: usize = 256;
-/// From this many kept steps on, extensions are not written down any more, so that they cannot grow without bound.
+/// From this number of steps on, extensions are not recorded, so that they cannot grow without bound.
 pub const EXTENSIONS_KEPT_BELOW: usize = 128;
-/// Most offers of one handoff, over all candidates.
+/// The most offers of one handoff, over all candidates.
 pub const OFFERS_MAX: usize = 32;
 
 /// A unit of work. Exactly one agent owns it at every moment (SPEC 12, law 1).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// Its id.
+    /// The id.
     pub id: TaskId,
     /// The kind of work.
     pub task_type: String,
-    /// Who owns it.
+    /// The agent that owns the task.
     pub owner: AgentId,
-    /// The fencing token: 1 at first, +1 each time the ownership moves.
+    /// The fencing token: 1 at first, and 1 higher with each move of the ownership.
     pub epoch: u64,
-    /// How it is doing.
+    /// The status.
     pub status: TaskStatus,
-    /// From 0 to 1, if the owner said.
+    /// The progress from 0 to 1, if the owner has reported it.
     pub progress: Option<f64>,
-    /// The owner's latest words.
+    /// The details of the owner's latest report.
     pub details: String,
-    /// The one handoff that is open, if any.
+    /// The open handoff, if one is open.
     pub open_handoff: Option<MessageId>,
-    /// Completed handoffs, oldest first; at most [`LoopLimits::handoffs_max`].
+    /// The completed handoffs, oldest first; at most [`LoopLimits::handoffs_max`].
     pub hops: Vec<Hop>,
-    /// Who lent it and gets it back, the latest last.
+    /// The agents that delegated the task and get it back, the latest last.
     pub delegators: Vec<AgentId>,
     /// The loop guard's limits.
     pub loop_limits: LoopLimits,
-    /// When it was made.
+    /// The time of creation.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// The time of the last change.
     pub updated_at: Timestamp,
 }
 
-/// How a task is doing.
+/// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TaskStatus {
-    /// Made; its owner has not said more.
+    /// The task was created, and its owner has not reported.
     Created,
-    /// Being worked on.
+    /// The owner works on the task.
     InProgress,
-    /// Somebody must say something first.
+    /// The task waits for input.
     WaitingForInput,
     /// Final: done.
     Completed,
-    /// Final: could not be done.
+    /// Final: the work failed.
     Failed,
-    /// Final: not wanted any more.
+    /// Final: no longer wanted.
     Canceled,
 }
 
 impl TaskStatus {
-    /// Whether it never changes again.
+    /// Whether the status is final.
     pub const fn is_final(self) -> bool {
         match self {
             Self::Created | Self::InProgress | Self::WaitingForInput => false,
@@ -79,20 +79,20 @@ impl TaskStatus {
 pub struct Hop {
     /// The handoff.
     pub handoff: MessageId,
-    /// Who let go.
+    /// The agent that gave the task away.
     pub sender: AgentId,
-    /// Who took over.
+    /// The agent that took the task over.
     pub receiver: AgentId,
-    /// The epoch that began with it.
+    /// The epoch that began with the handoff.
     pub epoch: u64,
 }
 
 /// The loop guard's limits (SPEC 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopLimits {
-    /// Completed handoffs of one task.
+    /// The most completed handoffs of one task.
     pub handoffs_max: u32,
-    /// Completed handoffs of one task along the same ordered pair of agents.
+    /// The most completed handoffs of one task along the same ordered pair of agents.
     pub handoffs_per_pair_max: u32,
 }
 
@@ -102,7 +102,7 @@ impl Default for LoopLimits {
     }
 }
 
-/// How long each step of a handoff may take (SPEC 3).
+/// The timeouts of the steps of a handoff (SPEC 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     /// From the ack of the request to the decision.
@@ -111,7 +111,7 @@ pub struct Timeouts {
     pub context: Duration,
     /// From the context to the completion.
     pub complete: Duration,
-    /// All of it, over all candidates.
+    /// The whole handoff, over all candidates.
     pub whole: Duration,
 }
 
@@ -126,25 +126,25 @@ impl Default for Timeouts {
     }
 }
 
-/// Whether a task is given away or lent.
+/// Whether a task is transferred or delegated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// The receiver owns it for good.
+    /// The receiver owns the task for good.
     #[default]
     Transfer,
-    /// It comes back with the receiver's final status.
+    /// The task comes back with the receiver's final status.
     Delegate,
 }
 
-/// Delivery order: higher first.
+/// The order of deliveries: the higher priority goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
     /// After all others.
     Low,
-    /// The usual.
+    /// The default.
     #[default]
     Medium,
-    /// Before the usual.
+    /// Before the default.
     High,
     /// Before all others.
     Critical,
@@ -153,81 +153,81 @@ pub enum Priority {
 /// One attempt to move a task from its owner to another agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handoff {
-    /// The id of its request; where that was redriven, an id of its own.
+    /// The id of the request. A redriven request has a new id here.
     pub id: MessageId,
-    /// The handoff that this one tries again, if its request was a dead letter and redriven.
+    /// The handoff that this one tries again, if an operator redrove its request.
     pub redrive_of: Option<MessageId>,
-    /// The task it moves.
+    /// The task that the handoff moves.
     pub task: TaskId,
-    /// The task's epoch when it was asked for. It holds as long as the handoff is open.
+    /// The task's epoch at the time of the request. It stays current while the handoff is open.
     pub epoch: u64,
-    /// The owner who asked.
+    /// The owner that sent the request.
     pub sender: AgentId,
-    /// The receiver as the request named it.
+    /// The receiver that the request names.
     pub receiver: String,
-    /// Who is asked now, or was last.
+    /// The present candidate; after the end, the last one.
     pub candidate: AgentId,
-    /// Who would be asked next, in this order.
+    /// The next candidates, in this order.
     pub next_candidates: Vec<AgentId>,
-    /// Every offer, oldest first; the last one is the present candidate's.
+    /// Every offer, oldest first; the last one is to the present candidate.
     pub offers: Vec<Offer>,
     /// The state.
     pub state: State,
-    /// Given away or lent.
+    /// Whether the task is transferred or delegated.
     pub mode: Mode,
     /// The priority of its deliveries.
     pub priority: Priority,
     /// The kind of work.
     pub task_type: String,
-    /// Why, as the request's number for it.
+    /// The reason, as a number of the request's enum.
     pub reason: i32,
-    /// How long each step may take.
+    /// The timeouts of the steps.
     pub timeouts: Timeouts,
-    /// When the present state ends by itself, if it does.
+    /// The deadline of the present state, if the state has one.
     pub step_deadline: Option<Timestamp>,
-    /// When the whole handoff ends by itself.
+    /// The deadline of the whole handoff.
     pub whole_deadline: Timestamp,
-    /// Sections that the accept asked for; empty means all.
+    /// The sections that the accept asks for. Empty: all sections.
     pub wanted_sections: Vec<String>,
-    /// The digest of the context, once it is stored.
+    /// The digest of the context, once the context is stored.
     pub context_digest: Option<[u8; 32]>,
-    /// The candidate has acked the context.
+    /// Whether the candidate has acked the context.
     pub context_delivered: bool,
-    /// The sender has acked the completion.
+    /// Whether the sender has acked the completion.
     pub let_go: bool,
-    /// Why it did not complete, once that is so.
+    /// The reason of the failure, once the handoff has ended without completion.
     pub failure: Option<Failure>,
     /// Every step, oldest first; at most [`STEPS_MAX`].
     pub steps: Vec<Step>,
-    /// When the request was stored.
+    /// The time at which the request was stored.
     pub created_at: Timestamp,
-    /// When it last moved.
+    /// The time of the last step.
     pub updated_at: Timestamp,
 }
 
 /// The state of a handoff at the broker (SPEC 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Stored; on its way to the candidate.
+    /// The request is stored and not yet acked by the candidate.
     Requested,
     /// The candidate has acked the request and decides.
     Deciding,
-    /// The candidate took it; the sender prepares the context.
+    /// The candidate has accepted; the sender prepares the context.
     Accepted,
     /// The context is stored; the candidate takes it over.
     ContextSent,
     /// Final: the receiver owns the task.
     Completed,
-    /// Final: no candidate took it.
+    /// Final: no candidate accepted.
     Rejected,
-    /// Final: it failed or ran out of time.
+    /// Final: the handoff failed or timed out.
     Failed,
-    /// Final: the sender took it back.
+    /// Final: the sender cancelled the handoff.
     Cancelled,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [State; 8] = [
         State::Requested,
         State::Deciding,
@@ -239,7 +239,7 @@ impl State {
         State::Cancelled,
     ];
 
-    /// Whether it never changes again.
+    /// Whether the state is final.
     pub const fn is_final(self) -> bool {
         match self {
             Self::Requested | Self::Deciding | Self::Accepted | Self::ContextSent => false,
@@ -265,19 +265,19 @@ impl State {
 /// One offer to one candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Who was asked.
+    /// The candidate.
     pub candidate: AgentId,
-    /// When the offer was stored.
+    /// The time at which the offer was stored.
     pub offered_at: Timestamp,
-    /// What became of it.
+    /// The outcome.
     pub outcome: OfferOutcome,
-    /// Why it was rejected, as the reject's number for it; 0 if it was not.
+    /// The reason of the rejection, as a number of the reject's enum; 0 if the offer was not rejected.
     pub reject_reason: i32,
-    /// The candidate's words.
+    /// The reason in the candidate's words.
     pub reason_text: String,
 }
 
-/// What became of an offer.
+/// The outcome of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OfferOutcome {
     /// Not decided yet.
@@ -292,42 +292,42 @@ pub enum OfferOutcome {
     Withdrawn,
     /// The request could not be delivered.
     Undeliverable,
-    /// The candidate was gone before it had the request, and another was asked.
+    /// The candidate was gone before it got the request, and another one was asked.
     Gone,
 }
 
-/// Why a handoff did not complete.
+/// The reason why a handoff did not complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The stable code.
+    /// The stable error code.
     pub code: ErrorCode,
-    /// In words.
+    /// The message, for a person to read.
     pub message: String,
 }
 
 /// One step of a handoff, of either side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// When it was stored.
+    /// The time at which the step was stored.
     pub at: Timestamp,
-    /// What moved it.
+    /// The cause of the step.
     pub cause: Cause,
-    /// The state after it.
+    /// The state after the step.
     pub state: State,
-    /// The sender's view after it.
+    /// The sender's view after the step.
     pub sender_view: SenderView,
-    /// The receiver's view after it.
+    /// The receiver's view after the step.
     pub receiver_view: ReceiverView,
     /// The candidate at that time.
     pub candidate: AgentId,
 }
 
-/// What moves a handoff.
+/// The cause of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The request was stored, or offered to the next candidate.
     Requested,
-    /// A delivery of it was acked.
+    /// A delivery of the handoff was acked.
     Delivered,
     /// The candidate accepted.
     Accepted,
@@ -345,34 +345,34 @@ pub enum Cause {
     CompletedFailure,
     /// The candidate did not complete in time.
     CompleteTimeout,
-    /// The time for the whole handoff was up.
+    /// The whole handoff timed out.
     WholeTimeout,
-    /// The sender took it back.
+    /// The sender cancelled the handoff.
     Cancelled,
     /// The ownership moved, in the commit that completed the handoff.
     OwnershipMoved,
-    /// The side that is on turn asked for more time.
+    /// The agent on turn asked for more time.
     Extended,
     /// The request or the context could not be delivered.
     Undeliverable,
-    /// The candidate was gone before it had the request, and another could be asked.
+    /// The candidate was gone before it got the request, and another one could be asked.
     CandidateGone,
 }
 
 impl Task {
-    /// Whether the agent is the owner, or was.
+    /// Whether the agent is the present owner or a former one.
     pub fn has_been_owned_by(&self, agent: &AgentId) -> bool {
         self.owner == *agent || self.hops.iter().any(|hop| hop.sender == *agent || hop.receiver == *agent)
     }
 }
 
 impl Handoff {
-    /// Whether the agent is the candidate, or was.
+    /// Whether the agent is the present candidate or a former one.
     pub fn was_offered_to(&self, agent: &AgentId) -> bool {
         self.offers.iter().any(|offer| offer.candidate == *agent)
     }
 
-    /// When something happens by itself next; `None` in a final state.
+    /// The time of the next deadline. `None`: the state is final.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.state.is_final() {
             return None;
@@ -380,12 +380,12 @@ impl Handoff {
         Some(self.step_deadline.map_or(self.whole_deadline, |step| step.min(self.whole_deadline)))
     }
 
-    /// The handoff as its sender sees it.
+    /// The sender's view of the handoff.
     pub fn sender_view(&self) -> SenderView {
         SenderView::of(self)
     }
 
-    /// The handoff as its present candidate sees it.
+    /// The present candidate's view of the handoff.
     pub fn receiver_view(&self) -> ReceiverView {
         ReceiverView::of(self)
     }

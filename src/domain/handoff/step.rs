@@ -1,5 +1,5 @@
-//! The state machine of SPEC 3: `step` takes what is known, one input and the present time, and says what is next and
-//! what is to be done. No pair of state and input is undefined: it is a transition, no change, or a typed rejection.
+//! The state machine of SPEC 3. `step` takes the situation, one input and the present time, and returns the new state
+//! and the effects. Every pair of state and input is defined: a transition, no change, or a typed rejection.
 
 use super::{
     Acked, Advice, Cause, Effect, Handoff, Input, Mail, Message, OfferOutcome, Outcome, Rejection, Request, Situation,
@@ -12,7 +12,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Takes one input. See the module.
+/// Applies one input. See the module.
 pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
     match input {
         Input::Request(request) => request_handoff(situation, request, now).map(Outcome::moved),
@@ -56,7 +56,7 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
     open(task, new_handoff(request, now), situation.gone, Mail::ThisMessage, now).map(Move::done)
 }
 
-/// Opens a handoff: the first candidate is asked.
+/// Opens a handoff and offers it to the first candidate.
 fn open(mut task: Task, handoff: Handoff, gone: &[AgentId], request: Mail, now: Timestamp) -> Result<Move, Rejection> {
     check_loop_over_all(&task)?;
     if handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender) {
@@ -65,6 +65,7 @@ fn open(mut task: Task, handoff: Handoff, gone: &[AgentId], request: Mail, now: 
     task.open_handoff = Some(handoff.id);
     task.updated_at = now;
     let mut moving = Move { handoff, task, effects: Vec::new(), gone: gone.to_vec(), now };
+    // The candidates include agents other than the sender, so the pair limit has excluded them.
     let Some(candidate) = moving.next_candidate() else {
         return Err(loop_limit("handoffs_per_pair_max", moving.task.loop_limits.handoffs_per_pair_max, &moving.task));
     };
@@ -72,7 +73,7 @@ fn open(mut task: Task, handoff: Handoff, gone: &[AgentId], request: Mail, now: 
     Ok(moving)
 }
 
-/// A handoff that has failed never changes, and so its request is tried again as a handoff of its own, on the same terms.
+/// Opens a new handoff with the request of a failed one, on the same terms. A failed handoff itself never changes.
 fn redrive(
     situation: Situation<'_>,
     id: MessageId,
@@ -133,7 +134,7 @@ fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         epoch: request.epoch,
         sender: request.from.clone(),
         receiver: request.receiver.clone(),
-        candidate: request.from.clone(), // replaced by the first offer, in the same step
+        candidate: request.from.clone(), // the first offer replaces it in the same step
         next_candidates: request.candidates.clone(),
         offers: Vec::new(),
         state: State::Requested,
@@ -200,7 +201,7 @@ fn take_message(moving: Move, from: &AgentId, epoch: u64, message: &Message) -> 
 
 fn accept(mut moving: Move, wanted_sections: &[String]) -> Result<Transition, Rejection> {
     match moving.handoff.state {
-        // An accept in REQUESTED shows that the request was delivered: its ack is only still under way.
+        // An accept in REQUESTED shows that the request was delivered: only its ack is still on the way.
         State::Requested | State::Deciding => {
             moving.settle_offer(OfferOutcome::Accepted);
             moving.handoff.wanted_sections = wanted_sections.to_vec();
@@ -222,6 +223,7 @@ fn reject(mut moving: Move, reason: i32, text: &str, suggestions: &[AgentId]) ->
                 text.clone_into(&mut offer.reason_text);
             }
             moving.settle_offer(OfferOutcome::Rejected);
+            // The suggestions go behind the candidates of the request.
             moving.handoff.next_candidates.extend_from_slice(suggestions);
             moving.deliver_to_sender();
             if let Some(candidate) = moving.next_candidate() {
@@ -275,6 +277,7 @@ fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: 
     match moving.handoff.state {
         State::ContextSent => {
             let expected = moving.handoff.context_digest.expect("a stored context has its digest");
+            // A candidate that took over another context would work on other data than the sender handed over.
             if success && digest != Some(expected) {
                 return Err(Rejection::DigestMismatch { expected });
             }
@@ -307,6 +310,7 @@ struct StatusUpdate<'a> {
 
 fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Timestamp) -> Result<Transition, Rejection> {
     let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+    // A status of the present candidate is an extension, and does not change the task's status.
     if let Some(handoff) = situation.handoff
         && *update.from == handoff.candidate
         && *update.from != task.owner
@@ -340,7 +344,7 @@ fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Times
     Ok(Transition { task, handoff, effects })
 }
 
-/// IN_PROGRESS from the candidate of an open handoff: it is not the owner, and only asks for more time.
+/// Extends the step of an open handoff: the candidate reports IN_PROGRESS, and is not the owner.
 fn candidate_is_busy(mut moving: Move, update: &StatusUpdate<'_>) -> Result<Transition, Rejection> {
     moving.check_candidate(update.from, update.epoch)?;
     let step = match moving.handoff.state {
@@ -354,7 +358,7 @@ fn candidate_is_busy(mut moving: Move, update: &StatusUpdate<'_>) -> Result<Tran
     Ok(moving.done())
 }
 
-/// A final status ends the task, or the innermost delegation: then the task goes back to the one who lent it.
+/// Ends the task with a final status, or ends its innermost delegation: then the task goes back to the delegator.
 fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejection> {
     if let Some(handoff) = task.open_handoff {
         return Err(Rejection::HandoffOpen { handoff });
@@ -365,6 +369,7 @@ fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejec
         task.epoch += 1;
         task.status = TaskStatus::InProgress;
         effects.push(Effect::Deliver { to: delegator.clone(), mail: Mail::ThisMessage });
+        // The delegator gets the status already; a second copy would be a repeat.
         let others: Vec<_> = update.receivers.iter().filter(|receiver| **receiver != delegator).cloned().collect();
         tell_receivers(&mut effects, &others);
     } else {
@@ -439,7 +444,8 @@ fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
     Some(moving.done())
 }
 
-/// A request that has not been acked may never be. It goes to somebody who is there; if nobody else is, it stays.
+/// Offers an unacked request to a present candidate, because a gone candidate may never ack it. Without another present
+/// candidate the request stays.
 fn candidate_gone(mut moving: Move) -> Option<Transition> {
     if moving.handoff.state != State::Requested || !moving.not_overdue() || !moving.has_other_candidate() {
         return None;
@@ -471,7 +477,7 @@ fn pass_time(mut moving: Move) -> Option<Transition> {
             let text = "the candidate did not complete in time";
             moving.fail_in_time(Cause::CompleteTimeout, ErrorCode::CompleteTimeout, text);
         }
-        // A request that is still on its way has the whole time: its candidate may be away and come back.
+        // An undelivered request has the whole timeout: its candidate may be away and come back.
         State::Requested | State::Completed | State::Rejected | State::Failed | State::Cancelled => return None,
     }
     Some(moving.done())

@@ -1,49 +1,49 @@
-//! The two views of a handoff (SPEC 3): derived from its state, never kept beside it.
+//! The two views of a handoff (SPEC 3): derived from its state, never stored beside it.
 
 use super::state::{Handoff, State};
 
-/// A handoff as its sender sees it. Before the request is stored the sender is in Idle, then HandoffInitiated; the
-/// broker knows of neither.
+/// The sender's view of a handoff. Before the request is stored the sender is in Idle, then in HandoffInitiated; the
+/// broker knows neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SenderView {
     /// The handoff was cancelled.
     Idle,
-    /// Waits for a candidate to take it.
+    /// The sender waits for a candidate to accept.
     AwaitingHandoffAccept,
-    /// On turn: prepares the context.
+    /// The sender's turn: it prepares the context.
     ContextPreparing,
-    /// Waits for the candidate to take the context over.
+    /// The sender waits for the candidate to take the context over.
     AwaitingContextAck,
-    /// The task has gone to the receiver.
+    /// The task has moved to the receiver.
     HandoffCompleted,
-    /// It knows that the task has gone, and let go.
+    /// The sender has acked the completion and let the task go.
     TaskFinished,
-    /// No candidate took it.
+    /// No candidate accepted.
     HandoffRejected,
-    /// It failed; the sender still owns the task.
+    /// The handoff failed; the sender still owns the task.
     HandoffFailed,
 }
 
-/// A handoff as its present candidate sees it.
+/// The present candidate's view of a handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReceiverView {
     /// The handoff was cancelled.
     Idle,
-    /// The request is on its way to it.
+    /// The request is on its way to the candidate.
     HandoffRequested,
-    /// On turn: decides.
+    /// The candidate's turn: it decides.
     AwaitingDecision,
-    /// Waits for the context.
+    /// The candidate waits for the context.
     AwaitingContextTransfer,
-    /// On turn: has the context and takes it over.
+    /// The candidate's turn: it has the context and takes it over.
     ContextTransferred,
-    /// The task has come to it.
+    /// The task has moved to the candidate.
     HandoffCompleted,
-    /// It owns the task.
+    /// The candidate owns the task.
     Active,
-    /// It did not take it.
+    /// The candidate did not accept.
     HandoffRejected,
-    /// It failed; drop what was received.
+    /// The handoff failed; the candidate drops the received data.
     HandoffFailed,
 }
 
@@ -63,8 +63,8 @@ impl SenderView {
 }
 
 impl ReceiverView {
-    /// The view now. `HandoffCompleted` is only in the record of the step that completes: the ownership moves in the
-    /// same commit, so that whoever looks afterwards sees `Active`.
+    /// The present view. `HandoffCompleted` occurs only in the record of the completing step: the ownership moves in
+    /// the same commit, so a later query gets `Active`.
     pub(super) fn of(handoff: &Handoff) -> Self {
         match handoff.state {
             State::Requested => Self::HandoffRequested,

@@ -1,18 +1,18 @@
-//! How long a message waits before it is delivered again (SPEC 4).
+//! The wait before a message is delivered again (SPEC 4).
 
 use std::time::Duration;
 
-/// After this many failed attempts a message becomes a dead letter.
+/// The number of failed delivery attempts after which a message becomes a dead letter.
 pub const ATTEMPTS_MAX: u32 = 5;
 
 const LADDER_SECONDS: [u64; 6] = [1, 2, 4, 8, 16, 30];
 
-/// The wait after this many failures, the last of which is counted: 1, 2, 4, 8, 16, then 30 s, each ±20 %.
-/// `jitter` is random, any value; the same value gives the same wait.
+/// The wait after this many failures, including the last one: 1, 2, 4, 8, 16, then 30 s, each ±20 %. `jitter` is any
+/// random value; equal values give equal waits.
 pub fn backoff(failures: u32, jitter: u8) -> Duration {
     let rung = (failures.max(1) as usize - 1).min(LADDER_SECONDS.len() - 1);
     let base = Duration::from_secs(LADDER_SECONDS[rung]);
-    // 0 to 255 becomes 80 % to 120 %.
+    // Maps 0..=255 to 80 % to 120 %.
     base.mul_f64(0.8 + 0.4 * f64::from(jitter) / 255.0)
 }
 

@@ -1,37 +1,37 @@
-//! When mail is over, and what is done with it (SPEC 4).
+//! The expiry of mail (SPEC 4).
 
 use std::time::Duration;
 
 use super::Letter;
 use crate::time::Timestamp;
 
-/// From the end of a lease until its letter is looked at again: the lease's own end is dealt with first.
+/// The time from the end of a lease to the next check of its letter, so that the end of the lease is handled first.
 const LEASE_GRACE: Duration = Duration::from_millis(1);
 
-/// What to do with a letter that may have expired.
+/// The result of an expiry check of a letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// It is over: it becomes a dead letter.
+    /// The letter has expired and becomes a dead letter.
     Over,
-    /// Nothing before this running time.
+    /// The letter is not to be parked before this running time.
     LookAgain(Timestamp),
 }
 
-/// When mail that is stored now is over, by the clock: after its sender's `expires_at` or the lifetime of all mail,
-/// whichever is earlier.
+/// The time of the clock at which mail stored now expires: the sender's `expires_at` or the end of the lifetime of all
+/// mail, whichever is earlier.
 pub fn expires_at(asked: Option<Timestamp>, lifetime: Duration, now: Timestamp) -> Timestamp {
     let longest = now.plus(lifetime);
     asked.map_or(longest, |at| at.min(longest))
 }
 
 impl Letter {
-    /// Whether it is not delivered any more at this running time.
+    /// Whether the letter has expired at this running time.
     pub fn is_expired(&self, running: Timestamp) -> bool {
         self.expires_at <= running
     }
 
-    /// What to do at this running time. `leased_until` is the end of its lease by the running time, if it is handed out:
-    /// its ack may still come, and then it was delivered in time.
+    /// Checks the expiry at this running time. `leased_until` is the end of the letter's lease as a running time, if
+    /// the letter is dispatched: its ack may still arrive, and then the delivery was in time.
     pub fn expiry(&self, leased_until: Option<Timestamp>, running: Timestamp) -> Expiry {
         if !self.is_expired(running) {
             return Expiry::LookAgain(self.expires_at);
@@ -43,7 +43,7 @@ impl Letter {
     }
 }
 
-/// When a letter is looked at again that a change of the same moment has written.
+/// The time of the next check of a letter that the batch in hand has written.
 pub fn soon(running: Timestamp) -> Timestamp {
     running.plus(LEASE_GRACE)
 }

@@ -1,83 +1,83 @@
-//! What becomes of a delivery: it ends with an ack, is retried with backoff, goes back, is given up, or gets more time
-//! (SPEC 4).
+//! The fate of a delivery: an ack, a retry with backoff, a requeue, a dead letter, or an extension (SPEC 4).
 
 use std::time::Duration;
 
 use super::{ATTEMPTS_MAX, AttemptEnd, Lease, Letter, backoff};
 use crate::{domain::dead_letter::ParkReason, time::Timestamp};
 
-/// The longest wait that an agent may ask for before a redelivery.
+/// The longest wait before a redelivery that an agent may ask for.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// What a lease that is over without an ack says of itself.
+/// The text of an attempt whose lease ended without an ack.
 const NO_ACK_TEXT: &str = "no ack in time";
 
-/// What became of a delivery.
+/// The fate of a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
     /// The agent has taken the message.
     Acked,
     /// The agent can never take the message.
     Poison {
-        /// The agent's words.
+        /// The reason in the agent's words.
         text: String,
     },
     /// The agent could not take the message this time.
     Failed {
-        /// The agent's words.
+        /// The reason in the agent's words.
         text: String,
-        /// When to deliver it again, from now; at most [`RETRY_AFTER_MAX`]. `None`: after the backoff.
+        /// The wait before the redelivery, from now; at most [`RETRY_AFTER_MAX`]. `None`: the backoff.
         retry_after: Option<Duration>,
     },
     /// The agent is about to stop.
     Shutdown {
-        /// The agent's words.
+        /// The reason in the agent's words.
         text: String,
-        /// When to deliver it again, from now; at most [`RETRY_AFTER_MAX`]. `None`: at once.
+        /// The wait before the redelivery, from now; at most [`RETRY_AFTER_MAX`]. `None`: no wait.
         retry_after: Option<Duration>,
     },
     /// The agent needs more time.
     Extend {
-        /// How much, from now; at most [`LeaseLimits::extension_max`]. `None`: [`LeaseLimits::ack_wait`].
+        /// The length of the extension, from now; at most [`LeaseLimits::extension_max`]. `None`:
+        /// [`LeaseLimits::ack_wait`].
         extension: Option<Duration>,
     },
-    /// The lease is over, and the agent has said nothing. Only the broker says so.
+    /// The lease ended without an answer of the agent. Only the broker reports this fate.
     Overdue,
-    /// The session that held the lease has ended. Only the broker says so.
+    /// The session that held the lease ended. Only the broker reports this fate.
     SessionEnded,
 }
 
-/// How long a lease lasts.
+/// The lengths of leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseLimits {
-    /// A lease without an extension, and an extension whose length the agent does not say.
+    /// The length of a lease, and of an extension without a length.
     pub ack_wait: Duration,
-    /// The longest extension, from the moment at which the agent asks.
+    /// The longest extension, from the time of the agent's request.
     pub extension_max: Duration,
 }
 
-/// What is done with a letter whose delivery has had this fate.
+/// The consequence of a delivery's fate for its letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// It leaves the mailbox, delivered.
+    /// The letter leaves the mailbox as delivered.
     Remove(Letter),
-    /// It stays, and can be dispatched again from its `not_before` on.
+    /// The letter stays, and is ready for dispatch from its `not_before` on.
     Requeue(Letter),
-    /// It leaves the mailbox and becomes a dead letter.
+    /// The letter leaves the mailbox and becomes a dead letter.
     Park {
         /// The letter with its last attempt.
         letter: Letter,
-        /// Why.
+        /// The reason.
         reason: ParkReason,
-        /// The agent's words about the last attempt, or the broker's.
+        /// The text of the last attempt, from the agent or from the broker.
         text: String,
     },
-    /// Its lease goes on until then, or longer if it lasts longer anyway.
+    /// The lease goes on until this time, or until its present end if that is later.
     Extend(Timestamp),
 }
 
-/// What follows from the fate of a delivery. A failure is retried after the backoff, up to [`ATTEMPTS_MAX`] failures; an
-/// agent that stops and a session that ends are no failures. `jitter` is asked for at most once, for a backoff.
+/// The consequence of a delivery's fate. A failure is retried after the backoff, up to [`ATTEMPTS_MAX`] failures; the
+/// stop of an agent and the end of a session are no failures. Calls `jitter` at most once, for a backoff.
 pub fn after(
     mut letter: Letter,
     lease: &Lease,

@@ -1,11 +1,12 @@
-//! An agent's mailbox: what is handed out next, to whom, and until when (SPEC 4).
+//! An agent's mailbox: the order of its deliveries and the leases on them (SPEC 4).
 //!
-//! Owns the order of deliveries, the leases on them, backoff and the point at which a message is given up. Holds only
-//! what is known of each message, never the message itself. Must not know sessions' sockets or how mail is stored.
+//! This module owns the order of deliveries, leases, backoff, and the rule that parks a message. It holds facts about
+//! each message and never the message itself. It must not know the sockets of sessions, or how mail is stored.
 //!
-//! Order: messages of one task form a line, and only the first of a line can be handed out; the next one waits until it
-//! is acked (or given up), so that no redelivery can overtake. Among the firsts of all lines the higher priority goes
-//! first, then the older; every [`AGE_TURN`]th hand-out goes to the oldest whatever its priority, so that nothing starves.
+//! Order: the messages of one task form a line, and only the first of a line can be dispatched. The next one waits
+//! until the first is acked or parked, so that no redelivery is overtaken. Among the firsts of all lines, the higher
+//! priority goes first, then the older message. Every [`AGE_TURN`]th dispatch takes the oldest first regardless of its
+//! priority, so that no message starves.
 
 mod backoff;
 mod expiry;
@@ -33,79 +34,80 @@ use crate::{
     time::Timestamp,
 };
 
-/// Every how-manieth hand-out is by age alone.
+/// One dispatch in this many is by age alone.
 pub const AGE_TURN: u64 = 8;
 
-/// Attempts that are remembered of one message.
+/// The most delivery attempts that a letter remembers.
 pub const ATTEMPTS_KEPT: usize = 16;
-/// Bytes of an agent's words that are remembered of one attempt.
+/// The most bytes of text that an attempt remembers.
 pub const ATTEMPT_TEXT_MAX: usize = 512;
 
-/// What a mailbox knows of one message.
+/// The mailbox's record of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Letter {
-    /// Its place in the order of everything the broker stored. Unique in a mailbox.
+    /// The place in the order of all stored items. Unique in a mailbox.
     pub sequence: u64,
-    /// The place of the message itself, which is older where a handoff is offered to a further candidate.
+    /// The sequence of the message itself. It is lower than `sequence` where a handoff is offered to a further
+    /// candidate.
     pub message_sequence: u64,
-    /// The message.
+    /// The id of the message.
     pub message: MessageId,
-    /// The task whose line it stands in. Mail without a task is a line of its own.
+    /// The task whose line the letter belongs to. A letter without a task is a line by itself.
     pub task: Option<TaskId>,
-    /// Its priority.
+    /// The priority.
     pub priority: Priority,
-    /// After this time it is not delivered any more. By the broker's running time, which goes on evenly where the clock is set
-    /// back.
+    /// The running time at which the letter expires. The running time advances evenly where the clock is set back.
     pub expires_at: Timestamp,
-    /// How often it was handed out. Stored when a hand-out ends without an ack; those that a crash of the broker ends are
-    /// not counted.
+    /// The number of delivery attempts. It is stored when an attempt ends without an ack; attempts that a crash of the
+    /// broker ends are not counted.
     pub handouts: u32,
-    /// How often that failed: no ack in time, or a nack as FAILURE.
+    /// The number of failed attempts: no ack in time, or a nack as FAILURE.
     pub failures: u32,
-    /// Not to be handed out before this time of the clock. See [`Self::bound_wait`].
+    /// The time of the clock before which the letter is not dispatched. See [`Self::bound_wait`].
     pub not_before: Timestamp,
-    /// The entity that learns of its ack or its failure, and what the letter is to it.
+    /// The entity that learns of the ack or the failure, and the role of the letter for it.
     pub report_to: Option<(EntityId, Acked)>,
-    /// The latest hand-outs that ended without an ack, oldest first; at most [`ATTEMPTS_KEPT`].
+    /// The latest attempts that ended without an ack, oldest first; at most [`ATTEMPTS_KEPT`].
     pub attempts: Vec<Attempt>,
-    /// What owns the message's bytes.
+    /// The owner of the message's bytes.
     pub envelope_owner: EnvelopeOwner,
 }
 
-/// What owns the bytes of a letter's message, and so when they can go.
+/// The owner of the bytes of a letter's message, which decides when they are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnvelopeOwner {
-    /// The letter alone, under its own sequence: they go with it.
+    /// This letter alone, under its own sequence. The bytes are deleted with the letter.
     Letter,
-    /// All letters of the message together, under its sequence: they go with the last.
+    /// All letters of the message, under the message's sequence. The bytes are deleted with the last letter.
     Letters,
-    /// The task's custody log, under the message's sequence: they go with the task, and that waits for the letter.
+    /// The task's custody log, under the message's sequence. The bytes are deleted with the task, whose removal waits
+    /// for the letter.
     Log,
 }
 
-/// One hand-out that ended without an ack; in the history of a dead request, one offer.
+/// A delivery attempt that ended without an ack. In the history of a dead request, an offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// When it was handed out.
+    /// The time of the dispatch.
     pub handed_out_at: Timestamp,
-    /// When that ended.
+    /// The end of the attempt.
     pub ended_at: Timestamp,
-    /// How.
+    /// The way in which the attempt ended.
     pub end: AttemptEnd,
-    /// The agent's words, at most [`ATTEMPT_TEXT_MAX`] bytes.
+    /// The text of the agent or of the broker, at most [`ATTEMPT_TEXT_MAX`] bytes.
     pub text: String,
 }
 
-/// How a hand-out ended without an ack. The numbers are those of `baton.v1.DeliveryEnd`.
+/// The way in which a delivery attempt ended without an ack. The numbers are those of `baton.v1.DeliveryEnd`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptEnd {
     /// No ack in time: a failure.
     NoAck,
-    /// Nacked: a failure.
+    /// A nack: a failure.
     Failure,
-    /// Nacked for good.
+    /// A nack for good.
     Poison,
-    /// Nacked by an agent that is about to stop.
+    /// A nack by an agent that stops soon.
     Shutdown,
     /// The session ended.
     SessionEnded,
@@ -115,7 +117,7 @@ pub enum AttemptEnd {
     Undecided,
     /// An offer of a handoff: the candidate was gone.
     Gone,
-    /// An offer of a handoff: it could not be delivered.
+    /// An offer of a handoff: the request could not be delivered.
     Undeliverable,
 }
 
@@ -134,7 +136,7 @@ impl AttemptEnd {
 }
 
 impl Letter {
-    /// The sequence under which the message's bytes are kept.
+    /// The sequence under which the message's bytes are stored.
     pub fn bytes_at(&self) -> u64 {
         match self.envelope_owner {
             EnvelopeOwner::Letter => self.sequence,
@@ -142,15 +144,15 @@ impl Letter {
         }
     }
 
-    /// Sees to it that a letter that was stored before the clock was set back waits no longer than it was to wait: what was
-    /// never handed out not at all, anything else for its last wait, from now at the latest.
+    /// Bounds the wait of a letter that was stored before the clock was set back: a letter without a failed attempt is
+    /// ready now, any other after its last wait, counted from now at the latest.
     pub fn bound_wait(&mut self, now: Timestamp) {
         let waits_from = self.attempts.last().map_or(self.not_before, |attempt| attempt.ended_at);
         let wait = self.not_before.since(waits_from);
         self.not_before = self.not_before.min(now.plus(wait));
     }
 
-    /// Writes down that a hand-out of it has ended without an ack, and counts it if it is a failure.
+    /// Records an attempt that ended without an ack, and counts it if it is a failure.
     pub fn attempt_ended(&mut self, lease: &Lease, end: AttemptEnd, text: &str, now: Timestamp) {
         if end.is_failure() {
             self.failures += 1;
@@ -158,31 +160,32 @@ impl Letter {
         if self.attempts.len() == ATTEMPTS_KEPT {
             self.attempts.remove(0);
         }
+        // The text is cut at a character boundary, or the slice would panic.
         let text = text[..text.floor_char_boundary(ATTEMPT_TEXT_MAX)].to_owned();
         self.attempts.push(Attempt { handed_out_at: lease.since, ended_at: now, end, text });
     }
 }
 
-/// Who holds a lease: one session, or one call of `Receive`.
+/// The holder of a lease: a session, or a call of `Receive`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConsumerId(pub u64);
 
-/// One handing-out of a message.
+/// A lease on a dispatched message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Which message.
+    /// The place of the letter in the mailbox.
     pub sequence: u64,
-    /// The how-manieth hand-out of it.
+    /// The delivery attempt, starting at 1.
     pub attempt: u32,
-    /// Who holds it.
+    /// The consumer that holds the lease.
     pub consumer: ConsumerId,
-    /// When it began.
+    /// The start of the lease.
     pub since: Timestamp,
-    /// When it is over.
+    /// The end of the lease.
     pub deadline: Timestamp,
 }
 
-/// The delivery is not handed out, or not any more.
+/// The delivery is not dispatched, or its lease has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no such delivery is handed out to this agent: it was acknowledged, or its time was over")]
 pub struct NotLeased;
@@ -198,17 +201,17 @@ struct Entry {
 pub struct Mailbox {
     entries: BTreeMap<u64, Entry>,
     lines: IdMap<TaskId, BTreeSet<u64>>,
-    /// First of their line, not leased, not delayed.
+    /// The letters that are first of their line, not leased and not delayed, by priority and age.
     ready: BTreeSet<(Reverse<Priority>, u64)>,
     ready_by_age: BTreeSet<u64>,
-    /// First of their line, not leased, delayed until then.
+    /// The letters that are first of their line and not leased, with the time until which they are delayed.
     delayed: BTreeSet<(Timestamp, u64)>,
     lease_ends: BTreeSet<(Timestamp, u64)>,
     turn: u64,
 }
 
 impl Mailbox {
-    /// Takes a message in.
+    /// Adds a letter.
     pub fn add(&mut self, letter: Letter) {
         let sequence = letter.sequence;
         let task = letter.task.clone();
@@ -217,7 +220,8 @@ impl Mailbox {
         if let Some(task) = task {
             let line = self.lines.entry(task).or_default();
             line.insert(sequence);
-            // Sequences only grow, but a reload after the first hand-outs may add an older one: the first may change.
+            // Sequences only grow, but a reload after the first dispatches may add an older letter, which becomes the
+            // first.
             let second = line.iter().nth(1).copied();
             if line.first() == Some(&sequence)
                 && let Some(second) = second
@@ -228,22 +232,22 @@ impl Mailbox {
         self.offer(sequence);
     }
 
-    /// How many messages are in it.
+    /// The number of letters.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Whether the mailbox is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Whether any is handed out.
+    /// Whether a letter is leased.
     pub fn has_leases(&self) -> bool {
         !self.lease_ends.is_empty()
     }
 
-    /// Hands out the next message, if one can be.
+    /// Dispatches the next letter, if one is ready.
     pub fn dispatch(&mut self, consumer: ConsumerId, now: Timestamp, ack_wait: Duration) -> Option<Lease> {
         self.wake(now);
         let by_age = self.turn % AGE_TURN == AGE_TURN - 1;
@@ -262,25 +266,24 @@ impl Mailbox {
         Some(lease)
     }
 
-    /// The message that is handed out under this name.
+    /// The leased letter with this place and delivery attempt.
     pub fn leased(&self, sequence: u64, attempt: u32) -> Result<(&Letter, Lease), NotLeased> {
         let entry = self.entries.get(&sequence).ok_or(NotLeased)?;
         let lease = entry.lease.filter(|lease| lease.attempt == attempt).ok_or(NotLeased)?;
         Ok((&entry.letter, lease))
     }
 
-    /// The lease on a message, if it is handed out.
+    /// The lease on a letter, if the letter is dispatched.
     pub fn lease(&self, sequence: u64) -> Option<Lease> {
         self.entries.get(&sequence)?.lease
     }
 
-    /// Whether the message is in the mailbox, handed out or not.
+    /// The letter, if the mailbox has it, dispatched or not.
     pub fn letter(&self, sequence: u64) -> Option<&Letter> {
         self.entries.get(&sequence).map(|entry| &entry.letter)
     }
 
-    /// Takes a message out for good: it was acked or given up. The next of its line can be handed out. Returns the lease
-    /// that ended with it.
+    /// Removes an acked or parked letter, which makes the next of its line ready. Returns the lease that ended with it.
     pub fn remove(&mut self, sequence: u64) -> Option<Lease> {
         self.withdraw(sequence);
         let lease = self.end_lease(sequence);
@@ -301,7 +304,7 @@ impl Mailbox {
         }
     }
 
-    /// Ends the lease; the message can be handed out again, with these counts and not before its time. Returns the lease.
+    /// Ends the lease and replaces the letter, which is ready again from its `not_before` on. Returns the lease.
     pub fn requeue(&mut self, letter: Letter) -> Option<Lease> {
         let sequence = letter.sequence;
         let lease = self.end_lease(sequence);
@@ -313,7 +316,7 @@ impl Mailbox {
         lease
     }
 
-    /// Gives a lease more time. The deadline is never brought forward. Returns the one that now holds.
+    /// Extends a lease. The deadline never moves forward. Returns the deadline that now holds.
     pub fn extend(&mut self, sequence: u64, deadline: Timestamp) -> Timestamp {
         let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.as_mut()) else {
             return deadline;
@@ -326,24 +329,24 @@ impl Mailbox {
         lease.deadline
     }
 
-    /// What this consumer holds.
+    /// The letters that this consumer holds, with their leases.
     pub fn held_by(&self, consumer: ConsumerId) -> Vec<(Letter, Lease)> {
         let held =
             |entry: &Entry| Some((entry.letter.clone(), entry.lease.filter(|lease| lease.consumer == consumer)?));
         self.entries.values().filter_map(held).collect()
     }
 
-    /// The messages whose leases are over.
+    /// The places of the letters whose leases have ended.
     pub fn overdue(&self, now: Timestamp) -> Vec<u64> {
         self.lease_ends.iter().take_while(|(end, _)| *end <= now).map(|(_, sequence)| *sequence).collect()
     }
 
-    /// When a lease ends next.
+    /// The time of the next end of a lease.
     pub fn next_lease_end(&self) -> Option<Timestamp> {
         self.lease_ends.first().map(|(end, _)| *end)
     }
 
-    /// When a lease ends or a delay is over next, after now.
+    /// The time of the next end of a lease or delay, after `now`.
     pub fn next_deadline(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.wake(now);
         let lease = self.next_lease_end();
@@ -357,7 +360,7 @@ impl Mailbox {
         Some(lease)
     }
 
-    /// Makes a message available, if it is the first of its line.
+    /// Makes a letter available if no letter of its line precedes it and no consumer holds it.
     fn offer(&mut self, sequence: u64) {
         let entry = &self.entries[&sequence];
         if entry.lease.is_some() || !self.is_first(&entry.letter) {
@@ -378,7 +381,7 @@ impl Mailbox {
         self.lines.get(task).and_then(BTreeSet::first) == Some(&letter.sequence)
     }
 
-    /// Makes ready whatever has waited long enough.
+    /// Makes the letters ready whose delay is over.
     fn wake(&mut self, now: Timestamp) {
         while let Some(&(not_before, sequence)) = self.delayed.first()
             && not_before <= now

@@ -1,4 +1,4 @@
-//! `baton audit`: the log of administrative acts, and whether its chain holds.
+//! `baton audit`: the log of administrative actions, and the verification of its hash chain.
 
 use clap::Args;
 
@@ -26,7 +26,7 @@ pub(super) struct AuditArgs {}
 pub(super) async fn run(connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     let client = connection.client().await?;
     let mut entries: Vec<v1::AuditLogEntry> = Vec::new();
-    // Of the first page: entries that are removed while later pages are read are there already.
+    // Taken from the first page. Retention may remove entries while later pages are read, but the first page has them.
     let mut before_first = None;
     loop {
         let after_number = entries.last().map_or(0, number_of);
@@ -67,7 +67,8 @@ fn number_of(shown: &v1::AuditLogEntry) -> u64 {
     shown.entry.as_ref().map_or(0, |entry| entry.number)
 }
 
-/// Checks the chain from the first entry that is kept on. A broker that removes none sends no hash before it.
+/// Verifies the hash chain from the first retained entry. A broker that has removed none sends an empty hash, which
+/// counts as zeros.
 fn check(entries: &[v1::AuditLogEntry], first: u64, hash_before: &[u8]) -> Result<(), Failure> {
     use prost::Message as _;
     let mut hash: [u8; 32] = hash_before.try_into().unwrap_or_default();

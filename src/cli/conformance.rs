@@ -1,4 +1,4 @@
-//! `baton conformance`: tries the rules of the specification on somebody else's broker, or client.
+//! `baton conformance`: tests a foreign broker or client against the rules of the specification.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -109,7 +109,7 @@ pub(super) struct ReportArgs {
 }
 
 impl ReportArgs {
-    /// Shows which cases there are.
+    /// Prints the list of cases.
     pub(super) fn show_list(&self, rules: &[Rule]) -> Result<(), Failure> {
         match self.format {
             ReportFormat::Text => say_lines!("{}", report::list(rules).trim_end()),
@@ -122,7 +122,7 @@ impl ReportArgs {
         Ok(())
     }
 
-    /// Writes the report. A failed case is a failure of the command, with an exit code of its own.
+    /// Writes the report. A failed case fails the command with its own exit code.
     pub(super) fn finish(&self, report: &Report) -> Result<(), Failure> {
         let text = match self.format {
             ReportFormat::Text => report.text(),

@@ -1,4 +1,4 @@
-//! Which broker, and as whom.
+//! The flags that select the broker and the caller's credentials.
 
 use std::{
     path::{Path, PathBuf},
@@ -53,22 +53,23 @@ pub(super) struct IdentityArgs {
 }
 
 impl ConnectionArgs {
-    /// Whether a broker is named, by a flag or by the environment.
+    /// Whether a flag or the environment names a broker.
     pub(super) fn names_a_broker(&self) -> bool {
         self.named().is_some()
     }
 
-    /// BATON_SERVER may be there and empty, and then names none.
+    /// The named broker. An empty BATON_SERVER names none.
     fn named(&self) -> Option<&String> {
         self.server.as_ref().filter(|server| !server.is_empty())
     }
 
-    /// Where the broker is. With the token of ./baton-data if the broker is that folder's: see [`LocalBroker`].
+    /// The options for the named broker. They include the token of ./baton-data if the broker runs on that folder: see
+    /// [`LocalBroker`].
     pub(super) fn options(&self) -> Result<Options, Failure> {
         self.options_at(self.named().cloned().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()), true)
     }
 
-    /// Of this broker, with no other token than one that was given.
+    /// The options for this broker, with no token except an explicit one.
     pub(super) fn options_of(&self, server: String) -> Result<Options, Failure> {
         self.options_at(server, false)
     }
@@ -77,7 +78,8 @@ impl ConnectionArgs {
         let local = LocalBroker::find(Path::new(DEFAULT_DATA));
         let local = local.and_then(|broker| broker.access(&server, self.ca.as_deref()));
         let (local_ca, local_token) = local.map(|access| (access.ca, access.token)).unzip();
-        // The CA of the folder before the same file under another name: what is trusted is what the token belongs to.
+        // The folder's CA takes precedence over the same file under another path: the token may go only to brokers of
+        // that CA.
         let ca = local_ca.or_else(|| self.ca.clone());
         if let Some(path) = &ca {
             check_ca(path)?;
@@ -92,29 +94,29 @@ impl ConnectionArgs {
         Ok(Options { server, ca, token, certificate })
     }
 
-    /// As an operator, or as the agent that the token is of.
+    /// Connects as an operator, or as the agent that owns the token.
     pub(super) async fn client(&self) -> Result<Client, Failure> {
         Ok(Client::connect(&self.options()?).await?)
     }
 
-    /// The options of a command that acts as an agent, which proves itself and needs no token.
+    /// The options of a command that acts as an agent. The agent authenticates by its key and needs no token.
     pub(super) fn options_of_agent(&self) -> Result<Options, Failure> {
         self.options_of(self.named().cloned().unwrap_or_else(|| DEFAULT_LISTEN.to_owned()))
     }
 
-    /// For a command that acts as an agent.
+    /// Connects for a command that acts as an agent.
     pub(super) async fn client_without_token(&self) -> Result<Client, Failure> {
         Ok(Client::connect(&self.options_of_agent()?).await?)
     }
 
-    /// As an agent, with a session.
+    /// Connects as an agent and opens a session.
     pub(super) async fn agent(&self, identity: Identity, credit: u32) -> Result<Agent, Failure> {
         let client = self.client_without_token().await?;
         Ok(Agent::connect(&client, identity, credit, Arc::new(SystemClock), Arc::new(SystemIds)).await?)
     }
 }
 
-/// HOST:PORT, or http://HOST:PORT. An https:// in front says what is so anyway.
+/// Parses HOST:PORT or http://HOST:PORT. A leading https:// is accepted and removed, because TLS is the default.
 pub(super) fn parse_server(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Ok(String::new());
@@ -142,7 +144,7 @@ pub(super) fn parse_server(text: &str) -> Result<String, String> {
     }
 }
 
-/// A CA file without a certificate trusts nobody, and TLS itself does not say so.
+/// Checks that a CA file has a certificate. TLS would accept an empty file and then trust no server.
 fn check_ca(path: &Path) -> Result<(), Failure> {
     use rustls_pki_types::{
         CertificateDer,
@@ -161,10 +163,10 @@ fn check_ca(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A private key that others can read is refused, as ssh does it: where it is the caller's own file.
+/// Refuses the caller's own private key file if other users can read it, as ssh does.
 fn check_private(path: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::MetadataExt as _;
-    let Ok(file) = std::fs::metadata(path) else { return Ok(()) }; // what reads it says why it cannot
+    let Ok(file) = std::fs::metadata(path) else { return Ok(()) }; // the later read reports the error
     let mode = file.mode() & 0o777;
     if mode & 0o077 == 0 || file.uid() != rustix::process::geteuid().as_raw() {
         return Ok(());
@@ -173,7 +175,7 @@ fn check_private(path: &Path) -> Result<(), Failure> {
     Err(Failure::file(path, format!("others can read this private key (mode {mode:04o}); chmod 600 {path_text}")))
 }
 
-/// A private key of an agent or an operator, from a file that only its owner can read.
+/// Reads a private key of an agent or an operator from a file that only its owner can read.
 pub(super) fn read_key(path: &Path) -> Result<PrivateKey, Failure> {
     check_private(path)?;
     Ok(PrivateKey::read(path)?)

@@ -1,4 +1,4 @@
-//! `baton demo`: the support story over the real wire.
+//! `baton demo`: the support story over the wire.
 
 use std::sync::Mutex;
 
@@ -165,7 +165,7 @@ impl Cast {
         self.finish(&self.support, &self.free_expert, &receipt.handoff_id, &context).await
     }
 
-    /// From the accept to the end.
+    /// Plays the handoff from the accept to the completion.
     async fn finish(
         &self,
         sender: &Agent,
@@ -184,7 +184,7 @@ impl Cast {
         Ok(receipt)
     }
 
-    /// The next delivery, which must be of this kind; verified with its sender's key, then acked.
+    /// Acks the next delivery, which must have this type. Its signature is verified with the sender's key.
     async fn take(&self, agent: &Agent, kind: MessageType) -> Result<Delivered, Failure> {
         let delivered = agent.take().await?;
         if delivered.kind() == kind {
@@ -193,7 +193,7 @@ impl Cast {
         Err(Failure::failed(format!("{} got {:?} where {kind:?} was expected", agent.id(), delivered.kind())))
     }
 
-    /// Prints the steps of a handoff that were not printed yet, as a watcher sees them.
+    /// Prints the steps of a handoff that are not yet printed, as a watcher receives them.
     async fn show_steps(&self, handoff_id: &str) -> Result<(), Failure> {
         let request = v1::WatchHandoffRequest { handoff_id: handoff_id.to_owned() };
         let mut updates = self.client.answer(self.client.handoffs().watch_handoff(request).await)?;

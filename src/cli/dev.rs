@@ -1,4 +1,4 @@
-//! `baton dev`: a broker that needs nothing.
+//! `baton dev`: a development broker without a configuration file.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -54,7 +54,7 @@ fn say_what_next(ready: &Ready) {
     if ready.plaintext_allowed {
         tell!("WARNING: connections without TLS are taken; never do this where others can listen");
     }
-    // As it was called: it need not be on the PATH.
+    // The binary may not be on the PATH, so the hint repeats the path by which it was called.
     let baton = std::env::args().next().unwrap_or_else(|| "baton".to_owned());
     let options = match (address.to_string().as_str(), data.to_str()) {
         (DEFAULT_LISTEN, Some(DEFAULT_DATA)) => String::new(),

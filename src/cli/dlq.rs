@@ -1,4 +1,4 @@
-//! `baton dlq`: look at dead letters, and decide what becomes of them.
+//! `baton dlq`: lists, shows, redrives and discards dead letters.
 
 use std::borrow::Cow;
 
@@ -224,7 +224,7 @@ fn attempt_line(attempt: &v1::DeliveryAttempt) -> String {
     )
 }
 
-/// The dead letter with its envelope as JSON beside its bytes, where it is one.
+/// The dead letter as JSON, with its envelope decoded beside the bytes if the bytes decode.
 fn whole(dead: &v1::DeadLetter) -> Result<Value, Failure> {
     let mut value = json::of(dead)?;
     if v1::Envelope::decode(dead.envelope_bytes.clone()).is_ok() {
@@ -255,7 +255,7 @@ async fn redrive(client: &Client, args: RedriveArgs, output: Output) -> Result<(
     redrive_all(client, request, output).await
 }
 
-/// Until all are redriven, or ctrl-C.
+/// Redrives until none is left, or until ctrl-C.
 async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, output: Output) -> Result<(), Failure> {
     let mut answers = client.answer(client.dead_letters().redrive_dead_letters(request).await)?;
     let (mut redriven, mut stayed) = (0u64, 0u64);

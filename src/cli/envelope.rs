@@ -88,7 +88,7 @@ fn sign(key: &Path, key_id: &KeyId, input: &InputArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The message type that has the payload's name.
+/// The message type with the name of the payload's type.
 fn type_of_payload(envelope: &v1::Envelope) -> MessageType {
     let url = envelope.payload.as_ref().map(|payload| payload.type_url.as_str()).unwrap_or_default();
     let name = url.rsplit('.').next().unwrap_or_default();
@@ -118,7 +118,7 @@ fn verify(public_key: &str, input: &InputArgs) -> Result<(), Failure> {
     }
 }
 
-/// One key, whoever the sender says it is.
+/// A key ring with one key, which it returns for every sender.
 struct OneKey(PublicKey);
 
 impl KeyRing for OneKey {

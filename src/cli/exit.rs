@@ -1,4 +1,4 @@
-//! Exit codes, the same for every command, and the words of a failure. `baton --help` and docs/configuration.md list the
+//! Exit codes, which all commands share, and the texts of failures. `baton --help` and docs/configuration.md list the
 //! codes.
 
 use std::{fmt, io, path::Path};
@@ -25,7 +25,7 @@ const REFUSED: u8 = 8;
 const UNREACHABLE: u8 = 9;
 const NOT_CONFORMANT: u8 = 10;
 
-/// Why a command did not do what it should, and the exit code for it.
+/// Why a command failed, and its exit code.
 #[derive(Debug)]
 pub struct Failure {
     pub(super) code: u8,
@@ -45,7 +45,7 @@ impl Failure {
         Self { code: DATA_DAMAGED, message: message.into() }
     }
 
-    /// What was tried does not keep a rule.
+    /// The tested program breaks a rule.
     pub(super) fn not_conformant(message: impl Into<String>) -> Self {
         Self { code: NOT_CONFORMANT, message: message.into() }
     }
@@ -101,8 +101,8 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// The error in words for people at a command line: what the broker says in it stays on its line, and where a flag helps,
-/// the flag is named.
+/// The error as text for the command line. Each text from the broker stays on one line, and the advice names the flag
+/// that helps.
 pub(super) fn words(error: &ClientError) -> String {
     let ClientError::Refused(refused) = error else { return output::line(&error.to_string()).into_owned() };
     let line = |text: &str| output::line(text).into_owned();

@@ -213,7 +213,7 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
     send(&client, &composer, &args.to, MessageType::HandoffRequest, &about, &payload, output).await
 }
 
-/// An answer to the other side of a handoff.
+/// Sends an answer to the other side of a handoff.
 async fn answer<M: Message + Name>(
     args: &AnswerArgs,
     connection: &ConnectionArgs,
@@ -270,7 +270,7 @@ fn read_context(path: &std::path::Path) -> Result<v1::TaskContextTransfer, Failu
     Ok(context_of(sections))
 }
 
-/// A section is an object or a list; anything else becomes the entry of one.
+/// The JSON of a section. A value other than an object or a list is wrapped in an object.
 fn section_text(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(_) | serde_json::Value::Array(_) => value.to_string(),
@@ -375,7 +375,7 @@ async fn watch(id: Prefix, connection: &ConnectionArgs, output: &Output) -> Resu
     Ok(())
 }
 
-/// One step on two lines: when, what and the state; then both views.
+/// Prints a step on two lines: time, cause and state, then both views.
 pub(super) fn say_step(step: &v1::HandoffTransition) {
     let candidate = if step.candidate_id.is_empty() { "" } else { ", candidate " };
     say!(

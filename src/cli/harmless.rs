@@ -1,12 +1,12 @@
-//! Texts of agents and brokers, shown so that they do nothing: no terminal obeys them, and none forges a line of ours.
+//! Escapes texts from agents and brokers, so that they cannot control a terminal or forge a line of output.
 //!
-//! Owns which characters are dangerous and how each kind of output writes them. Everything that the command line prints or
-//! logs goes through here; see `output` and `logging`.
+//! Owns the set of dangerous characters and their escapes in each output format. Everything that the command line
+//! prints or logs passes through here: see `output` and `logging`.
 
 use std::borrow::Cow;
 
-/// Whether a character could do more than be read: control characters (C0, DEL, C1), separators of lines, marks that turn
-/// the direction of text around, and characters that are not seen at all. Joiners of letters and emoji are none of these.
+/// Whether a character has an effect beyond its glyph: control characters (C0, DEL, C1), line separators, marks that
+/// change the text direction, and invisible characters. Joiners of letters and emoji are not dangerous.
 fn is_dangerous(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
@@ -26,17 +26,17 @@ fn replace(text: &str, is_replaced: impl Fn(char) -> bool, write: impl Fn(char, 
     Cow::Owned(harmless)
 }
 
-/// On one line: a line feed is `\n`, an escape `\u{1b}`.
+/// Escapes a text to one line: a line feed becomes `\n`, an escape character `\u{1b}`.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
     replace(text, is_dangerous, |letter, out| out.extend(letter.escape_default()))
 }
 
-/// The same, but line feeds stay: for a text of several lines whose parts are harmless already.
+/// Escapes a text of several lines, in which line feeds stay. Its parts must be escaped already.
 pub(super) fn lines(text: &str) -> Cow<'_, str> {
     replace(text, |letter| letter != '\n' && is_dangerous(letter), |letter, out| out.extend(letter.escape_default()))
 }
 
-/// JSON that means the same: what JSON leaves as it is inside of strings is written `\u202e`.
+/// Escapes JSON text without changing its meaning: a dangerous character that JSON allows becomes `\u202e` or similar.
 pub(super) fn json(text: &str) -> Cow<'_, str> {
     replace(
         text,
@@ -49,7 +49,7 @@ pub(super) fn json(text: &str) -> Cow<'_, str> {
     )
 }
 
-/// A string of YAML in double quotes, where YAML has escapes.
+/// Quotes a string for YAML, with escapes.
 pub(super) fn yaml_string(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -63,7 +63,7 @@ pub(super) fn yaml_string(text: &str) -> String {
     quoted
 }
 
-/// Whether YAML would write the text in a way that a terminal could obey.
+/// Whether the YAML writer could print a character of the text that a terminal obeys.
 pub(super) fn is_dangerous_in_yaml(text: &str) -> bool {
     text.contains(|letter| !matches!(letter, '\n' | '\t') && is_dangerous(letter))
 }

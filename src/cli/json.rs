@@ -1,4 +1,4 @@
-//! Messages as JSON and back, by the published schema: the same JSON that grpcurl reads and writes.
+//! Converts messages to JSON and back by the published schema, in the form that grpcurl reads and writes.
 
 use std::sync::LazyLock;
 
@@ -21,19 +21,19 @@ fn descriptor(name: &str) -> MessageDescriptor {
     found.expect("every message of ours is in a schema")
 }
 
-/// A message as JSON.
+/// Converts a message to JSON.
 pub(super) fn of<M: Message + Name>(message: &M) -> Result<Value, Failure> {
     of_bytes(&M::full_name(), &message.encode_to_vec())
 }
 
-/// The encoded message of this name as JSON.
+/// Converts an encoded message of this type to JSON.
 pub(super) fn of_bytes(name: &str, encoded: &[u8]) -> Result<Value, Failure> {
     let problem = |error: &dyn std::fmt::Display| Failure::failed(format!("failed to write {name} as JSON: {error}"));
     let message = DynamicMessage::decode(descriptor(name), encoded).map_err(|error| problem(&error))?;
     serde_json::to_value(&message).map_err(|error| problem(&error))
 }
 
-/// A message from JSON. Unknown fields are refused, by name.
+/// Parses a message from JSON. An unknown field is an error that names it.
 pub(super) fn parse<M: Message + Name + Default>(value: Value) -> Result<M, Failure> {
     let name = M::full_name();
     let problem = |error: &dyn std::fmt::Display| Failure::failed(format!("failed to read {name} from JSON: {error}"));

@@ -1,4 +1,4 @@
-//! `baton agent key`: keys of an agent that is registered.
+//! `baton agent key`: the keys of a registered agent.
 
 use std::path::PathBuf;
 
@@ -112,7 +112,7 @@ impl PublicArgs {
     }
 }
 
-/// A public key in hex, as flags have it.
+/// Parses a public key in hex, as flags take it.
 pub(super) fn parse_public_key(text: &str) -> Result<PublicKey, Failure> {
     let bytes = hex::decode(text).unwrap_or_default();
     PublicKey::parse(&bytes).map_err(|error| Failure::usage(format!("public key {text:?} {error}, as 64 hex digits")))

@@ -1,22 +1,22 @@
-//! The broker of the data folder in the working directory: its address, its CA, and its operator's token.
+//! The local broker: address, CA and operator token from the data folder in the working directory.
 //!
-//! Owns the rule that keeps this token from every other broker. The token is only ever read together with the CA of the
-//! same folder, and the connection that carries it trusts that CA alone: a broker that has no certificate of the folder's
-//! CA gets no request, and so no token.
+//! Owns the rule that keeps the operator token from other brokers. The token is read only together with the CA of the
+//! same folder, and the connection that carries it trusts only that CA. A broker without a certificate of that CA
+//! receives no request, and so no token.
 
 use std::{
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-/// What a data folder says of the broker that runs on it.
+/// The data folder of a running broker.
 #[derive(Debug)]
 pub(super) struct LocalBroker {
     folder: PathBuf,
     address: SocketAddr,
 }
 
-/// A CA, and the token to send where it vouches for the broker. `token` is `None` where the folder has none.
+/// A CA, and the token for brokers with its certificates. `token` is `None` if the folder holds none.
 #[derive(Debug)]
 pub(super) struct LocalAccess {
     pub(super) ca: PathBuf,
@@ -24,7 +24,7 @@ pub(super) struct LocalAccess {
 }
 
 impl LocalBroker {
-    /// `None` where no broker runs on the folder, or none that has a CA of its own.
+    /// Finds the broker that runs on the folder. `None` if no broker runs, or if the folder has no CA.
     pub(super) fn find(folder: &Path) -> Option<Self> {
         let address = std::fs::read_to_string(folder.join("address")).ok()?.trim().parse().ok()?;
         let found = Self { folder: folder.into(), address };
@@ -35,7 +35,7 @@ impl LocalBroker {
         self.folder.join("tls/ca.pem")
     }
 
-    /// The CA and the token of this broker, if `server` is where it listens and `ca` names no other CA.
+    /// The CA and the token of this broker, if `server` is its address and `ca` names no other CA.
     ///
     /// A connection without TLS shows no certificate, and so never carries the token.
     pub(super) fn access(&self, server: &str, ca: Option<&Path>) -> Option<LocalAccess> {
@@ -48,7 +48,7 @@ impl LocalBroker {
     }
 }
 
-/// Whether HOST:PORT is this address. A name other than localhost may be of any machine and is not resolved.
+/// Whether HOST:PORT is this address. No name except localhost is resolved, because it may name another machine.
 fn listens_at(address: SocketAddr, server: &str) -> bool {
     let Some((host, port)) = server.rsplit_once(':') else { return false };
     if port.parse() != Ok(address.port()) {

@@ -16,13 +16,13 @@ use tracing_subscriber::{
 
 use super::harmless;
 
-/// What is logged unless BATON_LOG says otherwise. The storage engine's own events only when something is wrong.
+/// The log filter unless BATON_LOG is set. The storage engine logs only warnings and errors.
 const DEFAULT_FILTER: &str = "info,fjall=warn,lsm_tree=warn";
 
-/// Begins to log. `BATON_LOG` takes `tracing` filters, for example `debug` or `baton=debug`.
+/// Starts logging. `BATON_LOG` takes `tracing` filters, for example `debug` or `baton=debug`.
 pub fn start() {
     let filter = EnvFilter::try_from_env("BATON_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    // Where a line cannot be written (a full disk), saying so on stderr cannot either, and would be the broker's end.
+    // After a failed write (a full disk), the subscriber's own message on stderr would fail too and panic the broker.
     let logs = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     let on_terminal = io::stderr().is_terminal();
     let with_colour = on_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -33,7 +33,7 @@ pub fn start() {
     }
 }
 
-/// Fields as text. Colours are written around them, and so what is dangerous is escaped here and not in the line.
+/// Formats fields as text. The escaping happens here, because colour codes are added around each field afterwards.
 fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     format::debug_fn(|writer: &mut Writer<'_>, field, value: &dyn fmt::Debug| {
         let text = format!("{value:?}");
@@ -43,7 +43,7 @@ fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     .delimited(" ")
 }
 
-/// JSON lines of which no character does anything to a terminal. Each write is one whole line.
+/// Writes JSON lines with every dangerous character escaped. Each write is one whole line.
 struct HarmlessJson<M>(M);
 
 struct HarmlessLine<W>(W);
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// What an agent could write into a field that is logged.
+    /// A hostile field value from an agent.
     const NASTY: &str = "a\u{1b}]0;owned\u{7}\r\n2026-11-22 ERROR forged\u{9b}2J\u{202e}b";
 
     #[derive(Clone, Default)]

@@ -1,8 +1,8 @@
 //! The command line: one file a command. Data goes to stdout, everything else to stderr.
 //!
-//! Owns flags, output and exit codes. What is printed goes through `output`, which lets no text of an agent do anything to a
-//! terminal; the compiler refuses every other way. Talks to a broker over gRPC like everybody else; only `dev` and `serve` know the
-//! server, and that only to start it.
+//! Owns flags, output and exit codes. All output passes through `output`, which escapes text from agents so that it
+//! cannot control a terminal; lints refuse every other way. Talks to a broker over gRPC like any client. Only `dev` and
+//! `serve` know the server, and only to start it.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -120,7 +120,7 @@ enum Command {
     Completions(completions::CompletionsArgs),
 }
 
-/// Runs the command line; returns the exit code.
+/// Runs the command line. Returns the exit code.
 pub async fn run() -> u8 {
     let cli = Cli::parse();
     logging::start();

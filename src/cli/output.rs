@@ -1,7 +1,7 @@
-//! How data is printed: a table for people, JSON and YAML for programs.
+//! Prints data: a table for people, JSON and YAML for programs.
 //!
-//! Everything that the command line writes to stdout or stderr goes through this file, and through `harmless`. A reader
-//! that goes away (`baton … | head`) ends a command without a word; for a broker or an agent it makes no difference.
+//! All output of the command line to stdout and stderr passes through this file, and through `harmless`. A reader that
+//! goes away (`baton … | head`) ends a command silently; a broker or an agent continues.
 
 use std::{
     borrow::Cow,
@@ -24,17 +24,17 @@ macro_rules! say {
     ($($text:tt)*) => { $crate::cli::output::write_line(format_args!($($text)*)) };
 }
 
-/// Prints several lines of data. A text of an agent in it must be a harmless line before: see `output::line`.
+/// Prints several lines of data. A text from an agent must be escaped by `output::line` first.
 macro_rules! say_lines {
     ($($text:tt)*) => { $crate::cli::output::write_lines(format_args!($($text)*)) };
 }
 
-/// Prints lines that need no reader: a broker goes on when nothing reads its output.
+/// Prints lines without needing a reader: a broker continues after a failed write.
 macro_rules! announce {
     ($($text:tt)*) => { $crate::cli::output::try_write_lines(format_args!($($text)*)) };
 }
 
-/// Prints to stderr, as baton. Without a reader it is lost, and the command goes on.
+/// Prints to stderr with the prefix `baton: `. A failed write is ignored, and the command continues.
 macro_rules! tell {
     ($($text:tt)*) => { $crate::cli::output::tell(format_args!($($text)*)) };
 }
@@ -59,7 +59,7 @@ fn write(text: &str) {
 }
 
 pub(super) fn try_write_lines(text: fmt::Arguments<'_>) {
-    // There is nothing that a failure could be told to.
+    // A failed write cannot be reported anywhere.
     drop(writeln!(std::io::stdout(), "{}", harmless::lines(&text.to_string())));
 }
 
@@ -67,22 +67,22 @@ pub(super) fn tell(text: fmt::Arguments<'_>) {
     drop(writeln!(std::io::stderr(), "baton: {}", harmless::lines(&text.to_string())));
 }
 
-/// A text that an agent or a broker wrote, for a place in a text of several lines.
+/// Escapes a text from an agent or a broker, as one line of a text of several lines.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
     harmless::line(text)
 }
 
-/// A document on one line.
+/// Prints a document on one line.
 pub(super) fn say_json(value: &Value) {
     write(&harmless::json(&value.to_string()));
 }
 
-/// A text that is harmless already.
+/// Prints a text that is already escaped.
 pub(super) fn say_text(text: &str) {
     write(text);
 }
 
-/// A text that is JSON already, of one line or several.
+/// Prints JSON text of one line or several.
 pub(super) fn say_json_text(text: &str) {
     write(&harmless::json(text));
 }
@@ -100,7 +100,7 @@ pub(super) enum Format {
     Yaml,
 }
 
-/// Where data is printed, and how.
+/// The output format of a command.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
     format: Format,
@@ -112,7 +112,7 @@ impl Output {
         Self { format: wanted.unwrap_or(default) }
     }
 
-    /// A list: as a table of these columns, or whole.
+    /// Prints a list: as a table of these columns, or as documents with all fields.
     pub(super) fn list<M: Message + Name>(
         self,
         columns: &[Column],
@@ -131,7 +131,7 @@ impl Output {
         self.value(&Value::Array(values))
     }
 
-    /// One thing: as lines of names and values, or whole.
+    /// Prints one message: as lines of names and values, or as a document with all fields.
     pub(super) fn one<M: Message + Name>(
         self,
         message: &M,
@@ -146,7 +146,7 @@ impl Output {
         self.value(&json::of(message)?)
     }
 
-    /// A document.
+    /// Prints a document.
     pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
         match self.format {
             Format::Yaml => write(yaml(value)?.trim_end()),
@@ -159,7 +159,7 @@ impl Output {
         Ok(())
     }
 
-    /// One of several documents that come one by one.
+    /// Prints one document of a stream.
     pub(super) fn next(self, value: &Value) -> Result<(), Failure> {
         match self.format {
             Format::Yaml => write(&format!("---\n{}", yaml(value)?.trim_end())),
@@ -168,14 +168,14 @@ impl Output {
         Ok(())
     }
 
-    /// Whether people read it.
+    /// Whether the format is the table for people.
     pub(super) fn is_table(self) -> bool {
         self.format == Format::Table
     }
 }
 
-/// YAML escapes nothing outside of quotes, and its writer sets quotes only where YAML itself needs them. A string with a
-/// dangerous character is therefore written as a mark first, in whose place the string comes in quotes.
+/// YAML escapes only inside quotes, and the YAML writer quotes only where YAML itself requires it. A string with a
+/// dangerous character is therefore written as a placeholder first, which is then replaced by the quoted string.
 fn yaml(value: &Value) -> Result<String, Failure> {
     let mark = format!("baton{}", hex::encode(SystemIds.random()));
     let mut strings = Vec::new();
@@ -206,8 +206,8 @@ fn with_marks(value: &Value, mark: &str, strings: &mut Vec<String>) -> Value {
     }
 }
 
-/// How many to ask for next, where so many of at most `limit` are there; `None` if that is all. A page may have fewer than
-/// were asked for, also where more follow.
+/// The size of the next page when `there` of at most `limit` entries have been read; `None` if `limit` is reached. A
+/// page may have fewer entries than requested although more follow.
 pub(super) fn page_size(limit: u32, there: usize) -> Option<u32> {
     let missing = limit.saturating_sub(u32::try_from(there).unwrap_or(u32::MAX));
     (missing > 0).then_some(missing.min(1000))
@@ -218,19 +218,19 @@ pub(super) fn short(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_owned()
 }
 
-/// A time to the second, like 2026-11-22T07:38:41Z, or nothing.
+/// A time to the second, like 2026-11-22T07:38:41Z; empty for `None`.
 pub(super) fn time(time: Option<&prost_types::Timestamp>) -> String {
     time.map(|time| prost_types::Timestamp { nanos: 0, ..*time }.to_string()).unwrap_or_default()
 }
 
-/// A time to the millisecond, for steps that follow each other closely, or nothing.
+/// A time to the millisecond, for steps in quick succession; empty for `None`.
 pub(super) fn moment(time: Option<&prost_types::Timestamp>) -> String {
     let Some(time) = time else { return String::new() };
     let second = self::time(Some(time));
     format!("{}.{:03}Z", second.trim_end_matches('Z'), time.nanos / 1_000_000)
 }
 
-/// A time for a column of a table, in UTC: of today the time, else the date.
+/// A time for a table column, in UTC: the time of day if it is today, otherwise the date.
 pub(super) fn brief(time: Option<&prost_types::Timestamp>, now: crate::time::Timestamp) -> String {
     let (seconds, _) = now.to_parts();
     let now = self::time(Some(&prost_types::Timestamp { seconds, nanos: 0 }));

@@ -1,7 +1,7 @@
-//! Ids by their beginnings: where a command takes an id to look something up, a unique beginning of it will do.
+//! Resolves id prefixes: a command that looks something up accepts a unique prefix of its id.
 //!
-//! An id that is whole is asked for first, so that it is never mistaken for the beginning of another. Where an id is signed
-//! or something is sent to it (`--to`, `agent key vouch`), it must be whole.
+//! A whole id is looked up first, so it is never mistaken for a prefix of another id. An id that is signed or that
+//! receives a message (`--to`, `agent key vouch`) must be whole.
 
 use std::{fmt, str::FromStr};
 
@@ -12,11 +12,11 @@ use crate::{
     proto::v1,
 };
 
-/// Ids that are named in the error where a beginning fits several.
+/// The number of ids that the error for an ambiguous prefix lists.
 const NAMED_MAX: usize = 5;
 const PAGE: u32 = 1000;
 
-/// An id, or its beginning as tables show it.
+/// An id, or a prefix of it as tables show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Prefix(String);
 
@@ -40,11 +40,11 @@ impl fmt::Display for Prefix {
 }
 
 impl Prefix {
-    /// The handoff, among those that the caller may see. A task's whole id stands for its latest handoff.
+    /// Resolves a handoff that the caller may see. A whole task id resolves to the latest handoff of the task.
     pub(super) async fn handoff(&self, client: &Client) -> Result<MessageId, Failure> {
         let parse = |id: &str| MessageId::parse(id).map_err(|error| Failure::failed(error.to_string()));
         let whole = MessageId::parse(&self.0).ok();
-        // A handoff's own id comes first: a task can have any id, also that of another task's handoff.
+        // A handoff id is tried first: a task may have any id, even the id of another task's handoff.
         if let Some(id) = whole {
             let request = v1::GetHandoffRequest { handoff_id: id.to_string() };
             match client.answer(client.handoffs().get_handoff(request).await) {
@@ -72,7 +72,7 @@ impl Prefix {
         }
     }
 
-    /// The handoff that began last of the task with this id. `None` where the caller sees none.
+    /// The latest handoff of the task with this id. `None` if the caller can see none.
     async fn latest_handoff_of_task(&self, client: &Client) -> Result<Option<String>, Failure> {
         let mut page_token = String::new();
         loop {
@@ -86,7 +86,7 @@ impl Prefix {
             if let Some(latest) = page.handoffs.into_iter().next() {
                 return Ok(Some(latest.handoff_id));
             }
-            // A page may be empty before the last one.
+            // Also a page before the last one may be empty.
             page_token = page.next_page_token;
             if page_token.is_empty() {
                 return Ok(None);
@@ -94,19 +94,20 @@ impl Prefix {
         }
     }
 
-    /// The task, among those that the caller may see.
+    /// Resolves a task that the caller may see.
     pub(super) async fn task(&self, client: &Client) -> Result<TaskId, Failure> {
         let id = self.find_task(client).await?.map_err(|refused| none("task", &self.0, Some(&refused)))?;
         TaskId::parse(&id).map_err(|error| Failure::failed(error.to_string()))
     }
 
-    /// The agent, among those that the caller may see.
+    /// Resolves an agent that the caller may see.
     pub(super) async fn agent(&self, client: &Client) -> Result<AgentId, Failure> {
         let id = self.find_agent(client).await?.map_err(|refused| none("agent", &self.0, Some(&refused)))?;
         AgentId::parse(&id).map_err(|error| Failure::failed(error.to_string()))
     }
 
-    /// The id; or what the broker said where it was taken for a whole one, if it is not the beginning of another either.
+    /// The resolved id. The inner error is the broker's refusal of the text as a whole id, if the text is no prefix
+    /// either.
     async fn find_task(&self, client: &Client) -> Result<Result<String, ClientError>, Failure> {
         let request = v1::GetTaskRequest { task_id: self.0.clone() };
         let refused = match client.answer(client.tasks().get_task(request).await) {
@@ -148,20 +149,20 @@ impl Prefix {
     }
 }
 
-/// The id of a task by which a list is filtered; empty without a filter. What fits no task stays as it is: there may be
-/// dead letters of a task that was removed.
+/// Resolves the task id of a list filter; empty without a filter. An unresolved text is kept, because dead letters
+/// outlive their task.
 pub(super) async fn task_filter(filter: Option<&Prefix>, client: &Client) -> Result<String, Failure> {
     let Some(prefix) = filter else { return Ok(String::new()) };
     Ok(prefix.find_task(client).await?.unwrap_or_else(|_| prefix.0.clone()))
 }
 
-/// The same for an agent.
+/// Resolves the agent id of a list filter in the same way.
 pub(super) async fn agent_filter(filter: Option<&Prefix>, client: &Client) -> Result<String, Failure> {
     let Some(prefix) = filter else { return Ok(String::new()) };
     Ok(prefix.find_agent(client).await?.unwrap_or_else(|_| prefix.0.clone()))
 }
 
-/// Nothing is called so. `refused` is the broker's answer where the beginning was taken for a whole id.
+/// The failure for an unresolved text. `refused` is the broker's refusal of the text as a whole id.
 fn none(what: &str, beginning: &str, refused: Option<&ClientError>) -> Failure {
     let none = format!("no {what} that you may see is called {beginning} or begins with it");
     match refused {
@@ -170,12 +171,12 @@ fn none(what: &str, beginning: &str, refused: Option<&ClientError>) -> Failure {
     }
 }
 
-/// A refusal of the caller, whatever was asked for: another id would be refused as well.
+/// Whether the refusal concerns the caller. Another id would then be refused in the same way.
 fn is_of_caller(error: &ClientError) -> bool {
     matches!(error.reason(), Some("IDENTITY_MISSING" | "TOKEN_INVALID" | "LIMIT_EXCEEDED" | "SHUTTING_DOWN"))
 }
 
-/// Ids that begin as it was said.
+/// The ids that start with the given prefix.
 struct Found {
     what: &'static str,
     beginning: String,
@@ -197,7 +198,7 @@ impl Found {
         }
     }
 
-    /// The only one, if there is one.
+    /// The only match; `None` without a match. Several matches are an error.
     fn only(self) -> Result<Option<String>, Failure> {
         let Self { what, beginning, mut ids, count } = self;
         if count < 2 {

@@ -1,4 +1,4 @@
-//! `baton serve`: a broker with a configuration file; and running any broker until a signal.
+//! `baton serve`: runs a broker with a configuration file. Also runs any broker until a signal.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -43,7 +43,8 @@ pub(super) async fn run(args: ServeArgs) -> Result<(), Failure> {
     run_until_signal(config, |ready| announce!("baton is ready on {} (TLS)", ready.address)).await
 }
 
-/// Runs a broker until SIGINT or SIGTERM. SIGHUP makes it take in its certificates anew. A second signal ends the process at once; nothing that was answered is lost.
+/// Runs a broker until SIGINT or SIGTERM. SIGHUP reloads its certificates. A second signal ends the process at once,
+/// which loses no acknowledged data.
 pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready)) -> Result<(), Failure> {
     let stop = stop_on_signal()?;
     let mut hangup = signal(SignalKind::hangup())?;
@@ -57,7 +58,7 @@ pub(super) async fn run_until_signal(config: Config, ready: impl FnOnce(&Ready))
     Ok(server::run(config, stop, reload, ready).await?)
 }
 
-/// Cancelled by SIGINT or SIGTERM. A second signal ends the process at once.
+/// A token that SIGINT or SIGTERM cancels. A second signal ends the process at once.
 pub(super) fn stop_on_signal() -> io::Result<CancellationToken> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let stop = CancellationToken::new();

@@ -1,4 +1,4 @@
-//! `baton store`: check a store that no broker has open, and save what can be read.
+//! `baton store`: verifies a store that no broker has open, and dumps its readable records.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -121,7 +121,7 @@ fn line(damage: &Value) -> String {
     format!("{}: table {}, key {:?}: {}", text("path"), text("table"), text("key"), text("problem"))
 }
 
-/// The value as JSON, where its table has a message for it.
+/// The value as JSON; `None` if its table has no message type.
 fn readable(table: Table, record: &Record) -> Option<Value> {
     let value = match table {
         Table::Custody => CustodyLink::decode(&record.value).ok()?.1,

@@ -1,7 +1,7 @@
-//! Tables that fit a line of 80 columns, or of the terminal where that is wider.
+//! Tables that fit a line of 80 columns, or a wider terminal.
 //!
-//! An id is shown whole, or as the shortest beginning of it that no other id of its column has, which every command takes
-//! in its place. A text that has no room ends in an ellipsis; `-o json` has all of it.
+//! An id is shown whole, or as its shortest prefix that is unique in its column; every command accepts that prefix. A
+//! text that does not fit ends in an ellipsis; `-o json` prints it whole.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,23 @@ use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::harmless;
 
-/// The width that every table has room in.
+/// The width that every table must fit.
 const WIDTH_MIN: usize = 80;
-/// Between two columns.
+/// The gap between two columns, in characters.
 const GAP: u16 = 2;
-/// The shortest that an id or a text is made.
+/// The shortest length of a shortened id or text, in characters.
 const CELL_MIN: usize = 8;
-/// Stands for what is not shown. Commands take an id with it.
+/// Marks the end of a shortened id or text. Commands accept an id with it.
 pub(super) const ELLIPSIS: char = '…';
 
-/// A column, by what may be done to its cells so that the table fits.
+/// A column, by how its cells may be shortened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
-    /// Ids: shortened to a beginning that is unique in the column.
+    /// Ids, shortened to a prefix that is unique in the column.
     Id(&'static str),
-    /// Texts: cut off.
+    /// Texts, cut at the end.
     Text(&'static str),
-    /// What is always whole.
+    /// Cells that are never shortened.
     Whole(&'static str),
 }
 
@@ -58,7 +58,7 @@ fn render(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Strin
     table.trim_fmt()
 }
 
-/// Shortens the widest column of ids that can be, then the next, then texts, until the rows fit or nothing is left.
+/// Shortens the widest id column, then the next, then texts, until the rows fit or no column is left.
 fn fit(columns: &[Column], rows: &mut [Vec<String>], width: usize) {
     let mut left: Vec<usize> = (0..columns.len()).filter(|at| matches!(columns[*at], Column::Id(_))).collect();
     while let Some(place) = widest(columns, rows, &left).filter(|_| total(columns, rows) > width) {
@@ -92,7 +92,7 @@ fn shorten_ids(rows: &mut [Vec<String>], at: usize) {
     let ids: BTreeSet<String> = rows.iter().map(|row| row[at].clone()).collect();
     for row in rows {
         let id = &row[at];
-        // Sorted, those that share the longest beginning with it stand beside it.
+        // In sorted order, the ids with the longest common prefix are neighbours.
         let before =
             ids.range::<str, _>((std::ops::Bound::Unbounded, std::ops::Bound::Excluded(id.as_str()))).next_back();
         let after = ids.range::<str, _>((std::ops::Bound::Excluded(id.as_str()), std::ops::Bound::Unbounded)).next();

@@ -120,7 +120,7 @@ async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output)
     Ok(())
 }
 
-/// One entry on two lines: its number, when and what happened; then how the task stood after it.
+/// Prints an entry on two lines: number, time and event, then the state of the task after it.
 fn say_entry(entry: &v1::CustodyLogEntry) {
     let details = v1::Envelope::decode(entry.envelope.clone())
         .ok()
@@ -189,7 +189,8 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     }
     let request = v1::GetTaskRequest { task_id: id.to_string() };
     let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
-    // Something may have come in between; then the log is longer than what was replayed, and there is more to check.
+    // Entries may have been added since the log was read. Then the log is longer than the replay, and the task's state
+    // cannot be compared.
     if task.custody_length == audit.length() {
         audit.compare(&task).map_err(broken)?;
     }

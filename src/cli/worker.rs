@@ -1,4 +1,4 @@
-//! `baton agent serve`: a small agent that takes every handoff it is offered.
+//! `baton agent serve`: a small agent that accepts every handoff offered to it.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -22,11 +22,11 @@ use crate::{
     time::SystemClock,
 };
 
-/// Deliveries that it takes at a time.
+/// The agent's credit, in deliveries.
 const CREDIT: u32 = 16;
-/// How long the message in hand may take when the agent stops.
+/// The time limit for the message in hand when the agent stops.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// How often it says how many tasks it has: a session that is new does not know.
+/// The interval of load reports. A new session has no report from the previous one.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Run a small agent: it takes each handoff it is offered, checks the context, completes, and prints what happens.
@@ -87,18 +87,18 @@ fn parse_named<N>(text: &str, parse: impl Fn(&str) -> Result<N, String>) -> Resu
     Ok((parse(name)?, key))
 }
 
-/// What the agent has to do with tasks.
+/// The state of the agent.
 struct Worker {
     args: ServeAgentArgs,
-    /// One message is handled at a time.
+    /// Locked while a message is handled, so that one message is handled at a time.
     state: Arc<tokio::sync::Mutex<State>>,
-    /// Ends the agent once its one task is done.
+    /// Cancelled after the agent's only task is done.
     done: CancellationToken,
 }
 
 #[derive(Default)]
 struct State {
-    /// The context of each task that it owns.
+    /// The context of each owned task, by task id.
     owned: HashMap<String, v1::TaskContextTransfer>,
 }
 
@@ -125,14 +125,14 @@ pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Re
     Ok(())
 }
 
-/// Says now and then how many tasks it has.
+/// Reports the number of owned tasks at intervals.
 async fn report(link: Link, capacity: u32, state: Arc<tokio::sync::Mutex<State>>) {
     let mut turns = tokio::time::interval(REPORT_INTERVAL);
     loop {
         turns.tick().await;
         let heartbeat = heartbeat(capacity, &*state.lock().await);
         let Ok(agent) = link.live().await else { return };
-        // A session that has ended is followed by another, and the next turn is for that.
+        // A failure means that the session has ended. The next turn reports to its successor.
         drop(agent.session.heartbeat(heartbeat).await);
     }
 }
@@ -142,7 +142,7 @@ fn heartbeat(capacity: u32, state: &State) -> v1::Heartbeat {
     v1::Heartbeat { active_tasks, capacity, ..Default::default() }
 }
 
-/// Registers the agent, unless it is registered already.
+/// Registers the agent unless it is already registered.
 async fn register(args: &ServeAgentArgs, identity: &Identity, connection: &ConnectionArgs) -> Result<(), Failure> {
     let client = connection.client_without_token().await?;
     let card = v1::AgentCard {
@@ -156,7 +156,7 @@ async fn register(args: &ServeAgentArgs, identity: &Identity, connection: &Conne
         client.agents().register_agent(v1::RegisterAgentRequest { card: Some(card), ..Default::default() }).await;
     match client.answer(registered) {
         Ok(_) => Ok(()),
-        // Registered with another card, or by an operator: its key decides.
+        // The agent is registered with another card, or an operator registered it. Authentication by its key decides.
         Err(error) if matches!(error.reason(), Some("AGENT_EXISTS" | "IDENTITY_MISSING")) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -170,7 +170,7 @@ impl Handler for Worker {
                 if is_done && self.args.once {
                     self.done.cancel();
                 } else if let Ok(agent) = link.live().await {
-                    // It may own more or less now. Should this session have ended, `report` tells the next one.
+                    // The number of tasks may have changed. If the session has ended, `report` informs the next one.
                     drop(agent.session.heartbeat(heartbeat(self.args.capacity, &state)).await);
                 }
                 Ok(())
@@ -184,7 +184,7 @@ impl Handler for Worker {
         }
     }
 
-    /// What it knows of a task that it hands on.
+    /// Provides the context of a task that the agent hands on.
     async fn context(&self, _: Link, accept: Delivered) -> Result<Option<Vec<v1::ContextSection>>, NotTaken> {
         let about = accept.about();
         let context = self.context_to_hand_on(&about.task_id, &*self.state.lock().await);
@@ -195,7 +195,7 @@ impl Handler for Worker {
 }
 
 impl Worker {
-    /// Answers one message. True if a task is done with.
+    /// Handles one message. Returns true if a task is done.
     async fn answer(&self, link: &Link, delivered: &Delivered, state: &mut State) -> Result<bool, ClientError> {
         let about = delivered.about();
         let facts = json!({
@@ -231,7 +231,7 @@ impl Worker {
         Ok(false)
     }
 
-    /// All that it received about the task, and a report of its own in place of the one before.
+    /// The received sections of the task, with the agent's own report in place of the earlier one.
     fn context_to_hand_on(&self, task_id: &str, state: &State) -> v1::TaskContextTransfer {
         let report = json!({"by": self.args.identity.id().to_string()}).to_string();
         let mut sections = context_of([("progress_report", report)]).sections;

@@ -1,4 +1,4 @@
-//! The agents of a bench: made up, registered, connected.
+//! The agents of a bench: identities, registration and connections.
 
 use std::{future::Future, sync::Arc};
 
@@ -13,15 +13,15 @@ use crate::{
     proto::v1::{self, connect_request::Request},
 };
 
-/// Agents that are registered or connected at a time.
+/// The most agents that register or connect at the same time.
 const AT_A_TIME: usize = 64;
 
-/// A name that no other run has: a broker that runs already keeps the agents of earlier ones.
+/// A unique name for the run: a running broker still has the agents of earlier runs.
 pub(super) fn new_run() -> String {
     hex::encode(&SystemIds.random()[..4])
 }
 
-/// An agent with a new key.
+/// The identity of an agent with a new key.
 pub(super) fn new_agent(run: &str, role: &str, number: usize) -> Identity {
     Identity {
         agent: AgentId::parse(&format!("bench-{run}-{role}-{number}")).expect("it follows the grammar"),
@@ -30,7 +30,7 @@ pub(super) fn new_agent(run: &str, role: &str, number: usize) -> Identity {
     }
 }
 
-/// Registers them.
+/// Registers the agents.
 pub(super) async fn register(target: &Target, agents: impl Iterator<Item = &Identity>) -> Result<(), Failure> {
     let operator = target.operator().await?;
     all(agents.cloned(), move |identity| register_one(operator.clone(), identity)).await.map(drop)
@@ -47,19 +47,19 @@ async fn register_one(operator: Client, identity: Identity) -> Result<(), Failur
     Ok(operator.answer(operator.agents().register_agent(request).await).map(drop)?)
 }
 
-/// A session of the agent over this connection.
+/// Authenticates the agent and opens a session over this connection.
 pub(super) async fn open(connection: &Client, identity: &Identity) -> Result<Pipeline, Failure> {
     let proven = connection.with_token(&connection.prove(identity).await?)?;
     Ok(Pipeline::open(&proven).await?)
 }
 
-/// Says how many deliveries to take at a time; no answer is wanted.
+/// Sets the credit of the session, without an answer.
 pub(super) fn take_credit(session: &mut Pipeline, max_outstanding: u32) {
     session.push(0, Request::Credit(v1::Credit { max_outstanding }));
     session.flush();
 }
 
-/// Does this for all of them, some at a time. In the order of the items.
+/// Runs `act` for every item, with bounded concurrency. Returns the results in the order of the items.
 pub(super) async fn all<I, O, F>(items: impl Iterator<Item = I>, act: impl Fn(I) -> F) -> Result<Vec<O>, Failure>
 where
     O: Send + 'static,

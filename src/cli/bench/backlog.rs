@@ -1,4 +1,4 @@
-//! `baton bench backlog`: mail for agents who are away, then all of them come back.
+//! `baton bench backlog`: mail for disconnected agents, who then all reconnect.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,9 +21,9 @@ use crate::{
     time::{Moment, SystemClock},
 };
 
-/// Messages of one sender that wait for their receipts.
+/// The most messages of one sender without a receipt.
 const WINDOW: u32 = 64;
-/// Deliveries that an agent takes at a time.
+/// The credit of an agent.
 const CREDIT: u32 = 256;
 
 /// Send mail to agents who are away, let all of them come back, and measure both.
@@ -59,13 +59,13 @@ struct Report {
     stored_per_second: f64,
     per_stored: Costs,
     resident_with_backlog: Resident,
-    /// From when all are back until the last message is acked.
+    /// From the reconnection of all agents to the last ack.
     taking_s: f64,
     taken_per_second: f64,
     per_taken: Costs,
-    /// From when all are back until an agent has its first message.
+    /// From the reconnection of all agents to the first message of each agent.
     first_message: Summary,
-    /// From when all are back until an agent has all of its mail.
+    /// From the reconnection of all agents to the last message of each agent.
     all_messages: Summary,
     redelivered: u64,
     resident: Resident,
@@ -120,7 +120,7 @@ async fn measure(args: &BacklogArgs, target: &Target, run: &Run) -> Result<Repor
     })
 }
 
-/// Every sender writes to every agent in turn, as long as there is something to send.
+/// Every sender writes to every agent in turn until all messages are sent.
 async fn send_all(
     args: &BacklogArgs,
     target: &Target,
@@ -159,7 +159,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// Until each of these has its receipt.
+    /// Sends a message to each receiver, and waits until each has its receipt.
     async fn send(mut self, receivers: impl Iterator<Item = String>) -> Result<(), Failure> {
         let (mut receivers, mut under_way) = (receivers.peekable(), 0);
         loop {
@@ -174,7 +174,7 @@ impl Sender {
             if under_way == 0 {
                 return Ok(());
             }
-            // Half of the window at a time, so that frames go out in bursts.
+            // Refills half of the window at a time, so that frames go out in bursts.
             while under_way > WINDOW / 2 || receivers.peek().is_none() && under_way > 0 {
                 take_receipt(&mut self.session).await?;
                 self.run.done_one();
@@ -203,7 +203,7 @@ async fn take_receipt(session: &mut Pipeline) -> Result<(), Failure> {
     }
 }
 
-/// How those who were away took their mail.
+/// How the reconnected agents received their mail.
 struct Taken {
     first: Latencies,
     all: Latencies,
@@ -226,7 +226,8 @@ async fn take_all(args: &BacklogArgs, sessions: Vec<Pipeline>, run: &Run) -> Res
     Ok(taken)
 }
 
-/// Takes and acks so many messages. Says when the first and the last came, and how many came again.
+/// Receives and acks this number of messages. Returns the times of the first and the last, and the number of
+/// redeliveries.
 async fn take_mail(
     mut session: Pipeline,
     messages: u32,
@@ -242,7 +243,7 @@ async fn take_mail(
                 redelivered += u64::from(delivery.attempt > 1);
                 taken += 1;
                 run.done_one();
-                // Acks are taken in order: the answer to the last is the answer to all.
+                // The broker processes acks in order, so only the last one asks for an answer.
                 let request_id = u64::from(taken == messages);
                 let outcome = Some(v1::acknowledgement::Outcome::Ack(v1::Ack {}));
                 let acknowledgement = v1::Acknowledgement { delivery_id: delivery.delivery_id, outcome };

@@ -1,4 +1,4 @@
-//! The broker that is measured: one of our own in a folder that goes away, or one that runs already.
+//! The broker under measurement: a child process in a temporary folder, or a running broker.
 
 use std::{
     future::Future,
@@ -30,14 +30,14 @@ pub(super) struct BrokerArgs {
     broker_pid: Option<u32>,
 }
 
-/// The broker that is measured.
+/// The broker under measurement.
 pub(super) struct Target {
     options: Options,
     pid: Option<u32>,
     own: Option<OwnBroker>,
 }
 
-/// A broker process in a folder of its own. Killed when it is dropped, and its folder removed.
+/// A broker process with its own temporary folder. Dropping it kills the process and removes the folder.
 struct OwnBroker {
     child: Child,
     folder: tempfile::TempDir,
@@ -45,7 +45,7 @@ struct OwnBroker {
 }
 
 impl Target {
-    /// The broker that is named; one of our own if none is.
+    /// Uses the named broker, or starts one if none is named.
     pub(super) async fn find(args: &BrokerArgs, connection: &ConnectionArgs) -> Result<Self, Failure> {
         if connection.names_a_broker() {
             return Ok(Self { options: connection.options()?, pid: args.broker_pid, own: None });
@@ -53,7 +53,7 @@ impl Target {
         Self::start(args).await
     }
 
-    /// A broker of our own.
+    /// Starts a broker.
     pub(super) async fn start(args: &BrokerArgs) -> Result<Self, Failure> {
         let folder = tempfile::Builder::new().prefix("baton-bench-").tempdir()?;
         let (own, address) = OwnBroker::start(folder, args.unsigned).await?;
@@ -62,7 +62,7 @@ impl Target {
         Ok(Self { options, pid: Some(own.child.id()), own: Some(own) })
     }
 
-    /// kill -9, and a new process on the same folder. Returns when it says that it is ready.
+    /// Kills the process with SIGKILL and starts a new one on the same folder. Returns when the new broker is ready.
     pub(super) async fn kill_and_start_again(self) -> Result<Self, Failure> {
         let Some(own) = self.own else { return Err(Failure::usage("only a broker of our own can be killed")) };
         let unsigned = own.unsigned;
@@ -71,33 +71,33 @@ impl Target {
         Ok(Self { options, pid: Some(own.child.id()), own: Some(own) })
     }
 
-    /// As whoever may register agents.
+    /// Connects with the credentials that may register agents.
     pub(super) async fn operator(&self) -> Result<Client, Failure> {
         Ok(Client::connect(&self.options).await?)
     }
 
-    /// A new connection that proves nothing yet.
+    /// Opens a new connection without credentials.
     pub(super) fn connect(&self) -> impl Future<Output = Result<Client, Failure>> + Send + use<> {
         let options = Options { token: None, ..self.options.clone() };
         async move { Ok(Client::connect(&options).await?) }
     }
 
-    /// What its process has used so far, if that can be found out.
+    /// The resource usage of the broker's process so far; `None` if unknown.
     pub(super) fn usage(&self) -> Option<Usage> {
         process::usage(self.pid?)
     }
 
-    /// Its process's memory, if that can be found out.
+    /// The memory of the broker's process; `None` if unknown.
     pub(super) fn memory(&self) -> Option<Memory> {
         process::memory(self.pid?)
     }
 
-    /// Commits so far, each with one sync, if that can be found out.
+    /// The number of commits so far, each with one sync; `None` if unknown.
     pub(super) fn syncs(&self) -> Option<u64> {
         store::groups_committed(&self.own.as_ref()?.data().join("store"))
     }
 
-    /// Stops a broker of our own in order.
+    /// Stops a broker that the bench has started; leaves a named broker alone.
     pub(super) async fn stop(self) -> Result<(), Failure> {
         let Some(own) = self.own else { return Ok(()) };
         own.stop().await
@@ -112,16 +112,17 @@ impl OwnBroker {
             command.arg("--allow-unsigned");
         }
         if std::env::var_os("BATON_LOG").is_none() {
-            command.env("BATON_LOG", "warn"); // that it starts and stops is no news
+            command.env("BATON_LOG", "warn"); // hides the messages about start and stop
         }
-        // In a group of its own: ctrl-C is for the bench, which then stops its broker itself.
+        // Its own process group keeps ctrl-C away from the broker: only the bench receives it, and then stops the
+        // broker.
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let mut own = Self { child, folder, unsigned };
         let stdout = own.child.stdout.take().expect("it is piped");
         let first = tokio::task::spawn_blocking(move || {
             let mut lines = BufReader::new(stdout).lines();
             let first = lines.next();
-            // Read to its end, so that the broker never waits for us.
+            // Drains the pipe, so that the broker never blocks on it.
             std::thread::spawn(move || lines.for_each(drop));
             first
         });
@@ -135,7 +136,7 @@ impl OwnBroker {
         self.folder.path().join("data")
     }
 
-    /// Leaves its folder.
+    /// Kills the process and returns its folder, which stays.
     fn kill(mut self) -> Result<tempfile::TempDir, Failure> {
         self.child.kill()?;
         self.child.wait()?;
@@ -159,15 +160,15 @@ impl OwnBroker {
 
 impl Drop for OwnBroker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// Makes room for so many connections, of ours and of a broker that is started after this.
+/// Raises the file limit for this number of connections, for this process and for a broker that it starts later.
 pub(super) fn allow_connections(connections: usize) -> Result<(), Failure> {
-    /// For everything else that is open.
+    /// The reserve for files other than connections.
     const OTHER_FILES: u64 = 256;
     let wanted = connections as u64 + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);

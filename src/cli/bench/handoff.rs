@@ -1,4 +1,4 @@
-//! `baton bench handoff`: pairs of agents hand tasks over, as many as they can or so many a second.
+//! `baton bench handoff`: pairs of agents hand tasks over, at full speed or at a given rate.
 
 use std::time::Duration;
 
@@ -73,12 +73,12 @@ struct Report {
     rate_per_second: Option<f64>,
     warm_up_s: f64,
     duration_s: f64,
-    /// Ended early.
+    /// Whether ctrl-C ended the run early.
     interrupted: bool,
-    /// Ended while it was measured.
+    /// The number of handoffs that ended while measuring.
     handoffs: u64,
     handoffs_per_second: f64,
-    /// Over the whole run, with warm-up and the end.
+    /// The number of handoffs over the whole run, including warm-up and drain.
     handoffs_whole_run: u64,
     failed: u64,
     redelivered: u64,
@@ -109,7 +109,7 @@ pub(super) async fn run(args: HandoffArgs, connection: &ConnectionArgs, output: 
     let measured = run.show("handoffs", Goal::Time(args.warm_up + args.duration), measure(&args, &target, &run));
     let (before, after) = tokio::select! {
         readings = measured => readings,
-        // None ends by itself unless its session breaks off.
+        // A pair ends during the measurement only if its session breaks off.
         Some(ended) = working.join_next() => {
             return Err(joined(ended).err().unwrap_or_else(|| Failure::failed("a pair has ended by itself")));
         }
@@ -160,7 +160,7 @@ fn schedules(args: &HandoffArgs) -> (Option<Pacer>, Vec<Schedule>) {
     }
 }
 
-/// Waits out the warm-up, then measures. Returns what was used before and after.
+/// Waits for the warm-up, then measures. Returns the readings before and after.
 async fn measure(args: &HandoffArgs, target: &Target, run: &Run) -> (Reading, Reading) {
     run.wait(args.warm_up).await;
     let before = Reading::take(target);

@@ -1,4 +1,4 @@
-//! `baton bench idle`: many sessions on which nothing happens, and what they cost.
+//! `baton bench idle`: the cost of many idle sessions.
 
 use std::time::Duration;
 
@@ -45,17 +45,17 @@ struct Report {
     bench: &'static str,
     sessions: u64,
     connections: u64,
-    /// Until all were open, each with its proof of who it is.
+    /// The time until all sessions were open, including authentication.
     connecting_s: f64,
     sessions_per_second: f64,
     duration_s: f64,
     interrupted: bool,
-    /// Sessions that ended by themselves.
+    /// The number of sessions that ended before the end of the run.
     lost: u64,
     broker_resident_before_bytes: Option<u64>,
     broker_resident_bytes: Option<u64>,
     broker_bytes_per_session: Option<f64>,
-    /// Of one processor, while nothing happens.
+    /// The share of one processor, while the sessions are idle.
     broker_cpu_percent: Option<f64>,
 }
 
@@ -134,7 +134,7 @@ async fn open_all(
 async fn idle(mut session: Pipeline, run: Run) -> Result<(), ClientError> {
     let interval = session.welcome.heartbeat_interval.and_then(|interval| Duration::try_from(interval).ok());
     let mut turns = tokio::time::interval(interval.filter(|span| !span.is_zero()).unwrap_or(Duration::from_secs(10)));
-    turns.tick().await; // the first is at once, and the session has only just begun
+    turns.tick().await; // the first tick is immediate, and the session has just begun
     loop {
         tokio::select! {
             () = run.stopped() => return Ok(()),

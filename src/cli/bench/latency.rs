@@ -1,14 +1,14 @@
-//! How long things take: histograms, and what is said of them.
+//! Latency histograms and their summaries.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Spans, counted in nanoseconds to three digits.
+/// Latencies in nanoseconds, with three significant digits.
 pub(super) struct Latencies(Histogram<u64>);
 
-/// What is said of many spans, in µs.
+/// The summary of a histogram, in µs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Summary {
     pub(super) count: u64,
@@ -45,13 +45,13 @@ impl Latencies {
 }
 
 impl Summary {
-    /// As cells of a table, in milliseconds.
+    /// The percentiles as cells of a table, in milliseconds.
     pub(super) fn cells(&self) -> [String; 4] {
         [self.p50_us, self.p90_us, self.p99_us, self.max_us].map(|us| format!("{:.2}", us / 1e3))
     }
 }
 
-/// To one tenth: more is noise.
+/// Rounds to one decimal; further digits are noise.
 pub(super) fn rounded(number: f64) -> f64 {
     (number * 10.0).round() / 10.0
 }

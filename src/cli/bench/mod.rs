@@ -1,7 +1,7 @@
-//! `baton bench`: what a broker can do, measured from outside, with real agents over real TLS.
+//! `baton bench`: measures a broker from outside, with real agents over TLS.
 //!
-//! Owns load, clocks and counters. Must not know a broker's insides: one of its own is a process like any other, of which
-//! it sees what the operating system counts, and how many groups its store has committed.
+//! Owns load, clocks and counters. Must not know the internals of a broker: the broker is another process, of which the
+//! bench sees the counters of the operating system and the number of commit batches in its store.
 
 mod agents;
 mod backlog;
@@ -41,7 +41,7 @@ pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, outp
     }
 }
 
-/// A span such as 10s, 500ms or 1m 30s; a number alone is in seconds.
+/// Parses a duration such as 10s, 500ms or 1m 30s; a bare number is in seconds.
 pub(super) fn parse_span(text: &str) -> Result<std::time::Duration, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let whole = if is_number { format!("{text}s") } else { text.to_owned() };

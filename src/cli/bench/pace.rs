@@ -1,6 +1,7 @@
-//! The moments at which handoffs are to begin, whether or not the broker keeps up.
+//! The start times of handoffs at a fixed rate, independent of the broker's speed.
 //!
-//! A thread of its own, since tokio's timers are exact to a millisecond only, and that would be in every latency.
+//! The pacer has its own thread, because tokio's timers have a resolution of a millisecond, which would add to every
+//! latency.
 
 use std::{
     sync::{
@@ -15,14 +16,14 @@ use tokio::sync::mpsc;
 
 use crate::time::Moment;
 
-/// Hands out the moments until it is dropped.
+/// Sends the start times until it is dropped.
 pub(super) struct Pacer {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Pacer {
-    /// So many moments a second, dealt to so many pairs in turn.
+    /// Starts a pacer of `per_second` times a second, dealt to the pairs in turn.
     pub(super) fn start(per_second: f64, pairs: usize) -> (Self, Vec<mpsc::UnboundedReceiver<Moment>>) {
         let (senders, receivers): (Vec<_>, _) = (0..pairs).map(|_| mpsc::unbounded_channel()).unzip();
         let over = Arc::new(AtomicBool::new(false));
@@ -34,7 +35,7 @@ impl Pacer {
 
 #[expect(clippy::disallowed_methods, reason = "a thread of its own, which has nothing else to do")]
 fn deal(interval: Duration, pairs: &[mpsc::UnboundedSender<Moment>], over: &AtomicBool) {
-    /// So that it ends soon once it is told to.
+    /// Bounds the delay between the drop of the pacer and the end of its thread.
     const NAP_MAX: Duration = Duration::from_millis(50);
     let mut at = Moment::now();
     for pair in pairs.iter().cycle() {
@@ -48,7 +49,7 @@ fn deal(interval: Duration, pairs: &[mpsc::UnboundedSender<Moment>], over: &Atom
             }
             std::thread::sleep(wait.min(NAP_MAX));
         }
-        let _ = pair.send(at); // a pair that has ended takes none
+        let _ = pair.send(at); // fails if the pair has ended
         at = at.plus(interval);
     }
 }

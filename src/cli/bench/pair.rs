@@ -1,5 +1,5 @@
-//! A pair of agents, a giver and a taker, with many handoffs from the one to the other in flight. Both are driven by one
-//! task, so that what they know of a handoff needs no lock; each has a connection and a session of its own.
+//! A pair of agents, a giver and a taker, with many handoffs in flight from one to the other. One tokio task drives
+//! both, so their shared state needs no lock. Each agent has its own connection and session.
 
 use std::{collections::HashMap, sync::Arc, task::Poll, time::Duration};
 
@@ -16,16 +16,16 @@ use crate::{
     time::{Clock as _, Moment, SystemClock, Timestamp},
 };
 
-/// Frames that are taken before what answers them is sent.
+/// The most frames that are read before their answers are sent.
 const BURST_MAX: usize = 64;
-/// How long a handoff that is under way has to end once nothing new is begun.
+/// The time limit for handoffs in flight after the run stops.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// Of the frame behind all others; no message has it.
+/// The request id of the final heartbeat; no message uses it.
 const LAST_REQUEST_ID: u64 = u64::MAX;
-/// Half of what the broker asks for by default.
+/// Half of the broker's default interval.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The four messages of a handoff, in their order.
+/// The four messages of a handoff, in order.
 pub(super) const STEPS: [&str; 4] = ["request", "accept", "context", "complete"];
 const REQUEST: usize = 0;
 const ACCEPT: usize = 1;
@@ -35,32 +35,32 @@ const COMPLETE: usize = 3;
 const GIVER: usize = 0;
 const TAKER: usize = 1;
 
-/// What the handoffs are like.
+/// The parameters of the handoffs.
 #[derive(Debug, Clone)]
 pub(super) struct Work {
-    /// Most handoffs in flight.
+    /// The most handoffs in flight.
     pub(super) window: usize,
     pub(super) context_bytes: usize,
     pub(super) signed: bool,
-    /// Whether receivers check each delivery by its sender's key.
+    /// Whether receivers verify each delivery with the sender's key.
     pub(super) verify: bool,
-    /// What the request asks for; the broker's own timeouts if it is not set.
+    /// The timeouts in the request; `None`: the broker's defaults.
     pub(super) timeouts: Option<v1::HandoffTimeouts>,
-    /// Whether handoffs are left open once they are accepted.
+    /// Whether handoffs stay open after the accept.
     pub(super) stays_open: bool,
 }
 
-/// When handoffs are begun.
+/// When handoffs begin.
 pub(super) enum Schedule {
-    /// As soon as there is room in the window, until the run stops, or so many were begun.
+    /// As soon as the window has room, until the run stops or this number have begun.
     Full(u64),
-    /// At these moments, or as soon after as there is room. Each is timed from the moment at which it was to begin.
+    /// At these times, or later if the window is full. Latency counts from the scheduled time.
     At(mpsc::UnboundedReceiver<Moment>),
-    /// Handoffs that are open already go on from their context.
+    /// Resumes handoffs that are already open, from their context.
     Resume(std::vec::IntoIter<OpenHandoff>),
 }
 
-/// A handoff that was accepted and waits for its context.
+/// An accepted handoff that waits for its context.
 #[derive(Debug, Clone)]
 pub(super) struct OpenHandoff {
     number: u64,
@@ -79,30 +79,30 @@ pub(super) fn open_handoff(number: u64) -> OpenHandoff {
     OpenHandoff { number, about: About::default() }
 }
 
-/// What came of it.
+/// The results of a pair.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// Handoffs of which all four messages were delivered and have their receipts.
+    /// Handoffs with all four messages delivered and acknowledged by receipts.
     pub(super) completed: u64,
-    /// Those that ended while it was measured.
+    /// Handoffs that ended while measuring.
     pub(super) measured: u64,
-    /// Handoffs that did not come to their end.
+    /// Handoffs that did not complete.
     pub(super) failed: u64,
-    /// Deliveries that were handed out before.
+    /// Deliveries with an attempt number over 1.
     pub(super) redelivered: u64,
-    /// Of the first failure: why.
+    /// The problem of the first failure.
     pub(super) failure: Option<String>,
     pub(super) latencies: Option<StepLatencies>,
     /// Handoffs that were left open.
     pub(super) open: Vec<OpenHandoff>,
 }
 
-/// How long it took, of those that ended while it was measured.
+/// The latencies of the handoffs that ended while measuring.
 pub(super) struct StepLatencies {
     pub(super) handoff: Latencies,
-    /// From before it is signed until it is delivered.
+    /// From before signing to delivery, for each message.
     pub(super) steps: [Latencies; 4],
-    /// From before it is signed until its receipt is there.
+    /// From before signing to the receipt.
     pub(super) receipt: Latencies,
 }
 
@@ -120,18 +120,18 @@ impl StepLatencies {
     }
 }
 
-/// One handoff that is under way.
+/// A handoff in flight.
 struct Flight {
-    /// When it began, or was to begin.
+    /// The time at which it began, or was scheduled to begin.
     began: Moment,
     sent: [Moment; 4],
-    /// Steps whose receipt is missing, and steps that are not delivered.
+    /// Bits 0 to 3: steps without a receipt; bits 4 to 7: steps that are not delivered.
     missing: u8,
-    /// The step that is delivered next.
+    /// The next step to be delivered.
     next: usize,
 }
 
-/// One of the two.
+/// One agent of the pair.
 struct Side {
     id: String,
     session: Pipeline,
@@ -152,7 +152,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Connects both. They are registered already.
+    /// Connects both agents, which must be registered.
     pub(super) async fn connect(
         target: &Target,
         identities: [Identity; 2],
@@ -160,7 +160,7 @@ impl Pair {
         run: Run,
     ) -> Result<Self, Failure> {
         let keys = Keys(identities.iter().map(|known| (known.agent.clone(), known.key.public())).collect());
-        // What is at the receiver but not acked is at most one message of each handoff.
+        // Each handoff has at most one unacknowledged message at its receiver.
         let credit = u32::try_from(work.window).unwrap_or(u32::MAX);
         let [giver, taker] = identities;
         let task_prefix = format!("{}-", giver.agent);
@@ -181,7 +181,7 @@ impl Pair {
         })
     }
 
-    /// Hands over until the schedule or the run is at its end, and all that is under way has ended.
+    /// Hands tasks over until the schedule or the run ends, and every handoff in flight has ended.
     pub(super) async fn run(mut self, mut schedule: Schedule) -> Result<Tally, Failure> {
         let (run, mut frames) = (self.run.clone(), Vec::with_capacity(BURST_MAX));
         let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
@@ -229,7 +229,7 @@ impl Pair {
         Ok(self.tally)
     }
 
-    /// Whether nothing more is to be begun.
+    /// Begins handoffs while the window has room. Returns whether the schedule is exhausted.
     fn begin_what_can(&mut self, schedule: &mut Schedule) -> bool {
         while self.flights.len() < self.work.window {
             match schedule {
@@ -310,16 +310,16 @@ impl Pair {
                 self.answer(number, step, about, envelope.payload);
             }
             (Some(_), None) => self.fail(number, &format!("a {:?} came", envelope.message_type())),
-            // A redelivery, or of a handoff that is given up.
+            // A redelivery, or mail of a handoff that was given up.
             (Some(_), Some(_)) | (None, _) => {}
         }
-        // Behind the answer, in the same burst: the broker takes them in this order.
+        // The ack follows the answer in the same burst, and the broker processes them in this order.
         self.sides[side].ack(delivery.delivery_id);
         self.end_if_complete(number);
         Ok(())
     }
 
-    /// What the receiver of a step does.
+    /// Acts as the receiver of a step.
     fn answer(&mut self, number: u64, step: usize, about: About, payload: Option<crate::proto::Any>) {
         match step {
             REQUEST => self.send(number, ACCEPT, &about, &v1::HandoffAccept::default()),
@@ -370,7 +370,7 @@ impl Pair {
 
     fn fail(&mut self, number: u64, problem: &str) {
         self.tally.failure.get_or_insert_with(|| problem.to_owned());
-        // What is no handoff of ours, such as an ack that was refused, counts as well.
+        // Also counts a failure outside the handoffs, such as a refused ack.
         self.flights.remove(&number);
         self.tally.failed += 1;
     }
@@ -388,7 +388,7 @@ impl Pair {
     }
 }
 
-/// A JSON list of so many bytes, at least 4.
+/// A JSON list of this number of bytes, at least 4.
 fn json_list(bytes: usize) -> String {
     format!("[\"{}\"]", "x".repeat(bytes.saturating_sub(4)))
 }
@@ -404,12 +404,12 @@ fn step_of(kind: MessageType) -> Option<usize> {
     KINDS.iter().position(|known| *known == kind)
 }
 
-/// Never 0, which would ask for no answer.
+/// The request id of a step. Never 0, which asks for no answer.
 fn request_id(number: u64, step: usize) -> u64 {
     number * 4 + step as u64 + 1
 }
 
-/// Of the answer to a frame that asked for none, a number that no handoff has.
+/// The handoff number and the step of a request id. For 0, a number that no handoff has.
 fn parse_request_id(request_id: u64) -> (u64, usize) {
     match request_id.checked_sub(1) {
         Some(id) => (id / 4, (id % 4) as usize),
@@ -424,7 +424,7 @@ async fn next_moment(schedule: &mut Schedule) -> Option<Moment> {
     }
 }
 
-/// What has come for either, at least one frame and at most a burst.
+/// Gathers the frames of both sides: at least one, at most a burst.
 async fn gather(sides: &mut [Side; 2], frames: &mut Vec<(usize, v1::ConnectResponse)>) -> Result<(), ClientError> {
     std::future::poll_fn(|context| {
         for (number, side) in sides.iter_mut().enumerate() {
@@ -455,7 +455,8 @@ impl Side {
         self.session.push(0, Request::Acknowledgement(v1::Acknowledgement { delivery_id, outcome }));
     }
 
-    /// Waits until the broker has taken all that was sent: acks are not answered, but a heartbeat behind them can be.
+    /// Waits until the broker has processed every frame. Acks carry no request id, so a final heartbeat asks for an
+    /// answer.
     async fn finish(&mut self) -> Result<(), ClientError> {
         self.session.push(LAST_REQUEST_ID, Request::Heartbeat(v1::Heartbeat::default()));
         self.session.flush();
@@ -472,7 +473,7 @@ impl Side {
     }
 }
 
-/// The keys of the two.
+/// The public keys of both agents.
 struct Keys(HashMap<AgentId, PublicKey>);
 
 impl KeyRing for Keys {

@@ -1,38 +1,39 @@
-//! What a process has used, as Linux counts it in /proc.
+//! The resource usage of a process, as Linux reports it in /proc.
 
 use std::{fs, time::Duration};
 
-/// Linux counts the time of a process in hundredths of a second, on every machine.
+/// The unit of process times in /proc: Linux reports them in hundredths of a second on every machine.
 const TICK: Duration = Duration::from_millis(10);
 
-/// What a process has used since it began.
+/// The resources that a process has used since its start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
-    /// Time on a processor, its own and in the kernel for it.
+    /// Processor time in user and kernel mode.
     pub(super) cpu: Duration,
-    /// Bytes on their way to the disk.
+    /// Bytes written to storage.
     pub(super) written_bytes: u64,
 }
 
-/// A process's memory.
+/// The memory of a process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Memory {
     pub(super) resident_bytes: u64,
-    /// The most it ever was.
+    /// The highest resident size so far.
     pub(super) resident_max_bytes: u64,
 }
 
-/// `None` where there is no such process, or no /proc.
+/// `None` if the process does not exist, or without /proc.
 pub(super) fn usage(pid: u32) -> Option<Usage> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; the 12th and 13th numbers behind it are what is looked for.
+    // The command name in parentheses may contain any character, so fields are counted from the last parenthesis: the
+    // 12th and 13th after it are the times.
     let numbers: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     let ticks = numbers.get(11)?.parse::<u32>().ok()? + numbers.get(12)?.parse::<u32>().ok()?;
     let written_bytes = field(&format!("/proc/{pid}/io"), "write_bytes:")?;
     Some(Usage { cpu: TICK * ticks, written_bytes })
 }
 
-/// `None` where there is no such process, or no /proc.
+/// `None` if the process does not exist, or without /proc.
 pub(super) fn memory(pid: u32) -> Option<Memory> {
     let status = format!("/proc/{pid}/status");
     let bytes = |name| field(&status, name).map(|kib| kib * 1024);

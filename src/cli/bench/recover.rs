@@ -1,4 +1,4 @@
-//! `baton bench recover`: many open handoffs, kill -9, and how long until they go on.
+//! `baton bench recover`: the time from a kill until many open handoffs continue.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::{
     time::Moment,
 };
 
-/// Handoffs of one pair: below what one agent may have open.
+/// The handoffs of one pair, below the broker's limit of open handoffs for one agent.
 const HANDOFFS_PER_PAIR_MAX: u32 = 50_000;
 const PAIRS_MIN: u32 = 8;
 const WINDOW: usize = 64;
-/// The longest that a broker allows: none is to time out, however long it takes to open all of them.
+/// The longest timeout that a broker allows, so that no handoff times out while the others are opened.
 const TIMEOUT: prost_types::Duration = prost_types::Duration { seconds: 7 * 24 * 3600, nanos: 0 };
 
 /// Open many handoffs, kill the broker, start it again, and measure how long until they go on.
@@ -54,13 +54,13 @@ struct Report {
     signed: bool,
     opening_s: f64,
     opened_per_second: f64,
-    /// From the kill until the broker says that it is ready; the same for what follows.
+    /// From the kill to the broker's ready message. The following times count from the kill too.
     ready_s: f64,
-    /// Until all agents have a session again.
+    /// Until every agent has a session again.
     connected_s: f64,
-    /// Until the first handoff is completed.
+    /// Until the first handoff has completed.
     first_completed_s: f64,
-    /// Until the last of those that go on is completed.
+    /// Until the last resumed handoff has completed.
     last_completed_s: f64,
     resumed: u64,
     redelivered: u64,
@@ -145,7 +145,7 @@ fn work(args: &RecoverArgs, stays_open: bool) -> Work {
     }
 }
 
-/// Opens them all. Returns those of each pair.
+/// Opens the handoffs. Returns them by pair.
 async fn open_all(
     args: &RecoverArgs,
     target: &Target,
@@ -182,7 +182,8 @@ fn checked(tally: Tally) -> Result<Tally, Failure> {
     }
 }
 
-/// So many of them over all pairs, in the order in which they were opened: the first, the last, and others evenly between.
+/// Selects `wanted` handoffs over all pairs, in the order of opening: the first, the last, and others evenly between
+/// them.
 fn spread(opened: Vec<Vec<OpenHandoff>>, wanted: usize) -> Vec<Vec<OpenHandoff>> {
     let pairs = opened.len();
     let share = |(number, open): (usize, Vec<OpenHandoff>)| {
@@ -193,7 +194,7 @@ fn spread(opened: Vec<Vec<OpenHandoff>>, wanted: usize) -> Vec<Vec<OpenHandoff>>
     opened.into_iter().enumerate().map(share).collect()
 }
 
-/// How long after the kill the first of those that go on was completed.
+/// The time from the kill to the first completion of a resumed handoff.
 async fn first_done(run: &Run, before: u64, killed: Moment) -> Duration {
     const LOOK_INTERVAL: Duration = Duration::from_millis(1);
     let mut looks = tokio::time::interval(LOOK_INTERVAL);

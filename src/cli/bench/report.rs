@@ -1,4 +1,4 @@
-//! What a bench has found, as it is printed: a table for people, else the document.
+//! The report of a bench: a table for people, or a document.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     time::Moment,
 };
 
-/// What was used up to a moment.
+/// The resource usage at a moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
     at: Moment,
@@ -23,7 +23,7 @@ pub(super) struct Reading {
     syncs: Option<u64>,
 }
 
-/// What a broker and its clients have used between two readings, each for one of what was done.
+/// The usage of a broker and its clients between two readings, per unit of work.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Costs {
     pub(super) clients_cpu_us: Option<f64>,
@@ -32,7 +32,7 @@ pub(super) struct Costs {
     pub(super) broker_syncs: Option<f64>,
 }
 
-/// Memory at the end.
+/// The memory at the end of the run.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Resident {
     pub(super) clients_bytes: Option<u64>,
@@ -50,12 +50,12 @@ impl Reading {
         }
     }
 
-    /// The time since an earlier one.
+    /// The time since an earlier reading.
     pub(super) fn since(&self, earlier: &Self) -> Duration {
         self.at.since(earlier.at)
     }
 
-    /// What was used since an earlier one, for each of so many.
+    /// The usage since an earlier reading, divided by `many`.
     pub(super) fn costs_since(&self, earlier: &Self, many: u64) -> Costs {
         let each = |total: f64| (many > 0).then(|| total / many as f64);
         let cpu_us = |after: Option<Usage>, before: Option<Usage>| {
@@ -74,7 +74,7 @@ impl Reading {
 }
 
 impl Costs {
-    /// As lines for people.
+    /// The costs as lines for people.
     pub(super) fn lines(&self, one: &str) -> Vec<(String, String)> {
         vec![
             (format!("CPU a {one}, clients"), known(self.clients_cpu_us, |us| format!("{us:.0} µs"))),
@@ -105,10 +105,10 @@ impl Resident {
     }
 }
 
-/// Of a broker whose process is not known.
+/// Shown if the broker's process is unknown.
 const UNKNOWN: &str = "not known";
 
-/// The value as text, if there is one.
+/// The value as text, or [`UNKNOWN`].
 pub(super) fn known<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), text)
 }
@@ -117,7 +117,7 @@ pub(super) fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
-/// How many a second, to one tenth.
+/// The rate per second, to one decimal.
 pub(super) fn per_second(many: u64, span: Duration) -> f64 {
     if span.is_zero() { 0.0 } else { rounded(many as f64 / span.as_secs_f64()) }
 }
@@ -130,7 +130,7 @@ fn thousandths(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
 
-/// Prints the report: its lines for people, else the whole of it.
+/// Prints the report: its lines for people, or the document.
 pub(super) fn print(
     output: Output,
     report: &impl Serialize,

@@ -1,4 +1,4 @@
-//! What the benches have in common while they run: the phase, ctrl-C, and a bar that shows how far it is.
+//! The shared state of a running bench: phase, ctrl-C and progress bar.
 
 use std::{
     future::Future,
@@ -15,10 +15,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::Failure;
 
-/// How often the bar is drawn.
+/// The redraw interval of the bar.
 const BAR_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What those who work and the one who measures tell each other. Clones share it.
+/// The state that workers and the measurement share. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct Run {
     shared: Arc<Shared>,
@@ -33,7 +33,7 @@ struct Shared {
 }
 
 impl Run {
-    /// Begins to listen for ctrl-C and SIGTERM.
+    /// Starts to listen for SIGINT and SIGTERM.
     pub(super) fn begin() -> Result<Self, Failure> {
         let run = Self::default();
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -48,7 +48,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Whether what is done now counts.
+    /// Whether the run is in its measurement phase.
     pub(super) fn measures(&self) -> bool {
         self.shared.measures.load(Ordering::Relaxed)
     }
@@ -57,32 +57,32 @@ impl Run {
         self.shared.measures.store(measures, Ordering::Relaxed);
     }
 
-    /// One more is done.
+    /// Counts one finished unit of work.
     pub(super) fn done_one(&self) {
         self.shared.done.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many are done.
+    /// The number of finished units of work.
     pub(super) fn done(&self) -> u64 {
         self.shared.done.load(Ordering::Relaxed)
     }
 
-    /// Nothing new is to be begun.
+    /// Tells the workers to begin nothing new.
     pub(super) fn stop(&self) {
         self.shared.stop.cancel();
     }
 
-    /// Ends when nothing new is to be begun.
+    /// Waits until the workers must begin nothing new.
     pub(super) async fn stopped(&self) {
         self.shared.stop.cancelled().await;
     }
 
-    /// Whether somebody has pressed ctrl-C.
+    /// Whether SIGINT or SIGTERM has arrived.
     pub(super) fn is_interrupted(&self) -> bool {
         self.shared.interrupt.is_cancelled()
     }
 
-    /// Ends after this time, or when somebody presses ctrl-C.
+    /// Waits for this time, or until an interrupt.
     pub(super) async fn wait(&self, span: Duration) {
         tokio::select! {
             () = tokio::time::sleep(span) => {}
@@ -90,7 +90,7 @@ impl Run {
         }
     }
 
-    /// Does this unless somebody presses ctrl-C.
+    /// Runs `act`, and abandons it on an interrupt.
     pub(super) async fn unless_interrupted<T>(
         &self,
         act: impl Future<Output = Result<T, Failure>>,
@@ -101,7 +101,7 @@ impl Run {
         }
     }
 
-    /// Shows on a terminal's stderr how far `act` is: of so many things, or so much time.
+    /// Runs `act` with a progress bar on stderr, if that is a terminal.
     pub(super) async fn show<T>(&self, what: &'static str, goal: Goal, act: impl Future<Output = T>) -> T {
         let (bar, before) = (goal.bar(what), self.done());
         let mut turns = tokio::time::interval(BAR_INTERVAL);
@@ -119,12 +119,12 @@ impl Run {
     }
 }
 
-/// When a bar is full.
+/// The end of a progress bar.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Goal {
-    /// So many are done.
+    /// This number of finished units.
     Count(u64),
-    /// So much time is over.
+    /// This much time.
     Time(Duration),
 }
 

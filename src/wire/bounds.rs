@@ -1,7 +1,7 @@
-//! What requests may cost the broker, whatever protocol they speak.
+//! Bounds on requests of every protocol.
 //!
-//! Owns the quotas of a broker, and counting the bytes of answers. Must not know any request, nor how a refusal looks. A
-//! request over a quota is refused or ended: it never waits for what other clients hold.
+//! Owns the quotas of a broker, and counting the bytes of answers. Must not know any request, nor the form of a
+//! refusal. A request over a quota is refused or ended; it never waits for capacity that other clients hold.
 
 use std::{
     net::IpAddr,
@@ -20,29 +20,29 @@ use crate::broker::BrokerLimits;
 /// The quotas of a broker.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// Connections that are open.
+    /// Open connections.
     pub connections: Arc<Quota>,
     /// Connections that are not open yet.
     pub handshakes: Arc<Quota>,
-    /// Requests under way: gRPC calls and HTTP requests.
+    /// Requests in progress: gRPC calls and HTTP requests.
     pub calls: Arc<Quota>,
     /// Bytes of gRPC frames, in and out, and of HTTP answers.
     pub frame_bytes: Arc<Quota>,
-    /// Bytes that clients may send ahead of streams that are not read. Apart from those of frames, so that a client that takes
-    /// no answers does not keep other clients from theirs.
+    /// Bytes that clients may send ahead on unread streams. Separate from `frame_bytes`, so that a client that takes no
+    /// answers does not block the answers of others.
     pub unread_bytes: Arc<Quota>,
-    /// How long a frame may take to arrive.
+    /// The time limit for a frame to arrive.
     pub frame_timeout: Duration,
-    /// What the client of one stream may send ahead of what is read from it, in bytes.
+    /// The bytes that the client of one stream may send ahead of the stream's reads.
     pub window_bytes: usize,
-    /// What small frames that are not read cost one connection beside their bytes, at most, in bytes.
+    /// The most memory, in bytes, that unread small frames cost one connection beside their own bytes.
     pub small_frames_bytes: usize,
     /// The most credit of all sessions of one connection together.
     pub credit_per_connection: u32,
 }
 
 impl Bounds {
-    /// With these limits, and nothing held yet.
+    /// Creates the quotas from the limits, with no amount held.
     pub fn new(limits: &BrokerLimits) -> Self {
         let quota = |most: u64| Quota::new(most, limits.network_percent_max);
         Self {
@@ -58,7 +58,7 @@ impl Bounds {
         }
     }
 
-    /// One line for all that was refused or ended since the last one, if anything was.
+    /// Logs one line with the refusals since the last call, if any.
     pub fn log_refusals(&self) {
         let [connections, handshakes, calls, frame_bytes, unread_bytes] =
             [&self.connections, &self.handshakes, &self.calls, &self.frame_bytes, &self.unread_bytes]
@@ -76,10 +76,10 @@ impl Bounds {
     }
 }
 
-/// The body of an answer. Its bytes count until the connection has written or dropped them, and its request counts as long
-/// as any of them does. The count is tied to the bytes themselves, wherever in the queues of HTTP they are.
+/// The body of an answer. Its bytes count until the connection has written or dropped them, and its request counts as
+/// long as any byte does. The count is tied to the bytes, so it stays correct in every queue of HTTP.
 ///
-/// A frame that is over the quota is replaced by what `cut` returns, which ends the answer.
+/// A frame over the quota is replaced by the result of `cut`, which ends the answer.
 pub(super) struct Answer<B, C> {
     inner: B,
     bytes: Arc<Quota>,
@@ -96,7 +96,7 @@ impl<B, C> Answer<B, C> {
     }
 }
 
-/// Bytes that count, as their request does, until the last copy of them is dropped.
+/// Bytes that count, with their request, until their last copy is dropped.
 struct Counted {
     bytes: Bytes,
     _holding: Holding,

@@ -1,4 +1,4 @@
-//! The codec of our services: prost's, but a frame that does not parse is refused as such, with its stable reason.
+//! The codec of the broker's services: prost's, except that a malformed frame is refused with its stable reason.
 
 use std::marker::PhantomData;
 
@@ -12,7 +12,7 @@ use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 use super::status;
 use crate::envelope::EnvelopeError;
 
-/// Encodes `T` and decodes `U`. Named in `build.rs`, for the generated services.
+/// Encodes `T` and decodes `U`. `build.rs` names it for the generated services.
 #[derive(Debug)]
 pub struct CheckedCodec<T, U>(PhantomData<(T, U)>);
 
@@ -41,7 +41,8 @@ where
     }
 }
 
-/// prost's decoder, whose errors are refusals of ours. tonic would call them INTERNAL, as if they were the broker's fault.
+/// prost's decoder with the broker's refusals as errors. tonic would report a malformed frame as INTERNAL, a fault of
+/// the broker.
 #[derive(Debug)]
 pub struct CheckedDecoder<U>(ProstDecoder<U>);
 

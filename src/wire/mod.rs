@@ -1,6 +1,6 @@
-//! The wire: the port, the broker's types to and from `baton.v1`, errors to gRPC status, the services and the HTTP routes.
+//! The wire: the port, conversion to and from `baton.v1`, errors as gRPC status, the gRPC services and the HTTP routes.
 //!
-//! Owns how things look from outside. Must not decide anything: no rule of the protocol lives here.
+//! Owns the external form of everything. Must not decide anything: no rule of the protocol belongs here.
 
 pub mod bounds;
 pub mod codec;

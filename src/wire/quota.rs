@@ -1,8 +1,8 @@
-//! How much of one thing clients may hold: all of them together, and those of one network.
+//! Quotas: how much of one resource clients may hold, all together and per network.
 //!
-//! Owns counting, and the part that one network may have, so that one host cannot take everything. Must not know what is
-//! counted. Nobody waits for a quota: what is over it is refused, and the refusals are counted, for one line in the log
-//! now and then instead of one each.
+//! Owns counting, and the share of one network, so that one host cannot take everything. Must not know the resource. A
+//! quota never blocks: an amount over it is refused. Refusals are counted, so that the log has one line per interval
+//! instead of one per refusal.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-/// What there is of one thing, and who holds how much of it.
+/// The capacity of one resource, and the amounts held.
 #[derive(Debug)]
 pub struct Quota {
     most: usize,
@@ -29,7 +29,7 @@ struct Held {
 }
 
 impl Quota {
-    /// So much for all, of which one network may hold so many percent, but at least one. 0: no bound.
+    /// A quota of `most`, of which one network may hold `percent_of_one` percent, and at least 1. `most` 0: unbounded.
     pub fn new(most: u64, percent_of_one: u32) -> Arc<Self> {
         let most = match usize::try_from(most) {
             Ok(0) | Err(_) => usize::MAX,
@@ -40,18 +40,18 @@ impl Quota {
         Arc::new(Self { most, most_of_one, held: Mutex::default(), refused: AtomicU64::new(0) })
     }
 
-    /// Takes so much for a client, unless it is over the quota.
+    /// Takes an amount for a client. `None`: over the quota.
     pub fn take(self: &Arc<Self>, client: IpAddr, amount: usize) -> Option<Holding> {
         let holding = self.nothing(client);
         holding.grow(amount).then_some(holding)
     }
 
-    /// What a client holds that has not taken anything yet.
+    /// A holding of 0 for a client, to be grown.
     pub fn nothing(self: &Arc<Self>, client: IpAddr) -> Holding {
         Holding { quota: self.clone(), network: network_of(client), amount: AtomicUsize::new(0) }
     }
 
-    /// How often something was refused since the last time it was asked.
+    /// The number of refusals since the last call; resets it.
     pub fn refusals(&self) -> u64 {
         self.refused.swap(0, Ordering::Relaxed)
     }
@@ -81,7 +81,7 @@ impl Quota {
     }
 }
 
-/// What one client holds; given back when it is dropped.
+/// The amount held for one client; returned on drop.
 #[derive(Debug)]
 pub struct Holding {
     quota: Arc<Quota>,
@@ -90,7 +90,7 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Takes more, unless that is over the quota.
+    /// Adds to the holding. Returns `false`, and adds nothing, if the quota has no room for it.
     pub fn grow(&self, amount: usize) -> bool {
         if amount == 0 {
             return true;
@@ -102,7 +102,7 @@ impl Holding {
         fits
     }
 
-    /// Gives everything back.
+    /// Returns the whole amount.
     pub fn clear(&self) {
         match self.amount.swap(0, Ordering::Relaxed) {
             0 => {}
@@ -117,7 +117,7 @@ impl Drop for Holding {
     }
 }
 
-/// One IPv4 address, or what one customer usually has of IPv6: a /64.
+/// The network of an address: an IPv4 address itself, or a /64 of IPv6, which one customer usually has.
 fn network_of(client: IpAddr) -> IpAddr {
     match client.to_canonical() {
         IpAddr::V4(address) => address.into(),

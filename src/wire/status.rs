@@ -1,4 +1,4 @@
-//! The one map from errors to gRPC status (SPEC 11). Nothing else builds a [`Status`].
+//! The one map from errors to gRPC status (SPEC 11). No other module builds a [`Status`].
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::codes::{Category, ErrorCode, Refusal};
 /// The domain of every `google.rpc.ErrorInfo` of ours.
 pub const DOMAIN: &str = "baton";
 
-/// The status of a refusal: code, message, ErrorInfo, and BadRequest and RetryInfo where they say something.
+/// The status of a refusal: code, message and ErrorInfo, with BadRequest and RetryInfo where they apply.
 pub fn of(refusal: &dyn Refusal) -> Status {
     let code = refusal.code();
     let metadata: HashMap<String, String> =
@@ -26,10 +26,10 @@ pub fn of(refusal: &dyn Refusal) -> Status {
     Status::with_error_details(grpc_code(code), refusal.to_string(), details)
 }
 
-/// The same as a message, for answers on a session.
+/// The status of a refusal as a message, for answers on a session.
 pub fn message_of(refusal: &dyn Refusal) -> tonic_types::pb::Status {
     let status = of(refusal);
-    // The details of a status are just this message, encoded.
+    // The encoded details of a status are this message.
     tonic_types::pb::Status::decode(status.details()).unwrap_or_else(|_| tonic_types::pb::Status {
         code: status.code() as i32,
         message: status.message().to_owned(),
@@ -37,15 +37,15 @@ pub fn message_of(refusal: &dyn Refusal) -> tonic_types::pb::Status {
     })
 }
 
-/// The deadline of the call is over.
+/// The status of a call over its deadline.
 pub fn deadline_exceeded() -> Status {
     Status::deadline_exceeded("the deadline of the call is over; what it asked for may still happen")
 }
 
-/// How long a client is told to wait before it connects again after a stop.
+/// The time that a client is told to wait before it reconnects to a broker that stops.
 pub const RECONNECT_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a client is told to wait when all clients together use too much.
+/// The time that a client is told to wait when all clients together exceed a bound.
 pub const RETRY_OVERUSE_AFTER: Duration = Duration::from_secs(1);
 
 fn grpc_code(code: ErrorCode) -> Code {

@@ -1,4 +1,4 @@
-//! The broker's types as `baton.v1` messages.
+//! Converts the broker's types to `baton.v1` messages.
 
 use crate::{
     broker::directory::{Entry, Liveness, Presence},
@@ -108,7 +108,7 @@ pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v
     let is_there = match liveness {
         _ if is_broker => v1::Presence::Alive,
         Liveness::Alive => v1::Presence::Alive,
-        // Neither here nor gone: it has not come yet.
+        // The agent has never been seen, so it is neither alive nor gone.
         _ if presence.signs.last_seen.is_none() => v1::Presence::Unseen,
         Liveness::Suspect => v1::Presence::Suspect,
         Liveness::Gone => v1::Presence::Gone,
@@ -189,7 +189,7 @@ mod tests {
         proto::v1,
     };
 
-    /// `FromDomain` for each enum: every number of the schema is one of ours, under the same name.
+    /// Asserts, for each enum, that every number of the schema has a value of the same name.
     macro_rules! assert_same_numbers {
         ($domain:ident, $schema:ident, $prefix:literal, except: [$($except:ident),*]) => {
             for number in 1..100 {

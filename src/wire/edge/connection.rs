@@ -1,7 +1,7 @@
 //! A connection as HTTP sees it, encrypted or not.
 //!
-//! Owns reading and writing on it, its end, and what a request can learn of it. Must not know how it was opened, nor what
-//! is served on it.
+//! Owns its reads and writes, its end, and the facts about it that requests can read. Must not know how it was opened,
+//! nor the services on it.
 
 use std::{
     io::{self, IoSlice},
@@ -24,46 +24,46 @@ use tokio_rustls::server::TlsStream;
 use super::opening::{Client, Opening};
 use crate::{ids::AgentId, wire::quota::Holding};
 
-/// Most bytes of an HTTP/1 request that are read, and thrown away, after it was answered.
+/// The most bytes of an HTTP/1 request that are read and discarded after its answer.
 const DISCARDED_BYTES_MAX: usize = 64 * 1024;
-/// How long such bytes are waited for.
+/// The time limit for reading these bytes.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What is known of a request's connection; an extension of every request.
+/// The facts about a request's connection; an extension of every request.
 #[derive(Debug, Clone)]
 pub struct ConnectInfo {
-    /// Where the client is.
+    /// The client's address.
     pub peer_addr: SocketAddr,
-    /// Whether the connection is TLS.
+    /// Whether the connection uses TLS.
     pub encrypted: bool,
-    /// The agent that the client's certificate names, which a CA that the operator trusts has signed.
+    /// The agent named by the client's certificate, which a CA trusted by the operator has signed.
     pub agent: Option<AgentId>,
-    /// What the connection's sessions may have of credit.
+    /// The credit that the connection's sessions share.
     pub credit: Arc<ConnectionCredit>,
 }
 
 impl ConnectInfo {
-    /// The address of a request's client; unspecified for a request that came by no connection, as in a test of a service
+    /// The address of a request's client. Unspecified for a request without a connection, as in a test of a service
     /// alone.
     pub fn client_of(extensions: &Extensions) -> IpAddr {
         extensions.get::<Self>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |connection| connection.peer_addr.ip())
     }
 }
 
-/// The credit of all sessions of one connection together, so that the acks of all that was delivered on it fit what the
-/// connection may leave unread.
+/// The credit of all sessions of one connection. It bounds the acks for all deliveries on the connection to the bytes
+/// that the connection may leave unread.
 #[derive(Debug)]
 pub struct ConnectionCredit {
     left: Mutex<u32>,
 }
 
 impl ConnectionCredit {
-    /// So much for all sessions.
+    /// A pool of `most` deliveries for all sessions.
     pub fn new(most: u32) -> Arc<Self> {
         Arc::new(Self { left: Mutex::new(most) })
     }
 
-    /// The part of a session that has none yet.
+    /// The share of a new session, empty at first.
     pub fn session(self: &Arc<Self>) -> SessionCredit {
         SessionCredit { of: self.clone(), taken: 0 }
     }
@@ -73,7 +73,7 @@ impl ConnectionCredit {
     }
 }
 
-/// What one session has of its connection's credit; given back when it is dropped.
+/// A session's share of its connection's credit; returned on drop.
 #[derive(Debug)]
 pub struct SessionCredit {
     of: Arc<ConnectionCredit>,
@@ -81,8 +81,8 @@ pub struct SessionCredit {
 }
 
 impl SessionCredit {
-    /// Sets the credit anew. Returns what is granted: as much of what is wanted as the connection has left, and at least 1,
-    /// so that every session goes on.
+    /// Replaces the session's share. Returns the granted credit: the wanted one, bounded by the rest of the connection,
+    /// and at least 1 if any is wanted, so that every session makes progress.
     pub fn set(&mut self, wanted: u32) -> u32 {
         let mut left = self.of.left();
         *left += self.taken;
@@ -98,10 +98,10 @@ impl Drop for SessionCredit {
     }
 }
 
-/// The beginning of the URI by which a certificate names an agent, as a subject alternative name.
+/// The prefix of the URI that names an agent in a certificate's subject alternative names.
 const AGENT_URI: &str = "urn:baton:agent:";
 
-/// The agent that a certificate is for.
+/// The agent named by a certificate.
 pub(in crate::wire) fn agent_of(certificate: &CertificateDer<'_>) -> Option<AgentId> {
     let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
     certificate.valid_uri_names().find_map(|uri| AgentId::parse(uri.strip_prefix(AGENT_URI)?).ok())
@@ -110,27 +110,27 @@ pub(in crate::wire) fn agent_of(certificate: &CertificateDer<'_>) -> Option<Agen
 /// An open connection, ready for HTTP.
 pub struct Connection {
     transport: Transport,
-    /// What was read to recognise HTTP, and is to be read again by HTTP itself.
+    /// The bytes read to recognise HTTP; HTTP reads them again.
     beginning: io::Cursor<Vec<u8>>,
     info: ConnectInfo,
-    /// One of the connections that may be open.
+    /// The connection's place in the quota of open connections.
     _place: Holding,
-    /// Runs while the client takes no byte of what there is for it. HTTP/2's keepalive cannot end such a connection, since it
-    /// would have to write to do so.
+    /// Runs while the client takes no byte that waits for it. HTTP/2's keepalive cannot end a stalled connection,
+    /// because it has to write a ping to do so.
     stalled: Option<Pin<Box<Sleep>>>,
     stall_timeout: Duration,
-    /// `None` where the end does not linger.
+    /// `None` if the end does not linger.
     linger: Option<Linger>,
 }
 
-/// The end of an HTTP/1 connection: what the client still sends of its request is read. Closed with something unread, the
-/// operating system would reset the connection, and the answer might be lost.
+/// The end of an HTTP/1 connection: reads the rest of the client's request. Closing a socket with unread bytes makes
+/// the operating system reset the connection, and the answer could be lost.
 struct Linger {
     left: usize,
     over: Option<Pin<Box<Sleep>>>,
 }
 
-/// TCP, with TLS or without it.
+/// TCP, with TLS or without.
 pub(super) enum Transport {
     Encrypted(Box<TlsStream<TcpStream>>),
     Plain(TcpStream),
@@ -145,13 +145,13 @@ impl Transport {
     }
 }
 
-/// What can be read from and written to.
+/// A stream of bytes in both directions.
 pub(super) trait ReadWrite: AsyncRead + AsyncWrite {}
 
 impl<T: AsyncRead + AsyncWrite> ReadWrite for T {}
 
 impl Connection {
-    /// A client's connection, of which `beginning` was read already. Writing fails when the client takes no byte for its
+    /// A client's connection, of which `beginning` is already read. Writing fails if the client takes no byte for its
     /// `stall_timeout`.
     pub(super) fn new(transport: Transport, opening: Opening, beginning: Vec<u8>, client: Client) -> Self {
         let (encrypted, agent) = match &transport {
@@ -172,12 +172,12 @@ impl Connection {
         }
     }
 
-    /// What requests learn of it.
+    /// The facts about the connection that requests can read.
     pub(super) fn info(&self) -> &ConnectInfo {
         &self.info
     }
 
-    /// Ready once the client has closed its side, has sent all that is discarded, or the time for it is over.
+    /// Ready when the client has closed its side, has sent the bytes to discard, or the time limit is over.
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let Some(Linger { left, over }) = &mut self.linger else { return Poll::Ready(()) };
         let over = over.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
@@ -192,7 +192,7 @@ impl Connection {
         Poll::Ready(())
     }
 
-    /// The outcome of a write or a flush, or a failure if the client has taken no byte for too long.
+    /// Returns the outcome of a write or flush, or a failure if the client takes no byte for too long.
     fn unless_stalled<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
             self.stalled = None;
@@ -211,6 +211,7 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        // HTTP first gets the bytes that were read to recognise it.
         let filled = buffer.filled().len();
         ready!(Pin::new(&mut self.beginning).poll_read(context, buffer))?;
         if buffer.filled().len() > filled {
@@ -249,6 +250,7 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = self.transport.pinned().poll_shutdown(context);
+        // The write side is closed; now the rest of the request is read, so that the answer is not lost.
         ready!(self.unless_stalled(outcome, context))?;
         self.poll_linger(context).map(Ok)
     }

@@ -1,4 +1,4 @@
-//! Tells gRPC calls from other HTTP requests. Owns that rule; must not know any call or route.
+//! Tells gRPC calls from other HTTP requests. Owns that rule. Must not know any call or route.
 
 use std::{
     convert::Infallible,
@@ -10,9 +10,10 @@ use http::{Request, Response, Version, header::CONTENT_TYPE};
 use http_body_util::Either;
 use tower::Service;
 
-/// Gives gRPC calls to one service and all other requests to another.
+/// Routes gRPC calls to one service and all other requests to another.
 ///
-/// A call of gRPC is a request over HTTP/2 whose content type is `application/grpc`, or that with a suffix such as `+proto`.
+/// A gRPC call is a request over HTTP/2 with the content type `application/grpc`, or with a suffix as in
+/// `application/grpc+proto`.
 #[derive(Debug, Clone)]
 pub struct Dispatch<G, H> {
     grpc: G,
@@ -20,7 +21,7 @@ pub struct Dispatch<G, H> {
 }
 
 impl<G, H> Dispatch<G, H> {
-    /// The service over both.
+    /// Combines the two services.
     pub const fn new(grpc: G, http: H) -> Self {
         Self { grpc, http }
     }
@@ -56,7 +57,7 @@ where
 fn is_grpc<B>(request: &Request<B>) -> bool {
     const GRPC: &str = "application/grpc";
     let Some(kind) = request.headers().get(CONTENT_TYPE) else { return false };
-    // A longer name, such as application/grpc-web, is another protocol.
+    // A longer name, as in application/grpc-web, is another protocol.
     let (name, rest) = kind.as_bytes().split_at(kind.len().min(GRPC.len()));
     let is_whole = matches!(rest.first(), None | Some(b'+' | b';' | b' '));
     request.version() == Version::HTTP_2 && is_whole && name.eq_ignore_ascii_case(GRPC.as_bytes())

@@ -1,7 +1,8 @@
-//! The listening socket: accepts connections, and has them opened side by side.
+//! The listening socket: accepts connections, and opens them concurrently.
 //!
-//! Owns the socket and the connections that are not open yet. Must not know any request, nor where certificates come from:
-//! the TLS configuration is handed in, may be replaced at any time, and is used by the connections accepted after that.
+//! Owns the socket and the connections that are not open yet. Must not know any request, nor the source of
+//! certificates: the TLS configuration is passed in, can be replaced at any time, and applies to connections accepted
+//! after that.
 //!
 //! A connection over a quota is closed at once. A client has [`OPENING_TIMEOUT`] to open its connection.
 
@@ -32,31 +33,31 @@ use super::{
 };
 use crate::wire::bounds::Bounds;
 
-/// How long a client has from connecting until its connection is open.
+/// The time limit from a client's connect until its connection is open.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long accepting pauses when the machine is out of something, such as file descriptors.
+/// The pause in accepting while the machine lacks a resource, such as file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no listener.
+/// The reason why binding failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Another process listens there.
+    /// Another process listens on the address.
     #[error("failed to listen on {address}: the port is in use; choose another with --listen or --port 0")]
     PortInUse {
-        /// Where.
+        /// The address.
         address: SocketAddr,
     },
-    /// Anything else that the operating system has against it.
+    /// Any other error of the operating system.
     #[error("failed to listen on {address}: {problem}")]
     Other {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error.
         problem: io::Error,
     },
 }
 
-/// A socket that listens, from which nothing is accepted yet.
+/// A bound socket that accepts no connection yet.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
@@ -64,7 +65,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens on the address; with port 0 on any free port.
+    /// Binds the address; port 0 selects a free port.
     pub async fn bind(address: SocketAddr) -> Result<Self, BindError> {
         let explain = |problem: io::Error| match problem.kind() {
             io::ErrorKind::AddrInUse => BindError::PortInUse { address },
@@ -75,15 +76,15 @@ impl Listener {
         Ok(Self { socket, address })
     }
 
-    /// Where it listens, with the port that it got.
+    /// The bound address, with the actual port.
     pub fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// The connections that clients open, until `shutdown`. Then the socket is closed, and connections that are opening
-    /// are dropped; the same happens when the stream is dropped.
+    /// Accepts and opens connections until `shutdown`. Then the socket is closed, and connections not open yet are
+    /// dropped; dropping the stream has the same effect.
     ///
-    /// A connection whose client takes no byte for `stall_timeout` fails.
+    /// A connection fails if its client takes no byte for `stall_timeout`.
     pub fn incoming(
         self,
         tls: Arc<ArcSwap<ServerConfig>>,
@@ -105,19 +106,19 @@ impl Listener {
     }
 }
 
-/// The stream of connections of [`Listener::incoming`]. It handles all errors itself.
+/// The stream of [`Listener::incoming`]. It handles every error itself.
 pub struct Incoming {
     /// `None` after the shutdown.
     socket: Option<TcpListener>,
     tls: Arc<ArcSwap<ServerConfig>>,
     bounds: Bounds,
     stall_timeout: Duration,
-    /// One task for each connection that is not open yet; dropping the set ends them.
+    /// One task for each connection not open yet. Dropping the set ends the tasks.
     opening: JoinSet<Option<Connection>>,
     opening_timeout: Duration,
-    /// Nothing is accepted while it lasts.
+    /// While it lasts, no connection is accepted.
     pause: Option<Pin<Box<Sleep>>>,
-    /// Whether the latest accept failed, so that a burst of failures is logged once.
+    /// Whether the latest accept failed; a burst of failures is logged once.
     failing: bool,
     shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
 }
@@ -134,10 +135,10 @@ impl Stream for Incoming {
             return Poll::Ready(None);
         }
         loop {
-            // Accepting comes first: what is spawned here is polled below.
+            // Accepts first, so that the tasks spawned here are polled below.
             while let Poll::Ready((stream, peer)) = self.poll_accept(context) {
                 let places = self.bounds.connections.take(peer.ip(), 1).zip(self.bounds.handshakes.take(peer.ip(), 1));
-                // Over a quota, the connection is closed by dropping it. The quotas count what they refuse.
+                // Over a quota, dropping the stream closes the connection. The quota counts the refusal.
                 let Some((place, handshake)) = places else { continue };
                 let credit = ConnectionCredit::new(self.bounds.credit_per_connection);
                 let client = Client { peer, place, stall_timeout: self.stall_timeout, credit };
@@ -160,7 +161,7 @@ impl Stream for Incoming {
 }
 
 impl Incoming {
-    /// The next client. Pending also in a pause.
+    /// Accepts the next client. Pending during a pause too.
     fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<(TcpStream, SocketAddr)> {
         loop {
             if let Some(pause) = &mut self.pause {
@@ -182,7 +183,7 @@ impl Incoming {
         }
     }
 
-    /// Ignores a client that went away. Any other failure lasts a while and would come back at once, so accepting pauses.
+    /// Ignores the failure of a single client. Any other failure would repeat at once, so accepting pauses.
     fn after_failure(&mut self, problem: io::Error) {
         use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
         if matches!(problem.kind(), ConnectionAborted | ConnectionReset | Interrupted) {

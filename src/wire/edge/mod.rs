@@ -1,8 +1,8 @@
-//! The edge: the one port of a broker, on which gRPC and HTTP stand side by side.
+//! The edge: the broker's one port, shared by gRPC and HTTP.
 //!
-//! Owns everything between the socket and a request: accepting, TLS, recognising HTTP, the limits of HTTP/1.1 and HTTP/2,
-//! what a request learns of its connection, and the end of connections when the broker stops. Must not know any call or
-//! route, nor how a refusal looks.
+//! Owns everything between the socket and a request: accepting, TLS, recognising HTTP, the limits of HTTP/1.1 and
+//! HTTP/2, the facts about a request's connection, and the end of connections when the broker stops. Must not know any
+//! call or route, nor the form of a refusal.
 //!
 //! ```text
 //! listener → opening → Connection → serve (HTTP/1.1 or HTTP/2) → Dispatch ─ application/grpc ─→ gRPC: see `grpc`

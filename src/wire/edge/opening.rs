@@ -1,7 +1,7 @@
-//! Opens a connection: what happens between accepting it and the first request.
+//! Opens a connection: the steps between accepting it and its first request.
 //!
-//! Owns telling TLS from plaintext, the TLS handshake, and telling HTTP from everything else by the first bytes. Must not
-//! know what is served.
+//! Owns telling TLS from plaintext, the TLS handshake, and recognising HTTP by its first bytes. Must not know the
+//! services.
 //!
 //! ```text
 //! first byte ─ 0x16 ─→ TLS handshake ─┐
@@ -22,9 +22,9 @@ use tracing::{debug, info};
 use super::connection::{Connection, ConnectionCredit, Transport};
 use crate::wire::quota::Holding;
 
-/// The first byte of a TLS record that begins a handshake.
+/// The first byte of a TLS record with a handshake.
 pub(super) const TLS_HANDSHAKE: u8 = 0x16;
-/// How the openings begin that are told apart.
+/// The known beginnings of a connection.
 const OPENINGS: [(&[u8], Opening); 10] = [
     (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Opening::Http2),
     (b"GET ", Opening::Http1),
@@ -37,10 +37,10 @@ const OPENINGS: [(&[u8], Opening); 10] = [
     (b"CONNECT ", Opening::Http1),
     (b"TRACE ", Opening::Http1),
 ];
-/// Enough bytes to tell any opening from any other.
+/// Enough bytes to tell all openings apart.
 pub(crate) const OPENING_BYTES: usize = 24;
 
-/// A client that has connected.
+/// A connected client.
 pub(super) struct Client {
     pub(super) peer: SocketAddr,
     pub(super) place: Holding,
@@ -48,7 +48,7 @@ pub(super) struct Client {
     pub(super) credit: Arc<ConnectionCredit>,
 }
 
-/// Opens a client's connection within `timeout`. Logs the reason and returns `None` where there is no HTTP.
+/// Opens a client's connection within `timeout`. Logs the reason and returns `None` if the client does not speak HTTP.
 pub(super) async fn open(
     stream: TcpStream,
     client: Client,
@@ -69,17 +69,17 @@ pub(super) async fn open(
     }
 }
 
-/// Why a client gets no connection.
+/// The reason why opening a connection failed.
 #[derive(Debug)]
 enum OpenError {
-    /// The client left before its first bytes were whole, as a probe of the port does.
+    /// The client left before its first bytes were complete, as a port probe does.
     Left(io::Error),
     Handshake(io::Error),
     Garbage,
 }
 
 impl OpenError {
-    /// A failure that an operator can mend is logged as info; what anybody on the network can cause at will, as debug.
+    /// Logs at info a failure that an operator can repair, and at debug a failure that any peer can cause at will.
     fn log(&self, peer: SocketAddr) {
         match self {
             Self::Left(problem) => debug!(%peer, %problem, "a client left before it said what it is"),
@@ -89,9 +89,9 @@ impl OpenError {
     }
 }
 
-/// The client's connection, what HTTP it begins with, and the bytes that were read to see that.
+/// Recognises the client's protocol. Returns the transport, the version of HTTP, and the bytes read so far.
 async fn recognise(stream: TcpStream, acceptor: TlsAcceptor) -> Result<(Transport, Opening, Vec<u8>), OpenError> {
-    // Small frames go out at once. Where that cannot be set, the connection works all the same.
+    // Sends small frames at once. A connection without the option works too, so a failure is ignored.
     let _ = stream.set_nodelay(true);
     let mut first = [0];
     let peeked = stream.peek(&mut first).await.map_err(OpenError::Left)?;
@@ -107,7 +107,7 @@ async fn recognise(stream: TcpStream, acceptor: TlsAcceptor) -> Result<(Transpor
     }
 }
 
-/// What a client begins with.
+/// The protocol that a client begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {
     Http2,
@@ -115,7 +115,7 @@ pub(crate) enum Opening {
     Garbage,
 }
 
-/// What the first bytes are; `None` if there are too few to say.
+/// Classifies the first bytes of a connection; `None` if more bytes are needed.
 pub(crate) fn classify(beginning: &[u8]) -> Option<Opening> {
     if let Some((_, opening)) = OPENINGS.iter().find(|(text, _)| beginning.starts_with(text)) {
         return Some(*opening);
@@ -124,7 +124,7 @@ pub(crate) fn classify(beginning: &[u8]) -> Option<Opening> {
     (!undecided).then_some(Opening::Garbage)
 }
 
-/// Reads until the opening is clear. Also returns what was read, at most [`OPENING_BYTES`].
+/// Reads until the opening is recognised. Also returns the bytes read, at most [`OPENING_BYTES`].
 async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Opening, Vec<u8>)> {
     let mut beginning = Vec::with_capacity(OPENING_BYTES);
     loop {

@@ -1,5 +1,5 @@
-//! Refuses requests that arrive without TLS, unless that is allowed. Owns that rule. Must not know any request, nor how a
-//! refusal looks: gRPC and HTTP each hand in theirs.
+//! Refuses plaintext requests unless the configuration allows them. Must not know any request, nor the form of a
+//! refusal: gRPC and HTTP each supply theirs.
 
 use std::{
     pin::Pin,
@@ -11,7 +11,7 @@ use tower::{Layer, Service};
 
 use super::connection::ConnectInfo;
 
-/// Answers every request over a plaintext connection with the refusal that is handed in; none reaches the service.
+/// A layer that answers every request over a plaintext connection with the supplied refusal.
 #[derive(Debug, Clone, Copy)]
 pub struct RequireTlsLayer<F> {
     plaintext_allowed: bool,
@@ -19,7 +19,7 @@ pub struct RequireTlsLayer<F> {
 }
 
 impl<F> RequireTlsLayer<F> {
-    /// The layer; `refusal` builds the answer to a plaintext request.
+    /// Creates the layer. `refusal` builds the answer to a plaintext request.
     pub const fn new(plaintext_allowed: bool, refusal: F) -> Self {
         Self { plaintext_allowed, refusal }
     }
@@ -33,7 +33,7 @@ impl<S, F: Copy> Layer<S> for RequireTlsLayer<F> {
     }
 }
 
-/// The service that [`RequireTlsLayer`] makes.
+/// The service of [`RequireTlsLayer`].
 #[derive(Debug, Clone)]
 pub struct RequireTls<S, F> {
     inner: S,
@@ -57,7 +57,7 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        // A request without a connection says nothing about TLS, and is refused too.
+        // A request without connection info gives no evidence of TLS, so it is refused too.
         let is_encrypted = request.extensions().get::<ConnectInfo>().is_some_and(|connection| connection.encrypted);
         if is_encrypted || self.rule.plaintext_allowed {
             Box::pin(self.inner.call(request))

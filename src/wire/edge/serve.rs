@@ -1,6 +1,6 @@
-//! Serves connections: HTTP/1.1 or HTTP/2 on each, as its client begins it.
+//! Serves connections: HTTP/1.1 or HTTP/2, as the client begins.
 //!
-//! Owns the limits of both protocols, and the drain. Must not know what requests ask for.
+//! Owns the limits of both protocols, and the drain. Must not know the meaning of requests.
 
 use std::{convert::Infallible, error::Error, pin::pin};
 
@@ -20,11 +20,11 @@ use tracing::{debug, error};
 use super::{connection::Connection, listener::Incoming};
 use crate::broker::BrokerLimits;
 
-/// Most bytes of the head of one request.
+/// The largest head of a request, in bytes.
 const HEADER_BYTES_MAX: u32 = 16 * 1024;
-/// Requests of one HTTP/2 connection that were given up before the broker has read that they began: what a broker finds
-/// that has not read for a while. One more ends the connection, since a client that begins and gives up requests without
-/// end only keeps the broker busy.
+/// The most HTTP/2 requests of one connection that the client resets before the broker reads their beginning. One more
+/// ends the connection, because a client that opens and resets requests without end only costs the broker work. The
+/// bound leaves room for a broker that has not read for a while.
 const GIVEN_UP_UNREAD_MAX: usize = 256;
 
 /// The limits of HTTP/1.1 and HTTP/2 on every connection.
@@ -32,13 +32,13 @@ const GIVEN_UP_UNREAD_MAX: usize = 256;
 pub struct HttpLimits(auto::Builder<TokioExecutor>);
 
 impl HttpLimits {
-    /// As the broker's limits say.
+    /// Creates the limits from the broker's limits.
     pub fn new(limits: &BrokerLimits) -> Self {
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
             .http1()
             .timer(TokioTimer::new())
-            // It also runs between two requests, and so ends a connection that nobody uses.
+            // This timeout also runs between two requests, so it closes idle connections.
             .header_read_timeout(limits.frame_timeout)
             .max_buf_size(HEADER_BYTES_MAX as usize);
         builder
@@ -55,8 +55,9 @@ impl HttpLimits {
     }
 }
 
-/// Serves the connections that come in, until `shutdown` and until the last of them has ended. From `shutdown` on a
-/// connection takes no further request, and ends when those under way are answered. Dropping the future cuts all off.
+/// Serves incoming connections until `shutdown`, and returns when the last connection has ended. From `shutdown` on, a
+/// connection takes no further request and ends after its requests in progress are answered. Dropping the future cuts
+/// all connections off.
 ///
 /// Every request has [`ConnectInfo`](super::ConnectInfo) among its extensions.
 pub async fn serve<S, B>(mut incoming: Incoming, limits: HttpLimits, service: S, shutdown: CancellationToken)

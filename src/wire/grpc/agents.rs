@@ -20,7 +20,7 @@ use crate::{
     wire::to_proto,
 };
 
-/// For how long an invitation, or a key that is replaced, is good, if nothing is said.
+/// The lifetime of an invitation, and of a replaced key, if the request sets none.
 const LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 const LIFETIME_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -38,7 +38,7 @@ impl Agents {
         to_proto::agent(entry, &directory.presence(&entry.id()), directory.liveness(&entry.id(), self.broker.now()))
     }
 
-    /// The agent as it is now known.
+    /// The agent as the directory has it now.
     fn agent(&self, id: &AgentId) -> Result<v1::Agent, Status> {
         let unknown = || refuse(BrokerError::AgentUnknown { agent: id.to_string() });
         self.broker.directory().get(id).map(|entry| self.to_proto(&entry)).ok_or_else(unknown)
@@ -67,7 +67,8 @@ impl AgentService for Agents {
             self.broker.access().reach(&caller, Purpose::Enroll).map_err(refuse)?;
         }
         let mut card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
-        // A card without keys is the agent's own, or of a caller that may look at the directory anyway.
+        // An agent may omit its keys to keep them. The reply reveals the kept keys, so the caller must be the agent or
+        // may see the directory.
         let may_know = matches!(&caller, Caller::Agent(own) if own.as_str() == card.agent_id)
             || self.broker.access().may_see_directory(&caller).is_ok();
         if card.keys.is_empty()
@@ -157,7 +158,7 @@ impl AgentService for Agents {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.count_call(&caller).map_err(refuse)?;
         let id = &request.get_ref().agent_id;
-        // The broker's own key is for everybody: receipts are checked with it, also where there is no token.
+        // Any caller may read the broker's own key, also without a token, because receipts are verified with it.
         if *id != AgentId::broker().as_str() {
             self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         }
@@ -239,7 +240,7 @@ fn agent_id(text: &str) -> Result<AgentId, Status> {
     Ok(id.expect("checked above"))
 }
 
-/// The token of a list of agents names the last one, and the type that was asked for.
+/// The page token of a list of agents: the last agent's id and the requested type.
 fn make_token(last: &AgentId, agent_type: &str) -> String {
     format!("{last}:{agent_type}")
 }

@@ -1,4 +1,4 @@
-//! Who makes a call: from its token, or from the certificate of its connection.
+//! Authentication of a call: by its token, or by the client certificate of its connection.
 
 use tonic::{Request, Status};
 
@@ -12,7 +12,8 @@ use crate::{
     wire::edge::ConnectInfo,
 };
 
-/// The caller: by the token in "authorization: Bearer TOKEN", else by the client's certificate, else nobody.
+/// The caller: identified by the token in "authorization: Bearer TOKEN", else by the client's certificate, else
+/// [`Caller::Anonymous`]. Fails if the token is invalid, or if token and certificate name different agents.
 pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller, Status> {
     let token = match request.metadata().get("authorization") {
         None => None,
@@ -38,7 +39,8 @@ pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller,
     }
 }
 
-/// The caller of what is for this purpose; the call counts against its rate. Without an identity, where one is needed, the call goes no further.
+/// The caller, admitted for a purpose. Fails if the purpose needs an identity and the caller has none. The call counts
+/// against the caller's rate.
 pub(super) fn admitted<T>(broker: &Broker, request: &Request<T>, purpose: Purpose) -> Result<Caller, Status> {
     let caller = caller(broker, request)?;
     broker.access().reach(&caller, purpose).map_err(refuse)?;
@@ -46,15 +48,16 @@ pub(super) fn admitted<T>(broker: &Broker, request: &Request<T>, purpose: Purpos
     Ok(caller)
 }
 
-/// The agent that makes the call.
+/// The agent that makes the call. Fails for operators and anonymous callers.
 pub(super) fn agent<T>(broker: &Broker, request: &Request<T>) -> Result<AgentId, Status> {
     match (caller(broker, request)?, certified(request)) {
+        // The certificate is valid, but its agent is not registered: a clearer error than a missing identity.
         (Caller::Anonymous, Some(unknown)) => Err(refuse(BrokerError::AgentUnknown { agent: unknown.to_string() })),
         (caller, _) => caller.agent().cloned().map_err(refuse),
     }
 }
 
-/// The agent of the connection's certificate.
+/// The agent named by the connection's client certificate.
 fn certified<T>(request: &Request<T>) -> Option<&AgentId> {
     request.extensions().get::<ConnectInfo>()?.agent.as_ref()
 }

@@ -1,13 +1,13 @@
-//! What gRPC calls cost the broker at most: how many are under way, and how many bytes of frames are held for them.
+//! Bounds on gRPC calls: how many run at once, and how many bytes of frames the broker holds for them.
 //!
-//! Owns counting the bytes of requests, and the time that a frame has to arrive. Must not know any call, nor how statuses
-//! are built. A call over a bound is refused or ended: it never waits for what other clients hold.
+//! Owns counting the bytes of requests, and the time limit for a frame to arrive. Must not know any call, nor how
+//! statuses are built. A call over a bound is refused or ended; it never waits for capacity that other clients hold.
 //!
-//! - Every call takes a place, from its head to the end of its answer.
-//! - The bytes of a frame that has arrived in part, and of a request that is being worked on, are counted. A stream's frame
-//!   counts until the stream asks for the next one.
-//! - A stream is not read while its client does not take the answers. What the client may send ahead meanwhile, the call's
-//!   window, is counted.
+//! - Each call takes a place, from its head to the end of its answer.
+//! - The bytes of a partly received frame, and of a request in progress, are counted. A stream's frame counts until the
+//!   stream asks for the next one.
+//! - A stream whose client does not take the answers is not read. The client may then still send the call's window
+//!   ahead, and these bytes are counted.
 //! - The bytes of an answer count until they are written or dropped ([`Answer`]).
 
 use std::{
@@ -35,31 +35,32 @@ use crate::{
     },
 };
 
-/// Why a call is refused or ended.
+/// The bound that a refused or ended call exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overuse {
-    /// Too many calls are under way.
+    /// Too many calls are in progress.
     Calls,
-    /// Too many bytes are held.
+    /// The broker holds too many bytes of frames.
     FrameBytes,
-    /// Too many streams are not read, since their clients do not take what there is for them.
+    /// Too many streams are unread because their clients do not take the answers.
     UnreadBytes,
-    /// A frame took too long.
+    /// A frame did not arrive in time.
     FrameTimeout,
-    /// A frame is larger than any may be: so many bytes.
+    /// A frame is larger than [`FRAME_BYTES_MAX`]: this many bytes.
     FrameTooLarge(usize),
 }
 
-/// A call whose client sends a stream.
+/// The kind of a call whose client sends a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientStream {
-    /// A session of ours: it finds [`Unread`] among the request's extensions, and holds it while it does not read.
+    /// A session of the broker. It finds [`Unread`] among the request's extensions, and holds it while it does not
+    /// read.
     Session,
-    /// Another service's, of which it is not known when it reads: what it may leave unread counts from its beginning.
+    /// A stream of another service. Its reading is not observable, so its unread bytes count from its beginning.
     Foreign,
 }
 
-/// What the client of a stream may send ahead while the stream is not read.
+/// The bytes that a stream's client may send while the stream is not read.
 #[derive(Debug, Clone)]
 pub struct Unread {
     quota: Arc<Quota>,
@@ -68,16 +69,16 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Counts it for as long as the answer is kept. `None`: it is over the quota, and the stream must end.
+    /// Counts the bytes while the result is held. `None`: the quota is exceeded, and the stream must end.
     pub fn hold(&self) -> Option<Holding> {
         self.quota.take(self.client, self.bytes)
     }
 }
 
-/// Bytes of one call that are not counted: a small request is bounded by the number of calls.
+/// The bytes of one call that are not counted. The number of calls bounds small requests.
 const UNCOUNTED_BYTES: usize = 16 * 1024;
 
-/// Keeps the bounds on each call.
+/// A layer that enforces the bounds on each call.
 #[derive(Debug, Clone)]
 pub struct BoundsLayer {
     bounds: Bounds,
@@ -86,7 +87,8 @@ pub struct BoundsLayer {
 }
 
 impl BoundsLayer {
-    /// The layer. `streams` are the paths of calls whose client sends a stream; `status` says why a call is refused or ended.
+    /// Creates the layer. `streams` maps the paths of calls whose client sends a stream; `status` builds the status for
+    /// an exceeded bound.
     pub fn new(bounds: Bounds, streams: HashMap<String, ClientStream>, status: fn(Overuse) -> tonic::Status) -> Self {
         Self { bounds, streams: Arc::new(streams), status }
     }
@@ -100,7 +102,7 @@ impl<S> Layer<S> for BoundsLayer {
     }
 }
 
-/// The service that [`BoundsLayer`] makes.
+/// The service of [`BoundsLayer`].
 #[derive(Debug, Clone)]
 pub struct Bounded<S> {
     inner: S,
@@ -162,7 +164,7 @@ where
         let answer = self.inner.call(request.map(|body| Body::new(guarded(body))));
         Box::pin(async move {
             let answer = answer.await?;
-            // What a simple call sent is done with; a stream's frames have their own end.
+            // A unary request is processed by now. The frames of a stream are released by its body.
             drop(held);
             let cut = move || Ok(trailers(status(Overuse::FrameBytes)));
             Ok(answer.map(|inner| Body::new(Answer::new(inner, bytes, client, call, cut))))
@@ -170,14 +172,15 @@ where
     }
 }
 
-/// The end of an answer whose head is sent already.
+/// The trailers that end an answer whose head is already sent.
 fn trailers(status: tonic::Status) -> Frame<Bytes> {
     let mut head = status.into_http::<()>();
     head.headers_mut().remove(http::header::CONTENT_TYPE);
     Frame::trailers(std::mem::take(head.headers_mut()))
 }
 
-/// Where in a body of gRPC frames one is: each has a byte for compression, four for its length, and then so many bytes.
+/// The position in a body of gRPC frames. A frame has one byte for compression, four for its length, and that many
+/// bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
     prefix: [u8; 5],
@@ -187,7 +190,7 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// The size of the largest frame that has begun, in bytes without its prefix.
+    /// The size of the largest frame begun so far, in bytes without its prefix.
     fn largest(&self) -> usize {
         self.largest
     }
@@ -218,7 +221,7 @@ impl Frames {
     }
 }
 
-/// The body of a request.
+/// The body of a request, counted.
 struct Incoming<B> {
     inner: B,
     frames: Frames,
@@ -256,7 +259,7 @@ where
         if this.is_over {
             return Poll::Ready(None);
         }
-        // A stream that asks for more is done with what it got.
+        // A stream that asks for more has processed the frames before.
         let at_rest = this.is_stream && this.frames.is_between();
         if at_rest {
             this.held.clear();
@@ -277,6 +280,7 @@ where
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
+            // A frame or a request is incomplete, so its time limit runs. Between frames a stream may stay idle.
             Poll::Pending if !at_rest => {
                 let timeout = this.timeout;
                 let arriving = this.arriving.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));

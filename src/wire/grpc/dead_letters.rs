@@ -22,9 +22,9 @@ use crate::{
     wire::{status, to_proto},
 };
 
-/// Dead letters that are read from the store at a time.
+/// The number of dead letters that one read of the store returns at most.
 const READ_AT_A_TIME: usize = 16;
-/// Answers of a stream that wait to be sent. A slow reader makes the work behind it wait.
+/// The most answers of a stream that wait to be sent. A slow reader therefore slows the work behind the stream.
 const ANSWERS_MAX: usize = 4;
 
 pub(super) struct DeadLetters {
@@ -119,7 +119,7 @@ impl DeadLetterService for DeadLetters {
         let pause = pause(request.max_per_second)?;
         let last = look(&self.broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
         let first = find_first(&self.broker, &caller, &filter, last).await.map_err(refuse)?;
-        // A caller that may settle nothing is told at once; what it may not settle among others is told where it comes.
+        // A caller that may not settle the first dead letter is refused at once; refusals of later ones are in the stream.
         let first = first.ok_or_else(|| refuse(BrokerError::NothingMatches))?;
         self.broker.access().may_settle_dead_letter(&caller, &first).map_err(refuse)?;
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
@@ -148,14 +148,15 @@ impl DeadLetterService for DeadLetters {
     }
 }
 
-/// All that match, one after another, until whoever asked has gone.
+/// Redrives the matching dead letters one by one, until the caller closes the stream.
 struct Redrive {
     broker: Broker,
     caller: Caller,
     filter: DeadLetterFilter,
     to: Option<AgentId>,
     pause: Option<Duration>,
-    /// Only what was parked before the call: what is parked again by it is not redriven again.
+    /// The number of the last dead letter parked before the call. A letter that the redrive parks again is not redriven
+    /// again.
     last: u64,
     answers: mpsc::Sender<Result<v1::RedriveDeadLettersResponse, Status>>,
 }
@@ -200,7 +201,8 @@ async fn turn(turns: Option<&mut tokio::time::Interval>) {
     }
 }
 
-/// The next that match, read where no other call waits for the disk. Waits where the caller has read too much a second.
+/// Reads the next matching dead letters, on a thread that may wait for the disk. Sleeps while the caller is over its
+/// rate of reads. Also returns where the next read continues; `None`: the end.
 async fn find(
     broker: &Broker,
     caller: &Caller,
@@ -218,7 +220,7 @@ async fn find(
     }
 }
 
-/// The oldest that matches.
+/// The oldest matching dead letter.
 async fn find_first(
     broker: &Broker,
     caller: &Caller,
@@ -236,7 +238,7 @@ async fn find_first(
     Ok(None)
 }
 
-/// All that match, as fast as they are read.
+/// Sends the matching dead letters with their envelopes, as fast as the caller takes them.
 async fn export(
     broker: &Broker,
     caller: &Caller,
@@ -284,7 +286,7 @@ fn receiver(text: &str) -> Result<Option<AgentId>, Status> {
     Ok(receiver)
 }
 
-/// The time from one to the next.
+/// The time between two redrives. `None`: no limit.
 fn pause(per_second: f64) -> Result<Option<Duration>, Status> {
     match per_second {
         0.0 => Ok(None),

@@ -1,8 +1,8 @@
-//! Keeps the deadline that a caller sends along. Owns the reading of `grpc-timeout`; must not know any call, nor how
-//! statuses are built: the one for an expired deadline is handed in.
+//! Enforces the deadline of a call. Owns parsing `grpc-timeout`. Must not know any call, nor how statuses are built:
+//! the caller of [`DeadlineLayer::new`] supplies the status.
 //!
-//! The deadline holds for the time until a call is answered, which for a unary call is the whole of it. A response
-//! stream that has begun is not cut off here: the caller, who knows the deadline too, resets it.
+//! The deadline bounds the time until the response begins, which is the whole of a unary call. This layer does not cut
+//! off a response stream that has begun: the client knows the deadline too, and resets the stream.
 
 use std::{
     pin::Pin,
@@ -13,14 +13,14 @@ use std::{
 use http::{HeaderMap, Request, Response};
 use tower::{Layer, Service};
 
-/// Answers a call whose `grpc-timeout` is over with the status that is handed in; the call itself is dropped.
+/// A layer that drops a call over its `grpc-timeout`, and answers it with the supplied status.
 #[derive(Debug, Clone, Copy)]
 pub struct DeadlineLayer {
     status: fn() -> tonic::Status,
 }
 
 impl DeadlineLayer {
-    /// The layer; `status` builds the answer to a call that took too long, DEADLINE_EXCEEDED.
+    /// Creates the layer. `status` builds the answer to a call over its deadline: DEADLINE_EXCEEDED.
     pub const fn new(status: fn() -> tonic::Status) -> Self {
         Self { status }
     }
@@ -34,7 +34,7 @@ impl<S> Layer<S> for DeadlineLayer {
     }
 }
 
-/// The service that [`DeadlineLayer`] makes.
+/// The service of [`DeadlineLayer`].
 #[derive(Debug, Clone)]
 pub struct Deadline<S> {
     inner: S,
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// What `grpc-timeout` says: 1 to 8 digits and a unit. A header that says anything else counts as none.
+/// Parses `grpc-timeout`: 1 to 8 digits and a unit. An invalid header counts as none.
 pub(crate) fn limit_of(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -97,7 +97,7 @@ mod tests {
         tonic::Status::deadline_exceeded("the deadline has passed")
     }
 
-    /// Calls a service that answers at once, or never, with such a header.
+    /// Calls a service that answers at once or never, with this header.
     async fn call(answers: bool, timeout: Option<&str>) -> Code {
         let service = service_fn(move |_request: Request<()>| async move {
             if !answers {

@@ -73,6 +73,7 @@ impl HandoffService for Handoffs {
                 }
                 Some(Err(error)) => Some(Err(refuse_shared(error))),
                 None if is_told_all => None,
+                // The updates ended before the handoff's last one: the channel was full.
                 None => Some(Err(refuse(too_slow()))),
             }
         });
@@ -80,7 +81,7 @@ impl HandoffService for Handoffs {
     }
 }
 
-/// Updates of one watcher that wait to be sent: more than a handoff has steps, if nobody asks for more time.
+/// The most updates that wait to be sent to one watcher. A handoff has fewer steps unless its agents extend deadlines.
 const UPDATES_MAX: usize = 64;
 
 fn too_slow() -> BrokerError {

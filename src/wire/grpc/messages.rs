@@ -1,4 +1,4 @@
-//! `BrokerService`: sending, receiving, acknowledging.
+//! `BrokerService`: send, receive, acknowledge.
 
 use std::pin::Pin;
 
@@ -21,8 +21,9 @@ use crate::{
     wire::to_proto,
 };
 
-/// The most deliveries that one session or call of `Receive` may have at a time.
+/// The most unacknowledged deliveries that one session or call of `Receive` may have.
 pub(super) const OUTSTANDING_MAX: u32 = 4096;
+// The same where the request sets none.
 const OUTSTANDING_DEFAULT: u32 = 16;
 
 pub(super) struct Messages {
@@ -51,7 +52,7 @@ impl BrokerService for Messages {
     }
 
     async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
-        // The signature proves the sender; a token, if there is one, must be the sender's, and so not an operator's.
+        // The envelope's signature proves the sender. A token is optional, and if present must be the sender's own.
         let session = match auth::caller(&self.broker, &request)? {
             Caller::Anonymous => None,
             Caller::Agent(agent) => Some(agent),
@@ -111,7 +112,7 @@ pub(super) fn check_outstanding(path: &str, wanted: u32) -> Result<u32, BrokerEr
     if wanted <= OUTSTANDING_MAX { Ok(wanted) } else { Err(field(path, "must be at most 4096")) }
 }
 
-/// What an acknowledgement says.
+/// Parses an acknowledgement into the delivery's id and its fate.
 pub(crate) fn fate(acknowledgement: v1::Acknowledgement) -> Result<(String, Fate), EnvelopeError> {
     let mut checks = Checks::default();
     let fate = match acknowledgement.outcome {

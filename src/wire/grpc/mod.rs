@@ -1,4 +1,4 @@
-//! The gRPC services: one file a service, and what they share.
+//! The gRPC services, one file each, and their shared helpers.
 
 mod agents;
 mod audit;
@@ -36,7 +36,7 @@ use crate::{
     },
 };
 
-/// Names of the broker's services, for health.
+/// The full names of the broker's own services; the health service reports each.
 pub const SERVICES: [&str; 6] = [
     "baton.v1.AgentService",
     "baton.v1.AuditService",
@@ -46,11 +46,11 @@ pub const SERVICES: [&str; 6] = [
     "baton.v1.TaskService",
 ];
 
-/// Names of the services of the same port that are not the broker's own.
+/// The full names of the other services on the same port.
 pub const COMMON_SERVICES: [&str; 3] =
     ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection"];
 
-/// The services of a broker.
+/// The routes of all services of a broker.
 pub fn routes(broker: &Broker) -> Routes {
     macro_rules! limited {
         ($server:expr) => {
@@ -65,7 +65,7 @@ pub fn routes(broker: &Broker) -> Routes {
         .add_service(limited!(DeadLetterServiceServer::new(dead_letters::DeadLetters::new(broker.clone()))))
 }
 
-/// The paths of calls whose client sends a stream.
+/// The paths of calls whose client sends a stream, with the kind of the stream.
 pub fn client_streams() -> HashMap<String, ClientStream> {
     let files = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).expect("it was made by the build");
     let mut paths = HashMap::from(REFLECTION_STREAMS.map(|path| (path.to_owned(), ClientStream::Foreign)));
@@ -80,13 +80,13 @@ pub fn client_streams() -> HashMap<String, ClientStream> {
     paths
 }
 
-/// The same of the services that are not ours.
+/// The paths of streams of other services.
 const REFLECTION_STREAMS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// The answer to a call that is over a bound: LIMIT_EXCEEDED with the time to wait, or PAYLOAD_TOO_LARGE, which is final.
+/// The status of a call over a bound: LIMIT_EXCEEDED with the time to wait, or PAYLOAD_TOO_LARGE, which is final.
 pub fn overuse(overuse: Overuse) -> Status {
     let what = match overuse {
         Overuse::FrameTooLarge(bytes) => return refuse(EnvelopeError::FrameTooLarge { bytes }),
@@ -98,7 +98,7 @@ pub fn overuse(overuse: Overuse) -> Status {
     refuse(BrokerError::LimitExceeded { what, retry_after: status::RETRY_OVERUSE_AFTER })
 }
 
-/// The agent that a certificate names, for the fuzzer.
+/// The agent named by a certificate; for the fuzzer.
 pub(crate) fn certificate_agent(der: &[u8]) -> Option<AgentId> {
     edge::agent_of(&der.into())
 }
@@ -111,17 +111,17 @@ fn refuse_shared(error: Arc<dyn Refusal + Send + Sync>) -> Status {
     status::of(&*error)
 }
 
-/// The outcome of field checks.
+/// Fails with all violations that the checks found.
 fn checked(checks: Checks) -> Result<(), Status> {
     checks.finish().map_err(refuse)
 }
 
-/// One field that is wrong.
+/// A refusal for one invalid field.
 fn field(path: &str, problem: &str) -> BrokerError {
     BrokerError::Fields { violations: vec![FieldViolation { path: path.to_owned(), problem: problem.to_owned() }] }
 }
 
-/// The size of a page: 50 if nothing is asked for.
+/// The size of a page: 50 by default, at most 1,000.
 fn page_size(wanted: u32) -> Result<usize, Status> {
     match wanted {
         0 => Ok(50),
@@ -130,10 +130,10 @@ fn page_size(wanted: u32) -> Result<usize, Status> {
     }
 }
 
-/// Reads of much at a time, of all callers: each may hold some megabytes and a thread.
+/// Bounds the concurrent large reads of all callers. Each may hold some megabytes and a thread.
 static READS: Semaphore = Semaphore::const_new(16);
 
-/// Does what reads much from the store on a thread that nobody waits for.
+/// Runs a large read of the store on a blocking thread, after a turn in [`READS`].
 async fn blocking<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, BrokerError> + Send + 'static,
 ) -> Result<T, BrokerError> {
@@ -141,16 +141,17 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(read).await.map_err(|_| BrokerError::Internal)?
 }
 
-/// Reads of a few records at a time, of all callers: those of much do not hold them up, and each has a thread.
+/// Bounds the concurrent small reads of all callers. A bound of their own, so that large reads do not delay them.
 static LOOKS: Semaphore = Semaphore::const_new(16);
 
-/// Reads a few records on a thread that nobody waits for. Fails if it panics, or the process ends.
+/// Runs a small read on a blocking thread, after a turn in [`LOOKS`]. Fails if the read panics or the runtime shuts
+/// down.
 async fn on_thread<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     let _turn = LOOKS.acquire().await.expect("never closed");
     tokio::task::spawn_blocking(read).await
 }
 
-/// Looks at a few records, as the caller may see them, in the same way.
+/// Runs a small read through the caller's [`View`], as [`on_thread`] does.
 async fn look<T: Send + 'static>(
     broker: &Broker,
     caller: &Caller,
@@ -160,14 +161,14 @@ async fn look<T: Send + 'static>(
     on_thread(move || read(broker.view(&caller))).await.map_err(|_| BrokerError::Internal)?
 }
 
-/// Does what reads much for a whole call.
+/// Runs the large read of a whole call, as [`blocking`] does.
 async fn blocking_call<T: Send + 'static>(
     read: impl FnOnce() -> Result<T, Status> + Send + 'static,
 ) -> Result<T, Status> {
     blocking(move || Ok(read())).await.map_err(refuse)?
 }
 
-/// The values of these numbers, each of which must be one that is known.
+/// Converts enum numbers to values. Adds a violation for each number that `value` does not know.
 fn numbered<T>(
     checks: &mut Checks,
     path: &str,

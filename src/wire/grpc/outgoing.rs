@@ -1,8 +1,9 @@
-//! What goes out to a consumer of mail, each delivery with its envelope.
+//! The outgoing events of a consumer, each delivery with its envelope.
 //!
-//! Owns reading envelopes when they are about to go out. One that is in memory is taken from there. One that only the disk
-//! has is read on a thread that may wait for it, together with those behind it, so that a slow disk holds up this consumer
-//! and no other, and a long backlog costs one change of threads for many letters. Must not know in which frames it goes out.
+//! Owns reading envelopes just before they are sent. An envelope in memory is used directly. An envelope only on disk
+//! is read on a blocking thread, together with those of the deliveries behind it. So a slow disk delays this consumer
+//! and no other, and a long backlog costs one thread switch for many deliveries. Must not know the frames that carry
+//! the events.
 
 use std::{
     collections::VecDeque,
@@ -21,25 +22,25 @@ use crate::{
     wire::to_proto,
 };
 
-/// Most events, and bytes of envelopes before the last one, that are read ahead at a time.
+/// The most events that one read takes ahead, and the bytes of envelopes after which it reads no more.
 const AHEAD_MAX: usize = 64;
 const AHEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// What is ready to be sent.
+/// An event ready to be sent.
 pub(super) enum Ready {
-    /// The answer to a request.
+    /// The answer to a request of the session.
     Answer { request_id: u64, outcome: Result<Answer, Refused> },
-    /// A message for the agent.
+    /// A delivery for the agent, with its envelope.
     Delivery(Box<v1::Delivery>),
     /// The session is about to end.
     GoAway,
 }
 
-/// The stream of it, in the order of the events. Ends when nobody sends events any more.
+/// The stream of ready events, in their order. Ends when every sender of events is dropped.
 pub(super) struct Outgoing {
     broker: Broker,
     events: mpsc::UnboundedReceiver<Event>,
-    /// Taken from the events, and before all that is still there.
+    /// Events taken from `events` and not sent yet; they precede all events still there.
     ahead: VecDeque<Next>,
     reading: Option<Reading>,
 }
@@ -56,7 +57,7 @@ impl Outgoing {
         Self { broker, events, ahead: VecDeque::new(), reading: None }
     }
 
-    /// Reads this one's envelope, and those behind it that have come already.
+    /// Starts to read the envelope of a delivery, and those of the deliveries already queued behind it.
     fn read(&mut self, first: OutgoingDelivery) {
         let mut events = std::mem::take(&mut self.ahead);
         events.push_front(Next::NotRead(Event::Delivery(first)));
@@ -69,7 +70,8 @@ impl Outgoing {
     }
 }
 
-/// The deliveries among them with their envelopes, until those are enough.
+/// Reads the envelopes of the deliveries, until [`AHEAD_BYTES_MAX`] is reached. Drops deliveries whose envelope is
+/// gone.
 fn read(broker: &Broker, events: VecDeque<Next>) -> VecDeque<Next> {
     let mut bytes = 0;
     let with_envelope = |next| match next {
@@ -94,7 +96,7 @@ impl Stream for Outgoing {
                 this.reading = None;
                 match read {
                     Ok(read) => this.ahead = read,
-                    // The process ends, or it has panicked: what was not sent comes again on another session.
+                    // The read panicked, or the process ends. Another session delivers the unsent messages again.
                     Err(problem) => {
                         tracing::error!(%problem, "failed to read envelopes");
                         return Poll::Ready(None);
@@ -152,7 +154,7 @@ mod tests {
         time::{SystemClock, Timestamp},
     };
 
-    /// The sequence of an envelope that only a slow disk has.
+    /// The sequence of an envelope that only the slow disk has.
     const SLOW: u64 = 1;
 
     fn is_slow(key: &Key) -> bool {
@@ -201,7 +203,7 @@ mod tests {
         sequences
     }
 
-    // All of it on one thread: a read that waited there would hold up the other consumer for ever.
+    // The test runs on one thread, so a blocking read on it would delay the other consumer forever.
     #[tokio::test]
     async fn an_envelope_that_the_disk_is_slow_to_give_holds_up_no_other_holder() {
         let store = Arc::new(GatedStore::new(is_slow));

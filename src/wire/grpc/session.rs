@@ -1,9 +1,10 @@
-//! One session of an agent: the `Connect` stream.
+//! A session of an agent: the `Connect` stream.
 //!
-//! Frames in are taken in order. Each that wants an answer holds one of the session's permits until the answer is on its
-//! way out; when all are held, no further frame is read. So a session that does not read its answers stops being read
-//! from. Deliveries wait without their envelopes, as many as the agent's credit; an envelope is read when it is about to go
-//! out ([`super::outgoing`]). So a session that reads nothing holds a bounded amount of memory.
+//! The session takes incoming frames in order. Each request that needs an answer holds one of the session's permits
+//! until its answer is on the way out. While all permits are held, the session reads no frame, so an agent that does
+//! not read its answers is not read from. Deliveries wait without their envelopes, as many as the agent's credit
+//! allows; an envelope is read just before its delivery ([`super::outgoing`]). So a session that reads nothing holds a
+//! bounded amount of memory.
 
 use std::{pin::Pin, sync::Arc, task::Poll};
 
@@ -34,17 +35,18 @@ use crate::{
     },
 };
 
-/// Requests of one session that are under way.
+/// The most requests of one session in progress.
 const UNDER_WAY_MAX: usize = 256;
 
-/// Frames of a burst, and bytes of its envelopes, from which on it goes to the engine before more is read.
+/// The frames of a burst, and the bytes of its envelopes, from which on the session passes it to the engine before it
+/// reads more.
 const BURST_MAX: usize = 64;
 const BURST_BYTES_MAX: usize = 64 * 1024;
 
 type Permit = OwnedSemaphorePermit;
 type Frame = Option<Result<v1::ConnectRequest, Status>>;
 
-/// What had come when a session looked. It goes to the engine together.
+/// The frames that had arrived when the session looked. Their commands go to the engine together.
 #[derive(Default)]
 struct Burst {
     commands: Vec<Command>,
@@ -57,7 +59,7 @@ impl Burst {
     }
 }
 
-/// A frame that need not be waited for, if there is a permit for it.
+/// A frame that has arrived already, with a permit for it. `None`: no frame, or no permit.
 async fn at_hand(frames: &mut Streaming<v1::ConnectRequest>, permits: &Arc<Semaphore>) -> Option<(Frame, Permit)> {
     let permit = permits.clone().try_acquire_owned().ok()?;
     let frame = std::future::poll_fn(|context| match Pin::new(&mut *frames).poll_next(context) {
@@ -67,23 +69,23 @@ async fn at_hand(frames: &mut Streaming<v1::ConnectRequest>, permits: &Arc<Semap
     frame.await.map(|frame| (frame, permit))
 }
 
-/// What the layers below know of a session's connection and call.
+/// The bounds that the layers below pass to a session with its request.
 pub(super) struct Bounds {
     credit: SessionCredit,
     unread: Option<Unread>,
 }
 
 impl Bounds {
-    /// Of the call that opens the session.
+    /// The bounds of the call that opens the session.
     pub(super) fn of<T>(request: &Request<T>) -> Self {
         let connection = request.extensions().get::<ConnectInfo>().map(|connection| connection.credit.clone());
-        // Without a connection, as in a test of the service alone, no other session shares it.
+        // A request without a connection comes from a test of the service alone, so no other session shares the credit.
         let connection = connection.unwrap_or_else(|| ConnectionCredit::new(messages::OUTSTANDING_MAX));
         Self { credit: connection.session(), unread: request.extensions().get::<Unread>().cloned() }
     }
 }
 
-/// Opens a session. What it returns ends when the agent's side has ended, or the broker goes away.
+/// Opens a session. The returned stream ends after the agent's side ends, or when the broker drains.
 pub(super) async fn open(
     broker: Broker,
     agent: AgentId,
@@ -122,9 +124,9 @@ struct Session {
     consumer: OpenConsumer,
     bounds: Bounds,
     events: Events,
-    /// The status that the stream ends with, if it is not to end in order.
+    /// Takes the status that ends the stream, if the session fails.
     last_words: mpsc::Sender<Status>,
-    /// The agent was told to come back later.
+    /// Cancelled once the agent is told to reconnect later.
     sent_away: CancellationToken,
 }
 
@@ -149,18 +151,18 @@ impl Session {
                     next = at_hand(&mut frames, &permits).await;
                 }
             }
-            // Only a broker that stops takes nothing, and then every session is told to go away.
+            // The engine refuses commands only while the broker stops, and then every session gets a GoAway.
             drop(self.broker.send_all(burst.commands).await);
             if !goes_on {
                 break;
             }
         }
         tracing::debug!("session ended");
-        // Dropping the guard closes the consumer, and with it the last sender of the responses.
+        // Dropping the consumer's guard closes the consumer, and with it the last sender of the responses.
     }
 
-    /// A permit for the next frame; waits while the agent does not take its answers. `None`: too much is left unread of all
-    /// clients together, and the session ends.
+    /// A permit for the next frame. Waits while the agent does not take its answers. `None`: all clients together leave
+    /// too much unread, and the session ends.
     async fn permit(&self, permits: &Arc<Semaphore>) -> Option<Permit> {
         if let Ok(permit) = permits.clone().try_acquire_owned() {
             return Some(permit);
@@ -173,13 +175,13 @@ impl Session {
         Some(permits.clone().acquire_owned().await.expect("never closed"))
     }
 
-    /// Takes a frame into the burst. `false`: it is the end of the stream.
+    /// Adds a frame's command to the burst. Returns `false` at the end of the stream.
     fn take(&mut self, frame: Frame, permit: Permit, burst: &mut Burst) -> bool {
         let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
                 tracing::debug!(%error, "session broken off");
-                // Nobody reads it where the connection is gone.
+                // Without a connection the status has no reader, and a failed send is harmless.
                 drop(self.last_words.try_send(error));
                 return false;
             }

@@ -81,7 +81,8 @@ impl TaskService for Tasks {
     }
 }
 
-/// Responses to one watcher that wait to be sent. A slow watcher's entries are read from the store later.
+/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
+/// these.
 const RESPONSES_MAX: usize = 16;
 
 struct Watcher {
@@ -111,10 +112,11 @@ impl Watcher {
         }
     }
 
-    /// All that there is after this entry.
+    /// Sends all entries after `after`, and advances it.
     async fn send_entries(&self, after: &mut u64) -> Result<Next, Status> {
         loop {
             let page = self.page(*after).await?;
+            // These entries are missing, or the watcher comes from a longer log: one before the broker was restored.
             if let Some(gap) = page.gap {
                 *after = if page.entries.is_empty() { page.length } else { gap.1 };
                 self.send(v1::watch_task_response::Update::Gap(to_proto::gap(gap))).await?;
@@ -137,15 +139,15 @@ impl Watcher {
 
     async fn send(&self, update: v1::watch_task_response::Update) -> Result<(), Status> {
         let update = v1::WatchTaskResponse { update: Some(update) };
-        // One who has gone is noticed where the next entry is waited for.
+        // A failed send means that the watcher has gone; `run` notices this at its next wait.
         drop(self.responses.send(Ok(update)).await);
         Ok(())
     }
 }
 
-/// Waits until the custody log has grown. `Err`: why it is not watched any more.
+/// Waits until the custody log grows. Fails with the status that ends the watch.
 async fn grown(latest: &mut watch::Receiver<Option<Result<Update, Refused>>>) -> Result<(), Status> {
-    // The task is removed; its watcher learns that when it watches again, after the last entry that it saw.
+    // The sender is gone, so the task is removed. The watcher learns this when it watches again after its last entry.
     latest.changed().await.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
     let refusal = latest.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
     refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
@@ -173,7 +175,7 @@ fn custody_log(
     })
 }
 
-/// The entry with its receipt signed.
+/// The entry with its receipt signed by the broker.
 fn sign(broker: &Broker, entry: v1::CustodyLogEntry) -> v1::CustodyLogEntry {
     let receipt = entry.receipt.map(|receipt| broker.sign_receipt(receipt));
     v1::CustodyLogEntry { receipt, ..entry }

@@ -1,9 +1,9 @@
-//! What HTTP requests cost the broker at most. They count with gRPC calls: each takes a place from its head to the end of
+//! Bounds on HTTP requests. They share the quotas of gRPC calls: each request takes a place from its head to the end of
 //! its answer, and the bytes of answers count until they are written.
 //!
-//! No route takes a body, so a request reaches its route without one. A small body is read and thrown away first: a client
-//! that is answered while it still sends takes that for a failure, as curl does over HTTP/2. The first route that takes a
-//! body replaces this by bounds of its own.
+//! No route takes a body, so a request reaches its route without one. This layer first reads and discards a small body:
+//! some clients, such as curl over HTTP/2, treat an answer that arrives while they still send as a failure. The first
+//! route that takes a body replaces this with bounds of its own.
 
 use std::{
     convert::Infallible,
@@ -26,22 +26,22 @@ use crate::wire::{
     edge::ConnectInfo,
 };
 
-/// When a client may try again after a request that was over a bound, in seconds.
+/// When a client may retry after a request over a bound, in seconds.
 const RETRY_SECONDS: u32 = 1;
 
-/// Most bytes of a body that are read and thrown away. A client that sends more may lose the answer.
+/// The most bytes of a body that are read and discarded. A client that sends more may lose the answer.
 const DISCARDED_BYTES_MAX: usize = 64 * 1024;
-/// How long a body is waited for.
+/// The time limit for reading a body.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Keeps the bounds on each request.
+/// A layer that enforces the bounds on each request.
 #[derive(Debug, Clone)]
 pub struct HttpBoundsLayer {
     bounds: Bounds,
 }
 
 impl HttpBoundsLayer {
-    /// The layer.
+    /// Creates the layer.
     pub const fn new(bounds: Bounds) -> Self {
         Self { bounds }
     }
@@ -55,7 +55,7 @@ impl<S> Layer<S> for HttpBoundsLayer {
     }
 }
 
-/// The service that [`HttpBoundsLayer`] makes.
+/// The service of [`HttpBoundsLayer`].
 #[derive(Debug, Clone)]
 pub struct HttpBounded<S> {
     inner: S,
@@ -85,20 +85,20 @@ where
         let inner = self.inner.clone();
         Box::pin(async move {
             let (head, body) = request.into_parts();
-            // A client that asks whether to send its body is not told to.
+            // A client that sends `Expect` waits for permission to send its body, and does not get it.
             if !body.is_end_stream() && !head.headers.contains_key(EXPECT) {
-                // A body that takes longer is dropped, and its connection or stream ends with the answer.
+                // On a timeout the body is dropped, and its connection or stream ends with the answer.
                 let _ = tokio::time::timeout(DISCARD_TIMEOUT, discard(body)).await;
             }
             let answer = inner.oneshot(Request::from_parts(head, Body::empty()));
-            // The head is sent already, so that all that is left is to break off.
+            // The head is already sent, so the answer can only be cut off.
             let cut = || Err(axum::Error::new("too many bytes are under way"));
             Ok(answer.await?.map(|body| Body::new(Answer::new(body, bytes, client, call, cut))))
         })
     }
 }
 
-/// Reads a body to its end, or until it is too large.
+/// Reads a body to its end, or to [`DISCARDED_BYTES_MAX`].
 async fn discard(mut body: impl http_body::Body<Data = Bytes> + Unpin) {
     let mut bytes = 0;
     while let Some(Ok(frame)) = body.frame().await {

@@ -1,9 +1,9 @@
-//! The page at `/`: what this port is, and how to talk to it.
+//! The page at `/`: the purpose of the port, and how to call it.
 
 use axum::body::Body;
 use http::{Request, Response, StatusCode, header::HOST, uri::Authority};
 
-/// Stands where the client has not said which host it asks.
+/// The placeholder for a host that the request does not name.
 const UNKNOWN_HOST: &str = "HOST:PORT";
 
 pub(super) async fn front_page(request: Request<Body>) -> Response<Body> {

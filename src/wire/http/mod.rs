@@ -1,7 +1,7 @@
-//! HTTP: what the port answers to requests that are not gRPC.
+//! HTTP: the port's answers to requests that are not gRPC.
 //!
-//! Owns the table of routes, and the answers to requests that no route takes. Must not know gRPC, nor how requests arrive.
-//! Answers are plain text, since their reader is a person with `curl` or a browser at a port for programs.
+//! Owns the table of routes, and the answers to requests without a route. Must not know gRPC, nor how requests arrive.
+//! Answers are plain text: their readers use `curl` or a browser on a port for programs.
 
 mod bounds;
 mod front_page;
@@ -19,8 +19,8 @@ use http::{
 
 pub use self::bounds::{HttpBounded, HttpBoundsLayer};
 
-/// The routes; a further one is a line here. `grpc_services` are the full names of the services that gRPC has on the same port; a request to their paths
-/// that is not gRPC is told so.
+/// The routes. `grpc_services` are the full names of the gRPC services on the same port; a request to their paths that
+/// is not gRPC gets an answer that says so.
 pub fn router(grpc_services: impl IntoIterator<Item = &'static str>) -> Router {
     let calls = grpc_services
         .into_iter()
@@ -32,14 +32,14 @@ pub fn router(grpc_services: impl IntoIterator<Item = &'static str>) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
 }
 
-/// The answer to a request over a connection without TLS, where that is not allowed.
+/// The answer to a plaintext request where TLS is required.
 pub fn tls_required() -> Response<Body> {
     let mut answer = text(StatusCode::BAD_REQUEST, "This port needs TLS: use https, not http.\n");
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }
 
-/// A request to a path of a call that is not gRPC.
+/// The answer to a plain HTTP request for the path of a gRPC call.
 async fn not_grpc(request: Request<Body>) -> Response<Body> {
     if request.version() < Version::HTTP_2 {
         let said = "This path is a gRPC call, and gRPC needs HTTP/2. GET / says how to make a call.\n";
@@ -60,7 +60,7 @@ async fn method_not_allowed() -> Response<Body> {
     )
 }
 
-/// A page of plain text, which a browser shows as nothing else.
+/// A page of plain text. The nosniff header makes a browser show it as text.
 fn text(status: StatusCode, text: impl Into<String>) -> Response<Body> {
     let mut answer = (status, text.into()).into_response();
     answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

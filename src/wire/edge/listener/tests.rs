@@ -1,4 +1,4 @@
-//! The edge from outside: clients over TLS and without it, in order and out of it.
+//! The edge from outside: clients with and without TLS, well-behaved and not.
 
 use std::future::Future;
 
@@ -42,7 +42,7 @@ fn config(identity: &Identity) -> Arc<ServerConfig> {
     Arc::new(config)
 }
 
-/// A server of gRPC health and the HTTP routes.
+/// A server with gRPC health and the HTTP routes.
 struct Fixture {
     address: SocketAddr,
     identity: Identity,
@@ -73,7 +73,7 @@ async fn serve_with(adjust: impl FnOnce(&mut Incoming)) -> Fixture {
 }
 
 impl Fixture {
-    /// A client that speaks TLS and trusts this certificate and no other.
+    /// A client over TLS that trusts this certificate and no other.
     async fn client(&self, trusted: &Identity) -> Result<Client, tonic::transport::Error> {
         let trust = Certificate::from_pem(trusted.cert.pem());
         let tls = ClientTlsConfig::new().ca_certificate(trust).domain_name("localhost");
@@ -89,7 +89,7 @@ impl Fixture {
         format!("{scheme}://{}", self.address).parse().unwrap()
     }
 
-    /// What comes back, until the connection is closed, for these bytes.
+    /// Sends these bytes, and returns the answer up to the close of the connection.
     async fn exchange(&self, bytes: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(bytes).await.unwrap();
@@ -166,7 +166,7 @@ async fn garbage_is_closed_and_others_are_served() {
     for garbage in [b"\0\0\0\0".as_slice(), b"PRI * HTTP/1.0\r\n", b"SSH-2.0-x\r\n", &[0xff; 4096]] {
         assert_eq!(in_time(fixture.exchange(garbage)).await, b"");
     }
-    // It begins like TLS, and so is answered with an alert: 21.
+    // The bytes begin like TLS, so the answer is an alert, record type 21.
     assert_eq!(in_time(fixture.exchange(&[TLS_HANDSHAKE; 64])).await[0], 21);
     fixture.assert_serves().await;
 }

@@ -1,13 +1,13 @@
-//! File descriptors: connections and the store take them from the same few, and a store that gets none cannot write.
+//! File descriptors: connections and the store share one limit, and a store without a descriptor cannot write.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::broker::BrokerLimits;
 
-/// File descriptors that are for the store and all else that is not a connection.
+/// The file descriptors reserved for the store and everything else except connections.
 const RESERVED: u64 = 256;
 
-/// Takes all that the process may have, and bounds connections by what is left when the store has its part.
+/// Raises the soft limit of open files to the hard limit, and bounds the connections by the rest after [`RESERVED`].
 pub fn bounded(limits: BrokerLimits) -> BrokerLimits {
     let mut allowed = getrlimit(Resource::Nofile);
     if allowed.current != allowed.maximum {
@@ -24,10 +24,10 @@ pub fn bounded(limits: BrokerLimits) -> BrokerLimits {
     BrokerLimits { connections_max: most, ..limits }
 }
 
-/// How many connections there may be. `None` for open files: as many as one likes.
+/// The most connections. `open_files` `None`: no limit of open files; `wanted` 0: as many as the limit allows.
 fn connections(wanted: u32, open_files: Option<u64>) -> u32 {
     let Some(open_files) = open_files else { return wanted };
-    // Where there are very few, half of them.
+    // With a very low limit, connections get half of it.
     let left = open_files.saturating_sub(RESERVED).max(open_files / 2);
     let left = u32::try_from(left).unwrap_or(u32::MAX);
     if wanted == 0 { left } else { wanted.min(left) }

@@ -1,15 +1,15 @@
-//! A certificate authority for development: made at the first start, kept, and asked for a server certificate whenever
-//! there is none that will do. Owns the files in its folder; must not know what is served, and is not for production.
+//! A certificate authority for development: created at the first start and kept. It signs a server certificate whenever
+//! no valid one exists. Owns the files in its folder. Must not know the services. Not for production.
 //!
 //! ```text
-//! ca.pem      what clients trust; made once
-//! ca.key      signs server certificates, and nothing else
-//! server.pem  what the broker shows, for 397 days; signed anew when it must be
+//! ca.pem      the CA's certificate, for clients to trust; created once
+//! ca.key      signs server certificates only
+//! server.pem  the server's certificate, valid for 397 days; renewed when necessary
 //! server.key  its key, new with every server.pem
 //! ```
 //!
-//! Each file appears whole or not at all, the key always before its certificate. So what a crash leaves behind is a key
-//! without its certificate, or beside an older one: both are seen at the next start, and made anew.
+//! Each file appears complete or not at all, and a key always before its certificate. So a crash leaves a key without
+//! its certificate, or with an older one. The next start detects both cases and creates the files again.
 
 use std::{
     io,
@@ -33,75 +33,75 @@ use crate::{config::MinimumTls, disk, time::Timestamp};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const CA_VALIDITY: Duration = DAY.saturating_mul(3652);
-/// Some clients take no server certificate that is valid for more than 398 days.
+/// Some clients refuse a server certificate with a validity of more than 398 days.
 const SERVER_VALIDITY: Duration = DAY.saturating_mul(397);
-/// A server certificate with less time left than this is made anew.
+/// A server certificate with less validity left is renewed.
 const SERVER_RENEWAL: Duration = DAY.saturating_mul(30);
-/// Certificates are valid from a little before they are made, for clients whose clocks are behind.
+/// Certificates become valid this long before their creation, for clients with slow clocks.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60 * 60);
 
-/// The CA's name. Also in `ca.pem`: a changed name is a CA that does not match its certificate any more.
+/// The CA's name. `ca.pem` contains it too, so a changed name no longer matches existing CA certificates.
 const CA_NAME: &str = "baton development CA";
-/// What every server certificate is for.
+/// The names in every server certificate.
 const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Why there is no development certificate.
+/// The reason why no development certificate is available.
 #[derive(Debug, thiserror::Error)]
 pub enum DevelopmentCaError {
-    /// The folder or a file in it cannot be made or read.
+    /// The broker failed to create or read the folder or a file in it.
     #[error("failed to {action} {}: {problem}", path.display())]
     File {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
-        /// With what.
+        /// The file or folder.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         problem: io::Error,
     },
-    /// What is there does not serve.
+    /// A file has unusable content.
     #[error("{problem}; {remedy}")]
     Spoilt {
-        /// What is wrong with which file.
+        /// The unusable file, and its error.
         problem: TlsError,
-        /// What to do.
+        /// How the operator can repair it.
         remedy: Remedy,
     },
     /// The key of the CA is unusable.
     #[error("{} is not the key of a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
     CaKey {
-        /// Which file.
+        /// The key file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         problem: rcgen::Error,
     },
-    /// The CA's certificate is not usable, or not of this key.
+    /// The CA's certificate is unusable, or belongs to another key.
     #[error("{} and ca.key beside it are not a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
     Ca {
-        /// Where the certificate is.
+        /// The certificate file.
         path: PathBuf,
-        /// Why not.
+        /// The error.
         problem: rustls::Error,
     },
-    /// A name that no certificate can be for.
+    /// A name is neither a host name nor an IP address.
     #[error("{name:?} is neither a host name nor an IP address, and so no certificate can be for it")]
     Name {
-        /// As it was given.
+        /// The name as given.
         name: String,
     },
-    /// A certificate cannot be made.
+    /// A certificate cannot be generated.
     #[error("failed to make a certificate: {problem}")]
     Making {
-        /// Why not.
+        /// The error.
         problem: rcgen::Error,
     },
 }
 
-/// What to do about files that do not serve.
+/// How to repair unusable files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {
-    /// For the CA: clients must trust the new one.
+    /// Create a new CA: clients must trust it.
     NewCa,
-    /// For the server's certificate: clients notice nothing.
+    /// Create a new server certificate: clients need no change.
     NewServerCertificate,
 }
 
@@ -116,20 +116,20 @@ impl std::fmt::Display for Remedy {
     }
 }
 
-/// A development CA and the server certificate it has signed, as files.
+/// The files of a development CA and of the server certificate that it signed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DevelopmentCa {
-    /// The CA's certificate, for clients to trust.
+    /// The file of the CA's certificate, for clients to trust.
     pub ca_certificate: PathBuf,
-    /// What the server shows.
+    /// The server's certificate and key.
     pub server: TlsFiles,
 }
 
 impl DevelopmentCa {
-    /// Makes the CA in this folder if it is not there, and the server's certificate if there is none that is good: of
-    /// this CA, for at least 30 more days, for localhost and for all of these names (host names or IP addresses).
+    /// Creates the CA in this folder if it is missing, and the server certificate unless a valid one exists: signed by
+    /// this CA, valid for at least 30 more days, for localhost and for all of `names` (host names or IP addresses).
     ///
-    /// Blocks on the disk. Two processes must not do this in one folder at a time.
+    /// Blocks on the disk. Two processes must not run this in one folder at the same time.
     pub fn load_or_create(folder: &Path, now: Timestamp, names: &[String]) -> Result<Self, DevelopmentCaError> {
         let names = wanted_names(names)?;
         disk::make_folder(folder).map_err(|problem| DevelopmentCaError::File {
@@ -148,7 +148,7 @@ impl DevelopmentCa {
     }
 }
 
-/// The names that every certificate is for, and these, each once.
+/// The names in every certificate, then `more`, without duplicates.
 fn wanted_names(more: &[String]) -> Result<Vec<String>, DevelopmentCaError> {
     let mut names: Vec<String> = NAMES.map(str::to_owned).into();
     for name in more {
@@ -180,7 +180,8 @@ impl Files<'_> {
         path.try_exists().map_err(|problem| DevelopmentCaError::File { action: "look for", path, problem })
     }
 
-    /// A key without its certificate is from a start that was cut off: nobody has trusted that CA yet.
+    /// Creates the CA. A key without its certificate is left from an interrupted start and is replaced: no client
+    /// trusts that CA yet.
     fn make_ca(&self, now: Timestamp) -> Result<(), DevelopmentCaError> {
         let key = new_key()?;
         let certificate = ca_parameters(now).self_signed(&key).map_err(making)?;
@@ -190,8 +191,8 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Whether a client that trusts the CA will take the server's certificate, under every name, for long enough. This
-    /// asks what such a client would ask, by the same code, rather than reading the certificate.
+    /// Whether a client that trusts the CA accepts the server certificate, under every name, for long enough. Runs the
+    /// verification of such a client instead of reading fields of the certificate.
     fn has_good_server_certificate(&self, now: Timestamp, names: &[String]) -> Result<bool, DevelopmentCaError> {
         if !(self.has("server.pem")? && self.has("server.key")?) {
             return Ok(false);
@@ -199,6 +200,7 @@ impl Files<'_> {
         let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewServerCertificate };
         match self.server().load(None, MinimumTls::default()) {
             Ok(_) => {}
+            // A crash between the two writes leaves a key beside an older certificate; both are created again.
             Err(TlsError::KeyMismatch { .. }) => return Ok(false),
             Err(problem) => return Err(spoilt(problem)),
         }
@@ -206,7 +208,7 @@ impl Files<'_> {
         self.check(&certificates[0], now.plus(SERVER_RENEWAL), names)
     }
 
-    /// Whether the certificate is good at that time, under every name.
+    /// Whether the certificate is valid at that time under every name.
     fn check(
         &self,
         certificate: &CertificateDer<'_>,
@@ -221,7 +223,7 @@ impl Files<'_> {
         }))
     }
 
-    /// What a client does that trusts this CA, and no other.
+    /// The verifier of a client that trusts this CA and no other.
     fn verifier(&self) -> Result<Arc<WebPkiServerVerifier>, DevelopmentCaError> {
         let path = self.path("ca.pem");
         let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewCa };
@@ -237,6 +239,7 @@ impl Files<'_> {
         let issuer = Issuer::new(ca_parameters(now), self.read_ca_key()?);
         let key = new_key()?;
         let certificate = server_parameters(now, names)?.signed_by(&key, &issuer).map_err(making)?;
+        // The new certificate fails only if ca.pem does not belong to ca.key.
         if !self.check(certificate.der(), now, names)? {
             let problem = rustls::CertificateError::UnknownIssuer.into();
             return Err(DevelopmentCaError::Ca { path: self.path("ca.pem"), problem });
@@ -302,7 +305,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_unix_nanoseconds(1_800_000_000_000_000_000);
 
-    /// A folder, and the development CA in it.
+    /// A folder for a development CA.
     struct Fixture {
         parent: tempfile::TempDir,
     }
@@ -325,7 +328,7 @@ mod tests {
             DevelopmentCa::load_or_create(&self.folder(), now, &names)
         }
 
-        /// Starts, and says which of the four files changed.
+        /// Starts, and returns the changed files of the four.
         fn changed_by_start(&self, now: Timestamp, names: &[&str]) -> Vec<&'static str> {
             let names_of_files = ["ca.pem", "ca.key", "server.pem", "server.key"];
             let before = names_of_files.map(|name| fs::read(self.path(name)).ok());

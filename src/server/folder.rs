@@ -1,12 +1,12 @@
-//! The data folder: what a broker has on disk, and where. Folders have mode 0700 and files 0600: only the user that the
-//! broker runs as can read them.
+//! The data folder: the broker's files. Folders have mode 0700 and files 0600, so only the user that runs the broker
+//! can read them.
 //!
 //! ```text
 //! store/          tasks, handoffs, mail: see `store`
 //! keys/broker.pem the broker's own key
-//! tls/            the development CA, if there is one
+//! tls/            the development CA, if used
 //! operator.token  the operator's token
-//! address         where the broker listens, while it does
+//! address         the broker's listen address, while it runs
 //! ```
 
 use std::{
@@ -30,18 +30,18 @@ use crate::{
     store::{EmbeddedStore, OpenError, Store},
 };
 
-/// Why a data folder cannot be used.
+/// The reason why a data folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// A file cannot be read or written.
+    /// The broker failed to read or write a file.
     #[error("failed to use the data folder: {}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// Other users of the machine can read it, and the broker must not change that.
+    /// Other users of the machine can use the folder, and the broker must not change that.
     #[error(
         "others can use the data folder {} (mode {mode:o}), and {why}; name a folder of the broker's own with --data, or \
          chmod 700 this one",
@@ -50,20 +50,20 @@ pub enum FolderError {
     Shared {
         /// The folder.
         path: PathBuf,
-        /// Its permissions.
+        /// Its permission bits.
         mode: u32,
-        /// Why the broker leaves them as they are.
+        /// The reason why the broker leaves them unchanged.
         why: String,
     },
-    /// The broker's key.
+    /// The broker's key cannot be read or created.
     #[error(transparent)]
     Key(#[from] KeyFileError),
-    /// The store.
+    /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
 }
 
-/// A data folder in use. The store's lock keeps others out.
+/// A data folder in use. The store's lock keeps other brokers out.
 pub(super) struct DataFolder {
     path: PathBuf,
     pub(super) store: Arc<dyn Store>,
@@ -72,12 +72,12 @@ pub(super) struct DataFolder {
 }
 
 impl DataFolder {
-    /// Opens the folder, or makes it.
+    /// Opens the folder, or creates it.
     pub(super) fn open(path: &Path, ids: &dyn IdSource) -> Result<Self, FolderError> {
         disk::keep_to_owner();
         close(path)?;
         make_folder(path)?;
-        // First, for its lock: nothing else in the folder is touched while another broker has it.
+        // The store comes first, for its lock: this process changes no other file while another broker uses the folder.
         let store = Arc::new(EmbeddedStore::open(&path.join("store"))?);
         close_contents(path)?;
         make_folder(&path.join("keys"))?;
@@ -94,24 +94,24 @@ impl DataFolder {
         self.path.join("operator.token")
     }
 
-    /// Says where the broker listens, for scripts that started it on port 0.
+    /// Writes the listen address, for scripts that start the broker on port 0.
     pub(super) fn write_address(&self, address: SocketAddr) -> Result<(), FolderError> {
         write_whole(&self.path.join("address"), &format!("{address}\n"))
     }
 
     pub(super) fn remove_address(&self) {
-        // It may be gone already; a stale one does no harm either.
+        // A missing file is fine, and a stale one does no harm.
         drop(fs::remove_file(self.path.join("address")));
     }
 }
 
-/// What other users may not do with a folder or file of the broker.
+/// The permission bits of other users.
 const OF_OTHERS: u32 = 0o077;
-/// All that the broker has in the folder.
+/// The names of the broker's own files and folders in the data folder.
 const CONTENTS: [&str; 5] = ["store", "keys", "tls", "operator.token", "address"];
 
-/// Closes the data folder to other users, if there is one that is open to them. Fails if it belongs to another user, or has
-/// no store and is not empty: then it may be there for others.
+/// Removes the permissions of other users from an existing data folder. Fails if the folder belongs to another user, or
+/// has no store and is not empty: such a folder may be meant for others.
 fn close(path: &Path) -> Result<(), FolderError> {
     let file_error = |source| FolderError::File { path: path.into(), source };
     let found = match fs::metadata(path) {
@@ -127,6 +127,7 @@ fn close(path: &Path) -> Result<(), FolderError> {
     if owner != user {
         return shared(format!("it belongs to user {owner}, not to user {user}, as whom the broker runs"));
     }
+    // A folder with foreign files may be shared on purpose, so its permissions stay.
     if !path.join("store").exists() && fs::read_dir(path).map_err(file_error)?.next().is_some() {
         return shared("it has no store and is not empty".to_owned());
     }
@@ -135,15 +136,16 @@ fn close(path: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// Closes to other users what the broker has in its folder, as after a copy with other permissions. What belongs to another
-/// user is left: that user can open it again, and the folder around it keeps others out.
+/// Removes the permissions of other users from the broker's files in the folder, for example after a copy with other
+/// permissions. Skips the files of other users: their owners could undo the change, and the folder's own mode keeps
+/// them out.
 fn close_contents(path: &Path) -> Result<(), FolderError> {
     let user = rustix::process::geteuid().as_raw();
     let mut left: Vec<PathBuf> = CONTENTS.iter().map(|name| path.join(name)).collect();
     let mut closed = 0;
     while let Some(path) = left.pop() {
         let mut close = || -> io::Result<()> {
-            let found = fs::symlink_metadata(&path)?; // what a link leads to is not in the folder
+            let found = fs::symlink_metadata(&path)?; // a link's target is outside the folder
             let mode = found.permissions().mode() & 0o777;
             if !found.is_symlink() && found.uid() == user && mode & OF_OTHERS != 0 {
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode & !OF_OTHERS))?;
@@ -157,7 +159,7 @@ fn close_contents(path: &Path) -> Result<(), FolderError> {
             Ok(())
         };
         match close() {
-            // The store merges its files meanwhile, and removes what was merged.
+            // The store merges files concurrently and removes them, so a file may be missing by now.
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(FolderError::File { path, source: error });
             }
@@ -170,7 +172,7 @@ fn close_contents(path: &Path) -> Result<(), FolderError> {
     Ok(())
 }
 
-/// Says so in the log if others on this machine can read a key that the broker was given.
+/// Logs a warning if other users can read a key file that was configured.
 pub(super) fn warn_of_readers(path: &Path) {
     let Ok(file) = fs::metadata(path) else { return };
     let mode = file.permissions().mode() & 0o777;
@@ -191,7 +193,7 @@ fn broker_identity(path: &Path, ids: &dyn IdSource) -> Result<BrokerIdentity, Fo
         disk::rename(&draft, path).map_err(file_error)?;
         key
     };
-    // Named after the key itself, so that receipts of an earlier key cannot be taken for this one's.
+    // The id is derived from the key, so that receipts of an earlier key are never attributed to this one.
     let fingerprint = signing::sha256(&[key.public().as_bytes()]);
     let key_id = KeyId::parse(&format!("broker-{}", hex::encode(&fingerprint[..8]))).expect("it is a name");
     Ok(BrokerIdentity { key_id, key })
@@ -230,7 +232,7 @@ mod tests {
         time::Timestamp,
     };
 
-    /// What a broker does with a folder at its start.
+    /// Does with a folder what a broker does at start.
     fn start(path: &Path) -> DataFolder {
         let folder = DataFolder::open(path, &SystemIds).unwrap();
         let now = Timestamp::from_unix_nanoseconds(1_800_000_000_000_000_000);
@@ -252,7 +254,7 @@ mod tests {
         folder.store.get(&Key { table: Table::Tasks, key: KEY.into() }).unwrap().is_some()
     }
 
-    /// fjall syncs the names in each of its keyspaces; nothing else syncs a name for us.
+    /// fjall syncs the names in each of its keyspaces. Every other name must be synced by the store.
     fn fjall_syncs(folder: &Path) -> bool {
         folder.ancestors().any(|around| around.parent().is_some_and(|parent| parent.ends_with("fjall/keyspaces")))
     }
@@ -320,7 +322,7 @@ mod tests {
         fs::remove_file(path.join("notes.txt")).unwrap();
         start(&path);
         assert_eq!(mode(&path), 0o700);
-        // Only the superuser can give a folder away.
+        // Only the superuser can change the owner of a folder.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(12_345), None).unwrap();
             start(&path);

@@ -1,7 +1,6 @@
-//! A whole broker: its folder, its certificate, its port, and the broker behind them.
+//! A running broker: its data folder, certificate and port, and the broker behind them.
 //!
-//! Owns starting and stopping in the right order. Must not know the command line: it is handed a configuration and a
-//! token to stop by.
+//! Owns the order of start and stop. Must not know the command line: it takes a configuration and a token to stop it.
 
 mod descriptors;
 pub mod development_ca;
@@ -42,69 +41,69 @@ use crate::{
     },
 };
 
-/// How long connections have to end by themselves when the broker stops.
+/// How long connections may take to end by themselves when the broker stops.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// Between two lines in the log about what was refused.
+/// The interval between two log lines about refusals.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Why a broker does not run, or not any more.
+/// The reason why a broker does not start, or has stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Its folder.
+    /// The data folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Its store.
+    /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
-    /// Its development certificate.
+    /// The development certificate cannot be created or read.
     #[error(transparent)]
     DevelopmentCa(#[from] DevelopmentCaError),
-    /// Its certificate.
+    /// The certificate cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The keys of those who sign tokens of operators.
+    /// The keys of the signers of operator tokens cannot be used.
     #[error("failed to use {}: {problem}", path.display())]
     OperatorKeys {
-        /// The file.
+        /// The file of the keys.
         path: PathBuf,
-        /// Why.
+        /// The error.
         problem: String,
     },
-    /// Its port.
+    /// The port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// What is stored.
+    /// The stored state cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Reflection has no sense of our schema: our bug.
+    /// Reflection rejects the schema: a bug.
     #[error("failed to serve reflection: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
-    /// The engine has ended by itself: our bug, and the log says more.
+    /// The engine has ended by itself: a bug, with details in the log.
     #[error("the broker's engine has failed; start the broker again, nothing that was answered is lost")]
     Engine,
 }
 
-/// What a broker that is ready says of itself.
+/// The state of a broker at the moment it accepts connections.
 #[derive(Debug, Clone)]
 pub struct Ready {
-    /// Where it listens.
+    /// The bound address.
     pub address: SocketAddr,
-    /// Its folder.
+    /// The data folder.
     pub data: PathBuf,
-    /// What clients are to trust, if it made that itself.
+    /// The certificate of the CA that clients must trust, if the broker created one.
     pub ca: Option<PathBuf>,
-    /// The operator's token.
+    /// The file of the operator's token.
     pub operator_token: PathBuf,
-    /// Whether connections without TLS are taken too.
+    /// Whether the broker takes connections without TLS.
     pub plaintext_allowed: bool,
-    /// Agents that are registered.
+    /// The number of registered agents.
     pub agents: usize,
-    /// Handoffs that were open when it stopped.
+    /// The number of handoffs that were open when the broker last stopped.
     pub open_handoffs: usize,
 }
 
-/// Runs a broker until it is told to stop. `reload` makes it take in its certificates anew; `ready` is called once it takes
-/// connections.
+/// Runs a broker until `stop` is cancelled. `reload` makes it reload certificates, policies and keys; `ready` is called
+/// once the broker accepts connections.
 pub async fn run(
     config: Config,
     stop: CancellationToken,
@@ -146,6 +145,7 @@ pub async fn run(
     let report = tokio::spawn(report_refusals(bounds.clone()));
     let served = serve(&config, &broker, listener, tls, bounds, stop).await;
     report.abort();
+    // From here on no task uses the broker, so it can stop.
     fresh.abort();
     let stopped = broker.stop().await;
     folder.remove_address();
@@ -156,8 +156,9 @@ pub async fn run(
     }
 }
 
-/// Whether a broker could start with this configuration, as far as its files say: certificates, keys, keys of operators.
-/// Policies were read with the configuration. Makes and changes nothing, and does not look at the data folder.
+/// Checks whether a broker can start with this configuration, as far as its files tell: certificates, private keys, and
+/// operators' keys. Policies are already read with the configuration. Changes nothing, and does not read the data
+/// folder.
 pub fn check(config: &Config) -> Result<(), ServerError> {
     if let TlsSource::Files { certificate, key, clients, minimum } = &config.tls {
         let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
@@ -166,7 +167,7 @@ pub fn check(config: &Config) -> Result<(), ServerError> {
     config.operators.as_ref().map(operator_keys).transpose().map(drop)
 }
 
-/// Which policies are in force from the start.
+/// The audit entry for the policies in force at start.
 fn policy_act(config: &Config) -> AuditAct {
     AuditAct {
         actor: "the broker".to_owned(),
@@ -183,7 +184,7 @@ fn describe(policies: &Policies) -> String {
     format!("{} rules, sha256 {}", policies.rule_ids().len(), hex::encode(policies.digest()))
 }
 
-/// What can change while the broker runs.
+/// The sources of configuration that can be reloaded.
 fn sources(
     config: &Config,
     setup: TlsSetup,
@@ -253,6 +254,7 @@ fn certificate(
     match &config.tls {
         TlsSource::Development => {
             let names = match config.listen.ip() {
+                // An unspecified address is no name that clients connect to.
                 ip if ip.is_unspecified() => Vec::new(),
                 ip => vec![ip.to_string()],
             };
@@ -268,7 +270,7 @@ fn certificate(
     }
 }
 
-/// Says now and then, in one line, what was over a bound.
+/// Logs refusals periodically, in one line.
 async fn report_refusals(bounds: Bounds) {
     let mut moments = tokio::time::interval(REPORT_INTERVAL);
     loop {
@@ -334,13 +336,13 @@ async fn serve(
             }
         }
     }
-    // Health first, so that nobody new is sent here; then the sessions; then the socket.
+    // First health, so that load balancers send no new clients; then the sessions; then the socket.
     for service in grpc::SERVICES.into_iter().chain([""]) {
         health.set_service_status(service, ServingStatus::NotServing).await;
     }
     broker.drain().await;
     closing.cancel();
-    // Whoever watches health has been told, and the stream ends: the stop does not wait for it.
+    // Watchers of health have the new status. Ending their streams keeps them from delaying the stop.
     for service in grpc::SERVICES.into_iter().chain([""]) {
         health.clear_service_status(service).await;
     }

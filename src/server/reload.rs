@@ -1,5 +1,6 @@
-//! Files that change while the broker runs: certificates, policies, keys of operators. Taken in on SIGHUP, and when a file
-//! changes. What cannot be used is refused, and the old stays. Both are on record in the audit log.
+//! Reloads files that change while the broker runs: certificates, policies, operators' keys. A reload happens on
+//! SIGHUP, and when a file changes. An unusable file is refused, and the old content stays in force. The audit log
+//! records both.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,23 +12,23 @@ use tokio::sync::Notify;
 
 use crate::{broker::Broker, proto::v1::AuditAction, records::AuditAct};
 
-/// How often the files are looked at.
+/// The interval between two checks of the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Something that is made of files.
+/// A reloadable part of the configuration.
 pub(super) struct Source {
-    /// What it is, for the log.
+    /// The name for the log.
     pub(super) what: &'static str,
-    /// Its files now.
+    /// Lists the current files.
     pub(super) files: Box<dyn Fn() -> Vec<PathBuf> + Send>,
-    /// Takes it in anew; says what it is now, or why it is not taken.
+    /// Loads the files and puts them in force. Returns a description of the new content, or the reason of the refusal.
     pub(super) load: Box<dyn Fn() -> Result<String, String> + Send>,
     pub(super) loaded: AuditAction,
     pub(super) refused: AuditAction,
 }
 
 impl Source {
-    /// What tells one version of its files from another, without reading them.
+    /// The marks of all files. A change of a mark means a new version, so no file has to be read to notice one.
     fn marks(&self) -> Vec<(PathBuf, Option<Mark>)> {
         (self.files)().into_iter().map(|path| (path.clone(), mark(&path))).collect()
     }
@@ -49,7 +50,7 @@ impl Source {
     }
 }
 
-/// Runs for as long as the broker does.
+/// Checks the files until the task is aborted, at each interval and when `asked` is notified.
 pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<Notify>) {
     let mut seen: Vec<_> = sources.iter().map(Source::marks).collect();
     let mut looks = tokio::time::interval(LOOK_INTERVAL);
@@ -62,6 +63,7 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
         let mut acts = Vec::new();
         for (source, seen) in sources.iter().zip(&mut seen) {
             let now = source.marks();
+            // SIGHUP reloads everything; a periodic check reloads only changed files.
             if !is_asked && now == *seen {
                 continue;
             }
@@ -74,7 +76,7 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
     }
 }
 
-/// The file itself, and when it was written.
+/// A file's inode, and its time of modification in seconds and nanoseconds.
 type Mark = (u64, i64, i64);
 
 fn mark(path: &Path) -> Option<Mark> {

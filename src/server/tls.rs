@@ -1,5 +1,5 @@
-//! The TLS side of the listener: PEM files in, a `rustls` configuration out. Owns what is offered (versions, ALPN, the
-//! cryptography behind them) and what is asked of clients; must not know where the files came from or what is served.
+//! The TLS configuration of the listener, loaded from PEM files as a `rustls` configuration. Owns the offer (versions,
+//! ALPN, cryptography) and the requirements on clients. Must not know the origin of the files, nor the services.
 
 use std::{
     io,
@@ -19,93 +19,93 @@ use rustls::{
 
 use crate::config::{ClientCertificates, MinimumTls};
 
-/// A certificate and its private key, each in a PEM file.
+/// The files of a certificate and its private key, both PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate first, then those that lead to a CA.
+    /// The server's certificate, followed by the chain to a CA.
     pub certificate: PathBuf,
     /// The private key of the first certificate, not encrypted.
     pub key: PathBuf,
 }
 
-/// Everything that TLS is made of.
+/// The inputs of the TLS configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsSetup {
-    /// The server's own.
+    /// The server's certificate and key.
     pub files: TlsFiles,
-    /// What is asked of clients, if anything.
+    /// The requirements on client certificates, if any.
     pub clients: Option<ClientCertificates>,
-    /// The oldest version that is spoken.
+    /// The oldest accepted version of TLS.
     pub minimum: MinimumTls,
 }
 
-/// Why there is no TLS with these files.
+/// The reason why TLS cannot use these files.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
     #[error("failed to read {}: {problem}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         problem: io::Error,
     },
     /// A file is not PEM.
     #[error("{} is not a PEM file: {problem}", path.display())]
     NotPem {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the parser.
         problem: pem::Error,
     },
-    /// A PEM file without a certificate.
+    /// A PEM file contains no certificate.
     #[error("there is no certificate in {}; it must have a BEGIN CERTIFICATE line", path.display())]
     NoCertificate {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// A PEM file without a private key.
+    /// A PEM file contains no private key.
     #[error("there is no private key in {}; it must have a BEGIN PRIVATE KEY line and not be encrypted", path.display())]
     NoKey {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// The key is another one's.
+    /// The key belongs to another certificate.
     #[error("the key in {} is not that of the certificate in {}", key.display(), certificate.display())]
     KeyMismatch {
-        /// Where the certificate is.
+        /// The certificate file.
         certificate: PathBuf,
-        /// Where the key is.
+        /// The key file.
         key: PathBuf,
     },
-    /// The CA of clients.
+    /// The CA of clients cannot be used.
     #[error("the client CA in {} cannot be used: {problem}", path.display())]
     ClientCa {
-        /// Where it is.
+        /// The file of the CA.
         path: PathBuf,
-        /// Why.
+        /// The error.
         problem: String,
     },
-    /// They are refused for another reason.
+    /// `rustls` refuses certificate or key for another reason.
     #[error("{} and {} cannot be used: {problem}", certificate.display(), key.display())]
     Unusable {
-        /// Where the certificate is.
+        /// The certificate file.
         certificate: PathBuf,
-        /// Where the key is.
+        /// The key file.
         key: PathBuf,
-        /// Why.
+        /// The error.
         problem: rustls::Error,
     },
 }
 
 impl TlsSetup {
-    /// The configuration of a server with these files; call again to take in changed files.
+    /// Loads the server configuration from the files. Call it again after the files change.
     pub fn load(&self) -> Result<ServerConfig, TlsError> {
         let verifier = self.clients.as_ref().map(client_verifier).transpose()?;
         self.files.load(verifier, self.minimum)
     }
 
-    /// The files that it is made of.
+    /// All files of the configuration.
     pub fn paths(&self) -> Vec<&Path> {
         let clients = self.clients.iter().flat_map(|clients| [Some(&clients.ca), clients.crl.as_ref()]);
         let own = [Some(&self.files.certificate), Some(&self.files.key)];
@@ -113,7 +113,7 @@ impl TlsSetup {
     }
 }
 
-/// Who checks the certificates of clients: by the CA, and by what it has revoked.
+/// The verifier of client certificates: checks the CA's signature and the CA's revocation list.
 fn client_verifier(clients: &ClientCertificates) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let unusable = |problem: String| TlsError::ClientCa { path: clients.ca.clone(), problem };
     let mut roots = RootCertStore::empty();
@@ -133,7 +133,7 @@ fn client_verifier(clients: &ClientCertificates) -> Result<Arc<dyn ClientCertVer
 }
 
 impl TlsFiles {
-    /// The configuration of a server with these files, which asks nothing of clients but what the verifier does.
+    /// Loads the server configuration; `clients` verifies client certificates, and `None` asks for none.
     pub(super) fn load(
         &self,
         clients: Option<Arc<dyn ClientCertVerifier>>,
@@ -153,7 +153,7 @@ impl TlsFiles {
     }
 }
 
-/// The configuration of a server of HTTP/2, for gRPC and others, and of HTTP/1.1.
+/// The configuration of a server for HTTP/2, which gRPC needs, and HTTP/1.1.
 fn server_config(
     certificates: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -180,12 +180,12 @@ fn versions(minimum: MinimumTls) -> &'static [&'static SupportedProtocolVersion]
     }
 }
 
-/// The cryptography behind TLS; named here, so that nothing depends on a default of the process.
+/// The cryptography of TLS, named explicitly, so that no default of the process applies.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// The certificates in a PEM file, at least one.
+/// Reads the certificates of a PEM file, at least one.
 pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates: Vec<_> =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|problem| explain(path, problem))?;
@@ -195,7 +195,7 @@ pub(super) fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'stati
     Ok(certificates)
 }
 
-/// The private key in a PEM file.
+/// Reads the private key of a PEM file.
 pub(super) fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|problem| match problem {
         pem::Error::NoItemsFound => TlsError::NoKey { path: path.into() },
@@ -221,7 +221,7 @@ mod tests {
         files: TlsFiles,
     }
 
-    /// A folder with a good certificate and key, for a test to spoil.
+    /// A folder with a valid certificate and key, for a test to spoil.
     fn good_files() -> Folder {
         let folder = tempfile::tempdir().unwrap();
         let files = TlsFiles { certificate: folder.path().join("tls.pem"), key: folder.path().join("tls.key") };

@@ -1,6 +1,6 @@
-//! Who may do what: what the broker's things are to a policy, and the policy's word as an answer.
+//! Authorization: turns calls into questions for the policies, and decisions into answers.
 //!
-//! Must not know how a caller has proven who it is.
+//! This module must not know how a caller has authenticated.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use crate::{
     records::DeadLetterRecord,
 };
 
-/// The operator whose token lies in the broker's data folder. No other token can have this name.
+/// The name of the operator whose token is in the broker's data folder. No other token can have this name.
 pub const LOCAL_OPERATOR: &str = "operator.token";
 
-/// Who makes a call.
+/// The caller of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// Nobody knows.
+    /// A caller without an identity.
     Anonymous,
-    /// An agent that has proven who it is.
+    /// An authenticated agent.
     Agent(AgentId),
     /// An operator, by name: the `sub` of its token, or [`LOCAL_OPERATOR`].
     Operator(String),
 }
 
 impl Caller {
-    /// The agent, where only an agent can call.
+    /// The agent. Fails for any other caller.
     pub fn agent(&self) -> Result<&AgentId, BrokerError> {
         match self {
             Self::Agent(agent) => Ok(agent),
@@ -42,7 +42,7 @@ impl Caller {
     }
 }
 
-/// As it stands in records of what was done.
+/// The text for the audit log and for errors.
 impl std::fmt::Display for Caller {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -53,18 +53,18 @@ impl std::fmt::Display for Caller {
     }
 }
 
-/// What was denied, to whom, and by which rule.
+/// A denial, with its principal, action, resource and rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// Who asked.
+    /// The principal.
     pub principal: String,
-    /// For what, with what it was about.
+    /// The action with its context, as a text.
     pub action: String,
-    /// The action's name.
+    /// The name of the action.
     pub action_name: &'static str,
-    /// To what.
+    /// The resource.
     pub resource: String,
-    /// Why not.
+    /// The decision with its reasons.
     pub decision: Arc<Decision>,
 }
 
@@ -75,7 +75,7 @@ impl std::fmt::Display for Denied {
     }
 }
 
-/// What a call is for.
+/// The purpose of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is an action of the policies' schema, which describes it")]
 pub enum Purpose {
@@ -104,28 +104,28 @@ impl Purpose {
     }
 }
 
-/// How much a caller may look at, at most. What it does see of that the policies say one by one.
+/// The most that a caller may see. Within it, the policies decide about each record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach<'a> {
     /// Nothing.
     Nothing,
-    /// What this agent takes part in.
+    /// The records in which this agent is a participant.
     Own(&'a AgentId),
     /// Everything.
     Everything,
 }
 
-/// The rules of this broker, over who there is.
+/// The authorization of this broker over its registered agents.
 #[derive(Clone, Copy)]
 pub struct Access<'a> {
     /// The policies. They may change between two questions.
     pub policies: &'a ArcSwap<Policies>,
-    /// Who there is.
+    /// The registered agents.
     pub directory: &'a Directory,
 }
 
 impl Access<'_> {
-    /// Whether the caller may do this to that.
+    /// Checks that the caller may do this to the resource.
     pub fn check(self, caller: &Caller, action: Action<'_>, resource: Resource<'_>) -> Result<(), BrokerError> {
         self.with_principal(caller, |principal| self.decide(principal, action, resource))
     }
@@ -142,10 +142,10 @@ impl Access<'_> {
         }
     }
 
-    /// How much the caller may look at for this purpose.
+    /// The most that the caller may see for this purpose.
     ///
     /// # Errors
-    /// IDENTITY_MISSING where no policy lets a caller without an identity do this to anything.
+    /// IDENTITY_MISSING if no policy permits this to a caller without an identity for any resource.
     pub fn reach<'c>(self, caller: &'c Caller, purpose: Purpose) -> Result<Reach<'c>, BrokerError> {
         let policies = self.policies.load();
         let is_beyond = |principal: Principal<'_>| policies.may_reach_beyond_participation(principal, purpose.action());
@@ -157,7 +157,7 @@ impl Access<'_> {
         }
     }
 
-    /// Whether one agent may hand a task of this type to another.
+    /// Checks that one agent may hand a task of this type to another.
     pub fn may_hand_off(
         self,
         from: &Entry,
@@ -168,22 +168,22 @@ impl Access<'_> {
         self.decide(from.principal(), Action::HandOff { task_type, mode }, Resource::Agent(to.as_asked()))
     }
 
-    /// Whether one agent may write to another.
+    /// Checks that one agent may write to another.
     pub fn may_send(self, from: &Entry, to: &Entry, message_type: &str) -> Result<(), BrokerError> {
         self.decide(from.principal(), Action::Send { message_type }, Resource::Agent(to.as_asked()))
     }
 
-    /// Whether an agent may write to all of a type.
+    /// Checks that an agent may write to all agents of a type.
     pub fn may_send_to_all(self, from: &Entry, to: &AgentType, message_type: &str) -> Result<(), BrokerError> {
         self.decide(from.principal(), Action::SendToAll { message_type }, Resource::Type(to.as_str()))
     }
 
-    /// Whether the caller may look at the directory.
+    /// Checks that the caller may read the directory.
     pub fn may_see_directory(self, caller: &Caller) -> Result<(), BrokerError> {
         self.check(caller, Action::ReadDirectory, Resource::Broker)
     }
 
-    /// Whether the caller may look at this handoff.
+    /// Whether the caller may see this handoff.
     pub fn may_see_handoff(self, caller: &Caller, handoff: &Handoff) -> bool {
         let offered = handoff.offers.iter().map(|offer| offer.candidate.as_str());
         let participants: Vec<&str> = std::iter::once(handoff.sender.as_str()).chain(offered).collect();
@@ -192,7 +192,7 @@ impl Access<'_> {
         self.check(caller, Action::ReadHandoff, Resource::Handoff(shared)).is_ok()
     }
 
-    /// Whether the caller may look at this task.
+    /// Whether the caller may see this task.
     pub fn may_see_task(self, caller: &Caller, task: &Task) -> bool {
         let passed = task.hops.iter().flat_map(|hop| [hop.sender.as_str(), hop.receiver.as_str()]);
         let participants: Vec<&str> = std::iter::once(task.owner.as_str()).chain(passed).collect();
@@ -200,12 +200,12 @@ impl Access<'_> {
         self.check(caller, Action::ReadTask, Resource::Task(shared)).is_ok()
     }
 
-    /// Whether the caller may look at this dead letter.
+    /// Whether the caller may see this dead letter.
     pub fn may_see_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> bool {
         self.about_dead_letter(caller, Action::ReadDeadLetter, dead).is_ok()
     }
 
-    /// Whether the caller may decide what becomes of this dead letter.
+    /// Checks that the caller may decide about this dead letter.
     pub fn may_settle_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> Result<(), BrokerError> {
         self.about_dead_letter(caller, Action::SettleDeadLetter, dead)
     }
@@ -222,14 +222,15 @@ impl Access<'_> {
         self.check(caller, action, Resource::DeadLetter(shared))
     }
 
-    /// What a caller is told of a task that is not there, and of one that it may not look at: the answer does not tell which.
+    /// The error for a task that does not exist or that the caller may not see. It does not reveal which of the two
+    /// holds.
     pub fn no_such_task(self, caller: &Caller, id: &TaskId) -> BrokerError {
         let resource = Resource::Task(Shared { id: id.as_str(), participants: &[] });
         let denied = self.check(caller, Action::ReadTask, resource).err();
         denied.unwrap_or_else(|| BrokerError::TaskUnknown { task: id.to_string() })
     }
 
-    /// The same of a handoff.
+    /// The same error for a handoff.
     pub fn no_such_handoff(self, caller: &Caller, id: MessageId) -> BrokerError {
         let handoff = id.to_string();
         let resource = Resource::Handoff(Shared { id: &handoff, participants: &[] });
@@ -237,12 +238,12 @@ impl Access<'_> {
         denied.unwrap_or(BrokerError::HandoffUnknown { handoff })
     }
 
-    /// The same of a dead letter that is to be looked at.
+    /// The same error for a dead letter to be read.
     pub fn no_such_dead_letter(self, caller: &Caller, number: u64) -> BrokerError {
         self.no_dead_letter_for(caller, Action::ReadDeadLetter, number)
     }
 
-    /// The same of a dead letter that is to be redriven or discarded.
+    /// The same error for a dead letter to be redriven or discarded.
     pub fn no_such_dead_letter_to_settle(self, caller: &Caller, number: u64) -> BrokerError {
         self.no_dead_letter_for(caller, Action::SettleDeadLetter, number)
     }
@@ -254,7 +255,7 @@ impl Access<'_> {
         denied.unwrap_or(BrokerError::DeadLetterUnknown { dead_letter })
     }
 
-    /// The same of an agent whose keys are to be changed.
+    /// The same error for an agent whose keys are to be changed.
     pub fn no_such_agent_to_manage(self, caller: &Caller, id: &AgentId) -> BrokerError {
         let resource = Resource::Agent(Agent { id: id.as_str(), types: &[] });
         let denied = self.check(caller, Action::ManageKeys, resource).err();
@@ -280,7 +281,7 @@ impl Access<'_> {
 }
 
 impl Entry {
-    /// As policies see it.
+    /// The agent as policies see it.
     pub fn as_asked(&self) -> Agent<'_> {
         Agent { id: &self.record.card.agent_id, types: &self.types }
     }

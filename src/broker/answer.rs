@@ -1,7 +1,7 @@
-//! Answers to commands, and the ways back to their callers.
+//! The answers to commands, and the channels back to their callers.
 //!
-//! A [`Reply`] says by its type what a command is answered with. The engine cannot use it: it joins reply and answer to an
-//! [`Answered`], which the driver sends once the command is committed.
+//! The type of a [`Reply`] gives the type of a command's answer. The engine cannot send a reply: it joins reply and
+//! answer to an [`Answered`], which the driver sends after the commit.
 
 use std::{fmt, sync::Arc};
 
@@ -10,10 +10,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{Event, Events};
 use crate::{codes::Refusal, proto::v1, time::Timestamp};
 
-/// An error that a caller is told of.
+/// An error for a caller.
 pub type Refused = Arc<dyn Refusal + Send + Sync>;
 
-/// An error as what a caller is told.
+/// Turns an error into one for a caller.
 pub fn refused(error: impl Refusal + Send + Sync + 'static) -> Refused {
     Arc::new(error)
 }
@@ -23,25 +23,25 @@ pub fn refused(error: impl Refusal + Send + Sync + 'static) -> Refused {
 pub struct Acknowledged {
     /// The delivery.
     pub delivery_id: String,
-    /// Its new deadline, after an extension.
+    /// The new deadline after an extension. `None`: the lease has ended.
     pub ack_deadline: Option<Timestamp>,
 }
 
 /// The answer to [`super::engine::Command::Credit`] and [`super::engine::Command::Heartbeat`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credited {
-    /// The number in force; 0 where the consumer is not open.
+    /// The credit in force; 0 if the consumer is not open.
     pub outstanding_max: u32,
 }
 
-/// The answers that a session sends: one variant for each type that a [`SessionReply`] can carry.
+/// The answers of a session: one variant for each type that a [`SessionReply`] can carry.
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// An envelope is stored. The receipt is signed where it is sent, off the engine's thread.
+    /// An envelope is stored. The wire signs the receipt, off the engine's thread.
     Receipt(Box<v1::Receipt>),
-    /// An acknowledgement is taken.
+    /// An acknowledgement has taken effect.
     Acknowledged(Acknowledged),
-    /// A credit or a heartbeat is taken.
+    /// A credit or a heartbeat has taken effect.
     Credited(Credited),
 }
 
@@ -63,7 +63,7 @@ impl From<Credited> for Answer {
     }
 }
 
-/// Where a command's answer of type `T` goes.
+/// The destination of a command's answer of type `T`.
 #[derive(Debug)]
 pub struct Reply<T>(To<T>);
 
@@ -74,7 +74,7 @@ enum To<T> {
 }
 
 impl<T> Reply<T> {
-    /// A reply to a caller that waits for this answer alone, and the end at which the answer arrives.
+    /// A reply to a caller that waits for this answer alone, and the receiver of the answer.
     pub fn once() -> (Self, oneshot::Receiver<Result<T, Refused>>) {
         let (sender, receiver) = oneshot::channel();
         (Self(To::Caller(sender)), receiver)
@@ -82,11 +82,11 @@ impl<T> Reply<T> {
 }
 
 impl<T: Send + 'static> Reply<T> {
-    /// This reply with its answer.
+    /// Joins this reply with its answer.
     pub(super) fn with(self, outcome: Result<T, Refused>) -> Answered {
         Answered(match self.0 {
             To::Caller(caller) => {
-                // A caller that has gone gets no answer, and loses nothing that is stored.
+                // A caller that has gone gets no answer, and loses nothing stored.
                 let send = move |refusal: Option<Refused>| drop(caller.send(refusal.map_or(outcome, Err)));
                 Sending::Caller { send: Box::new(send), refusal: None }
             }
@@ -95,19 +95,19 @@ impl<T: Send + 'static> Reply<T> {
     }
 }
 
-/// Where the answer to one request of a session goes.
+/// The destination of the answer to one request of a session.
 #[derive(Debug)]
 pub struct SessionReply {
-    /// The session's way out. Has no bound of its own: permits bound the answers, and credits the deliveries.
+    /// The session's channel. The channel is unbounded: permits bound the answers, and credit bounds the deliveries.
     pub events: Events,
-    /// The request's number; 0: only a refusal is sent.
+    /// The number of the request. 0: only a refusal is sent.
     pub request_id: u64,
-    /// One of the session's permits, held until the answer is on its way out.
+    /// A permit of the session, held until the answer leaves.
     pub permit: OwnedSemaphorePermit,
 }
 
 impl SessionReply {
-    /// Sends the answer. A session that has ended gets none.
+    /// Sends the answer. An ended session ignores it.
     pub fn send(self, outcome: Result<Answer, Refused>) {
         if self.request_id == 0 && outcome.is_ok() {
             return;
@@ -123,7 +123,7 @@ impl<T: Into<Answer>> From<SessionReply> for Reply<T> {
     }
 }
 
-/// A reply with its answer, whatever its type.
+/// A reply joined with its answer, of any type.
 pub struct Answered(Sending);
 
 enum Sending {
@@ -132,7 +132,7 @@ enum Sending {
 }
 
 impl Answered {
-    /// The same reply, with a refusal in place of its answer.
+    /// The same reply with a refusal in place of its answer.
     pub(super) fn refused(self, error: Refused) -> Self {
         Self(match self.0 {
             Sending::Caller { send, .. } => Sending::Caller { send, refusal: Some(error) },
@@ -140,7 +140,7 @@ impl Answered {
         })
     }
 
-    /// Sends it.
+    /// Sends the answer.
     pub(super) fn send(self) {
         match self.0 {
             Sending::Caller { send, refusal } => send(refusal),

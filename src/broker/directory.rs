@@ -1,4 +1,4 @@
-//! Who is registered and who is there: in memory, for everybody to look up.
+//! The directory of registered agents and their presence, in memory for all readers.
 //!
 //! Only the engine changes it, after the change is durable.
 
@@ -30,12 +30,12 @@ use crate::{
 
 pub use crate::domain::presence::Liveness;
 
-/// An agent, with its keys parsed.
+/// An agent with its parsed keys.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// As it is stored.
+    /// The stored record.
     pub record: AgentRecord,
-    /// Its types.
+    /// The types of the agent.
     pub types: Vec<AgentType>,
     keys: IdMap<KeyId, ValidKey>,
 }
@@ -48,29 +48,29 @@ struct ValidKey {
     revoked: bool,
 }
 
-/// What is known of an agent's being there.
+/// The presence of an agent.
 #[derive(Debug, Clone, Default)]
 pub struct Presence {
-    /// What it shows of itself.
+    /// The signs of life.
     pub signs: Signs,
-    /// Its latest heartbeat, and when it came.
+    /// The latest heartbeat, and its time of arrival.
     pub heartbeat: Option<(v1::Heartbeat, Timestamp)>,
 }
 
 #[derive(Debug, Default)]
 struct Agents {
     by_id: BTreeMap<AgentId, Arc<Entry>>,
-    /// So that a list of a type, and a message to it, need not look at all that are registered.
+    /// An index by type, so that a list of a type, and a message to it, need not scan all agents.
     by_type: HashMap<AgentType, BTreeMap<AgentId, Arc<Entry>>>,
 }
 
 impl Agents {
-    /// Takes an entry in, and returns the one before.
+    /// Inserts an entry, and returns the former one.
     fn insert(&mut self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         let id = entry.id();
         let before = self.by_id.insert(id.clone(), entry.clone());
         for of_before in before.iter().flat_map(|before| &before.types) {
-            // A card may name a type twice, and then it is gone already.
+            // A card may name a type twice; the first pass has removed the entry then.
             let Some(of_type) = self.by_type.get_mut(of_before) else { continue };
             of_type.remove(&id);
             if of_type.is_empty() {
@@ -90,15 +90,15 @@ pub struct Directory {
     broker: Arc<Entry>,
     rule: RwLock<PresenceRule>,
     agents: RwLock<Agents>,
-    /// Bytes of all cards.
+    /// The bytes of all cards.
     card_bytes: AtomicU64,
-    /// Whose each public key is, for as long as it is on a card. Those that were revoked always are.
+    /// The owner of each public key on a card. Revoked keys stay on their cards.
     key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
     presence: RwLock<IdMap<AgentId, Presence>>,
 }
 
 impl Directory {
-    /// A directory of these agents, and of the broker itself.
+    /// A directory of these agents and the broker itself.
     pub fn new(identity: &BrokerIdentity, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) -> Self {
         let directory = Self {
             broker: Arc::new(broker_entry(identity)),
@@ -112,7 +112,7 @@ impl Directory {
         directory
     }
 
-    /// The agent, or the broker itself.
+    /// The agent's entry, or that of the broker itself.
     pub fn get(&self, agent: &AgentId) -> Option<Arc<Entry>> {
         if *agent == AgentId::broker() {
             return Some(self.broker.clone());
@@ -120,22 +120,22 @@ impl Directory {
         self.agents.read().expect("no writer panics").by_id.get(agent).cloned()
     }
 
-    /// How many agents are registered.
+    /// The number of registered agents.
     pub fn registered(&self) -> usize {
         self.agents.read().expect("no holder panics").by_id.len()
     }
 
-    /// Bytes of the cards of all agents, as they are encoded.
+    /// The encoded bytes of the cards of all agents.
     pub fn card_bytes(&self) -> u64 {
         self.card_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the agent can receive mail: it is registered, and not the broker.
+    /// Whether the agent can receive mail: a registered agent other than the broker.
     pub fn is_registered(&self, agent: &AgentId) -> bool {
         self.agents.read().expect("no writer panics").by_id.contains_key(agent)
     }
 
-    /// Agents after this id, in the order of their ids, at most `limit`, of this type if one is given.
+    /// The agents after this id, in the order of their ids, at most `limit`; only those of this type, if given.
     pub fn list(&self, after: Option<&AgentId>, limit: usize, agent_type: Option<&AgentType>) -> Vec<Arc<Entry>> {
         use std::ops::Bound;
         let agents = self.agents.read().expect("no writer panics");
@@ -148,8 +148,7 @@ impl Directory {
         found.into_iter().flatten().collect()
     }
 
-    /// Agents of a type that have all these skills, best first: those that are there before those that may be and those
-    /// that are gone, less loaded before more, then by id.
+    /// The agents of a type with all these skills, best first: by liveness, then by load, then by id.
     pub fn able(&self, agent_type: &AgentType, skills: &[String], now: Timestamp) -> Vec<AgentId> {
         let mut able = self.list(None, usize::MAX, Some(agent_type));
         able.retain(|entry| entry.has_skills(skills));
@@ -160,26 +159,26 @@ impl Directory {
             let present = presence.get(&entry.id()).unwrap_or(&unknown);
             (rule.liveness(present.signs, now), present.load_permille())
         };
-        able.sort_by_cached_key(rank); // stable: the list comes in the order of ids
+        able.sort_by_cached_key(rank); // the sort is stable, and the list is in the order of ids
         able.iter().map(|entry| entry.id()).collect()
     }
 
-    /// What is known of the agent's being there.
+    /// The presence of the agent.
     pub fn presence(&self, agent: &AgentId) -> Presence {
         self.presence.read().expect("no writer panics").get(agent).cloned().unwrap_or_default()
     }
 
-    /// Whether the agent is there.
+    /// The liveness of the agent.
     pub fn liveness(&self, agent: &AgentId, now: Timestamp) -> Liveness {
         self.rule().liveness(self.signs(agent), now)
     }
 
-    /// Whether the agent has given no sign of life for the lease.
+    /// Whether the agent has given no sign of life for the length of the lease.
     pub fn is_gone(&self, agent: &AgentId, now: Timestamp) -> bool {
         self.rule().is_gone(self.signs(agent), now)
     }
 
-    /// Whether the agent is gone now, or when to look again.
+    /// Whether the agent is gone now, or the time of the next check.
     pub fn check_presence(&self, agent: &AgentId, now: Timestamp) -> PresenceCheck {
         self.rule().check(self.signs(agent), now)
     }
@@ -192,7 +191,7 @@ impl Directory {
         *self.rule.read().expect("no writer panics")
     }
 
-    /// Begins again, as at a start.
+    /// Replaces all agents and clears the presence, as at a start.
     pub(super) fn reset(&self, rule: PresenceRule, agents: impl IntoIterator<Item = Entry>) {
         *self.rule.write().expect("no writer panics") = rule;
         *self.agents.write().expect("no writer panics") = Agents::default();
@@ -202,7 +201,7 @@ impl Directory {
         self.presence.write().expect("no writer panics").clear();
     }
 
-    /// The key of this card that another agent has, if one has.
+    /// The id of a key on this card that belongs to another agent, if any.
     pub(super) fn key_of_another(&self, entry: &Entry) -> Option<KeyId> {
         let owners = self.key_owners.read().expect("no writer panics");
         let id = entry.id();
@@ -230,7 +229,7 @@ impl Directory {
     }
 }
 
-/// Keys as they are on the cards, good or not: for telling their holders why what they signed is not taken.
+/// All keys on the cards, valid or not. Used to tell the holder of a key why a signature was refused.
 pub(super) struct AllKeys<'a>(pub(super) &'a Directory);
 
 impl KeyRing for AllKeys<'_> {
@@ -251,7 +250,7 @@ impl KeyRing for Directory {
 }
 
 impl Presence {
-    /// How loaded it says it is: 1000 is full.
+    /// The load in permille of the capacity, as the agent reports it.
     fn load_permille(&self) -> u32 {
         let load = |beat: &v1::Heartbeat| load_permille(beat.capacity, beat.active_tasks, beat.queue_length);
         self.heartbeat.as_ref().map_or(0, |(beat, _)| load(beat))
@@ -259,7 +258,7 @@ impl Presence {
 }
 
 impl Entry {
-    /// Checks a card: every field and every key.
+    /// Parses a stored or registered card, and checks every field and key.
     pub fn parse(record: AgentRecord) -> Result<Self, BrokerError> {
         let card = &record.card;
         let mut checks = Checks::default();
@@ -281,12 +280,12 @@ impl Entry {
         Ok(Self { types, keys, record })
     }
 
-    /// Its id.
+    /// The id of the agent.
     pub fn id(&self) -> AgentId {
         AgentId::parse(&self.record.card.agent_id).expect("checked when the entry was made")
     }
 
-    /// The size of its card, encoded.
+    /// The encoded size of the card in bytes.
     pub fn card_bytes(&self) -> u64 {
         self.record.card.encoded_len() as u64
     }
@@ -303,7 +302,7 @@ fn fields(error: EnvelopeError) -> BrokerError {
     }
 }
 
-/// Most bytes of a card without its keys, encoded. Its lists could come to ten times as much.
+/// The most encoded bytes of a card without its keys. The bounds of its lists alone would allow ten times as much.
 pub const CARD_BYTES_MAX: usize = 64 * 1024;
 
 fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
@@ -339,7 +338,7 @@ pub fn check_key(key: &v1::AgentKey, path: &str, checks: &mut Checks) -> Result<
     parse_key(key, path, checks).map(drop)
 }
 
-/// Checks the form of a voucher. Whether it is true only its receivers can know.
+/// Checks the form of a voucher. The broker cannot check its truth; receivers can.
 pub fn check_voucher(voucher: &v1::KeyVoucher, path: &str, checks: &mut Checks) {
     checks.id(&format!("{path}.operator_key_id"), &voucher.operator_key_id, KeyId::parse);
     checks.time(&format!("{path}.not_after_time"), voucher.not_after_time.as_ref());

@@ -1,4 +1,4 @@
-//! The broker as the rest of the program sees it: the engine on its thread, and the way to it.
+//! The broker's handle for the rest of the program: the engine on its thread, and the queue to it.
 
 use std::{
     io,
@@ -35,39 +35,39 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// Most commands of one group.
+/// The most commands in one commit batch.
 const GROUP_MAX: usize = 1024;
-/// The longest sleep of the engine's thread, so that a clock that is set forward is noticed soon.
+/// The longest sleep of the engine's thread, so that the thread soon notices a clock that is set forward.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// Between two tries to take up work again after a commit that failed.
+/// The time between two attempts to recover from a failed commit.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Failed to start a broker.
+/// The reasons why a broker does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What is stored cannot be read.
+    /// A stored record cannot be read.
     #[error(
         "failed to read what is stored: the log says above what is damaged; `baton store check` finds all of it, and \
          `baton store export` saves the rest ({0})"
     )]
     Store(#[from] BrokerError),
-    /// There is no thread for it.
+    /// The operating system gives no thread.
     #[error("failed to start the engine's thread: {0}")]
     Thread(io::Error),
 }
 
-/// Why an engine has ended though nobody asked it to.
+/// The reasons why an engine ends by itself.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// After a commit that failed: its store is damaged.
+    /// The store is damaged, found after a failed commit.
     #[error(transparent)]
     Store(OpenError),
-    /// It panicked: our bug, and the log says more.
+    /// The engine panicked, which is a bug; the log has the details.
     #[error("the broker's engine has failed; start the broker again, nothing that was answered is lost")]
     Panicked,
 }
 
-/// A running broker. Clones are handles of the same one.
+/// A running broker. A clone is a further handle of the same broker.
 #[derive(Clone)]
 pub struct Broker {
     shared: Arc<Shared>,
@@ -93,7 +93,7 @@ struct Shared {
 }
 
 impl Broker {
-    /// Starts a broker over what is stored.
+    /// Starts a broker over the stored records.
     pub fn start(
         store: Arc<dyn Store>,
         identity: BrokerIdentity,
@@ -113,7 +113,7 @@ impl Broker {
         let engine = {
             let (clock, ended) = (clock.clone(), ended.clone());
             thread("baton-engine", move |runtime| {
-                // Also when the engine panics: this and the dropped commands end every call that waits for it.
+                // The guard also acts when the engine panics: it and the dropped commands end every waiting call.
                 let _ended = ended.drop_guard();
                 runtime.block_on(run(engine, commands, &*clock, &serves))
             })?
@@ -144,7 +144,7 @@ impl Broker {
         self.shared.clock.now()
     }
 
-    /// What the operator decided.
+    /// The operator's settings.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
     }
@@ -154,37 +154,37 @@ impl Broker {
         &self.shared.identity
     }
 
-    /// Who is registered and who is there.
+    /// The registered agents and their presence.
     pub fn directory(&self) -> &Directory {
         &self.shared.directory
     }
 
-    /// How many open handoffs were found in the store at the start.
+    /// The number of open handoffs in the store at the start.
     pub fn open_handoffs_at_start(&self) -> usize {
         self.shared.open_handoffs_at_start
     }
 
-    /// Challenges and tokens.
+    /// The challenges and tokens.
     pub fn identities(&self) -> &Identities {
         &self.shared.identities
     }
 
-    /// Random ids.
+    /// The source of random ids.
     pub fn ids(&self) -> &dyn IdSource {
         &*self.shared.ids
     }
 
-    /// The rules of who may do what.
+    /// The authorization by the policies.
     pub fn access(&self) -> Access<'_> {
         Access { policies: &self.shared.settings.policies, directory: &self.shared.directory }
     }
 
-    /// What is stored, as this caller may see it.
+    /// The queries over the stored records, limited to this caller.
     pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
         View { store: &*self.shared.store, access: self.access(), caller, rates: Some(&self.shared.rates) }
     }
 
-    /// Takes a change of a card or of keys by this caller into account, where it is an agent.
+    /// Counts a change of a card or of keys against the rate of the caller, if the caller is an agent.
     pub fn count_card_change(&self, caller: &Caller) -> Result<(), BrokerError> {
         match caller {
             Caller::Agent(agent) => self.shared.rates.check_card_change(agent),
@@ -192,12 +192,12 @@ impl Broker {
         }
     }
 
-    /// Takes a call of this caller into account, as one message of an agent.
+    /// Counts a call against the rate of the caller, as one message.
     pub fn count_call(&self, caller: &Caller) -> Result<(), BrokerError> {
         self.count_reads(caller, 1)
     }
 
-    /// Takes it into account that a call of this caller reads so many entries, each as one message of an agent.
+    /// Counts a call that reads `many` entries against the rate of the caller, each as one message.
     pub fn count_reads(&self, caller: &Caller, many: usize) -> Result<(), BrokerError> {
         match caller {
             Caller::Agent(agent) => self.shared.rates.check_reads(agent, many),
@@ -205,9 +205,9 @@ impl Broker {
         }
     }
 
-    /// The envelope of a delivery, as it was received. May wait for the disk. `None`: the delivery is not made. It was taken
-    /// elsewhere since it was handed out, and is not there any more; or it cannot be read, of which the log says more, and
-    /// comes again.
+    /// The envelope of a delivery, byte for byte as received. May wait for the disk. `None`: the delivery is not sent.
+    /// Either another consumer has settled the message since the dispatch, or the envelope cannot be read; then the log
+    /// has the cause, and the message is delivered again.
     pub fn envelope(&self, delivery: &OutgoingDelivery) -> Option<Bytes> {
         let sequence = delivery.bytes_at;
         let found = self.shared.store.get(&MessageRecord::envelope_key(sequence));
@@ -215,25 +215,25 @@ impl Broker {
         taken_elsewhere(sequence, found)
     }
 
-    /// The same where memory alone says it; `None`: the disk has to be asked.
+    /// Like [`Self::envelope`], from memory alone. `None`: only the disk can tell.
     pub fn envelope_in_memory(&self, delivery: &OutgoingDelivery) -> Option<Option<Bytes>> {
         let sequence = delivery.bytes_at;
         let found = self.shared.store.get_in_memory(&MessageRecord::envelope_key(sequence))?;
         Some(taken_elsewhere(sequence, found))
     }
 
-    /// Parses an envelope and verifies its signature, on the caller's thread. The agent of a session, if there is one, must
-    /// be the sender. Bytes of a session's agent that are no valid message are kept as a dead letter.
+    /// Parses an envelope and verifies its signature, on the caller's thread. In a session, the session's agent must be
+    /// the sender, and bytes that are no valid message are kept as a dead letter.
     pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
         self.check(raw, session).map(Box::new).inspect_err(|refusal| {
-            // Any client can cause this at will: not for the usual log.
+            // Any client can cause this at will, so the line stays out of the usual log.
             tracing::debug!(reason = refusal.code().name(), "an envelope was not verified: {refusal}");
         })
     }
 
     fn check(&self, raw: Bytes, session: Option<&AgentId>) -> Result<VerifiedEnvelope, Refused> {
         let bytes = raw.len();
-        // A session's agent is known, so its rate is checked before the signature costs anything.
+        // The agent of a session is authenticated, so its rate is checked before the cost of a signature check.
         if let Some(agent) = session {
             self.shared.rates.check(agent, bytes).map_err(refused)?;
         }
@@ -252,14 +252,16 @@ impl Broker {
         let verified = parsed
             .verify(&*self.shared.directory, self.now(), unsigned_allowed)
             .map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) }))?;
+        // Without a session the sender is authenticated only now. An earlier count would let any client use up another
+        // agent's rate.
         if session.is_none() {
             self.shared.rates.check(&sender, bytes).map_err(refused)?;
         }
         Ok(verified)
     }
 
-    /// Which agents there are, and which keys they have, only their consumers are told: to a caller without an identity an
-    /// unknown sender or key is a wrong signature, and so is a key that is over, unless the caller shows that it has it.
+    /// Hides the existence of agents and keys from a caller without an identity. An unknown sender or key is reported
+    /// as a wrong signature. An expired or revoked key is too, unless the signature shows that the caller has it.
     fn as_told_to_anybody(&self, error: EnvelopeError, raw: Bytes) -> EnvelopeError {
         match error {
             EnvelopeError::KeyUnknown { sender, key_id } => EnvelopeError::SignatureInvalid { sender, key_id },
@@ -276,28 +278,28 @@ impl Broker {
         }
     }
 
-    /// Begins to hand out an agent's mail, with no credit yet, until what is returned is dropped. Waits while too much is
-    /// under way.
+    /// Opens a consumer of an agent's mail, without credit. The consumer is closed when the returned value is dropped.
+    /// Waits while the queue is full.
     pub async fn open(&self, agent: AgentId, kind: ConsumerKind, events: Events) -> Result<OpenConsumer, Refused> {
         let id = ConsumerId(self.shared.next_consumer.fetch_add(1, Ordering::Relaxed));
         self.send(Command::Open { consumer: id, agent, kind, events }).await?;
         Ok(OpenConsumer { broker: self.clone(), id })
     }
 
-    /// Sends an entity as it is, and each update of it, until the last one or until what is returned is dropped. Waits
-    /// while too much is under way.
+    /// Watches an entity: sends its state, and each update until the last one or until the returned value is dropped.
+    /// Waits while the queue is full.
     pub async fn watch(&self, entity: EntityId, updates: Updates) -> Result<OpenWatch, Refused> {
         let id = WatcherId(self.shared.next_watcher.fetch_add(1, Ordering::Relaxed));
         self.send(Command::Watch { watcher: id, entity, updates }).await?;
         Ok(OpenWatch { broker: self.clone(), id })
     }
 
-    /// Sends a command to the engine. Waits while its queue is full.
+    /// Sends a command to the engine. Waits while the queue is full.
     pub async fn send(&self, command: Command) -> Result<(), Refused> {
         self.send_all([command]).await
     }
 
-    /// Sends commands to the engine in their order. Waits while its queue is full.
+    /// Sends commands to the engine in their order. Waits while the queue is full.
     pub async fn send_all<I>(&self, commands: I) -> Result<(), Refused>
     where
         I: AsRef<[Command]> + IntoIterator<Item = Command>,
@@ -305,15 +307,14 @@ impl Broker {
         self.shared.queue.send_all(commands).await.map_err(|_| refused(BrokerError::ShuttingDown))
     }
 
-    /// Sends a command to the engine, unless its queue is full. For work that can be left undone under load.
+    /// Sends a command to the engine, unless the queue is full. For work that may be omitted under load.
     fn send_if_room(&self, command: Command) {
         if self.shared.queue.try_send(command) == Ok(false) {
             tracing::debug!("the engine's queue is full: a refused envelope is not kept");
         }
     }
 
-    /// Records an act that changes nothing that is stored. Waits while the queue is full. A broker that stops records
-    /// nothing more.
+    /// Records an act that changes no other record. Waits while the queue is full. A stopping broker records nothing.
     pub async fn note(&self, act: AuditAct) {
         drop(self.send(Command::Note { act }).await);
     }
@@ -325,14 +326,14 @@ impl Broker {
         receiver.await.unwrap_or_else(|_| Err(refused(BrokerError::ShuttingDown)))
     }
 
-    /// Verifies an envelope as [`Self::verify`] does, and returns the signed receipt once it is stored.
+    /// Verifies an envelope like [`Self::verify`], and returns the signed receipt once the envelope is stored.
     pub async fn submit(&self, raw: Bytes, session: Option<&AgentId>) -> Result<v1::Receipt, Refused> {
         let envelope = self.verify(raw, session)?;
         let receipt = self.ask(|reply| Command::Submit { envelope, reply }).await?;
         Ok(self.sign_receipt(receipt))
     }
 
-    /// The receipt with the broker's signature. The same receipt always gets the same.
+    /// Adds the broker's signature to a receipt. Equal receipts get equal signatures.
     pub fn sign_receipt(&self, mut receipt: v1::Receipt) -> v1::Receipt {
         let identity = &self.shared.identity;
         receipt.key_id = identity.key_id.to_string();
@@ -340,7 +341,7 @@ impl Broker {
         receipt
     }
 
-    /// Whether the agent may open one more session or call of `Receive`.
+    /// Checks that the agent may open one more session or call of `Receive`.
     pub fn may_open(&self, agent: &AgentId) -> Result<(), BrokerError> {
         let most = self.shared.settings.limits.sessions_max;
         let presence = self.shared.directory.presence(agent);
@@ -353,28 +354,28 @@ impl Broker {
         })
     }
 
-    /// Whether it takes commands: not while its store cannot be written to.
+    /// Whether the broker accepts commands: not while its store refuses writes.
     pub fn serving(&self) -> watch::Receiver<bool> {
         self.shared.serving.clone()
     }
 
-    /// Ends when the engine has ended, whether it was asked to or failed.
+    /// Waits until the engine has ended, by a stop or by itself.
     pub async fn ended(&self) {
         self.shared.ended.cancelled().await;
     }
 
-    /// Tells every session that the broker is about to stop, and ends it.
+    /// Tells every session that the broker is about to stop, and starts their end.
     pub async fn drain(&self) {
         drop(self.send(Command::GoAway).await);
         self.shared.draining.cancel();
     }
 
-    /// Ends when sessions are to end.
+    /// Waits until sessions are to end.
     pub async fn draining(&self) {
         self.shared.draining.cancelled().await;
     }
 
-    /// Stops the engine: what has arrived is still taken and committed, what comes later is refused. Fails if it has
+    /// Stops the engine. Commands in the queue are still committed, later ones are refused. Fails if the engine has
     /// ended by itself.
     pub async fn stop(&self) -> Result<(), EngineError> {
         self.shared.queue.close();
@@ -388,7 +389,7 @@ impl Broker {
     }
 }
 
-/// A delivery that has no envelope any more is not made.
+/// The bytes of a found envelope. A delivery without an envelope is not sent.
 fn taken_elsewhere(sequence: u64, found: Option<Record>) -> Option<Bytes> {
     if found.is_none() {
         tracing::debug!(sequence, "what was handed out was taken elsewhere");
@@ -396,18 +397,18 @@ fn taken_elsewhere(sequence: u64, found: Option<Record>) -> Option<Bytes> {
     found.map(|record| record.value)
 }
 
-/// A consumer of an agent's mail; closed when this is dropped.
+/// A consumer of an agent's mail, closed when this is dropped.
 ///
-/// The command that closes it takes no room in the queue, since a destructor cannot wait for it. There is one for each
-/// consumer that was opened, and opening one took room: so there are never more of these than consumers that are open and
-/// commands that have room.
+/// The command that closes it takes no room in the queue, because a destructor cannot wait for room. Each opened
+/// consumer sends one, and the command that opened it took room: so their number is bounded by the open consumers and
+/// the commands with room.
 pub struct OpenConsumer {
     broker: Broker,
     id: ConsumerId,
 }
 
 impl OpenConsumer {
-    /// Its id.
+    /// The consumer's id.
     pub fn id(&self) -> ConsumerId {
         self.id
     }
@@ -420,8 +421,8 @@ impl Drop for OpenConsumer {
     }
 }
 
-/// A watcher of an entity; gets no more updates when this is dropped. As with [`OpenConsumer`], there is one command that
-/// takes no room for each that took room.
+/// A watcher of an entity, ended when this is dropped. Like [`OpenConsumer`], it sends one command without room, and
+/// took room when it was opened.
 pub struct OpenWatch {
     broker: Broker,
     id: WatcherId,
@@ -433,7 +434,7 @@ impl Drop for OpenWatch {
     }
 }
 
-/// A thread with a runtime of its own.
+/// Starts a thread with its own single-threaded runtime.
 fn thread<T: Send + 'static>(
     name: &str,
     run: impl FnOnce(tokio::runtime::Runtime) -> T + Send + 'static,
@@ -443,8 +444,8 @@ fn thread<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(move || run(runtime)).map_err(StartError::Thread)
 }
 
-/// Why people may want to look at bytes that are no message: they are no envelope, or the payload is not of its type. An
-/// envelope of which a value is wrong is a message, and its sender has been told which.
+/// The reason for keeping refused bytes for an operator: they are no envelope, or the payload does not fit its type. An
+/// envelope with a wrong field value is a message, and the refusal has told its sender.
 fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
     match error {
         EnvelopeError::Malformed { part: "payload", .. } | EnvelopeError::PayloadTypeMismatch { .. } => {
@@ -470,7 +471,7 @@ async fn run(
     serves: &watch::Sender<bool>,
 ) -> Result<(), OpenError> {
     let mut commands = Vec::with_capacity(GROUP_MAX);
-    // Held until the commit: the bound of the queue counts what is in the group, too.
+    // The permits are held until the commit, so that the queue's bound includes the commands of the batch.
     let mut group_permit: Option<OwnedSemaphorePermit> = None;
     let mut tries = tokio::time::interval(RECOVERY_INTERVAL);
     tries.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -499,7 +500,7 @@ async fn run(
     }
 }
 
-/// Fails if that is of no use.
+/// Tries to recover the engine. Fails only if the store is damaged, because further attempts cannot help then.
 fn take_up_again(engine: &mut Engine, now: Timestamp) -> Result<(), OpenError> {
     match engine.recover(now) {
         Ok(()) => tracing::info!("the store takes writes again"),
@@ -529,7 +530,7 @@ mod tests {
         Broker::start(store, identity, Settings::default(), identities, ids, clock).unwrap()
     }
 
-    /// What it comes to if it need not wait.
+    /// The result of a future that need not wait.
     async fn at_once<T>(what: impl Future<Output = T>) -> Option<T> {
         tokio::time::timeout(Duration::ZERO, tokio::task::unconstrained(what)).await.ok()
     }
@@ -554,7 +555,7 @@ mod tests {
             opened.push(consumer.unwrap());
         }
         let room = (QUEUE_BYTES_MAX / COMMAND_BYTES_MIN) as usize;
-        let sent = || broker.shared.queue.sent.load(Ordering::Relaxed) - 1; // without the note
+        let sent = || broker.shared.queue.sent.load(Ordering::Relaxed) - 1; // the note is not counted
         assert!(opened.len() <= room);
         for _ in 0..1000 {
             assert!(at_once(open()).await.is_none());

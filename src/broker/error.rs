@@ -1,4 +1,4 @@
-//! Why a command is refused, where it is not the envelope or the state machine that refuses it.
+//! The errors of the pipeline, beside those of the envelope and the state machine.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::{
 /// A refusal of the pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
-    /// Fields that are wrong in view of what the broker knows.
+    /// Fields with values that are wrong in view of the broker's state.
     #[error("{}", violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Fields {
-        /// Which; never empty.
+        /// The violations; never empty.
         violations: Vec<FieldViolation>,
     },
     /// The message is not admitted.
     #[error(transparent)]
     NotAdmitted(#[from] AdmissionError),
-    /// Not the session's agent.
+    /// The sender is not the session's agent.
     #[error("the envelope's sender is {sender}, but the session is of {agent}")]
     SenderMismatch {
         /// The sender.
@@ -30,36 +30,36 @@ pub enum BrokerError {
         /// The session's agent.
         agent: AgentId,
     },
-    /// The caller is no agent, and so not the sender.
+    /// The caller is not an agent, and so cannot be the sender.
     #[error(
         "{caller} is no agent, and an envelope is its sender's to send: send it without a token, or with the sender's"
     )]
     SenderNoAgent {
-        /// Who called.
+        /// The caller.
         caller: String,
     },
-    /// No such agent.
+    /// The agent is not registered.
     #[error("no agent {agent} is registered")]
     AgentUnknown {
         /// The id.
         agent: String,
     },
-    /// The id is taken.
+    /// The id belongs to a registered agent.
     #[error("an agent {agent} is registered already, with another card; only it or an operator may change that")]
     AgentExists {
         /// The id.
         agent: AgentId,
     },
-    /// An invitation that does not count.
+    /// The invitation is not valid.
     #[error("the invitation is not known, was used, is over, or is for another agent")]
     InvitationInvalid,
-    /// Another agent's key.
+    /// The key belongs to another agent.
     #[error("key {key_id} is the key of another agent; make one for each")]
     KeyTaken {
-        /// Which of the card's.
+        /// The id of the key on the card.
         key_id: String,
     },
-    /// No such key of the agent.
+    /// The agent has no key with this id.
     #[error("agent {agent} has no key {key_id}")]
     AgentKeyUnknown {
         /// The agent.
@@ -67,134 +67,134 @@ pub enum BrokerError {
         /// The key.
         key_id: String,
     },
-    /// The agent's key, or key_id, already.
+    /// The agent has this key, or this key id, already.
     #[error("{agent} has another key under this key_id, or this key under another: {key_id}")]
     KeyExists {
         /// The agent.
         agent: AgentId,
-        /// What it is called there.
+        /// The id of the existing key.
         key_id: String,
     },
-    /// A key that must not come back.
+    /// The key was revoked and must not come back.
     #[error("key {key_id} was revoked, and that is for good: make a new one, with a new key_id")]
     KeyRevoked {
         /// The key.
         key_id: String,
     },
-    /// A weak key.
+    /// The key is weak.
     #[error("key {key_id} {problem}")]
     KeyWeak {
-        /// Which key.
+        /// The key.
         key_id: String,
-        /// Why it is refused.
+        /// The reason for the refusal.
         problem: String,
     },
-    /// No such task.
+    /// The task does not exist.
     #[error("no task {task} is known")]
     TaskUnknown {
         /// The id.
         task: String,
     },
-    /// No such handoff.
+    /// The handoff does not exist.
     #[error("no handoff {handoff} is known")]
     HandoffUnknown {
         /// The id.
         handoff: String,
     },
-    /// No such delivery.
+    /// The delivery does not exist or has ended.
     #[error("no delivery {delivery:?} is handed out to this agent: it was acknowledged, or its time was over")]
     DeliveryUnknown {
         /// The id.
         delivery: String,
     },
-    /// No such dead letter.
+    /// The dead letter does not exist.
     #[error("no dead letter {dead_letter} is known")]
     DeadLetterUnknown {
         /// The id.
         dead_letter: String,
     },
-    /// Somebody has decided about it already.
+    /// The dead letter has been decided about before.
     #[error("dead letter {dead_letter} is {state} already")]
     DeadLetterSettled {
         /// The id.
         dead_letter: u64,
-        /// What has become of it.
+        /// The state after that decision.
         state: &'static str,
     },
-    /// It can be looked at, not delivered.
+    /// The dead letter is a refused envelope, which cannot be delivered.
     #[error("dead letter {dead_letter} was refused when it came: it is no message that can be delivered")]
     DeadLetterNotAMessage {
         /// The id.
         dead_letter: u64,
     },
-    /// A filter of something that is to be done finds nothing to do.
+    /// The filter of an action matches nothing.
     #[error("no dead letter matches the filter")]
     NothingMatches,
-    /// An identity is needed.
+    /// The call needs an identity.
     #[error("the call needs an identity: send a token as \"authorization: Bearer TOKEN\"")]
     IdentityMissing,
-    /// Two proofs that do not agree.
+    /// The token and the client certificate name different agents.
     #[error("the token is of {agent}, but the client certificate is of {certified}")]
     IdentityConflict {
-        /// By the token.
+        /// The agent of the token.
         agent: AgentId,
-        /// By the certificate.
+        /// The agent of the certificate.
         certified: AgentId,
     },
-    /// A token that is not known.
+    /// The token is unknown or expired.
     #[error("the token is not known, or its time is over; prove who you are again")]
     TokenInvalid,
-    /// A challenge that was not met.
+    /// The challenge failed.
     #[error(
         "the challenge is not known, used or over, no such agent is registered, or the signature is not that of a valid \
          key of the agent"
     )]
     ChallengeFailed,
-    /// Not permitted.
+    /// The policies do not permit the call.
     #[error("{0}")]
     PermissionDenied(Box<Denied>),
-    /// A call that is for agents.
+    /// The call is for agents only.
     #[error("{caller} is no agent: this call is for an agent, with the agent's own token or certificate")]
     AgentsOnly {
-        /// Who called.
+        /// The caller.
         caller: String,
     },
-    /// A page token of something else.
+    /// The page token belongs to another list or filter.
     #[error("the page token is not of this list with these filters")]
     PageTokenInvalid,
-    /// Somebody else was first.
+    /// Another change came first.
     #[error("something else changed the same thing first; try again")]
     Conflict,
-    /// The plaintext connection.
+    /// The connection is not encrypted.
     #[error("this port takes only encrypted connections; connect by TLS")]
     TlsRequired,
-    /// Too much at once.
+    /// A limit is exceeded.
     #[error("{what}; try again later")]
     LimitExceeded {
-        /// What is too much.
+        /// The limit.
         what: &'static str,
-        /// When to try again.
+        /// The time until a further attempt may succeed.
         retry_after: Duration,
     },
-    /// About to stop.
+    /// The broker is about to stop.
     #[error("the broker is stopping; connect again in a moment")]
     ShuttingDown,
-    /// The disk.
+    /// The store refuses writes.
     #[error("the broker cannot write to its store at present; send the very same message again in a moment")]
     StoreUnavailable,
-    /// Not in this version.
+    /// This version does not support the call.
     #[error("{what} is not supported by this broker version")]
     NotSupported {
-        /// What.
+        /// The unsupported feature.
         what: &'static str,
     },
-    /// A fault of the broker. What it was is in its log.
+    /// A fault of the broker. Its log has the cause.
     #[error("a fault of the broker; its log says more")]
     Internal,
 }
 
 impl BrokerError {
-    /// There is no such entity.
+    /// The error for an entity that does not exist.
     pub fn unknown(entity: &EntityId) -> Self {
         match entity {
             EntityId::Task(id) => Self::TaskUnknown { task: id.to_string() },
@@ -272,7 +272,7 @@ impl Refusal for BrokerError {
     }
 }
 
-/// A damaged or unreadable store is the broker's own fault to a caller; the log has the cause.
+/// A damaged or unreadable store is the broker's fault to a caller; the log has the cause.
 impl From<ReadError> for BrokerError {
     fn from(error: ReadError) -> Self {
         tracing::error!(%error, "failed to read from the store");

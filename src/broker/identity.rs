@@ -1,7 +1,7 @@
-//! How a caller proves who it is: challenges signed with a registered key, and the tokens that they are changed for.
+//! Authentication of callers: challenges signed with a registered key, and the tokens given for them.
 //!
-//! In memory only: after a restart everybody proves it again. Tokens are kept as digests, so that neither a dump of the
-//! memory nor a log line gives one away.
+//! All of it is in memory only: after a restart every agent authenticates again. Tokens are kept as digests, so that
+//! neither a dump of the memory nor a log line reveals one.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -23,21 +23,21 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long a challenge can be answered.
+/// The time in which a challenge can be answered.
 pub const CHALLENGE_LIFETIME: Duration = Duration::from_secs(60);
-/// How long a token is good.
+/// The lifetime of a token.
 pub const TOKEN_LIFETIME: Duration = Duration::from_secs(12 * 60 * 60);
-/// Most challenges that are open. Anybody can ask for one, and so more do not shut others out: the oldest gives way.
+/// The most open challenges. Any client can ask for one, so the oldest is dropped instead of refusing a new one.
 const CHALLENGES_MAX: usize = 65_536;
 const TOKENS_MAX: usize = 100_000;
-/// Most tokens of one agent. Its oldest gives way to a new one, so that no agent can use up what there is for all.
+/// The most tokens of one agent. A new token replaces the oldest, so that no agent can use up the tokens of all.
 const TOKENS_OF_ONE_MAX: usize = 1024;
 
 type Digest = [u8; 32];
-/// An agent, and the key that it proved itself with.
+/// An agent, and the key that it authenticated with.
 type Proven = (AgentId, KeyId);
 
-/// Challenges and tokens that are out. See the module.
+/// The open challenges and the valid tokens. See the module.
 #[derive(Debug)]
 pub struct Identities {
     operator: Digest,
@@ -49,7 +49,7 @@ pub struct Identities {
 #[derive(Debug, Default)]
 struct Challenges {
     open: HashMap<[u8; 32], (AgentId, Timestamp)>,
-    /// As they were given, which is also the order in which they end. Some may have been used since.
+    /// The challenges in the order in which they were issued and expire. Some may be used already.
     order: VecDeque<[u8; 32]>,
 }
 
@@ -71,7 +71,7 @@ impl Challenges {
 #[derive(Debug, Default)]
 struct Tokens {
     out: HashMap<Digest, (Proven, Timestamp)>,
-    /// Each agent's, as they were given.
+    /// The tokens of each agent, in the order in which they were issued.
     of: HashMap<AgentId, VecDeque<Digest>>,
 }
 
@@ -84,6 +84,7 @@ impl Tokens {
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let of_one = self.of.get(&agent).map_or(0, VecDeque::len);
+        // An agent at its limit gives up its oldest token; only a full table is searched for expired tokens.
         if of_one >= TOKENS_OF_ONE_MAX {
             let oldest = self.of.get_mut(&agent).and_then(VecDeque::pop_front);
             oldest.map(|oldest| self.out.remove(&oldest));
@@ -111,7 +112,7 @@ impl Tokens {
 }
 
 impl Identities {
-    /// With this operator's token, and the keys of whoever else signs tokens of operators.
+    /// Starts with the operator's token and the keys of other issuers of operator tokens.
     pub fn new(operator_token: &str, operators: Option<OperatorKeys>) -> Self {
         Self {
             operator: digest(operator_token),
@@ -121,12 +122,13 @@ impl Identities {
         }
     }
 
-    /// Takes other keys of those who sign tokens of operators. Tokens that the old ones have signed are good no more.
+    /// Replaces the keys of issuers of operator tokens. Tokens signed with the former keys are no longer valid.
     pub fn set_operators(&self, operators: OperatorKeys) {
         self.operators.store(Some(Arc::new(operators)));
     }
 
-    /// Something to sign, and until when. Given for every id, so that the answer does not tell which are registered.
+    /// A challenge to sign, and its expiry. Any id gets one, so that the answer does not reveal which agents are
+    /// registered.
     pub fn challenge(&self, agent: &AgentId, ids: &dyn IdSource, now: Timestamp) -> ([u8; 32], Timestamp) {
         let challenge = random_bytes(ids);
         let expires_at = now.plus(CHALLENGE_LIFETIME);
@@ -134,7 +136,7 @@ impl Identities {
         (challenge, expires_at)
     }
 
-    /// Changes a signed challenge for a token. A challenge is good for one try.
+    /// Exchanges a signed challenge for a token. A challenge allows one attempt.
     pub fn token(
         &self,
         proof: &Proof<'_>,
@@ -159,11 +161,11 @@ impl Identities {
         Ok((token, expires_at))
     }
 
-    /// Who has this token. That of an agent is good for as long as the key is that it was got with.
+    /// The caller with this token. An agent's token is valid as long as the key that it was obtained with.
     pub fn caller(&self, token: Option<&str>, directory: &Directory, now: Timestamp) -> Result<Caller, BrokerError> {
         let Some(token) = token else { return Ok(Caller::Anonymous) };
         let digest = digest(token);
-        // Digests are compared, and so the time it takes says nothing about the token.
+        // Digests are compared, so the duration of the comparison reveals nothing about the token.
         if digest == self.operator {
             return Ok(Caller::Operator(LOCAL_OPERATOR.to_owned()));
         }
@@ -181,26 +183,26 @@ impl Identities {
     }
 }
 
-/// Whether it is not over, and was not given in the future: by a clock that was ahead, and is set right since. That would be
-/// good for longer than its lifetime.
+/// Whether the expiry lies between now and one lifetime from now. A later expiry comes from a clock that was ahead and
+/// has been set right; without this check it would be valid for longer than its lifetime.
 fn is_in_time(expires_at: Timestamp, lifetime: Duration, now: Timestamp) -> bool {
     now < expires_at && expires_at <= now.plus(lifetime)
 }
 
-/// What an agent shows for a token.
+/// An agent's proof of its identity.
 #[derive(Debug)]
 pub struct Proof<'a> {
-    /// Who it says it is.
+    /// The claimed agent.
     pub agent: &'a AgentId,
-    /// The key that it signed with.
+    /// The key of the signature.
     pub key_id: &'a KeyId,
-    /// What it signed.
+    /// The signed challenge.
     pub challenge: &'a [u8],
     /// The signature.
     pub signature: &'a [u8],
 }
 
-/// 32 bytes that nobody can guess.
+/// 32 unpredictable bytes.
 pub fn random_bytes(ids: &dyn IdSource) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(&ids.random());

@@ -1,7 +1,7 @@
-//! Operators' bearer tokens: JSON Web Tokens (RFC 7519) that somebody whom the operator of the broker trusts has signed.
+//! Bearer tokens of operators: JSON Web Tokens (RFC 7519), signed by an issuer that the broker's operator trusts.
 //!
-//! The algorithm follows from the key, never from the token. A token must say until when it is good, for whom (`aud`) and
-//! whose it is (`sub`); what it says of its time is checked by the broker's clock.
+//! The algorithm follows from the key, never from the token. A token must have an expiry (`exp`), an audience (`aud`)
+//! and a subject (`sub`); its times are checked by the broker's clock.
 
 use jsonwebtoken::{Algorithm, DecodingKey, Header, Validation, decode, decode_header, jwk};
 use serde::Deserialize;
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use super::access::LOCAL_OPERATOR;
 use crate::time::Timestamp;
 
-/// Most bytes of an operator's name, as many as OpenID Connect permits a `sub`.
+/// The most bytes of an operator's name, the same as OpenID Connect permits for a `sub`.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Keys that sign tokens of operators, and what the tokens must say.
+/// The keys that sign tokens of operators, and the claims that a token must have.
 pub struct OperatorKeys {
     keys: Vec<SigningKey>,
     audience: String,
@@ -32,18 +32,18 @@ struct Claims {
     nbf: Option<i64>,
 }
 
-/// Keys that cannot be used.
+/// The reasons why a file of keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorKeysError {
-    /// Neither kind of file.
+    /// The file is neither a PEM file nor a key set.
     #[error("there is no public key in it: it must be PEM (Ed25519, EC or RSA), or a JSON Web Key Set")]
     NoKey,
-    /// A key set with something in it that is no key for signatures.
+    /// An entry of the key set is no key for signatures.
     #[error("key {id:?} of the set cannot be used: {problem}")]
     Unusable {
-        /// Which.
+        /// The id of the key.
         id: String,
-        /// Why.
+        /// The reason.
         problem: String,
     },
 }
@@ -55,7 +55,7 @@ impl std::fmt::Debug for OperatorKeys {
 }
 
 impl OperatorKeys {
-    /// From a PEM file with one public key, or a JSON Web Key Set.
+    /// Parses a PEM file with one public key, or a JSON Web Key Set.
     pub fn parse(text: &str, audience: String, issuer: Option<String>) -> Result<Self, OperatorKeysError> {
         let keys = match serde_json::from_str::<jwk::JwkSet>(text) {
             Ok(set) => set.keys.iter().map(from_jwk).collect::<Result<Vec<_>, _>>()?,
@@ -67,7 +67,7 @@ impl OperatorKeys {
         Ok(Self { keys, audience, issuer })
     }
 
-    /// Whose token it is, if it is a good one.
+    /// The name of the operator, if the token is valid at this time.
     pub fn operator(&self, token: &str, now: Timestamp) -> Option<String> {
         let header = decode_header(token).ok()?;
         let fits = |key: &&SigningKey| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
@@ -89,15 +89,15 @@ impl OperatorKeys {
         }
         let required = ["exp", "aud", "sub"].into_iter().chain(self.issuer.as_ref().map(|_| "iss"));
         validation.set_required_spec_claims(&required.collect::<Vec<_>>());
-        // By the broker's clock, after this.
+        // The broker's clock decides about the times, in the caller of this function.
         validation.validate_exp = false;
         validation.validate_nbf = false;
         decode::<Claims>(token, &key.key, &validation).ok().map(|token| token.claims)
     }
 }
 
-/// Whether a `sub` can be an operator's name. Names stand in the audit log, in logs of lines and on terminals: a control
-/// character, a line break or a mark of writing direction in one could make it look like something else.
+/// Whether a `sub` can be an operator's name. Names occur in the audit log, in line-based logs and on terminals: a
+/// control character, a line break or a mark of writing direction could disguise a name as another text.
 fn is_name(sub: &str) -> bool {
     let is_permitted = |letter: char| letter.is_alphanumeric() || letter.is_ascii_graphic() || letter == ' ';
     let is_bounded = !sub.is_empty() && sub.len() <= NAME_BYTES_MAX;
@@ -131,7 +131,7 @@ fn from_jwk(key: &jwk::Jwk) -> Result<SigningKey, OperatorKeysError> {
             vec![Algorithm::ES384]
         }
         AlgorithmParameters::RSA(_) => RSA.to_vec(),
-        // A shared secret would let everybody who can check a token also make one.
+        // With a shared secret, every party that can check a token could also make one.
         _ => return Err(unusable("it must be an Ed25519, P-256, P-384 or RSA public key".to_owned())),
     };
     let decoding = DecodingKey::from_jwk(key).map_err(|error| unusable(error.to_string()))?;
@@ -249,7 +249,7 @@ mod tests {
         let good = signer.token(&claims());
         assert_eq!(keys.operator(&Signer::new(Algorithm::EdDSA).token(&claims()), now()), None, "another key");
         assert_eq!(keys.operator(&Signer::new(Algorithm::ES256).token(&claims()), now()), None, "another algorithm");
-        // The public key as a shared secret: known to everybody.
+        // The public key as a shared secret: every client knows it.
         let secret = EncodingKey::from_secret(signer.pair.public_key_pem().as_bytes());
         let confused = encode(&Header::new(Algorithm::HS256), &claims(), &secret).unwrap();
         assert_eq!(keys.operator(&confused, now()), None, "a symmetric algorithm");

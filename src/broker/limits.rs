@@ -1,4 +1,5 @@
-//! How fast one agent may send and ask (SPEC 5). Counts in real time; must not know what is sent or asked.
+//! The rates of agents: how fast each may send and read (SPEC 5). Counts in real time; must not know the content of a
+//! message.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -22,7 +23,7 @@ impl std::fmt::Debug for Rates {
 }
 
 impl Rates {
-    /// With these limits.
+    /// Starts with these limits.
     pub fn new(limits: &AgentLimits) -> Self {
         let frame = NonZeroU32::new(u32::try_from(FRAME_BYTES_MAX).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
         let limiter = |rate: u32, least: NonZeroU32| {
@@ -38,21 +39,21 @@ impl Rates {
         }
     }
 
-    /// Takes one envelope of this size into account, or says when to send it again.
+    /// Counts one envelope of this size. Fails with the time to wait if the rate is exceeded.
     pub fn check(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
         take(self.messages.as_ref(), agent, NonZeroU32::MIN, "the agent sends too many messages a second")?;
         let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
         take(self.bytes.as_ref(), agent, bytes, "the agent sends too many bytes a second")
     }
 
-    /// Takes one change of the agent's card or keys into account, or says when to try again.
+    /// Counts one change of the agent's card or keys. Fails with the time to wait if the rate is exceeded.
     pub fn check_card_change(&self, agent: &AgentId) -> Result<(), BrokerError> {
         let what = "the agent changes its card or keys too often";
         take(self.card_changes.as_ref(), agent, NonZeroU32::MIN, what)
     }
 
-    /// Takes so many reads into account, each as one message, and never more than may come at once; or says when to read
-    /// on.
+    /// Counts `many` reads as messages, but never more than the burst. Fails with the time to wait if the rate is
+    /// exceeded.
     pub fn check_reads(&self, agent: &AgentId, many: usize) -> Result<(), BrokerError> {
         let many = u32::try_from(many).unwrap_or(u32::MAX).min(self.messages_at_once);
         let many = NonZeroU32::new(many).unwrap_or(NonZeroU32::MIN);
@@ -73,7 +74,7 @@ fn take(
             let wait = not_until.wait_time_from(limiter.clock().now());
             Err(BrokerError::LimitExceeded { what, retry_after: wait.max(Duration::from_millis(1)) })
         }
-        // More than may ever come at once: no frame is that large.
+        // More than the burst. Cannot happen, because no frame exceeds it.
         Err(_) => Err(BrokerError::LimitExceeded { what, retry_after: Duration::from_secs(1) }),
     }
 }

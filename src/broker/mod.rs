@@ -1,13 +1,12 @@
 //! The broker: one pipeline for everything that changes state.
 //!
-//! Owns the order in which commands are applied, what is committed together, sessions and mailboxes in memory, the
-//! directory, identities and access. Must not know gRPC, protobuf services or the command line.
+//! This module owns the order of commands, the commit batches, sessions and mailboxes in memory, the directory,
+//! identities and access. It must not know gRPC, protobuf services or the command line.
 //!
-//! A command goes to the [`engine::Engine`], which computes a change and what is to be done once the change is durable;
-//! changes are committed in groups, and only then are receipts answered and deliveries handed out. The engine has no
-//! clock, no thread and no channel of its own; the [`driver`] runs it on a thread, behind a bounded [`queue`], and sends its
-//! [`output`]. Signatures are
-//! verified before that, by the task that received the envelope.
+//! A command goes to the [`engine::Engine`], which computes a change and the actions that follow it. The engine commits
+//! the changes of many commands together, and only then answers receipts and dispatches deliveries. The engine has no
+//! clock, thread or channel: the [`driver`] runs it on a thread behind a bounded [`queue`], and sends its [`output`].
+//! Signatures are verified before that, by the task that received the envelope.
 
 pub mod access;
 mod answer;

@@ -1,7 +1,7 @@
-//! What the engine wants sent, and the channels onto which it goes.
+//! The outputs of the engine, and the channels that carry them.
 //!
-//! Owns the channels: the engine holds them as handles and calls nothing on them. It says what goes onto which
-//! ([`Engine::poll_output`]), and [`send_outputs`] sends it.
+//! This module owns the channels: the engine holds them as handles and calls nothing on them. The engine pairs each
+//! output with its channel ([`Engine::poll_output`]), and [`send_outputs`] sends it.
 
 use std::sync::Arc;
 
@@ -14,37 +14,37 @@ use crate::{
     time::Timestamp,
 };
 
-/// One thing that the engine wants sent.
+/// One output of the engine.
 #[derive(Debug)]
 pub enum Output {
     /// The answer to a command.
     Reply(Answered),
     /// An event for a consumer of mail.
     Event {
-        /// The consumer's way out.
+        /// The consumer's channel.
         to: Events,
         /// The event.
         event: Event,
     },
-    /// A new state of an entity, or why the watcher gets no more of them.
+    /// A new state of an entity, or the reason why the watcher ends.
     Update {
-        /// The watcher, to be ended with [`Engine::unwatch`] where it does not take the update.
+        /// The watcher. If it does not take the update, [`Engine::unwatch`] ends it.
         watcher: WatcherId,
-        /// The watcher's way out.
+        /// The watcher's channel.
         to: Updates,
         /// The update.
         update: Result<Update, Refused>,
     },
 }
 
-/// Sends all that the engine wants sent, in its order. A watcher that does not take an update gets no further one.
+/// Sends all outputs of the engine in their order. A watcher that does not take an update gets no further one.
 pub fn send_outputs(engine: &mut Engine) {
     let mut ended = IdSet::default();
     while let Some(output) = engine.poll_output() {
         match output {
             Output::Reply(answered) => answered.send(),
             Output::Event { to, event } => to.send(event),
-            // The update after one that was left out would leave a gap.
+            // A later update must not follow a lost one: the watcher would miss a state without notice.
             Output::Update { watcher, .. } if ended.contains(&watcher) => {}
             Output::Update { watcher, to, update } => {
                 if !to.send(update) {
@@ -56,16 +56,16 @@ pub fn send_outputs(engine: &mut Engine) {
     }
 }
 
-/// What goes out to a session or a call of `Receive`.
+/// An event for a session or a call of `Receive`.
 #[derive(Debug)]
 pub enum Event {
     /// The answer to a session's request.
     Answer {
-        /// The request's number, not 0 but for a refusal.
+        /// The number of the request; 0 for a refusal of a request without a number.
         request_id: u64,
         /// The answer.
         outcome: Result<Answer, Refused>,
-        /// Bounds how many requests of a session are under way; given back when this is dropped.
+        /// Bounds the session's requests under way. A drop gives it back.
         permit: Option<OwnedSemaphorePermit>,
     },
     /// A message for the agent.
@@ -74,51 +74,51 @@ pub enum Event {
     GoAway,
 }
 
-/// A message handed out to an agent. It names the envelope and does not hold it: deliveries may wait long for an agent
-/// that reads slowly, and the wire reads the envelope when it sends one ([`super::Broker::envelope`]).
+/// A message dispatched to an agent. It names the envelope instead of holding it: deliveries may wait long for a slow
+/// reader, and the wire reads the envelope when it sends one ([`super::Broker::envelope`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutgoingDelivery {
-    /// Names this delivery attempt.
+    /// The id of this delivery attempt.
     pub delivery_id: String,
     /// The delivery attempt, starting at 1.
     pub attempt: u32,
     /// The message's sequence.
     pub sequence: u64,
-    /// The sequence under which its envelope is stored.
+    /// The sequence under which the envelope is stored.
     pub bytes_at: u64,
-    /// When it is delivered again.
+    /// The time after which an unacked message is delivered again.
     pub ack_deadline: Timestamp,
-    /// The handoff, if it is a request.
+    /// The handoff, if the message is its request.
     pub handoff: Option<MessageId>,
 }
 
-/// A consumer's way out. Has no bound of its own: permits bound the answers, and credits the deliveries.
+/// The channel to a consumer. The channel is unbounded: permits bound the answers, and credit bounds the deliveries.
 #[derive(Debug, Clone)]
 pub struct Events(mpsc::UnboundedSender<Event>);
 
 impl Events {
-    /// A way out, and its end. The end is over once all clones of the way out are dropped.
+    /// A channel and its receiver. The receiver ends when all clones of the channel are dropped.
     pub fn channel() -> (Self, mpsc::UnboundedReceiver<Event>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), receiver)
     }
 
-    /// Ends when the receiver is dropped.
+    /// Waits until the receiver is dropped.
     pub async fn closed(&self) {
         self.0.closed().await;
     }
 
-    /// A consumer that has gone gets nothing: it is about to be closed, and its leases end then.
+    /// Sends an event. A dropped receiver ignores it: the consumer is about to be closed, which ends its leases.
     pub(super) fn send(&self, event: Event) {
         drop(self.0.send(event));
     }
 }
 
-/// Names a watcher, and is never used again.
+/// The id of a watcher, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WatcherId(pub u64);
 
-/// A state of an entity, as its watchers see it.
+/// A state of an entity for its watchers.
 #[derive(Debug, Clone)]
 pub struct Update(pub Arc<EntityRecord>);
 
@@ -129,29 +129,29 @@ impl Update {
     }
 }
 
-/// A watcher's way out.
+/// The channel to a watcher.
 #[derive(Debug, Clone)]
 pub enum Updates {
-    /// For a watcher that needs each update. It is ended when the channel is full: the channel closes before the last one.
+    /// For a watcher that needs each update. A full channel ends the watcher, and closes before the last update.
     Each(mpsc::Sender<Result<Update, Refused>>),
-    /// For a watcher that needs the latest update only, and is never too slow.
+    /// For a watcher that needs only the latest update. It is never too slow.
     Latest(watch::Sender<Option<Result<Update, Refused>>>),
 }
 
 impl Updates {
-    /// A way out for each update, of which at most `waiting_max` wait to be received; and its end.
+    /// A channel for each update, with at most `waiting_max` unreceived ones, and its receiver.
     pub fn each(waiting_max: usize) -> (Self, mpsc::Receiver<Result<Update, Refused>>) {
         let (sender, receiver) = mpsc::channel(waiting_max);
         (Self::Each(sender), receiver)
     }
 
-    /// A way out for the latest update, and its end; `None` until there is one.
+    /// A channel for the latest update, and its receiver, which holds `None` before the first update.
     pub fn latest() -> (Self, watch::Receiver<Option<Result<Update, Refused>>>) {
         let (sender, receiver) = watch::channel(None);
         (Self::Latest(sender), receiver)
     }
 
-    /// Whether the watcher gets it. `false`: it is too slow, or has gone.
+    /// Whether the channel takes the update. `false`: the watcher is too slow, or has gone.
     fn send(&self, update: Result<Update, Refused>) -> bool {
         match self {
             Self::Each(sender) => sender.try_send(update).is_ok(),

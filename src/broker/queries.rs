@@ -1,4 +1,4 @@
-//! Looking at what is stored. Reads beside the pipeline, and sees only what is durable.
+//! Queries of stored records. They run beside the pipeline, and see only durable state.
 
 use std::{ops::Bound, sync::Arc};
 
@@ -27,56 +27,57 @@ use crate::{
     time::Timestamp,
 };
 
-/// Most entries that one page looks at: with a filter that matches little it ends early, with a token to go on by.
+/// The most entries that one page examines. A page whose filter matches little ends early, with a token for the next
+/// one.
 pub const LOOKED_AT_MAX: usize = 1024;
-/// Most entries of a list that are read at a time.
+/// The most entries of a list that one scan reads.
 const READ_AT_A_TIME: usize = 256;
-/// The same of dead letters, each of which may hold a whole frame.
+/// The most dead letters that one scan reads. Each may hold a whole frame.
 const DEAD_LETTERS_AT_A_TIME: usize = 8;
 
-/// Which handoffs. What is set must hold.
+/// A filter of handoffs. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandoffFilter {
-    /// Of this task.
+    /// The handoff's task.
     pub task: Option<TaskId>,
-    /// With this agent as sender or candidate.
+    /// The sender or candidate of the handoff.
     pub agent: Option<AgentId>,
-    /// In one of these states.
+    /// The permitted states. Empty: all.
     pub states: Vec<State>,
 }
 
-/// Which tasks. What is set must hold.
+/// A filter of tasks. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskFilter {
-    /// Owned by this agent.
+    /// The owner of the task.
     pub owner: Option<AgentId>,
-    /// In one of these statuses.
+    /// The permitted statuses. Empty: all.
     pub statuses: Vec<TaskStatus>,
 }
 
-/// Which dead letters. What is set must hold.
+/// A filter of dead letters. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeadLetterFilter {
-    /// In one of these states; none: those that are parked.
+    /// The permitted states. Empty: only parked ones.
     pub states: Vec<DeadState>,
-    /// For one of these reasons.
+    /// The permitted reasons. Empty: all.
     pub reasons: Vec<ParkReason>,
-    /// For this mailbox, or from this sender of what was refused.
+    /// The agent of the mailbox, or the sender of a refused envelope.
     pub agent: Option<AgentId>,
-    /// From this sender.
+    /// The sender of the message.
     pub sender: Option<AgentId>,
-    /// About this task.
+    /// The task of the message.
     pub task: Option<TaskId>,
-    /// Of one of these types, by number.
+    /// The permitted message types, by number. Empty: all.
     pub message_types: Vec<i32>,
-    /// Parked at this time or later.
+    /// The earliest time of parking.
     pub parked_from: Option<Timestamp>,
-    /// Parked before this time.
+    /// The time before which the message was parked.
     pub parked_before: Option<Timestamp>,
 }
 
 impl DeadLetterFilter {
-    /// Whether this one is meant.
+    /// Whether a dead letter matches the filter.
     pub fn matches(&self, dead: &DeadLetterRecord) -> bool {
         let state_fits = match self.states.as_slice() {
             [] => dead.state == DeadState::Parked,
@@ -93,41 +94,41 @@ impl DeadLetterFilter {
     }
 }
 
-/// Entries of a custody log.
+/// A page of a custody log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CustodyPage {
     /// The entries, oldest first.
     pub entries: Vec<v1::CustodyLogEntry>,
-    /// How many the log has.
+    /// The number of entries in the log.
     pub length: u64,
     /// Whether the task has ended.
     pub is_final: bool,
-    /// Numbers of entries that were asked for and are not there.
+    /// The first and last number of requested entries that the log does not have.
     pub gap: Option<(u64, u64)>,
 }
 
-/// Bytes of entries and envelopes in one page, so that it fits a frame whatever is in it.
+/// The most bytes of entries and envelopes in one page, so that any page fits a frame.
 const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// Part of a list, and how to go on.
+/// A page of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
     /// The entries.
     pub entries: Vec<T>,
-    /// For the next page; empty on the last one.
+    /// The token of the next page; empty on the last page.
     pub next_token: String,
 }
 
-/// Who asks, and by which rules.
+/// The context of a query: the caller, the rules and the store.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// What is stored.
+    /// The stored records.
     pub store: &'a dyn Store,
     /// The rules.
     pub access: Access<'a>,
-    /// Who asks.
+    /// The caller.
     pub caller: &'a Caller,
-    /// What lists count against, where the caller is an agent; `None`: nothing is counted.
+    /// The rates that a list of an agent counts against. `None`: lists are not counted.
     pub rates: Option<&'a Rates>,
 }
 
@@ -138,14 +139,14 @@ impl std::fmt::Debug for dyn Store {
 }
 
 impl View<'_> {
-    /// One handoff, with its place in lists.
+    /// One handoff that the caller may see.
     pub fn handoff(&self, id: MessageId) -> Result<Arc<Handoff>, BrokerError> {
         let stored = self.stored_handoff(&HandoffRecord::key(id))?;
         let seen = stored.filter(|handoff| self.access.may_see_handoff(self.caller, handoff));
         seen.ok_or_else(|| self.access.no_such_handoff(self.caller, id))
     }
 
-    /// A handoff whose task is gone is about to go too.
+    /// Reads a handoff. A final handoff whose task is removed counts as removed: its record goes next.
     fn stored_handoff(&self, key: &Key) -> Result<Option<Arc<Handoff>>, BrokerError> {
         let Some(record) = self.store.get(key)? else { return Ok(None) };
         let handoff = HandoffRecord::decode(&record.value)?.handoff;
@@ -153,7 +154,7 @@ impl View<'_> {
         Ok(is_whole.then_some(handoff))
     }
 
-    /// One task.
+    /// One task that the caller may see.
     pub fn task(&self, id: &TaskId) -> Result<TaskRecord, BrokerError> {
         let stored = self.store.get(&TaskRecord::key(id))?;
         let stored = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
@@ -161,7 +162,7 @@ impl View<'_> {
         seen.ok_or_else(|| self.access.no_such_task(self.caller, id))
     }
 
-    /// Handoffs that the caller may see, newest first.
+    /// The handoffs that the caller may see, newest first.
     pub fn handoffs(
         &self,
         filter: &HandoffFilter,
@@ -186,7 +187,8 @@ impl View<'_> {
         self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
     }
 
-    /// Tasks that the caller may see, newest first; those of one agent by when it came to take part in each.
+    /// The tasks that the caller may see, newest first. Those of one agent are in the order in which the agent joined
+    /// them.
     pub fn tasks(&self, filter: &TaskFilter, size: usize, token: &str) -> Result<Page<TaskRecord>, BrokerError> {
         let tables = (Table::HandoffsBySequence, Table::HandoffsByAgent);
         let named = filter.owner.as_ref();
@@ -211,7 +213,7 @@ impl View<'_> {
         self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
     }
 
-    /// One dead letter.
+    /// One dead letter that the caller may see.
     pub fn dead_letter(&self, number: u64) -> Result<DeadLetterRecord, BrokerError> {
         let key = DeadLetterRecord::key(number);
         let stored = self.store.get(&key)?;
@@ -236,7 +238,7 @@ impl View<'_> {
         })
     }
 
-    /// Dead letters that the caller may see, newest first.
+    /// The dead letters that the caller may see, newest first.
     pub fn dead_letters(
         &self,
         filter: &DeadLetterFilter,
@@ -247,7 +249,7 @@ impl View<'_> {
         let read = |number, value: &Bytes| {
             let Some(mut dead) = self.wanted_dead_letter(filter, number, value)? else { return Ok(None) };
             if let DeadEnvelope::Refused(raw) = &mut dead.envelope {
-                *raw = Bytes::new(); // a list does not show it, and a page of them could be large
+                *raw = Bytes::new(); // a list does not show the bytes, and a page of them could exceed a frame
             }
             Ok(Some(dead))
         };
@@ -259,7 +261,7 @@ impl View<'_> {
         self.list(Purpose::ReadDeadLetters, tables, filter.agent.as_ref())
     }
 
-    /// The dead letter of an entry, if it matches; the entries of an agent's list have none in them.
+    /// The dead letter of a list entry, if it matches. The entries of an agent's list hold only the number.
     fn wanted_dead_letter(
         &self,
         filter: &DeadLetterFilter,
@@ -275,8 +277,8 @@ impl View<'_> {
         Ok(dead.filter(|dead| filter.matches(dead) && self.access.may_see_dead_letter(self.caller, dead)))
     }
 
-    /// Dead letters after this one and up to that one, oldest first, at most `limit` that match; and after which one to go
-    /// on, unless that was all.
+    /// The dead letters with numbers after `after` and up to `last`, oldest first, at most `limit` matching ones.
+    /// Returns the number to continue after, or `None` at the end.
     pub fn dead_letters_after(
         &self,
         filter: &DeadLetterFilter,
@@ -303,19 +305,19 @@ impl View<'_> {
         Ok((found, None))
     }
 
-    /// The number of the latest dead letter; 0 if there is none.
+    /// The number of the latest dead letter; 0 if none exists.
     pub fn last_dead_letter(&self) -> Result<u64, BrokerError> {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let last = self.store.scan(Table::DeadLetters, all, Order::Descending, 1)?;
         last.first().map_or(Ok(0), |(key, record)| Ok(DeadLetterRecord::decode(key, &record.value)?.number))
     }
 
-    /// Entries of a task's custody log after this number. Status updates come with their envelopes, others if they are
-    /// wanted. Receipts are not signed yet.
+    /// The entries of a task's custody log after this number. Status updates include their envelopes, others only on
+    /// request. The receipts are unsigned.
     pub fn custody(&self, id: &TaskId, after: u64, limit: usize, envelopes: bool) -> Result<CustodyPage, BrokerError> {
         let record = self.task(id)?;
         let page = self.custody_page(id, &record, after, limit, envelopes);
-        self.task(id)?; // it may have been removed meanwhile, and what was read of it is not all there was
+        self.task(id)?; // a removal during the read would leave the page incomplete
         page
     }
 
@@ -329,7 +331,7 @@ impl View<'_> {
     ) -> Result<CustodyPage, BrokerError> {
         let (length, is_final) = (record.custody.length, record.task.status.is_final());
         if after > length {
-            // The caller has seen more than there is: of a broker that was set back.
+            // The caller has seen more entries than the log has: the broker was restored to an earlier state.
             return Ok(CustodyPage { entries: Vec::new(), length, is_final, gap: Some((length + 1, after)) });
         }
         let range = CustodyLink::range(record.sequence, id, after + 1);
@@ -379,12 +381,13 @@ impl View<'_> {
         Ok(shown)
     }
 
-    /// Entries of the log of administrative acts after this number, oldest first.
+    /// The entries of the audit log after this number, oldest first.
     pub fn audit_log(&self, after: u64, limit: usize) -> Result<v1::ListAuditEntriesResponse, BrokerError> {
         self.access.check(self.caller, Action::ReadAuditLog, Resource::Broker)?;
         let range = (Bound::Excluded(AuditHead::entry_key(after).key), Bound::Unbounded);
         let found = self.store.scan(Table::Audit, range, Order::Ascending, limit)?;
-        // Read after the entries: what was removed meanwhile is left out, so that the rest follows on the head's hash.
+        // The head is read after the entries. Entries removed in between are left out, so that the rest continues from
+        // the head's hash.
         let stored = self.store.get(&AuditHead::key())?;
         let head = stored.map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
         let first = AuditHead::entry_key(head.first).key;
@@ -406,8 +409,8 @@ impl View<'_> {
         })
     }
 
-    /// What a list for this purpose reads: all of a table, or what is an agent's; `None`: nothing. Where the caller may look
-    /// at everything, and asks for what is one agent's, that agent's.
+    /// The list that a query for this purpose reads: a whole table, or one agent's entries. `None`: nothing. A caller
+    /// that may see everything and names an agent gets that agent's list.
     fn list(
         &self,
         purpose: Purpose,
@@ -422,8 +425,8 @@ impl View<'_> {
         })
     }
 
-    /// A page of a list, newest first. The token names the last entry that was looked at, the list and the filter. A page
-    /// ends early after [`LOOKED_AT_MAX`] entries, and where the caller's rate allows no more.
+    /// A page of a list, newest first. The token names the last examined entry, the list and the filter. A page ends
+    /// early after [`LOOKED_AT_MAX`] entries, or where the caller's rate allows no more.
     fn page<T>(
         &self,
         list: Option<&List>,
@@ -435,10 +438,11 @@ impl View<'_> {
         let mut page = Page { entries: Vec::new(), next_token: String::new() };
         let name = format!("{list:?} {filter}");
         let before = if token.is_empty() { None } else { Some(parse_token(token, &name)?) };
+        // The token is checked first, so that a wrong token is refused even where the caller sees nothing.
         let Some(list) = list else { return Ok(page) };
         let end = before.map_or(Bound::Included(list.key(u64::MAX)), |number| Bound::Excluded(list.key(number)));
         let range = (Bound::Included(list.key(0)), end);
-        // One more than a page, so that the last page is known to be the last.
+        // One entry more than a page, so that the last page is known as the last.
         let mut entries = self.entries(list, range, Order::Descending, size + 1).peekable();
         let mut last_looked_at = None;
         let mut looked_at = 0;
@@ -470,7 +474,7 @@ impl View<'_> {
         Entries { view: *self, list, range, order, at_a_time, read, is_over: false }
     }
 
-    /// Takes it into account that an agent has so many entries looked at.
+    /// Counts examined entries against the caller's rate, if the caller is an agent.
     fn count(&self, many: usize) -> Result<(), BrokerError> {
         match (self.rates, self.caller) {
             (Some(rates), Caller::Agent(agent)) => rates.check_reads(agent, many),
@@ -479,11 +483,11 @@ impl View<'_> {
     }
 }
 
-/// The entries of a range, of which only a few are in memory at a time.
+/// The entries of a range, read a few at a time.
 struct Entries<'a> {
     view: View<'a>,
     list: &'a List,
-    /// What is not read yet.
+    /// The part of the range not read yet.
     range: KeyRange,
     order: Order,
     at_a_time: usize,
@@ -527,7 +531,7 @@ pub(crate) fn make_token(number: u64, list: &str) -> String {
 
 pub(crate) fn parse_token(token: &str, list: &str) -> Result<u64, BrokerError> {
     let number = token.get(..16).and_then(|key| u64::from_str_radix(key, 16).ok());
-    // Only what was given: no sign, no capital letters, no other list.
+    // Only a token made here passes: no sign, no capital letters, no other list.
     let is_given = |number: &u64| make_token(*number, list) == token;
     number.filter(is_given).ok_or(BrokerError::PageTokenInvalid)
 }

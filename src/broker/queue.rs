@@ -1,7 +1,8 @@
 //! The queue between the sessions and the engine.
 //!
-//! Owns the order in which commands reach the engine, and the bound on what waits there: [`QUEUE_BYTES_MAX`]. A sender that
-//! finds no room waits, so that back-pressure reaches from the disk to the sockets. Must not know what a command does.
+//! This module owns the order in which commands reach the engine, and the bound on the waiting commands:
+//! [`QUEUE_BYTES_MAX`]. A sender that finds no room waits, so that back-pressure reaches from the disk to the sockets.
+//! The queue must not know the meaning of a command.
 
 use std::sync::Arc;
 
@@ -10,34 +11,34 @@ use tokio_util::sync::CancellationToken;
 
 use super::engine::Command;
 
-/// The bytes of all commands that wait for the engine or are in its batch.
+/// The most bytes of all commands that wait for the engine or are in its batch.
 pub(super) const QUEUE_BYTES_MAX: u32 = 64 * 1024 * 1024;
-/// What a command counts at least, so that at most 4,096 wait.
+/// The least that a command counts, in bytes, so that at most 4,096 commands wait.
 pub(super) const COMMAND_BYTES_MIN: u32 = 16 * 1024;
 
-/// A command and the share of the bound that it holds until the engine is done with it.
+/// A command, and the share of the bound that it holds until the engine has committed it.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) command: Command,
-    /// `None` for commands that are bounded otherwise.
+    /// `None` for commands with another bound.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
-/// The broker is stopping and takes no more commands.
+/// The broker is stopping and accepts no more commands.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Closed;
 
-/// The senders' end.
+/// The sending end of the queue.
 pub(super) struct CommandQueue {
     sender: mpsc::UnboundedSender<Queued>,
     capacity: Arc<Semaphore>,
     closing: CancellationToken,
-    /// How many commands were sent so far.
+    /// The number of commands sent so far.
     #[cfg(test)]
     pub(super) sent: std::sync::atomic::AtomicUsize,
 }
 
-/// The engine's end. Dropping it drops all commands that wait, and with them their replies.
+/// The engine's end of the queue. A drop also drops all waiting commands and their replies.
 pub(super) struct Commands {
     receiver: mpsc::UnboundedReceiver<Queued>,
     closing: CancellationToken,
@@ -45,7 +46,7 @@ pub(super) struct Commands {
 
 /// A new queue.
 pub(super) fn command_queue() -> (CommandQueue, Commands) {
-    let (sender, receiver) = mpsc::unbounded_channel(); // bounded by permits
+    let (sender, receiver) = mpsc::unbounded_channel(); // the permits bound it
     let closing = CancellationToken::new();
     let capacity = Arc::new(Semaphore::new(QUEUE_BYTES_MAX as usize));
     let queue = CommandQueue {
@@ -59,7 +60,7 @@ pub(super) fn command_queue() -> (CommandQueue, Commands) {
 }
 
 impl CommandQueue {
-    /// Sends commands in their order, with none of another sender between them. Waits for room.
+    /// Sends commands in their order, without a command of another sender in between. Waits for room.
     pub(super) async fn send_all<I>(&self, commands: I) -> Result<(), Closed>
     where
         I: AsRef<[Command]> + IntoIterator<Item = Command>,
@@ -73,18 +74,19 @@ impl CommandQueue {
         Ok(())
     }
 
-    /// Sends a command if there is room now. Returns whether there was.
+    /// Sends a command if the queue has room now. Returns whether it did.
     pub(super) fn try_send(&self, command: Command) -> Result<bool, Closed> {
         let Ok(permit) = self.capacity.clone().try_acquire_many_owned(bytes_of(&command)) else { return Ok(false) };
         self.put(Queued { command, permit: Some(permit) }).map(|()| true)
     }
 
-    /// Sends a command that takes no room in the queue, as a destructor must. Its caller bounds how many there can be.
+    /// Sends a command that takes no room in the queue, for destructors. The caller bounds the number of these
+    /// commands.
     pub(super) fn send_now(&self, command: Command) -> Result<(), Closed> {
         self.put(Queued { command, permit: None })
     }
 
-    /// Takes no more commands. The engine still gets those that are in the queue.
+    /// Refuses further commands. The engine still receives those in the queue.
     pub(super) fn close(&self) {
         self.closing.cancel();
     }
@@ -107,6 +109,7 @@ impl Commands {
             () = self.closing.cancelled() => {}
             count = self.receiver.recv_many(commands, most) => return if count == 0 { Err(Closed) } else { Ok(()) },
         }
+        // Closed: the commands left in the channel are received without a wait for new ones.
         self.receiver.close();
         if self.receiver.recv_many(commands, most).await == 0 { Err(Closed) } else { Ok(()) }
     }
@@ -145,7 +148,7 @@ mod tests {
         }
     }
 
-    /// The numbers of the `Close` commands that are received at once.
+    /// The numbers of the `Close` commands that one receive returns.
     async fn receive(commands: &mut Commands, most: usize) -> Result<Vec<u64>, Closed> {
         let mut received = Vec::new();
         commands.receive(&mut received, most).await?;
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(queue.try_send(close(0)), Ok(false));
     }
 
-    /// What the future has come to, if polling it once is enough.
+    /// The result of the future, if one poll completes it.
     async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
         std::future::poll_fn(|context| {
             std::task::Poll::Ready(match std::pin::Pin::new(&mut *future).poll(context) {

@@ -1,4 +1,4 @@
-//! What the operator decides about the protocol. Read once, at the start, but for the policies.
+//! The operator's settings of the protocol. Read once, at the start; only the policies may change later.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,52 +19,53 @@ use crate::{
 /// The limits and spans of SPEC 2, 3 and 4.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How far an envelope's timestamp may be from the broker's clock, either way.
+    /// The largest distance of an envelope's timestamp from the broker's clock, either way.
     pub clock_window: Duration,
-    /// How long mail waits for its receiver before it expires.
+    /// The time after which undelivered mail expires.
     pub mail_lifetime: Duration,
-    /// How long an agent has for an ack.
+    /// The time that an agent has for an ack.
     pub ack_wait: Duration,
     /// The longest extension of a delivery.
     pub extension_max: Duration,
-    /// How often agents are asked for a heartbeat. After three missed ones an agent is suspect.
+    /// The interval of heartbeats that agents are asked for. After three missed ones an agent is suspect.
     pub heartbeat_interval: Duration,
-    /// After how long without a sign of life an agent is gone.
+    /// The time without a sign of life after which an agent is gone.
     pub presence_lease: Duration,
-    /// Timeouts of a handoff whose request names none.
+    /// The timeouts of a handoff whose request names none.
     pub timeouts: Timeouts,
-    /// What a request may name.
+    /// The bounds of the timeouts that a request may name.
     pub timeout_bounds: TimeoutBounds,
-    /// The loop guard.
+    /// The limits of the loop guard.
     pub loop_limits: LoopLimits,
-    /// Most refusals that one task's custody log keeps.
+    /// The most refusals that one task's custody log records.
     pub refusals_recorded_max: u32,
-    /// What one agent may use.
+    /// The limits of one agent.
     pub limits: AgentLimits,
-    /// What is removed, and when.
+    /// The retention of ended and settled records.
     pub retention: Retention,
-    /// What all clients together may use.
+    /// The limits of all clients together.
     pub broker_limits: BrokerLimits,
-    /// Whether unsigned envelopes are taken. Only for development, only on loopback.
+    /// Whether the broker accepts unsigned envelopes. Only for development, only on loopback.
     pub unsigned_allowed: bool,
-    /// Who may do what. May change while the broker runs.
+    /// The policies. They may change while the broker runs.
     pub policies: Arc<ArcSwap<Policies>>,
 }
 
-/// What one agent may use, so that none can crowd out the others (SPEC 5). 0 means no limit.
+/// The limits of one agent, so that no agent can crowd out the others (SPEC 5). 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentLimits {
-    /// Envelopes a second, and calls and what lists look at; as many may come at once.
+    /// The most envelopes, calls and examined list entries per second. The burst is as large.
     pub messages_per_second: u32,
-    /// Bytes of envelopes a second; as many may come at once, and at least one frame.
+    /// The most bytes of envelopes per second. The burst is as large, and at least one frame.
     pub bytes_per_second: u32,
-    /// Handoffs that it has asked for and that are open.
+    /// The most open handoffs that the agent has requested.
     pub open_handoffs_max: u32,
-    /// Messages that wait in its mailbox.
+    /// The most messages that wait in its mailbox.
     pub mailbox_max: u32,
-    /// Sessions and calls of `Receive` that it has open.
+    /// The most open sessions and calls of `Receive`.
     pub sessions_max: u32,
-    /// Changes of its card and its keys a minute; as many may come at once. Each is an entry of the audit log.
+    /// The most changes of its card and keys per minute. The burst is as large. Each change is an entry of the audit
+    /// log.
     pub card_changes_per_minute: u32,
 }
 
@@ -81,23 +82,23 @@ impl Default for AgentLimits {
     }
 }
 
-/// How long things are kept that nothing waits for any more.
+/// The retention of records that no operation needs any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retention {
-    /// How long a message is recognised by its id (SPEC 4). At least twice the clock window, so that nothing is applied
-    /// twice.
+    /// The time for which a message is recognised by its id (SPEC 4). At least twice the clock window, so that no
+    /// message is applied twice.
     pub message_ids: Duration,
-    /// How long a task is kept after it has ended, with its handoffs and its custody log. `None`: for good.
+    /// The time for which an ended task is kept, with its handoffs and its custody log. `None`: for ever.
     pub ended_tasks: Option<Duration>,
-    /// How long a dead letter is kept after somebody decided about it. `None`: for good.
+    /// The time for which a dead letter is kept after its decision. `None`: for ever.
     pub settled_dead_letters: Option<Duration>,
-    /// From this size of the store on, the tasks that ended first are removed, however young. `None`: from none.
+    /// The size of the store, in bytes, above which the oldest ended tasks are removed at any age. `None`: no limit.
     pub store_bytes_max: Option<u64>,
-    /// Entries of a custody log that are looked at, or removed, at a time.
+    /// The entries of a custody log that one step of a removal examines or removes.
     pub entries_a_step: usize,
-    /// How long an entry of the audit log is kept. `None`: for good.
+    /// The time for which an entry of the audit log is kept. `None`: for ever.
     pub audit: Option<Duration>,
-    /// Most entries of the audit log; the first go first. `None`: no limit.
+    /// The most entries of the audit log; the oldest go first. `None`: no limit.
     pub audit_entries_max: Option<u64>,
 }
 
@@ -116,35 +117,37 @@ impl Default for Retention {
     }
 }
 
-/// What all clients together may use, whoever they are: it bounds the broker's memory (SPEC 5). 0 means no limit.
+/// The limits of all clients together, with or without an identity. They bound the broker's memory (SPEC 5). 0 means no
+/// limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BrokerLimits {
-    /// Connections that are open.
+    /// The most open connections.
     pub connections_max: u32,
-    /// Connections that are not open yet.
+    /// The most connections in their handshake.
     pub handshakes_max: u32,
-    /// Calls and streams under way, and HTTP requests, on all connections.
+    /// The most calls, streams and HTTP requests under way, on all connections.
     pub calls_max: u32,
-    /// Calls and streams under way on one connection.
+    /// The most calls and streams under way on one connection.
     pub calls_per_connection_max: u32,
-    /// Bytes of frames that are on their way in, or wait to go out.
+    /// The most bytes of frames that arrive or wait to be sent.
     pub frame_bytes_max: u64,
-    /// How much of each of these the clients of one network may have; a network is an IPv4 address or an IPv6 /64.
+    /// The percentage of each of these that the clients of one network may have. A network is an IPv4 address or an
+    /// IPv6 /64.
     pub network_percent_max: u32,
-    /// Bytes that one call may send ahead of what is read from it.
+    /// The bytes that one call may send ahead of the reader.
     pub window_bytes: u32,
-    /// The same for all calls of one connection. How many small frames they may send ahead follows from it:
-    /// [`BrokerLimits::unread_frames`].
+    /// The bytes that all calls of one connection may send ahead of the reader. The number of small frames ahead
+    /// follows from it: [`BrokerLimits::unread_frames`].
     pub connection_window_bytes: u32,
-    /// How long a frame may take to arrive, or the head of a request over HTTP/1.1.
+    /// The time in which a frame, or the head of an HTTP/1.1 request, must arrive.
     pub frame_timeout: Duration,
-    /// After how long a silent connection is asked whether it is still there.
+    /// The time after which a silent connection is probed.
     pub keepalive_interval: Duration,
-    /// How long it has for the answer.
+    /// The time in which a probed connection must answer.
     pub keepalive_timeout: Duration,
-    /// Agents that are registered.
+    /// The most registered agents.
     pub agents_max: u32,
-    /// Bytes of the cards of all agents, as they are encoded; in memory they take about three times as much.
+    /// The most encoded bytes of the cards of all agents; in memory they take about three times as much.
     pub card_bytes_max: u64,
 }
 
@@ -168,21 +171,20 @@ impl Default for BrokerLimits {
     }
 }
 
-/// What HTTP/2's library counts for a frame that is not read yet and is smaller than this, in bytes.
+/// The bytes that the HTTP/2 library counts for an unread frame smaller than this.
 const SMALL_FRAME_BYTES: u32 = 256;
-/// The least number of such frames that it allows, however small the window is.
+/// The least number of small unread frames that the library allows, for any window.
 const UNREAD_FRAMES_MIN: u32 = 100;
 
 impl BrokerLimits {
-    /// How many small frames of one connection may be unread. One more ends the connection with ENHANCE_YOUR_CALM: the
-    /// library counts each as 256 bytes, and allows half the connection's window of them.
+    /// The most small unread frames of one connection. One more ends the connection with ENHANCE_YOUR_CALM: the library
+    /// counts each as 256 bytes, and allows half the connection's window of them.
     pub fn unread_frames(&self) -> u32 {
         (self.connection_window_bytes / 2 / SMALL_FRAME_BYTES).max(UNREAD_FRAMES_MIN)
     }
 
-    /// The most credit that all sessions of one connection have together, so that the connection goes on though every
-    /// delivery is acked while nothing is read. Each call may have a frame unread as well, and an eighth is for heartbeats
-    /// and extensions.
+    /// The most credit of all sessions of one connection, so that the connection survives when every delivery is acked
+    /// while nothing is read. Each call may have one more unread frame, and an eighth is for heartbeats and extensions.
     pub fn credit_per_connection(&self) -> u32 {
         let frames = self.unread_frames();
         let calls = match self.calls_per_connection_max {
@@ -219,23 +221,23 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// When an agent is taken for gone, at a broker that starts now.
+    /// The presence rule of a broker that starts at this time.
     pub fn presence_rule(&self, started_at: Timestamp) -> PresenceRule {
         PresenceRule { suspect_after: self.heartbeat_interval * 3, lease: self.presence_lease, started_at }
     }
 }
 
-/// The broker's own key, which signs receipts and its own messages.
+/// The broker's own key, which signs receipts and the broker's messages.
 #[derive(Debug, Clone)]
 pub struct BrokerIdentity {
-    /// Its name.
+    /// The id of the key.
     pub key_id: KeyId,
     /// The key.
     pub key: PrivateKey,
 }
 
 impl BrokerIdentity {
-    /// The public half.
+    /// The public key.
     pub fn public(&self) -> PublicKey {
         self.key.public()
     }

@@ -1,4 +1,4 @@
-//! `baton conformance --client`: our own client passes, and each single fault of a client is seen by a named case.
+//! `baton conformance --client`: the Rust client passes, and a named case detects each single fault of a client.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,10 +11,10 @@ use baton::conformance::{
     report::{self, Outcome, Report},
 };
 
-/// How many programs run at a time.
+/// The number of programs that run at the same time.
 const AT_A_TIME: usize = 4;
 
-/// A fault of `examples/harness`, and the cases that must see it.
+/// The faults of `examples/harness`, and the cases that must detect them.
 const FAULTS: [(&str, &[&str]); 26] = [
     (
         "naive",
@@ -76,7 +76,7 @@ const FAULTS: [(&str, &[&str]); 26] = [
     ("sends-too-large", &["client.too-large-is-refused-locally"]),
 ];
 
-/// The Rust client's harness. `cargo test` builds it when it builds everything, else this does.
+/// The path of the Rust client's harness. Builds it unless `cargo test` has built all targets.
 fn harness() -> &'static Path {
     static HARNESS: OnceLock<PathBuf> = OnceLock::new();
     HARNESS.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The fuzzer's corpora, replayed: whatever was found once holds. `docs/fuzzing.md` says how they are made.
+//! Replays the fuzzer's corpora, so that fixed faults stay fixed. `docs/fuzzing.md` describes how they are made.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use baton::{
 };
 use prost::Message as _;
 
-/// Most files and bytes of one corpus: what is checked in is read by every test run.
+/// The most files and bytes of one corpus, because every test run reads all of it.
 const FILES_MAX: usize = 200;
 const BYTES_MAX: u64 = 300 * 1024;
 
@@ -59,7 +59,7 @@ fn every_target_has_a_corpus_of_a_bounded_size() {
     assert_eq!(there, known, "each corpus is of a target");
 }
 
-/// Makes seeds from the store of a broker that has run: BATON_SEED_STORE is its data folder's `store`.
+/// Makes seeds from the store of a broker that has run. BATON_SEED_STORE is the path of its `store` folder.
 #[test]
 #[ignore = "writes into fuzz/corpus; only when new seeds are wanted"]
 fn seeds_are_written() {
@@ -108,7 +108,7 @@ fn seeds_are_written() {
     })
     .unwrap();
     assert!(count > 0, "the store is empty");
-    // A log per task, as somebody would show it.
+    // One custody log per task, in the form in which a caller presents it.
     let mut logs = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
     for (place, mut shown) in log {
         let entry = v1::CustodyEntry::decode(shown.entry_bytes.clone()).unwrap();

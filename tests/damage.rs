@@ -1,4 +1,4 @@
-//! Damaged stores: none is opened as if nothing were, none is made worse, and what can be read of one is read.
+//! Damaged stores: opening reports the damage and changes nothing, and every intact record can be salvaged.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 type Records = BTreeMap<(&'static str, Vec<u8>), (u64, Vec<u8>)>;
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// Every file of a folder; of fjall's journals, which are long and have nothing in them, only the name.
+/// The files of a folder with their contents. Journals of fjall, which are long and empty, count by name only.
 fn files(folder: &Path) -> Files {
     read_files(folder).unwrap()
 }
@@ -40,7 +40,7 @@ fn read_files(folder: &Path) -> io::Result<Files> {
     Ok(all)
 }
 
-/// Makes a folder what it was.
+/// Restores the folder to these files.
 fn put_back(folder: &Path, files: &Files) {
     fs::remove_dir_all(folder).unwrap();
     for (path, bytes) in files {
@@ -64,7 +64,7 @@ fn records(store: &dyn Store) -> Result<Records, String> {
     Ok(all)
 }
 
-/// What can be read without opening the store, and what is said of the rest.
+/// The records that can be read without opening the store, and the reported damages.
 fn salvaged(folder: &Path) -> (Records, Vec<String>) {
     let (mut all, mut damages) = (Records::new(), Vec::new());
     read_all(folder, |found| match found {
@@ -78,7 +78,7 @@ fn salvaged(folder: &Path) -> (Records, Vec<String>) {
     (all, damages)
 }
 
-/// Has all that is pending written into tables, closes the store, and has some tables' files merged.
+/// Flushes all pending records into tables, closes the store, and compacts these tables.
 fn settle(store: EmbeddedStore, folder: &Path, merged: &[&str]) {
     store.give_space_back();
     drop(store);
@@ -93,8 +93,8 @@ fn commit(store: &EmbeddedStore, writes: Vec<baton::store::Write>) {
     assert!(store.commit(vec![Change { expectations: vec![], writes }]).unwrap()[0].is_ok());
 }
 
-/// A store with 300 tasks and envelopes in table files, of which the last 200 are also in the log's past, and 50 agents
-/// that are only in the log.
+/// A store with 300 tasks and envelopes in table files, of which the last 200 are also in older log files, and 50
+/// agents that are only in the log.
 fn three_hundred(parent: &Path) -> PathBuf {
     let folder = parent.join("store");
     for part in 0..3 {
@@ -113,8 +113,8 @@ fn three_hundred(parent: &Path) -> PathBuf {
     folder
 }
 
-/// A store that does not say what it has is not opened, and is as it was. One that is opened has everything, or says what
-/// it cannot read when it is read.
+/// Opens a damaged store. If it refuses to open, its files must be unchanged. If it opens, a read must return every
+/// record or an error.
 #[track_caller]
 fn assert_unharmed(folder: &Path, whole: &Records, what: &str) -> bool {
     let before = files(folder);
@@ -227,7 +227,7 @@ fn what_lies_behind_every_damaged_place_is_read() {
     let tables = files(&folder.join("fjall/keyspaces")).into_iter();
     let (path, mut bytes) = tables.max_by_key(|(_, bytes)| bytes.len()).unwrap();
     for place in [0, 3, 9].map(|part| bytes.len() * part / 12 + 100) {
-        bytes[place] ^= 1; // the first block among them
+        bytes[place] ^= 1; // this includes the first block
     }
     fs::write(&path, &bytes).unwrap();
     let (found, damages) = salvaged(&folder);
@@ -252,7 +252,7 @@ fn without_the_list_of_tables_all_their_files_are_read() {
 fn without_the_list_of_tables_the_newest_version_counts() {
     let parent = tempfile::tempdir().unwrap();
     let folder = parent.path().join("store");
-    // Names of files are numbers: 10 comes after 9.
+    // File names are numbers: 10 sorts after 9.
     for version in 1..=12 {
         let store = EmbeddedStore::open(&folder).unwrap();
         commit(&store, vec![put(Table::Tasks, "task", version, &format!("version {version}"))]);
@@ -261,14 +261,14 @@ fn without_the_list_of_tables_the_newest_version_counts() {
     for path in data_files(&folder).iter().filter(|path| path.ends_with("current")) {
         fs::write(path, "").unwrap();
     }
-    // What is in the log counts before the tables: without it they must know.
+    // Records in the log take precedence over the tables. Without the log the tables must have the latest version.
     fs::remove_dir_all(folder.join("log")).unwrap();
     let (found, _) = salvaged(&folder);
     assert_eq!(found.get(&("tasks", b"task".to_vec())), Some(&(12, b"version 12".to_vec())));
 }
 
-/// What a process leaves that is killed: the files as they are at one moment while the store is open. Another thread may be
-/// writing tables; they were so at one moment if they are the same when they are looked at once more.
+/// Copies the files of an open store as a killed process leaves them. Another thread may be writing tables, so the
+/// files are read until two reads agree, which makes them the state of one moment.
 fn killed(folder: &Path, to: &Path) {
     let at_one_moment = std::iter::repeat_with(|| read_files(folder).ok());
     let mut last = None;
@@ -322,7 +322,7 @@ fn a_group_that_was_not_answered_is_gone_after_a_recovery() {
     assert_eq!(records(&EmbeddedStore::open(&folder).unwrap()).unwrap().len(), 21);
 }
 
-/// Values that look like parts of a store's files, of stores that have a record "forged": whole log files and table files.
+/// Values that imitate parts of a store's files: whole log and table files of stores with a record "forged".
 fn look_alikes(parent: &Path) -> Vec<Vec<u8>> {
     let folder = parent.join("forged");
     let store = EmbeddedStore::open(&folder).unwrap();
@@ -345,7 +345,7 @@ fn no_value_is_taken_for_a_part_of_the_store() {
     let mut number = 0;
     for round in 0..3 {
         let store = EmbeddedStore::open(&folder).unwrap();
-        // And what the store itself has on disk at present.
+        // Also the present files of the store itself.
         let own = files(&folder.join("log")).into_values();
         for value in own.chain(look_alikes.clone()) {
             let key = format!("{number:06}");
@@ -364,7 +364,7 @@ fn no_value_is_taken_for_a_part_of_the_store() {
         drop(store);
     }
     settle(EmbeddedStore::open(&folder).unwrap(), &folder, &["envelopes"]);
-    // Whatever block loses its head, and whatever group: what is read next is what was written.
+    // Damages the head of every block and every group in turn. All records that are read then must be written ones.
     let good = files(&folder);
     for (path, bytes) in good.iter().filter(|(path, _)| path.parent().unwrap().ends_with("tables")) {
         let heads = (0..bytes.len().saturating_sub(40)).filter(|place| bytes[*place..].starts_with(b"LSM\x03"));
@@ -387,7 +387,7 @@ fn no_value_is_taken_for_a_part_of_the_store() {
     }
 }
 
-/// A step of a store's life.
+/// A step in the life of a store.
 #[derive(Debug, Clone)]
 enum Step {
     Write(Vec<(Table, u8, Option<u8>)>),
@@ -413,7 +413,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Of what is written here, a layer of a test build is full after ten writes.
+    /// In a test build, a memtable is full after ten of these writes.
     #[test]
     fn a_store_holds_what_was_written_through_a_life_of_kills_and_what_is_read_without_the_engine_is_that(steps in steps()) {
         let parent = tempfile::tempdir().unwrap();
@@ -441,7 +441,7 @@ proptest! {
                     store = Some(EmbeddedStore::open(&folder).unwrap());
                 }
                 Step::Kill => {
-                    // While records may be on their way into the tables.
+                    // Records may be on their way into the tables at this moment.
                     let copy = parent.path().join(number.to_string());
                     killed(&folder, &copy);
                     store = Some(EmbeddedStore::open(&copy).unwrap());
@@ -460,7 +460,7 @@ proptest! {
     }
 }
 
-/// Commits until it is refused, as it is soon after one of fjall's own threads has failed.
+/// Commits until a commit is refused, which happens soon after a thread of fjall has failed.
 fn commit_until_refused(store: &EmbeddedStore) {
     for number in 0..10_000 {
         let writes = vec![put(Table::Agents, &format!("{number}"), 1, "x")];
@@ -483,18 +483,18 @@ fn a_table_file_that_fjall_fails_to_merge_is_found_out() {
             (0..200).for_each(|number| tasks.insert(format!("{number:04}"), format!("{run}").repeat(200)).unwrap());
             tasks.rotate_memtable_and_wait().unwrap();
         };
-        (0..4).for_each(write); // the first goes down at once, three are left
+        (0..4).for_each(write); // fjall compacts the first at once, three are left
         let tables = fs::read_dir(tasks.path().join("tables")).unwrap().map(|entry| entry.unwrap().path());
         let path = tables.max().unwrap();
         let mut bytes = fs::read(&path).unwrap();
         bytes[9000] ^= 1;
         fs::write(&path, bytes).unwrap();
-        write(4); // with the fourth, fjall begins to merge them
+        write(4); // the fourth starts the merge
         path
     };
     let store = EmbeddedStore::open(&folder).unwrap();
     commit_until_refused(&store);
-    store.recover().unwrap(); // it may have been the disk
+    store.recover().unwrap(); // recovery assumes a passing disk error
     commit_until_refused(&store);
     match store.recover() {
         Err(OpenError::Damaged { path, .. }) => assert_eq!(path, damaged),

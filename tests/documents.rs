@@ -1,4 +1,5 @@
-//! What documents say of the code: the tests that docs/security.md names exist, and the sample configuration has every key.
+//! Documents agree with the code: the tests that docs/security.md names exist, and the sample configuration has every
+//! key.
 
 use std::{
     fs,

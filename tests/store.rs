@@ -1,4 +1,4 @@
-//! The store: one conformance suite for both engines, and what only a store on disk can get wrong.
+//! The store: one conformance suite for both engines, and the failure modes of the engine on disk.
 
 use std::{
     fs,
@@ -138,10 +138,10 @@ fn a_first_start_that_was_cut_off_is_no_obstacle() {
     assert_eq!(count(&EmbeddedStore::open(folder.path()).unwrap()), 1);
 }
 
-/// Where the groups begin in a file of the log.
+/// The offset of the first group in a log file, in bytes.
 const GROUPS_AT: usize = 8192;
 
-/// The log of a store with few groups: one file.
+/// The log file of a store with few groups, which has only one.
 fn log(folder: &Path) -> std::path::PathBuf {
     let mut files = fs::read_dir(folder.join("log")).unwrap().map(|entry| entry.unwrap().path());
     let only = files.next().expect("it has a file");
@@ -149,7 +149,7 @@ fn log(folder: &Path) -> std::path::PathBuf {
     only
 }
 
-/// Everything in a folder, to see that nothing has changed.
+/// The files of a folder with their contents, for comparison.
 fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -167,7 +167,7 @@ fn contents(folder: &Path) -> Vec<(std::path::PathBuf, Vec<u8>)> {
     all
 }
 
-/// A store of 20 groups, closed.
+/// A closed store of 20 groups.
 fn twenty_groups() -> tempfile::TempDir {
     let parent = tempfile::tempdir().unwrap();
     let store = EmbeddedStore::open(&parent.path().join("store")).unwrap();
@@ -177,7 +177,7 @@ fn twenty_groups() -> tempfile::TempDir {
     parent
 }
 
-/// The records that can be read, and what is said of the rest.
+/// The number of readable records, and the reported damages.
 fn salvaged(folder: &Path) -> (usize, Vec<String>) {
     let (mut records, mut damages) = (0, Vec::new());
     read_all(folder, |found| match found {
@@ -197,7 +197,7 @@ fn a_damaged_log_is_refused_by_name_and_left_as_it_is() {
         let mut bytes = fs::read(&path).unwrap();
         let last = bytes.iter().rposition(|byte| *byte != 0).unwrap();
         let from = GROUPS_AT + (last - GROUPS_AT) * part / 8;
-        let place = (from..).find(|place| bytes[*place] == b'x').unwrap(); // not between two groups
+        let place = (from..).find(|place| bytes[*place] == b'x').unwrap(); // not in the padding between two groups
         bytes[place] ^= 0xff;
         fs::write(&path, bytes).unwrap();
         let before = contents(&folder);
@@ -292,7 +292,7 @@ fn a_store_that_a_broker_has_open_is_not_read() {
 
 const CHILD_FOLDER: &str = "BATON_TEST_STORE_FOLDER";
 
-/// Not a test of its own: the process that `a_killed_process_loses_no_answered_group` kills.
+/// Not a test by itself: `a_killed_process_loses_no_answered_group` starts this as a process and kills it.
 #[test]
 fn child_that_writes_until_it_is_killed() {
     let Ok(folder) = std::env::var(CHILD_FOLDER) else { return };
@@ -336,7 +336,7 @@ fn a_killed_process_loses_no_answered_group() {
     }
 }
 
-/// fjall alone would keep it until it has reason to merge the tables.
+/// Without the request, fjall keeps the space until it has a reason to compact the tables.
 #[test]
 fn what_is_removed_gives_its_space_back_and_the_rest_stays_whole() {
     const LEFT: [&str; 2] = ["0000", "1000"];
@@ -350,7 +350,7 @@ fn what_is_removed_gives_its_space_back_and_the_rest_stays_whole() {
     (1..1000).for_each(|number| commit(delete(Table::Tasks, &key(number))));
     let tables = || table_bytes(&folder.path().join("fjall/keyspaces"));
     while tables() < 50_000_000 {
-        std::thread::yield_now(); // what was in memory is being written to a file
+        std::thread::yield_now(); // the memtable is being flushed
     }
     let before = tables();
     store.give_space_back();
@@ -374,7 +374,7 @@ fn table_bytes(folder: &Path) -> u64 {
     let size = |entry: fs::DirEntry| match entry.metadata() {
         Ok(found) if found.is_dir() => table_bytes(&entry.path()),
         Ok(found) => found.len(),
-        Err(_) => 0, // it was merged away meanwhile
+        Err(_) => 0, // compaction has removed the file
     };
     entries.map(size).sum()
 }

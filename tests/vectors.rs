@@ -1,4 +1,4 @@
-//! The signing layouts against `vectors/`, which every language's tests run.
+//! The signing layouts against `vectors/`, which the tests of every language run.
 
 use baton::{
     broker::{
@@ -70,7 +70,7 @@ fn envelope(value: &Value) -> v1::Envelope {
     }
 }
 
-/// What is signed under this type, made here once more from the body alone.
+/// The pre-authentication encoding of a body of this type, computed independently.
 fn pre_authentication(kind: &str, body: &[u8]) -> Vec<u8> {
     let head = format!("DSSEv1 {} {kind} {} ", kind.len(), body.len());
     [head.as_bytes(), body].concat()
@@ -95,7 +95,7 @@ fn envelopes_sign_as_the_vectors_say() {
     }
 }
 
-/// The reason why a case must not verify, by the same pieces that the broker uses, or "valid".
+/// The reason for which a case must fail verification, by the functions that the broker uses; or "valid".
 fn verdict(case: &Value) -> &'static str {
     let mut envelope = envelope(&case["envelope"]);
     envelope.signature = bytes(&case["signature"]).into();

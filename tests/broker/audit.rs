@@ -1,4 +1,4 @@
-//! What is on record of administrative acts, and what agents may put into the directory: both are bounded.
+//! The log of administrative actions and the contents of the directory: both are bounded.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn with(retention: Retention) -> World {
     World::with_settings(&[], Settings { retention, ..Settings::default() })
 }
 
-/// The numbers that are kept; their chain is checked from the first of them on.
+/// The numbers of the retained entries, with their hash chain verified from the first one.
 fn kept(world: &World) -> Vec<u64> {
     let caller = operator();
     let view = world.view(&caller);

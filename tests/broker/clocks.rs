@@ -1,4 +1,4 @@
-//! The machine's clock is ahead, by seconds or by a day, and is set right: with a restart of the broker and without.
+//! A clock that runs ahead by seconds or by a day, and is corrected with or without a restart of the broker.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// How the clock is set right.
+/// A correction of the clock.
 #[derive(Debug, Clone, Copy)]
 struct Right {
     ahead: Duration,
@@ -38,7 +38,7 @@ impl Right {
     }
 }
 
-/// Tells a story to a broker whose clock is ahead, once for each way in which the clock can be set right.
+/// Runs the story at a broker whose clock is ahead, once for each kind of correction.
 fn each_way(settings: &Settings, agents: &[&str], story: impl Fn(&mut World, Right)) {
     for ahead in [seconds(20), DAY] {
         for restarts in [false, true] {
@@ -56,7 +56,7 @@ fn texts(session: &mut Session) -> Vec<String> {
     session.deliveries().into_iter().map(|(_, envelope)| text(envelope)).collect()
 }
 
-/// The times of the task's log.
+/// The times of the task's log entries.
 fn log_times(world: &World) -> Vec<Timestamp> {
     let time = |entry: v1::CustodyLogEntry| entry.entry.unwrap().entry_time.unwrap();
     let moment = |time: prost_types::Timestamp| Timestamp::from_parts(time.seconds, time.nanos).unwrap();
@@ -179,7 +179,7 @@ fn a_handoff_goes_on_and_its_log_never_goes_back() {
     });
 }
 
-/// The log's time is that of the clock again once that has come as far, and until then a handoff has its time all the same.
+/// The log's times continue from the future until the clock has caught up. A handoff keeps its full time meanwhile.
 #[test]
 fn a_handoff_of_a_task_with_a_log_from_the_future_has_its_time_and_no_more() {
     each_way(&Settings::default(), &["a", "b"], |world, right| {
@@ -240,7 +240,8 @@ fn a_repeat_of_a_message_from_the_future_gets_the_first_receipt() {
     });
 }
 
-/// The clock is so far ahead that the broker forgets the ids of messages that are within the window once it is right.
+/// The clock is so far ahead that the broker removes message ids which are inside the clock window after the
+/// correction.
 #[test]
 fn no_message_is_applied_twice_where_its_id_was_forgotten_too_early() {
     for restarts in [false, true] {

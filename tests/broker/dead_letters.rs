@@ -1,4 +1,4 @@
-//! Dead letters: why, with what history, and what people can do about them.
+//! Dead letters: their reasons, their history, and the actions of operators.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn poison() -> Fate {
     Fate::Poison { text: "cannot parse".into() }
 }
 
-/// "one" from a to b is a dead letter. Returns its number.
+/// Makes a dead letter of the message "one" from a to b. Returns its number.
 fn parked_info(world: &mut World) -> u64 {
     let mut b = world.connect("b");
     world.send(world.info("a", "b", "one")).unwrap();
@@ -56,7 +56,7 @@ fn every_attempt_is_on_record_with_how_it_ended_and_the_envelope_byte_for_byte()
     world.acknowledge(&b, &delivery, fate).unwrap();
     world.pass(Duration::from_secs(1));
     b.delivery();
-    world.pass(Duration::from_secs(33)); // no ack, and the wait before the next
+    world.pass(Duration::from_secs(33)); // the ack wait, and the delay before the redelivery
     let (delivery, _) = b.delivery();
     world.acknowledge(&b, &delivery, poison()).unwrap();
 
@@ -138,7 +138,7 @@ fn mail_of_one_who_is_away_expires_by_itself_also_over_a_restart() {
     world.restart();
     world.pass(Duration::from_secs(90));
     assert_eq!(world.dead_letters().len(), 2);
-    world.now = world.now.plus(Duration::from_secs(48 * 3600)); // the broker was down
+    world.now = world.now.plus(Duration::from_secs(48 * 3600)); // while the broker is down
     world.restart();
     world.settle();
     let reasons: Vec<_> = world.dead_letters().iter().map(|dead| dead.reason).collect();

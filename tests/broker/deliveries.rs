@@ -1,4 +1,4 @@
-//! Mail: order, credit, acks, redelivery, giving up.
+//! Mail: order, credit, acks, redelivery, and the limit of attempts.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -100,7 +100,7 @@ fn what_is_not_acked_in_time_comes_again_later_and_later_and_then_is_a_dead_lett
     let mut world = World::with(&["a", "b"]);
     let mut b = world.connect("b");
     world.send(world.info("a", "b", "one")).unwrap();
-    // These ids give the least jitter: each wait is four fifths of 1, 2, 4 and 8 s.
+    // These ids give the least jitter: each delay is four fifths of 1, 2, 4 and 8 s.
     for (attempt, wait) in [(1, 800), (2, 1600), (3, 3200), (4, 6400)] {
         assert_eq!(b.delivery().0.attempt, attempt);
         world.pass(Duration::from_secs(30) + Duration::from_millis(wait - 50));
@@ -235,7 +235,8 @@ fn a_full_disk_refuses_and_delivers_nothing() {
     world.send(world.info("a", "b", "three")).unwrap();
 }
 
-/// More than is loaded at once; nothing is missing, doubled or out of turn, also of what comes meanwhile.
+/// More messages than one load reads: none is missing, duplicated or out of order, and the same holds for later
+/// arrivals.
 #[test]
 fn a_large_mailbox_is_handed_out_whole_and_in_order() {
     const LETTERS: usize = 5000;

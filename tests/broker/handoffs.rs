@@ -74,7 +74,7 @@ fn what_was_computed_from_another_version_than_the_stored_one_is_not_applied() {
     let mut b = world.connect("b");
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     world.take_and_ack(&mut b);
-    // Somebody else writes to the store of a broker that runs, which nobody may.
+    // A foreign write to the store of a running broker, which the design forbids.
     let key = TaskRecord::key(&TaskId::parse("t").unwrap());
     let mut record = world.disk.get(&key).unwrap().unwrap();
     record.revision += 1;
@@ -193,7 +193,7 @@ fn a_message_that_comes_after_its_deadline_is_late_also_before_the_timer() {
     let mut b = world.connect("b");
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     world.take_and_ack(&mut b);
-    world.now = world.now.plus(Duration::from_secs(30)); // without letting the engine look at its timers
+    world.now = world.now.plus(Duration::from_secs(30)); // without letting the engine check its timers
     assert_refused(world.send(world.accept("b", "a", &id, 1)), ErrorCode::HandoffExpired);
     assert_eq!(world.handoff(&id).state, State::Failed);
 }

@@ -1,4 +1,4 @@
-//! Keys of agents: added, rotated, revoked, while handoffs go on.
+//! Keys of agents: adding, rotating and revoking them during handoffs.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn revoke(name: &str) -> KeyChange {
     KeyChange::Revoke { key_id: key_id(name), reason_text: "lost".to_owned() }
 }
 
-/// A message of agent a, signed with its key of that name.
+/// A message from agent a, signed with the key of this name.
 fn signed(world: &World, name: &str, seed: u8) -> v1::Envelope {
     let mut envelope = world.info("a", "b", "hello");
     envelope::sign(&mut envelope, &key_id(name), &PrivateKey::from_seed(&[seed; 32]));

@@ -1,4 +1,4 @@
-//! What one agent may use.
+//! The resource limits of one agent.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn world(limits: AgentLimits) -> World {
     World::with_settings(&["a", "b", "c"], Settings { limits, ..Settings::default() })
 }
 
-/// A request about a task of its own.
+/// A request about a separate task.
 fn request(world: &World, from: &str, to: &str, task: &str) -> baton::proto::v1::Envelope {
     baton::proto::v1::Envelope { task_id: task.into(), ..world.request(from, to, 1) }
 }
@@ -29,7 +29,7 @@ fn open_handoffs_of_one_agent_are_bounded_also_over_a_restart() {
     world.send(request(&world, "c", "b", "t4")).unwrap();
     world.restart();
     assert_refused(world.send(request(&world, "a", "b", "t3")), ErrorCode::LimitExceeded);
-    world.pass(Duration::from_secs(360)); // they end
+    world.pass(Duration::from_secs(360)); // the handoffs end
     world.send(request(&world, "a", "b", "t3")).unwrap();
 }
 

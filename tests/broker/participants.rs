@@ -1,5 +1,5 @@
-//! What agents learn of tasks, handoffs and dead letters of others, what they leave in their logs, and what it costs to list
-//! one's own.
+//! The visibility of other agents' tasks, handoffs and dead letters, the entries that other agents can cause in a log,
+//! and the cost of listing an agent's own objects.
 
 use std::{collections::BTreeSet, sync::atomic::Ordering};
 
@@ -26,12 +26,12 @@ fn about(envelope: v1::Envelope, task: &str) -> v1::Envelope {
     v1::Envelope { task_id: task.into(), ..envelope }
 }
 
-/// Makes task `task` by a handoff from one agent to another, which stays open.
+/// Makes task `task` by an open handoff from one agent to another.
 fn open(world: &mut World, from: &str, to: &str, task: &str) -> String {
     world.send(about(world.request(from, to, 1), task)).unwrap().handoff_id
 }
 
-/// All that a refusal says, with the other id in place of this one.
+/// The full text of a refusal, with one id replaced by the other.
 fn said(world: &mut World, envelope: v1::Envelope, (id, in_place): (&str, &str)) -> (ErrorCode, String, String) {
     let (code, refusal) = world.send(envelope).unwrap_err();
     let text = format!("{refusal} {:?} {:?}", refusal.metadata(), refusal.violations());
@@ -62,12 +62,12 @@ fn a_stranger_is_told_of_a_task_what_it_is_told_of_none() {
             assert!(matches!(of_known.0, ErrorCode::NotOwner | ErrorCode::NotCandidate), "{of_known:?}");
             assert_eq!(world.snapshot(), before);
         }
-        // That an id is taken is all that a request for it tells.
+        // The refusal of a request for a taken id reveals only that the id is taken.
         let request = world.request("c", "a", epoch);
         let (_, _, text) = said(&mut world, request, ("t", "t"));
         assert!(text.contains("[] []") && !text.contains("epoch"), "{text}");
     }
-    // Those who take part are told what they need.
+    // A participant's refusal contains the current epoch.
     let refusal = assert_refused(world.send(world.request("a", "b", 1)), ErrorCode::StaleEpoch);
     assert_eq!(refusal.metadata()[1], ("current_epoch", "2".to_owned()));
 }
@@ -143,12 +143,12 @@ fn a_candidate_leaves_room_for_the_refusals_of_owners() {
     let id = world.send(world.request_with("a", "b", 1, &payload)).unwrap().handoff_id;
     let mut b = world.connect("b");
     world.take_and_ack(&mut b);
-    world.pass(std::time::Duration::from_secs(31)); // b does not decide, and c is asked
+    world.pass(std::time::Duration::from_secs(31)); // b does not decide in time, so the broker asks c
     for _ in 0..10 {
         assert_refused(world.send(world.accept("b", "a", &id, 1)), ErrorCode::HandoffExpired);
     }
     assert_eq!(world.task("t").refusals_recorded, 2);
-    world.pass(std::time::Duration::from_secs(400)); // all of it is over
+    world.pass(std::time::Duration::from_secs(400)); // the whole handoff has timed out
     for _ in 0..10 {
         assert_refused(world.send(world.context("a", "c", &id, 1)), ErrorCode::HandoffExpired);
     }
@@ -187,7 +187,7 @@ fn what_is_not_ones_own_is_as_if_it_were_not_there() {
     assert!(matches!(view.handoff(other), Err(BrokerError::HandoffUnknown { .. })));
 }
 
-/// Which tasks, handoffs and dead letters a caller finds by pages of one.
+/// The ids of the tasks, handoffs and dead letters that a caller lists with a page size of one.
 fn found(view: &View<'_>) -> (Vec<String>, Vec<String>, Vec<u64>) {
     fn all<T>(mut page: impl FnMut(&str) -> (Vec<T>, String)) -> Vec<T> {
         let (mut found, mut token) = (Vec::new(), String::new());
@@ -220,7 +220,8 @@ fn found(view: &View<'_>) -> (Vec<String>, Vec<String>, Vec<u64>) {
 fn a_list_shows_what_one_takes_part_in_once_and_nothing_else() {
     let mut world = World::with(&["a", "b", "c", "d"]);
     let (mut a, mut b, mut c) = (world.connect("a"), world.connect("b"), world.connect("c"));
-    // "t" goes from a to b, back to a, and on to c; "s" is b's, asked of c and then of d; "r" is nobody else's.
+    // Task "t" goes from a to b, back to a, and on to c. Task "s" is b's, offered to c and then to d. Task "r" concerns
+    // no other agent.
     let first = world.hand_over(&mut a, &mut b, 1);
     let second = world.hand_over(&mut b, &mut a, 2);
     let third = world.hand_over(&mut a, &mut c, 3);
@@ -256,7 +257,8 @@ fn a_list_shows_what_one_takes_part_in_once_and_nothing_else() {
     assert_eq!((of("a"), of("b"), of("c"), of("d")), (list(&[]), list(&["s"]), list(&["t"]), list(&["r"])));
 }
 
-/// Records that an agent's lists read, where others have so many tasks, handoffs and dead letters.
+/// The number of records read by the lists of one agent, while others have this number of tasks, handoffs and dead
+/// letters.
 fn reads_beside(others: usize) -> u64 {
     let mut world = World::with(&["a", "b", "c", "d"]);
     let poison = || Fate::Poison { text: "no".into() };
@@ -321,7 +323,7 @@ fn lists_count_against_the_rate_of_the_agent() {
     let rates = Rates::new(&AgentLimits { messages_per_second: 1, ..AgentLimits::default() });
     let (a, b, operator) = (agent("a"), agent("b"), operator());
     let list = |caller| View { rates: Some(&rates), ..world.view(caller) }.tasks(&TaskFilter::default(), 50, "");
-    // Each list uses up what there is for a second, and no machine is so slow that a hundred take a hundred seconds.
+    // Each list uses up the budget of a second, and no machine takes a hundred seconds for a hundred lists.
     let refusal = (0..100).find_map(|_| list(&a).err()).expect("one of a hundred is over the rate");
     assert!(matches!(refusal, BrokerError::LimitExceeded { .. }), "{refusal}");
     list(&b).expect("another agent has a rate of its own");

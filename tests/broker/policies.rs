@@ -1,4 +1,4 @@
-//! What policies say to messages, to agents' types, and to those who look.
+//! The effect of policies on messages, on agent types, and on readers.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Who is there decides who is asked.
+//! The presence of agents decides which candidates are asked.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::world::{Session, World};
 
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Time passes, and these agents say all the while that they are there.
+/// Advances the clock while these agents send heartbeats.
 fn pass_with_heartbeats(world: &mut World, span: Duration, alive: &[&Session]) {
     for _ in 0..span.as_secs().div_ceil(10) {
         alive.iter().for_each(|session| world.heartbeat(session));

@@ -1,4 +1,4 @@
-//! Bad input: each case is refused with its code, and nothing changes.
+//! Invalid input: each case is refused with its code, and no record changes.
 
 use baton::{
     codes::ErrorCode,
@@ -9,7 +9,7 @@ use baton::{
 
 use crate::world::{World, assert_refused, context_payload};
 
-/// Sends it, and sees to it that it is refused with this code and changes nothing.
+/// Sends the envelope. It must be refused with this code, and no record may change.
 #[track_caller]
 fn check(world: &mut World, envelope: v1::Envelope, code: ErrorCode) {
     let before = world.snapshot();
@@ -220,7 +220,7 @@ fn a_cancel_names_the_present_candidate() {
         let envelope = world.cancel("a", other, &id, 1);
         check(&mut world, envelope, ErrorCode::ReceiverInvalid);
     }
-    // Another agent than the owner learns nothing of the candidate.
+    // An agent that is not the owner gets the same refusal for every receiver, so it cannot find the candidate.
     for receiver in ["b", "c"] {
         let envelope = world.cancel("d", receiver, &id, 1);
         check(&mut world, envelope, ErrorCode::NotOwner);

@@ -1,4 +1,4 @@
-//! A broker that is killed and started again finds everything.
+//! A broker has all of its state after a kill and a restart.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use baton::{domain::handoff::State, proto::v1::MessageType};
 
 use crate::world::World;
 
-/// Before each step of a handoff the broker is killed. The sessions are new each time, and the handoff goes on.
+/// Kills the broker before each step of a handoff. Every step uses new sessions, and the handoff continues.
 #[test]
 fn a_handoff_goes_on_over_a_restart_before_each_of_its_steps() {
     let mut world = World::with(&["a", "b"]);

@@ -1,4 +1,4 @@
-//! What nothing waits for any more is removed, and nothing else.
+//! Retention removes records on which nothing depends, and no others.
 
 use std::{ops::Bound::Unbounded, time::Duration};
 
@@ -20,7 +20,7 @@ fn keys(world: &World, table: Table) -> Vec<KeyBytes> {
     found.into_iter().map(|(key, _)| key).collect()
 }
 
-/// The tables in which anything is left.
+/// The names of the tables that have records.
 fn used(world: &World) -> Vec<&'static str> {
     Table::ALL.into_iter().filter(|table| !keys(world, *table).is_empty()).map(Table::name).collect()
 }
@@ -29,7 +29,7 @@ fn with(retention: Retention) -> World {
     World::with_settings(&["a:x", "b:x", "c:x"], Settings { retention, ..Settings::default() })
 }
 
-/// Task "t" goes from a to b, who ends it.
+/// Hands task "t" from a to b, who ends it.
 fn hand_over_and_end(world: &mut World) -> (Session, Session, String) {
     let (mut a, mut b) = (world.connect("a"), world.connect("b"));
     let handoff = world.hand_over(&mut a, &mut b, 1);
@@ -102,7 +102,7 @@ fn mail_goes_from_the_store_with_its_last_ack() {
     }
     world.take_and_ack(&mut c);
     assert_eq!(used(&world), ["meta", "agents", "messages", "timers", "audit", "kept"]);
-    // A mailbox has its timer until that has fired; the ids of messages go at the same time.
+    // A mailbox keeps its timer until the timer fires. The ids of messages expire at the same time.
     world.pass(48 * HOUR);
     assert_eq!(used(&world), ["meta", "agents", "audit"]);
 }
@@ -147,7 +147,7 @@ fn a_parked_dead_letter_outlives_its_task_and_goes_when_it_is_settled() {
     assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks"]);
 }
 
-/// Also when the broker is killed after each of the steps.
+/// The broker is killed after each step.
 #[test]
 fn a_long_log_goes_in_steps_and_nobody_sees_a_part_of_it() {
     let mut world = with(Retention { ended_tasks: Some(HOUR), entries_a_step: 2, ..Retention::default() });
@@ -158,7 +158,7 @@ fn a_long_log_goes_in_steps_and_nobody_sees_a_part_of_it() {
     let mut seen = vec![entries];
     while !keys(&world, Table::Custody).is_empty() {
         world.restart();
-        // A restart looks through the log again from its beginning, as long as the task is whole.
+        // After a restart, retention scans the log from the start again while the task is whole.
         while keys(&world, Table::Custody).len() == seen[seen.len() - 1] {
             world.finish();
         }

@@ -1,4 +1,4 @@
-//! Watchers of handoffs and tasks: what they get, and when they end; and the order of what goes out.
+//! Watchers of handoffs and tasks: their updates and their end. Also the order of outgoing events.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -28,7 +28,7 @@ impl World {
         self.settle();
     }
 
-    /// A watcher of a handoff, of whose updates so many may wait.
+    /// Watches a handoff, with room for `waiting_max` updates.
     fn watch_handoff(&mut self, watcher: u64, id: &str, waiting_max: usize) -> Received {
         let (updates, received) = Updates::each(waiting_max);
         self.watch(watcher, handoff(id), updates);
@@ -36,7 +36,7 @@ impl World {
     }
 }
 
-/// The states that have arrived, and whether there may be more.
+/// The states that have arrived, and whether the stream is still open.
 fn states(received: &mut Received) -> (Vec<State>, bool) {
     let mut states = Vec::new();
     loop {
@@ -75,7 +75,7 @@ fn a_watcher_that_is_too_slow_ends_before_the_last_step_and_misses_none_in_betwe
     let mut world = World::with(&["a", "b"]);
     let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
     let mut received = world.watch_handoff(1, &id, 1);
-    world.send(world.accept("b", "a", &id, 1)).unwrap(); // there is no room for it
+    world.send(world.accept("b", "a", &id, 1)).unwrap(); // the watcher has no room for this update
     assert_eq!(states(&mut received), (vec![State::Requested], false));
     let mut other = world.watch_handoff(2, &id, 1);
     world.send(world.context("a", "b", &id, 1)).unwrap();
@@ -91,7 +91,7 @@ fn a_watcher_that_leaves_is_removed_at_once() {
     world.settle();
     assert_eq!(states(&mut leaves), (vec![State::Requested], false), "the engine has dropped its way out");
     assert_eq!(states(&mut stays), (vec![State::Requested], true));
-    // In the batch in which it came.
+    // Watch and unwatch in the same commit batch.
     let (updates, mut hasty) = Updates::each(4);
     world.engine.handle(Command::Watch { watcher: WatcherId(3), entity: handoff(&id), updates }, world.now);
     world.engine.handle(Command::Unwatch { watcher: WatcherId(3) }, world.now);

@@ -1,4 +1,4 @@
-//! A world of agents around one engine, with a clock that is set by hand.
+//! A world of agents around one engine, with a manual clock.
 
 use std::{
     collections::HashMap,
@@ -33,7 +33,7 @@ use baton::{
 use prost::{Message, Name};
 use tokio::sync::mpsc;
 
-/// Ids that count up: the same in every run.
+/// A source of sequential ids, the same in every run.
 #[derive(Default)]
 pub struct CountingIds(AtomicU64);
 
@@ -51,7 +51,7 @@ pub struct Disk {
     store: MemoryStore,
     pub full: AtomicBool,
     pub commits: AtomicU64,
-    /// Records that were read.
+    /// The number of record reads.
     pub reads: AtomicU64,
 }
 
@@ -93,7 +93,7 @@ impl Disk {
     }
 }
 
-/// One who takes deliveries.
+/// A consumer of deliveries.
 pub struct Session {
     pub agent: AgentId,
     pub consumer: ConsumerId,
@@ -102,7 +102,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// What has been delivered since the last look, with its envelope.
+    /// The deliveries since the last call, with their envelopes.
     pub fn deliveries(&mut self) -> Vec<(OutgoingDelivery, v1::Envelope)> {
         let mut deliveries = Vec::new();
         while let Ok(event) = self.events.try_recv() {
@@ -114,12 +114,12 @@ impl Session {
         deliveries
     }
 
-    /// Whether the broker has ended it.
+    /// Whether the broker has ended the session.
     pub fn was_sent_away(&mut self) -> bool {
         std::iter::from_fn(|| self.events.try_recv().ok()).any(|event| matches!(event, Event::GoAway))
     }
 
-    /// The one delivery since the last look.
+    /// The only delivery since the last call.
     pub fn delivery(&mut self) -> (OutgoingDelivery, v1::Envelope) {
         let mut deliveries = self.deliveries();
         assert_eq!(deliveries.len(), 1, "one delivery for {}", self.agent);
@@ -137,14 +137,14 @@ pub struct World {
     next_consumer: u64,
 }
 
-/// Somebody whom the built-in policy lets do everything.
+/// A caller whom the built-in policy permits everything.
 pub fn operator() -> Caller {
     Caller::Operator("olga".to_owned())
 }
 
 pub type Refusal = (ErrorCode, Refused);
 
-/// Asserts that something was refused with this code.
+/// Asserts a refusal with this code.
 #[track_caller]
 pub fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: ErrorCode) -> Refused {
     match outcome {
@@ -157,7 +157,7 @@ pub fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Refusal>, code: Err
 }
 
 impl World {
-    /// A world with these agents registered; each has the type `TYPE` if its name is written `name:TYPE`.
+    /// A world with these agents registered. An agent named `name:TYPE` has the type `TYPE`.
     pub fn with(agents: &[&str]) -> Self {
         Self::with_settings(agents, Settings::default())
     }
@@ -174,7 +174,7 @@ impl World {
         world
     }
 
-    /// The broker is killed and started again over what is stored.
+    /// Kills the broker and opens a new engine on the same store.
     pub fn restart(&mut self) {
         self.engine =
             Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now)
@@ -211,20 +211,20 @@ impl World {
         outcome.map_err(|refusal| (refusal.code(), refusal))
     }
 
-    /// Ends the group, and sends what follows from it.
+    /// Commits the open batch, and sends its outputs.
     pub fn finish(&mut self) {
         self.engine.tick(self.now);
         self.engine.finish(self.now);
         send_outputs(&mut self.engine);
     }
 
-    /// After a commit that failed: the engine takes up work again.
+    /// Recovers the engine after a failed commit.
     pub fn recover(&mut self) {
         self.engine.recover(self.now).unwrap();
         send_outputs(&mut self.engine);
     }
 
-    /// Ends the group, and whatever is overdue after it.
+    /// Commits the open batch, and processes every deadline that is due.
     pub fn settle(&mut self) {
         self.finish();
         for _ in 0..1000 {
@@ -236,7 +236,7 @@ impl World {
         panic!("the engine always wants to be looked at again");
     }
 
-    /// Time passes; whatever is due on the way happens when it is due.
+    /// Advances the clock. Each deadline on the way is processed at its time.
     pub fn pass(&mut self, span: Duration) {
         let end = self.now.plus(span);
         while let Some(due) = self.engine.next_deadline().filter(|due| *due <= end) {
@@ -247,7 +247,7 @@ impl World {
         self.settle();
     }
 
-    /// Opens a session that takes up to 100 deliveries at a time.
+    /// Opens a session with a credit of 100.
     pub fn connect(&mut self, agent: &str) -> Session {
         self.connect_as(agent, ConsumerKind::Session, 100)
     }
@@ -282,14 +282,14 @@ impl World {
         self.acknowledge(session, delivery, Fate::Acked).unwrap();
     }
 
-    /// Takes the one delivery that there is, and acks it.
+    /// Acks the only delivery since the last call.
     pub fn take_and_ack(&mut self, session: &mut Session) -> v1::Envelope {
         let (delivery, envelope) = session.delivery();
         self.ack(session, &delivery);
         envelope
     }
 
-    /// An envelope, not signed yet.
+    /// An unsigned envelope.
     pub fn envelope<M: Message + Name>(
         &self,
         from: &str,
@@ -314,19 +314,19 @@ impl World {
         envelope::sign(envelope, &KeyId::parse("k1").unwrap(), key);
     }
 
-    /// Signs and sends.
+    /// Signs and sends an envelope.
     pub fn send(&mut self, mut envelope: v1::Envelope) -> Result<v1::Receipt, Refusal> {
         self.sign(&mut envelope);
         self.send_signed(&envelope)
     }
 
-    /// Sends as it is.
+    /// Sends an envelope unchanged.
     pub fn send_signed(&mut self, envelope: &v1::Envelope) -> Result<v1::Receipt, Refusal> {
         let envelope = self.verify(envelope)?;
         self.ask(|reply| Command::Submit { envelope, reply })
     }
 
-    /// Signs, and verifies as the broker does.
+    /// Signs an envelope, and verifies it as the broker does.
     pub fn verified(&self, mut envelope: v1::Envelope) -> Result<Box<VerifiedEnvelope>, Refusal> {
         self.sign(&mut envelope);
         self.verify(&envelope)
@@ -348,13 +348,13 @@ impl World {
         HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
     }
 
-    /// What this caller may see of what is stored.
+    /// The stored data as this caller may see it.
     pub fn view<'a>(&'a self, caller: &'a Caller) -> View<'a> {
         let access = Access { policies: &self.settings.policies, directory: self.engine.directory() };
         View { store: &*self.disk, access, caller, rates: None }
     }
 
-    /// The task's custody log as an operator sees it, with envelopes.
+    /// The task's custody log with envelopes, as an operator reads it.
     pub fn custody(&self, id: &str) -> Vec<v1::CustodyLogEntry> {
         let caller = operator();
         let view = self.view(&caller);
@@ -370,7 +370,7 @@ impl World {
         }
     }
 
-    /// The task's custody log, replayed; it must give what is stored.
+    /// Replays the task's custody log. The result must equal the stored task.
     pub fn audit(&self, id: &str) -> Audit {
         let mut audit = Audit::new(TaskId::parse(id).unwrap(), None);
         for entry in self.custody(id) {
@@ -401,7 +401,7 @@ impl World {
         self.ask(|reply| Command::Discard { dead_letter, caller: operator(), reason_text: String::new(), reply })
     }
 
-    /// The agent says that it is still there.
+    /// Sends a heartbeat of the agent.
     pub fn heartbeat(&mut self, session: &Session) {
         let (consumer, agent) = (session.consumer, session.agent.clone());
         let heartbeat = v1::Heartbeat::default();
@@ -413,7 +413,7 @@ impl World {
         self.engine.directory().liveness(&AgentId::parse(agent).unwrap(), self.now)
     }
 
-    /// Everything that is stored, to see that nothing has changed.
+    /// All stored records, for comparison.
     pub fn snapshot(&self) -> Vec<(Table, KeyBytes, Record)> {
         use std::ops::Bound::Unbounded;
         let mut all = Vec::new();
@@ -483,7 +483,7 @@ impl World {
         v1::Envelope { task_id: "t".into(), correlation_id: handoff.into(), epoch, ..envelope }
     }
 
-    /// Task "t" goes from one to the other, at this epoch. Returns the handoff's id.
+    /// Hands task "t" from one agent to the other at this epoch. Returns the handoff id.
     pub fn hand_over(&mut self, from: &mut Session, to: &mut Session, epoch: u64) -> String {
         let (sender, receiver) = (from.agent.to_string(), to.agent.to_string());
         let handoff = self.send(self.request(&sender, &receiver, epoch)).unwrap().handoff_id;

@@ -1,4 +1,4 @@
-//! What docs/signing.md says to writers of clients.
+//! The statements of docs/signing.md for authors of clients.
 
 use baton::{
     envelope::signing,
@@ -19,7 +19,7 @@ fn content_digest_is_the_sha256_of_what_is_signed() {
     assert_eq!(accepted.content_digest[..], signing::sha256(&[&signed]));
 }
 
-/// The types of what a session has got, each acked.
+/// Acks every delivery of a session, and returns the message types.
 fn taken(world: &mut World, session: &mut Session) -> Vec<MessageType> {
     let deliveries = session.deliveries();
     deliveries.iter().for_each(|(delivery, _)| world.ack(session, delivery));

@@ -1,7 +1,7 @@
-//! A second, naive model of SPEC 3, and random stories that both must tell alike.
+//! A second, naive model of SPEC 3, compared with the domain on random stories.
 //!
-//! The model keeps less and says less: the state, who owns the task, at which epoch, who is asked, and the code of each
-//! refusal. It is written from the specification, as plainly as can be.
+//! The model tracks less than the domain: the state, the owner, the epoch, the candidate, and the code of each refusal.
+//! Its only source is the specification, which it follows as plainly as possible.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -37,11 +37,11 @@ enum Op {
     Pass { seconds: u64 },
 }
 
-/// How far the message's epoch is from the task's.
+/// The difference between the message's epoch and the task's.
 type Offset = i8;
 
 fn ops() -> impl Strategy<Value = Vec<(Op, Offset)>> {
-    // Anybody, or most often whoever has the word: see `resolve`.
+    // Two thirds of the numbers are beyond the list, and stand for the agent that acts next: see `resolve`.
     let who = 0..3 * AGENTS.len();
     let some = || prop::collection::vec(0..AGENTS.len(), 1..4);
     let mail = || prop::sample::select(vec![Acked::Request, Acked::Context, Acked::Completion]);
@@ -63,7 +63,7 @@ fn ops() -> impl Strategy<Value = Vec<(Op, Offset)>> {
     prop::collection::vec((op, offset), 1..250)
 }
 
-/// An agent beyond the list stands for the one who has the word.
+/// Replaces an agent number beyond the list by the agent that acts next.
 fn resolve(op: &Op, model: &Model) -> Op {
     let asked = model.attempt.as_ref().map_or(0, |attempt| attempt.asked);
     let sender = model.attempt.as_ref().map_or(0, |attempt| attempt.sender);
@@ -84,7 +84,7 @@ fn resolve(op: &Op, model: &Model) -> Op {
     op
 }
 
-/// What the model knows of the handoff that was asked for last.
+/// The last requested handoff, as the model tracks it.
 #[derive(Debug, Clone)]
 struct Attempt {
     state: &'static str,
@@ -160,7 +160,7 @@ impl Model {
         if attempt.is_open() { Ok(()) } else { Err(attempt.ended()) }
     }
 
-    /// The next who can be asked: not the sender, nobody twice, nobody along a pair that is used up.
+    /// The next candidate: not the sender, not asked before, and not across an exhausted pair.
     fn next(&mut self) -> Option<usize> {
         let hops = self.hops.clone();
         let attempt = self.attempt.as_mut().unwrap();
@@ -175,7 +175,7 @@ impl Model {
         None
     }
 
-    /// The present candidate is out: the next one is asked, or it ends like this.
+    /// Removes the present candidate. Asks the next one, or ends the handoff in the state `end`.
     fn ask_next_or(&mut self, end: &'static str) {
         let out = self.attempt.as_ref().unwrap().asked;
         self.attempt.as_mut().unwrap().refused.push(out);
@@ -377,7 +377,7 @@ impl Model {
     }
 }
 
-/// The code under test, with what is stored between its steps.
+/// The code under test, with the stored state between its steps.
 #[derive(Default)]
 struct Real {
     task: Option<Task>,
@@ -412,7 +412,7 @@ impl Real {
         Ok(())
     }
 
-    /// Keeps what is next, after a look at what must always hold.
+    /// Checks the invariants of a transition, and stores its result.
     fn take(&mut self, next: Transition) {
         if let Some(before) = &self.task {
             assert!(next.task.epoch >= before.epoch, "the epoch never falls");
@@ -494,7 +494,7 @@ impl Real {
     }
 }
 
-/// Everything that both can say.
+/// The state that both sides report.
 #[derive(Debug, PartialEq)]
 struct Seen {
     owner: Option<String>,
@@ -544,7 +544,7 @@ proptest! {
     }
 }
 
-/// The most completed handoffs of one story: to see that the stories get somewhere.
+/// The most completed handoffs of one story, to show that the stories make progress.
 static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
 #[test]

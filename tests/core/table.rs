@@ -1,5 +1,5 @@
-//! Every state with every input from the right party: the protocol on one page. `=` is no change, anything in brackets is
-//! the code of a refusal.
+//! Every state with every input from the entitled party: the protocol on one page. `=` means no change, and a text in
+//! brackets is the code of a refusal.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ fn acked(by: &str, mail: Acked) -> Input {
     Input::Acked { by: agent(by), mail }
 }
 
-/// A task whose one handoff is in this state.
+/// A task whose only handoff is in this state.
 fn in_state(state: State) -> (Task, Handoff) {
     let context = said("a", 1, Message::Context { digest: DIGEST });
     let taken = vec![acked("b", Acked::Request), said("b", 1, accept()), context];

@@ -1,8 +1,9 @@
-//! The conformance suite is shown to see: a broker that does one thing wrong is caught by a case that is named here, and a
-//! broker that does nothing wrong by none.
+//! Shows that the conformance suite detects faults: a named case catches each planted fault, and no case fails for a
+//! broker without a fault.
 //!
-//! `tests/plant.sh tests/faults/faults.patch cargo test --test faults -- --nocapture` prints which case caught which fault. The
-//! patch plants the faults into a copy, and adds this file to its tests: the broker itself has none of them.
+//! `tests/plant.sh tests/faults/faults.patch cargo test --test faults -- --nocapture` prints the cases that caught each
+//! fault. The patch plants the faults into a copy of the source and adds this file to its tests. The broker itself
+//! contains no faults.
 
 use std::{
     collections::BTreeSet,
@@ -42,7 +43,7 @@ const CAUGHT_BY: [(Fault, &[&str]); 24] = [
     (Fault::HidesTheDomain, &["error.has-error-info"]),
 ];
 
-/// The `baton` command, in a folder without a `baton-data`.
+/// The `baton` command in a folder without `baton-data`.
 fn baton() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
     command.current_dir(env!("CARGO_TARGET_TMPDIR"));
@@ -52,7 +53,7 @@ fn baton() -> Command {
     command
 }
 
-/// A broker whose ack wait is short, with this fault or none. Killed when it is dropped.
+/// A broker with a short ack wait and at most one fault. Dropping it kills the process.
 struct Broker {
     child: Child,
     address: String,
@@ -87,13 +88,13 @@ impl Drop for Broker {
     }
 }
 
-/// A folder with a certificate and a configuration: enrolment is open where it is said.
+/// Makes a folder with a certificate and a configuration with this enrolment.
 fn folder(enrollment: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let mut command = baton();
     command.args(["dev", "--port", "0", "--data"]).arg(&data).env("BATON_LOG", "off");
-    drop(Broker::spawn(command)); // which has made the certificate
+    drop(Broker::spawn(command)); // a first start makes the certificate
     let (certificate, key) = (data.join("tls/server.pem"), data.join("tls/server.key"));
     let text = format!(
         "listen = \"127.0.0.1:0\"\ndata = {data:?}\nenrollment = {enrollment:?}\n\
@@ -103,7 +104,7 @@ fn folder(enrollment: &str) -> tempfile::TempDir {
     folder
 }
 
-/// Runs the suite; returns the exit code and the report.
+/// Runs the suite. Returns the exit code and the report.
 fn suite(folder: &Path, broker: &Broker, options: &[&str]) -> (Option<i32>, Value) {
     let data = folder.join("data");
     let token = std::fs::read_to_string(data.join("operator.token")).unwrap();
@@ -121,7 +122,7 @@ fn with_outcome(report: &Value, outcome: &str) -> Vec<String> {
     cases.map(|case| case["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// In a line: what came of a case, and the first thing that it saw.
+/// The outcome of a case and its first difference, as one line.
 fn account(case: &Value) -> String {
     let of = |value: &Value, name: &str| value[name].as_str().unwrap_or_default().to_owned();
     let first = &case["differences"][0];
@@ -142,7 +143,7 @@ fn each_fault_has_its_case() {
 fn each_fault_is_caught_by_its_case() {
     let mut missed = Vec::new();
     for (fault, cases) in CAUGHT_BY {
-        // A folder of its own: what a fault leaves in a store may be no store for a broker without it.
+        // A new folder for each fault: a broker without the fault may be unable to open its store.
         let folder = folder("open");
         let broker = Broker::start(folder.path(), Some(fault));
         let only: Vec<&str> = cases.iter().flat_map(|case| ["--only", case]).collect();
@@ -158,7 +159,7 @@ fn each_fault_is_caught_by_its_case() {
     assert!(missed.is_empty(), "faults that were not caught:\n{}", missed.join("\n"));
 }
 
-/// Where only the operator enrols: the cases that an open broker skips are tried here.
+/// With enrolment by the operator only. The cases that an open broker skips run here.
 #[test]
 fn a_broker_without_a_fault_passes_every_case() {
     let folder = folder("operator");

@@ -1,4 +1,4 @@
-//! Who may do what, as operators and agents meet it: policies that change, keys, the audit log, what is not one's own.
+//! Authorization as operators and agents meet it: changing policies, keys, the audit log, and objects of other agents.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, ClientError>, code: Code, reas
     }
 }
 
-/// A broker with a policy file of its own: the default one, and more.
+/// Starts a broker with its own policy files: the default policy and `more`.
 fn with_policy(more: &str) -> (Broker, PathBuf) {
     let folder = tempfile::tempdir().unwrap().keep();
     write(&folder.join("default.cedar"), baton::policy::DEFAULT);
@@ -79,7 +79,7 @@ async fn a_policy_that_changes_counts_from_then_on_and_a_broken_one_does_not() {
         let is_mended = async || audit_log(&operator).await.pop().unwrap().action() == v1::AuditAction::PolicyLoaded;
         eventually("the mended one is taken", is_mended).await;
     }
-    // Without a signal: the files are watched, new ones too.
+    // The broker watches the files and their folder, without a signal.
     std::fs::remove_file(folder.join("more.cedar")).unwrap();
     eventually("a change is seen", async || ask_to_take(&a, "a", "b").await.is_ok()).await;
 }
@@ -169,11 +169,11 @@ async fn nobody_reads_what_is_not_their_own() {
     denied(c.answer(watch).map(drop));
     let watch = c.handoffs().watch_handoff(v1::WatchHandoffRequest { handoff_id: handoff_id.clone() }).await;
     denied(c.answer(watch).map(drop));
-    // A mailbox is read by the identity of the call, and by nothing else: c finds its own, which is empty.
+    // A mailbox is selected only by the caller's identity: c reads its own mailbox, which is empty.
     let receive = v1::ReceiveRequest { max_deliveries: 1, ..Default::default() };
     let mut mail = c.answer(c.messages().receive(receive).await).unwrap();
     assert!(tokio::time::timeout(std::time::Duration::from_millis(300), mail.message()).await.is_err());
-    // b rejects, nobody else is there: the request is a dead letter of a and b.
+    // b rejects and is the only candidate: the request becomes a dead letter of a and b.
     let b = broker.agent_session("b").await;
     let request = b.take().await.unwrap();
     b.reject(&request, &v1::HandoffReject { reason: v1::RejectReason::Overloaded.into(), ..Default::default() })
@@ -233,7 +233,7 @@ async fn the_audit_log_is_on_record_over_restarts_and_its_chain_holds() {
         .map(|shown| shown["entry"]["action"].as_str().unwrap().trim_start_matches("AUDIT_ACTION_"))
         .collect();
     let expected = ["POLICY_LOADED", "AGENT_REGISTERED", "INVITATION_CREATED", "KEY_ADDED", "POLICY_LOADED"];
-    // The first start is that of the development broker whose folder it is.
+    // The first start is that of the development broker that made the folder.
     assert_eq!(acts[acts.len() - 5..], expected);
     let invited = log[acts.len() - 3]["entry"]["details"].as_str().unwrap();
     assert!(invited.contains("for c") && invited.contains("billing"), "{invited}");
@@ -281,22 +281,23 @@ async fn a_message_that_is_sent_again_is_not_applied_again_wherever_it_comes_fro
     let envelope = composer("a").encode("b", MessageType::Info, &About::default(), &v1::Info::default());
     let first = a.session.send(envelope.clone()).await.unwrap();
     b.take().await.unwrap();
-    // In another session of the same agent, by a call of anybody's, and after a crash: the first receipt.
+    // A repeat gets the first receipt: in another session of the same agent, by a call without a token, and after a
+    // crash.
     let again = broker.agent("a").await;
     assert_eq!(again.session.send(envelope.clone()).await.unwrap(), first);
     let anybody = broker.client().await;
     let sent = anybody.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
     assert_eq!(anybody.answer(sent).unwrap().receipt.unwrap(), first);
-    // With an operator's token it is not the operator's to send, whatever an operator may do.
+    // An operator's token does not permit sending as the agent, although the operator may do everything else.
     let operator = broker.operator().await;
     let sent = operator.messages().send(v1::SendRequest { envelope: envelope.clone() }).await;
     refused(operator.answer(sent), Code::PermissionDenied, "SENDER_MISMATCH");
-    // In another agent's session it is not that agent's to send.
+    // Another agent's session does not permit it either.
     refused(c.session.send(envelope.clone()).await, Code::PermissionDenied, "SENDER_MISMATCH");
     let broker = Broker::start_in(broker.kill(), &[]);
     let a = broker.agent("a").await;
     assert_eq!(a.session.send(envelope.clone()).await.unwrap(), first);
-    // The same id with another content is another message.
+    // The same id with other content is a different message.
     let mut other = v1::Envelope::decode(envelope).unwrap();
     other.receiver_id = "c".into();
     baton::envelope::sign(&mut other, &KeyId::parse("k1").unwrap(), &identity("a").key);
@@ -348,13 +349,13 @@ async fn no_secret_and_no_payload_is_in_the_log() {
     }
 }
 
-/// All in a folder and the folder itself, with permissions.
+/// The folder and everything in it: path, whether it is a folder, and permissions.
 fn modes(folder: &std::path::Path) -> Vec<(PathBuf, bool, u32)> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut found = Vec::new();
     let mut left = vec![folder.to_owned()];
     while let Some(path) = left.pop() {
-        let Ok(metadata) = std::fs::metadata(&path) else { continue }; // the store has merged it away
+        let Ok(metadata) = std::fs::metadata(&path) else { continue }; // compaction has removed the file
         if metadata.is_dir() {
             left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
         }
@@ -370,7 +371,7 @@ fn assert_only_the_broker_can_read(data: &std::path::Path) {
     }
 }
 
-/// A `baton dev` in a shell with the most generous umask.
+/// Starts `baton dev` in a shell with umask 0.
 fn start_with_umask_0(folder: std::sync::Arc<tempfile::TempDir>) -> Broker {
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "umask 0; exec \"$0\" dev --port 0 --data \"$1\"", env!("CARGO_BIN_EXE_baton")]);
@@ -399,7 +400,7 @@ async fn everything_in_the_data_folder_is_the_brokers_own_and_is_made_so_again()
     assert_only_the_broker_can_read(&broker.data());
     assert!(broker.log().contains("others could use the data folder"), "{}", broker.log());
     broker.client_of("a").await;
-    // One that is not only the broker's is left alone.
+    // A folder with other files keeps its permissions.
     let shared = tempfile::tempdir().unwrap();
     std::fs::set_permissions(shared.path(), PermissionsExt::from_mode(0o755)).unwrap();
     write(&shared.path().join("holiday.jpg"), "not ours");

@@ -1,5 +1,5 @@
-//! Agents of the Rust client at a broker: tasks that are handed over and lent as calls, processes that die on the way, and what
-//! is too large to be sent.
+//! Agents of the Rust client at a broker: handing over and delegating tasks by calls, processes that die in between,
+//! and messages over the size limits.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,15 +16,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::broker::{Broker, a_request, baton, card, exit_of, new_task};
 
-/// What an agent does with its mail.
+/// The agent's reactions to its mail.
 #[derive(Default)]
 struct Plan {
-    /// Where the process stops working, as if it had died: the message is never answered.
+    /// The message type at which the process appears to die: its handler never returns.
     dies_at: Option<MessageType>,
     rejects: bool,
-    /// What its context provider gives.
+    /// The sections that the context provider returns.
     provides: Option<Vec<v1::ContextSection>>,
-    /// A task that was taken over is ended with this.
+    /// The result with which the agent ends a task after a takeover.
     finishes: Option<prost_types::Struct>,
 }
 
@@ -62,7 +62,7 @@ impl Handler for Mail {
     }
 }
 
-/// One process of an agent: it is killed by being dropped.
+/// One process of an agent. Dropping it kills the process.
 struct Process {
     link: Link,
     seen: mpsc::UnboundedReceiver<Delivered>,
@@ -88,7 +88,7 @@ impl Process {
         Self { link, seen, serving }
     }
 
-    /// The next message of this type that comes to a handler.
+    /// The next message of this type that reaches the handler.
     async fn sees(&mut self, kind: MessageType) -> Delivered {
         loop {
             let seen = tokio::time::timeout(Duration::from_secs(60), self.seen.recv()).await;
@@ -99,7 +99,7 @@ impl Process {
         }
     }
 
-    /// The process dies: its session ends, without an ack for what it holds.
+    /// Ends the process: its session ends without acks for the deliveries in hand.
     async fn dies(self) {
         self.serving.abort();
         drop(self.serving.await);
@@ -180,7 +180,7 @@ async fn a_sender_that_died_after_its_request_resumes_or_provides() {
         let provides = (!resumes).then(context);
         let mut alice = Process::start(&broker, "alice", Plan { provides, ..Plan::default() }).await;
         if resumes {
-            // Nothing waits for the accept: it is given back, and comes again.
+            // No call waits for the accept, so the client returns it for redelivery.
             alice.sees(MessageType::HandoffAccept).await;
             let [own] = &alice.link.owned_tasks().await.unwrap()[..] else { panic!("it is alice's still") };
             assert_eq!((own.task_id.as_str(), own.open_handoff_id.as_str()), (task.as_str(), handoff_id.as_str()));

@@ -1,4 +1,4 @@
-//! `baton bench`: what it prints agrees with itself and with the broker, and ctrl-C ends it in order.
+//! `baton bench`: its report is consistent with itself and with the broker, and ctrl-C ends it in order.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::broker::{Broker, baton, exit_of};
 
-/// How long anything may take. Reached only where something is wrong.
+/// The time limit of each step. A passing test stays far below it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn bench(arguments: &[&str]) -> Command {
@@ -21,7 +21,7 @@ fn bench(arguments: &[&str]) -> Command {
     command
 }
 
-/// What it prints. It must end well.
+/// Runs the command, expects success, and parses its report.
 fn report_of(mut command: Command) -> Value {
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -33,7 +33,7 @@ fn number(report: &Value, path: &str) -> f64 {
     report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("no {path} in {report:#}"))
 }
 
-/// What must hold of every report of handoffs.
+/// Checks the properties that every report of handoffs has.
 #[track_caller]
 fn check_handoffs(report: &Value, in_flight_max: f64) {
     let handoffs = number(report, "/handoffs");
@@ -93,7 +93,7 @@ fn a_broker_of_its_own_is_measured_from_outside() {
     for what in ["clients_cpu_us", "broker_cpu_us", "broker_written_bytes", "broker_syncs"] {
         assert!(number(&report, &format!("/per_handoff/{what}")) > 0.0, "{what}: {report:#}");
     }
-    // One at a time there would be a sync for each of four messages and as many acks.
+    // The upper bound is the cost without batching: a sync for each of four messages and four acks.
     assert!(number(&report, "/per_handoff/broker_syncs") <= 8.0, "{report:#}");
     assert!(number(&report, "/resident/broker_max_bytes") >= number(&report, "/resident/broker_bytes"));
 
@@ -107,7 +107,7 @@ fn a_rate_is_kept_and_not_exceeded() {
     let report =
         report_of(bench(&["handoff", "--pairs", "2", "--rate", "20", "--duration", "2s", "--warm-up", "100ms"]));
     check_handoffs(&report, 64.0);
-    // At full speed there would be many more. Those that were late when it began come in addition.
+    // At full speed the number would be far higher. The extra second covers handoffs that were late at the start.
     assert!(number(&report, "/handoffs") <= 20.0 * (number(&report, "/duration_s") + 1.0), "{report:#}");
 }
 
@@ -156,7 +156,7 @@ async fn ctrl_c_takes_a_broker_of_its_own_and_its_folder_along() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "the folder is gone");
 }
 
-/// Whether a broker has written into this folder where it listens.
+/// Whether a broker has written its address into this folder.
 fn is_served(folder: &Path) -> bool {
     folder.join("data/address").exists()
 }
@@ -198,7 +198,7 @@ fn interrupt(process: &Child) {
     assert!(Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap().success());
 }
 
-/// Looks until it is so.
+/// Polls until the condition holds.
 async fn until(is_so: impl AsyncFn() -> bool) {
     let looking = async {
         let mut looks = tokio::time::interval(Duration::from_millis(10));
@@ -209,7 +209,7 @@ async fn until(is_so: impl AsyncFn() -> bool) {
     tokio::time::timeout(PATIENCE, looking).await.expect("it never happens");
 }
 
-/// How many handoffs the broker knows in these states.
+/// The number of handoffs in these states at the broker.
 async fn handoffs(broker: &Broker, states: &[HandoffState]) -> usize {
     let client = broker.client().await;
     let (mut many, mut page_token) = (0, String::new());

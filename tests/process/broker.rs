@@ -1,4 +1,4 @@
-//! A broker process on a free port, and agents that talk to it.
+//! A broker process on a free port, and the agents that talk to it.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -17,10 +17,10 @@ use baton::{
 };
 use serde_json::Value;
 
-/// How long a broker may take to stop. It gives its connections 10 s.
+/// The time limit for a broker to stop. The broker gives its connections 10 s.
 const STOP_MAX: Duration = Duration::from_secs(20);
 
-/// The `baton` command, in a folder without a `baton-data`: what runs in the checkout is none of a test's business.
+/// The `baton` command in a folder without `baton-data`, so that a broker in the checkout does not affect the test.
 pub fn baton() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_baton"));
     command.current_dir(env!("CARGO_TARGET_TMPDIR"));
@@ -30,7 +30,7 @@ pub fn baton() -> Command {
     command
 }
 
-/// A broker process. Killed when it is dropped.
+/// A broker process. Dropping it kills the process.
 pub struct Broker {
     child: Child,
     pub address: String,
@@ -38,7 +38,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// A broker for development in a folder of its own.
+    /// Starts a development broker in a new folder.
     pub fn start() -> Self {
         Self::start_in(Arc::new(tempfile::tempdir().unwrap()), &[])
     }
@@ -49,7 +49,7 @@ impl Broker {
         Self::spawn(command, folder)
     }
 
-    /// A broker with a configuration: `top` before the tables, `more` after them.
+    /// Starts a broker with a configuration: `top` before the tables, `more` after them.
     pub fn serve(top: &str, more: &str) -> Self {
         let first = Self::start();
         let (tls, folder) = (first.data().join("tls"), first.kill());
@@ -61,14 +61,14 @@ impl Broker {
         Self::serve_again(folder)
     }
 
-    /// The same, after its end.
+    /// Restarts the broker in this folder with its configuration.
     pub fn serve_again(folder: Arc<tempfile::TempDir>) -> Self {
         let mut command = baton();
         command.args(["serve", "--config"]).arg(folder.path().join("baton.toml"));
         Self::spawn(command, folder)
     }
 
-    /// Starts the command and waits until it says that it is ready.
+    /// Starts the command and waits until the broker reports that it is ready.
     pub fn spawn(mut command: Command, folder: Arc<tempfile::TempDir>) -> Self {
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
         let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
@@ -79,7 +79,7 @@ impl Broker {
         Self { child, address, folder }
     }
 
-    /// What it has logged so far.
+    /// The log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
@@ -92,7 +92,7 @@ impl Broker {
         self.data().join("tls/ca.pem")
     }
 
-    /// kill -9, and the folder it leaves.
+    /// Kills the process with SIGKILL. Returns the folder.
     pub fn kill(mut self) -> Arc<tempfile::TempDir> {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -103,7 +103,7 @@ impl Broker {
         self.child.id()
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn ask_to_stop(&self) {
         let pid = self.pid().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
@@ -113,13 +113,13 @@ impl Broker {
         self.child.wait().unwrap()
     }
 
-    /// SIGTERM, and it must end in order and in time.
+    /// Sends SIGTERM, and expects an orderly end in time.
     pub async fn stop(self) {
         self.ask_to_stop();
         self.ends_in_order().await;
     }
 
-    /// It was asked to stop: the exit code is 0, in time.
+    /// After a request to stop: expects exit code 0 in time.
     pub async fn ends_in_order(self) {
         let ended = tokio::task::spawn_blocking(|| self.wait());
         let ended = tokio::time::timeout(STOP_MAX, ended).await;
@@ -127,7 +127,7 @@ impl Broker {
         assert_eq!(ended.unwrap().code(), Some(0));
     }
 
-    /// A bare connection, for services that are not ours and for frames that our client would not send.
+    /// A bare connection, for foreign services and for frames that the client library refuses to send.
     pub async fn channel(&self) -> tonic::transport::Channel {
         let pem = std::fs::read(self.ca()).unwrap();
         let tls = tonic::transport::ClientTlsConfig::new().ca_certificate(tonic::transport::Certificate::from_pem(pem));
@@ -139,7 +139,7 @@ impl Broker {
         self.client_with(None).await
     }
 
-    /// The operator that the folder's token is of.
+    /// The operator token of the folder.
     pub fn operator_token(&self) -> String {
         std::fs::read_to_string(self.data().join("operator.token")).unwrap().trim().to_owned()
     }
@@ -148,19 +148,19 @@ impl Broker {
         self.client_with(Some(self.operator_token())).await
     }
 
-    /// As this agent, which is registered.
+    /// A client with the token of this registered agent.
     pub async fn client_of(&self, name: &str) -> Client {
         let client = self.client().await;
         client.with_token(&client.prove(&identity(name)).await.unwrap()).unwrap()
     }
 
-    /// SIGHUP.
+    /// Sends SIGHUP.
     pub fn hang_up(&self) {
         let pid = self.pid().to_string();
         assert!(Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
     }
 
-    /// A command of an operator.
+    /// A command with the operator's credentials.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = baton();
         command.args(arguments).args(["--server", &self.address, "--token", &self.operator_token(), "--ca"]);
@@ -168,7 +168,7 @@ impl Broker {
         command
     }
 
-    /// What it prints, a JSON document a line.
+    /// Runs the command and parses its output, one JSON document a line.
     pub fn lines(&self, arguments: &[&str]) -> Vec<Value> {
         let output = self.command(arguments).args(["--output", "jsonl"]).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -181,7 +181,7 @@ impl Broker {
         Client::connect(&options).await.unwrap()
     }
 
-    /// Registers an agent (again) and opens a session.
+    /// Registers an agent if it is new, and opens a session.
     pub async fn agent(&self, name: &str) -> Agent {
         self.agent_with(name, "", 100).await
     }
@@ -195,7 +195,7 @@ impl Broker {
         Agent::connect(&client, identity(name), credit, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
     }
 
-    /// Opens a session of an agent that is registered.
+    /// Opens a session of a registered agent.
     pub async fn agent_session(&self, name: &str) -> Agent {
         let client = self.client().await;
         Agent::connect(&client, identity(name), 100, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
@@ -204,13 +204,13 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// The same name always has the same key.
+/// The identity of an agent. Its key is derived from the name.
 pub fn identity(name: &str) -> Identity {
     let seed = baton::envelope::signing::sha256(&[name.as_bytes()]);
     Identity {
@@ -229,7 +229,7 @@ pub fn composer(name: &str) -> Composer {
     Composer { identity: identity(name), clock: Arc::new(SystemClock), ids: Arc::new(SystemIds) }
 }
 
-/// A task id that nobody used before.
+/// A new task id.
 pub fn new_task() -> String {
     format!("task-{}", hex::encode(SystemIds.random()))
 }
@@ -238,7 +238,7 @@ pub fn a_request() -> v1::HandoffRequest {
     v1::HandoffRequest { task_type: "support".into(), ..Default::default() }
 }
 
-/// Tries until it succeeds: the broker takes its time to see a change.
+/// Repeats the attempt until it succeeds, because the broker notices a change with a delay.
 pub async fn eventually(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
     for _ in 0..200 {
         if attempt().await {
@@ -249,7 +249,7 @@ pub async fn eventually(what: &str, mut attempt: impl AsyncFnMut() -> bool) {
     panic!("{what}");
 }
 
-/// The exit code of a command, and what it said on stderr.
+/// Runs the command. Returns its exit code and stderr.
 pub fn exit_of(command: &mut Command) -> (Option<i32>, String) {
     let output = command.stdin(Stdio::null()).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -259,7 +259,7 @@ pub fn write(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// A file that only its owner can read, as keys must be.
+/// Writes a file that only its owner can read, as keys must be.
 pub fn write_private(path: &Path, text: &str) {
     use std::os::unix::fs::PermissionsExt as _;
     write(path, text);

@@ -1,4 +1,4 @@
-//! Client certificates, and certificates that change while the broker runs.
+//! Client certificates, and certificates that are replaced while the broker runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,7 +28,7 @@ fn make_ca(name: &str) -> Ca {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// A certificate for an agent, as this CA would make it.
+/// The parameters of an agent's certificate.
 fn agent_params(agent: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(format!("urn:baton:agent:{agent}").try_into().unwrap())];
@@ -43,7 +43,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A broker of its own CA that asks for certificates, with agents a and b registered.
+    /// A broker with its own CA that requests client certificates, with agents a and b registered.
     async fn start(more: &str) -> Self {
         let (server_ca, client_ca) = (make_ca("servers"), make_ca("clients"));
         let folder = Arc::new(tempfile::tempdir().unwrap());
@@ -90,7 +90,7 @@ impl Fixture {
         Options { server: self.broker.address.clone(), ca: Some(self.path("ca.pem")), token: None, certificate }
     }
 
-    /// A certificate by this CA, or by itself, in files.
+    /// Writes a certificate, signed by this CA or by its own key, to files.
     fn certificate(&self, params: CertificateParams, issuer: Option<&Ca>) -> ClientCertificate {
         let key = KeyPair::generate().unwrap();
         let made = match issuer {
@@ -125,7 +125,7 @@ fn write_server_certificate(folder: &Path, ca: &Ca) {
     write(&folder.join("server.pem"), &params.signed_by(&key, ca).unwrap().pem());
 }
 
-/// Asks something that needs an identity.
+/// Makes a call that requires an identity.
 async fn ask(client: &Client) -> Result<(), ClientError> {
     let request = v1::ReceiveRequest { max_deliveries: 1, ..Default::default() };
     client.answer(client.messages().receive(request).await).map(drop)
@@ -140,7 +140,7 @@ async fn an_agent_proves_who_it_is_by_its_certificate() {
     assert_eq!(a.session.welcome.agent_id, "a");
     a.request("b", "t", 1, &crate::broker::a_request()).await.unwrap();
     ask(&client).await.unwrap();
-    // Its token, if it has one, must be its own.
+    // A token sent along must be for the agent of the certificate.
     let token = Client::connect(&fixture.options(None)).await.unwrap().prove(&identity("b")).await.unwrap();
     let conflict = ask(&client.with_token(&token).unwrap()).await.unwrap_err();
     assert_eq!(conflict.reason(), Some("SENDER_MISMATCH"), "{conflict}");
@@ -166,7 +166,7 @@ async fn certificates_that_are_not_good_get_no_connection() {
         ("of another CA", fixture.certificate(agent_params("a"), Some(&other_ca))),
         ("of the servers' CA", fixture.certificate(agent_params("a"), Some(&fixture.server_ca))),
     ] {
-        // In TLS 1.3 the client learns of it with its first question.
+        // In TLS 1.3 the client learns of the refusal only with its first call.
         let outcome = match Client::connect(&fixture.options(Some(files))).await {
             Ok(client) => ask(&client).await,
             Err(error) => Err(error),
@@ -212,7 +212,7 @@ async fn a_changed_certificate_is_taken_in_without_a_restart_and_a_broken_one_is
     old.agents().list_agents(v1::ListAgentsRequest::default()).await.expect("open connections go on");
     write(&fixture.path("server.pem"), "nonsense");
     fixture.broker.hang_up();
-    // Also without a signal: the file itself is watched.
+    // The broker also watches the file itself, without a signal.
     for _ in 0..3 {
         Client::connect(&trusting_new).await.expect("the old one stays");
     }

@@ -1,4 +1,4 @@
-//! The command line as a newcomer meets it: what goes wrong, the message, the exit code.
+//! The command line as a new user meets it: errors, their messages and their exit codes.
 
 use std::{
     fs,
@@ -65,10 +65,10 @@ fn a_broken_configuration_is_refused() {
     );
 }
 
-/// Where the groups begin in a file of the log.
+/// The offset of the first group in a log file, in bytes.
 const GROUPS_AT: usize = 8192;
 
-/// The newest file of the log of a broker that was killed, and where its last group ends.
+/// The newest log file of a killed broker, and the end of its last group.
 fn log_of(data: &Path) -> (PathBuf, usize) {
     let files = fs::read_dir(data.join("store/log")).unwrap().map(|entry| entry.unwrap().path());
     let first_group = |path: &PathBuf| fs::read(path).unwrap()[8..16].to_vec();
@@ -104,7 +104,7 @@ async fn a_damaged_store_is_refused_and_what_can_be_read_is_saved() {
 
     let (log, length) = log_of(&data);
     let mut bytes = fs::read(&log).unwrap();
-    // In a group: what is zero may lie between two.
+    // A byte inside a group: a zero byte may be padding between two groups.
     let place = (GROUPS_AT + (length - GROUPS_AT) / 2..length).find(|place| bytes[*place] != 0).unwrap();
     bytes[place] ^= 1;
     fs::write(&log, bytes).unwrap();
@@ -195,7 +195,7 @@ fn a_whole_handoff_by_hand() {
     );
     assert_eq!(json_of(&mut run(&["handoff", "list", "--state", "completed"])).as_array().unwrap().len(), 1);
 
-    // The task's id stands for its latest handoff.
+    // The task id resolves to its latest handoff.
     let task = receipt["taskId"].as_str().unwrap();
     let back = json_of(&mut with(&["handoff", "request", "--to", "alice", "--task", task, "--epoch", "2"], &bob, &[]));
     assert_eq!(json_of(&mut run(&["handoff", "show", task]))["handoffId"], back["handoffId"]);
@@ -362,7 +362,7 @@ fn a_call_without_an_identity_hears_of_the_flags() {
     check(ended, 8, "--token, BATON_TOKEN or ./baton-data/operator.token");
 }
 
-/// What `serve --check` says of this configuration.
+/// Runs `serve --check` on this configuration. Returns exit code, stdout and stderr.
 fn checked(folder: &Path, text: &str) -> (Option<i32>, String, String) {
     let config = with_file(folder, "baton.toml", text);
     let output = baton().args(["serve", "--check", "--config", &config]).output().unwrap();
@@ -407,7 +407,7 @@ fn a_configuration_is_checked_with_its_files_and_printed_as_a_configuration() {
     }
 }
 
-/// A small agent of the command line, and what it says.
+/// An `agent serve` process and its output lines.
 struct Served {
     child: std::process::Child,
     lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
@@ -450,7 +450,7 @@ async fn a_served_agent_comes_back_after_the_broker_and_stops_in_order() {
     worker.says("connected");
     let address = broker.address.clone();
     let folder = broker.kill();
-    // On the same port: that is where the agent looks for it.
+    // On the same port, at which the agent tries to reconnect.
     let mut command = baton();
     command.args(["dev", "--listen", &address, "--data"]).arg(folder.path().join("data"));
     let broker = Broker::spawn(command, folder);

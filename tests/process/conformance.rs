@@ -1,4 +1,4 @@
-//! The conformance suite against a broker process: every case passes, and the command says what came of it.
+//! The conformance suite against a broker process: every case passes, and the command prints the report.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ fn suite(broker: &Broker, options: &[&str]) -> Command {
     command
 }
 
-/// Names of cases with this outcome.
+/// The names of the cases with this outcome.
 fn named(report: &Value, outcome: &str) -> Vec<String> {
     let cases = report["cases"].as_array().unwrap().iter().filter(|case| case["outcome"] == outcome);
     cases.map(|case| case["name"].as_str().unwrap().to_owned()).collect()

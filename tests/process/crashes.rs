@@ -1,4 +1,4 @@
-//! Brokers that are killed: nothing that was answered is lost.
+//! Brokers that are killed lose nothing that they acknowledged.
 
 use baton::{
     client::context_of,
@@ -50,7 +50,7 @@ async fn every_receipt_outlives_kill_9_under_load() {
             let found = client.handoffs().get_handoff(request).await.unwrap().into_inner().handoff.unwrap();
             assert_eq!(found.task_id, receipt.task_id, "round {round}");
         }
-        // Many requests are under way when the broker is killed; those that were answered must be there again.
+        // The kill hits many requests in flight. Every request with a receipt must be there after the restart.
         let a = std::sync::Arc::new(a);
         let mut under_way = tokio::task::JoinSet::new();
         for _ in 0..200 {

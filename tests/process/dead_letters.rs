@@ -13,7 +13,7 @@ fn poison() -> v1::Nack {
     v1::Nack { cause: v1::NackCause::Poison.into(), reason_text: "cannot parse".into(), ..Default::default() }
 }
 
-/// So many messages from a to b are dead letters.
+/// Makes dead letters of this number of messages from a to b.
 async fn poison_messages(a: &Agent, b: &Agent, many: usize) {
     for number in 0..many {
         let info = v1::Info { text: number.to_string(), ..Default::default() };
@@ -169,7 +169,7 @@ async fn what_is_no_message_is_kept_if_its_sender_is_known_and_only_then() {
             .unwrap();
     wrong.message_type = MessageType::Delegation.into();
     refused(a.session.send(wrong.encode_to_vec().into()).await, "PAYLOAD_TYPE_MISMATCH");
-    // A repeat is not kept again, and a message of which a field is wrong is refused and no more.
+    // A repeat is retained only once. A message with an invalid field is refused and not retained.
     refused(a.session.send(bytes::Bytes::from_static(b"\xff\xffgarbage")).await, "MALFORMED");
     let info =
         v1::Envelope::decode(composer("a").encode("a", MessageType::Info, &About::default(), &v1::Info::default()))
@@ -183,7 +183,7 @@ async fn what_is_no_message_is_kept_if_its_sender_is_known_and_only_then() {
     let stranger = broker.client().await;
     let request = v1::SendRequest { envelope: bytes::Bytes::from_static(b"\xff\xffgarbage") };
     refused(stranger.answer(stranger.messages().send(request).await), "MALFORMED");
-    a.session.heartbeat(v1::Heartbeat::default()).await.unwrap(); // after what was kept
+    a.session.heartbeat(v1::Heartbeat::default()).await.unwrap(); // answered after the envelopes are retained
     let kept = broker.lines(&["dlq", "list"]);
     let reasons: Vec<_> = kept.iter().map(|dead| dead["reason"].as_str().unwrap()).collect();
     assert_eq!(reasons, ["DEAD_LETTER_REASON_SCHEMA_INVALID", "DEAD_LETTER_REASON_MALFORMED"]);
@@ -194,7 +194,7 @@ async fn what_is_no_message_is_kept_if_its_sender_is_known_and_only_then() {
     assert!(stderr.contains("DEAD_LETTER_NOT_A_MESSAGE"), "{stderr}");
 }
 
-/// The numbers of the entries that come next, until one fits.
+/// Watches the task from `after_number` until an entry matches `last`. Returns the numbers of the entries.
 async fn watch(client: &Client, task: &str, after_number: u64, last: impl Fn(&v1::CustodyEntry) -> bool) -> Vec<u64> {
     let request = v1::WatchTaskRequest { task_id: task.to_owned(), after_number };
     let mut updates = client.answer(client.tasks().watch_task(request).await).unwrap();
@@ -245,7 +245,7 @@ async fn a_task_is_followed_and_taken_up_again_after_any_entry_also_over_a_resta
     let broker = Broker::start_in(broker.kill(), &[]);
     let (a, client) = (broker.agent("a").await, broker.client().await);
     a.report(&About::task(&task, 1), &report(1.0, v1::TaskStatus::Completed)).await.unwrap();
-    let rest = watch(&client, &task, 2, |_| false).await; // ends by itself: the task is final
+    let rest = watch(&client, &task, 2, |_| false).await; // the stream ends because the task is final
     assert_eq!(rest, [3, 4]);
     assert_eq!(watch(&client, &task, 4, |_| false).await, [0; 0]);
     let ahead = v1::WatchTaskRequest { task_id: task.clone(), after_number: 9 };

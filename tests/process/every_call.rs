@@ -1,4 +1,4 @@
-//! Every call of the schema: without an identity, and by an agent that takes no part in what it asks for.
+//! Every call of the schema: without an identity, and by an agent that has no part in the object of the call.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,25 +17,25 @@ use tonic_types::StatusExt as _;
 
 use crate::broker::{Broker, a_request, card, composer, identity, new_task};
 
-/// What a call asks of its caller.
+/// What a call requires of its caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Asks {
-    /// Nothing: it is how a caller proves who it is, or its message does.
+    /// Nothing: the call itself authenticates, or its message does.
     Nothing,
-    /// That the caller says who it is. What it gets is its own, or every agent's to see.
+    /// An identity. The answer concerns the caller, or is visible to every agent.
     Identity,
-    /// That the caller takes part in what it names, or may do this to everything.
+    /// Participation in the named object, or permission for every object.
     Permission,
 }
 
-/// A call with what it asks of its caller, about something that is there, and the same about something that is not.
+/// A call, its requirement, and its request for an existing and for an unknown object.
 struct Row(&'static str, Asks, Bytes, Bytes);
 
 fn row<M: Message>(path: &'static str, asks: Asks, of_known: &M, of_unknown: &M) -> Row {
     Row(path, asks, of_known.encode_to_vec().into(), of_unknown.encode_to_vec().into())
 }
 
-/// What there is, or is not.
+/// The ids of objects, which exist or do not exist.
 struct Ids {
     agent: String,
     task: String,
@@ -56,7 +56,7 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         let mut envelope =
             composer("forger").compose("b", v1::MessageType::Info, &About::default(), &v1::Info::default());
         envelope.sender_id.clone_from(&ids.agent);
-        // The same for both, so that nothing but the sender differs.
+        // The same id for both envelopes, so that only the sender differs.
         envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
         envelope.encode_to_vec().into()
     };
@@ -135,10 +135,10 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             agent_id: ids.agent.clone(),
             ..Default::default()
         }),
-        // By the built-in policy every agent may look at the directory.
+        // The built-in policy lets every agent read the directory.
         both!("AgentService/GetAgent", Identity, |ids| v1::GetAgentRequest { agent_id: ids.agent.clone() }),
         both!("AgentService/ListAgents", Identity, |_ids| v1::ListAgentsRequest::default()),
-        // Its answer is random; `a_challenge_is_given_for_every_id` looks at it.
+        // The answer is random; `a_challenge_is_given_for_every_id` checks it.
         both!("AgentService/CreateChallenge", Nothing, |_ids| v1::CreateChallengeRequest::default()),
         both!("AgentService/CreateToken", Nothing, |ids| v1::CreateTokenRequest {
             agent_id: ids.agent.clone(),
@@ -150,7 +150,7 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
     ]
 }
 
-/// The paths of all calls.
+/// The paths of all calls in the schema.
 fn calls() -> Vec<String> {
     let files = prost_types::FileDescriptorSet::decode(proto::DESCRIPTORS).unwrap();
     let of_us = files.file.iter().filter(|file| file.package() == "baton.v1");
@@ -161,7 +161,7 @@ fn calls() -> Vec<String> {
     services.flat_map(|service| service.method.iter().map(|method| path(service, method))).collect()
 }
 
-/// Messages as bytes, so that one test can make every call.
+/// A codec that passes messages as bytes, so that one test can make every call.
 #[derive(Default)]
 struct Raw;
 
@@ -199,7 +199,7 @@ impl Decoder for Raw {
     }
 }
 
-/// All that a caller is told: the messages, or what the status says, its metadata in an order.
+/// Everything that an answer reveals: the messages, or the status with its metadata in a fixed order.
 type Answer = Result<Vec<Bytes>, (Code, String, String, BTreeMap<String, String>, String)>;
 
 async fn call(broker: &Broker, token: Option<&str>, path: &str, request: Bytes) -> Answer {
@@ -228,7 +228,7 @@ async fn call(broker: &Broker, token: Option<&str>, path: &str, request: Bytes) 
     })
 }
 
-/// As if it had been about the other.
+/// Replaces the ids of one set in the answer by the ids of the other.
 fn in_place(answer: Answer, of: &Ids, by: &Ids) -> Answer {
     let pairs =
         [(&of.agent, &by.agent), (&of.task, &by.task), (&of.handoff, &by.handoff), (&of.dead_letter, &by.dead_letter)];
@@ -239,8 +239,8 @@ fn in_place(answer: Answer, of: &Ids, by: &Ids) -> Answer {
     })
 }
 
-/// A broker at which agents "agent-a" and "agent-b" have a task, a handoff and a dead letter, and the token of agent "c",
-/// which takes no part in any of it.
+/// A broker with agents "agent-a" and "agent-b" and a task, a handoff and a dead letter between them, and the token of
+/// agent "c", which has no part in these.
 async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
     let broker = Broker::serve("", "");
     let operator = broker.operator().await;
@@ -321,7 +321,7 @@ async fn the_brokers_key_is_for_everybody_and_verifies_receipts() {
     let get = |agent_id: &str| v1::GetAgentRequest { agent_id: agent_id.to_owned() };
     let found = anybody.answer(anybody.agents().get_agent(get("baton")).await).unwrap().agent.unwrap();
     let key = &found.card.unwrap().keys[0];
-    // A receipt that a call without a token got is checked without one.
+    // The receipt of a call without a token can be verified without a token.
     let about = About::default();
     let envelope = composer("c").encode("agent-b", v1::MessageType::Info, &about, &v1::Info::default());
     let sent = anybody.answer(anybody.messages().send(v1::SendRequest { envelope }).await).unwrap();

@@ -1,4 +1,4 @@
-//! An operator's token goes to the broker that it belongs to, and to no other: here are others, and what they get to see.
+//! An operator's token is sent only to its own broker: foreign servers record what they receive.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -13,17 +13,17 @@ use tokio::net::TcpStream;
 
 use crate::broker::{Broker, baton, exit_of, write};
 
-/// A server that answers every call with UNIMPLEMENTED, and keeps what each call carries as its authorization.
+/// A server that answers every call with UNIMPLEMENTED, and records the authorization of each call.
 pub struct Stranger {
     pub address: SocketAddr,
     calls: Arc<Mutex<Vec<Option<String>>>>,
 }
 
-/// From when until when a stranger's certificate is good, in years.
+/// The validity of the server's certificate, in years.
 pub const GOOD: (i32, i32) = (2020, 2100);
 
 impl Stranger {
-    /// Over TLS, with a certificate of a CA of its own, which is written to this file.
+    /// Serves over TLS with a certificate of its own CA, which it writes to this file.
     pub fn over_tls(listener: TcpListener, ca: &Path, years: (i32, i32)) -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -71,7 +71,7 @@ impl Stranger {
         Self { address, calls }
     }
 
-    /// What the calls so far carried.
+    /// The authorization of each call so far.
     pub fn calls(&self) -> Vec<Option<String>> {
         self.calls.lock().unwrap().clone()
     }
@@ -86,7 +86,7 @@ where
         let token = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
         seen.lock().unwrap().push(token);
         let response = http::Response::builder().header("content-type", "application/grpc").header("grpc-status", "12");
-        // What a broker says is as foreign as what an agent says.
+        // The text of a broker is as untrusted as the text of an agent.
         let response = response.header("grpc-message", "%1B%5B2J%0AFORGED%C2%9B");
         drop(respond.send_response(response.body(()).unwrap(), true));
     }
@@ -96,7 +96,7 @@ pub fn free_port() -> TcpListener {
     TcpListener::bind("127.0.0.1:0").unwrap()
 }
 
-/// A folder in which ./baton-data is this broker's.
+/// A folder in which ./baton-data is this broker's data folder.
 fn checkout_of(broker: &Broker) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::os::unix::fs::symlink(broker.data(), folder.path().join("baton-data")).unwrap();
@@ -109,7 +109,7 @@ fn in_folder(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// Calls of all kinds: of operators, of everyone, of agents.
+/// Makes calls of all kinds: for operators, for everyone, for agents.
 async fn call(folder: &Path, connection: &[&str]) {
     let folder = folder.to_owned();
     let connection: Vec<String> = connection.iter().map(ToString::to_string).collect();
@@ -146,19 +146,19 @@ async fn a_foreign_broker_never_sees_the_operators_token() {
     let elsewhere = Stranger::over_tls(free_port(), &ca, GOOD);
     let server = elsewhere.address.to_string();
     call(folder.path(), &["--server", &server, "--ca", ca.to_str().unwrap()]).await;
-    // The folder's own CA does not make a stranger its broker either: it has no certificate of that CA.
+    // The server has no certificate of the folder's CA, so that CA does not make it trusted either.
     call(folder.path(), &["--server", &server, "--ca", "baton-data/tls/ca.pem"]).await;
     call(folder.path(), &["--server", &server]).await;
     assert!(elsewhere.calls().len() >= 8, "it was called");
     assert_eq!(elsewhere.calls().into_iter().flatten().collect::<Vec<_>>(), Vec::<String>::new());
 
-    // Without TLS there is nothing that shows whose broker it is.
+    // Without TLS no certificate shows whose broker it is.
     let plain = Stranger::in_plaintext(free_port());
     call(folder.path(), &["--server", &format!("http://{}", plain.address)]).await;
     assert!(plain.calls().len() >= 8, "it was called");
     assert_eq!(plain.calls().into_iter().flatten().collect::<Vec<_>>(), Vec::<String>::new());
 
-    // A broker that was killed leaves its address behind, and then a stranger listens there.
+    // A killed broker leaves its address file behind. A foreign server then listens on that address.
     let address: SocketAddr = broker.address.parse().unwrap();
     let _data = broker.kill();
     let heir = Stranger::over_tls(TcpListener::bind(address).unwrap(), &ca, GOOD);
@@ -180,7 +180,7 @@ fn the_broker_of_the_folder_gets_the_operators_token_without_a_flag() {
     }
     let with_ca = ["audit", "--server", &broker.address, "--ca", "baton-data/tls/ca.pem"];
     assert_eq!(exit_of(&mut in_folder(folder.path(), &with_ca)).0, Some(0));
-    // From elsewhere the same broker has no implicit operator.
+    // From another folder the same broker has no implicit operator.
     let mut elsewhere = baton();
     elsewhere.args(["audit", "--server", &broker.address, "--ca"]).arg(broker.ca());
     let (code, stderr) = exit_of(&mut elsewhere);

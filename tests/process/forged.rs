@@ -1,4 +1,5 @@
-//! Payloads that look like what a broker has on disk: none is read as that, whenever the broker is killed.
+//! Payloads that imitate the broker's files: recovery reads none of them as its own data, whenever the broker is
+//! killed.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -14,7 +15,7 @@ use crate::broker::{Broker, a_request, baton, exit_of, new_task};
 
 const FORGED: &str = "forged-task";
 
-/// A group as a log of format 1 had it: with a checksum that anybody can compute. It writes a task, or nothing.
+/// A group of log format 1, whose checksum needs no secret. It writes a task, or nothing.
 fn group_of_format_1(number: u64, is_empty: bool) -> Vec<u8> {
     const TASKS: u8 = 2;
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap().to_be_bytes();
@@ -33,20 +34,20 @@ fn group_of_format_1(number: u64, is_empty: bool) -> Vec<u8> {
     group
 }
 
-/// All files in a folder, as they are at this moment.
+/// The contents of all files in a folder at this moment.
 fn files(folder: &Path) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         match path.is_dir() {
             true => all.extend(files(&path)),
-            false => all.extend(fs::read(path)), // it may be gone
+            false => all.extend(fs::read(path)), // the broker may have removed the file
         }
     }
     all
 }
 
-/// What is as near to the broker's own files as an agent can come, and nearer: it cannot read them.
+/// Payloads close to the broker's own files: invented images, and copies, although an agent cannot read those files.
 fn payloads(store: &Path) -> Vec<Vec<u8>> {
     const COPY_BYTES_MAX: usize = 300_000;
     let next = groups_committed(store).unwrap() + 1;
@@ -55,7 +56,7 @@ fn payloads(store: &Path) -> Vec<Vec<u8>> {
     let mut copies: Vec<Vec<u8>> = files(&store.join("log"));
     copies.extend(files(&store.join("fjall")).into_iter().filter(|file| file.len() > 1000).take(4));
     copies.iter_mut().for_each(|copy| copy.truncate(COPY_BYTES_MAX));
-    // Padding moves an image to where the file has a place for it.
+    // Padding shifts an image to each offset at which the file format could place it.
     let shifted = |payload: &Vec<u8>, shift: usize| [vec![0; shift], payload.clone()].concat();
     let all = [vec![images(true), images(false)], copies].concat();
     all.iter().flat_map(|payload| [0, 3, 8, 52].map(|shift| shifted(payload, shift))).collect()

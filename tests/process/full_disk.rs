@@ -1,4 +1,4 @@
-//! A broker whose disk is full refuses, says so to health checks, and goes on by itself when there is room again.
+//! A broker with a full disk refuses messages, reports it to health checks, and continues when there is room again.
 
 use std::{
     collections::BTreeSet,
@@ -16,15 +16,15 @@ use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus,
 
 use crate::broker::{Broker, baton, card, composer};
 
-/// A small disk for a broker's data.
+/// A small disk for the data of a broker.
 struct SmallDisk {
-    /// As this process sees it.
+    /// The path in the namespace of this process.
     path: PathBuf,
     is_mounted: bool,
 }
 
 impl SmallDisk {
-    /// A broker on a disk that root mounts, or on one in a namespace of its own. `None` where neither is permitted.
+    /// Starts a broker on a disk that root mounts, or on one in its own namespace. `None` if neither is permitted.
     fn start_broker(size: &str) -> Option<(Broker, Self)> {
         let folder = Arc::new(tempfile::tempdir().unwrap());
         let path = folder.path().to_owned();
@@ -56,7 +56,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Fills the disk to the last byte.
+/// Fills the disk to its last byte.
 fn fill(path: &Path) {
     use std::io::Write as _;
     let mut file = std::fs::File::create(path).unwrap();
@@ -73,7 +73,7 @@ async fn send(client: &Client, envelope: &bytes::Bytes) -> Result<v1::Receipt, C
     Ok(client.answer(client.messages().send(request).await)?.receipt.unwrap())
 }
 
-/// A client, and whether health checks hear that the broker serves.
+/// A client, and a check whether the broker reports SERVING.
 async fn connect(broker: &Broker, disk: &SmallDisk) -> (Client, impl AsyncFnMut() -> bool) {
     let (server, ca) = (broker.address.clone(), disk.path.join("data/tls/ca.pem"));
     let pem = std::fs::read(&ca).unwrap();
@@ -95,7 +95,7 @@ async fn register(client: &Client, names: &[&str]) {
     }
 }
 
-/// All that this agent has in its mailbox of what is wanted.
+/// The wanted messages that the agent's mailbox contains.
 async fn received(client: &Client, agent: &str, wanted: &BTreeSet<String>) -> BTreeSet<String> {
     let token = client.prove(&crate::broker::identity(agent)).await.unwrap();
     let agent = client.with_token(&token).unwrap();
@@ -121,7 +121,7 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
     promised.push((before.clone(), send(&client, &before).await.unwrap()));
 
     fill(&disk.path.join("filler"));
-    // The log's last page may have room for a few more.
+    // The last page of the log may have room for a few more messages.
     let text = "x".repeat(60_000);
     let meanwhile = loop {
         let envelope = message(&text);
@@ -134,14 +134,14 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
         }
         assert!(promised.len() < 1000, "a full disk refuses");
     };
-    // It tries to go on every second, and does not say that it does before it can.
+    // The broker retries every second, and must not report SERVING before a retry succeeds.
     for _ in 0..30 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let refused = send(&client, &message(&text)).await.map(drop).unwrap_err();
         assert_eq!(refused.reason(), Some("STORE_UNAVAILABLE"), "{refused}");
         assert!(!serves().await, "health checks hear of it");
     }
-    // What is stored can be read all the while.
+    // Reads work while the disk is full.
     client.agents().get_agent(v1::GetAgentRequest { agent_id: "a".into() }).await.unwrap();
 
     std::fs::remove_file(disk.path.join("filler")).unwrap();
@@ -158,7 +158,7 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
         if serves().await {
             break;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await; // health follows, a moment later
+        tokio::time::sleep(Duration::from_millis(100)).await; // health reports it a moment later
     }
     assert!(serves().await);
     let after = message("after");
@@ -182,7 +182,7 @@ async fn a_broker_that_finds_its_store_damaged_when_it_opens_it_again_stops_and_
     while send(&client, &message(&"x".repeat(60_000))).await.is_ok() {}
     for entry in std::fs::read_dir(disk.path.join("data/store/log")).unwrap() {
         let log = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
-        log.write_all_at(&[0xff; 16], 8192 + 300).unwrap(); // behind the heads
+        log.write_all_at(&[0xff; 16], 8192 + 300).unwrap(); // after the log's headers
     }
     std::fs::remove_file(disk.path.join("filler")).unwrap();
     let stopped = tokio::task::spawn_blocking(move || broker.wait()).await.unwrap();

@@ -11,7 +11,7 @@ use crate::{
     hostile::raw::{self, Answer},
 };
 
-/// A connection that speaks HTTP/2, as curl and browsers do.
+/// A connection that negotiates HTTP/2, as curl and browsers do.
 async fn http2(broker: &Broker) -> SendRequest<Bytes> {
     let stream = raw::tls_offering(broker, &["h2", "http/1.1"]).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"h2".as_slice()), "HTTP/2 is preferred");
@@ -68,7 +68,7 @@ async fn http1_is_told_what_the_port_is() {
     let mut stream = raw::http1(&broker).await;
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(b"http/1.1".as_slice()));
     let host = &broker.address;
-    // All of it on one connection, which stays open.
+    // All requests use one connection, which stays open.
     let page = ask_http1(&mut stream, &format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n")).await;
     assert_eq!(page.status, 200);
     assert!(page.head.contains("content-type: text/plain; charset=utf-8\r\n"), "{}", page.head);
@@ -88,7 +88,7 @@ async fn http1_is_told_what_the_port_is() {
         assert_eq!(answer.status, status, "{request}");
         assert!(answer.body.contains(says), "{request}: {}", answer.body);
     }
-    // HTTP/1.0, with which many a probe asks: answered, and closed.
+    // HTTP/1.0, as health probes use it: answered, then closed.
     let answer = ask_http1(&mut stream, "GET / HTTP/1.0\r\n\r\n").await;
     assert_eq!(answer.status, 200);
     raw::hung_up(&mut stream).await;
@@ -146,14 +146,14 @@ async fn an_http2_request_with_a_small_body_is_not_reset() {
         .flat_map(|(name, value)| raw::header(name, value))
         .collect();
     let ping = raw::frame(raw::PING, 0, 0, &[7; 8]);
-    // The broker has the head, and not yet the body.
+    // The broker has the head of the request but not its body.
     stream.write_all(&[raw::frame(raw::HEADERS, raw::END_HEADERS, 1, &head), ping.clone()].concat()).await.unwrap();
     let is_answer_to_ping = |kind: u8, flags: u8| kind == raw::PING && flags & 1 == 1;
     let mut seen = Vec::new();
     for body in [Vec::new(), raw::frame(0, raw::END_STREAM, 1, b"{}")] {
         if !body.is_empty() {
             stream.write_all(&body).await.unwrap();
-            // A reset would follow the end of the answer at once.
+            // A reset would follow directly after the end of the answer.
             while !seen.iter().any(|(kind, flags, of)| *kind == 0 && flags & raw::END_STREAM != 0 && *of == 1) {
                 seen.push(raw::read_frame(&mut stream).await);
             }

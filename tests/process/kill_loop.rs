@@ -1,4 +1,4 @@
-//! A broker that is killed again and again under load, while its clients keep a ledger of all that they saw; see `load`.
+//! A broker that is killed repeatedly under load, while its clients keep a ledger of its answers; see `load`.
 
 use std::{process::Stdio, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ const SEED: u64 = 20_260_101;
 /// The most receipts between a start and the kill.
 const RECEIPTS_MAX: u64 = 60;
 
-/// How many times the broker is killed: BATON_KILLS, a hundred before every merge, or twenty.
+/// The number of kills: BATON_KILLS, or 20. A merge runs 100.
 fn kills() -> u32 {
     std::env::var("BATON_KILLS").map_or(20, |text| text.parse().expect("BATON_KILLS is a number"))
 }
@@ -24,7 +24,7 @@ async fn nothing_that_a_client_saw_is_undone_by_any_number_of_kills() {
     for kill in 1..=kills() {
         load.begin_chapter(format!("after {} kills", kill - 1));
         load.is_served_by(&broker);
-        // Sometimes it does not even live to be asked.
+        // One round in eight kills the broker without an audit.
         if !load.dice.one_in(8) {
             load.audit(&broker).await;
         }
@@ -47,7 +47,7 @@ async fn kill_while_it_starts(folder: &Arc<tempfile::TempDir>, milliseconds: u64
     command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn().unwrap();
-    // Not to wait for anything: to kill it at any moment of its start.
+    // A fixed delay instead of a wait for readiness, so that the kill can hit any moment of the start.
     tokio::time::sleep(Duration::from_millis(milliseconds)).await;
     child.kill().unwrap();
     child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The real thing: broker processes, real TLS, real clients, kill -9.
+//! End-to-end tests: broker processes, TLS, clients, kill -9.
 
 mod access;
 mod agents;

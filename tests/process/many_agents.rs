@@ -1,5 +1,5 @@
-//! Thousands of agents that are connected, of which every other one sleeps: it is sent mail and takes none. Those who are
-//! awake do not wait for them, and whoever wakes up finds all of its mail.
+//! Thousands of connected agents, of which every other one sleeps: it receives mail and reads none. Active agents do
+//! not wait for sleeping agents, and an agent that wakes up receives all of its mail.
 
 use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
 
@@ -18,19 +18,19 @@ use tonic::Streaming;
 
 use crate::broker::{Broker, a_request, card, identity, new_task};
 
-/// TLS connections that the agents share, awake and asleep side by side.
+/// TLS connections, each shared by active and sleeping agents.
 const CONNECTIONS: usize = 8;
-/// Agents that come or wake up at a time.
+/// The most agents that connect or wake up at the same time.
 const AT_A_TIME: usize = 64;
 const CREDIT: u32 = 16;
-/// Less than a sleeper is sent: some of it is on its way, and some waits.
+/// Below the number of messages to a sleeper, so that some are delivered and some stay queued.
 const CREDIT_OF_SLEEPERS: u32 = 2;
-/// Less than the broker's ack wait, 30 s: one who waited for a sleeper would wait at least that long.
+/// Below the broker's ack wait of 30 s, which is the shortest wait for a sleeper.
 const WORK_MAX: Duration = Duration::from_secs(25);
-/// How long anything else may take. Reached only where something is wrong.
+/// The time limit of all other steps. A passing test stays far below it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How many agents: BATON_AGENTS, or two thousand; in fours.
+/// The number of agents: BATON_AGENTS, or 2000; a multiple of four.
 fn agents() -> usize {
     let many: usize =
         std::env::var("BATON_AGENTS").map_or(2000, |text| text.parse().expect("BATON_AGENTS is a number"));
@@ -38,17 +38,17 @@ fn agents() -> usize {
     many
 }
 
-/// An agent that is connected and does nothing.
+/// A connected agent that reads nothing.
 struct Sleeper {
     name: String,
     has_credit: bool,
     client: Client,
     _frames: mpsc::Sender<v1::ConnectRequest>,
-    /// Never read again.
+    /// Held open and never read again.
     _responses: Streaming<v1::ConnectResponse>,
 }
 
-/// Two that are awake, and two to whom they write in vain.
+/// Two active agents, and two sleeping agents to which they write.
 struct Four {
     giver: Agent,
     taker: Agent,
@@ -88,7 +88,7 @@ async fn nobody_waits_for_a_thousand_sleepers_who_lose_nothing() {
     broker.stop().await;
 }
 
-/// Does this for all of them, so many at a time.
+/// Runs `act` for every item, `at_a_time` at once.
 async fn all<I, O: Send + 'static, F: Future<Output = O> + Send + 'static>(
     at_a_time: usize,
     items: impl IntoIterator<Item = I>,
@@ -141,7 +141,7 @@ async fn connect(client: &Client, name: &str) -> Agent {
     Agent::connect(client, identity(name), CREDIT, Arc::new(SystemClock), Arc::new(SystemIds)).await.unwrap()
 }
 
-/// With credit it is handed deliveries and reads none; without, it is handed none.
+/// Connects an agent that reads nothing. With credit the broker sends it deliveries; without credit it sends none.
 async fn fall_asleep(client: &Client, name: String, has_credit: bool) -> Sleeper {
     register(client, &name).await;
     let own = client.with_token(&client.prove(&identity(&name)).await.unwrap()).unwrap();
@@ -158,10 +158,10 @@ async fn fall_asleep(client: &Client, name: String, has_credit: bool) -> Sleeper
     Sleeper { name, has_credit, client: client.clone(), _frames: frames, _responses: responses }
 }
 
-/// What a sleeper is sent, in any order.
+/// The mail for a sleeper, in any order.
 const MAIL: [&str; 3] = ["before the work", "after the work", "and once more"];
 
-/// Writes to the sleepers, exchanges mail, hands a task over, and writes again. Says how long the handoff took.
+/// Writes to the sleepers, exchanges mail, hands a task over, and writes again. Returns the duration of the handoff.
 async fn work(four: Four) -> (Four, Duration) {
     let Four { giver, taker, sleepers } = &four;
     write_to(giver, sleepers, MAIL[0]).await;
@@ -198,7 +198,7 @@ async fn hand_over(giver: &Agent, taker: &Agent) {
     assert_eq!(giver.take().await.unwrap().kind(), MessageType::HandoffComplete);
 }
 
-/// Ends the old session and begins one that takes its mail: all of it is there. Returns how much.
+/// Ends the sleeper's session and begins one that receives all of its mail. Returns the number of messages.
 async fn wake(sleeper: Sleeper) -> usize {
     let Sleeper { name, has_credit, client, _frames: frames, _responses: responses } = sleeper;
     drop((frames, responses));

@@ -1,4 +1,4 @@
-//! A broker that does not read for a while, as one whose machine is busy: what agents send meanwhile waits, and ends nothing.
+//! A broker that stops reading for a while, as on a busy machine: the agents' frames wait, and no session ends.
 
 use std::{collections::HashSet, process::Command, sync::Arc, time::Duration};
 
@@ -13,10 +13,10 @@ use tonic::Streaming;
 
 use crate::broker::{Broker, card, identity};
 
-/// What HTTP/2 and gRPC put before each message of a stream, in bytes.
+/// The framing of HTTP/2 and gRPC before each message of a stream, in bytes.
 const PREFIX_BYTES: usize = 9 + 5;
 
-/// A session as bare frames, so that a test sends without waiting for answers.
+/// A session as bare frames, so that a test can send without waiting for answers.
 struct Frames {
     requests: mpsc::Sender<v1::ConnectRequest>,
     answers: Streaming<v1::ConnectResponse>,
@@ -43,7 +43,7 @@ impl Frames {
         self.requests.send(v1::ConnectRequest { request_id, request: Some(request) }).await.unwrap();
     }
 
-    /// Asks for a credit. Returns the one that is granted.
+    /// Requests a credit. Returns the granted credit.
     async fn credit(&mut self, max_outstanding: u32) -> u32 {
         self.send(1, Request::Credit(v1::Credit { max_outstanding })).await;
         match self.next().await {
@@ -52,7 +52,7 @@ impl Frames {
         }
     }
 
-    /// Waits for so many deliveries, and returns their ids.
+    /// Waits for this number of deliveries. Returns their ids.
     async fn deliveries(&mut self, count: usize) -> Vec<String> {
         let mut ids = Vec::new();
         while ids.len() < count {
@@ -64,7 +64,7 @@ impl Frames {
         ids
     }
 
-    /// Sends an ack for each of these, and waits for no answer. Returns the bytes that those are at least.
+    /// Sends an ack for each delivery without waiting for answers. Returns a lower bound of the bytes sent.
     async fn ack(&self, deliveries: &[String]) -> usize {
         let mut bytes = 0;
         for (number, delivery_id) in (100..).zip(deliveries.iter().cloned()) {
@@ -88,7 +88,7 @@ impl Frames {
     }
 }
 
-/// The broker's process is stopped until this is dropped.
+/// Stops the broker's process by a signal until this is dropped.
 struct Pause<'a> {
     broker: &'a Broker,
     unread_before: usize,
@@ -100,7 +100,7 @@ impl<'a> Pause<'a> {
         Self { broker, unread_before: unread_bytes(broker) }
     }
 
-    /// Waits until so many bytes are on their way to the broker, in either end's socket, or the sockets take no more.
+    /// Waits until this number of bytes are unread in the sockets of both ends, or until the sockets accept no more.
     async fn until_sent(&self, bytes: usize) {
         let (mut last, mut unchanged) = (0, 0);
         for _ in 0..400 {
@@ -126,7 +126,7 @@ fn signal(broker: &Broker, name: &str) {
     assert!(Command::new("kill").args([name, &broker.pid().to_string()]).status().unwrap().success());
 }
 
-/// Bytes that clients have sent to the broker and that it has not read, as Linux tells them.
+/// The bytes sent by clients that the broker has not read, as Linux reports them.
 fn unread_bytes(broker: &Broker) -> usize {
     let port = format!(":{:04X}", broker.address.rsplit(':').next().unwrap().parse::<u16>().unwrap());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -209,7 +209,7 @@ async fn calls_that_are_given_up_while_the_broker_does_not_read_end_no_session()
         let mut agents = client.agents();
         calls.spawn(async move { agents.get_agent(v1::GetAgentRequest { agent_id: "agent".into() }).await.map(drop) });
     }
-    // A call has a head, and a message of 7 bytes.
+    // A call has a head and a message of 7 bytes.
     let calls_bytes = CALLS * (9 + PREFIX_BYTES + 7);
     pause.until_sent(calls_bytes).await;
     calls.shutdown().await;
@@ -232,7 +232,7 @@ async fn sessions_of_one_connection_share_a_credit_and_are_told_what_they_got() 
     assert_eq!(elsewhere.credit(4096).await, 4096, "on a connection of its own");
     assert_eq!(first.credit(96).await, 96);
     assert_eq!(third.credit(4096).await, 4000, "what another has given back");
-    // And it is in force.
+    // The granted credit is in force.
     let sender = Arc::new(broker.agent("sender").await);
     send_letters(&sender, "third", 1).await;
     assert_eq!(third.deliveries(1).await.len(), 1);

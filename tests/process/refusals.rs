@@ -1,4 +1,4 @@
-//! Bad input over the real wire: the gRPC code and the stable reason of each, and a broker that goes on.
+//! Invalid input over the wire: the gRPC code and the stable reason of each, and a broker that continues.
 
 use std::{
     io::{Read as _, Write as _},
@@ -104,13 +104,13 @@ async fn envelopes_that_are_not_right_are_refused_with_code_and_reason() {
     send(&client, &a_signed_request(|_| {})).await.expect("a good one is taken all the same");
 }
 
-/// A frame that is not of our schema: raw bytes, as a client with a broken encoder sends them.
+/// Sends a frame outside the schema as raw bytes, as a client with a broken encoder does.
 #[tokio::test]
 async fn a_frame_that_does_not_parse_is_refused_as_malformed() {
     let broker = Broker::start();
     let mut raw = tonic::client::Grpc::new(broker.channel().await);
     raw.ready().await.unwrap();
-    // A UInt64Value: a number in field 1, where SendRequest has its envelope.
+    // A UInt64Value: a varint in field 1, where SendRequest has its envelope.
     let codec = tonic_prost::ProstCodec::<u64, v1::SendResponse>::default();
     let path = http::uri::PathAndQuery::from_static("/baton.v1.BrokerService/Send");
     let status = raw.unary(tonic::Request::new(17), path, codec).await.unwrap_err();
@@ -125,7 +125,7 @@ async fn a_frame_that_does_not_parse_is_refused_as_malformed() {
     let codec = tonic_prost::ProstCodec::<u64, v1::ConnectResponse>::default();
     let path = http::uri::PathAndQuery::from_static("/baton.v1.BrokerService/Connect");
     let responses = raw.streaming(frames, path, codec).await.unwrap().into_inner();
-    // A request_id alone is a frame that says nothing: refused, and the session goes on to its end.
+    // A frame with only a request_id has no request: it is refused, and the session continues.
     let reasons = tokio_stream::StreamExt::filter_map(responses, |response| match response.unwrap().response? {
         v1::connect_response::Response::Error(error) => Some((error.code, error.message)),
         _ => None,
@@ -281,7 +281,7 @@ async fn an_invitation_lets_the_one_whom_it_is_for_register_once() {
     let too_long = Some(prost_types::Duration { seconds: 31 * 24 * 3600, nanos: 0 });
     check(invite(&operator, "", too_long).await, Code::InvalidArgument, "FIELD_INVALID");
 
-    // Registered is registered: the card again needs no invitation, and another one does not get in.
+    // The agent is registered. The same card again needs no invitation, and another card is refused.
     let broker = Broker::serve_again(broker.kill());
     let client = broker.client().await;
     let request = v1::RegisterAgentRequest { card: Some(card("c", "")), invitation: for_anybody };

@@ -1,4 +1,5 @@
-//! A broker that is restarted in order under load: everybody is told, nothing is lost, and all go on; see `load`.
+//! A broker that restarts in order under load: it announces the stop, loses nothing, and its clients continue; see
+//! `load`.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::{
 
 const SEED: u64 = 20_260_102;
 const RESTARTS: u32 = 10;
-/// How long a broker may take to tell everybody that it stops.
+/// The time limit for a stopping broker to notify its clients.
 const TELLING_MAX: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,7 +42,7 @@ async fn restarts_in_order_lose_nothing_and_are_announced() {
     println!("{RESTARTS} restarts in order, in {health_first} of them health was the first to say so, {load}");
 }
 
-/// One who looks at what a broker says when it stops.
+/// A client that observes the announcements of a stopping broker.
 struct Witness {
     session: Streaming<v1::ConnectResponse>,
     _frames: tokio::sync::mpsc::Sender<v1::ConnectRequest>,
@@ -66,7 +67,8 @@ impl Witness {
         Self { session, _frames: frames, health, watch }
     }
 
-    /// Waits for both to be told. True if health was seen first: they come on different streams, and so it may not be.
+    /// Waits for both announcements. Returns whether health came first; the streams are independent, so the order may
+    /// vary.
     async fn sees_the_stop(mut self) -> bool {
         let health_first = tokio::select! {
             biased;
@@ -87,9 +89,9 @@ impl Witness {
         health_first
     }
 
-    /// Once anybody is told to go, nobody who asks is told to come.
+    /// After the first announcement, the health check must not report SERVING.
     async fn check_health(&mut self) {
-        // Where the connection is closed already there is no answer, and that says enough.
+        // A closed connection gives no answer, which also keeps new clients away.
         if let Ok(answer) = self.health.check(HealthCheckRequest::default()).await {
             assert_eq!(answer.into_inner().status(), ServingStatus::NotServing);
         }
@@ -114,7 +116,7 @@ fn check_go_away(last: Option<Result<v1::ConnectResponse, Status>>) {
     }
 }
 
-/// Less than the broker gives connections that do not end by themselves, which is 10 s.
+/// Below the broker's limit of 10 s for connections that do not end on their own.
 const STOP_WITH_WATCHERS_MAX: Duration = Duration::from_secs(8);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Sessions over the real wire: answers, credit, redelivery, watching, going away.
+//! Sessions over the wire: answers, credit, redelivery, watching, going away.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ async fn a_session_gets_no_more_than_its_credit() {
         a.send("b", MessageType::Info, &About::default(), &info(text)).await.unwrap();
     }
     let first = b.next().await.unwrap();
-    // A question that is answered after whatever the broker would have delivered.
+    // The broker answers in order, so a further delivery would arrive ahead of this answer.
     b.session.heartbeat(v1::Heartbeat::default()).await.unwrap();
     assert!(tokio::time::timeout(Duration::ZERO, b.next()).await.is_err(), "the second one waits");
     b.session.ack(&first.delivery.delivery_id).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_message_over_four_mib_is_refused_for_good_and_the_welcome_says_the_li
     let broker = Broker::start();
     drop(broker.agent("a").await);
     let client = broker.client_of("a").await;
-    // Our client would not send it.
+    // The client library would refuse to send the envelope.
     let mut messages = client.messages().max_encoding_message_size(usize::MAX);
     let envelope = prost::bytes::Bytes::from(vec![0; 5 * 1024 * 1024]);
     let of_call = messages.send(v1::SendRequest { envelope: envelope.clone() }).await.unwrap_err();
@@ -177,7 +177,7 @@ async fn a_message_over_four_mib_is_refused_for_good_and_the_welcome_says_the_li
         assert_eq!((&*info.reason, &*info.metadata["frame_bytes_max"]), ("PAYLOAD_TOO_LARGE", "4194304"));
         assert!(details.retry_info().is_none(), "it is final");
     }
-    drop(broker.agent("b").await); // and it goes on
+    drop(broker.agent("b").await); // the broker still serves others
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! What agents write is shown by every command, in every format and in the log, and does nothing there: no terminal obeys
-//! it, and no line of it can be taken for one of ours. And what people read: tables, times, ids by their beginnings.
+//! Text from agents in every command, in every output format and in the log: it cannot control a terminal or forge a
+//! line of output. Also the output for people: tables, times and id prefixes.
 
 use std::{fs, process::Command, sync::Arc};
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::broker::{Broker, a_request, baton, card, exit_of, identity, write};
 
-/// Clears a screen, ends a line and forges another, in C0, C1 and by turning the text around.
+/// Clears a screen, ends a line and forges another, with C0 and C1 characters and direction marks.
 const NASTY: &str =
     "nasty\u{1b}[2J\u{1b}]0;owned\u{7}\r\nFORGED line\u{85}\u{9b}31m\u{202e}\u{2066}\u{2028}\u{7f}\tend";
 
@@ -33,7 +33,7 @@ fn output(command: &mut Command) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// The next message of this kind becomes a dead letter; what is before it is acked.
+/// Nacks the next message of this type as POISON, and acks all before it.
 async fn poison(to: &Agent, kind: MessageType) {
     let delivered = loop {
         let delivered = to.next().await.unwrap();
@@ -46,7 +46,7 @@ async fn poison(to: &Agent, kind: MessageType) {
     to.session.nack(&delivered.delivery.delivery_id, nack).await.unwrap();
 }
 
-/// Agents, tasks, handoffs, mail and dead letters with a nasty text wherever an agent may write one.
+/// Agents, tasks, handoffs, mail and dead letters with the hostile text in every field that an agent may write.
 async fn nasty_world(broker: &Broker) -> (String, String) {
     let client = broker.client().await;
     for name in ["a", "b", "c"] {
@@ -59,14 +59,14 @@ async fn nasty_world(broker: &Broker) -> (String, String) {
     a.session.heartbeat(v1::Heartbeat { status: NASTY.into(), ..Default::default() }).await.unwrap();
     let request =
         v1::HandoffRequest { initial_context_summary: NASTY.into(), reason_text: NASTY.into(), ..a_request() };
-    // Rejected, with words.
+    // A rejected handoff with a reason.
     let rejected = a.request("b", "task-rejected", 1, &request).await.unwrap();
     let offer = b.take().await.unwrap();
     let reject =
         v1::HandoffReject { reason: v1::RejectReason::Other.into(), reason_text: NASTY.into(), ..Default::default() };
     b.reject(&offer, &reject).await.unwrap();
     a.take().await.unwrap();
-    // Completed, and then reported with words.
+    // A completed handoff, then a report with details.
     a.request("b", "task-done", 1, &request).await.unwrap();
     let offer = b.take().await.unwrap();
     b.accept(&offer).await.unwrap();
@@ -83,7 +83,7 @@ async fn nasty_world(broker: &Broker) -> (String, String) {
     let done =
         v1::TaskStatusUpdate { status: v1::TaskStatus::Completed.into(), details: NASTY.into(), ..Default::default() };
     b.report(&About::task("task-done", receipt.epoch), &done).await.unwrap();
-    // Dead letters, and mail that waits for c.
+    // Dead letters, and queued mail for c.
     let info = v1::Info { text: NASTY.into(), ..Default::default() };
     for _ in 0..2 {
         a.send("b", MessageType::Info, &About::default(), &info).await.unwrap();
@@ -172,7 +172,7 @@ async fn refusals_that_repeat_a_text_do_nothing() {
     is_harmless("a refusal", &stderr);
 }
 
-/// Tables of everything that has a list, with ids that are long and alike.
+/// Tables of everything that has a list, with long ids that share prefixes.
 #[tokio::test]
 async fn tables_fit_eighty_columns_and_ids_in_them_are_taken_by_commands() {
     let broker = Broker::start();
@@ -204,7 +204,7 @@ async fn tables_fit_eighty_columns_and_ids_in_them_are_taken_by_commands() {
         let widest = table.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 80, "{command:?} is {widest} wide:\n{table}");
     }
-    // The first column of a list is what `show` takes.
+    // `show` accepts the ids in the first column of a list.
     let table = output(broker.command(&["handoff", "list"]).args(["-o", "table"])).1;
     for (line, handoff) in table.lines().skip(1).zip(handoffs.iter().rev()) {
         let id = line.split_whitespace().next().unwrap();
@@ -233,7 +233,7 @@ async fn a_beginning_that_fits_several_or_none_is_refused_in_words() {
     for id in ["ticket-1", "ticket-10", "ticket-2", "3 tasks"] {
         assert!(stderr.contains(id), "{stderr}");
     }
-    // What is whole is never taken for a beginning.
+    // A whole id is never taken for a prefix.
     assert_eq!(broker.lines(&["task", "show", "ticket-1"])[0]["taskId"], "ticket-1");
     for (command, words) in [
         (&["task", "show", "nothing"][..], "no task that you may see is called nothing"),
@@ -258,7 +258,8 @@ async fn an_agent_that_was_never_there_is_not_gone() {
     assert_eq!(broker.lines(&["agent", "show", "new"])[0]["presence"], "PRESENCE_ALIVE");
 }
 
-/// Both ends of the command's output lead nowhere from the start.
+/// Runs the command without a reader of stdout, then without a reader of stdout and stderr. Neither run may panic. Returns
+/// the exit code of the first.
 fn without_reader(command: &mut Command) -> Option<i32> {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -1,4 +1,4 @@
-//! Agents that have proven who they are, ask for much, and read nothing of it.
+//! Authenticated agents that request much and read nothing.
 
 use baton::{
     client::About,
@@ -18,13 +18,13 @@ use super::{
 };
 use crate::broker::{Broker, a_request, identity, new_task};
 
-/// The attacker's agent and its token.
+/// Registers the attacker's agent, and returns its token.
 async fn token(broker: &Broker) -> String {
     drop(broker.agent("attacker").await);
     broker.client().await.prove(&identity("attacker")).await.unwrap()
 }
 
-/// Opens a session and sends these frames on it. It reads nothing of what comes back.
+/// Opens a session and sends these frames. Reads no answer.
 async fn session(broker: &Broker, token: &str, frames: &[v1::ConnectRequest]) -> TlsStream<TcpStream> {
     let mut stream = raw::http2(broker).await;
     let head = raw::head("/baton.v1.BrokerService/Connect", Some(token));
@@ -46,7 +46,7 @@ async fn sessions_that_read_no_answer_are_not_read_from() {
     let honest = Honest::come(&broker).await;
     let token = token(&broker).await;
     let before = resident_kib(&broker);
-    // Each is answered with an error of several hundred bytes.
+    // The broker answers each with an error of several hundred bytes.
     let wrong = v1::ConnectRequest { request_id: 7, request: Some(Request::Acknowledgement(Default::default())) };
     let frames = vec![wrong; 25_000];
     let mut open = Vec::new();
@@ -73,12 +73,12 @@ async fn deliveries_that_nobody_reads_are_not_held_in_memory() {
     let before = resident_kib(&broker);
     let mut open = Vec::new();
     for _ in 0..2 {
-        open.push(session(&broker, &token, &[credit(4096)]).await); // each would hold 100 MB
+        open.push(session(&broker, &token, &[credit(4096)]).await); // without the limit each would hold 100 MB
     }
     honest.work().await;
     assert_bounded(&broker, before, 24 * MIB);
     drop(open);
-    // It is all there for one who reads it.
+    // All mail is still there for a session that reads it.
     let attacker = broker.agent_with("attacker", "", 100).await;
     for _ in 0..100 {
         attacker.next().await.unwrap();
@@ -86,7 +86,7 @@ async fn deliveries_that_nobody_reads_are_not_held_in_memory() {
     honest.work().await;
 }
 
-/// A connection of tonic's whose streams take little that is not read.
+/// A tonic channel whose streams have small receive windows.
 async fn slow_channel(broker: &Broker) -> tonic::transport::Channel {
     let tls = ClientTlsConfig::new()
         .ca_certificate(Certificate::from_pem(std::fs::read(broker.ca()).unwrap()))
@@ -161,7 +161,7 @@ async fn answers_that_nobody_reads_hold_no_more_than_there_is_for_them() {
         attacker.report(&About::task(&task, 1), &busy).await.unwrap();
     }
     let before = resident_kib(&broker);
-    // 2 MB each, and 400 of them.
+    // 400 answers of 2 MB.
     let page =
         v1::GetCustodyLogRequest { task_id: task, page_size: 200, include_envelopes: true, ..Default::default() };
     let page = page.encode_to_vec();

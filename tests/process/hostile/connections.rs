@@ -1,4 +1,4 @@
-//! Connections that lead to no call.
+//! Connections that never make a call.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -37,7 +37,7 @@ async fn strangers_who_connect_and_say_nothing_are_bounded() {
     let mut silent = Vec::new();
     for number in 0..1500 {
         let mut stream = raw::tcp(&broker).await.unwrap();
-        // Some begin a TLS handshake and leave it at that.
+        // Half of them start a TLS handshake and stop.
         if number % 2 == 0 {
             drop(stream.write_all(&[22, 3, 1, 2, 0, 1]).await);
         }
@@ -61,7 +61,7 @@ async fn connections_whose_peer_is_gone_are_found_out() {
     let broker = start("[broker_limits]\nkeepalive_interval_ms = 200\nkeepalive_timeout_ms = 200\n");
     let honest = Honest::come(&broker).await;
     for _ in 0..20 {
-        // It acknowledges no ping, as one whose machine has lost its power.
+        // The client acknowledges no ping, like a machine that has lost power.
         let mut stream = raw::http2(&broker).await;
         raw::hung_up(&mut stream).await;
     }
@@ -77,7 +77,7 @@ async fn connections_that_take_nothing_are_closed() {
     let mut stuck = Vec::new();
     for _ in 0..10 {
         let mut stream = raw::http2(&broker).await;
-        // Answers that would fill the socket, and nobody reads them.
+        // Enough unread answers to fill the socket.
         let list = [0x3a, 1, b'*']; // list_services
         let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
         let calls: Vec<u8> = (0..500).flat_map(|number| raw::call(2 * number + 1, path, None, &list)).collect();
@@ -85,7 +85,7 @@ async fn connections_that_take_nothing_are_closed() {
         stuck.push(stream);
     }
     honest.work().await;
-    // Their places are free again, though they keep their ends open.
+    // The broker has released the connections, although the clients keep their ends open.
     let comes_in = async { while raw::tls(&broker).await.is_err() {} };
     tokio::time::timeout(raw::PATIENCE, comes_in).await.expect("who takes nothing is closed");
     assert_bounded(&broker, before, 48 * MIB);
@@ -98,7 +98,7 @@ async fn header_floods_are_cut_off() {
     let before = resident_kib(&broker);
     let part = raw::header("x-flood", &"x".repeat(16_000));
     for _ in 0..8 {
-        // Headers that never end: 64 MiB of them.
+        // Endless headers: 64 MiB.
         let mut stream = raw::http2(&broker).await;
         raw::flood(&mut stream, &raw::frame(HEADERS, 0, 1, &raw::head("/x", None))).await;
         let parts: Vec<u8> = (0..256).flat_map(|_| raw::frame(CONTINUATION, 0, 1, &part)).collect();
@@ -106,7 +106,7 @@ async fn header_floods_are_cut_off() {
         raw::hung_up(&mut stream).await;
     }
     for _ in 0..8 {
-        // Many small ones, many large ones, on many streams.
+        // Many small and many large headers, on many streams.
         let mut stream = raw::http2(&broker).await;
         let mut head = raw::head("/baton.v1.AgentService/ListAgents", None);
         (0..100).for_each(|number| head.extend(raw::header(&format!("x-{number}"), &"x".repeat(140))));
@@ -167,7 +167,7 @@ async fn streams_beyond_the_limit_of_a_connection_are_refused() {
     let mut open = Vec::new();
     for _ in 0..16 {
         let mut stream = raw::http2(&broker).await;
-        // Calls whose message never comes.
+        // Calls whose messages never arrive.
         let calls = (0..5000).flat_map(|number| raw::frame(HEADERS, END_HEADERS, 2 * number + 1, &head));
         let calls: Vec<u8> = calls.collect();
         raw::flood(&mut stream, &calls).await;

@@ -1,4 +1,4 @@
-//! Messages that do not come to an end, or are not what they say.
+//! Messages that do not end, or that differ from their headers.
 
 use baton::proto::v1::{self, connect_request::Request as Frame};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ struct Client {
     requests: SendRequest<Bytes>,
 }
 
-/// A call whose message is not sent yet.
+/// A call whose message has not been sent.
 struct Call {
     answer: h2::client::ResponseFuture,
     body: SendStream<Bytes>,
@@ -44,7 +44,7 @@ impl Client {
 }
 
 impl Call {
-    /// Sends so many bytes, as the broker lets it; gives up when the call has ended.
+    /// Sends these bytes as the broker's window allows. Stops when the call has ended.
     async fn send(&mut self, bytes: Bytes) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -57,7 +57,8 @@ impl Call {
         }
     }
 
-    /// What a session ends with that has nothing more to send, and whose answers are not taken until there are many.
+    /// Ends the client's half of a session, reads its answers only after they fill the window, and returns the final
+    /// status.
     async fn status_once_full(mut self) -> tonic::Status {
         self.body.send_data(Bytes::new(), true).unwrap();
         let (_, mut body) = self.answer.await.expect("the call is answered").into_parts();
@@ -70,7 +71,7 @@ impl Call {
         tonic::Status::from_header_map(&trailers).expect("it is a status")
     }
 
-    /// What the call is answered with.
+    /// The status of the call.
     async fn status(self) -> tonic::Status {
         let status = async {
             let answer: Response<RecvStream> = self.answer.await.expect("the call is answered");
@@ -96,7 +97,7 @@ fn assert_over_limit(status: &tonic::Status) {
     assert!(details.retry_info().is_some_and(|retry| retry.retry_delay.is_some()), "{details:?}");
 }
 
-/// The beginning of a message of so many bytes.
+/// The length prefix of a message of this number of bytes.
 fn beginning_of(bytes: u32) -> Bytes {
     let mut prefix = vec![0];
     prefix.extend(bytes.to_be_bytes());
@@ -108,8 +109,8 @@ async fn frames_that_never_end_hold_no_more_than_there_is_for_them() {
     let broker = start("[broker_limits]\nframe_bytes_max = 67108864\n");
     let honest = Honest::come(&broker).await;
     let before = resident_kib(&broker);
-    // 64 frames of 4 MiB less one byte: 256 MiB, of which one network may have 32. The allocator keeps for a second what
-    // frames leave behind as they grow.
+    // 64 frames of 4 MiB less one byte: 256 MiB, of which one network may hold 32. For a second, the allocator also
+    // retains the memory that growing frames leave behind.
     let nearly_all = Bytes::from(vec![7; 4 * 1024 * 1024 - 6]);
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -146,7 +147,7 @@ async fn a_frame_over_what_there_is_left_is_refused_with_the_time_to_wait() {
     let honest = Honest::come(&broker).await;
     let mut client = Client::connect(&broker).await;
     let mut calls = tokio::task::JoinSet::new();
-    // Two fit there. The broker reads the three in any order.
+    // The limit fits two. The broker reads the three in any order.
     for _ in 0..3 {
         let mut call = client.call(SEND, &[]).await;
         calls.spawn(async move {
@@ -169,7 +170,7 @@ async fn a_frame_that_does_not_come_in_time_ends_its_call() {
     assert_over_limit(&silent.status().await);
     let nothing = client.call("/baton.v1.AgentService/ListAgents", &[]).await;
     assert_over_limit(&nothing.status().await);
-    // A session may be silent between two frames, but not within one.
+    // A session may pause between two frames, but not within one.
     let token = broker.client().await.prove(&crate::broker::identity("honest-a")).await.unwrap();
     let bearer = format!("Bearer {token}");
     let mut session = client.call(CONNECT, &[("authorization", &bearer)]).await;
@@ -206,7 +207,7 @@ async fn sessions_whose_answers_are_not_taken_count_with_what_they_leave_unread(
     let honest = Honest::come(&broker).await;
     let token = broker.client().await.prove(&crate::broker::identity("honest-a")).await.unwrap();
     let bearer = format!("Bearer {token}");
-    // Each is answered with some hundred bytes, of which the client takes 64 KiB.
+    // The broker answers each with several hundred bytes, of which the client accepts 64 KiB.
     let wrong = v1::ConnectRequest { request_id: 7, request: Some(Frame::Acknowledgement(Default::default())) };
     let many: Bytes = raw::grpc(&wrong.encode_to_vec()).repeat(1000).into();
     let session = async || {
@@ -236,13 +237,14 @@ async fn small_frames_that_are_not_read_are_bounded_for_each_connection() {
     let honest = Honest::come(&broker).await;
     let token = broker.client().await.prove(&crate::broker::identity("honest-a")).await.unwrap();
     let before = resident_kib(&broker);
-    // Each is refused. All of them fit the window that a stream has before the broker's settings are acknowledged.
+    // The broker refuses each. All of them fit the initial window of a stream, before the broker's settings are
+    // acknowledged.
     let wrong = v1::ConnectRequest { request_id: 7, request: None };
     let frame = raw::frame(0, 0, 1, &raw::grpc(&wrong.encode_to_vec()));
     let head = raw::frame(raw::HEADERS, raw::END_HEADERS, 1, &raw::head(CONNECT, Some(&token)));
     let mut open = Vec::new();
     for _ in 0..16 {
-        // Its stream takes nothing: the session stops reading after 256 of them.
+        // The stream accepts no answers: the session stops reading after 256 of them.
         let mut stream = raw::http2_with_window(&broker, 0).await;
         stream.write_all(&[head.clone(), frame.repeat(8000)].concat()).await.unwrap();
         stream.flush().await.unwrap();
@@ -259,7 +261,7 @@ async fn small_frames_that_are_not_read_are_bounded_for_each_connection() {
 
 #[tokio::test]
 async fn reflection_streams_count_with_what_they_may_leave_unread() {
-    // 8 MiB for one network, and 2.25 MiB for each.
+    // 8 MiB for one network, and 2.25 MiB for each stream.
     let broker = start("[broker_limits]\nframe_bytes_max = 16777216\n");
     let mut client = Client::connect(&broker).await;
     let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
@@ -280,7 +282,7 @@ async fn compressed_messages_are_not_taken() {
         ("gzip", tonic::Code::Unimplemented),
         ("zstd", tonic::Code::Unimplemented),
         ("deflate", tonic::Code::Unimplemented),
-        ("identity", tonic::Code::Internal), // it says that it is not compressed, but the frame does
+        ("identity", tonic::Code::Internal), // not declared in the header, but flagged in the frame
     ] {
         let mut call = client.call(SEND, &[("grpc-encoding", encoding)]).await;
         let mut compressed = vec![1];
@@ -307,7 +309,7 @@ async fn calls_over_the_limit_are_refused_with_the_time_to_wait() {
         drop(call.body.send_data(Bytes::new(), true));
         call.status().await
     };
-    // Calls take their places in any order.
+    // The broker admits concurrent calls in any order.
     let refusal = loop {
         open.push(client.call(path, &[]).await);
         let status = whole(&mut client).await;

@@ -1,5 +1,4 @@
-//! Requests that are not gRPC, over HTTP/1.1 and HTTP/2: heads that do not end, bodies without end, answers that nobody
-//! reads.
+//! Requests without gRPC, over HTTP/1.1 and HTTP/2: endless heads, endless bodies, and unread answers.
 
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::{
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
-/// The head of a request for the front page, over HTTP/2.
+/// The head of an HTTP/2 request for the front page.
 fn get() -> Vec<u8> {
     [(":method", "GET"), (":scheme", "https"), (":path", "/"), (":authority", "localhost")]
         .into_iter()
@@ -31,12 +30,12 @@ async fn heads_that_do_not_end_in_time_end_their_connection() {
         let mut stream = raw::http1(&broker).await;
         slow.spawn(async move {
             if number % 2 == 0 {
-                // The second request of a connection has no more time than the first.
+                // The second request of a connection has the same time limit as the first.
                 stream.write_all(GET.as_bytes()).await.unwrap();
                 assert_eq!(raw::answer(&mut stream).await.unwrap().status, 200);
             }
             stream.write_all(b"GET / HTTP/1.1\r\nx-slow: ").await.unwrap();
-            // Each byte comes well within the time of the whole.
+            // Each byte arrives well within the time limit of the head.
             let mut buffer = [0; 4096];
             loop {
                 tokio::select! {
@@ -73,7 +72,7 @@ async fn connections_without_a_further_request_are_closed() {
     for stream in &mut idle {
         raw::hung_up(stream).await;
     }
-    // Their places are free, though the clients keep their ends.
+    // The broker has released the connections, although the clients keep their ends open.
     let comes_in = async { while raw::tls_offering(&broker, &["http/1.1"]).await.is_err() {} };
     tokio::time::timeout(raw::PATIENCE, comes_in).await.expect("there is room again");
 }
@@ -116,7 +115,7 @@ async fn bodies_without_end_are_not_taken_in() {
         let head = format!("POST / HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();
         raw::flood(&mut stream, rest.as_bytes()).await;
-        // What is sent long after the answer can cost the client the answer.
+        // Bytes that arrive long after the answer can reset the connection before the client reads the answer.
         if rest.is_empty() {
             assert_eq!(raw::answer(&mut stream).await.unwrap().status, 405, "{framing}");
         }
@@ -147,7 +146,7 @@ async fn requests_whose_answers_nobody_reads_end_their_connection() {
     let broker = start(&format!("[broker_limits]\n{limits}"));
     let honest = Honest::come(&broker).await;
     let before = resident_kib(&broker);
-    // Answers that would fill the socket.
+    // Enough answers to fill the socket.
     let pipeline = GET.repeat(5000);
     let mut stuck = Vec::new();
     for _ in 0..10 {
@@ -186,7 +185,7 @@ async fn no_connection_is_upgraded() {
 async fn requests_over_the_limit_are_refused_with_the_time_to_wait() {
     let broker = start("[broker_limits]\ncalls_max = 100\n");
     let honest = Honest::come(&broker).await;
-    // They take nothing of their answers, and so keep their places.
+    // The streams accept no answers, and so stay open.
     let mut stuck = raw::http2_with_window(&broker, 0).await;
     let requests: Vec<u8> =
         (0..60).flat_map(|number| raw::frame(HEADERS, END_HEADERS | END_STREAM, 2 * number + 1, &get())).collect();

@@ -1,6 +1,5 @@
-//! Clients that mean harm: what each kind of them costs the broker, whom it does not keep from working, and that the
-//! broker has everything back when they are gone. Each test is an attack, with N of something open and a bound for the
-//! broker's memory.
+//! Hostile clients: the cost of each kind for the broker, the undisturbed work of honest clients, and the release of
+//! all resources afterwards. Each test is an attack with a number of open objects and a bound for the broker's memory.
 
 mod calls;
 mod connections;
@@ -19,12 +18,12 @@ use crate::broker::{Broker, baton, write};
 
 const MIB: u64 = 1024;
 
-/// A broker with these limits, in a folder of its own.
+/// Starts a broker with these limits in a new folder.
 fn start(limits: &str) -> Broker {
     let folder = Arc::new(tempfile::tempdir().unwrap());
     let path = |name: &str| folder.path().join(name);
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-    // The broker takes no folder that others can use.
+    // The broker refuses a folder that other users can access.
     DirBuilder::new().recursive(true).mode(0o700).create(path("data/tls")).unwrap();
     write(&path("data/tls/ca.pem"), &made.cert.pem());
     write(&path("server.key"), &made.signing_key.serialize_pem());
@@ -40,7 +39,7 @@ fn start(limits: &str) -> Broker {
     Broker::spawn(command, folder)
 }
 
-/// An honest agent at work, while something goes on around it.
+/// Two honest agents that work during the attack.
 struct Honest {
     a: Agent,
     b: Agent,
@@ -51,7 +50,7 @@ impl Honest {
         Self { a: broker.agent("honest-a").await, b: broker.agent("honest-b").await }
     }
 
-    /// It is served: what it sends is taken and delivered.
+    /// Sends a message and receives it: the broker serves the honest agents.
     async fn work(&self) {
         let work = async {
             let text = v1::Info { text: "x".into(), ..Default::default() };
@@ -63,7 +62,7 @@ impl Honest {
     }
 }
 
-/// What the broker's process holds in memory, in KiB.
+/// The resident memory of the broker's process, in KiB.
 fn resident_kib(broker: &Broker) -> u64 {
     status_kib(broker, "VmRSS:")
 }
@@ -74,7 +73,7 @@ fn status_kib(broker: &Broker, name: &str) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// The most that was resident may not be more than so much over what it was before.
+/// Asserts that the peak of resident memory exceeds `before` (KiB) by at most `most_more`.
 #[track_caller]
 fn assert_bounded(broker: &Broker, before: u64, most_more: u64) {
     let peak = status_kib(broker, "VmHWM:");

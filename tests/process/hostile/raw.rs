@@ -1,4 +1,4 @@
-//! HTTP/1.1 and HTTP/2 by hand: bytes that no library would send, over real TLS, from an address of its own.
+//! HTTP/1.1 and HTTP/2 by hand: byte sequences that no library sends, over TLS, from the attacker's address.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -19,14 +19,14 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::broker::Broker;
 
-/// Where attackers come from: not where honest agents do.
+/// The attacker's address. Honest agents use another one.
 pub const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// How long anything may take. Reached only where something is wrong.
+/// The time limit of each step. A passing test stays far below it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The largest window: whoever does not read still lets everything be sent.
+/// The largest window: the broker can send everything although the client reads nothing.
 const WINDOW: u32 = 0x7fff_ffff;
 
 pub const HEADERS: u8 = 1;
@@ -45,17 +45,17 @@ pub async fn tcp(broker: &Broker) -> std::io::Result<TcpStream> {
     socket.connect(broker.address.parse().unwrap()).await
 }
 
-/// The same with TLS, to speak HTTP/2.
+/// A TLS connection that offers HTTP/2.
 pub async fn tls(broker: &Broker) -> std::io::Result<TlsStream<TcpStream>> {
     tls_offering(broker, &["h2"]).await
 }
 
-/// The same, to speak HTTP/1.1.
+/// A TLS connection that offers HTTP/1.1.
 pub async fn http1(broker: &Broker) -> TlsStream<TcpStream> {
     tls_offering(broker, &["http/1.1"]).await.unwrap()
 }
 
-/// The same; these protocols are offered to the broker.
+/// A TLS connection that offers these protocols.
 pub async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(broker.ca()).unwrap()).unwrap();
@@ -69,15 +69,15 @@ pub async fn tls_offering(broker: &Broker, protocols: &[&str]) -> std::io::Resul
     connector.connect(ServerName::try_from("localhost").unwrap(), tcp(broker).await?).await
 }
 
-/// A connection that has said what HTTP/2 begins with, and lets everything be sent.
+/// An HTTP/2 connection after its preface and settings, with the largest windows.
 pub async fn http2(broker: &Broker) -> TlsStream<TcpStream> {
     http2_with_window(broker, WINDOW).await
 }
 
-/// The same; each stream takes so many bytes of answers.
+/// The same with this initial window for each stream, in bytes.
 pub async fn http2_with_window(broker: &Broker, window: u32) -> TlsStream<TcpStream> {
     let mut stream = tls(broker).await.unwrap();
-    let mut settings = 4_u16.to_be_bytes().to_vec(); // the initial window of each stream
+    let mut settings = 4_u16.to_be_bytes().to_vec(); // SETTINGS_INITIAL_WINDOW_SIZE
     settings.extend(window.to_be_bytes());
     let mut bytes = PREFACE.to_vec();
     bytes.extend(frame(SETTINGS, 0, 0, &settings));
@@ -94,7 +94,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The kind, flags and stream of the next frame; its payload is thrown away.
+/// The kind, flags and stream of the next frame. Discards the payload.
 pub async fn read_frame(stream: &mut TlsStream<TcpStream>) -> (u8, u8, u32) {
     let read = async {
         let mut head = [0; 9];
@@ -107,7 +107,7 @@ pub async fn read_frame(stream: &mut TlsStream<TcpStream>) -> (u8, u8, u32) {
     tokio::time::timeout(PATIENCE, read).await.expect("the broker sends a frame")
 }
 
-/// A header as a literal that is not put into the table.
+/// A literal header that is not added to the dynamic table.
 pub fn header(name: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0];
     for text in [name, value] {
@@ -154,7 +154,7 @@ pub fn call(stream: u32, path: &str, token: Option<&str>, message: &[u8]) -> Vec
     bytes
 }
 
-/// A message as gRPC frames it.
+/// A message with its gRPC length prefix.
 pub fn grpc(message: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend(u32::try_from(message.len()).unwrap().to_be_bytes());
@@ -162,7 +162,7 @@ pub fn grpc(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Writes until it is done, the broker has hung up, or it takes nothing more.
+/// Writes until all is written, the broker closes the connection, or the broker accepts no more.
 pub async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
     let write = async {
         stream.write_all(bytes).await?;
@@ -171,7 +171,7 @@ pub async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
     drop(tokio::time::timeout(Duration::from_millis(500), write).await);
 }
 
-/// An answer of HTTP/1.1.
+/// An HTTP/1.1 response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -179,7 +179,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Reads one answer with a body, as its head says. `None`: the broker has hung up before it was whole.
+/// Reads one response with a body of the declared length. `None`: the broker has closed the connection before its end.
 pub async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
     let read = async {
         let mut head = Vec::new();
@@ -199,7 +199,7 @@ pub async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
     tokio::time::timeout(PATIENCE, read).await.expect("the broker answers or hangs up")
 }
 
-/// Reads until the broker hangs up.
+/// Reads until the broker closes the connection.
 pub async fn hung_up(stream: &mut TlsStream<TcpStream>) {
     let mut buffer = [0; 4096];
     let read = async { while matches!(stream.read(&mut buffer).await, Ok(read) if read > 0) {} };

@@ -1,5 +1,5 @@
-//! An agent under load: it hands tasks on, takes those that it is offered, writes mail, and connects again whenever the
-//! broker is gone. What it sent and was not answered it sends again, the very same bytes, as a good client does.
+//! An agent under load: it hands tasks on, takes offered tasks, writes mail, and reconnects after every loss of the
+//! broker. Like a correct client, it resends unanswered messages with the same bytes.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -23,15 +23,15 @@ use super::{
 };
 use crate::broker::{composer, identity, new_task};
 
-/// Deliveries that an agent works on at a time.
+/// The agent's credit, in deliveries.
 const CREDIT: u32 = 32;
-/// Tasks that an agent has and may hand on.
+/// The most tasks that the agent owns and may hand on.
 const TASKS_MAX: usize = 6;
-/// Mail that is open in all mailboxes together, above which nobody writes more.
+/// The most open mail in all mailboxes together, above which no agent writes more.
 const MAIL_OPEN_MAX: usize = 300;
-/// Between two tries to connect.
+/// The delay between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
-/// What may be said to somebody who answers too late, because the step or the handoff has ended in between.
+/// The refusals of a late answer, after the step or the handoff has ended.
 const TOO_LATE: [&str; 4] = ["HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_STATE", "NOT_CANDIDATE"];
 
 pub struct Actor {
@@ -43,20 +43,20 @@ pub struct Actor {
     phase: watch::Receiver<Phase>,
 }
 
-/// What the agent has in mind, and keeps when the connection is lost.
+/// The state of the agent, which outlives its connections.
 struct Mind {
     dice: Dice,
     tasks: BTreeMap<String, Owned>,
-    /// Messages that it has answered, or decided not to.
+    /// Messages that it has answered, or decided not to answer.
     answered: HashSet<String>,
 }
 
 /// A task that the agent owns.
 struct Owned {
     epoch: u64,
-    /// The handoff that is to move it, if one is under way.
+    /// The open handoff of the task.
     handoff: Option<String>,
-    /// It has been handed on as often as it can be.
+    /// Whether the broker has refused a further handoff of the task.
     is_tired: bool,
 }
 
@@ -73,7 +73,7 @@ impl Actor {
         Self { name, others, composer: composer(name), ledger, mind: Mutex::new(mind), phase }
     }
 
-    /// Lives through one connection after another. Does not end by itself.
+    /// Works over one connection after another. Never ends on its own.
     pub async fn live(self: Arc<Self>, mut server: watch::Receiver<Option<Options>>) {
         loop {
             let Ok(options) = server.wait_for(Option::is_some).await.map(|options| (*options).clone()) else { return };
@@ -83,7 +83,7 @@ impl Actor {
             {
                 self.ledger.fault(format!("{} is told: {error}", self.name));
             }
-            // Where there is no other broker yet, this one is tried again.
+            // Without a new address, the same broker is tried again.
             drop(tokio::time::timeout(RETRY, server.changed()).await);
         }
     }
@@ -106,7 +106,7 @@ impl Actor {
         *self.phase.borrow() == Phase::Drain
     }
 
-    /// Sends, and writes down what is answered. An error is the end of the connection.
+    /// Sends an envelope, and records the answer. An error means the end of the connection.
     async fn send(&self, agent: &Agent, envelope: &v1::Envelope, raw: Bytes) -> Result<(), ClientError> {
         match agent.session.send(raw).await {
             Ok(receipt) => {
@@ -136,9 +136,9 @@ fn is_expected(kind: MessageType, reason: &str) -> bool {
     }
 }
 
-// What it begins.
+// The activities of the agent.
 impl Actor {
-    /// Begins one thing after another, each when the one before has its receipt.
+    /// Starts activities one by one, each after the receipt of the previous one.
     async fn speak(self: Arc<Self>, agent: &Agent) -> Result<(), ClientError> {
         let (mut phase, mut progress) = (self.phase.clone(), self.ledger.progress());
         loop {
@@ -219,7 +219,7 @@ impl Actor {
 }
 
 impl Mind {
-    /// The handoff that this message is about has ended, and the task stays here.
+    /// The handoff of this message has ended without moving the task.
     fn keeps(&mut self, envelope: &v1::Envelope) {
         if let Some(owned) = self.tasks.get_mut(&envelope.task_id)
             && owned.handoff.as_ref() == Some(&envelope.correlation_id)
@@ -228,7 +228,7 @@ impl Mind {
         }
     }
 
-    /// The handoff that this message is about has moved the task.
+    /// The handoff of this message has moved the task.
     fn lets_go(&mut self, envelope: &v1::Envelope) {
         let owned = self.tasks.get(&envelope.task_id);
         if owned.is_some_and(|owned| owned.handoff.as_ref() == Some(&envelope.correlation_id)) {
@@ -237,7 +237,7 @@ impl Mind {
     }
 }
 
-// What comes to it.
+// The reactions to deliveries.
 impl Actor {
     async fn listen(self: Arc<Self>, agent: &Arc<Agent>) -> Result<(), ClientError> {
         let mut at_work = JoinSet::new();
@@ -251,7 +251,7 @@ impl Actor {
         }
     }
 
-    /// Answers, once for all its deliveries, and then ends the delivery.
+    /// Answers the message, with the same bytes for each of its deliveries, and then ends the delivery.
     async fn take(self: Arc<Self>, agent: Arc<Agent>, delivered: Delivered) -> Result<(), ClientError> {
         if let Some((envelope, raw)) = self.answer(&delivered) {
             self.send(&agent, &envelope, raw).await?;
@@ -263,7 +263,7 @@ impl Actor {
                 0 => return self.poison(&agent, message, delivery).await,
                 1 => return agent.session.nack(delivery, nack(NackCause::Failure)).await,
                 2 => return agent.session.nack(delivery, nack(NackCause::Shutdown)).await,
-                3 => return Ok(()), // forgotten: it comes again on the next connection
+                3 => return Ok(()), // left unacknowledged: redelivered on the next connection
                 _ => {}
             }
         }
@@ -308,30 +308,30 @@ impl Actor {
         Some((envelope.clone(), self.ledger.composed(envelope)))
     }
 
-    /// Mostly accepts.
+    /// Accepts most requests.
     fn decide(&self, mind: &mut Mind, request: &Delivered) -> Option<v1::Envelope> {
         match mind.dice.roll(16) {
-            0 => None, // until the time to decide is up
+            0 => None, // lets the accept timeout expire
             1 | 2 => Some(self.reply(request, MessageType::HandoffReject, &v1::HandoffReject::default())),
             _ => Some(self.reply(request, MessageType::HandoffAccept, &v1::HandoffAccept::default())),
         }
     }
 
-    /// Mostly sends the context.
+    /// Sends the context in most cases.
     fn go_on(&self, mind: &mut Mind, accept: &Delivered) -> Option<v1::Envelope> {
         let context = context_of([("progress_report", format!(r#"{{"by":"{}"}}"#, self.name))]);
         match mind.dice.roll(24) {
-            0 => None, // until the time for it is up
+            0 => None, // lets the context timeout expire
             1 => Some(self.reply(accept, MessageType::HandoffCancel, &v1::HandoffCancel::default())),
             _ => Some(self.reply(accept, MessageType::TaskContextTransfer, &context)),
         }
     }
 
-    /// Mostly takes the task over.
+    /// Completes the takeover in most cases.
     fn take_over(&self, mind: &mut Mind, context: &Delivered) -> Option<v1::Envelope> {
         let payload: v1::TaskContextTransfer = context.payload();
         let outcome = match mind.dice.roll(24) {
-            0 => return None, // until the time for it is up
+            0 => return None, // lets the completion timeout expire
             1 => HandoffOutcome::Failure,
             _ => HandoffOutcome::Success,
         };
@@ -350,7 +350,7 @@ fn nack(cause: NackCause) -> v1::Nack {
     v1::Nack { cause: cause.into(), retry_after, ..Default::default() }
 }
 
-/// Short, so that whatever nobody answers has an end in the test.
+/// Short timeouts, so that every unanswered handoff ends during the test.
 fn timeouts() -> v1::HandoffTimeouts {
     let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
     v1::HandoffTimeouts { accept: seconds(2), context: seconds(2), complete: seconds(2), whole: seconds(5) }

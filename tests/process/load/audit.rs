@@ -1,4 +1,4 @@
-//! Asking the broker whether what was seen is still true.
+//! Checks that the broker still confirms the observations of the clients.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use tokio_stream::StreamExt as _;
 use super::{AGENTS, Load, PATIENCE, Phase, ledger::Left};
 use crate::broker::{Broker, composer};
 
-/// Requests that are under way at a time.
+/// The most concurrent requests.
 const UNDER_WAY_MAX: usize = 64;
-/// Old receipts, tasks and handoffs that are looked at after each start.
+/// Old receipts, tasks and handoffs to check after each start.
 const OLD_MAX: usize = 10;
-/// The same in the end.
+/// Old receipts, tasks and handoffs to check at the end.
 const OLD_MAX_IN_THE_END: usize = 3000;
-/// How much later than its whole time a handoff may end: the broker may be down at that moment.
+/// How much later than its total timeout a handoff may end: the broker may be down at that moment.
 const ENDS_LATE_BY_MAX: Duration = Duration::from_secs(5);
 
-// While there is load.
+// Audits under load.
 impl Load {
-    /// Asks for all receipts that were not compared yet, and looks at some that were, at tasks and at handoffs.
+    /// Compares all receipts that were not compared yet, and checks a sample of older receipts, tasks and handoffs.
     pub async fn audit(&mut self, broker: &Broker) {
         let client = broker.client().await;
         self.compare_receipts(&client, OLD_MAX).await;
@@ -78,10 +78,10 @@ async fn send(client: &Client, envelope: Bytes) -> v1::Receipt {
     answer.expect("what has a receipt gets it again").receipt.unwrap()
 }
 
-// In the end.
+// The audit at the end.
 impl Load {
-    /// Begins nothing more. The broker must be a new one, on which no agent was yet. Everything ends: each message with a
-    /// receipt, each handoff. Then the broker is stopped, and nothing is left in its store.
+    /// Starts no further activity, and waits until each message with a receipt and each handoff has ended. The broker
+    /// must be new, without earlier agents. Then stops the broker, and checks that its store is empty.
     pub async fn drain(&mut self, broker: Broker) {
         self.phase.send_replace(Phase::Drain);
         self.begin_chapter("in the end".to_owned());
@@ -111,7 +111,7 @@ impl Load {
         }
     }
 
-    /// Mail in doubt may come again or not: when something new comes and nothing else, nothing old is left.
+    /// Mail in doubt may or may not be redelivered. Once only new mail arrives, no old mail is left.
     async fn wait_for_mail(&mut self, client: &Client) {
         loop {
             self.wait("the end of all mail", |p| p.mail_open == 0 && p.ends_under_way == 0).await;
@@ -192,14 +192,14 @@ fn check_in_time(handoff: &v1::Handoff) {
     assert!(late_by < late_by_max, "it ended {late_by} ns after its whole time: {handoff:?}");
 }
 
-/// Looks into the store of a broker that has stopped.
+/// Reads the store of a stopped broker.
 fn what_is_left(folder: &std::path::Path) -> Left {
     let store = EmbeddedStore::open(&folder.join("data/store")).unwrap();
     let all = |table| {
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         store.scan(table, everything, Order::Ascending, usize::MAX).unwrap()
     };
-    // A mailbox has its timer until that fires; of handoffs none may be left.
+    // A mailbox keeps its timer until the timer fires. No timer of a handoff may be left.
     let timers = store.scan(Table::Timers, baton::records::entity_timers(), Order::Ascending, usize::MAX).unwrap();
     let mut left = Left { timers: timers.len(), ..Left::default() };
     for agent in AGENTS {
@@ -211,7 +211,7 @@ fn what_is_left(folder: &std::path::Path) -> Left {
     }
     for (key, record) in all(Table::DeadLetters) {
         let dead = DeadLetterRecord::decode(&key, &record.value).unwrap();
-        // A request that was delivered and that nobody took is a dead letter too, but none of a mailbox.
+        // An undecided request after its delivery is a dead letter too, but without a mailbox.
         if dead.letter.is_none() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Numbers that a seed replays (SplitMix64).
+//! Random numbers that a seed reproduces (SplitMix64).
 
 #[derive(Debug)]
 pub struct Dice(u64);
@@ -8,7 +8,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// From 0 to one less than the sides.
+    /// A number from 0 to `sides` - 1.
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

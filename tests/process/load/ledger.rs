@@ -1,6 +1,7 @@
-//! The outside ledger: what clients saw, written down by them and never by the broker, and the laws that it must obey.
+//! The ledger of a load test: the observations of the clients, independent of the broker, and the laws that they must
+//! obey.
 //!
-//! Whatever breaks a law is kept as a fault; the test looks at the faults. Knows no connection and no process.
+//! The ledger records each violation as a fault, and the test checks the faults. It knows no connection and no process.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -14,27 +15,27 @@ use tokio::sync::watch;
 
 use super::dice::Dice;
 
-/// How far it has come.
+/// The counters of the ledger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Messages with a receipt.
     pub receipts: usize,
-    /// Receipts that were sent again for the same message, and compared.
+    /// Repeated receipts that were compared with the first one.
     pub receipts_compared: usize,
     pub refusals: usize,
-    /// Messages of which the sender does not know whether they were taken.
+    /// Messages for which the sender has neither a receipt nor a refusal.
     pub unanswered: usize,
     pub deliveries: usize,
-    /// Of messages that the same agent has had before.
+    /// Deliveries of messages that the same agent has received before.
     pub redeliveries: usize,
     /// Mail that was promised or delivered, and that its receiver has not tried to end yet.
     pub mail_open: usize,
-    /// Ends of deliveries that were asked for in this chapter and are not answered.
+    /// Acks and nacks of this chapter that the broker has not answered.
     pub ends_under_way: usize,
     pub faults: usize,
 }
 
-/// What an agent did to end a delivery.
+/// How an agent ends a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Acked,
@@ -48,12 +49,12 @@ enum Outcome {
     Refused(String),
 }
 
-/// A message that a client sent.
+/// A message from a client.
 #[derive(Debug)]
 struct Sent {
     raw: Bytes,
     envelope: v1::Envelope,
-    /// The highest sequence that anybody had seen when it was made: its own must be higher.
+    /// The highest sequence that any client had seen when the message was composed. Its own sequence must be higher.
     floor: u64,
     outcome: Outcome,
 }
@@ -62,16 +63,16 @@ struct Sent {
 #[derive(Debug, Default)]
 struct Mail {
     deliveries: u32,
-    /// Asked for and not answered: it may have happened or not, until it is delivered again.
+    /// An end without an answer: it may or may not have taken effect, until the next delivery.
     in_doubt: Option<End>,
-    /// Answered by the broker.
+    /// The end that the broker has confirmed.
     ended: Option<End>,
 }
 
-/// What is left in the broker's store in the end.
+/// The contents of the broker's store after the test.
 #[derive(Debug, Default)]
 pub struct Left {
-    /// Mail: agent and message.
+    /// Queued mail: agent and message.
     pub mail: Vec<(String, String)>,
     /// Dead letters: agent and message, with the reason.
     pub dead_letters: BTreeMap<(String, String), String>,
@@ -82,7 +83,7 @@ pub struct Left {
 struct State {
     sent: Vec<Sent>,
     index_of: HashMap<String, usize>,
-    /// Indices of receipts that were not compared yet.
+    /// Indices of receipts that have not been compared.
     fresh: Vec<usize>,
     unanswered: BTreeSet<usize>,
     highest_sequence: u64,
@@ -96,11 +97,11 @@ struct State {
     finals: BTreeMap<String, HandoffState>,
     progress: Progress,
     faults: Vec<String>,
-    /// Said with each fault.
+    /// The text that each fault starts with.
     chapter: String,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Ledger {
     state: Mutex<State>,
@@ -116,7 +117,7 @@ impl Ledger {
         self.state().progress
     }
 
-    /// Mail that nobody has tried to end: for whom, which message, and how often it was delivered.
+    /// Mail that no agent has tried to end: receiver, message and number of deliveries; at most ten.
     pub fn open_mail(&self) -> Vec<(String, String, u32)> {
         let state = self.state();
         let open = state.mail_open.iter().take(10);
@@ -127,7 +128,7 @@ impl Ledger {
         self.state().faults.clone()
     }
 
-    /// Says with each fault from now on when it was. What is under way is not answered any more.
+    /// Sets the text that later faults start with. Unanswered ends of the previous chapter stay unanswered.
     pub fn begin_chapter(&self, chapter: String) {
         self.change(|state| {
             state.chapter = chapter;
@@ -159,9 +160,9 @@ impl Ledger {
     }
 }
 
-// What senders see.
+// Observations of senders.
 impl Ledger {
-    /// A message is about to be sent for the first time.
+    /// Records a message before it is sent for the first time.
     pub fn composed(&self, envelope: v1::Envelope) -> Bytes {
         self.change(|state| {
             let (raw, index) = (Bytes::from(envelope.encode_to_vec()), state.sent.len());
@@ -173,7 +174,7 @@ impl Ledger {
         })
     }
 
-    /// What this agent sent and was not answered, in the order of its sending.
+    /// The agent's unanswered messages, in the order of composition.
     pub fn outbox(&self, agent: &str) -> Vec<(v1::Envelope, Bytes)> {
         let state = self.state();
         let unanswered = state.unanswered.iter().map(|index| &state.sent[*index]);
@@ -181,7 +182,7 @@ impl Ledger {
         own.map(|sent| (sent.envelope.clone(), sent.raw.clone())).collect()
     }
 
-    /// True if it is the first receipt of its message.
+    /// Records a receipt. Returns true if it is the first for its message.
     pub fn receipted(&self, receipt: &v1::Receipt) -> bool {
         self.change(|state| state.receipted(receipt))
     }
@@ -198,7 +199,7 @@ impl Ledger {
         });
     }
 
-    /// Messages whose receipts are to be asked for again: all that never were, and some that were.
+    /// The messages to send again to compare receipts: all that were never compared, and up to `old_max` others.
     pub fn to_compare(&self, dice: &mut Dice, old_max: usize) -> Vec<Bytes> {
         self.change(|state| {
             let mut chosen: BTreeSet<usize> = state.fresh.drain(..).collect();
@@ -213,13 +214,13 @@ impl Ledger {
     }
 }
 
-// What receivers see.
+// Observations of receivers.
 impl Ledger {
     pub fn delivered(&self, agent: &str, delivery: &v1::Delivery, envelope: &v1::Envelope) {
         self.change(|state| state.delivered(agent, delivery, envelope));
     }
 
-    /// The agent is about to end the delivery, and may not hear whether it did.
+    /// Records that the agent is about to end the delivery; the answer may never arrive.
     pub fn ending(&self, agent: &str, message: &str, end: End) {
         self.change(|state| {
             let key = (agent.to_owned(), message.to_owned());
@@ -229,7 +230,7 @@ impl Ledger {
         });
     }
 
-    /// The broker has answered that the delivery is ended.
+    /// Records that the broker has confirmed the end of the delivery.
     pub fn ended(&self, agent: &str, message: &str, end: End) {
         self.change(|state| {
             let key = (agent.to_owned(), message.to_owned());
@@ -240,14 +241,14 @@ impl Ledger {
     }
 }
 
-// What lookers-on see.
+// Observations of third parties.
 impl Ledger {
-    /// The highest epoch of the task that anybody has seen.
+    /// The highest epoch of the task that any client has seen.
     pub fn epoch_of(&self, task: &str) -> u64 {
         self.state().epochs.get(task).copied().unwrap_or(0)
     }
 
-    /// A task as the broker showed it to one who knew this epoch before he asked.
+    /// Checks a task that was read after `epoch_known` had been seen: its epoch must not be lower.
     pub fn task_seen(&self, task: &v1::Task, epoch_known: u64) {
         self.change(|state| {
             if task.epoch < epoch_known {
@@ -257,12 +258,12 @@ impl Ledger {
         });
     }
 
-    /// How the handoff has ended, as far as anybody has seen.
+    /// The final state of the handoff, if a client has seen it.
     pub fn final_of(&self, handoff: &str) -> Option<HandoffState> {
         self.state().finals.get(handoff).copied()
     }
 
-    /// A handoff as the broker showed it to one who knew this of its end before he asked.
+    /// Checks a handoff that was read after the final state `known` had been seen: it must have the same state.
     pub fn handoff_seen(&self, handoff: &str, seen: HandoffState, known: Option<HandoffState>) {
         self.change(|state| {
             if known.is_some_and(|known| known != seen) {
@@ -276,14 +277,14 @@ impl Ledger {
         self.state().epochs.keys().cloned().collect()
     }
 
-    /// Handoffs whose request has a receipt.
+    /// The handoffs whose requests have receipts.
     pub fn handoffs(&self) -> BTreeSet<String> {
         let state = self.state();
         let receipts = state.receipts().map(|(_, receipt)| receipt);
         receipts.filter(|receipt| receipt.handoff_id == receipt.message_id).map(|r| r.handoff_id.clone()).collect()
     }
 
-    /// How many handoffs are known to have ended so.
+    /// The number of handoffs with each final state.
     pub fn finals(&self) -> BTreeMap<&'static str, usize> {
         let mut count = BTreeMap::new();
         for state in self.state().finals.values() {
@@ -292,7 +293,7 @@ impl Ledger {
         count
     }
 
-    /// The laws over everything that was seen, and what is left in the store.
+    /// Checks the laws over all observations and the contents of the store.
     pub fn close(&self, left: &Left) {
         self.change(|state| {
             state.check_histories();
@@ -359,7 +360,7 @@ impl State {
         self.progress.receipts += 1;
     }
 
-    /// With the receipt the message is in the receiver's mailbox, unless he has been faster.
+    /// A receipt promises mail to the receiver, who may already have received it.
     fn promise(&mut self, receiver: String, message: String) {
         let key = (receiver, message);
         if !key.0.is_empty() && !self.mail.contains_key(&key) {
@@ -389,7 +390,7 @@ impl State {
 
     fn handoff_seen(&mut self, handoff: &str, seen: HandoffState) {
         if let Some(ended) = self.finals.get(handoff) {
-            // A receipt says what was: it may come later than the end.
+            // A receipt shows an earlier state, so it may arrive after the final state was seen.
             if is_final(seen) && *ended != seen {
                 self.fault(format!("the handoff {handoff} has ended as {ended:?} and as {seen:?}"));
             }
@@ -434,7 +435,7 @@ impl State {
         faults.into_iter().for_each(|what| self.fault(format!("{message}, delivered to {agent}, {what}")));
     }
 
-    /// In the order of the sequence no task's epoch falls.
+    /// In the order of sequences, the epoch of a task never decreases.
     fn check_histories(&mut self) {
         let mut receipts: Vec<_> = self.receipts().map(|(_, receipt)| receipt.clone()).collect();
         receipts.sort_by_key(|receipt| receipt.sequence);
@@ -447,7 +448,7 @@ impl State {
         }
     }
 
-    /// Every message with a receipt was delivered and acked, or is a dead letter; and nothing else is one.
+    /// Every message with a receipt was delivered and acked, or is a dead letter. Nothing else is a dead letter.
     fn check_mail(&mut self, left: &Left) {
         let mut faults = Vec::new();
         for (agent, message) in &left.mail {
@@ -489,11 +490,11 @@ fn may_receive(envelope: &v1::Envelope, agent: &str) -> bool {
     envelope.receiver_id == agent || (envelope.message_type() == MessageType::HandoffRequest && is_fallback())
 }
 
-/// Each law is broken once: a ledger that finds no fault in anything would be of no use.
+/// Each test breaks one law, to show that the ledger detects it.
 mod tests {
     use super::*;
 
-    /// A message from a to b that has a receipt.
+    /// A ledger with a message from a to b that has a receipt.
     fn ledger() -> Ledger {
         let ledger = Ledger::default();
         send(&ledger, "m1", 1);

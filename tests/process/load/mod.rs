@@ -1,4 +1,4 @@
-//! Load on a broker that is killed or restarted meanwhile, and an account of it that the broker does not keep.
+//! Load on a broker that is killed or restarted during it, with an independent record of the observations.
 
 mod actor;
 mod audit;
@@ -22,21 +22,21 @@ use self::{
 use crate::broker::{Broker, card};
 
 const AGENTS: [&str; 6] = ["ann", "ben", "cem", "dan", "eve", "fay"];
-/// How long anything may take that is waited for. Reached only where something is wrong.
+/// The time limit of each wait. A passing test stays far below it.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Whether the agents begin anything, or only end what was begun.
+/// Whether the agents start new work, or only finish open work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Load,
     Drain,
 }
 
-/// Agents that work as long as there is a broker, whichever it is.
+/// Agents that work whenever a broker is up, over any number of restarts.
 pub struct Load {
     ledger: Arc<Ledger>,
     pub dice: Dice,
-    /// Where the broker is.
+    /// The address of the broker.
     server: watch::Sender<Option<Options>>,
     phase: watch::Sender<Phase>,
     agents: JoinSet<()>,
@@ -44,7 +44,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Registers the agents. They begin with the first [`Self::is_served_by`].
+    /// Registers the agents. They start at the first [`Self::is_served_by`].
     pub async fn on(broker: &Broker, seed: u64) -> Self {
         let client = broker.client().await;
         for name in AGENTS {
@@ -64,18 +64,18 @@ impl Load {
         load
     }
 
-    /// Tells the agents where the broker is.
+    /// Gives the agents the address of the broker.
     pub fn is_served_by(&self, broker: &Broker) {
         let options = Options { server: broker.address.clone(), ca: Some(broker.ca()), token: None, certificate: None };
         self.server.send_replace(Some(options));
     }
 
-    /// Says with each fault from now on when it was.
+    /// Sets the text that later faults start with.
     pub fn begin_chapter(&self, chapter: String) {
         self.ledger.begin_chapter(chapter);
     }
 
-    /// Starts a broker, and notes how long it takes until it says that it is ready.
+    /// Starts a broker, and records the time until it is ready.
     pub fn restart(&mut self, start: impl FnOnce() -> Broker) -> Broker {
         let before = SystemClock.now();
         let broker = start();
@@ -83,12 +83,12 @@ impl Load {
         broker
     }
 
-    /// Handoffs that are known to be completed.
+    /// The number of handoffs known to be completed.
     pub fn completed(&self) -> usize {
         self.ledger.finals().get("COMPLETED").copied().unwrap_or(0)
     }
 
-    /// Waits for so many more receipts: the agents go on.
+    /// Waits for this number of further receipts.
     pub async fn goes_on(&mut self, receipts: usize) {
         let before = self.ledger.now().receipts;
         self.wait("more receipts", |progress| progress.receipts >= before + receipts).await;
@@ -103,7 +103,7 @@ impl Load {
         assert!(in_time.is_ok(), "{what}: not within {PATIENCE:?}; {now:?}, open mail {open:?}");
     }
 
-    /// No law was broken so far, and no agent of the test has failed.
+    /// Asserts that no law is broken and that no agent has panicked.
     #[track_caller]
     pub fn assert_lawful(&mut self) {
         if let Some(ended) = self.agents.try_join_next() {

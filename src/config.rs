@@ -1,7 +1,7 @@
 //! The operator's configuration: a TOML file for `baton serve`, read once.
 //!
-//! Owns names, defaults and bounds of what can be configured; every key has its unit in its name or in its value. An unknown
-//! key is an error. Must not know how any of it is used.
+//! Owns the names, defaults and bounds of all settings. Each key has its unit in its name or its value. An unknown key
+//! is an error. Must not know how a setting is used.
 
 use std::{
     fmt, io,
@@ -26,32 +26,33 @@ mod print;
 pub use policy_source::{Enrollment, PolicySource, PolicySourceError};
 use print::{sections, table, text_of};
 
-/// Where a broker listens unless it is told otherwise. Below 32768, where client ports begin; the word baton on a phone.
+/// The default listen address. The port is below 32768, where client ports begin, and spells "baton" on a phone's
+/// keypad.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:22866";
-/// Where a broker keeps its data unless it is told otherwise.
+/// The default data folder.
 pub const DEFAULT_DATA: &str = "baton-data";
-/// A store may not be held smaller than this, 1 GiB.
+/// The smallest `retention.store_bytes_max`, in bytes: 1 GiB.
 const STORE_BYTES_MIN: u64 = 1 << 30;
 
-/// The least that `broker_limits.frame_bytes_max` can be.
+/// The smallest `broker_limits.frame_bytes_max`, in bytes.
 const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
 
-/// What a broker is started with.
+/// The configuration of a broker.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where to listen; port 0 for any that is free.
+    /// The listen address; port 0 selects a free port.
     pub listen: SocketAddr,
-    /// The folder of all its data.
+    /// The data folder.
     pub data: PathBuf,
-    /// Where the certificate comes from.
+    /// The source of the server's certificate.
     pub tls: TlsSource,
-    /// Whether connections without TLS are taken too. Only on loopback.
+    /// Whether the broker takes connections without TLS. Only on loopback.
     pub plaintext_allowed: bool,
-    /// Who else signs tokens of operators.
+    /// The external signer of operator tokens, if any.
     pub operators: Option<OperatorTokens>,
-    /// Who may do what.
+    /// The source of the policies.
     pub policy: PolicySource,
-    /// The rules of the protocol.
+    /// The settings of the protocol.
     pub settings: Settings,
 }
 
@@ -59,44 +60,44 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorTokens {
-    /// The public key, a PEM file, or a JSON Web Key Set.
+    /// The signer's public key, a PEM file, or a JSON Web Key Set.
     pub keys: PathBuf,
-    /// What `aud` must be.
+    /// The required `aud` claim.
     pub audience: String,
-    /// What `iss` must be, if anything.
+    /// The required `iss` claim, if any.
     pub issuer: Option<String>,
 }
 
-/// Where the server's certificate comes from.
+/// The source of the server's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TlsSource {
-    /// A CA of the broker's own, made in its data folder.
+    /// A CA of the broker's own, created in its data folder.
     Development,
     /// PEM files.
     Files {
-        /// The certificate, then those that lead to a CA.
+        /// The certificate, followed by the chain to a CA.
         certificate: PathBuf,
-        /// Its key.
+        /// The certificate's private key.
         key: PathBuf,
-        /// What is asked of clients, if anything.
+        /// The requirements on client certificates, if any.
         clients: Option<ClientCertificates>,
-        /// The oldest version of TLS that is spoken.
+        /// The oldest accepted version of TLS.
         minimum: MinimumTls,
     },
 }
 
-/// Certificates of clients: how an agent can prove who it is without a challenge.
+/// Client certificates, with which an agent proves its identity without a challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificates {
-    /// The CA that issues them, a PEM file.
+    /// The CA that issues the certificates, a PEM file.
     pub ca: PathBuf,
-    /// What it has revoked, a PEM file.
+    /// The CA's revocation list, a PEM file.
     pub crl: Option<PathBuf>,
-    /// Whether a client without one is turned away.
+    /// Whether a client without a certificate is refused.
     pub required: bool,
 }
 
-/// The oldest version of TLS that is spoken.
+/// The oldest accepted version of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub enum MinimumTls {
     /// TLS 1.2.
@@ -108,26 +109,26 @@ pub enum MinimumTls {
     V1_3,
 }
 
-/// Why there is no configuration.
+/// The reason why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("failed to read the configuration {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
-    /// The file is not what it should be.
+    /// The file is not valid TOML, or has an unknown key or an invalid value.
     #[error("failed to read the configuration {}: {source}", path.display())]
     Parse {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The error, with line and column.
         source: Box<toml::de::Error>,
     },
-    /// A combination that is refused.
+    /// A value or combination of values is refused.
     #[error("failed to use the configuration: {0}")]
     Refused(String),
 }
@@ -203,8 +204,8 @@ impl TlsSection {
     }
 }
 
-/// Spans of a section: each by a name with a unit for a value in words (`accept_timeout = "30s"`), and by one that ends in
-/// `_ms` for a number. What is not a span stands behind the semicolon.
+/// Defines a section. A span has two keys: one with a unit in its value (`accept_timeout = "30s"`), and one that ends
+/// in `_ms` for a number of milliseconds. Keys of other types follow the semicolon.
 macro_rules! section {
     ($name:ident, $title:literal, { $($span:ident / $span_ms:ident),* $(,)? ; $($field:ident: $type:ty),* $(,)? }) => {
         #[derive(Debug, Default, Deserialize)]
@@ -219,7 +220,7 @@ macro_rules! section {
                 self.$span.map(|words| words.0).or_else(|| self.$span_ms.map(Duration::from_millis))
             })*
 
-            /// A span is given once.
+            /// Refuses a span that both of its keys set.
             fn check(&self) -> Result<(), ConfigError> {
                 $(if self.$span.is_some() && self.$span_ms.is_some() {
                     let [title, words, number] = [$title, stringify!($span), stringify!($span_ms)];
@@ -232,7 +233,7 @@ macro_rules! section {
     };
 }
 
-/// A span in words: "30s", "1h 30m", "250ms".
+/// A span as text: "30s", "1h 30m", "250ms".
 #[derive(Debug, Clone, Copy)]
 struct Words(Duration);
 
@@ -371,7 +372,7 @@ fn default_data() -> PathBuf {
 }
 
 impl Config {
-    /// What `baton dev` starts with: a CA of its own, and open enrollment unless there is a policy.
+    /// The configuration of `baton dev`: a CA of its own, and open enrollment unless a policy is given.
     pub fn development(
         listen: SocketAddr,
         data: PathBuf,
@@ -379,7 +380,7 @@ impl Config {
         plaintext_allowed: bool,
         unsigned_allowed: bool,
     ) -> Result<Self, ConfigError> {
-        // All clients are on this machine, and so of one network, which is to have all that there is.
+        // All clients are on this machine and count as one network, so that network may use every limit in full.
         let defaults = BrokerLimits::default();
         let broker_limits = BrokerLimits { connections_max: 32_768, network_percent_max: 100, ..defaults };
         let settings = Settings { unsigned_allowed, broker_limits, ..Settings::default() };
@@ -388,13 +389,13 @@ impl Config {
         Self { listen, data, tls, plaintext_allowed, operators: None, policy, settings }.checked()
     }
 
-    /// Reads a file.
+    /// Reads a configuration file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.into(), source })?;
         Self::parse(path, &text)
     }
 
-    /// Reads the text of a file that is said to be there.
+    /// Parses the text of a configuration file; `path` is used in errors.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
@@ -414,7 +415,7 @@ impl Config {
         Self { listen, data, tls, plaintext_allowed, operators, policy, settings }.checked()
     }
 
-    /// The whole configuration as the text of a file: what was set, and every default. Reading it gives the same again.
+    /// The whole configuration as TOML, with every default. Parsing it gives the same configuration.
     pub fn to_toml(&self) -> String {
         let settings = &self.settings;
         let mut file = toml::Table::new();
@@ -443,7 +444,7 @@ impl Config {
         toml::to_string(&file).expect("text, numbers and tables are TOML")
     }
 
-    /// What is only for development is only on loopback.
+    /// Checks the values, and refuses development settings except on loopback.
     fn checked(self) -> Result<Self, ConfigError> {
         let refused = |error: PolicySourceError| ConfigError::Refused(error.to_string());
         if self.settings.unsigned_allowed && !self.listen.ip().is_loopback() {
@@ -464,7 +465,7 @@ impl Config {
         if !(1..=100).contains(&limits.network_percent_max) {
             return refuse("network_percent_max must be from 1 to 100");
         }
-        // HTTP/2's own bounds: its least window, and its largest.
+        // The bounds of HTTP/2: its default window, and its largest.
         if !(65_535..=0x7fff_ffff).contains(&limits.window_bytes) {
             return refuse("window_bytes must be from 65535 to 2147483647");
         }
@@ -512,12 +513,15 @@ impl Config {
             );
             return Err(ConfigError::Refused(problem));
         }
+        // A message is accepted from one clock window before its timestamp until one after it. Its id must be kept that
+        // long.
         if self.settings.retention.message_ids < self.settings.clock_window * 2 {
             let problem = "retention.message_ids must be at least twice session.clock_window: a message that is sent \
                            again must not be taken for a new one"
                 .to_owned();
             return Err(ConfigError::Refused(problem));
         }
+        // A lease of three intervals survives two lost heartbeats.
         if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
             let problem = "session.presence_lease must be at least three times heartbeat_interval".to_owned();
             return Err(ConfigError::Refused(problem));
@@ -527,7 +531,7 @@ impl Config {
 }
 
 impl File {
-    /// No span is given twice.
+    /// Refuses a section with a span under both of its keys.
     fn check(&self) -> Result<(), ConfigError> {
         self.handoff.check()?;
         self.delivery.check()?;
@@ -675,7 +679,7 @@ mod tests {
             let printed = config.to_toml();
             let again = read(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
             let policies = Arc::clone(&config.settings.policies);
-            // Policies were read anew; all else is compared whole.
+            // The policies are loaded again; all other fields are compared.
             let whole = |config: &Config| {
                 format!(
                     "{:?}",

@@ -1,4 +1,4 @@
-//! Where a broker's policies come from, and reading them.
+//! The source of a broker's policies, and loading them.
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc};
 
@@ -6,43 +6,43 @@ use serde::Deserialize;
 
 use crate::policy::{Action, Agent, Policies, PolicyError, Principal, Question, Resource, Source};
 
-/// Where the policies come from.
+/// The source of the policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicySource {
-    /// The one that is built in.
+    /// The built-in policies.
     BuiltIn(Enrollment),
     /// A file, or a folder of files.
     Path(PathBuf),
 }
 
-/// Who may register a new agent, by the policies that are built in.
+/// Who may register a new agent under the built-in policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Enrollment {
-    /// An operator, or whoever has an invitation.
+    /// Operators, and callers with an invitation.
     Operator,
-    /// Anybody; agents and tasks can be looked at by anybody too. Only for development.
+    /// Any caller. Any caller may also read agents and tasks. Only for development.
     Open,
 }
 
-/// Why policies are not taken.
+/// The reason why policies are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicySourceError {
-    /// They cannot be read, or are wrong.
+    /// The policies cannot be read, or are invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Too open for where the broker listens.
+    /// The configuration is too open for the listen address.
     #[error("{what} is only for development: listen on a loopback address, not {listen}")]
     TooOpen {
-        /// What is.
+        /// The open part.
         what: &'static str,
-        /// Where the broker listens.
+        /// The listen address.
         listen: SocketAddr,
     },
 }
 
 impl PolicySource {
-    /// Reads them, for a broker that listens there.
+    /// Loads the policies, for a broker with this listen address. Refuses open enrollment except on loopback.
     pub fn load(&self, listen: SocketAddr) -> Result<Arc<Policies>, PolicySourceError> {
         let policies = match self {
             Self::BuiltIn(Enrollment::Operator) => Policies::built_in(),
@@ -60,7 +60,7 @@ impl PolicySource {
         Ok(policies)
     }
 
-    /// The files that it is made of, as far as they can be found.
+    /// The policy files, as far as they can be listed.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
             Self::BuiltIn(_) => Vec::new(),

@@ -1,4 +1,4 @@
-//! The configuration as the TOML that `baton serve --check` prints. It reads back as the same configuration.
+//! The configuration as the TOML that `baton serve --check` prints. Parsing it gives the same configuration.
 
 use std::{path::Path, time::Duration};
 
@@ -17,11 +17,11 @@ fn words_of(span: Duration) -> toml::Value {
     humantime::format_duration(span).to_string().into()
 }
 
-/// The sections that have settings of the protocol.
+/// The sections with settings of the protocol.
 pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 6] {
     let Settings { timeouts, timeout_bounds, loop_limits, limits, retention, broker_limits: all, .. } = settings;
     let for_good = |span: Option<Duration>| words_of(span.unwrap_or_default());
-    // A file has no larger number than this, and no store has more bytes.
+    // TOML integers are signed 64-bit numbers, and no store reaches that many bytes.
     let bytes = |bytes: u64| toml::Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));
     [
         (

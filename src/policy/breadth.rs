@@ -1,7 +1,7 @@
-//! How far permits reach: only to what a principal takes part in, or further.
+//! The breadth of permits: whether a permit covers only entities in which the principal participates.
 //!
-//! A permit is narrow if one of its `when` clauses demands `resource.participants.contains(principal)`. Where only narrow
-//! permits are about a principal, all that it may look at is in the indexes by participant.
+//! A permit is narrow if one of its `when` clauses requires `resource.participants.contains(principal)`. If only narrow
+//! permits concern a principal, the indexes by participant contain everything that it may read.
 
 use cedar_policy::{ActionConstraint, Effect, EntityUid, Policy, PolicySet};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ pub(super) struct WidePermits(Vec<WidePermit>);
 
 struct WidePermit {
     principal: Scope,
-    /// `None`: any.
+    /// `None`: all actions.
     actions: Option<Vec<EntityUid>>,
 }
 
@@ -34,7 +34,7 @@ impl WidePermits {
         Self(set.policies().filter(is_wide).map(wide).collect())
     }
 
-    /// Whether one of them is about this principal and this action. Its conditions may still say no.
+    /// Whether a wide permit concerns this principal and this action. Its conditions may still fail.
     pub(super) fn concern(&self, principal: &Principal<'_>, action: &Action<'_>) -> bool {
         let (who, groups, action) = (principal.uid(), principal.groups(), action.uid());
         let about_action = |wide: &WidePermit| wide.actions.as_ref().is_none_or(|actions| actions.contains(&action));
@@ -43,7 +43,7 @@ impl WidePermits {
 }
 
 fn is_narrow(rule: &Policy) -> bool {
-    // A rule that cannot be looked into counts as wide: that costs time, and hides nothing.
+    // A rule that cannot be inspected counts as wide. That costs time, but hides nothing.
     let Ok(rule) = rule.to_json() else { return false };
     let clauses = rule["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     clauses.iter().any(|clause| clause["kind"] == "when" && demands_participation(&clause["body"]))

@@ -1,4 +1,4 @@
-//! Questions in writing: what a policy is expected to decide, so that it can be tested, and one question explained.
+//! Policy questions as text, to test a policy and to explain a decision.
 
 use serde::Deserialize;
 
@@ -12,34 +12,34 @@ use crate::ids::{AgentId, AgentType};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cases {
-    /// In their order.
+    /// The cases, in the order of the file.
     #[serde(rename = "case")]
     pub cases: Vec<Case>,
 }
 
-/// One question, and what is expected.
+/// A question with its expected decision.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// What it is about, in words.
+    /// The name, for reports; may be empty.
     #[serde(default)]
     pub name: String,
-    /// Who and what.
+    /// The question.
     #[serde(flatten)]
     pub asked: Asked,
-    /// What is to come out.
+    /// The expected decision.
     pub expect: Expected,
-    /// Which rule is to decide, if that matters.
+    /// The rule that must decide, if given.
     pub rule: Option<String>,
 }
 
-/// What a case expects.
+/// The expected decision of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Expected {
-    /// It is permitted.
+    /// The policy permits it.
     Allow,
-    /// It is not.
+    /// The policy denies it.
     Deny,
 }
 
@@ -92,40 +92,40 @@ fn info() -> String {
     "INFO".to_owned()
 }
 
-/// Why a question cannot be asked.
+/// The reason why a question is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaseError {
-    /// Not a principal.
+    /// The text is not a principal.
     #[error("{0:?} is not a principal: agent:ID, operator:NAME or anonymous")]
     Principal(String),
-    /// Not a resource.
+    /// The text is not a resource.
     #[error("{0:?} is not a resource: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID or broker")]
     Resource(String),
-    /// Not an action.
+    /// The text is not an action.
     #[error("{0:?} is not an action: {known}", known = Action::NAMES.join(", "))]
     Action(String),
-    /// An action without what it needs.
+    /// `assignType` without its agent.
     #[error("assignType needs the agent that gets the type")]
     AgentMissing,
-    /// They do not go together.
+    /// The schema does not allow this principal, action and resource together.
     #[error("the schema does not have this question: {0}")]
     NotInSchema(String),
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
-    /// What was decided.
+    /// The actual decision.
     pub decision: Decision,
-    /// What is not as it was expected.
+    /// The difference from the expectation, if any.
     pub problem: Option<String>,
 }
 
 impl Asked {
-    /// Decides it by these policies.
+    /// Decides the question by these policies.
     ///
     /// # Errors
-    /// Where it is not a question that the schema knows.
+    /// Fails if the schema does not know the question.
     pub fn decide(&self, policies: &Policies) -> Result<Decision, CaseError> {
         let participants: Vec<&str> = self.participants.iter().map(AgentId::as_str).collect();
         let principal = match self.principal.split_once(':') {
@@ -176,10 +176,10 @@ impl Asked {
 }
 
 impl Case {
-    /// Decides it, and says what is not as it was expected.
+    /// Decides the question, and compares with the expectation.
     ///
     /// # Errors
-    /// Where it is not a question that the schema knows.
+    /// Fails if the schema does not know the question.
     pub fn check(&self, policies: &Policies) -> Result<Checked, CaseError> {
         let decision = self.asked.decide(policies)?;
         let expected = self.expect == Expected::Allow;
@@ -192,7 +192,7 @@ impl Case {
         Ok(Checked { decision, problem })
     }
 
-    /// What it is called where it has no name.
+    /// The name, or the question itself for a case without a name.
     pub fn title(&self) -> String {
         match self.name.as_str() {
             "" => format!("{} {} {}", self.asked.principal, self.asked.action, self.asked.resource),

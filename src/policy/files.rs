@@ -1,4 +1,4 @@
-//! Policy files: reading them, and giving each rule an id that says where it stands.
+//! Policy files: reads them, and gives each rule an id that shows its origin.
 
 use std::{
     io,
@@ -11,41 +11,41 @@ use cedar_policy::{PolicyId, PolicySet};
 /// A policy file, or a built-in policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// Its name, for messages.
+    /// The name, for messages.
     pub name: String,
-    /// Its text.
+    /// The text of the policy.
     pub text: String,
 }
 
-/// Why there are no policies.
+/// The reason why policies are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// A file or folder cannot be read.
     #[error("failed to read the policy {}: {problem}", path.display())]
     Read {
-        /// Which.
+        /// The file or folder.
         path: PathBuf,
-        /// Why.
+        /// The error.
         problem: io::Error,
     },
-    /// A folder without a policy in it.
+    /// A folder contains no policy.
     #[error("there is no policy in {}: a policy is a file whose name ends in .cedar", path.display())]
     Empty {
-        /// Which.
+        /// The folder.
         path: PathBuf,
     },
-    /// What is wrong with them, a problem a line.
+    /// The problems found, one line each.
     #[error("the policy cannot be used:\n  {}", .0.join("\n  "))]
     Problems(Vec<String>),
 }
 
 impl Source {
-    /// A text with a name.
+    /// A source with this name and text.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { name: name.into(), text: text.into() }
     }
 
-    /// A file, or all `*.cedar` files of a folder in the order of their names.
+    /// Reads a file, or all `*.cedar` files of a folder in the order of their names.
     pub fn read(path: &Path) -> Result<Vec<Self>, PolicyError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -60,7 +60,7 @@ impl Source {
         files.iter().map(read).collect()
     }
 
-    /// The files that [`Self::read`] would read.
+    /// The files that [`Self::read`] reads.
     pub fn files(path: &Path) -> Result<Vec<PathBuf>, PolicyError> {
         let failed = |problem| PolicyError::Read { path: path.to_owned(), problem };
         if !std::fs::metadata(path).map_err(failed)?.is_dir() {
@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// All rules, each by its `@id`, or by its file and its place there.
+/// Parses all rules. A rule's id is its `@id`, or its file and its place there.
 pub(super) fn parse(sources: &[Source]) -> Result<PolicySet, PolicyError> {
     let mut all = PolicySet::new();
     let mut problems = Vec::new();
@@ -94,7 +94,7 @@ pub(super) fn parse(sources: &[Source]) -> Result<PolicySet, PolicyError> {
             problems.push(format!("{}: has a template (?principal or ?resource), and nobody fills it in", source.name));
         }
         let mut rules: Vec<_> = parsed.policies().cloned().collect();
-        // They are called policy0, policy1 and so on, in the order of the file.
+        // Cedar names the rules policy0, policy1 and so on, in the order of the file.
         rules.sort_by_key(|rule| rule.id().to_string().trim_start_matches("policy").parse::<usize>().unwrap_or(0));
         for (place, rule) in rules.into_iter().enumerate() {
             let id = match rule.annotation("id") {
@@ -109,7 +109,7 @@ pub(super) fn parse(sources: &[Source]) -> Result<PolicySet, PolicyError> {
     if problems.is_empty() { Ok(all) } else { Err(PolicyError::Problems(problems)) }
 }
 
-/// With the line, which the error knows only as a place in the text.
+/// An error with its line; Cedar reports only an offset in the text.
 fn explain(source: &Source, error: &(impl miette::Diagnostic + ?Sized)) -> String {
     let place = error.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
     let line = place.map(|place| source.text.bytes().take(place).filter(|byte| *byte == b'\n').count() + 1);

@@ -1,8 +1,8 @@
-//! Who may do what, by policies in the Cedar language.
+//! Authorization by policies in the Cedar language.
 //!
-//! Owns the schema, the built-in policies, reading and checking policy files, and the decision with the rules that made
-//! it. Must not know how a caller has proven who it is, nor what becomes of a decision. What is not permitted is denied;
-//! a rule that forbids wins; a rule that fails while it is evaluated denies, so that a mistake never opens a door.
+//! Owns the schema, the built-in policies, reading and checking policy files, and decisions with the rules that made
+//! them. Must not know how a caller authenticates, nor the effect of a decision. An action without a permit is denied,
+//! and a forbid overrides permits. A rule that fails during evaluation denies, so that a mistake never grants access.
 
 mod breadth;
 mod cases;
@@ -26,14 +26,14 @@ pub use self::{
     question::{Action, Agent, Principal, Question, Resource, Shared},
 };
 
-/// The schema that policies are checked against.
+/// The schema of the policies.
 pub const SCHEMA: &str = include_str!("baton.cedarschema");
-/// The policy where no other is configured.
+/// The default policy.
 pub const DEFAULT: &str = include_str!("default.cedar");
-/// What open enrollment adds to it.
+/// The addition of open enrollment to the default policy.
 pub const DEVELOPMENT: &str = include_str!("development.cedar");
 
-/// Decisions that are kept. The oldest that nobody asked for again goes first.
+/// The most cached decisions. The cache evicts old decisions without recent hits first.
 const DECISIONS_KEPT: usize = 65_536;
 
 static PARSED_SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
@@ -41,25 +41,25 @@ static PARSED_SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     schema
 });
 
-/// Policies that fit the schema, and what they have decided so far.
+/// Policies that conform to the schema, with a cache of their decisions.
 pub struct Policies {
     set: PolicySet,
     authorizer: Authorizer,
-    /// Goes with the policies, and each key has all else that the decision depends on: never stale.
+    /// Never stale: the cache belongs to these policies, and each key contains every other input of its decision.
     decisions: Cache<String, Arc<Decision>>,
     wide: WidePermits,
     warnings: Vec<String>,
     digest: [u8; 32],
 }
 
-/// What was decided, and why.
+/// A decision with its reasons.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether it is permitted.
+    /// Whether the action is permitted.
     pub is_allowed: bool,
-    /// The rules that decided, by id: those that permit, or those that forbid. None: no rule permits it.
+    /// The ids of the deciding rules: the permits, or the forbids. Empty: no rule permits the action.
     pub rules: Vec<String>,
-    /// Rules that failed while they were evaluated. If there are any, it is denied.
+    /// The rules that failed during evaluation. Any failure denies.
     pub failures: Vec<String>,
 }
 
@@ -82,10 +82,10 @@ impl fmt::Debug for Policies {
 }
 
 impl Policies {
-    /// Reads policies and checks them against the schema. All that is wrong is told at once.
+    /// Parses policies and checks them against the schema. Reports all problems together.
     ///
     /// # Errors
-    /// Syntax, a name that the schema does not have, a template, or a rule id that is used twice.
+    /// Invalid syntax, a name that the schema does not have, a template, or a duplicate rule id.
     pub fn parse(sources: &[Source]) -> Result<Self, PolicyError> {
         let set = files::parse(sources)?;
         let result = Validator::new(PARSED_SCHEMA.clone()).validate(&set, ValidationMode::Strict);
@@ -105,7 +105,7 @@ impl Policies {
         Ok(Self { set, authorizer, decisions, wide, warnings, digest })
     }
 
-    /// The policy where no other is configured.
+    /// The default policy.
     pub fn built_in() -> Arc<Self> {
         static BUILT_IN: LazyLock<Arc<Policies>> =
             LazyLock::new(|| Arc::new(Policies::parse(&[Source::new("default", DEFAULT)]).expect("a test parses it")));
@@ -121,12 +121,13 @@ impl Policies {
         DEVELOPING.clone()
     }
 
-    /// SHA-256 of their texts, each after its length (8 bytes, big-endian): says which version is in force.
+    /// The SHA-256 of the policies' texts, each after its length (8 bytes, big-endian). Identifies the version in
+    /// force.
     pub fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 
-    /// What is not wrong, and probably not meant: rules that can never decide anything.
+    /// Warnings about probable mistakes: rules that can never decide anything.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -141,7 +142,7 @@ impl Policies {
         self.set.policy(&PolicyId::new(id)).map(ToString::to_string)
     }
 
-    /// Decides. What is asked with every message is decided once for the same agents with the same types.
+    /// Decides a question. Questions that every message asks are cached per agents and their types.
     pub fn decide(&self, question: &Question<'_>) -> Arc<Decision> {
         let Some(key) = question.cache_key() else { return Arc::new(self.evaluate(question)) };
         if let Some(decided) = self.decisions.get(&key) {
@@ -152,8 +153,8 @@ impl Policies {
         decision
     }
 
-    /// Whether a permit may let the principal do this to tasks, handoffs or dead letters that it takes no part in, or, where
-    /// the action is about something else, do it at all. False: no permit does, whatever its conditions.
+    /// Whether a permit may apply to tasks, handoffs or dead letters without the principal's participation, or to an
+    /// action on other resources at all. `false`: no permit applies, independent of conditions.
     pub fn may_reach_beyond_participation(&self, principal: Principal<'_>, action: Action<'_>) -> bool {
         self.wide.concern(&principal, &action)
     }
@@ -169,7 +170,7 @@ impl Policies {
     }
 }
 
-/// As it was written: printed, it would be escaped.
+/// The id as written; its `Display` form is escaped.
 fn name_of(id: &PolicyId) -> String {
     let name: &str = id.as_ref();
     name.to_owned()
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn the_built_in_policies_have_no_unmeant_rule() {
         assert_eq!(Policies::built_in().warnings(), &[] as &[String]);
-        // What is open to all makes narrower rules superfluous, and nothing else.
+        // The open rules make some narrower rules superfluous, and cause no other warning.
         let is_wide = |warning: &String| warning.contains("rule open-enrollment covers all of it");
         assert!(Policies::development().warnings().iter().all(is_wide));
     }

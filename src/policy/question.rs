@@ -1,4 +1,4 @@
-//! What can be asked, and how Cedar sees it.
+//! Authorization questions, and their form in Cedar.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,40 +12,40 @@ use cedar_policy::{
 
 use crate::ids::AgentType;
 
-/// May this principal do this to that?
+/// A question: may this principal do this action to this resource?
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Question<'a> {
-    /// Who.
+    /// The principal.
     pub principal: Principal<'a>,
-    /// What.
+    /// The action.
     pub action: Action<'a>,
-    /// To what. Which kinds go with which action stands in the schema.
+    /// The resource. The schema says which kinds go with which action.
     pub resource: Resource<'a>,
 }
 
 /// An agent, as policies see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agent<'a> {
-    /// Its id.
+    /// The agent's id.
     pub id: &'a str,
-    /// The types of its card.
+    /// The types on the agent's card.
     pub types: &'a [AgentType],
 }
 
-/// Who asks.
+/// The caller, as policies see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Principal<'a> {
     /// An agent.
     Agent(Agent<'a>),
     /// An operator, by name.
     Operator(&'a str),
-    /// Nobody knows.
+    /// A caller without an identity.
     Anonymous,
 }
 
 macro_rules! actions {
     ($($variant:ident $({ $($field:ident: $kind:ty),* })? = $name:literal,)*) => {
-        /// What is asked for, with its context. Described in the schema.
+        /// An action with its context. The schema describes each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         #[expect(missing_docs, reason = "described in the schema")]
         pub enum Action<'a> { $($variant $({ $($field: $kind),* })?,)* }
@@ -54,7 +54,7 @@ macro_rules! actions {
             /// The names of all actions.
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
 
-            /// Its name in policies.
+            /// The action's name in policies.
             pub const fn name(&self) -> &'static str {
                 match self { $(Self::$variant { .. } => $name,)* }
             }
@@ -79,7 +79,7 @@ actions! {
     ReadAuditLog = "readAuditLog",
 }
 
-/// What it is done to.
+/// The object of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource<'a> {
     /// An agent.
@@ -96,12 +96,12 @@ pub enum Resource<'a> {
     Broker,
 }
 
-/// Something that several agents have to do with.
+/// An entity with participants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shared<'a> {
-    /// Its id.
+    /// The entity's id.
     pub id: &'a str,
-    /// Those agents.
+    /// The ids of the participating agents.
     pub participants: &'a [&'a str],
 }
 
@@ -166,7 +166,7 @@ impl Principal<'_> {
         }
     }
 
-    /// The types of an agent.
+    /// The types of an agent, as Cedar groups; other principals have none.
     pub(super) fn groups(&self) -> Vec<EntityUid> {
         match self {
             Self::Agent(agent) => agent.types.iter().map(|name| uid(&KINDS.kind, name.as_str())).collect(),
@@ -237,7 +237,7 @@ impl Action<'_> {
         Context::from_pairs(pairs).expect("the names differ, and the values are literals")
     }
 
-    /// All of its context as text, where decisions are worth keeping: for what is asked with messages.
+    /// Appends the context as text. Returns whether the decision is cached: only for the actions that messages ask for.
     fn write_context(&self, key: &mut String) -> bool {
         match self {
             Self::HandOff { task_type, mode } => key.extend([mode, "\n", task_type]),
@@ -268,18 +268,18 @@ impl Question<'_> {
         (request.map_err(|error| error.to_string()), entities.map_err(|error| error.to_string()))
     }
 
-    /// Whether it is a question that the schema knows.
+    /// Checks the question against the schema.
     pub(super) fn check(self, schema: &Schema) -> Result<(), String> {
         let (request, entities) = self.parts(Some(schema));
         request.map(drop).and_then(|()| entities.map(drop))
     }
 
-    /// All that a decision about it depends on beside the policies, so that one that is kept is never stale. `None`: it
-    /// is not kept.
+    /// The cache key: every input of the decision except the policies, so that a cached decision is never stale.
+    /// `None`: the decision is not cached.
     pub(super) fn cache_key(&self) -> Option<String> {
         let Principal::Agent(principal) = self.principal else { return None };
         let mut key = String::with_capacity(128);
-        // Names have no line end in them, and what is free text comes last.
+        // Names contain no line break, and free text comes last, so no two questions share a key.
         principal.write(&mut key);
         key.push_str(self.action.name());
         match self.resource {
@@ -291,7 +291,7 @@ impl Question<'_> {
     }
 }
 
-/// In words, as in "agent alice".
+/// As text, for example "agent alice".
 impl std::fmt::Display for Principal<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -302,7 +302,7 @@ impl std::fmt::Display for Principal<'_> {
     }
 }
 
-/// With what it is about.
+/// The action's name with its context.
 impl std::fmt::Display for Action<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(self.name())?;
@@ -316,14 +316,14 @@ impl std::fmt::Display for Action<'_> {
     }
 }
 
-/// As policies name it.
+/// The resource's name in policies.
 impl std::fmt::Display for Resource<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}", self.entity().uid())
     }
 }
 
-/// A question of each kind.
+/// One question of each kind.
 #[cfg(test)]
 pub(super) fn examples() -> Vec<Question<'static>> {
     let agent = Agent { id: "a", types: &[] };

@@ -1,10 +1,10 @@
-//! Rules that can never decide anything, because another without conditions covers all that they are about.
+//! Finds rules that can never decide anything, because another rule without conditions covers them.
 
 use cedar_policy::{
     ActionConstraint, Effect, EntityTypeName, EntityUid, Policy, PolicySet, PrincipalConstraint, ResourceConstraint,
 };
 
-/// A sentence for each rule that another makes superfluous.
+/// A warning for each superfluous rule.
 pub(super) fn find(set: &PolicySet) -> Vec<String> {
     let mut rules: Vec<&Policy> = set.policies().collect();
     rules.sort_by_key(|rule| rule.id().to_string());
@@ -12,7 +12,7 @@ pub(super) fn find(set: &PolicySet) -> Vec<String> {
     for (place, rule) in rules.iter().enumerate() {
         let shadow = rules.iter().enumerate().find(|(other_place, other)| {
             let is_same = *other_place == place;
-            // Of two that cover one another, the first stays.
+            // If two rules cover each other, only the second is superfluous.
             let is_mutual = covers(rule, other) && rule.effect() == other.effect() && place < *other_place;
             !is_same && !is_mutual && covers(other, rule) && other_wins(other, rule)
         });
@@ -27,7 +27,7 @@ pub(super) fn find(set: &PolicySet) -> Vec<String> {
     found
 }
 
-/// A permit says nothing about what a forbid says.
+/// Whether `other` overrides or repeats `rule`. A permit never makes a forbid superfluous.
 fn other_wins(other: &Policy, rule: &Policy) -> bool {
     other.effect() == Effect::Forbid || rule.effect() == Effect::Permit
 }
@@ -52,7 +52,7 @@ fn covers_actions(wide: &ActionConstraint, narrow: &ActionConstraint) -> bool {
     }
 }
 
-/// What a rule says of its principal or its resource.
+/// The scope of a rule's principal or resource.
 pub(super) enum Scope {
     Any,
     Is(EntityTypeName),
@@ -62,7 +62,7 @@ pub(super) enum Scope {
 }
 
 impl Scope {
-    /// Whether it is about this entity, which is in these groups.
+    /// Whether the scope contains this entity, a member of these groups.
     pub(super) fn holds(&self, one: &EntityUid, groups: &[EntityUid]) -> bool {
         let is_in = |group: &EntityUid| one == group || groups.contains(group);
         match self {

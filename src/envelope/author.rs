@@ -1,11 +1,11 @@
-//! Making and signing envelopes: for the broker's own messages and for the clients in this crate.
+//! Building and signing envelopes, for the broker's own messages and for the clients in this crate.
 
 use prost::{Message, Name};
 
 use super::{keys::PrivateKey, signing};
 use crate::{ids::KeyId, proto, proto::v1};
 
-/// The payload as an `Any`.
+/// Encodes a payload as an `Any`.
 pub fn payload_of<M: Message + Name>(message: &M) -> proto::Any {
     proto::Any { type_url: M::type_url(), value: message.encode_to_vec().into() }
 }

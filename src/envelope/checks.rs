@@ -1,4 +1,4 @@
-//! Collecting everything that is wrong with the fields of a request, so that a caller hears of all of it at once.
+//! Collects all violations in the fields of a request, so that a caller gets all of them at once.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::{
     time::{Timestamp, span_from_parts},
 };
 
-/// Field checks under a common path. Values that do not parse become `None` and are remembered as violations.
+/// Field checks that collect violations. A value that does not parse becomes `None` and a violation.
 #[derive(Debug, Default)]
 pub struct Checks {
     violations: Vec<FieldViolation>,
 }
 
 impl Checks {
-    /// Remembers that a field is wrong.
+    /// Records a violation.
     pub fn wrong(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         self.violations.push(FieldViolation { path: path.into(), problem: problem.into() });
     }
@@ -31,7 +31,7 @@ impl Checks {
         if text.is_empty() { None } else { self.id(path, text, parse) }
     }
 
-    /// Parses a list of ids of bounded length.
+    /// Parses a list of at most `most` ids.
     pub fn ids<T>(
         &mut self,
         path: &str,
@@ -56,7 +56,7 @@ impl Checks {
         }
     }
 
-    /// Parses a moment that may be absent.
+    /// Parses a time that may be absent.
     pub fn time(&mut self, path: &str, time: Option<&prost_types::Timestamp>) -> Option<Timestamp> {
         let time = time?;
         let parsed = Timestamp::from_parts(time.seconds, time.nanos);
@@ -85,7 +85,7 @@ impl Checks {
         parsed
     }
 
-    /// Checks that an enum's number is one that is known, and not the unspecified one.
+    /// Checks that an enum's number is known and not the unspecified one.
     pub fn known<E: TryFrom<i32>>(&mut self, path: &str, number: i32) -> Option<E> {
         self.number(path, number, |number| if number == 0 { None } else { E::try_from(number).ok() })
     }
@@ -99,7 +99,7 @@ impl Checks {
         parsed
     }
 
-    /// The violations so far, if there are any.
+    /// Fails with the violations so far, if any exist.
     pub fn finish(self) -> Result<(), EnvelopeError> {
         if self.violations.is_empty() { Ok(()) } else { Err(EnvelopeError::Fields { violations: self.violations }) }
     }

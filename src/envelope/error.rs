@@ -1,84 +1,84 @@
-//! Why bytes are not an envelope that is taken.
+//! The errors of envelopes that do not parse or do not verify.
 
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
     ids::{AgentId, KeyId},
 };
 
-/// A refusal before any state is looked at.
+/// A refusal before any state is read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// The bytes do not parse.
     #[error("the {part} does not parse: {problem}")]
     Malformed {
-        /// What.
+        /// The part of the envelope.
         part: &'static str,
-        /// Why.
+        /// The problem.
         problem: String,
     },
     /// Fields are missing, malformed or out of bounds.
     #[error("{}", list(violations))]
     Fields {
-        /// Which; never empty.
+        /// The violations; never empty.
         violations: Vec<FieldViolation>,
     },
     /// message_type and payload do not agree.
     #[error("the payload is {found:?}, but message_type asks for {expected}")]
     PayloadTypeMismatch {
-        /// What it must be.
+        /// The required payload type.
         expected: &'static str,
-        /// What its type_url says.
+        /// The type in the payload's type_url.
         found: String,
     },
     /// The payload is too large.
     #[error("the payload has {bytes} bytes, over the limit of {}", super::PAYLOAD_BYTES_MAX)]
     PayloadTooLarge {
-        /// Its size.
+        /// The size in bytes.
         bytes: usize,
     },
-    /// The gRPC message around the envelope is too large. It is refused at its head, which says its size.
+    /// The gRPC message around the envelope is too large. It is refused at its head, which has its size.
     #[error("the gRPC message has {bytes} bytes, over the limit of {}", super::FRAME_BYTES_MAX)]
     FrameTooLarge {
-        /// Its size.
+        /// The size in bytes.
         bytes: usize,
     },
-    /// The context's digest is not that of its sections.
+    /// The context's digest does not match its sections.
     #[error("context_digest is not that of these sections, {}", hex::encode(expected))]
     ContextDigestMismatch {
-        /// What it must be.
+        /// The digest of the sections.
         expected: [u8; 32],
     },
-    /// A later signing layout.
+    /// The signing layout is of a later version.
     #[error("signature_version {version} is not known, this broker knows {}", super::signing::SIGNATURE_VERSION)]
     SignatureVersionUnknown {
         /// The version.
         version: u32,
     },
-    /// Not signed.
+    /// The envelope is not signed.
     #[error("the envelope is not signed")]
     SignatureMissing,
-    /// Wrongly signed.
+    /// The signature does not verify.
     #[error("the signature is not that of key {key_id} of {sender} over this envelope")]
     SignatureInvalid {
-        /// Whose key.
+        /// The sender.
         sender: AgentId,
-        /// Which key.
+        /// The key.
         key_id: KeyId,
     },
-    /// No such key.
+    /// The sender has no key with this id, or is not registered.
     #[error("no key {key_id} of an agent {sender} is registered")]
     KeyUnknown {
-        /// Whose key.
+        /// The sender.
         sender: AgentId,
-        /// Which key.
+        /// The key.
         key_id: KeyId,
     },
     /// The key is revoked, expired, or not valid yet.
     #[error("key {key_id} of {sender} is revoked or not valid at this time")]
     KeyNotValid {
-        /// Whose key.
+        /// The sender.
         sender: AgentId,
-        /// Which key.
+        /// The key.
         key_id: KeyId,
     },
 }

@@ -1,5 +1,5 @@
-//! What an envelope is to the state machine, once the broker has found out whom it means and on which terms it is taken.
-//! The pipeline and whoever replays a custody log use the same words for the same thing.
+//! Turns an envelope into an input of the state machine, with the agents and terms that the broker resolved. The
+//! pipeline and the replay of a custody log share this code, so that both get the same input.
 
 use super::Body;
 use crate::{
@@ -10,16 +10,16 @@ use crate::{
     ids::AgentId,
 };
 
-/// What the broker has found out about an envelope.
+/// The agents and the terms that the broker resolved for an envelope.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved<'a> {
-    /// Candidates of a request, suggestions of a reject or receivers of anything else, all of them registered.
+    /// Candidates of a request, suggestions of a reject, or receivers of any other message; all of them registered.
     pub agents: &'a [AgentId],
-    /// On which terms a request is taken.
+    /// The terms of a request. `None`: the envelope is no request.
     pub terms: Option<(Timeouts, LoopLimits)>,
 }
 
-/// The input that an envelope is. `None`: mail that the broker only carries, or a request without terms.
+/// The input of an envelope. `None`: mail that the broker only carries, a heartbeat, or a request without terms.
 pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<Input> {
     let message = match body {
         Body::Heartbeat(_) | Body::Mail => return None,

@@ -1,14 +1,15 @@
-//! ed25519 keys: parsing, strict verification, signing, key files. Must not know whose a key is.
+//! ed25519 keys: parsing, strict verification, signing, key files. This module must not know the owner of a key.
 //!
-//! Every signature that baton checks is checked by [`PublicKey::verifies`], on every processor. Its answer is that of strict
-//! verification: it takes a signature (R, s) of a message M under a key A if
+//! [`PublicKey::verifies`] checks every signature in baton, on every processor. It verifies strictly: it accepts a
+//! signature (R, s) of a message M under a key A if
 //!
-//! - s is canonical, that is less than the order L of the base point B,
+//! - s is canonical, which means less than the order L of the base point B,
 //! - A and R are canonical encodings of points, and neither point is of small order,
 //! - R is the encoding of sB - kA, with k = SHA-512(R, A, M) modulo L.
 //!
-//! AWS-LC checks s and computes the encoding of sB - kA, which it compares with R byte for byte; so R is canonical if it is
-//! taken at all. The rest is checked here: A when it is parsed, R by comparing it with the eight points of small order.
+//! AWS-LC checks s, computes the encoding of sB - kA, and compares it with R byte for byte; so an accepted R is
+//! canonical. This module checks the rest: A when it is parsed, and R by a comparison with the eight points of small
+//! order.
 
 use std::{
     fmt, io,
@@ -25,24 +26,25 @@ use ed25519_dalek::{
 
 use crate::disk;
 
-/// The encodings of the points of small order. A signature whose R is one of them can verify for messages that its signer
-/// never saw.
+/// The encodings of the points of small order. A signature whose R is one of them can verify for messages that its
+/// signer never signed.
 static SMALL_ORDER: LazyLock<[[u8; 32]; 8]> = LazyLock::new(|| EIGHT_TORSION.map(|point| point.compress().to_bytes()));
 
-/// A public key of an agent or a broker: a canonical encoding of a point that is not of small order. Clones share it.
+/// A public key of an agent or a broker: a canonical encoding of a point not of small order. Clones share the parsed
+/// key.
 #[derive(Clone)]
 pub struct PublicKey {
     bytes: [u8; 32],
     parsed: Arc<ParsedPublicKey>,
 }
 
-/// Why bytes are not a public key that baton takes.
+/// The reasons why bytes are not an accepted public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
-    /// Not 32 bytes, not a point, or not its canonical encoding.
+    /// The bytes are not 32, not a point, or not its canonical encoding.
     #[error("must be an ed25519 public key of 32 bytes")]
     NotAKey,
-    /// Of small order: many libraries accept forged signatures under it.
+    /// The point is of small order: many libraries accept forged signatures under it.
     #[error("is a weak key, under which signatures can be forged; make a new one with `baton keygen`")]
     Weak,
 }
@@ -55,7 +57,7 @@ impl PublicKey {
         if key.is_weak() {
             return Err(PublicKeyError::Weak);
         }
-        // A second encoding of the same point would be a second key for the same signer.
+        // A second encoding of the same point would be a second key of the same signer.
         if key.to_edwards().compress().to_bytes() != bytes {
             return Err(PublicKeyError::NotAKey);
         }
@@ -73,7 +75,7 @@ impl PublicKey {
         !SMALL_ORDER.contains(r) && self.parsed.verify_sig(input, signature).is_ok()
     }
 
-    /// Its 32 bytes.
+    /// The 32 bytes of the key.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.bytes
     }
@@ -93,40 +95,41 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// A private key. Zeroed when it is dropped, and never printed.
+/// A private key. Zeroed on drop, and never printed.
 #[derive(Clone)]
 pub struct PrivateKey {
     key: SigningKey,
-    /// The same key for AWS-LC, which signs in a third of the time. Signatures are deterministic: those of both are equal.
+    /// The same key for AWS-LC, which signs in a third of the time. Signatures are deterministic: both libraries make
+    /// equal ones.
     pair: Arc<Ed25519KeyPair>,
 }
 
-/// Why a key file cannot be used.
+/// The reasons why a key file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("failed to read the key file {path}: {source}; make one with `baton keygen`")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error("failed to write the key file {path}: {source}")]
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is there already; keys are never overwritten.
+    /// The file exists already; keys are never overwritten.
     #[error("failed to write the key file {path}: it exists, and keys are never overwritten; name another file")]
     Exists {
         /// The file.
         path: PathBuf,
     },
-    /// It is not a key.
+    /// The file is not a key.
     #[error("failed to read the key file {path}: it is not an ed25519 private key in PKCS#8 PEM")]
     NotAKey {
         /// The file.
@@ -135,7 +138,7 @@ pub enum KeyFileError {
 }
 
 impl PrivateKey {
-    /// A new key from the operating system's random numbers.
+    /// Generates a key from the operating system's random numbers.
     pub fn generate(ids: &dyn crate::ids::IdSource) -> Self {
         let mut seed = zeroize::Zeroizing::new([0; 32]);
         seed[..16].copy_from_slice(&ids.random());
@@ -148,12 +151,12 @@ impl PrivateKey {
         Self::from(SigningKey::from_bytes(seed))
     }
 
-    /// Signs; the same input always gives the same 64 bytes.
+    /// Signs the input; equal inputs give the same 64 bytes.
     pub fn sign(&self, input: &[u8]) -> [u8; 64] {
         self.pair.sign(input).as_ref().try_into().expect("a signature has 64 bytes")
     }
 
-    /// Its public half.
+    /// The public key.
     pub fn public(&self) -> PublicKey {
         PublicKey::of(self.key.verifying_key().to_bytes()).expect("the public half of a private key is a key")
     }
@@ -166,7 +169,7 @@ impl PrivateKey {
         Self::from_pem(&text).ok_or_else(|| KeyFileError::NotAKey { path: path.into() })
     }
 
-    /// From the text of such a file.
+    /// Parses the text of a PKCS#8 PEM file.
     pub fn from_pem(text: &str) -> Option<Self> {
         SigningKey::from_pkcs8_pem(text).map(Self::from).ok()
     }
@@ -174,7 +177,7 @@ impl PrivateKey {
     /// Writes a new PKCS#8 PEM file that only its owner can read.
     pub fn write(&self, path: &Path) -> Result<(), KeyFileError> {
         use std::io::Write as _;
-        // Without the public half: version 2 of the format, which has it, is refused by OpenSSL.
+        // The file omits the public key: OpenSSL refuses version 2 of the format, which includes it.
         let pair = KeypairBytes { secret_key: self.key.to_bytes(), public_key: None };
         let text = pair.to_pkcs8_pem(LineEnding::LF).expect("32 bytes always encode");
         let mut options = std::fs::OpenOptions::new();
@@ -184,7 +187,7 @@ impl PrivateKey {
         let written = options.open(path).and_then(|mut file| {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
-            // Where a folder cannot be synced, the key is there all the same.
+            // Where a folder cannot be synced, the key file exists all the same.
             drop(disk::sync_folder(disk::folder_around(path)));
             Ok(())
         });

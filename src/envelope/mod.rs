@@ -1,8 +1,8 @@
-//! The envelope: from bytes that anybody may have sent to a [`VerifiedEnvelope`].
+//! The envelope: from the bytes of any client to a [`VerifiedEnvelope`].
 //!
-//! Owns the limits of every field, what payload belongs to which message type, the signing layout and keys. Once a
-//! [`VerifiedEnvelope`] exists nobody checks it again, and there is one way to make one. Must not know the state of any
-//! task, who may say what when, or how envelopes are stored.
+//! This module owns the limits of every field, the payload type of each message type, the signing layout, and keys. A
+//! [`VerifiedEnvelope`] needs no further check, and only one function makes one. The module must not know the state of
+//! a task, the permissions of agents, or how envelopes are stored.
 
 mod author;
 mod checks;
@@ -20,7 +20,7 @@ pub use input::{Resolved, input_of};
 pub use payload::{Body, RequestBody, check_heartbeat};
 pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};
 
-/// Largest payload value, in bytes.
+/// The largest payload value, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
-/// Largest frame, in bytes.
+/// The largest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;

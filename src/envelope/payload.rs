@@ -1,4 +1,4 @@
-//! The payloads: which belongs to which message type, and their bounds.
+//! The payloads: the type of each message type, and their bounds.
 
 use prost::{Message, Name};
 
@@ -20,50 +20,50 @@ const AGENTS_MAX: usize = 16;
 const SKILLS_MAX: usize = 32;
 const MAP_ENTRIES_MAX: usize = 32;
 
-/// A payload that has been checked.
+/// A checked payload.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
-    /// Somebody wants to hand a task over.
+    /// A request to hand a task over.
     Request(Box<RequestBody>),
-    /// What an agent says about an open handoff. A reject's suggestions are as it made them, registered or not.
+    /// A message about an open handoff. A reject's suggestions are as sent, registered or not.
     Handoff(handoff::Message),
-    /// How a task is doing.
+    /// A report of a task's status.
     Status {
         /// The new status.
         status: TaskStatus,
-        /// From 0 to 1, if known.
+        /// The progress from 0 to 1, if known.
         progress: Option<f64>,
-        /// In words.
+        /// Details as a text.
         details: String,
     },
-    /// Still there. Not stored.
+    /// A heartbeat. Not stored.
     Heartbeat(v1::Heartbeat),
     /// Mail between agents, which the broker only carries.
     Mail,
 }
 
-/// A handoff request as it came.
+/// A handoff request as received.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestBody {
     /// The kind of work.
     pub task_type: String,
-    /// Why, as its number.
+    /// The reason, as a number of its enum.
     pub reason: i32,
-    /// Given away or lent.
+    /// Whether the task is transferred or delegated.
     pub mode: Mode,
-    /// Its priority.
+    /// The priority.
     pub priority: Priority,
-    /// What it asks for; the operator's bounds are applied later.
+    /// The requested timeouts, before the operator's bounds are applied.
     pub timeouts: RequestedTimeouts,
-    /// Most handoffs of the task, and most along one pair; 0 means the broker's.
+    /// The most handoffs of the task, and the most along one pair; 0 means the broker's limit.
     pub loop_limits: (u32, u32),
-    /// Skills that a candidate of a type must have.
+    /// The skills that a candidate of a type must have.
     pub required_skills: Vec<String>,
-    /// Agents to ask after the receiver.
+    /// The agents to ask after the receiver.
     pub fallback_candidates: Vec<AgentId>,
 }
 
-/// Checks that the payload is what the type says, within its bounds.
+/// Checks that the payload has the type of the message, and is within its bounds.
 pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeError> {
     use MessageType as T;
     match kind {
@@ -87,7 +87,7 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
     }
 }
 
-/// Checks a heartbeat, of an envelope or of a frame.
+/// Checks a heartbeat of an envelope or of a frame.
 pub fn check_heartbeat(heartbeat: &v1::Heartbeat, path: &str, checks: &mut Checks) {
     checks.text(&format!("{path}.status"), &heartbeat.status, 256);
     checks.at_most(&format!("{path}.metrics"), heartbeat.metrics.len(), MAP_ENTRIES_MAX, "entries");
@@ -168,7 +168,7 @@ fn requested_timeouts(timeouts: Option<&v1::HandoffTimeouts>, checks: &mut Check
     }
 }
 
-/// An enum that may be left unset; a number that is not known is a violation.
+/// Reads an enum that may be unset; an unknown number is a violation.
 fn unset_or_known<E: TryFrom<i32> + Default>(checks: &mut Checks, path: &str, number: i32) -> E {
     E::try_from(number).unwrap_or_else(|_| {
         checks.wrong(path, format!("must be a known value, not {number}"));

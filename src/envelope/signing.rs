@@ -1,12 +1,12 @@
-//! The byte layouts that are signed or chained: `docs/signing.md` in code. Must not know keys' owners or any rule of
-//! the protocol.
+//! The byte layouts that are signed or chained: `docs/signing.md` in code. This module must not know the owners of
+//! keys, or any rule of the protocol.
 
 use prost_types::Timestamp;
 use sha2::{Digest, Sha256};
 
 use crate::proto::v1;
 
-/// SHA-256, 32 bytes.
+/// A SHA-256 digest, 32 bytes.
 pub type Digest32 = [u8; 32];
 
 /// The signing layout that this version writes, and the only one it reads.
@@ -20,7 +20,7 @@ const CUSTODY: &str = "application/vnd.baton.custody.v1";
 const AUDIT: &str = "application/vnd.baton.audit.v1";
 const VOUCHER: &str = "application/vnd.baton.key-voucher.v1";
 
-/// What is signed for an envelope: the pre-authentication encoding of its body.
+/// The signed bytes of an envelope: the pre-authentication encoding of its body.
 pub fn envelope_input(envelope: &v1::Envelope) -> Vec<u8> {
     let payload_digest = match &envelope.payload {
         Some(payload) => sha256(&[head(&payload.type_url, payload.value.len()).as_bytes(), &payload.value]),
@@ -41,7 +41,7 @@ pub fn envelope_input(envelope: &v1::Envelope) -> Vec<u8> {
     pre_authentication(ENVELOPE, &body.0)
 }
 
-/// The digest of a context: of each section's name and digest, in the byte order of the names.
+/// The digest of a context: over each section's name and digest, in the byte order of the names.
 pub fn context_digest<'a>(sections: impl IntoIterator<Item = (&'a str, Digest32)>) -> Digest32 {
     let mut sections: Vec<_> = sections.into_iter().collect();
     sections.sort_unstable();
@@ -53,7 +53,7 @@ pub fn context_digest<'a>(sections: impl IntoIterator<Item = (&'a str, Digest32)
     sha256(&[&pre_authentication(CONTEXT, &body.0)])
 }
 
-/// What an agent signs to prove who it is.
+/// The bytes that an agent signs to authenticate.
 pub fn session_input(agent_id: &str, key_id: &str, challenge: &[u8]) -> Vec<u8> {
     let mut body = Body::default();
     body.bytes(agent_id.as_bytes());
@@ -62,7 +62,7 @@ pub fn session_input(agent_id: &str, key_id: &str, challenge: &[u8]) -> Vec<u8> 
     pre_authentication(SESSION, &body.0)
 }
 
-/// What the broker signs for a receipt.
+/// The bytes that the broker signs for a receipt.
 pub fn receipt_input(receipt: &v1::Receipt) -> Vec<u8> {
     let mut body = Body::default();
     body.bytes(receipt.message_id.as_bytes());
@@ -96,7 +96,7 @@ fn chain_hash(kind: &str, previous: &Digest32, entry: &[u8]) -> Digest32 {
     sha256(&[&pre_authentication(kind, &body.0)])
 }
 
-/// What an operator signs to vouch for an agent's key. The signature in the voucher is not looked at.
+/// The bytes that an operator signs to vouch for an agent's key. Ignores the voucher's own signature.
 pub fn voucher_input(agent_id: &str, key: &v1::AgentKey, voucher: &v1::KeyVoucher) -> Vec<u8> {
     let mut body = Body::default();
     body.bytes(agent_id.as_bytes());
@@ -107,7 +107,7 @@ pub fn voucher_input(agent_id: &str, key: &v1::AgentKey, voucher: &v1::KeyVouche
     pre_authentication(VOUCHER, &body.0)
 }
 
-/// SHA-256 over the parts, one after another.
+/// The SHA-256 over the concatenated parts.
 pub fn sha256(parts: &[&[u8]]) -> Digest32 {
     let mut hasher = Sha256::new();
     for part in parts {
@@ -125,12 +125,12 @@ fn pre_authentication(kind: &str, body: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// What comes before the body in DSSE's pre-authentication encoding.
+/// The bytes before the body in DSSE's pre-authentication encoding.
 fn head(kind: &str, body_bytes: usize) -> String {
     format!("DSSEv1 {} {kind} {body_bytes} ", kind.len())
 }
 
-/// An enum as it is signed. A negative number, which no enum of ours has, signs as protobuf writes it: sign-extended.
+/// The signed form of an enum. A negative number, which no enum of the schema has, is sign-extended as in protobuf.
 fn enum_number(number: i32) -> u64 {
     i64::from(number).cast_unsigned()
 }

@@ -1,4 +1,4 @@
-//! The way from bytes to a verified envelope.
+//! The steps from bytes to a verified envelope.
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,7 +16,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// An envelope whose fields and payload are valid, and whose signature is not verified yet.
+/// An envelope with valid fields and payload, and an unverified signature.
 #[derive(Debug, Clone)]
 pub struct UnverifiedEnvelope {
     raw: Bytes,
@@ -25,7 +25,7 @@ pub struct UnverifiedEnvelope {
     body: Body,
 }
 
-/// An envelope whose signature was verified with its sender's key. [`UnverifiedEnvelope::verify`] makes one, and nothing else.
+/// An envelope whose signature was verified with its sender's key. Only [`UnverifiedEnvelope::verify`] makes one.
 #[derive(Debug, Clone)]
 pub struct VerifiedEnvelope {
     raw: Bytes,
@@ -34,18 +34,18 @@ pub struct VerifiedEnvelope {
     content_digest: Digest32,
 }
 
-/// Where the public keys of agents are looked up.
+/// A lookup of agents' public keys.
 pub trait KeyRing {
-    /// The agent's key of that id, if it is valid at this time.
+    /// The agent's key with this id, if it is valid at this time.
     fn key(&self, agent: &AgentId, key_id: &KeyId, now: Timestamp) -> Result<PublicKey, KeyRingError>;
 }
 
-/// Why there is no key.
+/// The reasons why a key ring gives no key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyRingError {
-    /// Not registered.
+    /// The agent or the key is not registered.
     Unknown,
-    /// Revoked, expired, or not valid yet.
+    /// The key is revoked, expired, or not valid yet.
     NotValid,
 }
 
@@ -63,12 +63,12 @@ impl UnverifiedEnvelope {
         Ok(Self { raw, wire, header, body })
     }
 
-    /// What it claims of itself.
+    /// The header. Unauthenticated.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// What it claims to carry.
+    /// The payload. Unauthenticated.
     pub fn body(&self) -> &Body {
         &self.body
     }
@@ -114,22 +114,22 @@ impl UnverifiedEnvelope {
 }
 
 impl VerifiedEnvelope {
-    /// The bytes as they were received.
+    /// The bytes as received.
     pub fn raw(&self) -> &Bytes {
         &self.raw
     }
 
-    /// What it says beside its payload.
+    /// The fields beside the payload.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// Its payload.
+    /// The payload.
     pub fn body(&self) -> &Body {
         &self.body
     }
 
-    /// SHA-256 of everything that is signed: two envelopes with the same digest say the same.
+    /// The SHA-256 of the signed bytes: two envelopes with the same digest have the same content.
     pub fn content_digest(&self) -> &Digest32 {
         &self.content_digest
     }
@@ -178,7 +178,7 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
     })
 }
 
-/// What its type says that the envelope must name.
+/// Checks that the envelope sets the fields that its type requires.
 fn require(checks: &mut Checks, wire: &v1::Envelope, names: Names) {
     if names.task() && wire.task_id.is_empty() {
         checks.wrong("envelope.task_id", "must not be empty");

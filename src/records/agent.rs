@@ -1,4 +1,4 @@
-//! Table agents: who is registered.
+//! Table agents: the registered agents.
 
 use bytes::Bytes;
 use prost::Message;
@@ -14,21 +14,21 @@ use crate::{
 /// A registered agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentRecord {
-    /// What it says of itself.
+    /// The agent's card.
     pub card: v1::AgentCard,
-    /// When it was registered.
+    /// The time of registration.
     pub created_at: Timestamp,
-    /// When its card last changed.
+    /// The time of the last change of the card.
     pub updated_at: Timestamp,
 }
 
 impl AgentRecord {
-    /// Where it lies.
+    /// The key of the record.
     pub fn key(agent: &AgentId) -> Key {
         by_name(Table::Agents, agent.as_str())
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         storage::AgentRecord {
             card: self.card.encode_to_vec().into(),
@@ -39,7 +39,7 @@ impl AgentRecord {
         .into()
     }
 
-    /// From its stored form.
+    /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("agents");
         let stored: storage::AgentRecord = reader.message(value)?;

@@ -1,5 +1,5 @@
-//! Table audit: what was done to the broker itself, a hash-chained list. The value is the hash after the entry, 32 bytes,
-//! and the entry, an encoded `baton.v1.AuditEntry`. The head of the chain lies in table meta.
+//! Table audit: the hash-chained log of administrative acts. A value is the hash after the entry, 32 bytes, followed by
+//! the entry, an encoded `baton.v1.AuditEntry`. Table meta has the head of the chain.
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,26 +16,26 @@ use crate::{
 /// An administrative act.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditAct {
-    /// Who.
+    /// The caller that acted, as a text.
     pub actor: String,
-    /// What.
+    /// The kind of act.
     pub action: v1::AuditAction,
-    /// To what.
+    /// The object of the act.
     pub subject: String,
-    /// What else there is to know: never a secret, never a payload.
+    /// Further details; never a secret, never a payload.
     pub details: String,
 }
 
 /// The head of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditHead {
-    /// How many entries were written.
+    /// The number of entries ever written.
     pub length: u64,
-    /// The hash of the last one; zeros before the first.
+    /// The hash of the last entry; zeros before the first.
     pub hash: [u8; 32],
-    /// The number of the first that is kept; one more than `length` if none is.
+    /// The number of the first kept entry; `length` + 1 if none is kept.
     pub first: u64,
-    /// The hash of the one before it; zeros if there is none.
+    /// The hash of the entry before the first kept one; zeros if no such entry existed.
     pub hash_before_first: [u8; 32],
 }
 
@@ -46,17 +46,17 @@ impl Default for AuditHead {
 }
 
 impl AuditHead {
-    /// Where the head lies.
+    /// The key of the head.
     pub fn key() -> Key {
         Key { table: Table::Meta, key: "audit".into() }
     }
 
-    /// Where the entry of this number lies.
+    /// The key of the entry with this number.
     pub fn entry_key(number: u64) -> Key {
         by_number(Table::Audit, number)
     }
 
-    /// Its stored form.
+    /// Encodes the head.
     pub fn encode(&self) -> Bytes {
         storage::AuditHeadRecord {
             length: self.length,
@@ -68,7 +68,7 @@ impl AuditHead {
         .into()
     }
 
-    /// From its stored form.
+    /// Decodes the head.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("meta");
         let stored: storage::AuditHeadRecord = reader.message(value)?;
@@ -85,22 +85,22 @@ impl AuditHead {
         Self { length: self.length + 1, hash: signing::audit_hash(&self.hash, entry), ..*self }
     }
 
-    /// The head after the first entry was removed, whose hash this is.
+    /// The head after the removal of the first entry, which has this hash.
     pub fn without_first(&self, hash: [u8; 32]) -> Self {
         Self { first: self.first + 1, hash_before_first: hash, ..*self }
     }
 
-    /// How many entries are kept.
+    /// The number of kept entries.
     pub fn kept(&self) -> u64 {
         (self.length + 1).saturating_sub(self.first)
     }
 
-    /// The stored form of the entry that this is the head after.
+    /// Encodes an entry with the hash of this head, which is the head after the entry.
     pub fn encode_entry(&self, entry: &[u8]) -> Bytes {
         chain(&self.hash, entry)
     }
 
-    /// When an entry was written, from its stored form.
+    /// The time of an encoded entry.
     pub fn entry_time(value: &Bytes) -> Result<Timestamp, DecodeError> {
         let reader = Reader("audit");
         let entry: v1::AuditEntry = reader.message(&unchain(&reader, value)?.1)?;
@@ -108,13 +108,13 @@ impl AuditHead {
         reader.some(Timestamp::from_parts(at.seconds, at.nanos), "entry_time")
     }
 
-    /// The hash after an entry and the entry, from their stored form.
+    /// Decodes an entry to the hash after it and its bytes.
     pub fn decode_entry(value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
         unchain(&Reader("audit"), value)
     }
 }
 
-/// The entry that comes next.
+/// The bytes of the entry for an act.
 pub fn audit_entry(number: u64, at: Timestamp, act: AuditAct) -> Bytes {
     let (seconds, nanos) = at.to_parts();
     v1::AuditEntry {

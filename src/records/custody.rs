@@ -1,6 +1,6 @@
-//! Table custody: per task, the hash-chained list of everything that was accepted and decided. The value is the hash
-//! after the entry, 32 bytes, and the entry, an encoded `baton.v1.CustodyEntry`, so that whoever reads a log can check
-//! its chain.
+//! Table custody: for each task, the hash-chained log of all accepted messages and decisions. A value is the hash after
+//! the entry, 32 bytes, followed by the entry, an encoded `baton.v1.CustodyEntry`, so that a reader of the log can
+//! check its chain.
 
 use std::ops::Bound;
 
@@ -22,32 +22,33 @@ use crate::{
 /// The head of a custody log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CustodyLink {
-    /// How many entries there are.
+    /// The number of entries.
     pub length: u64,
-    /// The hash of the last one; zeros before the first.
+    /// The hash of the last entry; zeros before the first.
     pub hash: [u8; 32],
 }
 
 impl CustodyLink {
-    /// Where the entry of this number lies, of the task that the request with this sequence made. Logs lie in the order in
-    /// which they began: ids of tasks come in no order, and a store would write old logs again and again to merge new ones in.
+    /// The key of an entry. `sequence` is that of the request that created the task. The keys sort logs by their
+    /// beginning: ids of tasks have no order, and would make a store rewrite old logs again and again to merge new ones
+    /// in.
     pub fn key(sequence: u64, task: &TaskId, number: u64) -> Key {
         let Key { table, key } = by_name_and_number(Table::Custody, task.as_str(), number);
         Key { table, key: [&sequence.to_be_bytes(), &key[..]].into() }
     }
 
-    /// Where the entries of a task lie from this number on.
+    /// The range of a task's entries from this number on.
     pub fn range(sequence: u64, task: &TaskId, from: u64) -> KeyRange {
         let bound = |number| Bound::Included(Self::key(sequence, task, number).key);
         (bound(from), bound(u64::MAX))
     }
 
-    /// The stored form of the entry that this is the head after.
+    /// Encodes an entry with the hash of this head, which is the head after the entry.
     pub fn encode(&self, entry: &[u8]) -> Bytes {
         chain(&self.hash, entry)
     }
 
-    /// The hash after an entry and the entry, from their stored form.
+    /// Decodes an entry to the hash after it and its bytes.
     pub fn decode(value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
         unchain(&Reader("custody"), value)
     }
@@ -58,46 +59,46 @@ impl CustodyLink {
     }
 }
 
-/// What happened.
+/// The event of a custody entry.
 #[derive(Debug, Clone)]
 pub enum CustodyEvent<'a> {
     /// An envelope was accepted.
     Accepted(EnvelopeFacts<'a>),
-    /// An envelope came too late.
+    /// An envelope was refused as late.
     Refused(EnvelopeFacts<'a>, ErrorCode),
     /// A delivery was acked.
     Acked(&'a AgentId, Acked),
-    /// A delivery was given up.
+    /// A delivery became a dead letter.
     GivenUp(&'a AgentId, Acked),
     /// A deadline passed.
     Time,
-    /// The candidate was gone before it had the request.
+    /// The candidate was gone before it got the request.
     Gone,
-    /// A dead request is tried again.
+    /// A dead request was redriven.
     Redriven {
         /// The dead letter.
         dead_letter: u64,
-        /// The handoff that ended.
+        /// The former handoff.
         former: MessageId,
-        /// The new one.
+        /// The new handoff.
         handoff: MessageId,
-        /// Who is asked.
+        /// The candidates of the new handoff.
         candidates: &'a [AgentId],
     },
 }
 
-/// What a custody log says of an envelope.
+/// The facts about an envelope that a custody log records.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvelopeFacts<'a> {
     /// The envelope.
     pub envelope: &'a VerifiedEnvelope,
-    /// Its sequence; 0 if it was refused.
+    /// The sequence; 0 if the envelope was refused.
     pub sequence: u64,
-    /// What the broker found out about it.
+    /// The agents and the terms that the broker resolved.
     pub resolved: Resolved<'a>,
 }
 
-/// The stored form of the next entry. `absent`: who was gone among those that could be asked.
+/// The bytes of an entry. `absent` are the gone agents among the possible candidates.
 pub fn custody_entry(
     number: u64,
     at: Timestamp,
@@ -137,7 +138,7 @@ pub fn custody_entry(
     .into()
 }
 
-/// The receipt of an accepted envelope, not signed. Its entry says all of it, and outlives the memory of its id.
+/// The unsigned receipt of an accepted envelope, rebuilt from the custody entry. The entry outlives the message id.
 pub fn receipt_of(
     task: &TaskId,
     entry: &v1::CustodyEntry,

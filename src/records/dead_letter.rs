@@ -1,4 +1,4 @@
-//! Table dead_letters: messages that were given up, or never were messages.
+//! Table dead_letters: messages that were given up, and refused envelopes.
 
 use bytes::Bytes;
 use prost::Message;
@@ -19,23 +19,23 @@ use crate::{
     time::Timestamp,
 };
 
-/// The bytes of a dead letter.
+/// The place of a dead letter's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeadEnvelope {
-    /// Accepted under this sequence; in table envelopes.
+    /// The envelope was accepted with this sequence; table envelopes has the bytes.
     Accepted(u64),
-    /// Never accepted.
+    /// The envelope was refused; the record has the bytes.
     Refused(Bytes),
 }
 
-/// What the envelope says of itself, for people and filters. Empty where it does not say.
+/// The fields of the envelope for operators and filters. A field is empty if the envelope lacks it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EnvelopeSummary {
-    /// Its message_id.
+    /// The message_id.
     pub message_id: String,
-    /// Who sent it.
+    /// The sender.
     pub sender_id: String,
-    /// The number of its message_type.
+    /// The number of the message_type.
     pub message_type: i32,
     /// The task.
     pub task_id: String,
@@ -44,7 +44,7 @@ pub struct EnvelopeSummary {
 }
 
 impl EnvelopeSummary {
-    /// Of these bytes, if they are an envelope. What is too long to be right is left out.
+    /// Reads the fields from these bytes, if they are an envelope. Leaves out invalid ids and an overlong traceparent.
     pub fn of(raw: &Bytes) -> Self {
         let envelope = v1::Envelope::decode(raw.clone()).unwrap_or_default();
         let known = |text: String, most: usize| if text.len() <= most { text } else { String::new() };
@@ -58,51 +58,51 @@ impl EnvelopeSummary {
     }
 }
 
-/// How somebody decided about a dead letter.
+/// The decision about a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settlement {
-    /// When.
+    /// The time of the decision.
     pub at: Timestamp,
-    /// Who, and why.
+    /// The caller, and the reason if one was given.
     pub text: String,
-    /// To whom it was redriven.
+    /// The agent that the message was redriven to.
     pub redriven_to: Option<AgentId>,
-    /// The handoff that it became.
+    /// The handoff that the redrive opened.
     pub redriven_handoff: Option<MessageId>,
 }
 
-/// A message that was given up.
+/// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterRecord {
-    /// Its id.
+    /// The id.
     pub number: u64,
-    /// The mailbox it was in; of what was never accepted, who sent it.
+    /// The agent of the mailbox; for a refused envelope, the agent that sent it.
     pub agent: AgentId,
-    /// The letter as it was, if it was one.
+    /// The last state of the letter, if the message was in a mailbox.
     pub letter: Option<Letter>,
-    /// Every attempt, oldest first, and to whom.
+    /// Every attempt with its agent, oldest first.
     pub attempts: Vec<(AgentId, Attempt)>,
-    /// The handoff it belongs to.
+    /// The handoff of the message.
     pub handoff: Option<MessageId>,
-    /// Why.
+    /// The reason.
     pub reason: ParkReason,
-    /// In words.
+    /// The reason as a text.
     pub reason_text: String,
-    /// When.
+    /// The time of parking.
     pub parked_at: Timestamp,
-    /// What has become of it.
+    /// The state.
     pub state: DeadState,
-    /// Who decided so.
+    /// The decision, once one is made.
     pub settlement: Option<Settlement>,
-    /// Its bytes.
+    /// The place of the bytes.
     pub envelope: DeadEnvelope,
-    /// What they say.
+    /// The fields of the envelope.
     pub summary: EnvelopeSummary,
 }
 
 impl DeadLetterRecord {
-    /// The agents that it concerns: whose mailbox it was in, and who sent it. Who sent what was refused only its bytes say,
-    /// and they are not proven: there it is the agent whose session they came by.
+    /// The agents that may see the dead letter: that of the mailbox, and the sender. The sender of a refused envelope
+    /// is not authenticated by its bytes, so only the agent of its session counts there.
     pub fn participants(&self) -> impl Iterator<Item = &str> {
         let sender = self.summary.sender_id.as_str();
         let is_proven = matches!(self.envelope, DeadEnvelope::Accepted(_));
@@ -110,18 +110,18 @@ impl DeadLetterRecord {
         std::iter::once(self.agent.as_str()).chain(sender)
     }
 
-    /// Where it lies: oldest first.
+    /// The key of the record; keys sort the oldest first.
     pub fn key(number: u64) -> Key {
         by_number(Table::DeadLetters, number)
     }
 
-    /// Where its places in the lists of agents lie (table dead_letters_by_agent); the values are empty.
+    /// The keys in the lists of agents (table dead_letters_by_agent); the values are empty.
     pub fn agent_index_keys(&self) -> impl Iterator<Item = Key> {
         let key = |agent| by_name_and_number(Table::DeadLettersByAgent, agent, self.number);
         self.participants().map(key)
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         let settlement = self.settlement.as_ref();
         let (message_sequence, raw) = match &self.envelope {
@@ -160,7 +160,7 @@ impl DeadLetterRecord {
         .into()
     }
 
-    /// From its stored form and its key.
+    /// Decodes the record from its key and value.
     pub fn decode(key: &[u8], value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("dead_letters");
         let number = key.try_into().map_err(|_| reader.error("a key has not 8 bytes"))?;

@@ -1,6 +1,6 @@
-//! The stored form of every entity: where it lies, what lists show it, and the words that entities tell each other later.
+//! The stored form of every entity: its key, its index entries, and the outbox of inputs from entity to entity.
 //!
-//! A machine has an arm in each match here and a file of its own beside this one for its record.
+//! A machine has an arm in each match here, and a separate file beside this one for its record.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,30 +20,32 @@ use crate::{
     time::Timestamp,
 };
 
-/// An entity as it is stored: what the protocol knows of it, and the broker's notes.
+/// An entity as stored: its state, and the broker's notes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EntityRecord {
     /// A task.
     Task(TaskRecord),
     /// One attempt to move a task.
     Handoff(HandoffRecord),
-    /// The machine that shows that the engine is general.
+    /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeRecord),
 }
 
-/// How the time of a log goes: never back, and evenly while something in it has a deadline.
+/// The pace of a log's time: it never goes back, and advances evenly while an entity of the log has a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     /// The time of the last change.
     pub logged_at: Timestamp,
-    /// How much of all by which the broker's clock was set back the log's time has followed.
+    /// The part of the set-backs of the broker's clock that the log's time has followed.
     pub set_back: Duration,
 }
 
 impl Pace {
-    /// The log's time at this time of the broker's clock, which was set back by `set_back` in all.
+    /// The log's time at this time of the broker's clock, after set-backs with the sum `set_back`.
     pub fn log_time(self, has_deadline: bool, now: Timestamp, set_back: Duration) -> Timestamp {
+        // Without a deadline the log follows the clock at once. With one it adds the set-backs, or the deadline would be
+        // delayed.
         let not_followed = match has_deadline {
             true => set_back.saturating_sub(self.set_back),
             false => Duration::ZERO,
@@ -52,19 +54,19 @@ impl Pace {
     }
 }
 
-/// What the broker notes of an entity when a step writes it.
+/// The broker's notes for a record that a step writes.
 #[derive(Debug, Clone, Copy)]
 pub struct Notes {
-    /// The place in lists of an entity that is new.
+    /// The sequence of a new entity, its place in lists.
     pub sequence: u64,
-    /// The message that began an entity that is new.
+    /// The message that opened a new entity.
     pub opening: Option<RequestPlace>,
-    /// The pace of the log that the step is in.
+    /// The pace of the step's log.
     pub pace: Pace,
 }
 
 impl EntityRecord {
-    /// The record after a step that has made this of the entity.
+    /// The record after a step, from the new state and the former record.
     pub fn after(entity: Entity, before: Option<&Self>, notes: Notes) -> Self {
         match entity {
             Entity::Task(task) => Self::Task(TaskRecord::after(task, before.and_then(Self::as_task), notes)),
@@ -82,7 +84,7 @@ impl EntityRecord {
         }
     }
 
-    /// The task, if it is one.
+    /// The record of a task, if the entity is one.
     pub fn as_task(&self) -> Option<&TaskRecord> {
         match self {
             Self::Task(record) => Some(record),
@@ -90,7 +92,7 @@ impl EntityRecord {
         }
     }
 
-    /// The handoff, if it is one.
+    /// The record of a handoff, if the entity is one.
     pub fn as_handoff(&self) -> Option<&HandoffRecord> {
         match self {
             Self::Handoff(record) => Some(record),
@@ -98,7 +100,7 @@ impl EntityRecord {
         }
     }
 
-    /// What the protocol knows of it.
+    /// The state of the entity.
     pub fn entity(&self) -> Entity {
         match self {
             Self::Task(record) => Entity::Task(record.task.clone()),
@@ -108,7 +110,7 @@ impl EntityRecord {
         }
     }
 
-    /// Where the record of an entity lies.
+    /// The key of an entity's record.
     pub fn key(id: &EntityId) -> Key {
         match id {
             EntityId::Task(id) => TaskRecord::key(id),
@@ -118,7 +120,7 @@ impl EntityRecord {
         }
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         match self {
             Self::Task(record) => record.encode(),
@@ -128,7 +130,7 @@ impl EntityRecord {
         }
     }
 
-    /// From its stored form.
+    /// Decodes the record of this entity.
     pub fn decode(id: &EntityId, value: &Bytes) -> Result<Self, DecodeError> {
         match id {
             EntityId::Task(_) => TaskRecord::decode(value).map(Self::Task),
@@ -138,11 +140,11 @@ impl EntityRecord {
         }
     }
 
-    /// Its places in lists that it did not have before: they are written with it and never change.
+    /// The index entries that the entity did not have before. They are written with the entity and never change.
     pub fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
         let Self::Handoff(HandoffRecord { handoff, sequence, .. }) = self else { return Vec::new() };
         let before = before.and_then(Self::as_handoff).map(|record| &*record.handoff);
-        // Only an offer brings a further agent in, and most steps make none.
+        // Only an offer adds an agent, and most steps make none.
         if before.is_some_and(|before| before.offers.len() == handoff.offers.len()) {
             return Vec::new();
         }
@@ -154,7 +156,7 @@ impl EntityRecord {
         of_all.into_iter().chain(of_agents).map(|key| (key, place.clone())).collect()
     }
 
-    /// The message that began it. `None`: the entity does not deliver it again.
+    /// The message that opened the entity. `None`: the entity never delivers it again.
     pub fn opening(&self) -> Option<RequestPlace> {
         match self {
             Self::Task(_) => None,
@@ -164,7 +166,7 @@ impl EntityRecord {
         }
     }
 
-    /// The pace of its own log. `None`: its task's log counts.
+    /// The pace of the entity's own log. `None`: the log of its task applies.
     pub fn pace(&self) -> Option<Pace> {
         match self {
             Self::Task(record) => Some(record.pace()),
@@ -174,7 +176,7 @@ impl EntityRecord {
         }
     }
 
-    /// The time of its own log. `None`: its task's log counts.
+    /// The time of the entity's own log. `None`: the log of its task applies.
     pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Option<Timestamp> {
         match self {
             Self::Task(record) => Some(record.log_time(now, set_back)),
@@ -184,7 +186,7 @@ impl EntityRecord {
         }
     }
 
-    /// Whether it never changes again. The log of a task that has ended still grows: late messages are on record as well.
+    /// Whether the record can no longer change. A task's record always can: the log of an ended task records late messages.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Task(_) => false,
@@ -194,7 +196,7 @@ impl EntityRecord {
         }
     }
 
-    /// How it is removed some time after its end, and by which key. `None`: with its task.
+    /// The kind and key of the entity's expiration after its end. `None`: the entity is removed with its task.
     pub fn expiration(&self) -> Option<(Expiration, &[u8])> {
         match self {
             Self::Task(TaskRecord { task, .. }) => Some((Expiration::Task, task.id.as_str().as_bytes())),
@@ -223,7 +225,7 @@ const HANDOFF: u8 = 2;
 #[cfg(test)]
 const PROBE: u8 = 255;
 
-/// An entity's id as part of a key or a value: a byte for the machine, and the id.
+/// Encodes an entity's id for a key or a value: one byte for the machine, then the id.
 pub fn encode_entity_id(id: &EntityId) -> Vec<u8> {
     match id {
         EntityId::Task(id) => [&[TASK], id.as_str().as_bytes()].concat(),
@@ -233,7 +235,7 @@ pub fn encode_entity_id(id: &EntityId) -> Vec<u8> {
     }
 }
 
-/// An entity's id from its stored form.
+/// Decodes an entity's id.
 pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeError> {
     let reader = Reader(table.name());
     match bytes.split_first() {
@@ -253,35 +255,35 @@ pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeEr
     }
 }
 
-/// What one entity tells another in a later transaction: a row of table outbox. It goes with the step that it causes, in one
-/// commit.
+/// A row of table outbox: an input from one entity to another in a later transaction. The commit of the step that the
+/// input causes also removes the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRecord {
-    /// The entity that is told.
+    /// The receiving entity.
     pub to: EntityId,
-    /// What it is told.
+    /// The input.
     pub told: Told,
 }
 
 impl OutboxRecord {
-    /// Where a row lies: rows lie in the order in which they were written.
+    /// The key of a row; keys sort rows in the order of their writing.
     pub fn key(sequence: u64) -> Key {
         by_number(Table::Outbox, sequence)
     }
 
-    /// The place of a row among all.
+    /// The sequence in a row's key.
     pub fn sequence(key: &[u8]) -> Result<u64, DecodeError> {
         number_of(&Reader(Table::Outbox.name()), key)
     }
 
-    /// Its stored form: the length of the entity's id in one byte, the id, and what it is told.
+    /// Encodes the row: the length of the entity's id in one byte, the id, and the input.
     pub fn encode(&self) -> Bytes {
         let to = encode_entity_id(&self.to);
         let length = u8::try_from(to.len()).expect("an id has at most 128 bytes");
         [&[length][..], &to, &encode_told(&self.told)].concat().into()
     }
 
-    /// From its stored form.
+    /// Decodes the row.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader(Table::Outbox.name());
         let (length, rest) = value.split_first().ok_or_else(|| reader.error("a value is empty"))?;

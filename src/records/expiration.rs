@@ -1,6 +1,6 @@
-//! Table expirations (`kept` on disk): what is removed some time after something happened to it. Each kind lies together, first by the time from
-//! which its time counts, so that a change of the configuration holds for what is there too. And table removed_tasks: what
-//! is left of a task that was removed.
+//! Table expirations (`kept` on disk): entries for the later removal of records. The keys sort by kind, then by the
+//! start of the retention time, so that a change of the configuration also applies to existing entries. And table
+//! removed_tasks: the remains of removed tasks.
 
 use std::ops::Bound;
 
@@ -16,19 +16,19 @@ use crate::{
     time::Timestamp,
 };
 
-/// What is removed after a time. The numbers are the first byte of the keys. Of those that are due together the first variant
+/// The kinds of removals. The numbers are the first byte of the keys. Among removals due together, the first variant
 /// goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Expiration {
-    /// The ids of the messages that one commit accepted, since then.
+    /// The ids of the messages that one commit accepted, from that time on.
     Messages,
-    /// A task that has ended, since then.
+    /// A task, from its end on.
     Task,
-    /// A dead letter that was redriven or discarded, since then.
+    /// A dead letter, from its redrive or discard on.
     DeadLetter,
-    /// An invitation, since its time was over.
+    /// An invitation, from its expiry on.
     Invitation,
-    /// A task that was removed, and whose custody log is not all gone.
+    /// The rest of a removed task's custody log.
     Rest,
 }
 
@@ -45,19 +45,20 @@ impl Expiration {
         self.number().to_le_bytes()[0]
     }
 
-    /// Where the entry for something lies: for messages the group's last sequence, for others their key in their own table.
+    /// The key of an entry. `what` is the batch's last sequence for messages, and the key of the record for other
+    /// kinds.
     pub fn key(self, since: Timestamp, what: &[u8]) -> Key {
         let since = since.unix_nanoseconds().cast_unsigned().to_be_bytes();
         Key { table: Table::Expirations, key: [&[self.byte()][..], &since, what].into() }
     }
 
-    /// Where all of this kind lie, from a key on.
+    /// The range of this kind's entries from a key on.
     pub fn range(self, from: KeyBytes) -> KeyRange {
         let first = KeyBytes::from(&[self.byte()]);
         (Bound::Included(from.max(first)), Bound::Excluded((&[self.byte() + 1]).into()))
     }
 
-    /// The kind, since when, and the rest of a key.
+    /// Parses a key to the kind, the start of the retention time, and `what`.
     pub fn parse(key: &[u8]) -> Result<(Self, Timestamp, &[u8]), DecodeError> {
         let reader = Reader("kept");
         let (kind, rest) = key.split_first().ok_or_else(|| reader.error("a key is empty"))?;
@@ -67,35 +68,35 @@ impl Expiration {
     }
 }
 
-/// The stored form of the ids that a group accepted.
+/// Encodes the message ids that a batch accepted.
 pub fn encode_message_ids(ids: &[MessageId]) -> Bytes {
     ids.iter().flat_map(|id| *id.as_bytes()).collect()
 }
 
-/// The ids from their stored form.
+/// Decodes the message ids.
 pub fn decode_message_ids(value: &[u8]) -> Result<Vec<MessageId>, DecodeError> {
     let reader = Reader("kept");
     value.chunks(16).map(|id| reader.message_id(id)).collect()
 }
 
-/// The record of a task that was removed.
+/// The record of a removed task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedTaskRecord(pub RemovedTask);
 
 impl RemovedTaskRecord {
-    /// Where it lies.
+    /// The key of the record.
     pub fn key(task: &TaskId) -> Key {
         by_name(Table::RemovedTasks, task.as_str())
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         let RemovedTask { epoch, status, owners } = &self.0;
         let owner_ids = owners.iter().map(ToString::to_string).collect();
         storage::RemovedTaskRecord { epoch: *epoch, status: status.number(), owner_ids }.encode_to_vec().into()
     }
 
-    /// From its stored form.
+    /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("removed_tasks");
         let stored: storage::RemovedTaskRecord = reader.message(value)?;

@@ -1,5 +1,5 @@
-//! Table handoffs, and their places in lists: of all (table handoffs_by_sequence), and of each agent that takes part (table
-//! handoffs_by_agent). A task is listed at the places of its handoffs, and has none of its own.
+//! Table handoffs, with two indexes: of all handoffs (table handoffs_by_sequence), and of each participant's handoffs
+//! (table handoffs_by_agent). A list of tasks uses the entries of their handoffs; tasks have no index.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -18,46 +18,46 @@ use crate::{
     time::Timestamp,
 };
 
-/// A handoff as it is stored.
+/// A handoff as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandoffRecord {
-    /// What the protocol knows.
+    /// The state.
     pub handoff: Arc<Handoff>,
-    /// Its place in lists.
+    /// The sequence, its place in lists.
     pub sequence: u64,
-    /// Its request.
+    /// The request.
     pub request: RequestPlace,
 }
 
-/// The request of a handoff, as it is delivered to one candidate after another.
+/// The request of a handoff, which is delivered to one candidate after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestPlace {
-    /// Its message_id.
+    /// The message_id.
     pub message: MessageId,
-    /// Where its envelope lies.
+    /// The sequence of the stored envelope.
     pub sequence: u64,
-    /// Its expires_at.
+    /// The expires_at.
     pub expires_at: Option<Timestamp>,
 }
 
-/// A handoff's place in a list.
+/// An index entry of a handoff.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandoffPlace {
     /// The sequence of the handoff.
     pub sequence: u64,
-    /// Its id.
+    /// The id of the handoff.
     pub handoff: MessageId,
-    /// Its task.
+    /// The task.
     pub task: TaskId,
 }
 
 impl HandoffPlace {
-    /// The stored form of what its key does not say: the id, 16 bytes, and the task's id.
+    /// Encodes the value of the entry: the handoff's id, 16 bytes, then the task's id. The key has the sequence.
     pub fn encode(&self) -> Bytes {
         [&self.handoff.as_bytes()[..], self.task.as_str().as_bytes()].concat().into()
     }
 
-    /// From its sequence and its stored form.
+    /// Decodes an entry from its sequence and its value.
     pub fn decode(sequence: u64, value: &[u8]) -> Result<Self, DecodeError> {
         let reader = Reader("handoffs_by_sequence");
         let (id, task) = value.split_at_checked(16).ok_or_else(|| reader.error("a value is too short"))?;
@@ -67,28 +67,28 @@ impl HandoffPlace {
 }
 
 impl HandoffRecord {
-    /// Where it lies.
+    /// The key of the record.
     pub fn key(handoff: MessageId) -> Key {
         Key { table: Table::Handoffs, key: handoff.as_bytes().into() }
     }
 
-    /// Where its place in the list of all lies; the value is a [`HandoffPlace`].
+    /// The key in the index of all handoffs; the value is a [`HandoffPlace`].
     pub fn index_key(sequence: u64) -> Key {
         by_number(Table::HandoffsBySequence, sequence)
     }
 
-    /// Where its place in the list of an agent lies; the value is the same.
+    /// The key in the index of an agent; the value is a [`HandoffPlace`].
     pub fn agent_index_key(agent: &AgentId, sequence: u64) -> Key {
         by_name_and_number(Table::HandoffsByAgent, agent.as_str(), sequence)
     }
 
-    /// The agents in whose lists it has a place: who asked, and each that was asked.
+    /// The agents with an index entry of the handoff: the sender and every candidate that got an offer.
     pub fn participants(handoff: &Handoff) -> BTreeSet<&AgentId> {
         let asked = handoff.offers.iter().map(|offer| &offer.candidate);
         std::iter::once(&handoff.sender).chain(asked).collect()
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         let handoff = &self.handoff;
         let timeouts = handoff.timeouts;
@@ -129,7 +129,7 @@ impl HandoffRecord {
         .into()
     }
 
-    /// From its stored form.
+    /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("handoffs");
         let stored: storage::HandoffRecord = reader.message(value)?;

@@ -1,4 +1,4 @@
-//! Table invitations: who may register once. Kept as digests, so that the store gives none away.
+//! Table invitations: each permits one registration. Keyed by digest, so that the store reveals no invitation.
 
 use bytes::Bytes;
 use prost::Message;
@@ -15,28 +15,28 @@ use crate::{
 /// An invitation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvitationRecord {
-    /// Whom it is for; `None`: any new agent.
+    /// The invited agent. `None`: any new agent.
     pub agent: Option<AgentId>,
     /// The types that the new agent may have.
     pub types: Vec<AgentType>,
-    /// Until when it is good.
+    /// The expiry.
     pub expires_at: Timestamp,
-    /// Who used it.
+    /// The agent that used the invitation.
     pub used_by: Option<AgentId>,
 }
 
 impl InvitationRecord {
-    /// Where the record of this invitation lies.
+    /// The key of an invitation's record.
     pub fn key(invitation: &str) -> Key {
         Key { table: Table::Invitations, key: (&Self::digest(invitation)).into() }
     }
 
-    /// What names the invitation without giving it away.
+    /// The digest that identifies an invitation without revealing it.
     pub fn digest(invitation: &str) -> [u8; 32] {
         signing::sha256(&[b"baton invitation", invitation.as_bytes()])
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         let text = |agent: &Option<AgentId>| agent.as_ref().map(ToString::to_string).unwrap_or_default();
         let expires_at = self.expires_at.unix_nanoseconds();
@@ -46,7 +46,7 @@ impl InvitationRecord {
             .into()
     }
 
-    /// From its stored form.
+    /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("invitations");
         let stored: storage::InvitationRecord = reader.message(value)?;

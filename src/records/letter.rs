@@ -1,4 +1,4 @@
-//! Table mailbox: messages for agents.
+//! Table mailbox: the letters of all agents.
 
 use bytes::Bytes;
 use prost::Message;
@@ -16,22 +16,22 @@ use crate::{
     store::{Key, KeyRange, Table},
 };
 
-/// Where a message of an agent's mailbox lies.
+/// The key of a letter in an agent's mailbox.
 pub fn letter_key(agent: &AgentId, place: u64) -> Key {
     by_name_and_number(Table::Mailbox, agent.as_str(), place)
 }
 
-/// Where all mail of an agent lies.
+/// The range of all letters of an agent.
 pub fn mailbox_range(agent: &AgentId) -> KeyRange {
     range_of_name(agent.as_str())
 }
 
-/// The stored form of a letter.
+/// Encodes a letter.
 pub fn encode_letter(letter: &Letter) -> Bytes {
     to_storage(letter).encode_to_vec().into()
 }
 
-/// A letter from its stored form and its key.
+/// Decodes a letter from its key and value.
 pub fn decode_letter(key: &[u8], value: &Bytes) -> Result<Letter, DecodeError> {
     let reader = Reader("mailbox");
     from_storage(&reader, letter_place(key)?, reader.message(value)?)

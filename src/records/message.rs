@@ -1,5 +1,5 @@
-//! Table messages: what was accepted under a message id. Table envelopes: the bytes, by sequence. Table shared_envelopes:
-//! how many letters keep an envelope that more than one keeps.
+//! Table messages: the record of each accepted message, by message id. Table envelopes: the bytes, by sequence. Table
+//! shared_envelopes: the number of letters that own a shared envelope.
 
 use bytes::Bytes;
 use prost::Message;
@@ -11,45 +11,45 @@ use crate::{
     store::{Key, Table},
 };
 
-/// What was accepted under a message id: enough to recognise a repeat and to answer it with the first receipt.
+/// An accepted message: enough to recognise a repeat and to answer it with the first receipt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessageRecord {
-    /// Its place in the order of everything.
+    /// The sequence in the order of all stored items.
     pub sequence: u64,
-    /// SHA-256 of all that was signed.
+    /// The SHA-256 of the signed bytes.
     pub content_digest: [u8; 32],
-    /// The receipt, not signed: signing again gives the same signature.
+    /// The unsigned receipt: signing it again gives the same signature.
     pub receipt: v1::Receipt,
 }
 
 impl MessageRecord {
-    /// Where it lies.
+    /// The key of the record.
     pub fn key(message: MessageId) -> Key {
         Key { table: Table::Messages, key: message.as_bytes().into() }
     }
 
-    /// Where the envelope with this sequence lies.
+    /// The key of the envelope with this sequence.
     pub fn envelope_key(sequence: u64) -> Key {
         by_number(Table::Envelopes, sequence)
     }
 
-    /// Where the number of letters lies that keep this envelope together.
+    /// The key of the number of letters that own this envelope.
     pub fn shared_key(sequence: u64) -> Key {
         by_number(Table::SharedEnvelopes, sequence)
     }
 
-    /// The stored form of that number.
+    /// Encodes the number of letters.
     pub fn encode_shared(letters: u64) -> Bytes {
         storage::SharedEnvelopeRecord { letters }.encode_to_vec().into()
     }
 
-    /// That number from its stored form.
+    /// Decodes the number of letters.
     pub fn decode_shared(value: &Bytes) -> Result<u64, DecodeError> {
         let reader = Reader("shared_envelopes");
         Ok(reader.message::<storage::SharedEnvelopeRecord>(value)?.letters)
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         storage::MessageRecord {
             sequence: self.sequence,
@@ -60,7 +60,7 @@ impl MessageRecord {
         .into()
     }
 
-    /// From its stored form.
+    /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("messages");
         let stored: storage::MessageRecord = reader.message(value)?;

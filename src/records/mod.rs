@@ -1,7 +1,7 @@
-//! The persisted form of everything the broker stores: the keys, and values to and from `baton.storage.v1`.
+//! The persisted form of all records of the broker: keys, and values in `baton.storage.v1`.
 //!
-//! Owns where a thing lies on disk and how it is encoded; one file a kind of record. Must not know what happens to it.
-//! A value that does not decode is reported as damaged, never guessed at.
+//! This module owns the key and the encoding of each record, with one file for each kind. It must not know what happens
+//! to a record. A value that does not decode is reported as damaged, never guessed at.
 
 mod agent;
 mod audit;
@@ -42,17 +42,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// A stored value that does not say what its table promises.
+/// A stored value that does not match its table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a record of table {table} does not decode: {problem}")]
 pub struct DecodeError {
     /// The table.
     pub table: &'static str,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 
-/// Decoding of one table's values: turns absent or unknown parts into errors that name the table.
+/// A decoder of one table's values: turns absent or unknown parts into errors that name the table.
 struct Reader(&'static str);
 
 impl Reader {
@@ -111,28 +111,28 @@ fn by_name(table: Table, name: &str) -> Key {
     Key { table, key: name.into() }
 }
 
-/// The key of a number in a table: big-endian, so that keys sort as numbers do.
+/// The key of a number in a table: big-endian, so that keys sort like the numbers.
 pub fn by_number(table: Table, number: u64) -> Key {
     Key { table, key: (&number.to_be_bytes()).into() }
 }
 
-/// The key of a number under a name. Names have no zero byte, so that no name's keys lie among another's.
+/// The key of a number under a name. Names have no zero byte, so no name's keys lie among another's.
 fn by_name_and_number(table: Table, name: &str, number: u64) -> Key {
     Key { table, key: [name.as_bytes(), &[0], &number.to_be_bytes()].into() }
 }
 
-/// The number in such a key.
+/// The number in a key of [`by_number`] or [`by_name_and_number`].
 fn number_of(reader: &Reader, key: &[u8]) -> Result<u64, DecodeError> {
     let number = key.last_chunk().ok_or_else(|| reader.error("a key is too short"))?;
     Ok(u64::from_be_bytes(*number))
 }
 
-/// A list of records by number, the last eight bytes of their keys: all of a table, or an agent's.
+/// A list of records by number, which is the last eight bytes of their keys: a whole table, or an agent's part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
     /// The table.
     pub table: Table,
-    /// What stands before the numbers.
+    /// The bytes before the numbers.
     prefix: KeyBytes,
 }
 
@@ -142,17 +142,17 @@ impl List {
         Self { table, prefix: KeyBytes::default() }
     }
 
-    /// Those of one agent in a table whose keys are an agent's id, a zero byte and a number.
+    /// The records of one agent, in a table whose keys are an agent's id, a zero byte and a number.
     pub fn of_agent(table: Table, agent: &AgentId) -> Self {
         Self { table, prefix: [agent.as_str().as_bytes(), &[0]].into() }
     }
 
-    /// Where the record of this number lies.
+    /// The key of the record with this number.
     pub fn key(&self, number: u64) -> KeyBytes {
         [&*self.prefix, &number.to_be_bytes()].into()
     }
 
-    /// The number of a record in it.
+    /// The number in a record's key.
     pub fn number(&self, key: &[u8]) -> Result<u64, DecodeError> {
         number_of(&Reader(self.table.name()), key)
     }
@@ -164,7 +164,7 @@ fn range_of_name(name: &str) -> KeyRange {
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
 }
 
-/// The stored form of an entry of a chain: the hash after it, 32 bytes, and the entry.
+/// Encodes an entry of a chain: the hash after it, 32 bytes, followed by the entry.
 fn chain(hash: &[u8; 32], entry: &[u8]) -> Bytes {
     [hash, entry].concat().into()
 }
@@ -174,7 +174,7 @@ fn unchain(reader: &Reader, value: &Bytes) -> Result<([u8; 32], Bytes), DecodeEr
     Ok((*hash, value.slice(hash.len()..)))
 }
 
-/// Checks that a value says what its table promises.
+/// Checks that a value decodes as its table requires.
 pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError> {
     let reader = Reader(table.name());
     match table {

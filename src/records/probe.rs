@@ -1,4 +1,4 @@
-//! The stored form of the machine that exists in tests only.
+//! The stored form of the test machine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// A probe as it is stored.
+/// A probe as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProbeRecord {
     pub probe: Arc<Probe>,

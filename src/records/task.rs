@@ -1,4 +1,4 @@
-//! Table tasks. Their places in lists are those of their handoffs.
+//! Table tasks. Lists find tasks by the index entries of their handoffs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,32 +14,33 @@ use crate::{
     time::Timestamp,
 };
 
-/// A task as it is stored: what the protocol knows of it, and the head of its custody log.
+/// A task as stored: its state, and the head of its custody log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRecord {
-    /// What the protocol knows.
+    /// The state.
     pub task: Arc<Task>,
-    /// The head of its custody log.
+    /// The head of the custody log.
     pub custody: CustodyLink,
-    /// How many refusals the log has; bounded, since a former owner could go on for ever.
+    /// The number of refusals in the log. Bounded, because a former owner could send late messages for ever.
     pub refusals_recorded: u32,
-    /// The sequence of the request that made it; that of its first handoff, too.
+    /// The sequence of the request that created the task, which is also that of its first handoff.
     pub sequence: u64,
-    /// The time of the last entry of its custody log. Never goes back.
+    /// The time of the last entry of the custody log. Never goes back.
     pub logged_at: Timestamp,
-    /// How much of what the broker's clock was set back in all the time of its log has followed. While a handoff is open
-    /// that stays as it is, and so the log's time goes on evenly.
+    /// The part of the set-backs of the broker's clock that the log's time has followed. It stays constant while a
+    /// handoff is open, so that the log's time advances evenly.
     pub set_back: Duration,
 }
 
 impl TaskRecord {
-    /// Whether a list of all tasks shows it at this place: that of its first handoff.
+    /// Whether a list of all tasks shows the task at this entry: at its first handoff.
     pub fn is_shown_at(&self, place: &HandoffPlace) -> bool {
         place.sequence == self.sequence
     }
 
-    /// Whether a list of one agent's tasks shows it at this place: that of the handoff by which the agent came to own it for
-    /// the first time, or made it. One who never owned it takes no part in it.
+    /// Whether a list of one agent's tasks shows the task at this entry: at the handoff that created the task, for its
+    /// creator, or at the one by which the agent first became its owner. An agent that never owned the task does not
+    /// list it.
     pub fn is_shown_to_at(&self, agent: &AgentId, place: &HandoffPlace) -> bool {
         let hops = &self.task.hops;
         let maker = hops.first().map_or(&self.task.owner, |first| &first.sender);
@@ -50,23 +51,23 @@ impl TaskRecord {
         }
     }
 
-    /// The time of its custody log at this time of the broker's clock, which was set back by so much in all. It never goes
-    /// back, and while a handoff is open it does not stand still either. Else it is that of the clock.
+    /// The log's time at this time of the broker's clock, after set-backs with the sum `set_back`. It never goes back,
+    /// and advances evenly while a handoff is open. Otherwise it is the clock's time.
     pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Timestamp {
         self.pace().log_time(self.task.open_handoff.is_some(), now, set_back)
     }
 
-    /// The pace of its custody log.
+    /// The pace of the custody log.
     pub fn pace(&self) -> Pace {
         Pace { logged_at: self.logged_at, set_back: self.set_back }
     }
 
-    /// Where it lies.
+    /// The key of the record.
     pub fn key(task: &TaskId) -> Key {
         by_name(Table::Tasks, task.as_str())
     }
 
-    /// Its stored form.
+    /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         let task = &self.task;
         storage::TaskRecord {
@@ -95,7 +96,7 @@ impl TaskRecord {
         .into()
     }
 
-    /// From its stored form.
+    /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("tasks");
         let stored: storage::TaskRecord = reader.message(value)?;
@@ -103,7 +104,7 @@ impl TaskRecord {
             custody: CustodyLink { length: stored.custody_length, hash: reader.digest(&stored.custody_hash)? },
             refusals_recorded: stored.refusals_recorded,
             sequence: stored.sequence,
-            // What is older than the field has it in its task, nearly.
+            // A record older than this field has nearly the same time in its task.
             logged_at: moment(stored.logged_at.max(stored.updated_at)),
             set_back: Duration::from_nanos(stored.set_back),
             task: Arc::new(Task {

@@ -1,6 +1,6 @@
-//! Table timers: what happens by itself, and when. The keys say what; each kind lies together. Those of mailboxes lie by
-//! time: one says that some mail there may have expired. Those of entities lie by entity, since all of them are in memory;
-//! the value is a time before which nothing happens to the entity by itself, and the agent whose limit it counts against.
+//! Table timers: the deadlines of mailboxes and entities, sorted by kind. A mailbox's key has its time: some mail there
+//! may expire then. An entity's key has the entity, because memory holds all timers of entities. Its value is a time
+//! that is not after the entity's next deadline, and the agent whose limit the entity counts against.
 
 use std::ops::Bound;
 
@@ -17,36 +17,37 @@ use crate::{
 const ENTITY: u8 = 1;
 const MAIL: u8 = 2;
 
-/// The timer of an entity: where it lies, and its value. It may be earlier than the entity's next deadline, which is looked up
-/// when it fires, and never later: so a deadline that moves away costs no write.
+/// The key and value of an entity's timer. The time may be before the entity's next deadline, which is read when the
+/// timer fires, but never after it: so a deadline that moves away costs no write.
 pub fn entity_timer(at: Timestamp, entity: &EntityId, counts_for: Option<&AgentId>) -> (Key, Bytes) {
     let agent = counts_for.map_or("", AgentId::as_str);
     let value = [&at.unix_nanoseconds().to_be_bytes(), agent.as_bytes()].concat();
     (entity_timer_key(entity), value.into())
 }
 
-/// Where the timer of an entity lies.
+/// The key of an entity's timer.
 pub fn entity_timer_key(entity: &EntityId) -> Key {
     Key { table: Table::Timers, key: [&[ENTITY], encode_entity_id(entity).as_slice()].into() }
 }
 
-/// The key of a mailbox's timer: no message in it expires before that, unless the mailbox has another one that is earlier.
+/// The key of a mailbox's timer. No message in the mailbox expires before this time, unless the mailbox has an earlier
+/// timer.
 pub fn mail_timer_key(at: Timestamp, agent: &AgentId) -> Key {
     let at = at.unix_nanoseconds().cast_unsigned().to_be_bytes();
     Key { table: Table::Timers, key: [&[MAIL], at.as_slice(), agent.as_str().as_bytes()].into() }
 }
 
-/// All timers of entities.
+/// The range of all timers of entities.
 pub fn entity_timers() -> KeyRange {
     (Bound::Included((&[ENTITY]).into()), Bound::Excluded((&[ENTITY + 1]).into()))
 }
 
-/// All timers of mailboxes.
+/// The range of all timers of mailboxes.
 pub fn mail_timers() -> KeyRange {
     (Bound::Included((&[MAIL]).into()), Bound::Excluded((&[MAIL + 1]).into()))
 }
 
-/// The time, the entity and the agent whose limit it counts against, from an entity's timer.
+/// Parses an entity's timer to the time, the entity, and the agent whose limit the entity counts against.
 pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, EntityId), Option<AgentId>), DecodeError> {
     let (reader, entity) = split(key, ENTITY)?;
     let (at, agent) = value.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
@@ -55,7 +56,7 @@ pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, Entit
     Ok(((moment(i64::from_be_bytes(*at)), decode_entity_id(Table::Timers, entity)?), agent))
 }
 
-/// The time and the agent in the key of a mailbox's timer.
+/// Parses the key of a mailbox's timer to the time and the agent.
 pub fn parse_mail_timer(key: &[u8]) -> Result<(Timestamp, AgentId), DecodeError> {
     let (reader, rest) = split(key, MAIL)?;
     let (at, agent) = rest.split_first_chunk().ok_or_else(|| reader.error("a key is too short"))?;
@@ -63,7 +64,7 @@ pub fn parse_mail_timer(key: &[u8]) -> Result<(Timestamp, AgentId), DecodeError>
     Ok((moment(u64::from_be_bytes(*at).cast_signed()), reader.agent(agent)?))
 }
 
-/// The rest of a key of this kind.
+/// The part of a key after the kind. Fails if the key is of another kind.
 fn split(key: &[u8], kind: u8) -> Result<(Reader, &[u8]), DecodeError> {
     let reader = Reader("timers");
     match key.split_first() {

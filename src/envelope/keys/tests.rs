@@ -1,4 +1,5 @@
-//! [`PublicKey::verifies`] against strict verification by another library, on signatures made to tell lax verifiers apart.
+//! Compares [`PublicKey::verifies`] with strict verification by another library, on signatures that tell lax verifiers
+//! apart.
 
 use aws_lc_rs::digest::{SHA512, digest};
 use curve25519_dalek::{EdwardsPoint, Scalar};
@@ -25,7 +26,7 @@ fn challenge(r: &[u8], key: &PublicKey, message: &[u8]) -> Scalar {
     Scalar::from_bytes_mod_order_wide(hash.as_ref().try_into().unwrap())
 }
 
-/// A signature by a signer that breaks the rules: A and R have components of small order.
+/// A signature of a dishonest signer: A and R have components of small order.
 fn sign_with_torsion(seed: u64, message: &[u8], of_key: EdwardsPoint, of_r: EdwardsPoint) -> (PublicKey, [u8; 64]) {
     let (a, r) = (scalar(seed), scalar(!seed));
     let key = EdwardsPoint::mul_base(&a) + of_key;
@@ -35,7 +36,8 @@ fn sign_with_torsion(seed: u64, message: &[u8], of_key: EdwardsPoint, of_r: Edwa
     (key, [r_bytes, s.to_bytes()].concat().try_into().unwrap())
 }
 
-/// Adds the order of the base point to the s of a signature: the same number to a verifier that does not check its range.
+/// Adds the order of the base point to the s of a signature. The number stays the same for a verifier that does not
+/// check its range.
 fn malleated(signature: &[u8; 64]) -> [u8; 64] {
     let order = hex::decode("edd3f55c1a631258d69cf7a2def9de1400000000000000000000000000000010").unwrap();
     let mut malleated = *signature;
@@ -89,7 +91,7 @@ fn components_of_small_order_are_answered_strictly() {
 fn r_of_small_order_is_refused() {
     for of_r in EIGHT_TORSION {
         for seed in 0..16 {
-            // s = ka, so that sB - kA is the torsion component of kA alone.
+            // With s = ka, sB - kA is the torsion component of kA alone.
             let (a, message) = (scalar(seed), seed.to_le_bytes());
             for of_key in EIGHT_TORSION {
                 let key = PublicKey::parse((EdwardsPoint::mul_base(&a) + of_key).compress().as_bytes()).unwrap();
@@ -107,7 +109,7 @@ fn signatures_that_are_not_canonical_are_refused() {
     let signature = key.sign(b"message");
     assert!(verify(&key.public(), b"message", &signature));
     assert!(!verify(&key.public(), b"message", &malleated(&signature)));
-    // y of R from p = 2^255 - 19 upwards, with either sign.
+    // The y of R from p = 2^255 - 19 upwards, with either sign.
     for more in 0..19_u8 {
         for sign in [0x7f, 0xff] {
             let mut r = [0xff; 32];
@@ -126,7 +128,7 @@ fn keys_that_are_weak_or_not_canonical_are_refused() {
         let parsed = PublicKey::parse(point.compress().as_bytes());
         assert_eq!(parsed.err(), Some(PublicKeyError::Weak));
     }
-    // y from p = 2^255 - 19 upwards, with either sign: a second encoding of a point, weak or not, or none.
+    // The y from p = 2^255 - 19 upwards, with either sign: a second encoding of a point, weak or not, or no point.
     for more in 0..19_u8 {
         for sign in [0x7f, 0xff] {
             let mut bytes = [0xff; 32];
@@ -170,7 +172,7 @@ proptest! {
     }
 }
 
-/// How many random signatures are tried: `PROPTEST_CASES`, or 4,096.
+/// The number of random signatures to try: `PROPTEST_CASES`, or 4,096.
 fn cases() -> u32 {
     ProptestConfig::default().cases.max(4096)
 }

@@ -1,8 +1,8 @@
-//! Compiles `proto/` with protox, so that nobody needs protoc.
+//! Compiles `proto/` with protox, so that a build does not need protoc.
 //!
-//! Two things come out: the descriptor set as published (for reflection and JSON), and Rust types. For the Rust types
-//! every field of type `Envelope` is declared as `bytes`: on the wire both are the same length-delimited field, and so
-//! the broker holds, stores and forwards an envelope byte for byte as it was received, without a copy.
+//! The build has two results: the descriptor set as published (for reflection and JSON), and Rust types. In the Rust
+//! types every field of type `Envelope` is declared as `bytes`. On the wire both are the same length-delimited field.
+//! So the broker holds, stores and forwards an envelope byte for byte as received, without a copy.
 
 use std::{env, fs, path::PathBuf};
 
@@ -26,7 +26,7 @@ const SOURCES: &[&str] = &[
     "baton/v1/negotiation.proto",
     "baton/v1/task.proto",
     "baton/v1/task_service.proto",
-    // Not used by ours: so that a tool that works by reflection can show error details and write any payload.
+    // For clients that work by reflection: they can show error details and write any payload.
     "google/protobuf/empty.proto",
     "google/protobuf/wrappers.proto",
     "google/rpc/error_details.proto",
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     config.boxed(".baton.v1.WatchTaskResponse.update.entry");
     config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
     tonic_prost_build::configure()
-        // The generated `connect` constructor would collide with our method of that name.
+        // The generated `connect` constructor would collide with the service's own method of that name.
         .build_transport(false)
         .codec_path("crate::wire::codec::CheckedCodec")
         .bytes(".")

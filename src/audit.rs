@@ -1,7 +1,7 @@
-//! Replaying a task's custody log from empty: the chain must hold, the receipts must be the broker's, and the log must
-//! give the state that the broker shows (SPEC 12, law 7).
+//! Replays a task's custody log from empty. The hash chain must hold, the broker must have signed the receipts, and the
+//! log must give the state that the broker shows (SPEC 12, law 7).
 //!
-//! Owns the check, and nothing else: it reads what any client can read, and needs no word of the broker but its log.
+//! Owns this check only. It reads data that any client can read, and trusts the broker for nothing but its log.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -20,38 +20,38 @@ use crate::{
     time::{Timestamp, span_from_parts},
 };
 
-/// A log that does not hold.
+/// The first inconsistency of a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("entry {number}: {problem}")]
 pub struct AuditError {
-    /// Which entry; the one after the last where something is missing.
+    /// The number of the entry; if the log ends early, the number after the last entry.
     pub number: u64,
-    /// What is wrong.
+    /// A description of the inconsistency.
     pub problem: String,
 }
 
-/// A custody log that is being replayed. Feed it the entries in order, then compare.
+/// A replay in progress. Feed it the entries in order with [`Audit::take`], then call [`Audit::compare`].
 #[derive(Debug)]
 pub struct Audit {
     task_id: TaskId,
     broker_key: Option<PublicKey>,
     length: u64,
     hash: signing::Digest32,
-    /// The task and its handoffs, as the entries so far make them.
+    /// The task and its handoffs, as the entries so far produce them.
     entities: BTreeMap<EntityId, Entity>,
-    /// Receipts whose signature was checked.
+    /// The number of receipts with a verified signature.
     receipts: u64,
-    /// Refusals that the log keeps.
+    /// The number of refusals in the log.
     refusals: u64,
 }
 
 impl Audit {
-    /// Of this task, from empty. With the broker's key, receipts are checked too.
+    /// Starts the replay of a task's log. With the broker's key, the replay also verifies receipts.
     pub fn new(task_id: TaskId, broker_key: Option<PublicKey>) -> Self {
         Self { task_id, broker_key, length: 0, hash: [0; 32], entities: BTreeMap::new(), receipts: 0, refusals: 0 }
     }
 
-    /// The task as the entries so far make it.
+    /// The task, as the entries so far produce it.
     pub fn task(&self) -> Option<&Task> {
         match self.entities.get(&EntityId::Task(self.task_id.clone())) {
             Some(Entity::Task(task)) => Some(task),
@@ -59,7 +59,7 @@ impl Audit {
         }
     }
 
-    /// Its handoffs.
+    /// The task's handoffs.
     pub fn handoffs(&self) -> impl Iterator<Item = &Handoff> {
         self.entities.values().filter_map(|entity| match entity {
             Entity::Handoff(handoff) => Some(&**handoff),
@@ -67,27 +67,27 @@ impl Audit {
         })
     }
 
-    /// How many entries were replayed.
+    /// The number of replayed entries.
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The head of the chain so far.
+    /// The custody hash of the last replayed entry; 32 zero bytes before the first.
     pub fn hash(&self) -> &signing::Digest32 {
         &self.hash
     }
 
-    /// How many receipts were checked.
+    /// The number of verified receipts.
     pub fn receipts(&self) -> u64 {
         self.receipts
     }
 
-    /// How many refusals the log keeps.
+    /// The number of refusals in the log.
     pub fn refusals(&self) -> u64 {
         self.refusals
     }
 
-    /// Takes the next entry. Accepted entries need their envelope.
+    /// Replays the next entry. Accepted entries must include their envelope.
     pub fn take(&mut self, shown: &v1::CustodyLogEntry) -> Result<(), AuditError> {
         let number = self.length + 1;
         self.take_entry(number, shown).map_err(|problem| AuditError { number, problem })
@@ -96,6 +96,7 @@ impl Audit {
     fn take_entry(&mut self, number: u64, shown: &v1::CustodyLogEntry) -> Result<(), String> {
         let entry = v1::CustodyEntry::decode(shown.entry_bytes.clone())
             .map_err(|error| format!("its bytes do not decode: {error}"))?;
+        // The chain covers only the bytes, so the readable form must agree with them.
         if shown.entry.as_ref().is_some_and(|readable| *readable != entry) {
             return Err("what is shown is not what is hashed".to_owned());
         }
@@ -142,6 +143,7 @@ impl Audit {
         let absent = agents(&entry.absent_agent_ids)?;
         let handoff = || message_id(&entry.handoff_id).map(EntityId::Handoff);
         let (about, input) = match entry.event.as_ref().ok_or("what happened is not known")? {
+            // A refusal is on record, but no state machine accepted it.
             Event::Refused(_) => {
                 self.refusals += 1;
                 return Ok(());
@@ -166,6 +168,7 @@ impl Audit {
             }
         };
         match step(&about, &input, &mut Replayed { entities: &self.entities, absent: &absent }, at) {
+            // The broker logs an input only if it changes an entity, so an entry without effect is false.
             Ok(transition) if transition.is_empty() => Err("it should not have changed anything".to_owned()),
             Ok(transition) => {
                 self.entities.extend(transition.writes.into_iter().map(|entity| (entity.id(), entity)));
@@ -178,7 +181,8 @@ impl Audit {
         }
     }
 
-    /// The entity that an accepted envelope is about, and what it says. `None`: mail, which changes nothing.
+    /// The entity that an accepted envelope concerns, and the input for its state machine. `None`: the envelope is
+    /// plain mail and changes no entity.
     fn accepted(
         &self,
         accepted: &v1::CustodyEnvelope,
@@ -214,6 +218,7 @@ impl Audit {
         same("owner", &entry.owner_id, &task.owner)?;
         same("epoch", &entry.epoch, &task.epoch)?;
         same("status", &entry.task_status, &task.status.number())?;
+        // The entry concerns the task only, so no handoff's state is to be compared.
         if entry.handoff_id.is_empty() {
             return Ok(());
         }
@@ -222,7 +227,7 @@ impl Audit {
         same("handoff state", &entry.handoff_state, &handoff.state.number())
     }
 
-    /// Compares with what the broker shows of the task.
+    /// Compares the replayed state with the task that the broker shows.
     pub fn compare(&self, shown: &v1::Task) -> Result<(), AuditError> {
         let fail = |problem: String| Err(AuditError { number: self.length + 1, problem });
         let Some(task) = self.task() else { return fail("the log is empty".to_owned()) };
@@ -243,7 +248,7 @@ impl Audit {
     }
 }
 
-/// What the entries so far have made, and the agents that were gone at the next.
+/// The state that a step reads: the entities so far, and the agents that the next entry records as absent.
 struct Replayed<'a> {
     entities: &'a BTreeMap<EntityId, Entity>,
     absent: &'a [AgentId],

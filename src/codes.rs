@@ -1,46 +1,46 @@
-//! The stable error codes of SPEC 11. Owns their names, numbers and categories; must not know gRPC or any rule that
-//! leads to one. `proto/baton/v1/error.proto` has the same list, and a test holds the two together.
+//! The stable error codes of SPEC 11. Owns their names, numbers and categories. Must not know gRPC, nor the rules that
+//! lead to a code. `proto/baton/v1/error.proto` has the same list, and a test compares the two.
 
 use std::{fmt, time::Duration};
 
-/// What a refusal is, by what the caller can do about it. Named after the gRPC codes that it becomes.
+/// The kind of a refusal, by the caller's possible reaction. Each is named after its gRPC code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
-    /// The request can never work.
+    /// The request can never succeed.
     InvalidArgument,
-    /// It is not known who asks.
+    /// The caller's identity is unknown.
     Unauthenticated,
-    /// The one who asks may not.
+    /// The caller lacks permission.
     PermissionDenied,
-    /// It is not there.
+    /// The requested entity does not exist.
     NotFound,
-    /// It is there already.
+    /// The entity already exists.
     AlreadyExists,
-    /// Not in this state.
+    /// The entity's state does not allow the request.
     FailedPrecondition,
-    /// Someone else was first.
+    /// A concurrent change came first.
     Aborted,
-    /// Too much at once.
+    /// A limit is exceeded.
     ResourceExhausted,
-    /// Not now; retry.
+    /// The broker cannot serve the request now; a retry may succeed.
     Unavailable,
-    /// Not in this version.
+    /// This version does not support the request.
     Unimplemented,
-    /// The broker's own fault.
+    /// A fault of the broker.
     Internal,
-    /// Never an answer to a call: only ever told to agents in an `ErrorNotification`.
+    /// Never the answer to a call: only sent to agents in an `ErrorNotification`.
     NotificationOnly,
 }
 
 macro_rules! codes {
     ($($variant:ident = $number:literal $name:literal $category:ident,)*) => {
-        /// A stable code. What each means stands in `proto/baton/v1/error.proto`, what to do in `docs/errors.md`.
+        /// A stable code. `proto/baton/v1/error.proto` defines each one, and `docs/errors.md` says how to react.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "described in the schema and in docs/errors.md")]
         pub enum ErrorCode { $($variant = $number,)* }
 
         impl ErrorCode {
-            /// All of them.
+            /// All codes.
             pub const ALL: &[ErrorCode] = &[$(ErrorCode::$variant,)*];
 
             /// The stable name: the reason in `google.rpc.ErrorInfo`.
@@ -48,12 +48,12 @@ macro_rules! codes {
                 match self { $(ErrorCode::$variant => $name,)* }
             }
 
-            /// What the caller can do about it.
+            /// The category of the code.
             pub const fn category(self) -> Category {
                 match self { $(ErrorCode::$variant => Category::$category,)* }
             }
 
-            /// Its number in the schema.
+            /// The code's number in the schema.
             pub const fn number(self) -> i32 {
                 self as i32
             }
@@ -132,12 +132,12 @@ codes! {
     HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
 }
 
-/// A field that is not as it must be, by its path in the request.
+/// An invalid field of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldViolation {
-    /// For example `envelope.task_id`.
+    /// The path of the field, for example `envelope.task_id`.
     pub path: String,
-    /// What is wrong, for example "must not be empty".
+    /// The violated rule, for example "must not be empty".
     pub problem: String,
 }
 
@@ -147,22 +147,22 @@ impl fmt::Display for FieldViolation {
     }
 }
 
-/// An error that a caller is told of. `Display` is what the caller may know.
+/// An error reported to a caller. Its `Display` text contains only facts that the caller may know.
 pub trait Refusal: fmt::Display + fmt::Debug {
     /// The stable code.
     fn code(&self) -> ErrorCode;
 
-    /// What else there is to know, for programs.
+    /// Additional facts for programs, as names and values.
     fn metadata(&self) -> Vec<(&'static str, String)> {
         Vec::new()
     }
 
-    /// The fields that are wrong, if the code is about fields.
+    /// The invalid fields, if the code concerns fields.
     fn violations(&self) -> &[FieldViolation] {
         &[]
     }
 
-    /// When trying again can help.
+    /// The time after which a retry may succeed, if waiting helps.
     fn retry_after(&self) -> Option<Duration> {
         None
     }

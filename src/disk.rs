@@ -1,7 +1,8 @@
-//! Files and folders that only the broker's user can read and that a power cut does not take back.
+//! Files and folders that only the broker's user can read, and that survive a power cut.
 //!
-//! Owns how a name on disk comes to be: a file is whole and synced before it gets its name, and the folder that has a new name
-//! is synced, since POSIX keeps the name no better than that. Must not know what is in a file.
+//! Owns the creation of names on disk. A file is complete and synced before it gets its name, and the folder of a new
+//! name is synced afterwards, because POSIX does not make the name durable without it. Must not know the content of a
+//! file.
 
 use std::{
     ffi::OsString,
@@ -11,19 +12,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Permissions of every folder.
+/// The mode of every folder.
 pub(crate) const FOLDER_MODE: u32 = 0o700;
-/// Permissions of every file.
+/// The mode of every file.
 pub(crate) const FILE_MODE: u32 = 0o600;
 
-/// Takes from other users all that this process makes from now on, also what libraries make in it. For the whole process.
+/// Sets the umask of the process, so that later files of this process, including those of libraries, are closed to
+/// other users.
 pub(crate) fn keep_to_owner() {
     use rustix::fs::Mode;
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// Makes a folder that is not there, with those that it lies in. Syncs the folder around each one that it makes, and around
-/// the last one always: an earlier process may have made that and ended before it was synced.
+/// Creates a missing folder with its parents. Syncs the parent of each new folder. Syncs the parent of the last folder
+/// in any case: an earlier process may have created that folder and ended before its sync.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     let around = folder_around(path);
     let is_new = !path.is_dir();
@@ -32,35 +34,36 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
             make_folder(around)?;
         }
         match DirBuilder::new().mode(FOLDER_MODE).create(path) {
+            // Another process created the folder after the check above.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
             made => made?,
         }
     }
     match sync_folder(around) {
-        // A folder that was there may lie in one that this user cannot read.
+        // The parent of an existing folder may be closed to this user.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !is_new => Ok(()),
         synced => synced,
     }
 }
 
-/// Writes a file so that it is there whole or not at all. What the name stood for is gone then.
+/// Writes a file atomically: the name leads to the old content or to the whole new one. Replaces an existing file.
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
-    remove_if_there(&draft)?; // an end in the middle of this left it, perhaps with other permissions
+    remove_if_there(&draft)?; // left by an interrupted write, perhaps with other permissions
     let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&draft)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     rename(&draft, path)
 }
 
-/// Where something is made that is to have this name once it is whole.
+/// The path of the draft of a file or folder. The complete draft is renamed to `path`.
 pub(crate) fn draft_of(path: &Path) -> PathBuf {
     let mut draft = OsString::from(path);
     draft.push(".new");
     draft.into()
 }
 
-/// Removes a file, if there is one.
+/// Removes a file if it exists.
 pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -68,7 +71,7 @@ pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Renames within a folder, and syncs it.
+/// Renames a file or folder, and syncs the folder of the new name.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
     sync_folder(folder_around(to))
@@ -82,16 +85,16 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The folder that has this name in it.
+/// The folder that contains this name.
 pub(crate) fn folder_around(path: &Path) -> &Path {
     match path.parent() {
         Some(around) if around.as_os_str().is_empty() => Path::new("."),
         Some(around) => around,
-        None => path, // of the root, or of nothing
+        None => path, // the root or an empty path
     }
 }
 
-/// What was synced, for tests: which names a power cut would leave.
+/// Records syncs for tests: which names a power cut leaves.
 #[cfg(test)]
 pub(crate) mod record {
     use std::{
@@ -105,19 +108,20 @@ pub(crate) mod record {
         static SYNCED: RefCell<Vec<(PathBuf, Vec<PathBuf>)>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// A folder was synced with the names that are in it now.
+    /// Records that a folder was synced with the names that it has now.
     pub(super) fn synced(path: &Path) {
         let names = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).collect();
         SYNCED.with_borrow_mut(|synced| synced.push((path.to_owned(), names)));
     }
 
-    /// What this thread has synced since it was last asked: each folder, with the names that were in it at that moment.
+    /// The syncs of this thread since the last call: each folder, with the names it had at that moment.
     pub(crate) fn take() -> Vec<(PathBuf, Vec<PathBuf>)> {
         SYNCED.take()
     }
 
-    /// Copies a folder as it would be after a power cut, on a disk that keeps a name only if its folder was synced since.
-    /// `trusts` says of which folders all names are kept. What was synced under another name counts under the present one.
+    /// Copies a folder as a power cut would leave it, on a disk that keeps a name only if the name's folder was synced
+    /// after it. `trusts` selects folders whose names are all kept. A sync of a draft counts for the name that the
+    /// draft got later.
     pub(crate) fn survivors(
         synced: &[(PathBuf, Vec<PathBuf>)],
         folder: &Path,

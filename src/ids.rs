@@ -1,5 +1,5 @@
-//! Identifiers: newtypes that can only hold what SPEC 1 permits. Owns their grammar and the one source of random ids.
-//! Must not know what the ids are of.
+//! Identifiers: newtypes that hold only values permitted by SPEC 1. Owns their grammar and the source of random ids.
+//! Must not know the entities that the ids name.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,32 +9,32 @@ use std::{
 
 use uuid::Uuid;
 
-/// Longest name, in characters.
+/// The longest name, in characters.
 pub const NAME_LENGTH_MAX: usize = 128;
 
-/// A map of ids. Its hashes are quick, and seeded at random: ids are chosen by agents.
+/// A map of ids. The hash is fast, and seeded at random because agents choose ids.
 pub type IdMap<K, V> = HashMap<K, V, foldhash::quality::RandomState>;
-/// A set of ids, as [`IdMap`].
+/// A set of ids, hashed as in [`IdMap`].
 pub type IdSet<K> = HashSet<K, foldhash::quality::RandomState>;
 
-/// Why a text is not an id.
+/// The reason why a text is not an id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// There is nothing.
+    /// The text is empty.
     #[error("must not be empty")]
     Empty,
-    /// A name with more than [`NAME_LENGTH_MAX`] characters.
+    /// The name has more than [`NAME_LENGTH_MAX`] characters.
     #[error("must have at most {NAME_LENGTH_MAX} characters")]
     TooLong,
-    /// A name with a character outside the grammar.
+    /// The name has a character outside the grammar.
     #[error("must be of A-Z a-z 0-9 . _ - and begin with a letter or a digit")]
     Grammar,
-    /// Not a UUID in its usual form.
+    /// The text is not a hyphenated UUID.
     #[error("must be a UUID such as 0198c0de-0000-7000-8000-000000000001")]
     NotUuid,
 }
 
-/// Checks the grammar that agents, tasks, types, keys and sections have in common.
+/// Checks the common grammar of agents, tasks, types, keys and sections.
 pub fn check_name(text: &str) -> Result<(), IdError> {
     let first = text.bytes().next().ok_or(IdError::Empty)?;
     if text.len() > NAME_LENGTH_MAX {
@@ -47,8 +47,8 @@ pub fn check_name(text: &str) -> Result<(), IdError> {
     Ok(())
 }
 
-/// Parses a decimal number in its one canonical form: digits without a sign and without leading zeros, at most `u64::MAX`.
-/// (`str::parse` also takes `+1` and `007`, and so one thing would have many names.)
+/// Parses a decimal number in its canonical form: digits without a sign and without leading zeros, at most `u64::MAX`.
+/// (`str::parse` also accepts `+1` and `007`, which would give one thing several names.)
 pub fn parse_number(text: &str) -> Option<u64> {
     let is_canonical = text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
     text.parse().ok().filter(|_| is_canonical)
@@ -119,7 +119,7 @@ name_type!(
 );
 
 impl AgentId {
-    /// The broker itself, the sender of its own messages. Nobody else can register under this id.
+    /// The broker itself, the sender of its own messages. No agent can register this id.
     pub fn broker() -> Self {
         Self("baton".into())
     }
@@ -135,6 +135,7 @@ impl MessageId {
         if text.is_empty() {
             return Err(IdError::Empty);
         }
+        // `Uuid::try_parse` also accepts other forms, and one id must have one text.
         if text.len() != 36 {
             return Err(IdError::NotUuid);
         }
@@ -146,7 +147,7 @@ impl MessageId {
         Self(Uuid::from_bytes(bytes))
     }
 
-    /// Its 16 bytes.
+    /// The id's 16 bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
@@ -171,12 +172,12 @@ impl fmt::Debug for MessageId {
     }
 }
 
-/// Where random ids come from; injected, so that a seed replays a run.
+/// A source of random ids; injected, so that a seed replays a run.
 pub trait IdSource: Send + Sync {
-    /// 16 bytes that nobody can guess.
+    /// 16 unpredictable bytes.
     fn random(&self) -> [u8; 16];
 
-    /// A new message id, a UUID version 7 of this time.
+    /// A new message id: a UUID version 7 with this time.
     fn message_id(&self, now: crate::time::Timestamp) -> MessageId {
         let milliseconds = u64::try_from(now.unix_milliseconds()).unwrap_or(0);
         let random = self.random();

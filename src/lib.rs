@@ -1,4 +1,4 @@
-//! baton: a gRPC handoff broker. See ARCHITECTURE.md for the map of the rooms.
+//! baton: a gRPC handoff broker. ARCHITECTURE.md maps its modules.
 
 pub mod audit;
 pub mod broker;

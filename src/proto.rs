@@ -1,16 +1,16 @@
-//! The generated types of `proto/`. Owns nothing but the inclusion; knows no rule of the protocol.
+//! The generated types of `proto/`. Owns only their inclusion. Must not know any rule of the protocol.
 //!
 //! Fields of type `Envelope` are `Bytes` here: see `build.rs`.
 
 use bytes::Bytes;
 
-/// `google.protobuf.Any` over [`Bytes`], so that a payload is not copied when its envelope is parsed.
+/// `google.protobuf.Any` over [`Bytes`], so that parsing an envelope does not copy its payload.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Any {
-    /// Which message it is: everything after the last `/` is its full name.
+    /// The type of the message: the text after the last `/` is its full name.
     #[prost(string, tag = "1")]
     pub type_url: String,
-    /// The message, encoded.
+    /// The encoded message.
     #[prost(bytes = "bytes", tag = "2")]
     pub value: Bytes,
 }
@@ -25,8 +25,8 @@ pub mod storage {
     tonic::include_proto!("baton.storage.v1");
 }
 
-/// The published descriptors of everything in `proto/`, encoded as a `FileDescriptorSet`.
+/// The published descriptors of all files in `proto/`, encoded as a `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("baton");
 
-/// The descriptors of what is on disk, encoded as a `FileDescriptorSet`. Not published.
+/// The descriptors of the records on disk, encoded as a `FileDescriptorSet`. Not published.
 pub const STORAGE_DESCRIPTORS: &[u8] = tonic::include_file_descriptor_set!("storage");

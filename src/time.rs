@@ -1,4 +1,4 @@
-//! Time: one wall-clock type and the one clock. Owns how time is read and written; must not know what it is for.
+//! Time: one wall-clock type and one clock. Owns reading and writing time. Must not know its uses.
 
 use std::{
     fmt,
@@ -6,20 +6,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A moment, UTC, in nanoseconds since 1970. From 1970 to 2262.
+/// A point in time, UTC, in nanoseconds since 1970; from 1970 to 2262.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(i64);
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
 
 impl Timestamp {
-    /// From nanoseconds since 1970.
+    /// The timestamp this many nanoseconds after 1970.
     pub const fn from_unix_nanoseconds(nanoseconds: i64) -> Self {
         Self(nanoseconds)
     }
 
-    /// From whole seconds since 1970 and 0 to 999,999,999 nanoseconds. `None` before 1970, after 2262, or where the
-    /// nanoseconds are out of bounds.
+    /// The timestamp from whole seconds since 1970 and 0 to 999,999,999 nanoseconds. `None` before 1970, after 2262, or
+    /// if the nanoseconds are out of bounds.
     pub fn from_parts(seconds: i64, nanoseconds: i32) -> Option<Self> {
         let nanoseconds = i64::from(nanoseconds);
         if seconds < 0 || !(0..NANOS_PER_SECOND).contains(&nanoseconds) {
@@ -28,7 +28,7 @@ impl Timestamp {
         seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(nanoseconds).map(Self)
     }
 
-    /// Whole seconds since 1970, and the nanoseconds beyond them.
+    /// Whole seconds since 1970, and the remaining nanoseconds.
     pub fn to_parts(self) -> (i64, i32) {
         let nanoseconds = self.0.rem_euclid(NANOS_PER_SECOND);
         (self.0.div_euclid(NANOS_PER_SECOND), i32::try_from(nanoseconds).expect("under a second"))
@@ -44,27 +44,27 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
-    /// The moment that much later; the last one there is, if it would lie beyond.
+    /// The timestamp `span` later; saturates at the last one.
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
     }
 
-    /// The moment that much earlier; the first one there is, if it would lie before.
+    /// The timestamp `span` earlier; saturates at the lowest one.
     pub fn minus(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(span.as_nanos()).unwrap_or(i64::MAX)))
     }
 
-    /// How much later this is than the other moment; zero if it is earlier.
+    /// The time from `earlier` to this timestamp; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// The longest span that `google.protobuf.Duration` permits: about 10,000 years.
+/// The longest `google.protobuf.Duration`, in seconds: about 10,000 years.
 const SPAN_SECONDS_MAX: i64 = 315_576_000_000;
 
-/// A span from the parts of a `google.protobuf.Duration`: 0 to 315,576,000,000 seconds and 0 to 999,999,999 nanoseconds.
-/// `None`: out of these bounds, and so negative, of mixed sign, or not in its one normal form.
+/// A span from the parts of a `google.protobuf.Duration`: 0 to 315,576,000,000 seconds and 0 to 999,999,999
+/// nanoseconds. `None` out of these bounds, so also for a negative span, mixed signs, or a form not normalized.
 pub fn span_from_parts(seconds: i64, nanoseconds: i32) -> Option<Duration> {
     let is_span = (0..=SPAN_SECONDS_MAX).contains(&seconds) && (0..NANOS_PER_SECOND).contains(&i64::from(nanoseconds));
     is_span.then(|| Duration::new(seconds.unsigned_abs(), nanoseconds.unsigned_abs()))
@@ -86,13 +86,13 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// Where the time comes from; injected, so that tests and the simulator run on time of their own.
+/// A source of time; injected, so that tests and the simulator control time.
 pub trait Clock: Send + Sync {
-    /// The present moment. Moments of one clock may go back, when the machine's clock is set.
+    /// The current time. It may go back when the machine's clock is set.
     fn now(&self) -> Timestamp;
 }
 
-/// The machine's clock as it is.
+/// The machine's clock, unchanged.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct SystemClock;
 
@@ -102,9 +102,9 @@ impl Clock for SystemClock {
     }
 }
 
-/// The machine's clock without its small steps. Where the machine's clock is set by at most a minute, this one follows it by
-/// a tenth of the time that passes, and does not go back. Over a larger step it goes at once: forward, since the machine was
-/// asleep or its clock was wrong; back, since the clock was ahead and is right again.
+/// The machine's clock without its small steps. When the machine's clock is set by at most a minute, this clock
+/// approaches it by a tenth of the elapsed time, and does not go back. It follows a larger step at once: forward,
+/// because the machine slept or its clock was wrong; back, because the clock was ahead and is right again.
 #[derive(Debug)]
 pub struct SteadyClock {
     state: Mutex<Steady>,
@@ -113,17 +113,17 @@ pub struct SteadyClock {
 #[derive(Debug, Clone, Copy)]
 struct Steady {
     now: Timestamp,
-    /// When that was, on the clock that nobody sets.
+    /// The monotonic time of the last read.
     read_at: Instant,
 }
 
-/// How far the machine's clock may be ahead or behind before its time is taken over at once.
+/// The largest step of the machine's clock that this clock approaches slowly. It follows a larger step at once.
 const STEP: Duration = Duration::from_secs(60);
-/// What part of the time that passes is used to come nearer to the machine's clock.
+/// The inverse of the fraction of elapsed time by which the clock approaches the machine's clock.
 const SLEW: u32 = 10;
 
 impl SteadyClock {
-    /// A clock that shows what the machine's shows now.
+    /// A clock that starts at the machine's time.
     pub fn new() -> Self {
         Self { state: Mutex::new(Steady { now: machine_time(), read_at: monotonic() }) }
     }
@@ -138,7 +138,8 @@ impl Default for SteadyClock {
 impl Clock for SteadyClock {
     fn now(&self) -> Timestamp {
         let mut state = self.state.lock().expect("no reader panics");
-        // Read under the lock, so that a later reader sees an earlier moment only where the clock was set back.
+        // Both clocks are read under the lock, so a later reader gets an earlier time only if the machine's clock was
+        // set back.
         let (machine, read_at) = (machine_time(), monotonic());
         state.now = follow(state.now, read_at.saturating_duration_since(state.read_at), machine);
         state.read_at = read_at;
@@ -146,38 +147,39 @@ impl Clock for SteadyClock {
     }
 }
 
-/// The next moment of a steady clock, after so much time, beside a machine's clock that shows this.
+/// The next time of a steady clock: `passed` after `before`, while the machine's clock shows `machine`.
 fn follow(before: Timestamp, passed: Duration, machine: Timestamp) -> Timestamp {
     let now = before.plus(passed);
     let (ahead, behind) = (machine.since(now), now.since(machine));
     if ahead > STEP || behind > STEP {
         return machine;
     }
+    // At most this much is corrected, so the clock slows down or speeds up and never stops.
     let most = passed / SLEW;
     Timestamp(now.plus(ahead.min(most)).0 - i64::try_from(behind.min(most).as_nanos()).unwrap_or(0))
 }
 
-/// A moment on the clock that nobody sets: for how long something takes, never for when it was.
+/// A point in monotonic time: for measuring durations, never for dates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(Instant);
 
 impl Moment {
-    /// The present one.
+    /// The current moment.
     pub fn now() -> Self {
         Self(monotonic())
     }
 
-    /// How long ago it was.
+    /// The time since this moment.
     pub fn elapsed(self) -> Duration {
         Self::now().since(self)
     }
 
-    /// How long after an earlier one it is; zero if it is not.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_duration_since(earlier.0)
     }
 
-    /// So much later.
+    /// The moment `span` later.
     #[must_use]
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0 + span)

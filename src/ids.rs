@@ -135,7 +135,7 @@ impl MessageId {
         if text.is_empty() {
             return Err(IdError::Empty);
         }
-        // `Uuid::try_parse` also accepts other forms, and one id must have one text.
+        // `Uuid::try_parse` also accepts a UUID without hyphens, in braces, or as a URN.
         if text.len() != 36 {
             return Err(IdError::NotUuid);
         }

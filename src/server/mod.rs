@@ -145,7 +145,6 @@ pub async fn run(
     let report = tokio::spawn(report_refusals(bounds.clone()));
     let served = serve(&config, &broker, listener, tls, bounds, stop).await;
     report.abort();
-    // From here on no task uses the broker, so it can stop.
     fresh.abort();
     let stopped = broker.stop().await;
     folder.remove_address();

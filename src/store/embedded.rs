@@ -39,8 +39,8 @@ use crate::disk;
 /// How long, and how many times at most, the thread that writes tables sleeps in one call of [`Memory::pace`].
 const STEP: Duration = Duration::from_millis(1);
 const STEPS_MAX: u32 = 5;
-/// How much faster a layer is written into the tables than the active layer fills, so that it is done before the active
-/// layer is full.
+/// The speed of writing a layer into the tables, as a multiple of the speed at which the active layer fills. Above 1,
+/// so that a layer is written before the next one is full.
 const AHEAD: f64 = 1.2;
 
 /// A store on disk.

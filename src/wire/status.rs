@@ -8,7 +8,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::codes::{Category, ErrorCode, Refusal};
 
-/// The domain of every `google.rpc.ErrorInfo` of ours.
+/// The domain of every `google.rpc.ErrorInfo` of the broker.
 pub const DOMAIN: &str = "baton";
 
 /// The status of a refusal: code, message and ErrorInfo, with BadRequest and RetryInfo where they apply.

@@ -68,8 +68,8 @@ impl Folder {
         &self.0
     }
 
-    /// Whether the folder does not exist. A store creates it under a draft name and renames the whole one. Fails
-    /// if the version mark or the list of keyspaces is damaged.
+    /// Whether the folder does not exist. A store creates it under a draft name, and renames the complete draft. Fails
+    /// if the version mark is damaged, or the list of keyspaces is missing.
     pub(super) fn is_new(&self) -> Result<bool, Damage> {
         match self.0.try_exists() {
             Ok(true) => {}

@@ -1,10 +1,11 @@
-//! What a handoff costs the engine and its store while more and more is stored: no network, no signatures.
+//! The cost of a handoff for the engine and its store as the store grows, without network and signatures.
 //!
 //!     cargo bench --bench growth -- [--tasks N] [--mailboxes N] [--open N] [--ended] [--keep-ms MS] [--data FOLDER]
 //!
-//! Fills a store with whole handoffs, 256 at a time, and prints the cost of a handoff as it grows. `--ended` ends each task
-//! after its handoff; `--keep-ms` is how long ended tasks and message ids are kept then. `--mailboxes` sends one message
-//! to each of so many agents that are away; `--open` leaves so many handoffs open, and measures the next start.
+//! The bench fills a store with whole handoffs, 256 at a time, and prints the cost of a handoff as the store grows.
+//! `--ended` ends each task after its handoff; `--keep-ms` is the retention time of ended tasks and message ids in that
+//! case. `--mailboxes` sends one message to each of N disconnected agents. `--open` leaves N handoffs open, and
+//! measures the next start.
 
 #[path = "growth/load.rs"]
 mod load;
@@ -35,7 +36,7 @@ fn options() -> Options {
             "--keep-ms" => options.keep = Some(Duration::from_millis(number())),
             "--ended" => options.ended = true,
             "--data" => options.data = words.next().map(PathBuf::from),
-            "--bench" => {} // said by cargo
+            "--bench" => {} // added by cargo
             other => panic!("{other} is not known"),
         }
     }

@@ -1,9 +1,9 @@
-//! The Rust agent of the great relay (tests/relay): a task goes from language to language.
+//! The Rust agent of the relay test (tests/relay), in which a task goes from language to language.
 //!
 //!     relay SERVER CA.pem ID KEY.pem pass NEXT     takes the task and hands it on
 //!     relay SERVER CA.pem ID KEY.pem audit TASK    replays its custody log
 //!
-//! Prints what happens as JSON lines.
+//! Prints its steps as JSON lines.
 
 use std::{collections::HashMap, error::Error, path::PathBuf, sync::Arc};
 
@@ -53,7 +53,7 @@ async fn register(client: &Client, identity: &Identity) -> Result<(), Box<dyn Er
     Ok(())
 }
 
-/// Does what a delivery asks for. `contexts` are those of the tasks that it hands on.
+/// Handles a delivery. `contexts` holds the contexts of the tasks to hand on.
 async fn handle(
     agent: &Agent,
     delivered: &Delivered,
@@ -67,7 +67,7 @@ async fn handle(
         }
         MessageType::TaskContextTransfer => {
             let context: v1::TaskContextTransfer = delivered.payload();
-            // Sends the digest that it computed itself; the broker compares it with the sender's.
+            // The client sends the digest that it computed; the broker compares it with the sender's.
             let epoch = agent.complete(delivered).await?.epoch;
             let digest = hex::encode(&context.context_digest);
             println!("{}", json!({"event": "taken", "sender": sender, "epoch": epoch, "digest": digest}));

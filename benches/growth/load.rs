@@ -1,4 +1,4 @@
-//! Agents that hand tasks over, 256 at a time, straight into an engine.
+//! Agents that hand tasks over, 256 at a time, directly in an engine without a network.
 #![expect(clippy::disallowed_methods, reason = "what is measured is the machine's time")]
 
 use std::{
@@ -33,18 +33,18 @@ use tokio::sync::mpsc;
 const PAIRS: u64 = 8;
 const IN_FLIGHT: u64 = 256;
 const CONTEXT_BYTES: usize = 2048;
-/// What the virtual clock goes on by, a group.
+/// The advance of the virtual clock for each commit batch.
 const GROUP_TIME: Duration = Duration::from_millis(2);
 
-/// Of one handoff, or one message.
+/// The cost of one handoff or one message.
 pub struct Cost {
-    /// On the wall.
+    /// Wall-clock time.
     pub wall_us: f64,
-    /// Of the engine's thread.
+    /// Processor time of the engine's thread.
     pub engine_us: f64,
-    /// Of all threads: also of those that flush and compact.
+    /// Processor time of all threads, including flush and compaction.
     pub process_us: f64,
-    /// The longest that 256 of them took, on the wall.
+    /// The longest wall-clock time of a batch of 256.
     pub worst_ms: f64,
 }
 
@@ -174,7 +174,7 @@ impl Load {
         message_id
     }
 
-    /// Takes and acks whatever was delivered.
+    /// Takes and acks all deliveries.
     fn deliveries(&mut self) -> Vec<(String, v1::Envelope)> {
         let mut found = Vec::new();
         for number in 0..self.sessions.len() {
@@ -193,7 +193,7 @@ impl Load {
         found
     }
 
-    /// So many whole handoffs.
+    /// Runs this number of whole handoffs.
     pub fn hand_over(&mut self, count: u64, ended: bool) -> Cost {
         let context = context();
         self.measured(count, |load, some| {
@@ -240,7 +240,7 @@ impl Load {
         })
     }
 
-    /// One message to each of so many agents that are away.
+    /// Sends one message to each of this number of disconnected agents.
     pub fn write_to_the_absent(&mut self, first: u64, count: u64) -> Cost {
         let mut next = first;
         self.measured(count, |load, some| {
@@ -258,7 +258,7 @@ impl Load {
         })
     }
 
-    /// Requests that nobody decides for a long time.
+    /// Sends requests that no agent decides for a long time.
     pub fn leave_open(&mut self, count: u64) -> Cost {
         self.measured(count, |load, some| {
             for _ in 0..some {
@@ -278,7 +278,7 @@ impl Load {
         })
     }
 
-    /// Drops the engine as it is and opens the store again.
+    /// Drops the engine without a stop, and opens the store again.
     pub fn start_again(&mut self, folder: &Path) -> (Duration, u64) {
         let empty = tempfile::tempdir().expect("there is room for a folder");
         self.store = open(empty.path());
@@ -344,7 +344,7 @@ fn pair(task: u64) -> (String, String) {
     (format!("agent-{}", 2 * pair), format!("agent-{}", 2 * pair + 1))
 }
 
-/// As the ids of tasks usually are: in no order.
+/// The name of a task: hashed, because real task ids have no order.
 fn task_name(number: u64) -> String {
     let digest = signing::sha256(&[&number.to_be_bytes()]);
     format!("task-{}", hex::encode(&digest[..12]))

@@ -1,4 +1,4 @@
-//! What it costs to decide who may, and whether it is too much.
+//! The cost of authorization and of rate limits.
 
 use baton::{
     broker::{AgentLimits, limits::Rates},

@@ -1,4 +1,4 @@
-//! Signatures, and the way from bytes to a verified envelope and back.
+//! Signatures, and the path from bytes to a verified envelope and back.
 
 use std::{hint::black_box, sync::Arc};
 
@@ -49,7 +49,7 @@ pub fn parts() -> Vec<Part> {
 
 fn signatures() -> Vec<Part> {
     let key = SigningKey::from_bytes(&[7; 32]);
-    let message = [5; 400]; // about what is signed of an envelope
+    let message = [5; 400]; // about the size of an envelope's signing input
     let (signature, verifying) = (key.sign(&message), key.verifying_key());
     let plain = move || verifying.verify(black_box(&message), &signature).unwrap();
     let strict = move || verifying.verify_strict(black_box(&message), &signature).unwrap();
@@ -60,7 +60,7 @@ fn signatures() -> Vec<Part> {
     ]
 }
 
-/// Of as many keys as there are agents in the usual bench.
+/// Batches with as many keys as a default bench has agents.
 fn batches() -> Vec<Part> {
     let keys: Vec<SigningKey> = (0..16).map(|number| SigningKey::from_bytes(&[number; 32])).collect();
     let batch = |name, many: usize| {

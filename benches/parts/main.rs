@@ -1,8 +1,8 @@
-//! The parts of a handoff, one by one: what each costs when nothing else happens.
+//! The cost of each part of a handoff, measured in isolation.
 //!
 //! ```text
 //! cargo bench --bench parts                        all, in time
-//! cargo bench --bench parts -- verify              those with this in their name
+//! cargo bench --bench parts -- verify              parts with this in their name
 //! benches/cost.sh instructions verify/strict        in instructions, which no noise of the machine changes
 //! ```
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 
-/// Something to be measured: its name, how many things one turn is, and the turn.
+/// A part to measure: its name, the number of operations in one turn, and the turn.
 pub struct Part {
     name: &'static str,
     many: u64,
@@ -23,12 +23,12 @@ pub struct Part {
 }
 
 impl Part {
-    /// One turn is one thing.
+    /// A part with one operation a turn.
     pub fn one(name: &'static str, turn: impl FnMut() + 'static) -> Self {
         Self::many(name, 1, turn)
     }
 
-    /// One turn is so many things.
+    /// A part with `many` operations a turn.
     pub fn many(name: &'static str, many: u64, turn: impl FnMut() + 'static) -> Self {
         Self { name, many, turn: Box::new(turn) }
     }
@@ -56,7 +56,7 @@ fn measure(parts: impl Iterator<Item = Part>) {
     criterion.final_summary();
 }
 
-/// Takes so many turns of one part and nothing else, for whoever counts instructions from outside: `NAME:TURNS`.
+/// Runs one part for a number of turns, given as `NAME:TURNS`, so that an external tool can count its instructions.
 fn take_turns(mut parts: impl Iterator<Item = Part>, wanted: &str) {
     let (wanted, turns) = wanted.split_once(':').expect("PARTS_TURNS is NAME:TURNS");
     let turns: u64 = turns.parse().expect("the turns are a number");

@@ -1,4 +1,4 @@
-//! The state machine, and the records of what it decides.
+//! The state machine, and the records of its decisions.
 
 use std::hint::black_box;
 
@@ -27,7 +27,7 @@ fn said(from: &str, message: Message) -> Input {
     Input::Message { from: agent(from), epoch: 1, message }
 }
 
-/// The four messages of a handoff, in their order.
+/// The four messages of a handoff, in order.
 fn inputs() -> [Input; 4] {
     let request = Input::Request(Request {
         id: MessageId::from_bytes([1; 16]),

@@ -1,4 +1,4 @@
-//! Commits to the store on disk, beside what the disk itself takes: TMPDIR says which disk.
+//! Commits to the store on disk, beside the cost of the disk itself. TMPDIR selects the disk.
 
 use std::{fs::File, io::Write as _, rc::Rc};
 
@@ -6,7 +6,7 @@ use baton::store::{Change, EmbeddedStore, Key, Record, Store as _, Table, Write}
 
 use super::Part;
 
-/// What one message of a handoff writes, about: the envelope, and eight small records.
+/// The approximate writes of one message of a handoff: the envelope, and eight small records.
 const ENVELOPE_BYTES: usize = 1000;
 const RECORD_BYTES: usize = 150;
 const RECORDS: [Table; 8] = [

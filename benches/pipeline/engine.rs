@@ -1,5 +1,6 @@
-//! Verifies in batches, appends and syncs in groups, answers and delivers. Two threads: while one waits for the disk, the
-//! other verifies what has come meanwhile. Batches and groups are whatever has come by then; nothing waits to be more.
+//! Verifies in batches, appends and syncs in groups, answers and delivers. Two threads: one waits for the disk while
+//! the other verifies the submissions that have arrived. A batch or group takes all waiting submissions, and never
+//! waits for more.
 
 use std::{
     collections::HashMap,
@@ -17,20 +18,20 @@ use bytes::Bytes;
 use ed25519_dalek::{Signature, VerifyingKey, verify_batch};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// Most envelopes of one batch, or of one group.
+/// The most envelopes of one batch or one group.
 const GROUP_MAX: usize = 1024;
 
-/// The way out of a session: frames that are written together.
+/// The outgoing channel of a session. Each item is a burst of frames that are written together.
 pub type Way = UnboundedSender<Vec<v1::ConnectResponse>>;
 
-/// An envelope on its way through.
+/// An envelope on its way through the pipeline.
 pub struct Submission {
     pub request_id: u64,
     pub raw: Bytes,
     pub message_id: String,
     pub sender: Arc<str>,
     pub receiver: String,
-    /// What was signed, by which key; nothing in an unsigned run.
+    /// The signing input, the signature and the key; `None` in an unsigned run.
     pub signed: Option<(Vec<u8>, Signature, VerifyingKey)>,
 }
 
@@ -51,7 +52,7 @@ impl Engine {
     }
 }
 
-/// All that has come, at least one; nothing if nothing can come any more.
+/// Takes all waiting submissions, at least one. `None` after the channel has closed.
 fn gather(from: &Receiver<Vec<Submission>>) -> Option<Vec<Submission>> {
     let mut gathered = from.recv().ok()?;
     while gathered.len() < GROUP_MAX
@@ -100,7 +101,7 @@ fn append(verified: &Receiver<Vec<Submission>>, mut log: File, syncs: bool, ways
             bursts.entry(submission.sender.clone()).or_default().push(receipt(submission, sequence));
         }
         for (agent, burst) in bursts {
-            // A session that has ended takes nothing more.
+            // The send fails if the session has ended.
             let _ = ways.get(&agent).map(|way| way.send(burst));
         }
     }
@@ -112,7 +113,7 @@ fn delivery(submission: &Submission, sequence: u64) -> v1::ConnectResponse {
         envelope: submission.raw.clone(),
         attempt: 1,
         sequence,
-        handoff_id: submission.message_id.clone(), // of a request; nobody looks at it elsewhere
+        handoff_id: submission.message_id.clone(), // of a request; no reader uses it elsewhere
         ..Default::default()
     };
     v1::ConnectResponse { request_id: 0, response: Some(Response::Delivery(delivery)) }

@@ -1,8 +1,8 @@
-//! A bare pipeline of the same shape as the broker: frames in, batch verification, one synced append a group, frames out.
-//! No state, no directory, no custody, no retries, receipts that nobody signed: what is left when everything that makes a
-//! broker is taken away, and so the mark that the broker is measured against.
+//! A bare pipeline of the same shape as the broker: frames in, batch verification, one synced append a group, frames
+//! out. It has no state, directory, custody or retries, and its receipts are unsigned. It shows the cost without a
+//! broker's logic, and is the baseline for measurements of the broker.
 //!
-//! It speaks just enough of the protocol that `baton bench handoff` and `idle` drive it as they drive a broker:
+//! It implements just enough of the protocol for `baton bench handoff` and `idle` to drive it like a broker:
 //!
 //! ```text
 //! cargo bench --bench pipeline -- handoff --pairs 8 --window 32        the flags of `baton bench handoff`
@@ -26,7 +26,7 @@ use tonic::transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming};
 
 use self::{engine::Engine, service::Service};
 
-/// The broker's.
+/// The same allocator as the broker's.
 #[cfg(not(target_env = "msvc"))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
@@ -35,7 +35,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    // Cargo says --bench; the rest is for the clients, but for what this takes away from itself.
+    // Cargo adds --bench. All other arguments except --no-sync go to the bench clients.
     let own = ["--bench", "--no-sync"];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let syncs = !arguments.iter().any(|argument| argument == "--no-sync");
@@ -77,7 +77,7 @@ async fn serve(service: Service, tls: ServerTlsConfig, socket: TcpListener) -> R
     Ok(())
 }
 
-/// A key of the broker's that the welcome needs, and that signs nothing.
+/// A key for the welcome, which signs nothing.
 fn idle_key() -> baton::envelope::keys::PublicKey {
     let mut seed = [0; 32];
     seed[..16].copy_from_slice(&SystemIds.random());

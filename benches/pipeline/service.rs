@@ -1,4 +1,4 @@
-//! Just enough of the services: whoever registers is believed to be whom it says.
+//! A minimal implementation of the services, without authentication: each caller is the agent that it claims to be.
 
 use std::{
     collections::HashMap,
@@ -78,7 +78,7 @@ fn welcome() -> v1::ConnectResponse {
     v1::ConnectResponse { request_id: 0, response: Some(Answer::Welcome(welcome)) }
 }
 
-/// Acks, credit and heartbeats are read and dropped: there is nothing that they could change.
+/// Reads and drops acks, credit and heartbeats, because this pipeline has no state that they affect.
 async fn take(engine: Arc<Engine>, agent: Arc<str>, key: VerifyingKey, mut frames: Streaming<v1::ConnectRequest>) {
     let submissions = engine.submissions.lock().expect("no holder panics").clone();
     while let Some(Ok(frame)) = frames.next().await {
@@ -93,13 +93,13 @@ async fn take(engine: Arc<Engine>, agent: Arc<str>, key: VerifyingKey, mut frame
     }
 }
 
-/// To one who wants to know that a frame was read.
+/// Answers a frame that carries a request id.
 fn answer(engine: &Engine, agent: &str, request_id: u64) {
     if request_id != 0
         && let Some(way) = engine.ways.lock().expect("no holder panics").get(agent)
     {
         let response = Some(Answer::Credited(v1::Credited::default()));
-        let _ = way.send(vec![v1::ConnectResponse { request_id, response }]); // it may have ended meanwhile
+        let _ = way.send(vec![v1::ConnectResponse { request_id, response }]); // fails if the session has ended
     }
 }
 
@@ -111,7 +111,7 @@ fn submission(request_id: u64, agent: &Arc<str>, key: VerifyingKey, raw: Bytes) 
     Some(Submission { request_id, raw, message_id, sender: agent.clone(), receiver, signed })
 }
 
-/// Frames one by one, out of bursts.
+/// Yields the frames of bursts one by one.
 struct Frames {
     bursts: UnboundedReceiverStream<Vec<v1::ConnectResponse>>,
     burst: std::vec::IntoIter<v1::ConnectResponse>,
@@ -167,7 +167,7 @@ impl AgentService for Service {
         Ok(Response::new(v1::CreateChallengeResponse::default()))
     }
 
-    /// The token is the agent's id.
+    /// Issues the agent's id as its token.
     async fn create_token(&self, request: Request<v1::CreateTokenRequest>) -> Outcome<v1::CreateTokenResponse> {
         let token = request.into_inner().agent_id;
         Ok(Response::new(v1::CreateTokenResponse { token, ..Default::default() }))

@@ -1,4 +1,4 @@
-//! The agent: what the library does, told in the protocol's words.
+//! The agent: reports the library's behaviour as events of the harness protocol.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,12 +22,12 @@ use super::{
     wrong::{self, Wrong},
 };
 
-/// How handlers are to go about it, and what they know.
+/// The configured behaviour of handlers, and the state that they share.
 pub(super) struct Manners {
     how: Mutex<HashMap<String, String>>,
-    /// How often waiting handlers were released.
+    /// The number of times that waiting handlers were released.
     released: watch::Sender<u64>,
-    /// Handoffs that this process has accepted.
+    /// The handoffs that this process has accepted.
     accepted: Mutex<HashSet<String>>,
     wrong: Option<Wrong>,
 }
@@ -57,10 +57,11 @@ impl Manners {
         self.accepted.lock().expect("no holder panics")
     }
 
-    /// Says that a handler has this message, and does with it what it was told to; true if that was not all.
+    /// Reports the handler call, and acts as configured for the message type. Returns true if the normal handling must
+    /// follow.
     pub async fn obey(&self, delivered: &Delivered) -> Result<bool, NotTaken> {
         let kind = kind_name(delivered.kind());
-        // Before it says so: whoever hears of it may tell it otherwise at once.
+        // Subscribes before the report: the suite may release the handler as soon as it reads the report.
         let mut released = self.released.subscribe();
         let how = self.how.lock().expect("no holder panics").get(&kind).cloned().unwrap_or_default();
         say_handling(delivered, &kind);
@@ -73,7 +74,7 @@ impl Manners {
             "later" => Err(NotTaken::Later(Duration::from_secs(7), "told to ask for it later".to_owned())),
             "wait" if self.is_wrong(Wrong::AcksEarly) => Ok(false),
             "wait" => {
-                let _ = released.changed().await; // the sender is in this very object
+                let _ = released.changed().await; // the sender lives in the same object
                 Ok(false)
             }
             "reject" => Ok(false),
@@ -82,7 +83,7 @@ impl Manners {
     }
 }
 
-/// What is told of a message that has come to its handler.
+/// Reports that a handler has received the message.
 fn say_handling(delivered: &Delivered, kind: &str) {
     let envelope = &delivered.envelope;
     say(&json!({
@@ -96,17 +97,17 @@ fn say_handling(delivered: &Delivered, kind: &str) {
     }));
 }
 
-/// The name of its payload: `HandoffRequest`.
+/// The name of the payload, for example `HandoffRequest`.
 fn kind_name(kind: MessageType) -> String {
     let name = kind.as_str_name().trim_start_matches("MESSAGE_TYPE_");
     let capitalised = |word: &str| word[..1].to_owned() + &word[1..].to_lowercase();
     name.split('_').map(capitalised).collect()
 }
 
-/// What the agent does with its mail.
+/// The handler of the agent's mail.
 struct Mail {
     manners: Arc<Manners>,
-    /// What the context provider gives, if there is one.
+    /// The sections that the context provider returns; `None` without a provider.
     context: Option<Vec<v1::ContextSection>>,
 }
 
@@ -169,7 +170,7 @@ fn sections(of: &Value) -> Vec<v1::ContextSection> {
     context_of(sections.iter().map(|(name, value)| (name.as_str(), value.to_string()))).sections
 }
 
-/// What came of a loan, as JSON.
+/// The result of a delegation as JSON.
 fn json_of(result: prost_types::Struct) -> Value {
     let entries = result.fields.into_iter().map(|(name, value)| (name, json_of_value(value)));
     Value::Object(entries.collect())
@@ -186,14 +187,14 @@ fn json_of_value(value: prost_types::Value) -> Value {
     }
 }
 
-/// Whom a command hands a task to, which one, and with what request.
+/// The receiver, the task and the request in a command.
 fn request_of(command: &Value) -> (String, About, v1::HandoffRequest) {
     let text = |name: &str| command[name].as_str().unwrap_or_default().to_owned();
     let request = v1::HandoffRequest { task_type: text("task_type"), ..Default::default() };
     (text("to"), About::task(&text("task_id"), command["epoch"].as_u64().unwrap_or_default()), request)
 }
 
-/// The command has failed so.
+/// Reports that the handoff has failed.
 fn not_handed_over(command: &Value, error: &HandOverError, wrong: Option<Wrong>) {
     match error {
         HandOverError::Client(error) => failed(command, error, wrong),

@@ -1,6 +1,7 @@
-//! The Rust client's harness for `baton conformance --client`: docs/conformance-client.md has its protocol.
+//! The Rust client's harness for `baton conformance --client`. docs/conformance-client.md specifies its protocol.
 //!
-//! `--wrong NAME` makes it do one thing wrong, for the tests of the suite itself; the faults are here, not in the library.
+//! `--wrong NAME` makes it commit one fault, for the tests of the suite itself. The faults are in this example, not in
+//! the library.
 
 mod agent;
 mod naive;
@@ -56,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The commands on stdin, until it ends.
+/// Reads the commands from stdin until its end.
 fn commands() -> mpsc::UnboundedReceiver<Value> {
     let (sender, commands) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
@@ -70,7 +71,7 @@ fn commands() -> mpsc::UnboundedReceiver<Value> {
     commands
 }
 
-/// Whom to connect to, and as whom.
+/// The broker and the identity that a command names.
 fn options(command: &Value) -> Result<LinkOptions, Box<dyn std::error::Error>> {
     let text = |name: &str| command[name].as_str().unwrap_or_default().to_owned();
     let milliseconds = |name: &str| command[name].as_u64().map(Duration::from_millis);
@@ -91,23 +92,23 @@ fn options(command: &Value) -> Result<LinkOptions, Box<dyn std::error::Error>> {
 
 fn say(event: &Value) {
     let mut out = io::stdout().lock();
-    // Whoever has gone wants to hear nothing.
+    // A failed write means that the suite has gone.
     let _ = writeln!(out, "{event}");
 }
 
-/// The command is done.
+/// Reports that the command is done.
 fn done(command: &Value, mut facts: Value) {
     facts["event"] = "done".into();
     facts["id"] = command["id"].clone();
     say(&facts);
 }
 
-/// The command has failed.
+/// Reports that the command has failed.
 fn failed(command: &Value, error: &ClientError, wrong: Option<Wrong>) {
     failed_as(command, account(error), wrong);
 }
 
-/// The command has failed, in the protocol's words.
+/// Reports that the command has failed with this error event.
 fn failed_as(command: &Value, account: Value, wrong: Option<Wrong>) {
     let mut event = account;
     if wrong == Some(Wrong::UntypedErrors) {
@@ -118,7 +119,7 @@ fn failed_as(command: &Value, account: Value, wrong: Option<Wrong>) {
     say(&event);
 }
 
-/// An error in the protocol's words.
+/// An error as an event of the protocol.
 fn account(error: &ClientError) -> Value {
     let mut account = match error {
         ClientError::Refused(refused) => json!({
@@ -137,7 +138,7 @@ fn account(error: &ClientError) -> Value {
     account
 }
 
-/// As gRPC writes it: `FAILED_PRECONDITION`.
+/// The code as gRPC writes it: `FAILED_PRECONDITION`.
 fn code_name(code: tonic::Code) -> String {
     let words = format!("{code:?}");
     let mut name = String::new();

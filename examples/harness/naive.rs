@@ -1,4 +1,4 @@
-//! A client as one writes it in an hour: the bare session, and whatever comes is taken and acked.
+//! A naive client: the bare session, in which every delivery is accepted and acked.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Single faults, by name: what the suite must see.
+//! Single faults by name, for tests of the conformance suite.
 
 use baton::{
     client::{About, ClientError, Link},
@@ -12,66 +12,66 @@ use serde_json::{Value, json};
 
 use super::done;
 
-/// What is done wrong.
+/// The fault to commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Wrong {
-    /// No verification, no extension, no reconnection: a loop over the bare session that takes whatever comes.
+    /// No verification, no extension, no reconnection: a loop over the bare session that accepts every delivery.
     Naive,
-    /// A handler that throws has its message acked.
+    /// The message of a failed handler is acked.
     AcksFailures,
     /// A message is acked before its handler has returned.
     AcksEarly,
-    /// Poison is nacked as any failure.
+    /// Poison is nacked like any failure.
     ForgetsPoison,
-    /// The time that a handler asks for is not passed on.
+    /// The delay that a handler asks for is not passed on.
     DropsDelays,
-    /// A handler may take for ever.
+    /// The handler timeout is ignored.
     IgnoresTimeouts,
-    /// Envelopes are signed by a key that is not the agent's.
+    /// Envelopes are signed by a key other than the agent's.
     SignsWithAnotherKey,
     /// Every envelope has the id of the first.
     ReusesIds,
-    /// A message counts as sent before its receipt is there.
+    /// A message counts as sent before its receipt arrives.
     CountsUnsent,
-    /// A receipt counts whoever signed it.
+    /// A receipt is accepted with any signature.
     BelievesReceipts,
-    /// After a break the message is made anew, under a new id.
+    /// After a broken session, the message is composed again under a new id.
     MakesNewEnvelopes,
-    /// What is refused for now is sent again at once.
+    /// A message with a temporary refusal is resent at once.
     IgnoresRetryDelays,
     /// An error has neither kind nor reason.
     UntypedErrors,
-    /// The handoff is taken to be the request's id.
+    /// The request's id is used as the handoff id.
     IgnoresRedriving,
-    /// The program exits without a word to the broker.
+    /// The program exits without ending its session.
     StopsAtOnce,
-    /// An agent that is let in no more says nothing.
+    /// An agent that the broker no longer admits reports nothing.
     EndsInSilence,
-    /// One delivery at a time, whatever was asked for.
+    /// The credit is always one delivery.
     GivesNoCredit,
-    /// The context provider is not asked.
+    /// The context provider is never called.
     ForgetsProvider,
-    /// An accept that this process did not ask for is poison.
+    /// An accept for a request of another process is nacked as poison.
     PoisonsAccepts,
     /// An accept is acked before the context has its receipt.
     AcksAcceptsEarly,
-    /// Only what this process asked for has an end.
+    /// Only a handoff that this process requested can be waited for.
     CannotResume,
-    /// A context whose offer this process did not accept is poison.
+    /// A context for a request that another process accepted is nacked as poison.
     PoisonsContexts,
-    /// A step that an earlier process has made is a failure.
+    /// A step that an earlier process has made is reported as a failure.
     FailsRepeats,
-    /// Of the tasks there is one page.
+    /// Only the first page of tasks is listed.
     ListsOnePage,
-    /// A loan is over when the task has gone.
+    /// A delegation counts as ended once the task has been handed over.
     EndsLoansEarly,
-    /// What is too large is sent, and counts as sent.
+    /// A message over the limits is sent, and counts as sent.
     SendsTooLarge,
 }
 
 #[derive(Parser)]
 struct Arguments {
-    /// Do this one thing wrong.
+    /// Commit this fault.
     #[arg(long)]
     wrong: Option<Wrong>,
 }
@@ -89,7 +89,7 @@ pub(super) async fn first_page(link: &Link) -> Result<Vec<(String, u64, String)>
 }
 
 impl Wrong {
-    /// Sends as it must not be sent, where that is what is wrong.
+    /// Sends a message with the fault, if the fault concerns sending.
     pub async fn send(
         self,
         link: &Link,
@@ -127,7 +127,7 @@ impl Wrong {
             Self::MakesNewEnvelopes => loop {
                 let bytes = composer.encode(to, MessageType::Info, &about, info);
                 match link.live().await?.session.send(bytes).await {
-                    // The link sees the end of the session by itself.
+                    // The link detects the end of the session on its own.
                     Err(ClientError::SessionEnded(_)) => tokio::task::yield_now().await,
                     other => return other,
                 }

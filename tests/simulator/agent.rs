@@ -1,4 +1,4 @@
-//! Agents: some do as they should, some are slow, fail, say everything twice, never answer, or lie.
+//! Agents: some are diligent, some are slow, fail, repeat every message, never answer, or lie.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,7 +15,7 @@ use prost::{Message, Name};
 
 use crate::dice::{Dice, Ids};
 
-/// How an agent is.
+/// The behaviour of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     Diligent,
@@ -26,18 +26,18 @@ pub enum Manner {
     Liar,
 }
 
-/// What an agent does next.
+/// An action of an agent.
 #[derive(Debug)]
 pub enum Deed {
     Send(Bytes),
-    /// Signed by somebody else than it says.
+    /// Sends an envelope that is signed by another agent than its sender.
     Forge(Bytes),
     Acknowledge(String, Fate),
-    /// After so many milliseconds.
+    /// Performs the action after this number of milliseconds.
     Later(u64, Box<Deed>),
 }
 
-/// Something that it knows of a handoff.
+/// A handoff that the agent knows.
 #[derive(Debug, Clone)]
 pub struct Known {
     task: String,
@@ -50,9 +50,9 @@ pub struct Agent {
     pub id: AgentId,
     pub manner: Manner,
     pub session: Option<ConsumerId>,
-    /// Messages without an answer: when they were sent last, and how often.
+    /// Unanswered messages: the bytes, the time of the last attempt, and the number of attempts.
     pub unanswered: BTreeMap<u64, (Bytes, Timestamp, u32)>,
-    /// Tasks that it believes to own, and at which epoch.
+    /// The tasks that the agent believes to own, with their epochs.
     pub owned: BTreeMap<String, u64>,
     pub dice: Dice,
     key: PrivateKey,
@@ -104,7 +104,7 @@ impl Agent {
         }
     }
 
-    /// It wakes up and does something of its own accord.
+    /// Makes the agent act of its own accord. Returns its actions.
     pub fn act(&mut self, others: &[String], tasks: u64, ids: &Ids, now: Timestamp) -> Vec<Deed> {
         let other = others[usize::try_from(self.dice.roll(others.len() as u64)).unwrap()].clone();
         let mut deeds = Vec::new();
@@ -195,14 +195,14 @@ impl Agent {
         let pick = usize::try_from(self.dice.number() >> 1).unwrap();
         let known = (!self.known.is_empty()).then(|| self.known[pick % self.known.len()].clone());
         match self.dice.roll(5) {
-            // Somebody else's name under its own key.
+            // Another agent's name under its own key.
             0 if other == self.id.as_str() => None,
             0 => {
                 let mut envelope = self.envelope(self.id.as_str(), T::Info, "", "", 0, &v1::Info::default(), ids, now);
                 envelope.sender_id = other.to_owned();
                 Some(Deed::Forge(self.sign(envelope)))
             }
-            // Another message under an id that was used.
+            // Another message under a used id.
             1 => {
                 let said = (!self.said.is_empty()).then(|| self.said[pick % self.said.len()].clone())?;
                 let said = v1::Envelope::decode(said).unwrap();
@@ -210,7 +210,7 @@ impl Agent {
                 let envelope = self.envelope(other, T::Info, "", "", 0, &info, ids, now);
                 Some(Deed::Send(self.sign(v1::Envelope { message_id: said.message_id, ..envelope })))
             }
-            // The word of somebody else, at an epoch that it makes up.
+            // A message on behalf of another agent, at an invented epoch.
             kind => {
                 let known = known?;
                 let epoch = (known.epoch + self.dice.roll(3)).saturating_sub(1).max(1);
@@ -230,7 +230,7 @@ impl Agent {
         }
     }
 
-    /// A message has come.
+    /// Handles a received message.
     pub fn take(
         &mut self,
         delivery_id: &str,

@@ -1,4 +1,4 @@
-//! Numbers that a seed replays (SplitMix64).
+//! Random numbers that a seed reproduces (SplitMix64).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,12 +17,12 @@ impl Dice {
         mix(self.0)
     }
 
-    /// From 0 to one less than the sides.
+    /// A number from 0 to `sides` - 1.
     pub fn roll(&mut self, sides: u64) -> u64 {
         self.number() % sides
     }
 
-    /// True once in so many times.
+    /// True with a probability of 1 in `sides`.
     pub fn once_in(&mut self, sides: u64) -> bool {
         self.roll(sides) == 0
     }
@@ -31,7 +31,7 @@ impl Dice {
         from[usize::try_from(self.roll(from.len() as u64)).unwrap()]
     }
 
-    /// A hand of its own, so that what is added to one does not change the other.
+    /// An independent source, so that changes in the use of one do not affect the other.
     pub fn split(&mut self) -> Self {
         Self(self.number())
     }
@@ -44,7 +44,7 @@ fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Ids that a seed replays, and of which none comes twice.
+/// Unique ids that a seed reproduces.
 #[derive(Debug)]
 pub struct Ids {
     seed: u64,

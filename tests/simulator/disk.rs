@@ -1,5 +1,5 @@
-//! A disk that the broker can be killed at: what was not synced is gone. And the one place where everything that becomes
-//! durable passes, change by change, under the eyes of the laws.
+//! A disk at which the broker can be killed: unsynced changes are lost. Every durable change passes through this
+//! module, where the laws check it.
 
 use std::{
     collections::BTreeMap,
@@ -18,27 +18,27 @@ use tokio::sync::mpsc;
 
 use crate::laws::Laws;
 
-/// How the next commit goes.
+/// The outcome of the next commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
-    /// As it should.
+    /// It succeeds.
     Live,
-    /// The broker is killed before the sync: the group is gone.
+    /// The broker is killed before the sync: the commit batch is lost.
     DieBefore,
     /// The broker is killed after the sync, before it can answer.
     DieAfter,
 }
 
-/// What goes out of the broker and has not left the machine: everything that is in here when the broker dies has been
-/// sent before its death, and everything that comes later has not.
+/// The outgoing events of the broker. Events that are in a pipe when the broker dies were sent before its death; later
+/// events are never sent.
 #[derive(Debug, Default)]
 pub struct Pipes {
-    /// By consumer. Consumer 0 stands for the simple calls, which all share one way back.
+    /// The pipes by consumer. Consumer 0 stands for the unary calls, which share one pipe.
     pub out: BTreeMap<ConsumerId, mpsc::UnboundedReceiver<Event>>,
 }
 
 impl Pipes {
-    /// Takes everything that is in them, in a fixed order.
+    /// Takes all events out of the pipes, in a fixed order.
     pub fn drain(&mut self) -> Vec<(ConsumerId, Event)> {
         let mut events = Vec::new();
         for (consumer, pipe) in &mut self.out {
@@ -50,13 +50,13 @@ impl Pipes {
     }
 }
 
-/// See the module.
+/// See the module's documentation.
 pub struct Disk {
     store: MemoryStore,
     pub laws: Mutex<Laws>,
     pub plan: Mutex<Plan>,
     pub pipes: Arc<Mutex<Pipes>>,
-    /// What had left the broker when it was killed at a commit.
+    /// The events that had left the broker when it was killed at a commit.
     pub escaped: Mutex<Option<Vec<(ConsumerId, Event)>>>,
 }
 
@@ -73,7 +73,8 @@ impl Disk {
 }
 
 impl Disk {
-    /// A stored envelope. `None`: it was taken elsewhere since, and is gone; the broker's wire makes no delivery then.
+    /// A stored envelope. `None`: another consumer has ended the message since, and the envelope was removed. The real
+    /// wire makes no delivery in that case.
     pub fn envelope(&self, sequence: u64) -> Option<Bytes> {
         let key = baton::records::MessageRecord::envelope_key(sequence);
         self.store.get(&key).expect("memory can be read").map(|record| record.value)
@@ -110,7 +111,7 @@ impl Store for Disk {
         }
         let mut outcomes = Vec::with_capacity(group.len());
         for change in &group {
-            // One by one, so that the laws see what each changes; the group is still all or nothing towards the broker.
+            // One change at a time, so that the laws see each. For the broker the batch still commits as a whole.
             let before = |key: &Key| self.store.get(key).expect("memory can be read");
             let befores: Vec<Option<Record>> = change.writes.iter().map(|write| before(&write.key)).collect();
             let outcome = self.store.commit(vec![change.clone()])?.remove(0);

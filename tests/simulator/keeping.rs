@@ -1,5 +1,5 @@
-//! What may be gone, watched from outside: nothing of a task that is open, no mail that waits, no dead letter that nobody has
-//! decided about, and nothing before its time. And at the end, that what may be gone is gone.
+//! The laws of retention: no removal of an open task, queued mail or an undecided dead letter, and no removal before
+//! its time. At the end of a run, every record that may be removed has been removed.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -18,11 +18,11 @@ use baton::{
 };
 use prost::Message as _;
 
-/// Removals may come a little later than they could: what had to wait is looked at again after a minute.
+/// How much later than allowed a removal may happen: retention retries a deferred removal after a minute.
 const LATE_BY_MAX: Duration = Duration::from_secs(120);
 
 type Mailbox = BTreeMap<(AgentId, u64), Letter>;
-/// Owner, epoch, and whether it has ended.
+/// The owner, the epoch, and whether the task has ended.
 type Tasks = HashMap<TaskId, (AgentId, u64, bool)>;
 
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ pub struct Keeping {
     ended: HashSet<TaskId>,
     ended_at: HashMap<TaskId, Timestamp>,
     removed: HashSet<TaskId>,
-    /// The task whose log has this envelope.
+    /// The task whose log contains this envelope.
     logged: HashMap<u64, TaskId>,
     dead: HashSet<u64>,
     settled_at: HashMap<u64, Timestamp>,
@@ -43,7 +43,7 @@ impl Keeping {
         Self { retention, ..Self::default() }
     }
 
-    /// A change is durable; `tasks` and `mailbox` are as they are after it.
+    /// Checks a durable change. `tasks` and `mailbox` show the state after it.
     pub fn see_change(
         &mut self,
         change: &Change,
@@ -70,7 +70,7 @@ impl Keeping {
                     assert!(!self.removed.contains(&task.id), "law 4: {} was removed, and is there again", task.id);
                     self.ended.extend(task.status.is_final().then_some(task.id.clone()));
                 }
-                // By the broker's clock; the times of the task itself are by its log.
+                // The time of the broker's clock. The task's own times follow its log.
                 (Table::Expirations, Some(_)) => {
                     if let (Expiration::Task, since, task) = Expiration::parse(key).unwrap() {
                         self.ended_at.entry(task_of(task)).or_insert(since);
@@ -119,7 +119,7 @@ impl Keeping {
         self.see_parts(change, befores, mailbox);
     }
 
-    /// What goes with a task goes after it was seen to go; and nobody loses the bytes of what he is to get.
+    /// A part of a task is removed only after the task. An envelope is removed only after its last use.
     fn see_parts(&self, change: &Change, befores: &[Option<Record>], mailbox: &Mailbox) {
         for (write, before) in change.writes.iter().zip(befores).filter(|(write, _)| write.record.is_none()) {
             let (key, Some(before)) = (&write.key.key, before) else { continue };
@@ -142,7 +142,7 @@ impl Keeping {
         }
     }
 
-    /// Who needs this envelope.
+    /// The object that still needs this envelope.
     fn keeper(&self, sequence: u64, mailbox: &Mailbox) -> Option<String> {
         if let Some(task) = self.logged.get(&sequence).filter(|task| !self.removed.contains(*task)) {
             return Some(format!("the log of {task}"));
@@ -154,7 +154,7 @@ impl Keeping {
         letter.map(|((agent, place), _)| format!("the mail of {agent} at {place}"))
     }
 
-    /// Long after the last fault.
+    /// Checks the store long after the last fault.
     pub fn see_rest(&self, store: &dyn Store, now: Timestamp, mailbox: &Mailbox) {
         let all = |table| store.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap();
         let is_late = |since: Timestamp, kept: Duration| since.plus(kept).plus(LATE_BY_MAX) < now;

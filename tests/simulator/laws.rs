@@ -1,5 +1,5 @@
-//! The seven laws of SPEC 12, watched from outside: over every change that becomes durable, and over everything that
-//! agents see. A naive book-keeping of its own; of the code under test it uses only the readers of records, and the
+//! The seven laws of SPEC 12, checked from outside: over every durable change, and over every observation of the
+//! agents. The checker does its own naive bookkeeping. Of the code under test it uses only the record readers, and the
 //! state machine where law 7 asks for a replay.
 
 use std::{
@@ -29,39 +29,39 @@ type Mail = (MessageId, AgentId);
 
 #[derive(Debug, Default)]
 pub struct Laws {
-    /// The broker's time, as it says it.
+    /// The time that the broker's clock shows.
     pub now: Timestamp,
-    /// The time as it is.
+    /// The real time.
     pub real: Timestamp,
-    /// Time that has passed and that the broker could not know of, since its clock was set back, in all.
+    /// The total time that the broker could not observe because its clock was set back.
     pub unseen: Duration,
-    /// The time as it was, and as the broker said it, when a change became durable last.
+    /// The real time and the broker's time at the last durable change.
     pub committed: Option<(Timestamp, Timestamp)>,
-    /// When each open handoff began, its whole time, and what was unseen then.
+    /// For each open handoff: its start, its total timeout, and the unobserved time at its start.
     began: BTreeMap<MessageId, (Timestamp, Duration, Duration)>,
     /// The time of the last entry of each log.
     logged_at: HashMap<TaskId, Timestamp>,
-    /// What may be gone, and when.
+    /// The laws of retention.
     keeping: crate::keeping::Keeping,
     tasks: HashMap<TaskId, (AgentId, u64, bool)>,
     audits: BTreeMap<TaskId, Audit>,
     open: BTreeMap<MessageId, Timestamp>,
     ended: HashMap<MessageId, State>,
     accepted: HashSet<KeyBytes>,
-    /// What was ever accepted, by the digest of all that was signed.
+    /// The digests of the signed content of all accepted messages.
     applied: HashSet<[u8; 32]>,
-    /// Letters that are in a mailbox: by agent and place.
+    /// The letters in mailboxes, by agent and place.
     mailbox: BTreeMap<(AgentId, u64), Letter>,
     lines: BTreeMap<(AgentId, TaskId), BTreeSet<u64>>,
-    /// All mail that was ever put into a mailbox, or kept as a dead letter.
+    /// All mail that was ever put into a mailbox, or stored as a dead letter.
     known_mail: HashSet<Mail>,
-    /// Acks that agents have sent, by delivery. Whether the broker heard of them is another matter.
+    /// The acks that agents have sent, by delivery. The broker may not have received them.
     pub acks_sent: HashSet<(AgentId, u64)>,
-    /// What agents were told: the first receipt of each message, by its bytes.
+    /// The first receipt for each message, by the message's bytes.
     receipts: HashMap<Bytes, v1::Receipt>,
-    /// Who owned a task at an epoch, by any receipt.
+    /// The owner of a task at an epoch, according to the receipts.
     owners: BTreeMap<(String, u64), String>,
-    /// Messages that were signed by somebody else than they say.
+    /// The ids of messages that were signed by another agent than their sender.
     pub forged: HashSet<String>,
     pub changes: u64,
     pub by_end: BTreeMap<&'static str, u64>,
@@ -72,12 +72,12 @@ impl Laws {
         Self { keeping: crate::keeping::Keeping::new(retention), ..Self::default() }
     }
 
-    /// Long after the last fault: nothing is left that nobody needs.
+    /// Checks the store long after the last fault: no unneeded record is left.
     pub fn see_rest(&self, store: &dyn Store) {
         self.keeping.see_rest(store, self.now, &self.mailbox);
     }
 
-    /// A change is durable.
+    /// Checks a durable change.
     pub fn see_change(&mut self, change: &Change, befores: &[Option<Record>], envelope: &dyn Fn(u64) -> Bytes) {
         self.changes += 1;
         self.committed = Some((self.real, self.now));
@@ -87,7 +87,8 @@ impl Laws {
             match (write.key.table, &write.record) {
                 (Table::Messages, Some(record)) => {
                     assert!(before.is_none(), "law 4: a message is applied once");
-                    // After its time an id may be another message's, but never the same one's.
+                    // After its retention time an id may belong to another message, but the same message must not be
+                    // accepted again.
                     let digest = MessageRecord::decode(&record.value).unwrap().content_digest;
                     assert!(self.applied.insert(digest), "law 4: a message is applied once, however long ago");
                     self.accepted.insert(key.clone());
@@ -138,7 +139,7 @@ impl Laws {
         self.keeping.see_change(change, befores, self.now, tasks, mailbox, &mut self.by_end);
     }
 
-    /// Law 2: what leaves a mailbox was acked, or is a dead letter by the same change.
+    /// Law 2: a letter leaves a mailbox only after an ack, or as a dead letter in the same change.
     fn see_removals(&mut self, seen: &Seen) {
         for (agent, place) in &seen.removed {
             let Some(letter) = self.mailbox.remove(&(agent.clone(), *place)) else { continue };
@@ -232,7 +233,7 @@ impl Laws {
         }
     }
 
-    /// An agent was told that a message is stored.
+    /// Checks a receipt that an agent has received.
     pub fn see_receipt(&mut self, agent: &str, receipt: &v1::Receipt, bytes: &Bytes) {
         let id = &receipt.message_id;
         assert!(!self.forged.contains(id), "law 6: {id} was signed by somebody else, and taken");
@@ -257,10 +258,10 @@ impl Laws {
         self.receipts.insert(bytes.clone(), receipt.clone());
     }
 
-    /// An agent got a delivery.
+    /// Checks a delivery that an agent has received.
     pub fn see_delivery(&mut self, agent: &AgentId, place: u64, envelope: &v1::Envelope) {
         let Some(Letter { message, task, .. }) = self.mailbox.get(&(agent.clone(), place)) else {
-            return; // acked since, by an ack that overtook a second delivery
+            return; // a faster ack has ended the message
         };
         assert_eq!(message.to_string(), envelope.message_id, "law 6: {agent} got what is not in its mailbox");
         if let Some(task) = task {
@@ -269,11 +270,11 @@ impl Laws {
         }
     }
 
-    /// The broker has looked at what is due, at this time.
+    /// Checks the open handoffs after the broker has processed all deadlines up to this time.
     pub fn see_time(&self, now: Timestamp) {
         let late = self.open.iter().find(|(_, deadline)| **deadline <= now);
         assert_eq!(late, None, "law 3: a handoff is open beyond its whole time");
-        // Also by the time as it is, whatever the broker's clock shows.
+        // The limit also holds in real time, for any state of the broker's clock.
         let late = self.open.keys().find(|id| {
             let (began, whole, unseen) = self.began[id];
             began.plus(whole).plus(self.unseen - unseen) <= self.real
@@ -297,13 +298,13 @@ impl Laws {
         self.receipts.len()
     }
 
-    /// Dead requests and mail, for operators to redrive.
+    /// The owner and the epoch of a task.
     pub fn owner_of(&self, task: &TaskId) -> Option<(&AgentId, u64)> {
         self.tasks.get(task).map(|(owner, epoch, _)| (owner, *epoch))
     }
 }
 
-/// What one change has in it.
+/// The contents of one change.
 #[derive(Debug, Default)]
 struct Seen {
     task: Option<TaskRecord>,
@@ -315,7 +316,7 @@ struct Seen {
     custody: Option<([u8; 32], Bytes)>,
 }
 
-/// Who must have the message, if the envelope says so by itself.
+/// The agent who must get the message, if the envelope alone determines it.
 fn addressee(envelope: &v1::Envelope) -> Option<AgentId> {
     use v1::MessageType as T;
     match envelope.message_type() {

@@ -1,13 +1,14 @@
-//! The simulator: broker, store and agents in one process on virtual time. Messages are lost, doubled, delayed and
-//! reordered, sessions are cut, the broker is killed between any two steps and in the middle of its commits, clocks jump,
-//! and agents are slow, silent, double-tongued or liars. After every change the laws of SPEC 12 are checked from outside.
+//! The simulator: broker, store and agents in one process on virtual time. Messages are lost, duplicated, delayed and
+//! reordered, sessions are cut, the broker is killed between any two steps and in the middle of its commits, clocks
+//! jump, and agents are slow, silent, repetitive or lying. After every change an independent checker verifies the
+//! laws of SPEC 12.
 //!
-//! `BATON_SIM_SEEDS` says how many seeds (default 500; 10,000 before every merge), `BATON_SIM_FROM` which is the first.
-//! `BATON_SIM_SEED` runs one and tells what happens:
+//! `BATON_SIM_SEEDS` is the number of seeds (default 500; 10,000 before every merge), and `BATON_SIM_FROM` the first
+//! seed. `BATON_SIM_SEED` runs one seed and prints its events:
 //!
 //!     BATON_SIM_SEED=17 cargo test --test simulator -- --nocapture
 //!
-//! `tests/simulator/mutations.sh` breaks the broker in several ways and says which seed finds each.
+//! `tests/simulator/mutations.sh` breaks the broker in several ways, and prints the seed that finds each.
 
 mod agent;
 mod dice;
@@ -53,7 +54,7 @@ fn run(seed: u64, aloud: bool) -> Told {
     }
 }
 
-/// A seed that tells another story the second time could not be looked into.
+/// Checks that a seed reproduces its run exactly; without that, a failure could not be investigated.
 fn check_that_seeds_replay(seed: u64) {
     let hash = |seed| catch_unwind(|| run(seed, false).hash).unwrap_or_else(|_| fail(seed, 1));
     assert_eq!(hash(seed), hash(seed), "a seed replays exactly");

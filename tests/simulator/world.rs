@@ -37,14 +37,14 @@ const START: Timestamp = Timestamp::from_unix_nanoseconds(1_700_000_000_000_000_
 const DAY: i64 = 86_400;
 const NANOSECONDS: i64 = 1_000_000_000;
 
-/// The way back of all simple calls.
+/// The pipe of all unary calls.
 const CALLS: ConsumerId = ConsumerId(0);
 
 fn operator() -> Caller {
     Caller::Operator("sim".to_owned())
 }
 
-/// What was done to a run, and what it did.
+/// The faults of a run and its results, as counters.
 #[derive(Debug, Clone, Default)]
 pub struct Counts(pub BTreeMap<&'static str, u64>);
 
@@ -54,20 +54,20 @@ impl Counts {
     }
 }
 
-/// Something that is to happen.
+/// A scheduled event.
 #[derive(Debug)]
 enum Happening {
     /// A frame arrives at the broker.
     Arrives { agent: usize, session: Option<ConsumerId>, frame: Frame },
     /// An event arrives at an agent.
     Comes { agent: usize, session: ConsumerId, event: Event },
-    /// An agent does what it put off.
+    /// An agent performs a delayed action.
     Does { agent: usize, deed: Deed },
-    /// An agent wakes up.
+    /// An agent acts of its own accord.
     Wakes(usize),
-    /// The broker is started.
+    /// The broker starts.
     Starts,
-    /// Something goes wrong.
+    /// A fault occurs.
     Fault,
 }
 
@@ -84,9 +84,9 @@ pub struct World {
     pub counts: Counts,
     pub disk: Arc<Disk>,
     pub trace: Trace,
-    /// How far the broker's clock is ahead of the time, in nanoseconds.
+    /// How far the broker's clock is ahead of the real time, in nanoseconds.
     skew: i64,
-    /// When the engine last saw its clock, and what that showed.
+    /// The last reading of the engine's clock: the real time, and the time that the clock showed.
     seen: (Timestamp, Timestamp),
     dice: Dice,
     ids: Arc<Ids>,
@@ -104,7 +104,7 @@ pub struct World {
     permits: Arc<Semaphore>,
 }
 
-/// What happened, as a number that two runs can be compared by; and in words, where somebody wants to read it.
+/// The course of a run: a hash to compare two runs, and a text for people if `aloud`.
 #[derive(Debug)]
 pub struct Trace {
     pub hash: u64,
@@ -122,11 +122,12 @@ impl Trace {
     }
 }
 
-/// Short enough that things go while others are under way, and a log takes several steps. Some stores are too small, too.
+/// Short periods, so that removals happen during the run and a log takes several steps. Some stores exceed their size
+/// limit.
 fn retention(dice: &mut Dice) -> Retention {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     Retention {
-        // Twice the clock window, and twice as far as the broker's clock is ever off.
+        // Twice the clock window, and twice the largest error of the broker's clock.
         message_ids: Duration::from_secs(2 * 300 + 2 * 60),
         ended_tasks: dice.pick(&[seconds(5), seconds(60), None]),
         settled_dead_letters: dice.pick(&[seconds(20), None]),
@@ -208,8 +209,8 @@ impl World {
         Timestamp::from_unix_nanoseconds(self.now.unix_nanoseconds() + self.skew)
     }
 
-    /// The engine sees its clock. What it cannot know of the time that has passed, since the clock was set back, is no fault
-    /// of its.
+    /// Reads the broker's clock. Records the time that the clock has hidden by moving back, because the broker cannot
+    /// know of it.
     fn see_clock(&mut self) -> Timestamp {
         let now = self.broker_now();
         let (real, shown) = std::mem::replace(&mut self.seen, (self.now, now));
@@ -221,13 +222,13 @@ impl World {
 
     fn schedule(&mut self, milliseconds: u64, happening: Happening) {
         self.next += 1;
-        // A little apart, so that the order of what happens at the same time is by the dice too.
+        // A random offset below 1 ms, so that the seed also decides the order of simultaneous events.
         let jitter = Duration::from_micros(self.dice.roll(1000));
         let at = self.now.plus(Duration::from_millis(milliseconds) + jitter);
         self.coming.insert((at, self.next), happening);
     }
 
-    /// One thing happens. At the end of it the broker has done whatever is due.
+    /// Processes one event. Afterwards the broker has processed every deadline that is due.
     pub fn step(&mut self) {
         let due = self.engine.as_ref().and_then(Engine::next_deadline);
         let due = due.map(|at| Timestamp::from_unix_nanoseconds(at.unix_nanoseconds() - self.skew).max(self.now));
@@ -250,7 +251,7 @@ impl World {
         match happening {
             Happening::Arrives { agent, session, frame } => {
                 self.arrives(agent, session, frame);
-                // A group: whatever comes close behind.
+                // A commit batch: the frames that arrive within 5 ms belong to it.
                 for _ in 0..self.dice.roll(6) {
                     let is_near = |at: Timestamp| at.since(self.now) < Duration::from_millis(5);
                     let Some(entry) = self.coming.first_entry().filter(|entry| is_near(entry.key().0)) else { break };
@@ -280,7 +281,7 @@ impl World {
         }
         let identity =
             BrokerIdentity { key_id: KeyId::parse("broker-1").unwrap(), key: PrivateKey::from_seed(&[9; 32]) };
-        // A new process knows of the time what is stored.
+        // A new process knows only the stored time.
         self.seen = self.disk.laws.lock().unwrap().committed.unwrap_or((self.now, self.broker_now()));
         let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.see_clock());
         let engine = Engine::open(self.disk.clone(), identity, settings, ids, now).expect("what is stored can be read");
@@ -311,7 +312,7 @@ impl World {
 
     fn arrives(&mut self, agent: usize, session: Option<ConsumerId>, frame: Frame) {
         if self.engine.is_none() || session.is_some_and(|session| self.agents[agent].session != Some(session)) {
-            return; // nobody is there to hear it
+            return; // the frame is lost
         }
         let now = self.see_clock();
         let id = self.agents[agent].id.clone();
@@ -358,7 +359,7 @@ impl World {
         engine.handle(Command::Credit { consumer, outstanding_max, reply: None }, now);
     }
 
-    /// The end of a group: committed, answered, delivered, if the broker lives to see it.
+    /// Ends a commit batch: commits, answers and delivers, unless the broker dies at the commit.
     fn finish(&mut self) {
         if self.engine.is_none() {
             return;
@@ -426,7 +427,7 @@ impl World {
         }
     }
 
-    /// The engine has ended the session. Its agent comes back when it wakes up.
+    /// The engine has ended the session. The agent opens a new one the next time it acts.
     fn sent_away(&mut self, consumer: ConsumerId) {
         self.counts.add("sessions sent away");
         self.pipes.lock().unwrap().out.remove(&consumer);
@@ -436,7 +437,7 @@ impl World {
         }
     }
 
-    /// How long something is under way, in milliseconds. `None`: for ever.
+    /// The transit time of a message, in milliseconds. `None`: the message is lost.
     fn travel(&mut self) -> Option<u64> {
         if !self.faults {
             return Some(1);
@@ -463,7 +464,7 @@ impl World {
         }
         for _ in 0..times {
             let Some(delay) = self.travel() else { continue };
-            // By the session, or by a simple call, which may overtake it.
+            // A frame takes the session or a unary call, which may overtake the session.
             let session = self.agents[agent].session.filter(|_| self.dice.once_in(2));
             self.schedule(delay, Happening::Arrives { agent, session, frame: frame.clone() });
         }
@@ -517,9 +518,10 @@ impl World {
             }
             Event::Delivery(delivery) => {
                 if self.agents[agent].session != Some(session) {
-                    return; // the session was cut while it was under way
+                    return; // the session ended during the transit
                 }
-                // It goes out when the agent reads: by then another session may have taken it.
+                // The envelope is read when the agent receives the delivery. Another session may have ended the message
+                // by then.
                 let Some(bytes) = self.disk.envelope(delivery.bytes_at) else { return };
                 let envelope = v1::Envelope::decode(bytes).unwrap();
                 let handoff = delivery.handoff.map_or(envelope.correlation_id.clone(), |handoff| handoff.to_string());
@@ -546,7 +548,7 @@ impl World {
         self.counts.add(code.name());
         let line = format!("{} is refused: {}", self.names[agent], code.name());
         self.trace.say(self.now, &line);
-        // It looks where the task is.
+        // Compares the task in the envelope with its owner and epoch.
         let task = v1::Envelope::decode(bytes.clone()).unwrap().task_id;
         if let Ok(id) = baton::ids::TaskId::parse(&task) {
             let laws = self.disk.laws.lock().unwrap();
@@ -605,7 +607,7 @@ impl World {
         let next = self.dice.roll(15_000);
         self.schedule(next, Happening::Fault);
         let agent = usize::try_from(self.dice.roll(self.agents.len() as u64)).unwrap();
-        // With a clock that is off by a day nothing is taken: not for long, or there is little to see.
+        // A clock that is off by a day makes the broker refuse everything, so it is corrected soon.
         if self.skew.abs() >= DAY * NANOSECONDS && self.dice.once_in(2) {
             return self.set_clock(0);
         }
@@ -632,7 +634,7 @@ impl World {
         }
     }
 
-    /// Sets the broker's clock so many seconds ahead of the time.
+    /// Sets the broker's clock to this number of seconds ahead of the real time.
     fn set_clock(&mut self, seconds: i64) {
         self.skew = seconds * NANOSECONDS;
         self.trace.say(self.now, "the broker's clock is set");
@@ -682,7 +684,7 @@ impl World {
         self.finish();
     }
 
-    /// No more faults, and everybody does as they should: every handoff ends, and all mail arrives.
+    /// Ends all faults and makes every agent diligent: every handoff ends, and all mail arrives.
     pub fn settle(&mut self) {
         self.faults = false;
         self.skew = 0;

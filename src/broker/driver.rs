@@ -478,6 +478,7 @@ async fn run(
     loop {
         let until_due = engine.next_deadline().map_or(SLEEP_MAX, |at| at.since(clock.now()).min(SLEEP_MAX));
         tokio::select! {
+            // Recovery goes first, or a busy queue would delay it; commands go before the sleep.
             biased;
             _ = tries.tick(), if engine.has_failed() => take_up_again(&mut engine, clock.now())?,
             received = queue.receive(&mut commands, GROUP_MAX) => if received.is_err() { return Ok(()) },

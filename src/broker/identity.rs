@@ -56,6 +56,7 @@ struct Challenges {
 impl Challenges {
     fn add(&mut self, challenge: [u8; 32], agent: AgentId, expires_at: Timestamp, now: Timestamp) {
         while let Some(oldest) = self.order.front() {
+            // Used and expired challenges go first; a valid one goes only if the table is full.
             let is_over = self.open.get(oldest).is_none_or(|(_, expires_at)| *expires_at <= now);
             if !is_over && self.order.len() < CHALLENGES_MAX {
                 break;
@@ -145,6 +146,7 @@ impl Identities {
         now: Timestamp,
     ) -> Result<(String, Timestamp), BrokerError> {
         let mut challenges = self.challenges.lock().expect("no holder panics");
+        // The challenge is removed before any check, so that it allows one attempt.
         let issued = challenges.open.remove(proof.challenge);
         drop(challenges);
         let (agent, expires_at) = issued.ok_or(BrokerError::ChallengeFailed)?;

@@ -293,6 +293,7 @@ impl View<'_> {
         for (looked_at, entry) in self.entries(&list, range, Order::Ascending, limit).enumerate() {
             let (number, record) = match (entry, looked_at_last) {
                 (Ok(entry), _) => entry,
+                // The caller's rate is used up: the page ends here, and the next call continues.
                 (Err(BrokerError::LimitExceeded { .. }), Some(_)) => return Ok((found, looked_at_last)),
                 (Err(error), _) => return Err(error),
             };
@@ -345,11 +346,13 @@ impl View<'_> {
                 page.gap = Some((after + 1, number - 1));
             }
             bytes += entry.encoded_len();
+            // A page has at least one entry, of any size.
             if bytes > PAGE_BYTES_MAX && !page.entries.is_empty() {
                 break;
             }
             page.entries.push(entry);
         }
+        // The log is longer, but the scan found nothing: the requested entries are missing.
         if page.entries.is_empty() && page.gap.is_none() && after < length {
             page.gap = Some((after + 1, length));
         }
@@ -449,6 +452,7 @@ impl View<'_> {
         while let Some(entry) = entries.next() {
             let (number, record) = match (entry, last_looked_at) {
                 (Ok(entry), _) => entry,
+                // The caller's rate is used up: the page ends here, and its token continues.
                 (Err(BrokerError::LimitExceeded { .. }), Some(last)) => {
                     page.next_token = make_token(last, &name);
                     break;

@@ -181,9 +181,9 @@ pub enum OtherSide {
     Any,
     /// The sender of the handoff.
     Sender,
-    /// The present candidate.
+    /// The current candidate.
     Candidate,
-    /// The present candidate, while the handoff is open and if the handoff's sender sends the message. The state
+    /// The current candidate, while the handoff is open and if the handoff's sender sends the message. The state
     /// machine refuses any other sender, and the answer must not reveal the candidate.
     CandidateWhileOpen,
 }

@@ -111,6 +111,7 @@ fn checked<M: Message + Default + Name>(
 }
 
 fn decode<M: Message + Default + Name>(payload: &Any) -> Result<M, EnvelopeError> {
+    // Only the name after the last slash counts, as protobuf defines for type URLs.
     let found = payload.type_url.rsplit_once('/').map(|(_, name)| name);
     let expected = M::full_name();
     if found != Some(&expected) {
@@ -214,6 +215,7 @@ fn context(payload: &Any) -> Result<Body, EnvelopeError> {
         digests.extend(digest.map(|digest| (section.name.as_str(), digest)));
     }
     checks.finish()?;
+    // The digest has a meaning only if every section is valid.
     let expected = signing::context_digest(digests);
     if claimed != Some(expected) {
         return Err(EnvelopeError::ContextDigestMismatch { expected });
@@ -256,6 +258,7 @@ fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks)
 }
 
 fn is_json_object_or_list(text: &str) -> bool {
+    // The first character excludes bare strings and numbers; the parser then checks the whole text without keeping it.
     text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 

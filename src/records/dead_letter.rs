@@ -188,6 +188,7 @@ impl DeadLetterRecord {
             parked_at: moment(stored.parked_at),
             state: reader.some(DeadState::from_number(stored.state), "state")?,
             settlement: stored.settled_at.map(settled),
+            // No envelope has sequence 0: the record has the bytes.
             envelope: match stored.message_sequence {
                 0 => DeadEnvelope::Refused(stored.raw),
                 sequence => DeadEnvelope::Accepted(sequence),

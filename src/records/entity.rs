@@ -44,8 +44,8 @@ pub struct Pace {
 impl Pace {
     /// The log's time at this time of the broker's clock, after set-backs with the sum `set_back`.
     pub fn log_time(self, has_deadline: bool, now: Timestamp, set_back: Duration) -> Timestamp {
-        // Without a deadline the log follows the clock at once. With one it adds the set-backs, or the deadline would be
-        // delayed.
+        // Without a deadline the log follows the clock at once. With one it adds the set-backs, which would delay the
+        // deadline otherwise.
         let not_followed = match has_deadline {
             true => set_back.saturating_sub(self.set_back),
             false => Duration::ZERO,
@@ -186,7 +186,8 @@ impl EntityRecord {
         }
     }
 
-    /// Whether the record can no longer change. A task's record always can: the log of an ended task records late messages.
+    /// Whether the record can no longer change. A task's record always can: the log of an ended task records late
+    /// messages.
     pub fn is_settled(&self) -> bool {
         match self {
             Self::Task(_) => false,

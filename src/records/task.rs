@@ -44,6 +44,7 @@ impl TaskRecord {
     pub fn is_shown_to_at(&self, agent: &AgentId, place: &HandoffPlace) -> bool {
         let hops = &self.task.hops;
         let maker = hops.first().map_or(&self.task.owner, |first| &first.sender);
+        // The creator lists the task at its first handoff, even if it got the task back later.
         match hops.iter().find(|hop| hop.receiver == *agent) {
             _ if maker == agent => self.is_shown_at(place),
             Some(hop) => hop.handoff == place.handoff,

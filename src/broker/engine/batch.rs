@@ -146,6 +146,7 @@ impl CommitBatch {
 
     pub(super) fn put_unconditionally(&mut self, key: Key, value: Bytes) {
         self.close(None);
+        // The write belongs to no command, so that a conflict of a command does not take it along.
         let write = Write { key, record: Some(Record { revision: 1, value }), is_new: false };
         self.changes.push(Change { expectations: Vec::new(), writes: vec![write] });
         self.close(None);

@@ -55,6 +55,7 @@ impl Engine {
             }
             self.outputs.extend(pending.answer.map(Output::Reply));
         }
+        // The replies go first: a watcher gets the state after this commit, and no update of it twice.
         for (entity, watcher) in batch.watches {
             self.watch(entity, watcher);
         }

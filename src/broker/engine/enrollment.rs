@@ -108,6 +108,7 @@ impl Engine {
             return Ok(());
         }
         let id = entry.id();
+        // A caller that may only register agents does not change the card of a registered one.
         if may_change.is_err() {
             return Err(BrokerError::AgentExists { agent: id });
         }

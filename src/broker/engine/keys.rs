@@ -148,6 +148,7 @@ fn add(
     for key_id in replaced {
         let old = find(record, agent, key_id)?;
         let (seconds, nanos) = replaced_until.to_parts();
+        // A rotation must not extend a key that ends before the grace period.
         let ends_before = old.not_after_time.is_some_and(|end| (end.seconds, end.nanos) <= (seconds, nanos));
         if !ends_before {
             old.not_after_time = Some(prost_types::Timestamp { seconds, nanos });

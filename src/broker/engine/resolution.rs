@@ -26,6 +26,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<Vec<AgentId>, BrokerError> {
         let work = Work::of_request(header, request);
+        // A named agent must be permitted, or the request is refused.
         let named = |agent: &AgentId| {
             let agent = self.registered(agent)?;
             self.check_hand_off(&work, &agent).map(|()| agent)

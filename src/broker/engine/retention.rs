@@ -206,6 +206,7 @@ impl Engine {
         self.retention.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
         if self.retention.bytes_over > 0 {
             tracing::info!(store_bytes = size, store_bytes_max = most, "removing the tasks that ended first");
+            // A removal by size ignores ages, so the search begins at the oldest task again.
             self.retention.search(Expiration::Task).from = KeyBytes::default();
             self.timers.set_by_clock(Timer::Retention(Expiration::Task), now);
         }
@@ -226,6 +227,7 @@ impl Engine {
                 return Ok(());
             }
             let entry = Key { table: Table::Expirations, key: key.clone() };
+            // The store still has an entry that this batch has removed.
             let removal = if self.is_written_in_batch(&entry) {
                 Removal::Unfinished // an earlier part of this batch removes it
             } else {
@@ -243,11 +245,13 @@ impl Engine {
             match removal {
                 Removal::Done => {}
                 Removal::PutOff => search.is_some_put_off = true,
+                // The search stays at this entry until it is done.
                 Removal::Unfinished => {
                     *budget = 0;
                     return Ok(());
                 }
             }
+            // The next scan starts behind this entry.
             search.from = [&key[..], &[0]].into();
         }
         if is_last {

@@ -97,6 +97,7 @@ impl Engine {
             self.retention.go_on_looking(looking);
             return Ok(Looked::NotAll);
         }
+        // A log that fits one tick is not read again.
         let entries = if is_first { entries } else { self.entries(record.sequence, task, 1)? };
         Ok(Looked::Free { entries, bytes: looking.bytes })
     }

@@ -145,6 +145,7 @@ impl Engine {
         let key = EntityRecord::key(id);
         let before = match self.entities.get(&key) {
             Some(cached) => {
+                // The commit compares the cached revision with the stored one, so a stale entry cannot be applied.
                 transaction.expect(&key, Some(cached.revision));
                 Some(cached.clone())
             }

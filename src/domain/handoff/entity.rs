@@ -63,6 +63,7 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
         Input::Request(request) => &request.candidates,
         Input::Redrive { candidates, .. } => candidates,
         Input::Message { message: Message::Reject { suggestions, .. }, .. } => suggestions,
+        // Other messages and acks ask no further candidate.
         Input::Message { .. } | Input::Acked { .. } => return Vec::new(),
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };

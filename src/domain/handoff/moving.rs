@@ -98,6 +98,7 @@ impl Move {
 
     pub(super) fn ended(&self) -> Rejection {
         let state = self.handoff.state;
+        // A message after a timeout is late, which the custody log records; after any other end it is not.
         match self.handoff.failure.as_ref().map(|failure| failure.code) {
             Some(
                 ErrorCode::AcceptTimeout
@@ -113,6 +114,7 @@ impl Move {
 
     pub(super) fn enter(&mut self, state: State, cause: Cause, step: Option<std::time::Duration>) {
         self.handoff.state = state;
+        // No step outlasts the whole handoff.
         self.handoff.step_deadline = step.map(|step| self.now.plus(step).min(self.handoff.whole_deadline));
         self.record(cause);
     }
@@ -192,7 +194,7 @@ impl Move {
         }
     }
 
-    /// Withdraws the offer of the present candidate and asks the next one. Without a next one, the handoff fails.
+    /// Withdraws the offer of the current candidate and asks the next one. Without a next one, the handoff fails.
     pub(super) fn next_or_fail(&mut self, cause: Cause, code: ErrorCode, text: &str) {
         self.notify(self.handoff.candidate.clone(), code, text, Advice::DropTask);
         if let Some(candidate) = self.next_candidate() {
@@ -212,6 +214,7 @@ impl Move {
         self.end(State::Failed, cause, code, text);
         self.tell_sender();
         self.tell_candidate();
+        // Only a request that no candidate took becomes a dead letter.
         if !was_taken {
             self.effects.push(Effect::ParkRequest(Untaken::AcceptTimeout));
         }
@@ -247,6 +250,7 @@ impl Move {
         self.handoff.next_candidates.clear();
         self.handoff.state = State::Completed;
         self.handoff.step_deadline = None;
+        // Two steps in one commit: the takeover, and the move of the ownership.
         self.record_seen_as(Cause::Completed, ReceiverView::HandoffCompleted);
         self.record(Cause::OwnershipMoved);
     }

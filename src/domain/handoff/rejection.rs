@@ -24,7 +24,7 @@ pub enum Rejection {
         /// The owner.
         owner: AgentId,
     },
-    /// The sender is not the present candidate.
+    /// The sender is not the current candidate.
     #[error("only the handoff's present candidate may send this")]
     NotCandidate,
     /// The message is of an epoch before the current one.

@@ -165,11 +165,11 @@ pub struct Handoff {
     pub sender: AgentId,
     /// The receiver that the request names.
     pub receiver: String,
-    /// The present candidate; after the end, the last one.
+    /// The current candidate; after the end, the last one.
     pub candidate: AgentId,
     /// The next candidates, in this order.
     pub next_candidates: Vec<AgentId>,
-    /// Every offer, oldest first; the last one is to the present candidate.
+    /// Every offer, oldest first; the last one is to the current candidate.
     pub offers: Vec<Offer>,
     /// The state.
     pub state: State,
@@ -367,7 +367,7 @@ impl Task {
 }
 
 impl Handoff {
-    /// Whether the agent is the present candidate or a former one.
+    /// Whether the agent is the current candidate or a former one.
     pub fn was_offered_to(&self, agent: &AgentId) -> bool {
         self.offers.iter().any(|offer| offer.candidate == *agent)
     }
@@ -385,7 +385,7 @@ impl Handoff {
         SenderView::of(self)
     }
 
-    /// The present candidate's view of the handoff.
+    /// The current candidate's view of the handoff.
     pub fn receiver_view(&self) -> ReceiverView {
         ReceiverView::of(self)
     }

@@ -50,6 +50,7 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
             check_free(task)?;
             task.clone()
         }
+        // An unknown task begins at epoch 1.
         None if request.epoch > 1 => return Err(Rejection::EpochAhead { claimed: request.epoch, current: 1 }),
         None => new_task(request, now),
     };
@@ -310,7 +311,7 @@ struct StatusUpdate<'a> {
 
 fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Timestamp) -> Result<Transition, Rejection> {
     let task = situation.task.ok_or(Rejection::TaskUnknown)?;
-    // A status of the present candidate is an extension, and does not change the task's status.
+    // A status of the current candidate is an extension, and does not change the task's status.
     if let Some(handoff) = situation.handoff
         && *update.from == handoff.candidate
         && *update.from != task.owner
@@ -335,6 +336,7 @@ fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Times
     tell_receivers(&mut effects, update.receivers);
     let handoff = situation.handoff.map(|handoff| {
         let mut moving = Move::new(&task, handoff, situation.gone, now);
+        // The owner reports that it still prepares the context, which extends that step.
         if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && moving.not_overdue() {
             let context = handoff.timeouts.context;
             moving.extend(context);
@@ -360,6 +362,7 @@ fn candidate_is_busy(mut moving: Move, update: &StatusUpdate<'_>) -> Result<Tran
 
 /// Ends the task with a final status, or ends its innermost delegation: then the task goes back to the delegator.
 fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejection> {
+    // An open handoff has to end first, or its completion would move an ended task.
     if let Some(handoff) = task.open_handoff {
         return Err(Rejection::HandoffOpen { handoff });
     }
@@ -460,6 +463,7 @@ fn pass_time(mut moving: Move) -> Option<Transition> {
     if moving.handoff.state.is_final() || moving.not_overdue() {
         return None;
     }
+    // The deadline of the whole handoff wins if both have passed.
     if moving.handoff.whole_deadline <= moving.now {
         moving.fail_in_time(Cause::WholeTimeout, ErrorCode::WholeTimeout, "the time for the whole handoff was up");
         return Some(moving.done());

@@ -24,7 +24,7 @@ pub enum SenderView {
     HandoffFailed,
 }
 
-/// The present candidate's view of a handoff.
+/// The current candidate's view of a handoff.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ReceiverView {
     /// The handoff was cancelled.

@@ -366,6 +366,7 @@ impl Mailbox {
         if entry.lease.is_some() || !self.is_first(&entry.letter) {
             return;
         }
+        // A letter without a delay goes through `delayed` too: the next `wake` makes it ready.
         self.delayed.insert((entry.letter.not_before, sequence));
     }
 

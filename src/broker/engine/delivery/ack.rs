@@ -127,6 +127,7 @@ impl Engine {
 
     fn extend(&mut self, agent: &AgentId, place: u64, deadline: Timestamp) -> Timestamp {
         let mailbox = self.delivery.mailboxes.get_mut(agent).expect("the delivery was found in it");
+        // Leases are in memory alone, so an extension writes nothing. The dispatch after the commit sets the timer.
         self.batch.touched.insert(agent.clone());
         mailbox.extend(place, deadline)
     }

@@ -52,6 +52,7 @@ impl Engine {
             let range = (Bound::Included(records::letter_key(agent, from).key), records::mailbox_range(agent).1);
             let stored = self.env.store.scan(Table::Mailbox, range, Order::Ascending, LOADED_AT_ONCE)?;
             depth.letters += stored.len() as u64;
+            // A full scan means that more letters may follow.
             depth.counted_to = match stored.last().filter(|_| stored.len() == LOADED_AT_ONCE) {
                 Some((last, _)) => Some(records::letter_place(last)? + 1),
                 None => None,

@@ -52,6 +52,7 @@ impl Engine {
     /// Dispatches mail until no consumer has room or no letter is ready. The consumers take turns.
     pub(in crate::broker::engine) fn dispatch(&mut self, agent: &AgentId, now: Timestamp) {
         let consumers = self.delivery.consumers_of.get(agent).cloned().unwrap_or_default();
+        // After a failed commit the state on disk is unknown, so nothing is dispatched before the recovery.
         let mut more = !self.batch.failed;
         while more {
             more = false;

@@ -137,6 +137,7 @@ impl CommitBatch {
         self.close(Some(reply.with(outcome)));
     }
 
+    /// Ends the command in hand, with an answer if a caller waits.
     pub(super) fn close(&mut self, answer: Option<Answered>) {
         let changes = self.open_from..self.changes.len();
         self.open_from = self.changes.len();
@@ -144,6 +145,7 @@ impl CommitBatch {
         self.replies.push(PendingReply { changes, post_commit, answer });
     }
 
+    /// Adds a write that no revision guards.
     pub(super) fn put_unconditionally(&mut self, key: Key, value: Bytes) {
         self.close(None);
         // The write belongs to no command, so that a conflict of a command does not take it along.

@@ -94,6 +94,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Writes the dead letter, its index entries and its copy of the envelope.
     fn write_dead_letter(
         &mut self,
         transaction: &mut Transaction,
@@ -140,8 +141,8 @@ impl Engine {
         }
     }
 
-    /// Keeps a refused envelope as a dead letter for operators to read: the bytes are not a message, or not one of its
-    /// type. Equal bytes are kept once.
+    /// Keeps a refused envelope as a dead letter for operators to read: the bytes are no envelope, or the payload does
+    /// not fit its type. Equal bytes are kept once.
     pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
         let kept = self.retention.refused_envelopes(agent);
         if self.batch.failed || !kept.admit(raw.len(), || signing::sha256(&[&raw])) {
@@ -224,6 +225,7 @@ impl Engine {
         self.settle(transaction, dead, &stored, act, caller, now)
     }
 
+    /// Stores a decision with its audit entry, and starts the dead letter's retention.
     fn settle(
         &mut self,
         mut transaction: Transaction,

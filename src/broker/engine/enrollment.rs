@@ -13,6 +13,7 @@ use crate::{
 };
 
 impl Engine {
+    /// Registers a new agent, or changes the card of a registered one.
     pub(super) fn register(
         &mut self,
         entry: Entry,
@@ -185,6 +186,7 @@ impl Engine {
         Ok(format!("invitation {}", named(invitation)))
     }
 
+    /// Stores an invitation with its audit entry.
     pub(super) fn invite(
         &mut self,
         invitation: &str,

@@ -60,6 +60,7 @@ impl Engine {
         self.make_key_change(agent, change, caller, now).map_err(refused)
     }
 
+    /// Applies a key change to the stored card. A change that is in effect already succeeds without a write.
     fn make_key_change(
         &mut self,
         agent: &AgentId,
@@ -103,6 +104,7 @@ impl Engine {
         self.store_keys(transaction, record, &stored, act, caller, now)
     }
 
+    /// Writes the changed card, unless another agent has one of its keys.
     fn store_keys(
         &mut self,
         transaction: Transaction,
@@ -181,6 +183,7 @@ fn make_room(keys: &mut Vec<AgentKey>) -> Result<(), BrokerError> {
     }
 }
 
+/// Adds a voucher, in place of an earlier one of the same operator key.
 fn vouch(key: &mut AgentKey, voucher: &KeyVoucher) -> Result<(), BrokerError> {
     key.vouchers.retain(|known| known.operator_key_id != voucher.operator_key_id);
     if key.vouchers.len() >= VOUCHERS_MAX {

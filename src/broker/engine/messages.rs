@@ -28,6 +28,7 @@ use crate::{
 };
 
 impl Engine {
+    /// Accepts an envelope: a repeat gets its first receipt, and any other message its checks and its step.
     pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Result<v1::Receipt, Refused> {
         if self.batch.failed {
             return Err(refused(BrokerError::StoreUnavailable));
@@ -104,11 +105,13 @@ impl Engine {
         Ok(())
     }
 
+    /// Records a heartbeat in memory.
     pub(super) fn take_heartbeat(&mut self, agent: &AgentId, heartbeat: v1::Heartbeat, now: Timestamp) {
         self.env.directory.change_presence(agent, |presence| presence.heartbeat = Some((heartbeat, now)));
         self.seen(agent, now);
     }
 
+    /// Resolves candidates and terms of a request, and runs its step.
     fn take_request(
         &mut self,
         transaction: Transaction,
@@ -276,6 +279,7 @@ pub(super) struct Named {
     pub(super) handoff: Option<Arc<Handoff>>,
 }
 
+/// The first receipt of a repeat. Fails if the id was used for other content.
 fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Receipt, Refused> {
     let known = MessageRecord::decode(stored).map_err(|error| refused(BrokerError::from(error)))?;
     let message_id = envelope.header().message_id;

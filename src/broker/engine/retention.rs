@@ -194,6 +194,7 @@ impl Engine {
         }
     }
 
+    /// Starts a removal of the oldest ended tasks if the store is over its maximum size.
     pub(super) fn check_size(&mut self, now: Timestamp) {
         self.timers.set_after(Timer::StoreSize, LOOK_AGAIN);
         let Some(most) = self.env.settings.retention.store_bytes_max else { return };
@@ -212,6 +213,7 @@ impl Engine {
         }
     }
 
+    /// Removes due entries of one scan. Sets the kind's timer when the scan reaches an entry that is not due.
     fn remove_some(&mut self, kind: Expiration, budget: &mut usize, now: Timestamp) -> Result<(), BrokerError> {
         let range = kind.range(self.retention.search(kind).from.clone());
         let found = self.env.store.scan(Table::Expirations, range, Order::Ascending, ENTRIES_AT_ONCE)?;
@@ -283,6 +285,7 @@ impl Engine {
         Removal::Done
     }
 
+    /// Removes the message ids of one commit. Later messages up to that time are refused by their timestamp.
     fn remove_message_ids(
         &mut self,
         entry: Key,
@@ -308,6 +311,7 @@ impl Engine {
         self.stage_removal(transaction, budget)
     }
 
+    /// Removes a settled dead letter with its envelope and index entries.
     fn remove_dead_letter(&mut self, entry: Key, number: &[u8], budget: &mut usize) -> Result<Removal, BrokerError> {
         let mut transaction = self.transaction();
         transaction.delete(entry);

@@ -36,6 +36,7 @@ pub(super) struct Looking {
 }
 
 impl Engine {
+    /// Removes an ended task, if no mail about it waits. The removal is put off otherwise.
     pub(super) fn remove_task(
         &mut self,
         entry: Key,

@@ -92,6 +92,7 @@ impl Transaction {
         self.post_commit.push(PostCommit::ExpirationStored { kind, key, since });
     }
 
+    /// Removes a record, without a comparison of revisions.
     pub(super) fn delete(&mut self, key: Key) {
         self.write(key, None, false);
     }

@@ -53,6 +53,7 @@ impl Move {
         self.handoff.next_deadline().is_none_or(|deadline| self.now < deadline)
     }
 
+    /// Checks a message of the candidate: sender, state, epoch, deadline.
     pub(super) fn check_candidate(&self, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
         if *from != self.handoff.candidate {
             // A candidate that lost its offer to a timeout is told that it is late, because the custody log records
@@ -76,6 +77,7 @@ impl Move {
         self.check_in_time()
     }
 
+    /// Checks a message of the handoff's sender: ownership, epoch, state, deadline.
     pub(super) fn check_sender(&self, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
         if *from != self.handoff.sender {
             return Err(Rejection::NotOwner { owner: self.task.owner.clone() });
@@ -96,6 +98,7 @@ impl Move {
         Rejection::WrongState { state: self.handoff.state }
     }
 
+    /// The rejection of a message about an ended handoff.
     pub(super) fn ended(&self) -> Rejection {
         let state = self.handoff.state;
         // A message after a timeout is late, which the custody log records; after any other end it is not.
@@ -112,6 +115,7 @@ impl Move {
 
     // Changes.
 
+    /// Enters a state, with the timeout of its step. `None`: only the whole handoff has a deadline.
     pub(super) fn enter(&mut self, state: State, cause: Cause, step: Option<std::time::Duration>) {
         self.handoff.state = state;
         // No step outlasts the whole handoff.
@@ -119,6 +123,7 @@ impl Move {
         self.record(cause);
     }
 
+    /// Restarts the timeout of the current step.
     pub(super) fn extend(&mut self, step: std::time::Duration) {
         self.handoff.step_deadline = Some(self.now.plus(step).min(self.handoff.whole_deadline));
         self.handoff.updated_at = self.now;
@@ -127,10 +132,12 @@ impl Move {
         }
     }
 
+    /// Adds a step to the handoff's history.
     pub(super) fn record(&mut self, cause: Cause) {
         self.record_seen_as(cause, self.handoff.receiver_view());
     }
 
+    /// Adds a step with another view of the receiver than the state gives.
     pub(super) fn record_seen_as(&mut self, cause: Cause, receiver_view: ReceiverView) {
         self.handoff.updated_at = self.now;
         self.handoff.steps.push(Step {
@@ -164,6 +171,7 @@ impl Move {
         self.handoff.offers.len() < OFFERS_MAX && self.handoff.next_candidates.iter().any(is_there)
     }
 
+    /// Whether the loop guard and the earlier offers permit an offer to this agent.
     pub(super) fn can_be_asked(&self, candidate: &AgentId) -> bool {
         let handoff = &self.handoff;
         let was_asked = handoff.offers.iter().any(|offer| offer.candidate == *candidate);
@@ -173,6 +181,7 @@ impl Move {
         *candidate != handoff.sender && !was_asked && times < self.task.loop_limits.handoffs_per_pair_max as usize
     }
 
+    /// Offers the request to a candidate. The accept timeout starts with the ack of the request.
     pub(super) fn offer_to(&mut self, candidate: AgentId, mail: Mail) {
         self.handoff.offers.push(Offer {
             candidate: candidate.clone(),
@@ -186,6 +195,7 @@ impl Move {
         self.effects.push(Effect::Deliver { to: candidate, mail });
     }
 
+    /// Sets the outcome of the last offer, unless it has one.
     pub(super) fn settle_offer(&mut self, outcome: OfferOutcome) {
         if let Some(offer) = self.handoff.offers.last_mut()
             && offer.outcome == OfferOutcome::Pending
@@ -209,6 +219,7 @@ impl Move {
         }
     }
 
+    /// Fails the handoff after a timeout.
     pub(super) fn fail_in_time(&mut self, cause: Cause, code: ErrorCode, text: &str) {
         let was_taken = !matches!(self.handoff.state, State::Requested | State::Deciding);
         self.end(State::Failed, cause, code, text);
@@ -255,6 +266,7 @@ impl Move {
         self.record(Cause::OwnershipMoved);
     }
 
+    /// Frees the task for a new handoff.
     pub(super) fn close(&mut self) {
         self.task.open_handoff = None;
         self.task.updated_at = self.now;

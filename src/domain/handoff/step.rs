@@ -33,6 +33,7 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
     }
 }
 
+/// Runs an event of a handoff. An event of an unknown task or handoff changes nothing.
 fn with_both(situation: Situation<'_>, now: Timestamp, act: impl FnOnce(Move) -> Option<Transition>) -> Outcome {
     let (Some(task), Some(handoff)) = (situation.task, situation.handoff) else { return Outcome::Unchanged };
     act(Move::new(task, handoff, situation.gone, now)).map_or(Outcome::Unchanged, Outcome::moved)
@@ -40,6 +41,7 @@ fn with_both(situation: Situation<'_>, now: Timestamp, act: impl FnOnce(Move) ->
 
 // ---------------------------------------------------------------------------------------------------------- request
 
+/// Opens a handoff, and creates the task if it does not exist.
 fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) -> Result<Transition, Rejection> {
     if situation.handoff.is_some() {
         return Err(Rejection::HandoffExists);
@@ -127,6 +129,7 @@ fn new_task(request: &Request, now: Timestamp) -> Task {
     }
 }
 
+/// A handoff before its first offer.
 fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
     Handoff {
         id: request.id,
@@ -157,6 +160,7 @@ fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
     }
 }
 
+/// Checks that the task can have a new handoff: it has not ended, and no handoff of it is open.
 fn check_free(task: &Task) -> Result<(), Rejection> {
     if task.status.is_final() {
         return Err(Rejection::TaskFinal { status: task.status });
@@ -167,6 +171,7 @@ fn check_free(task: &Task) -> Result<(), Rejection> {
     }
 }
 
+/// The loop guard's limit on all handoffs of a task. [`Move::can_be_asked`] has the limit along one pair.
 fn check_loop_over_all(task: &Task) -> Result<(), Rejection> {
     let limit = task.loop_limits.handoffs_max;
     if task.hops.len() >= limit as usize { Err(loop_limit("handoffs_max", limit, task)) } else { Ok(()) }
@@ -174,6 +179,7 @@ fn check_loop_over_all(task: &Task) -> Result<(), Rejection> {
 
 // --------------------------------------------------------------------------------------------------------- messages
 
+/// Applies a message of one side, after the checks that its side requires.
 fn take_message(moving: Move, from: &AgentId, epoch: u64, message: &Message) -> Result<Transition, Rejection> {
     match message {
         Message::Accept { wanted_sections } => {
@@ -200,6 +206,7 @@ fn take_message(moving: Move, from: &AgentId, epoch: u64, message: &Message) -> 
     }
 }
 
+/// REQUESTED or DECIDING to ACCEPTED: the sender has to send the context next.
 fn accept(mut moving: Move, wanted_sections: &[String]) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         // An accept in REQUESTED shows that the request was delivered: only its ack is still on the way.
@@ -216,6 +223,7 @@ fn accept(mut moving: Move, wanted_sections: &[String]) -> Result<Transition, Re
     }
 }
 
+/// Offers the request to the next candidate, or ends in REJECTED and parks the request.
 fn reject(mut moving: Move, reason: i32, text: &str, suggestions: &[AgentId]) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         State::Requested | State::Deciding => {
@@ -242,6 +250,7 @@ fn reject(mut moving: Move, reason: i32, text: &str, suggestions: &[AgentId]) ->
     }
 }
 
+/// Any open state to CANCELLED.
 fn cancel(mut moving: Move) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         State::Requested | State::Deciding | State::Accepted | State::ContextSent => {
@@ -259,6 +268,7 @@ fn cancel(mut moving: Move) -> Result<Transition, Rejection> {
     }
 }
 
+/// ACCEPTED to CONTEXT_SENT: the candidate has to complete next.
 fn take_context(mut moving: Move, digest: [u8; 32]) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         State::Accepted => {
@@ -274,6 +284,7 @@ fn take_context(mut moving: Move, digest: [u8; 32]) -> Result<Transition, Reject
     }
 }
 
+/// CONTEXT_SENT to COMPLETED, which moves the ownership, or to FAILED.
 fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: &str) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         State::ContextSent => {
@@ -300,6 +311,7 @@ fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: 
 
 // ----------------------------------------------------------------------------------------------------------- status
 
+/// The fields of a status message.
 struct StatusUpdate<'a> {
     from: &'a AgentId,
     epoch: u64,
@@ -309,6 +321,7 @@ struct StatusUpdate<'a> {
     receivers: &'a [AgentId],
 }
 
+/// Applies a status: an extension by the candidate, or a report of the owner.
 fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Timestamp) -> Result<Transition, Rejection> {
     let task = situation.task.ok_or(Rejection::TaskUnknown)?;
     // A status of the current candidate is an extension, and does not change the task's status.
@@ -388,6 +401,8 @@ fn tell_receivers(effects: &mut Vec<Effect>, receivers: &[AgentId]) {
 
 // ----------------------------------------------------------------------------------------- deliveries and deadlines
 
+/// Applies an ack: of the request or the context by the candidate, of the completion by the sender. Any other ack changes
+/// nothing.
 fn take_ack(mut moving: Move, by: &AgentId, mail: Acked) -> Option<Transition> {
     let from_candidate = *by == moving.handoff.candidate;
     let from_sender = *by == moving.handoff.sender;
@@ -419,6 +434,7 @@ fn take_ack(mut moving: Move, by: &AgentId, mail: Acked) -> Option<Transition> {
     Some(moving.done())
 }
 
+/// Applies the dead letter of a delivery: the next candidate is asked, or the handoff fails.
 fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
     let to_candidate = *to == moving.handoff.candidate;
     match (mail, moving.handoff.state) {
@@ -459,6 +475,7 @@ fn candidate_gone(mut moving: Move) -> Option<Transition> {
     Some(moving.done())
 }
 
+/// Applies an overdue deadline. Nothing changes before the deadline.
 fn pass_time(mut moving: Move) -> Option<Transition> {
     if moving.handoff.state.is_final() || moving.not_overdue() {
         return None;

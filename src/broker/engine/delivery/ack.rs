@@ -74,6 +74,7 @@ impl Engine {
         Ok(None)
     }
 
+    /// The letter of a delivery, if its lease is still open.
     fn leased_letter(&self, agent: &AgentId, delivery: &str) -> Result<(Letter, Lease), BrokerError> {
         let unknown = || BrokerError::DeliveryUnknown { delivery: delivery.chars().take(64).collect() };
         let (place, attempt) = parse_delivery_id(delivery).ok_or_else(unknown)?;
@@ -86,6 +87,7 @@ impl Engine {
         Ok((letter.clone(), lease))
     }
 
+    /// Removes an acked letter and tells its entity, in one change.
     fn ack(&mut self, agent: &AgentId, letter: &Letter, now: Timestamp) -> Result<(), BrokerError> {
         let mut transaction = self.transaction();
         self.remove_letter(&mut transaction, agent, letter)?;
@@ -125,6 +127,7 @@ impl Engine {
         self.stage(transaction);
     }
 
+    /// Extends a lease in memory. Returns the deadline that now holds.
     fn extend(&mut self, agent: &AgentId, place: u64, deadline: Timestamp) -> Timestamp {
         let mailbox = self.delivery.mailboxes.get_mut(agent).expect("the delivery was found in it");
         // Leases are in memory alone, so an extension writes nothing. The dispatch after the commit sets the timer.

@@ -81,6 +81,7 @@ impl Delivery {
 }
 
 impl Engine {
+    /// Registers a consumer and counts it as a sign of life. Loads the mailbox if it is not in memory.
     pub(in crate::broker::engine) fn open_consumer(
         &mut self,
         id: ConsumerId,
@@ -105,6 +106,7 @@ impl Engine {
         });
     }
 
+    /// Sets a consumer's credit. A closed consumer ignores it.
     pub(in crate::broker::engine) fn credit(&mut self, id: ConsumerId, outstanding_max: u32, now: Timestamp) {
         if let Some(consumer) = self.delivery.consumers.get_mut(&id) {
             consumer.outstanding_max = outstanding_max;
@@ -121,6 +123,7 @@ impl Engine {
         }
     }
 
+    /// Removes a consumer. The end of a session requeues its deliveries.
     pub(in crate::broker::engine) fn close_consumer(&mut self, id: ConsumerId, now: Timestamp) {
         let Some(consumer) = self.delivery.remove_consumer(id) else { return };
         let is_session = consumer.kind == ConsumerKind::Session;

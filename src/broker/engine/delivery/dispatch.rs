@@ -64,6 +64,7 @@ impl Engine {
         self.delivery.forget_if_idle(agent);
     }
 
+    /// Dispatches one letter to a consumer. Returns false if the consumer has no room or no letter is ready.
     fn dispatch_one(&mut self, agent: &AgentId, id: ConsumerId, now: Timestamp) -> bool {
         let Some(mailbox) = self.delivery.mailboxes.get_mut(agent) else { return false };
         let Some(consumer) = self.delivery.consumers.get_mut(&id).filter(|consumer| consumer.has_room()) else {

@@ -50,6 +50,7 @@ pub(super) fn write_lines(text: fmt::Arguments<'_>) {
 fn write(text: &str) {
     match writeln!(std::io::stdout(), "{text}") {
         Ok(()) => {}
+        // The reader has gone, as in `baton … | head`: not an error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
         Err(error) => {
             tell(format_args!("failed to write to standard output: {error}"));

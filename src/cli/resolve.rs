@@ -55,6 +55,7 @@ impl Prefix {
         }
         match (self.latest_handoff_of_task(client).await?, whole) {
             (Some(latest), _) => return parse(&latest),
+            // A whole id cannot be a prefix of another. The command itself then shows the refusal of the broker.
             (None, Some(id)) => return Ok(id),
             (None, None) => {}
         }

@@ -162,7 +162,7 @@ impl Agent {
         &self.composer.identity.agent
     }
 
-    /// Makes a call, and repeats it once with a new token if the present token has expired.
+    /// Makes a call, and repeats it once with a new token if the broker no longer accepts the present one.
     pub(super) async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, ClientError>
     where
         F: Future<Output = Result<T, ClientError>>,
@@ -278,6 +278,7 @@ impl Agent {
     }
 
     async fn learn_keys(&self, agent_id: &str, key_id: &str) -> Result<(), ClientError> {
+        // An invalid id has no keys to fetch; verification refuses it afterwards.
         let (Ok(agent), Ok(key_id)) = (AgentId::parse(agent_id), KeyId::parse(key_id)) else { return Ok(()) };
         let is_good = |known: &KnownKeys| known.are_good_for(&key_id, Moment::now());
         if self.known_keys.lock().expect("no holder panics").get(&agent).is_some_and(is_good) {

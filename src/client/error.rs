@@ -152,7 +152,7 @@ impl ClientError {
         Self::Unverified { reason: "SIGNATURE_INVALID", problem: problem.into() }
     }
 
-    /// Whether a new connection may succeed.
+    /// Whether a retry may succeed, possibly over a new connection.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::SessionEnded(_) => true,
@@ -166,6 +166,7 @@ impl ClientError {
     pub(super) fn connecting(server: &str, error: &(dyn Error + 'static)) -> Self {
         let problem = innermost(error);
         let server = server.to_owned();
+        // The transport does not expose the TLS error as a type, so its text decides.
         if problem.contains("certificate not valid yet") || problem.contains("certificate expired") {
             Self::Untimely { server, problem }
         } else if problem.contains("certificate") || problem.contains("UnknownIssuer") {

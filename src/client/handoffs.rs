@@ -275,9 +275,9 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`HandOverError::Failed`] if the handoff ends without success. [`HandOverError::Client`] if the broker refuses the
-    /// request (as [`Link::send`]) or the context (the handoff is then cancelled), or if either exceeds the limits of
-    /// the schema (then nothing is sent).
+    /// [`HandOverError::Failed`] if the handoff ends without success. [`HandOverError::Client`] if the broker refuses
+    /// the request (as [`Link::send`]) or the context (the handoff is then cancelled), or if either exceeds the limits
+    /// of the schema (then nothing is sent).
     pub async fn hand_over(
         &self,
         to: &str,
@@ -311,6 +311,7 @@ impl Link {
         handoff_id: &str,
         sections: Vec<v1::ContextSection>,
     ) -> Result<HandedOver, HandOverError> {
+        // Wait before reading the state, so that no message is missed in between.
         let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id.to_owned()));
         let handoff = self.get_handoff(handoff_id).await?;
         if handoff.sender_id != self.id().as_str() {
@@ -351,6 +352,7 @@ impl Link {
         sections: Vec<v1::ContextSection>,
     ) -> Result<Returned, HandOverError> {
         let lent = v1::HandoffRequest { mode: v1::HandoffMode::Delegate.into(), ..request.clone() };
+        // Wait before the handoff: a quick delegate may report its final status before the handoff call returns.
         let mut results = self.inner.waiting.wait(Subject::Result(about.task_id.clone()));
         self.hand_over(to, about, &lent, sections).await?;
         loop {
@@ -362,6 +364,7 @@ impl Link {
                 // A delegate of the delegate may name this agent as its receiver: only that inner delegation has
                 // ended then.
                 Ok(task) => task.owner_id == self.id().as_str(),
+                // The task is no longer readable, so the status counts as the end of this delegation.
                 Err(ClientError::Refused(_)) => true,
                 Err(error) => return Err(error.into()),
             };
@@ -378,7 +381,8 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`]; [`ClientError::SessionEnded`] if the link has ended. The call waits for an unavailable broker.
+    /// [`ClientError::Refused`]; [`ClientError::SessionEnded`] if the link has ended. The call waits for an unavailable
+    /// broker.
     pub async fn owned_tasks(&self) -> Result<Vec<OwnedTask>, ClientError> {
         let open = [v1::TaskStatus::Created, v1::TaskStatus::InProgress, v1::TaskStatus::WaitingForInput];
         let mut request = v1::ListTasksRequest {
@@ -479,6 +483,7 @@ impl Link {
                         Some(end) => return end,
                         None => continue,
                     },
+                    // A refused read says nothing about the outcome; mail may still bring it.
                     Err(ClientError::Refused(_)) => continue,
                     Err(error) => return Err(error.into()),
                 },

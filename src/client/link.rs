@@ -160,6 +160,7 @@ impl Link {
         loop {
             let agent = self.live().await?;
             match agent.session.send(envelope.clone()).await {
+                // The broker answers a repeat with the first receipt, so the same bytes can be sent again.
                 Err(ClientError::SessionEnded(_)) => self.left(&agent),
                 Err(ClientError::Refused(refused)) if refused.code == tonic::Code::Unavailable => {
                     tokio::time::sleep(refused.retry_after.unwrap_or(RETRY_AFTER)).await;

@@ -240,9 +240,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`] if the broker refuses the envelope, or, before anything is sent, if the envelope exceeds the
-    /// limits of the schema: `PAYLOAD_TOO_LARGE` for a payload over 1,048,576 bytes, `FIELD_INVALID` for a field out of
-    /// bounds.
+    /// [`ClientError::Refused`] if the broker refuses the envelope, or, before anything is sent, if the envelope
+    /// exceeds the limits of the schema: `PAYLOAD_TOO_LARGE` for a payload over 1,048,576 bytes, `FIELD_INVALID` for a
+    /// field out of bounds.
     pub async fn send(&self, envelope: bytes::Bytes) -> Result<v1::Receipt, ClientError> {
         limits::check_envelope(&envelope)?;
         let answer = self.answer(self.messages().send(v1::SendRequest { envelope }).await)?;

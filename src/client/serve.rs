@@ -27,8 +27,8 @@ pub trait Handler: Send + Sync + 'static {
     /// with a higher `delivery.attempt`.
     ///
     /// The handler receives all mail except messages for which a call waits ([`Link::hand_over`],
-    /// [`Link::resume_hand_over`], [`Link::delegate`]), and except every `HandoffAccept`. No state connects two messages, so
-    /// any process of the agent can handle any of them: answer a `HandoffRequest` by [`Link::accept`] or
+    /// [`Link::resume_hand_over`], [`Link::delegate`]), and except every `HandoffAccept`. No state connects two
+    /// messages, so any process of the agent can handle any of them: answer a `HandoffRequest` by [`Link::accept`] or
     /// [`Link::reject`], and a `TaskContextTransfer` by [`Link::complete`], also if an earlier process has accepted.
     fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
 
@@ -303,6 +303,7 @@ impl<H: Handler> Serving<H> {
                 _ = running.join_next() => {}
                 () = &mut grace, if !self.give_up.is_cancelled() => self.give_up.cancel(),
                 Ok(delivery) = agent.session.next_delivery() => {
+                    // The broker dispatched it before the credit of 0 took effect.
                     if !self.is_known(&key_of(&delivery), &delivery.delivery_id) {
                         self.nack(agent, &delivery.delivery_id, NackCause::Shutdown, None, "the agent stops").await;
                     }

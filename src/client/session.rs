@@ -86,10 +86,10 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`ClientError::Refused`] by the broker; `PAYLOAD_TOO_LARGE` or `FIELD_INVALID` for a frame that is too large, of which
-    /// nothing is sent; [`ClientError::Unverified`] for a receipt that the broker has not signed or that names another
-    /// message;
-    /// [`ClientError::SessionEnded`] if the session ends before the receipt. The broker may have accepted the message then.
+    /// [`ClientError::Refused`] by the broker; `PAYLOAD_TOO_LARGE` or `FIELD_INVALID` for a frame that is too large, of
+    /// which nothing is sent; [`ClientError::Unverified`] for a receipt that the broker has not signed or that names
+    /// another message; [`ClientError::SessionEnded`] if the session ends before the receipt. The broker may have
+    /// accepted the message then.
     pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
         let message_id = v1::Envelope::decode(envelope.clone()).map(|envelope| envelope.message_id).unwrap_or_default();
         match self.ask(Request::Envelope(envelope)).await? {
@@ -156,6 +156,8 @@ impl Session {
         check_frame(&frame)?;
         let (sender, receiver) = oneshot::channel();
         {
+            // The check and the insert share one lock. Otherwise the session could end in between, and the request
+            // would never be answered.
             let mut pending = self.pending.lock().expect("no holder panics");
             if let Some(why) = &pending.ended {
                 return Err(ClientError::SessionEnded(why.clone()));
@@ -207,6 +209,7 @@ async fn beat(frames: mpsc::WeakSender<v1::ConnectRequest>, interval: Duration, 
     let mut turns = tokio::time::interval(interval);
     loop {
         turns.tick().await;
+        // A strong sender here would keep the stream open after the session is dropped.
         let Some(frames) = frames.upgrade() else { return };
         let heartbeat = heartbeat.lock().expect("no holder panics").clone();
         let frame = v1::ConnectRequest { request_id: 0, request: Some(Request::Heartbeat(heartbeat)) };

@@ -46,6 +46,7 @@ fn holds(operator: &PublicKey, agent: &AgentId, key: &v1::AgentKey, voucher: &v1
     let is_in_time = match end {
         None => true,
         Some(Some(end)) => end > now,
+        // An invalid end time makes the voucher invalid.
         Some(None) => false,
     };
     is_in_time && operator.verifies(&signing::voucher_input(agent.as_str(), key, voucher), &voucher.signature)

@@ -110,6 +110,7 @@ impl Conversation {
 impl Drop for Conversation {
     fn drop(&mut self) {
         let mut calls = self.waiting.calls();
+        // A later call may have taken the subject over; its entry must stay.
         if calls.get(&self.subject).is_some_and(|(id, _)| *id == self.id) {
             calls.remove(&self.subject);
         }

@@ -258,8 +258,8 @@ async fn an_agent_that_was_never_there_is_not_gone() {
     assert_eq!(broker.lines(&["agent", "show", "new"])[0]["presence"], "PRESENCE_ALIVE");
 }
 
-/// Runs the command without a reader of stdout, then without a reader of stdout and stderr. Neither run may panic. Returns
-/// the exit code of the first.
+/// Runs the command without a reader of stdout, then without a reader of stdout and stderr. Neither run may panic.
+/// Returns the exit code of the first.
 fn without_reader(command: &mut Command) -> Option<i32> {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

@@ -185,6 +185,7 @@ impl Pair {
     pub(super) async fn run(mut self, mut schedule: Schedule) -> Result<Tally, Failure> {
         let (run, mut frames) = (self.run.clone(), Vec::with_capacity(BURST_MAX));
         let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
+        // Ends DRAIN_MAX after the run has stopped.
         let drain = async {
             run.stopped().await;
             tokio::time::sleep(DRAIN_MAX).await;
@@ -259,6 +260,7 @@ impl Pair {
             ..Default::default()
         };
         let about = About::task(&format!("{}{number}", self.task_prefix), 1);
+        // A handoff that stays open ends for the bench with its accept: only steps 0 and 1 are awaited.
         let missing = if self.work.stays_open { 0b0011_0011 } else { 0b1111_1111 };
         self.flights.insert(number, Flight { began, sent: [began; 4], missing, next: REQUEST });
         self.send(number, REQUEST, &about, &request);
@@ -266,6 +268,7 @@ impl Pair {
 
     fn resume(&mut self, handoff: &OpenHandoff) {
         let now = Moment::now();
+        // Only the context and the completion are awaited, steps 2 and 3.
         let flight = Flight { began: now, sent: [now; 4], missing: 0b1100_1100, next: CONTEXT };
         self.flights.insert(handoff.number, flight);
         let context = self.context.clone();
@@ -343,6 +346,7 @@ impl Pair {
 
     fn send<M: prost::Message + Name>(&mut self, number: u64, step: usize, about: &About, payload: &M) {
         if let Some(flight) = self.flights.get_mut(&number) {
+            // A scheduled request counts from its scheduled time, so a late start is part of its latency.
             flight.sent[step] = if step == REQUEST { flight.began } else { Moment::now() };
         }
         let (from, to) = if step == REQUEST || step == CONTEXT { (GIVER, TAKER) } else { (TAKER, GIVER) };

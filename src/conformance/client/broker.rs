@@ -311,6 +311,7 @@ impl AgentService for Scripted {
             () if !self.agent.verifies(&input, &request.signature) => Some("its signature does not verify".to_owned()),
             () => None,
         };
+        // Recorded also while the script refuses every proof, so that the case can check the proof itself.
         state.bad_proofs.extend(problem.clone());
         if let Some(refusal) = state.refuses_proofs {
             return Err(refusal.status());

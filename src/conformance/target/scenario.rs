@@ -339,6 +339,7 @@ impl Player {
         envelope.payload = Some(proto::Any { type_url: format!("type.googleapis.com/{name}"), value: value.into() });
         send.sender.clone_into_if(&mut envelope.sender_id);
         send.message_id.clone_into_if(&mut envelope.message_id);
+        // The expiry counts from the true time: the clock offset applies only to the timestamp.
         if let (Some(time), Some(span)) = (envelope.timestamp, send.expires_in_ms) {
             envelope.expires_at = Some(moved(time, span));
         }
@@ -348,6 +349,7 @@ impl Player {
             let key = &self.identities.get(signer).map_or_else(|| broken(&signer), Ok)?.key;
             envelope::sign(&mut envelope, &self.actor(who)?.identity.key_id, key);
         }
+        // Changed after signing, so that the signature no longer matches the content.
         send.changed.to.clone_into_if(&mut envelope.receiver_id);
         send.changed.task.clone_into_if(&mut envelope.task_id);
         send.changed.correlation.clone_into_if(&mut envelope.correlation_id);

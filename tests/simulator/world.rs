@@ -548,7 +548,7 @@ impl World {
         self.counts.add(code.name());
         let line = format!("{} is refused: {}", self.names[agent], code.name());
         self.trace.say(self.now, &line);
-        // Compares the task in the envelope with its owner and epoch.
+        // A refused agent looks the task up, and corrects its belief about the owner and the epoch.
         let task = v1::Envelope::decode(bytes.clone()).unwrap().task_id;
         if let Ok(id) = baton::ids::TaskId::parse(&task) {
             let laws = self.disk.laws.lock().unwrap();

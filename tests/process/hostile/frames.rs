@@ -57,8 +57,8 @@ impl Call {
         }
     }
 
-    /// Ends the client's half of a session, reads its answers only after they fill the window, and returns the final
-    /// status.
+    /// Ends the client's half of a session, reads its answers only after they fill half of the window, and returns the
+    /// final status.
     async fn status_once_full(mut self) -> tonic::Status {
         self.body.send_data(Bytes::new(), true).unwrap();
         let (_, mut body) = self.answer.await.expect("the call is answered").into_parts();

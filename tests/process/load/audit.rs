@@ -211,7 +211,7 @@ fn what_is_left(folder: &std::path::Path) -> Left {
     }
     for (key, record) in all(Table::DeadLetters) {
         let dead = DeadLetterRecord::decode(&key, &record.value).unwrap();
-        // An undecided request after its delivery is a dead letter too, but without a mailbox.
+        // A delivered request that no candidate accepted is a dead letter too, but not of a mailbox.
         if dead.letter.is_none() {
             continue;
         }

@@ -165,7 +165,7 @@ async fn context_follows_accept(
                 bench.acked("the context has its receipt", session, &delivery_id).await?;
                 return Ok(sent.payload());
             }
-            // The accept arrived ahead of the command. It is redelivered after the delay, as a broker would.
+            // The accept arrived ahead of the command. The case redelivers the accept after the delay, as a broker does.
             Err(Outcome::Nack(nack)) if nack.cause() == NackCause::Shutdown => {
                 tokio::time::sleep(REDELIVERED_AFTER).await
             }

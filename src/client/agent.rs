@@ -182,8 +182,8 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// As [`Session::send`]; `PAYLOAD_TOO_LARGE` for a payload over 1,048,576 bytes and `FIELD_INVALID` for a field out of its
-    /// bounds, before anything is sent.
+    /// As [`Session::send`]; `PAYLOAD_TOO_LARGE` for a payload over 1,048,576 bytes and `FIELD_INVALID` for a field out
+    /// of its bounds, before anything is sent.
     pub async fn send<M: prost::Message + prost::Name>(
         &self,
         to: &str,

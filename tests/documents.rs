@@ -1,5 +1,5 @@
-//! Documents agree with the code: the tests that docs/security.md names exist, and the sample configuration has every
-//! key.
+//! Documents agree with the code: the tests that docs/security.md names exist, the sample configuration has every key, and
+//! the specification has every section that is cited. And comments use plain words.
 
 use std::{
     fs,
@@ -140,6 +140,53 @@ fn keys_of(text: &str) -> Vec<String> {
         }
     }
     keys
+}
+
+/// The numbers that follow a word in a text: of `SPEC 3` and `SPEC 12`, 3 and 12.
+fn numbers_after(text: &str, word: &str) -> Vec<u32> {
+    let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();
+    text.split(word).skip(1).filter_map(|rest| digits(rest).parse().ok()).collect()
+}
+
+#[test]
+fn each_section_of_the_specification_that_is_cited_is_there() {
+    let specification = fs::read_to_string(root().join("docs/specification.md")).unwrap();
+    let (_, laws) = specification.split_once("\n## 12. ").unwrap();
+    let (laws, _) = laws.split_once("\n## ").unwrap();
+    let mut cited = 0;
+    for file in ["src", "tests", "examples"].iter().flat_map(|folder| sources(&root().join(folder))) {
+        let text = fs::read_to_string(&file).unwrap();
+        for section in numbers_after(&text, "SPEC ") {
+            cited += 1;
+            let heading = format!("\n## {section}. ");
+            assert!(specification.contains(&heading), "{} cites SPEC {section}", file.display());
+        }
+        for law in numbers_after(&text, "SPEC 12, law ") {
+            assert!(laws.contains(&format!("\n{law}. ")), "{} cites law {law}", file.display());
+        }
+    }
+    assert!(cited > 30, "{cited} citations");
+}
+
+#[test]
+fn comments_use_plain_words() {
+    let list = include_str!("vague_words.txt");
+    let vague: Vec<&str> = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let (mut words, mut found) = (0, Vec::new());
+    for file in sources(&root().join("src")) {
+        let text = fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for line in code.lines().map(str::trim).filter(|line| line.starts_with("//")) {
+            let line: Vec<String> =
+                line.split(|letter: char| !letter.is_alphanumeric()).map(str::to_lowercase).collect();
+            let line: Vec<&str> = line.iter().map(String::as_str).filter(|word| !word.is_empty()).collect();
+            words += line.len();
+            let padded = format!(" {} ", line.join(" "));
+            let of_line = vague.iter().filter(|phrase| padded.contains(&format!(" {phrase} ")));
+            found.extend(of_line.map(|phrase| format!("{}: {phrase}:{padded}", file.display())));
+        }
+    }
+    assert!(found.len() * 1000 <= 4 * words, "{} in {words} words:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]

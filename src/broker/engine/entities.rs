@@ -6,7 +6,11 @@
 
 use std::{ops::Bound, sync::Arc};
 
-use quick_cache::unsync::Cache;
+use foldhash::quality::RandomState;
+use quick_cache::{
+    UnitWeighter,
+    unsync::{Cache, DefaultLifecycle},
+};
 
 use super::{
     Engine, LIMIT_RETRY, TRY_AGAIN,
@@ -38,11 +42,18 @@ pub(super) struct Stored {
 
 /// The entity cache, the start of the outbox, and the open handoffs of each agent.
 pub(super) struct Entities {
-    cache: Cache<Key, Stored>,
+    cache: RecordCache,
     /// No row of the outbox has a lower sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
     /// The number of open handoffs that each agent has requested. No entry is 0.
     open_of: IdMap<AgentId, u32>,
+}
+
+/// Hashed as the store's own maps are: quick, and seeded at random, since agents choose ids.
+type RecordCache = Cache<Key, Stored, UnitWeighter, RandomState>;
+
+fn new_cache() -> RecordCache {
+    Cache::with(RECORDS_MAX, RECORDS_MAX as u64, UnitWeighter, RandomState::default(), DefaultLifecycle::default())
 }
 
 impl Entities {
@@ -50,12 +61,12 @@ impl Entities {
     pub(super) fn over(store: &dyn Store, open_of: IdMap<AgentId, u32>) -> Result<Self, BrokerError> {
         let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
         let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
-        Ok(Self { cache: Cache::new(RECORDS_MAX), outbox_from, open_of })
+        Ok(Self { cache: new_cache(), outbox_from, open_of })
     }
 
     /// Empties the cache.
     pub(super) fn clear(&mut self) {
-        self.cache = Cache::new(RECORDS_MAX);
+        self.cache = new_cache();
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Stored> {

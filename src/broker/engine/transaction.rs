@@ -175,10 +175,9 @@ impl Engine {
             }
         }
         for (place, write) in transaction.change.writes.iter().enumerate() {
-            // The write may come from a removal, which does not go through `staged`: a stale version must not stay in
-            // the cache.
             self.batch.written.insert(write.key.clone(), Place(self.batch.changes.len(), place));
-            if matches!(write.key.table, Table::Tasks | Table::Handoffs) {
+            // A removal does not go through `staged`, and the removed version must not stay in the cache.
+            if write.record.is_none() && matches!(write.key.table, Table::Tasks | Table::Handoffs) {
                 self.entities.forget(&write.key);
             }
         }

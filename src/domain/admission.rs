@@ -86,11 +86,14 @@ pub enum AdmissionError {
 
 impl AdmissionError {
     /// The rejection that the task's custody log records. `None`: the log does not record the refusal.
-    pub const fn recorded(&self) -> Option<&Rejection> {
+    pub fn recorded(&self) -> Option<&Rejection> {
+        self.rejection().filter(|rejection| rejection.is_recorded())
+    }
+
+    const fn rejection(&self) -> Option<&Rejection> {
         match self {
-            Self::Rejected(rejection) if rejection.is_recorded() => Some(rejection),
-            Self::Rejected(_)
-            | Self::TimestampOutsideWindow { .. }
+            Self::Rejected(rejection) => Some(rejection),
+            Self::TimestampOutsideWindow { .. }
             | Self::TimestampForgotten { .. }
             | Self::MessageExpired { .. }
             | Self::MessageIdReused { .. }
@@ -117,17 +120,7 @@ impl Refusal for AdmissionError {
     }
 
     fn metadata(&self) -> Vec<(&'static str, String)> {
-        match self {
-            Self::Rejected(rejection) => rejection.metadata(),
-            Self::TimestampOutsideWindow { .. }
-            | Self::TimestampForgotten { .. }
-            | Self::MessageExpired { .. }
-            | Self::MessageIdReused { .. }
-            | Self::NotOwner { .. }
-            | Self::NotCandidate { .. }
-            | Self::ReceiverUnknown { .. }
-            | Self::ReceiverInvalid { .. } => Vec::new(),
-        }
+        self.rejection().map(Rejection::metadata).unwrap_or_default()
     }
 }
 

@@ -41,12 +41,11 @@ impl Engine {
                 let bytes = self.envelope_bytes(opening.sequence).ok_or(BrokerError::Internal)?;
                 let letter = Letter {
                     message_sequence: opening.sequence,
-                    message: opening.message,
                     task: record.entity().task().cloned(),
                     priority,
                     expires_at: self.mail_expiry(opening.expires_at.filter(|_| expires), now),
                     report_to,
-                    ..letter(self.new_sequence(), now)
+                    ..Letter::new(self.new_sequence(), opening.message, now)
                 };
                 transaction.put_new(MessageRecord::envelope_key(letter.sequence), bytes);
                 self.store_letter(transaction, to, letter);
@@ -58,8 +57,8 @@ impl Engine {
                 let envelope = self.notice_envelope(message, &to, &notice, about, task, now);
                 transaction.put_new(MessageRecord::envelope_key(sequence), envelope.encode_to_vec().into());
                 let expires_at = self.mail_expiry(None, now);
-                let letter =
-                    Letter { message, task: task_id, priority, expires_at, report_to, ..letter(sequence, now) };
+                let letter = Letter::new(sequence, message, now);
+                let letter = Letter { task: task_id, priority, expires_at, report_to, ..letter };
                 self.store_letter(transaction, to, letter);
             }
         }
@@ -78,13 +77,12 @@ impl Engine {
     ) {
         let header = this.envelope.header();
         let letter = Letter {
-            message: header.message_id,
             task: header.task.clone(),
             priority,
             expires_at: self.mail_expiry(header.expires_at, now),
             report_to,
             envelope_owner,
-            ..letter(this.sequence, now)
+            ..Letter::new(this.sequence, header.message_id, now)
         };
         self.store_letter(transaction, to.clone(), letter);
     }
@@ -159,23 +157,5 @@ impl Engine {
     /// The running time at which mail accepted now expires.
     pub(super) fn mail_expiry(&self, expires_at: Option<Timestamp>, now: Timestamp) -> Timestamp {
         mailbox::expires_at(expires_at, self.env.settings.mail_lifetime, now).plus(self.timers.clock.set_back)
-    }
-}
-
-/// A letter that was never dispatched, with this sequence as its place.
-fn letter(sequence: u64, now: Timestamp) -> Letter {
-    Letter {
-        sequence,
-        message_sequence: sequence,
-        message: MessageId::from_bytes([0; 16]),
-        task: None,
-        priority: Priority::default(),
-        expires_at: now,
-        handouts: 0,
-        failures: 0,
-        not_before: now,
-        report_to: None,
-        attempts: Vec::new(),
-        envelope_owner: EnvelopeOwner::Letter,
     }
 }

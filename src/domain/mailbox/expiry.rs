@@ -51,30 +51,14 @@ pub fn soon(running: Timestamp) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        domain::{handoff::Priority, mailbox::EnvelopeOwner},
-        ids::MessageId,
-    };
+    use crate::ids::MessageId;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_parts(seconds, 0).unwrap()
     }
 
     fn letter(expires_at: i64) -> Letter {
-        Letter {
-            sequence: 1,
-            message_sequence: 1,
-            message: MessageId::from_bytes([1; 16]),
-            task: None,
-            priority: Priority::Medium,
-            expires_at: at(expires_at),
-            handouts: 0,
-            failures: 0,
-            not_before: at(0),
-            report_to: None,
-            attempts: Vec::new(),
-            envelope_owner: EnvelopeOwner::Log,
-        }
+        Letter { expires_at: at(expires_at), ..Letter::new(1, MessageId::from_bytes([1; 16]), at(0)) }
     }
 
     #[test]

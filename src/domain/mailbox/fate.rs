@@ -132,10 +132,7 @@ fn requeue(mut letter: Letter, wait: Duration, now: Timestamp) -> Next {
 mod tests {
     use super::*;
     use crate::{
-        domain::{
-            handoff::Priority,
-            mailbox::{ConsumerId, EnvelopeOwner, Mailbox},
-        },
+        domain::mailbox::{ConsumerId, Mailbox},
         ids::MessageId,
     };
 
@@ -147,20 +144,7 @@ mod tests {
     }
 
     fn letter() -> Letter {
-        Letter {
-            sequence: 1,
-            message_sequence: 1,
-            message: MessageId::from_bytes([1; 16]),
-            task: None,
-            priority: Priority::Medium,
-            expires_at: at(1_000_000),
-            handouts: 0,
-            failures: 0,
-            not_before: at(0),
-            report_to: None,
-            attempts: Vec::new(),
-            envelope_owner: EnvelopeOwner::Log,
-        }
+        Letter { expires_at: at(1_000_000), ..Letter::new(1, MessageId::from_bytes([1; 16]), at(0)) }
     }
 
     fn failed(retry_after: Option<u64>) -> Fate {

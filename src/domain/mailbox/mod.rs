@@ -136,6 +136,25 @@ impl AttemptEnd {
 }
 
 impl Letter {
+    /// A letter that owns its envelope and was never dispatched. It stands in no line, has the usual priority, and expires
+    /// at once: the caller sets what differs.
+    pub fn new(sequence: u64, message: MessageId, now: Timestamp) -> Self {
+        Self {
+            sequence,
+            message_sequence: sequence,
+            message,
+            task: None,
+            priority: Priority::default(),
+            expires_at: now,
+            handouts: 0,
+            failures: 0,
+            not_before: now,
+            report_to: None,
+            attempts: Vec::new(),
+            envelope_owner: EnvelopeOwner::Letter,
+        }
+    }
+
     /// The sequence under which the message's bytes are stored.
     pub fn bytes_at(&self) -> u64 {
         match self.envelope_owner {
@@ -407,20 +426,9 @@ mod tests {
     }
 
     fn letter(sequence: u64, task: &str, priority: Priority) -> Letter {
-        Letter {
-            sequence,
-            message_sequence: sequence,
-            message: MessageId::from_bytes([u8::try_from(sequence).unwrap(); 16]),
-            task: TaskId::parse(task).ok(),
-            priority,
-            expires_at: at(1_000_000),
-            handouts: 0,
-            failures: 0,
-            not_before: at(0),
-            report_to: None,
-            attempts: Vec::new(),
-            envelope_owner: EnvelopeOwner::Log,
-        }
+        let message = MessageId::from_bytes([u8::try_from(sequence).unwrap(); 16]);
+        let task = TaskId::parse(task).ok();
+        Letter { task, priority, expires_at: at(1_000_000), ..Letter::new(sequence, message, at(0)) }
     }
 
     fn mailbox(letters: &[(u64, &str, Priority)]) -> Mailbox {

@@ -5,9 +5,13 @@
 
 use std::{fmt, sync::Arc};
 
-use super::handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task, Untaken};
 #[cfg(test)]
 use super::probe::{self, Probe, ProbeId};
+use super::{
+    dead_letter::ParkReason,
+    handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task},
+    mailbox::Attempt,
+};
 use crate::{
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
@@ -126,8 +130,14 @@ pub enum Effect {
     Park {
         /// The entity.
         entity: EntityId,
-        /// The reason why no agent took it.
-        why: Untaken,
+        /// The last agent that was to take it.
+        to: AgentId,
+        /// The reason.
+        reason: ParkReason,
+        /// The reason, for a person to read.
+        text: String,
+        /// The attempts to have it taken, oldest first.
+        attempts: Vec<(AgentId, Attempt)>,
     },
     /// Sends an input to another entity: in the same transaction, or in a later one if the transaction has sent too
     /// many.

@@ -5,16 +5,16 @@ use bytes::Bytes;
 use super::{
     Engine,
     authorization::Work,
-    run::{Origin, RunError},
+    run::{Cause, Origin, RunError},
     transaction::Transaction,
 };
 use crate::{
     broker::{BrokerError, Refused, access::Caller, refused},
     domain::{
         EntityId, Input, MessageType,
-        dead_letter::{AlreadySettled, DeadState, Decision, ParkReason, deliveries_as_attempts, offers_as_attempts},
-        handoff::{self, Priority, Untaken},
-        mailbox::{Attempt, EnvelopeOwner, Letter},
+        dead_letter::{AlreadySettled, DeadState, Decision, ParkReason, deliveries_as_attempts},
+        handoff::{self, Priority},
+        mailbox::{Attempt, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
     ids::{AgentId, MessageId},
@@ -48,6 +48,12 @@ fn handoff_id(entity: &EntityId) -> Option<MessageId> {
     }
 }
 
+/// Writes a new dead letter with its index entries.
+fn put_dead_letter(transaction: &mut Transaction, record: &DeadLetterRecord) {
+    record.agent_index_keys().for_each(|key| transaction.put_new(key, Bytes::new()));
+    transaction.put_new(DeadLetterRecord::key(record.number), record.encode());
+}
+
 impl Engine {
     /// Turns a letter into a dead letter. The caller removes the letter from its mailbox in the same transaction.
     pub(super) fn park(
@@ -69,87 +75,56 @@ impl Engine {
         self.write_dead_letter(transaction, about, why, now);
     }
 
-    /// Parks the message that opened an entity which no agent took. The attempts in the dead letter are the offers of
-    /// the handoff.
+    /// Parks the message that opened an entity which no agent took.
     pub(super) fn park_opening(
         &mut self,
         transaction: &mut Transaction,
         entity: &EntityId,
-        why: Untaken,
+        to: &AgentId,
+        why: Why<'_>,
+        attempts: Vec<(AgentId, Attempt)>,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let record = self.entity_record(transaction, entity)?.ok_or(BrokerError::Internal)?;
         let opening = record.opening().ok_or(BrokerError::Internal)?;
-        let handoff = &record.as_handoff().ok_or(BrokerError::Internal)?.handoff;
-        let text = handoff.failure.as_ref().map_or("", |failure| &failure.message);
         let about = DeadMail {
-            agent: &handoff.candidate,
+            agent: to,
             letter: None,
-            attempts: offers_as_attempts(handoff),
+            attempts,
             sequence: opening.sequence,
             bytes: self.envelope_bytes(opening.sequence),
-            handoff: Some(handoff.id),
+            handoff: handoff_id(entity),
         };
-        self.write_dead_letter(transaction, about, (ParkReason::of_request(why), text), now);
+        self.write_dead_letter(transaction, about, why, now);
         Ok(())
     }
 
     /// Writes the dead letter, its index entries and its copy of the envelope.
-    fn write_dead_letter(
-        &mut self,
-        transaction: &mut Transaction,
-        about: DeadMail<'_>,
-        (reason, text): Why<'_>,
-        now: Timestamp,
-    ) {
+    fn write_dead_letter(&mut self, transaction: &mut Transaction, about: DeadMail<'_>, why: Why<'_>, now: Timestamp) {
         let DeadMail { agent, letter, attempts, sequence, bytes, handoff } = about;
         let bytes = bytes.unwrap_or_default();
         let summary = EnvelopeSummary::of(&bytes);
         tracing::warn!(
-            %agent, message_id = summary.message_id, task = summary.task_id, reason = reason.name(),
+            %agent, message_id = summary.message_id, task = summary.task_id, reason = why.0.name(),
             "a message became a dead letter"
         );
-        let record = DeadLetterRecord {
-            number: self.new_sequence(),
-            agent: agent.clone(),
-            letter: letter.cloned(),
-            attempts,
-            handoff,
-            reason,
-            reason_text: text.to_owned(),
-            parked_at: now,
-            state: DeadState::Parked,
-            settlement: None,
-            envelope: DeadEnvelope::Accepted(sequence),
-            summary,
-        };
-        record.agent_index_keys().for_each(|key| transaction.put_new(key, Bytes::new()));
-        transaction.put_new(DeadLetterRecord::key(record.number), record.encode());
+        let parked = self.parked_now(agent, DeadEnvelope::Accepted(sequence), summary, why, now);
+        let record = DeadLetterRecord { letter: letter.cloned(), attempts, handoff, ..parked };
+        put_dead_letter(transaction, &record);
         // The dead letter gets its own copy, because the former owner of the envelope may be removed first.
         transaction.put_new(MessageRecord::envelope_key(record.number), bytes);
     }
 
-    /// The bytes of an accepted envelope, from the store or from the batch in hand.
-    pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
-        let key = MessageRecord::envelope_key(sequence);
-        match self.read(&mut Transaction::default(), &key) {
-            Ok(record) => record.map(|record| record.value),
-            Err(error) => {
-                tracing::error!(sequence, %error, "failed to read an envelope");
-                None
-            }
-        }
-    }
-
-    /// Keeps a refused envelope as a dead letter for operators to read: the bytes are no envelope, or the payload does
-    /// not fit its type. Equal bytes are kept once.
-    pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, (reason, text): Why<'_>, now: Timestamp) {
-        let kept = self.retention.refused_envelopes(agent);
-        if self.batch.failed || !kept.admit(raw.len(), || signing::sha256(&[&raw])) {
-            return;
-        }
-        let summary = EnvelopeSummary::of(&raw);
-        let record = DeadLetterRecord {
+    /// A dead letter of this moment, with a number of its own and without a history.
+    fn parked_now(
+        &mut self,
+        agent: &AgentId,
+        envelope: DeadEnvelope,
+        summary: EnvelopeSummary,
+        (reason, text): Why<'_>,
+        now: Timestamp,
+    ) -> DeadLetterRecord {
+        DeadLetterRecord {
             number: self.new_sequence(),
             agent: agent.clone(),
             letter: None,
@@ -160,12 +135,34 @@ impl Engine {
             parked_at: now,
             state: DeadState::Parked,
             settlement: None,
-            envelope: DeadEnvelope::Refused(raw),
+            envelope,
             summary,
-        };
+        }
+    }
+
+    /// The bytes of an accepted envelope, from the store or from the batch in hand.
+    pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
+        let key = MessageRecord::envelope_key(sequence);
+        match self.read(&mut self.transaction(), &key) {
+            Ok(record) => record.map(|record| record.value),
+            Err(error) => {
+                tracing::error!(sequence, %error, "failed to read an envelope");
+                None
+            }
+        }
+    }
+
+    /// Keeps a refused envelope as a dead letter for operators to read: the bytes are no envelope, or the payload does
+    /// not fit its type. Equal bytes are kept once.
+    pub(super) fn keep_refused(&mut self, agent: &AgentId, raw: Bytes, why: Why<'_>, now: Timestamp) {
+        let kept = self.retention.refused_envelopes(agent);
+        if self.batch.failed || !kept.admit(raw.len(), || signing::sha256(&[&raw])) {
+            return;
+        }
+        let summary = EnvelopeSummary::of(&raw);
+        let record = self.parked_now(agent, DeadEnvelope::Refused(raw), summary, why, now);
         let mut transaction = self.transaction();
-        record.agent_index_keys().for_each(|key| transaction.put_new(key, Bytes::new()));
-        transaction.put_new(DeadLetterRecord::key(record.number), record.encode());
+        put_dead_letter(&mut transaction, &record);
         self.stage(transaction);
         self.end_unanswered();
     }
@@ -320,8 +317,8 @@ impl Engine {
         let task = former.handoff.task.clone();
         let input = Input::Handoff { task, input: handoff::Input::Redrive { id, candidates: candidates.clone() } };
         let about = EntityId::Handoff(former.handoff.id);
-        let origin = Origin::DeadRequest(former.request);
-        match self.run(transaction, &about, &input, Some(&event), origin, now) {
+        let cause = Cause { origin: Origin::DeadRequest(former.request), event: Some(&event) };
+        match self.run(transaction, &about, &input, cause, now) {
             Ok(_) => {}
             Err(RunError::Broker(error)) => return Err(refused(error)),
             Err(RunError::Rejected(rejection)) => return Err(refused(rejection)),
@@ -359,18 +356,12 @@ impl Engine {
         let sequence = self.new_sequence();
         transaction.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {
-            sequence,
             message_sequence,
-            message,
             task: before.and_then(|letter| letter.task.clone()),
             priority: before.map_or(Priority::default(), |letter| letter.priority),
             expires_at: self.mail_expiry(None, now),
-            handouts: 0,
-            failures: 0,
-            not_before: now,
             report_to: before.and_then(|letter| letter.report_to.clone()),
-            attempts: Vec::new(),
-            envelope_owner: EnvelopeOwner::Letter,
+            ..Letter::new(sequence, message, now)
         })
     }
 }

@@ -15,7 +15,7 @@ use quick_cache::{
 use super::{
     Engine, LIMIT_RETRY, TRY_AGAIN,
     batch::PostCommit,
-    run::{Origin, RunError},
+    run::{Cause, RunError},
     timers::Timer,
     transaction::Transaction,
 };
@@ -160,14 +160,14 @@ impl Engine {
 
     /// Runs the step of one outbox row, and removes the row in the same commit.
     fn tell_later(&mut self, sequence: u64, to: &EntityId, told: Told, now: Timestamp) -> Result<(), BrokerError> {
-        let mut transaction = Transaction::default();
-        match self.run(&mut transaction, to, &Input::Told(told), None, Origin::Broker, now) {
+        let mut transaction = self.transaction();
+        match self.run(&mut transaction, to, &Input::Told(told), Cause::TOLD, now) {
             Ok(_) => {}
             Err(RunError::Broker(error)) => return Err(error),
             Err(RunError::Rejected(rejection)) => {
                 // The entity would reject the row on every attempt: the row is removed, and the log has the cause.
                 tracing::error!(%to, %rejection, "an entity did not take what it was told");
-                transaction = Transaction::default();
+                transaction = self.transaction();
             }
         }
         transaction.delete(OutboxRecord::key(sequence));

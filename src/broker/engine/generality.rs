@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Command, ConsumerKind, Engine, Fate, run::Origin, transaction::Transaction};
+use super::{Command, ConsumerKind, Engine, Fate, run::Cause};
 use crate::{
     broker::{BrokerIdentity, Event, Events, Reply, Settings, Update, Updates, WatcherId, send_outputs},
     domain::{
@@ -37,9 +37,9 @@ fn engine(store: &Arc<MemoryStore>, now: Timestamp) -> Engine {
 /// Makes the first probe send `words` inputs to the other one.
 fn begin(engine: &mut Engine, words: u32, now: Timestamp) {
     let word = Word::Begin { other: OTHER, from: 0, to: words, agent: agent(), wake_at: at(2000) };
-    let mut transaction = Transaction::default();
+    let mut transaction = engine.transaction();
     let input = Input::Told(Told::Probe(word));
-    engine.run(&mut transaction, &EntityId::Probe(ONE), &input, None, Origin::Broker, now).unwrap();
+    engine.run(&mut transaction, &EntityId::Probe(ONE), &input, Cause::TOLD, now).unwrap();
     engine.stage(transaction);
     engine.end_unanswered();
 }

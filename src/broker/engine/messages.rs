@@ -7,7 +7,8 @@ use prost_types::Timestamp as WireTime;
 use super::{
     Engine,
     authorization::Work,
-    run::{Origin, RunError, ThisMessage},
+    run::{Cause, Origin, RunError, ThisMessage},
+    timers::Timer,
     transaction::Transaction,
 };
 use crate::{
@@ -99,6 +100,10 @@ impl Engine {
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
         let Some(stored) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
         let Some(open) = stored.task.open_handoff.map(EntityId::Handoff) else { return Ok(()) };
+        // The due timer may be that of something else, and a timer is never later than the deadline.
+        if !self.timers.is_due(&Timer::Entity(open.clone())) {
+            return Ok(());
+        }
         if self.deadline_of(&open)?.is_some_and(|due| due <= running) {
             self.pass_time(&open, now)?;
         }
@@ -148,7 +153,8 @@ impl Engine {
         // The sequence is assigned before the step, because the step may need further sequences for its own messages.
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
         let input = Input::Handoff { task, input };
-        match self.run(&mut transaction, &about, &input, Some(&event), Origin::Message(this), now) {
+        let cause = Cause { origin: Origin::Message(this), event: Some(&event) };
+        match self.run(&mut transaction, &about, &input, cause, now) {
             Ok(true) => Ok(self.accept(transaction, this, now)),
             Ok(false) => Err(refused(BrokerError::Internal)), // a step of a message changes something or rejects it
             Err(RunError::Broker(error)) => Err(refused(error)),
@@ -188,8 +194,6 @@ impl Engine {
         let header = envelope.header();
         let Some(task) = &header.task else { return Ok(()) };
         let mut transaction = self.transaction();
-        let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
-        let named = self.named(&mut transaction, task, &about)?;
         let stored = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
         let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
         // A sender may not fill a log with refusals: each log records a bounded number.
@@ -200,8 +204,12 @@ impl Engine {
         }
         let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
         let event = CustodyEvent::Refused(facts, rejection.code());
-        self.append_custody(&mut transaction, task, &event, named.handoff.as_deref(), &[], now)?;
-        transaction.count_refusal(task);
+        let about = match header.handoff() {
+            Some(id) => self.entity_record(&mut transaction, &EntityId::Handoff(id))?,
+            None => None,
+        };
+        let handoff = about.as_deref().and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
+        self.append_custody(&mut transaction, task, &event, handoff, &[], now)?;
         self.stage(transaction);
         Ok(())
     }

@@ -72,8 +72,8 @@ impl Engine {
             Receiver::AnyOf(agent_type) => self.env.directory.able(agent_type, &[], now),
             Receiver::AllOf(agent_type) => {
                 self.check_send_to_all(header, agent_type)?;
-                let everybody = self.env.directory.list(None, usize::MAX, Some(agent_type));
-                everybody.iter().map(|entry| entry.id()).collect()
+                let all = self.env.directory.list(None, usize::MAX, Some(agent_type));
+                all.iter().map(|entry| entry.id()).collect()
             }
         };
         let able = permitted(admission::others(header, of_type), |agent| self.check_send(header, agent))?;

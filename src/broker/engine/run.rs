@@ -1,6 +1,6 @@
 //! Running the state machines: the reader of a step, the writes of a step, and the execution of its effects.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{Engine, transaction::Transaction};
 use crate::{
@@ -19,7 +19,20 @@ use crate::{
 /// The most inputs that one step may send to other entities in its own transaction. Further ones go through the outbox.
 const TOLD_A_TRANSACTION: usize = 16;
 
-/// The cause of a step: a message, a dead request that is redriven, or the broker itself.
+/// The cause of a step, and its event in the custody logs of the tasks that it changes.
+#[derive(Clone, Copy)]
+pub(super) struct Cause<'a> {
+    pub(super) origin: Origin<'a>,
+    /// `None`: the step changes no task.
+    pub(super) event: Option<&'a CustodyEvent<'a>>,
+}
+
+impl Cause<'_> {
+    /// An input from another entity.
+    pub(super) const TOLD: Self = Self { origin: Origin::Broker, event: None };
+}
+
+/// The origin of a step: a message, a dead request that is redriven, or the broker itself.
 #[derive(Clone, Copy)]
 pub(super) enum Origin<'a> {
     Message(ThisMessage<'a>),
@@ -106,12 +119,11 @@ impl Engine {
         transaction: &mut Transaction,
         about: &EntityId,
         input: &Input,
-        event: Option<&CustodyEvent<'_>>,
-        origin: Origin<'_>,
+        cause: Cause<'_>,
         now: Timestamp,
     ) -> Result<bool, RunError> {
         let mut to_tell = VecDeque::new();
-        let has_changed = self.run_one(transaction, about, input, event, origin, &mut to_tell, now)?;
+        let has_changed = self.run_one(transaction, about, input, cause, &mut to_tell, now)?;
         // Inputs that already wait in the outbox go first, so no later input overtakes them.
         let mut room = if self.entities.has_outbox() || self.batch.writes_outbox { 0 } else { TOLD_A_TRANSACTION };
         while let Some((to, told)) = to_tell.pop_front() {
@@ -120,19 +132,17 @@ impl Engine {
                 continue;
             }
             room -= 1;
-            self.run_one(transaction, &to, &Input::Told(told), None, Origin::Broker, &mut to_tell, now)?;
+            self.run_one(transaction, &to, &Input::Told(told), Cause::TOLD, &mut to_tell, now)?;
         }
         Ok(has_changed)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one step, named one by one")]
     fn run_one(
         &mut self,
         transaction: &mut Transaction,
         about: &EntityId,
         input: &Input,
-        event: Option<&CustodyEvent<'_>>,
-        origin: Origin<'_>,
+        cause: Cause<'_>,
         to_tell: &mut VecDeque<(EntityId, Told)>,
         now: Timestamp,
     ) -> Result<bool, RunError> {
@@ -152,13 +162,15 @@ impl Engine {
         let Transition { writes, effects } = made;
         gone.sort();
         gone.dedup();
-        self.write_entities(transaction, writes, event, &gone, origin, pace, now)?;
+        self.write_entities(transaction, writes, cause, &gone, pace, now)?;
         for effect in effects {
             match effect {
                 Effect::Deliver { to, mail, priority, report_to } => {
-                    self.deliver(transaction, to, mail, (priority, report_to), origin.message(), now)?;
+                    self.deliver(transaction, to, mail, (priority, report_to), cause.origin.message(), now)?;
                 }
-                Effect::Park { entity, why } => self.park_opening(transaction, &entity, why, now)?,
+                Effect::Park { entity, to, reason, text, attempts } => {
+                    self.park_opening(transaction, &entity, &to, (reason, &text), attempts, now)?;
+                }
                 Effect::Send { to, told } => to_tell.push_back((to, told)),
             }
         }
@@ -174,19 +186,27 @@ impl Engine {
         now: Timestamp,
     ) -> Result<Pace, BrokerError> {
         let known = self.entity_record(transaction, about)?;
-        // An entity that belongs to a task follows the time of the task's custody log, also while the step creates the
-        // entity.
-        let task = match (&known, input) {
-            (_, Input::Handoff { task, .. }) => Some(task.clone()),
-            (Some(record), _) => record.entity().task().cloned(),
-            (None, _) => None,
+        // The input names the task while the step creates the entity.
+        let task = match input {
+            Input::Handoff { task, .. } => Some(task.clone()),
+            Input::Acked { .. } | Input::Undeliverable { .. } | Input::AgentGone | Input::Time | Input::Told(_) => None,
         };
-        let log = match task {
-            Some(task) => self.entity_record(transaction, &EntityId::Task(task))?,
-            None => known,
-        };
+        let log = self.log_of(transaction, known, task)?;
         let at = log.and_then(|record| record.log_time(now, self.timers.clock.set_back)).unwrap_or(now);
         Ok(self.pace_at(at, now))
+    }
+
+    /// The record whose log gives an entity its time: its task's, or its own if it belongs to no task.
+    fn log_of(
+        &mut self,
+        transaction: &mut Transaction,
+        record: Option<Arc<EntityRecord>>,
+        task: Option<TaskId>,
+    ) -> Result<Option<Arc<EntityRecord>>, BrokerError> {
+        match task.or_else(|| record.as_ref()?.entity().task().cloned()) {
+            Some(task) => self.entity_record(transaction, &EntityId::Task(task)),
+            None => Ok(record),
+        }
     }
 
     /// The pace of a log with this time at this moment.
@@ -195,14 +215,12 @@ impl Engine {
     }
 
     /// Writes the entities that a step has changed, and one entry in the custody log of each task that they belong to.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one step, named one by one")]
     fn write_entities(
         &mut self,
         transaction: &mut Transaction,
         writes: Vec<Entity>,
-        event: Option<&CustodyEvent<'_>>,
+        cause: Cause<'_>,
         gone: &[AgentId],
-        origin: Origin<'_>,
         pace: Pace,
         now: Timestamp,
     ) -> Result<(), BrokerError> {
@@ -216,12 +234,12 @@ impl Engine {
                 handoff = Some(written.clone());
             }
             let before = self.entity_record(transaction, &entity.id())?;
-            let sequence = match (&before, origin.message()) {
+            let sequence = match (&before, cause.origin.message()) {
                 (Some(_), _) => 0, // a stored entity keeps the sequence of its creation
                 (None, Some(this)) => this.sequence,
                 (None, None) => self.new_sequence(),
             };
-            let notes = Notes { sequence, opening: origin.opening(), pace };
+            let notes = Notes { sequence, opening: cause.origin.opening(), pace };
             let after = EntityRecord::after(entity, before.as_deref(), notes);
             let had_ended = before.is_some_and(|before| before.entity().has_ended());
             // The expiration starts when the entity ends. Later steps of an ended entity do not extend it.
@@ -231,7 +249,7 @@ impl Engine {
             transaction.put_entity(after);
         }
         for task in tasks {
-            let event = event.ok_or_else(|| {
+            let event = cause.event.ok_or_else(|| {
                 tracing::error!(%task, "a step of a task has no event for its custody log");
                 BrokerError::Internal
             })?;
@@ -262,6 +280,7 @@ impl Engine {
         let number = record.custody.length + 1;
         let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, gone);
         record.custody = record.custody.followed_by(&entry);
+        record.refusals_recorded += u32::from(matches!(event, CustodyEvent::Refused(..)));
         transaction.put_new(CustodyLink::key(record.sequence, task, number), record.custody.encode(&entry));
         transaction.put_entity(EntityRecord::Task(record));
         Ok(())
@@ -280,7 +299,7 @@ impl Engine {
         if self.entity_record(transaction, about)?.is_none() {
             return Ok(false);
         }
-        match self.run(transaction, about, input, Some(event), Origin::Broker, now) {
+        match self.run(transaction, about, input, Cause { origin: Origin::Broker, event: Some(event) }, now) {
             Ok(has_changed) => Ok(has_changed),
             Err(RunError::Broker(error)) => Err(error),
             Err(RunError::Rejected(rejection)) => {
@@ -292,7 +311,7 @@ impl Engine {
 
     /// Runs a step with `Input::Time` as a separate change. Returns false if the step changes nothing.
     pub(super) fn pass_time(&mut self, entity: &EntityId, now: Timestamp) -> Result<bool, BrokerError> {
-        let mut transaction = Transaction::default();
+        let mut transaction = self.transaction();
         let has_moved = self.run_unasked(&mut transaction, entity, &Input::Time, &CustodyEvent::Time, now)?;
         if has_moved {
             self.stage(transaction);
@@ -304,17 +323,10 @@ impl Engine {
     /// The running time of the entity's next deadline. `None`: the entity has ended, does not exist, or has no
     /// deadline.
     pub(super) fn deadline_of(&mut self, entity: &EntityId) -> Result<Option<Timestamp>, BrokerError> {
-        let mut transaction = Transaction::default();
+        let mut transaction = self.transaction();
         let Some(record) = self.entity_record(&mut transaction, entity)? else { return Ok(None) };
         let state = record.entity();
-        let pace = match (record.pace(), state.task()) {
-            (Some(pace), _) => Some(pace),
-            (None, Some(task)) => {
-                let log = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
-                log.and_then(|record| record.pace())
-            }
-            (None, None) => None,
-        };
+        let pace = self.log_of(&mut transaction, Some(record), None)?.and_then(|log| log.pace());
         let followed = pace.map_or(Duration::ZERO, |pace| pace.set_back);
         Ok(state.next_deadline().map(|at| at.plus(followed)))
     }

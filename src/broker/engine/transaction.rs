@@ -12,7 +12,7 @@ use super::{
 use crate::{
     broker::BrokerError,
     domain::EntityId,
-    ids::{AgentId, TaskId},
+    ids::AgentId,
     records::{EntityRecord, Expiration, entity_timer, entity_timer_key},
     store::{Change, Expectation, Key, Record, Table, Write},
     time::Timestamp,
@@ -46,15 +46,6 @@ impl Transaction {
         let id = record.entity().id();
         let read = self.entities.iter_mut().find(|read| read.id == id);
         read.expect("a step reads what it writes").after = Some(Arc::new(record));
-    }
-
-    /// Counts one more refusal in the custody log of a task that this transaction writes.
-    pub(super) fn count_refusal(&mut self, task: &TaskId) {
-        let id = EntityId::Task(task.clone());
-        let after = self.entities.iter_mut().find(|read| read.id == id).and_then(|read| read.after.as_mut());
-        if let Some(EntityRecord::Task(record)) = after.map(Arc::make_mut) {
-            record.refusals_recorded += 1;
-        }
     }
 
     /// The version of the entity that this transaction writes. `None`: the transaction does not write it.

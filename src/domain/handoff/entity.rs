@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use super::{Acked, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Situation, Task, Transition, step};
 use crate::{
-    domain::{self, Entity, EntityId, MessageType, ReadError, Reader, StepError, rules},
+    domain::{
+        self, Entity, EntityId, MessageType, ReadError, Reader, StepError,
+        dead_letter::{ParkReason, offers_as_attempts},
+        rules,
+    },
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
 };
@@ -104,10 +108,20 @@ fn of_entities(transition: Transition, input: &Input) -> domain::Transition {
 }
 
 fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Input) -> domain::Effect {
-    let id = || EntityId::Handoff(handoff.expect("a step about a handoff writes it").id);
+    let moved = || handoff.expect("a step about a handoff writes it");
+    let id = || EntityId::Handoff(moved().id);
     let (to, mail) = match effect {
         Effect::Deliver { to, mail } => (to, mail),
-        Effect::ParkRequest(why) => return domain::Effect::Park { entity: id(), why },
+        Effect::ParkRequest(why) => {
+            let handoff = moved();
+            return domain::Effect::Park {
+                entity: id(),
+                to: handoff.candidate.clone(),
+                reason: ParkReason::of_request(why),
+                text: handoff.failure.as_ref().map_or_else(String::new, |failure| failure.message.clone()),
+                attempts: offers_as_attempts(handoff),
+            };
+        }
     };
     let (mail, report_to) = match mail {
         Mail::ThisMessage => {

@@ -1,23 +1,25 @@
-"""Runs the commands of README.md and of the clients' READMEs as they stand there, in a fresh copy of the checkout.
+"""Runs the commands of README.md, the clients' READMEs and the tutorials as they stand there, in a fresh copy of the checkout.
 
-    check.py                     all of them
-    check.py go python           README.md, and then the clients of these languages
+    check.py                                   all of them
+    check.py go python                         README.md, then README and tutorial of these languages
+    BATON_BIN=target/debug/baton check.py go   README and tutorial of Go only, with this binary; for a quick look
 
-A block of commands is run where an HTML comment stands right above it, which a rendered page does not show:
+A block of commands is run if an HTML comment is right above it, which a rendered page does not show:
 
     <!-- run -->                               in the main terminal; every command must succeed
     <!-- run terminal="bob" -->                in another terminal, which keeps its folder and its variables
     <!-- run terminal="broker" until="ready" -->   the last command does not end; go on once it has printed "ready"
     <!-- run prints="epoch 2" -->              what the block prints must contain this; may be repeated
     <!-- run until="…" within="900" -->        at most this many seconds, instead of 120
-    <!-- stop terminal="broker" -->            ctrl-C in that terminal; what runs there must end
+    <!-- stop terminal="broker" -->            ctrl-C in that terminal; the command must end
+    <!-- file path="tutorial/a.py" -->         the block below, of any language, becomes this file of the copy
 
-Each terminal is one bash in the copy's root; a block that says `cd` stays there until the document ends. The broker of
-README.md goes on to run while the clients' READMEs are tried. The copy has the files that git tracks, as they are in the
-work tree. `cargo` builds into CARGO_TARGET_DIR, or the checkout's `target`, and installs into a folder of its own.
+Each terminal is one bash in the copy's root; after a `cd` it stays in that folder until the document ends. The broker of
+README.md keeps running for the other documents. The copy has the files that git tracks, as they are in the work tree.
+`cargo` builds into CARGO_TARGET_DIR, or the checkout's `target`, and installs into a folder of its own.
 
-Needs the default port to be free, and the tools that the documents name. Ends with "N passed, 0 failed" or with the
-block that failed and all that it printed.
+Needs the default port to be free, and the tools that the documents name. Ends with "N passed, 0 failed", or with the
+block that failed and its output.
 """
 
 import os
@@ -37,10 +39,10 @@ ROOT = Path(__file__).resolve().parents[2]
 LANGUAGES = ("python", "go", "typescript", "java")
 DEFAULT_PORT = 22866
 WITHIN_SECONDS = 120
-COMMENT = re.compile(r"^<!-- (run|stop)((?: \w+=\"[^\"]*\")*) -->$", re.MULTILINE)
+COMMENT = re.compile(r"^<!-- (run|stop|file)((?: \w+=\"[^\"]*\")*) -->$", re.MULTILINE)
 OPTION = re.compile(r" (\w+)=\"([^\"]*)\"")
-BLOCK = re.compile(r"\n```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-OPTIONS = {"terminal", "until", "prints", "within"}
+BLOCK = re.compile(r"\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+OPTIONS = {"run": {"terminal", "until", "prints", "within"}, "stop": {"terminal", "within"}, "file": {"path"}}
 
 
 class BlockFailedError(Exception):
@@ -49,11 +51,12 @@ class BlockFailedError(Exception):
 
 @dataclass
 class Block:
-    """Commands of a document, and what is expected of them."""
+    """Commands of a document and the expected result, or a file of it."""
 
     place: str
-    is_stop: bool
+    kind: str
     commands: str = ""
+    path: str = ""
     terminal: str = "main"
     until: str = ""
     prints: list[str] = field(default_factory=list)
@@ -61,15 +64,15 @@ class Block:
 
 
 def blocks_of(document: Path) -> list[Block]:
-    """The blocks that a document wants run. Raises SystemExit for a comment that says something else."""
+    """The blocks that a document wants run. Raises SystemExit for a comment that is wrong."""
     text = document.read_text("utf-8")
     found = []
     for comment in COMMENT.finditer(text):
         line = text.count("\n", 0, comment.start()) + 1
-        block = Block(f"{document.relative_to(ROOT)}:{line}", comment.group(1) == "stop")
+        block = Block(f"{document.relative_to(ROOT)}:{line}", comment.group(1))
         for name, value in OPTION.findall(comment.group(2)):
-            if name not in OPTIONS:
-                raise SystemExit(f"{block.place}: {name} is no option of a block")
+            if name not in OPTIONS[block.kind]:
+                raise SystemExit(f"{block.place}: {name} is no option of {block.kind}")
             match name:
                 case "prints":
                     block.prints.append(value)
@@ -77,11 +80,11 @@ def blocks_of(document: Path) -> list[Block]:
                     block.within = float(value)
                 case _:
                     setattr(block, name, value)
-        if not block.is_stop:
-            commands = BLOCK.match(text, comment.end())
-            if commands is None:
+        if block.kind != "stop":
+            fenced = BLOCK.match(text, comment.end())
+            if fenced is None or (block.kind == "run" and fenced.group(1) != "sh"):
                 raise SystemExit(f"{block.place}: no ```sh block follows")
-            block.commands = commands.group(1)
+            block.commands = fenced.group(2)
         found.append(block)
     if not found:
         raise SystemExit(f"{document.relative_to(ROOT)} has no block to run")
@@ -174,8 +177,13 @@ class Terminals:
         self._open: dict[str, Terminal] = {}
 
     def run(self, block: Block) -> None:
-        """Does what a block says. Raises BlockFailedError."""
-        if block.is_stop:
+        """Runs, writes or stops as a block says. Raises BlockFailedError."""
+        if block.kind == "file":
+            file = self._folder / block.path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(block.commands, "utf-8")
+            return
+        if block.kind == "stop":
             terminal = self._open.pop(block.terminal, None)
             if terminal is None:
                 raise BlockFailedError(f"there is no terminal {block.terminal}")
@@ -215,24 +223,46 @@ def environment_in(folder: Path) -> dict[str, str]:
     return environment
 
 
-def main() -> int:
-    """Runs the documents. Returns the exit code."""
-    languages = sys.argv[1:] or list(LANGUAGES)
-    if unknown := set(languages) - set(LANGUAGES):
-        raise SystemExit(f"there is no client for {', '.join(sorted(unknown))}; there are {', '.join(LANGUAGES)}")
-    documents = [ROOT / "README.md", *(ROOT / "clients" / language / "README.md" for language in languages)]
+def documents_of(language: str) -> list[Path]:
+    """The README and the tutorial of a language."""
+    return [ROOT / "clients" / language / "README.md", ROOT / "docs" / "tutorials" / f"{language}.md"]
+
+
+def check_port() -> None:
+    """Raises SystemExit if the default port is in use."""
     with socket.socket() as port:
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             port.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError:
             raise SystemExit(f"port {DEFAULT_PORT} is in use; stop the broker that listens there") from None
+
+
+def start_broker(binary: Path, terminals: Terminals, folder: Path) -> None:
+    """Starts a broker in the copy, with the binary first on the PATH of all terminals."""
+    (folder / "installed" / "bin").mkdir(parents=True)
+    (folder / "installed" / "bin" / "baton").symlink_to(binary)
+    terminals.run(Block("BATON_BIN", "run", "baton dev\n", terminal="broker", until="baton is ready"))
+
+
+def main() -> int:
+    """Runs the documents. Returns the exit code."""
+    languages = sys.argv[1:] or list(LANGUAGES)
+    if unknown := set(languages) - set(LANGUAGES):
+        raise SystemExit(f"there is no client for {', '.join(sorted(unknown))}; there are {', '.join(LANGUAGES)}")
+    documents = [document for language in languages for document in documents_of(language)]
+    binary = os.environ.get("BATON_BIN")
+    if binary is None:
+        documents.insert(0, ROOT / "README.md")
+    check_port()
     passed = 0
     with tempfile.TemporaryDirectory() as folder:
         checkout = Path(folder) / "baton"
         copy_of_the_checkout(checkout)
         terminals = Terminals(checkout, environment_in(Path(folder)))
         try:
+            if binary is not None:
+                start_broker(Path(binary).resolve(), terminals, Path(folder))
             for document in documents:
                 for block in blocks_of(document):
                     try:

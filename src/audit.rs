@@ -158,6 +158,7 @@ impl Audit {
             Event::GivenUp(delivery) => {
                 (handoff()?, Input::Undeliverable { to: agent(&delivery.agent_id)?, role: mail(delivery.mail)? })
             }
+            Event::Time(time) if time.of_task => (EntityId::Task(self.task_id.clone()), Input::Time),
             Event::Time(_) => (handoff()?, Input::Time),
             Event::Gone(_) => (handoff()?, Input::AgentGone),
             Event::Redriven(redrive) => {

@@ -114,6 +114,7 @@ codes! {
     DeadLetterSettled = 109 "DEAD_LETTER_SETTLED" FailedPrecondition,
     DeadLetterNotAMessage = 110 "DEAD_LETTER_NOT_A_MESSAGE" FailedPrecondition,
     KeyRevoked = 111 "KEY_REVOKED" FailedPrecondition,
+    NotLent = 253 "NOT_LENT" FailedPrecondition,
     Conflict = 120 "CONFLICT" Aborted,
     LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
     ShuttingDown = 140 "SHUTTING_DOWN" Unavailable,
@@ -130,6 +131,7 @@ codes! {
     AgentError = 167 "AGENT_ERROR" NotificationOnly,
     OfferWithdrawn = 168 "OFFER_WITHDRAWN" NotificationOnly,
     HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
+    TaskRecalled = 300 "TASK_RECALLED" NotificationOnly,
 }
 
 /// An invalid field of a request.

@@ -39,6 +39,7 @@ fn inputs() -> [Input; 4] {
         task_type: "bench".into(),
         reason: 0,
         mode: Mode::Transfer,
+        loan_timeout: None,
         priority: Priority::Medium,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),

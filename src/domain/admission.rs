@@ -205,7 +205,7 @@ pub fn admit(
 ) -> Result<Standing, AdmissionError> {
     let is_mail = match header.rules().handling {
         Handling::Mail | Handling::Heartbeat => true,
-        Handling::Request | Handling::Handoff | Handling::Status => false,
+        Handling::Request | Handling::Handoff | Handling::Status | Handling::Task => false,
     };
     match known {
         KnownTask::Known(known, open) => {
@@ -230,7 +230,7 @@ pub fn admit(
         }
         KnownTask::Unknown => match header.rules().handling {
             Handling::Request => check_handoff(header, named).map(|()| Standing::OnRecord),
-            Handling::Handoff | Handling::Status | Handling::Heartbeat | Handling::Mail => {
+            Handling::Handoff | Handling::Status | Handling::Task | Handling::Heartbeat | Handling::Mail => {
                 answer_outsider(header, task)
             }
         },

@@ -216,7 +216,7 @@ impl Entity {
     /// The time of the entity's next deadline. `None`: the entity has none.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         match self {
-            Self::Task(_) => None,
+            Self::Task(task) => task.next_deadline(),
             Self::Handoff(handoff) => handoff.next_deadline(),
             #[cfg(test)]
             Self::Probe(probe) => probe.deadline,

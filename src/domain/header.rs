@@ -37,13 +37,14 @@ impl Header {
         rules(self.message_type)
     }
 
-    /// The handoff that the envelope is about: a request's own handoff, or the one that the correlation names. Mail is
-    /// about no handoff: its correlation only decides whether the sender is a participant.
+    /// The handoff that the envelope is about: a request's own handoff, or the one that the correlation names. A
+    /// message that moves a task is about no handoff. Neither is mail: its correlation only decides whether the sender is
+    /// a participant.
     pub const fn handoff(&self) -> Option<MessageId> {
         match self.rules().handling {
             Handling::Request => Some(self.message_id),
             Handling::Handoff | Handling::Status => self.correlation,
-            Handling::Heartbeat | Handling::Mail => None,
+            Handling::Task | Handling::Heartbeat | Handling::Mail => None,
         }
     }
 }

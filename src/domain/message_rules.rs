@@ -41,13 +41,15 @@ pub enum MessageType {
     Delegation,
     /// Carries any other content.
     Info,
+    /// Takes a delegated task back.
+    TaskRecall,
 }
 
 numbered! {
     MessageType {
         HandoffRequest = 1, HandoffAccept = 2, HandoffReject = 3, HandoffCancel = 4, TaskContextTransfer = 5,
         HandoffComplete = 6, TaskStatusUpdate = 7, ErrorNotification = 8, Heartbeat = 9, TaskRequest = 10, TaskOffer = 11,
-        TaskAccept = 12, Delegation = 13, Info = 14,
+        TaskAccept = 12, Delegation = 13, Info = 14, TaskRecall = 20,
     }
 }
 
@@ -69,6 +71,7 @@ impl MessageType {
             Self::TaskAccept => "TASK_ACCEPT",
             Self::Delegation => "DELEGATION",
             Self::Info => "INFO",
+            Self::TaskRecall => "TASK_RECALL",
         }
     }
 }
@@ -99,8 +102,10 @@ pub enum Handling {
     Request,
     /// The message moves an open handoff.
     Handoff,
-    /// The message moves a task.
+    /// The message reports on a task, and may extend a step of a handoff.
     Status,
+    /// The message moves a task, not the handoff that it names.
+    Task,
     /// The broker records the heartbeat in memory and does not store it.
     Heartbeat,
     /// The broker carries the message to its receivers.
@@ -139,6 +144,8 @@ impl Names {
 /// The permitted values of `receiver_id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receivers {
+    /// None: the broker tells all agents that the message concerns.
+    Nobody,
     /// One agent.
     Agent,
     /// One agent, or any one of a type.
@@ -156,7 +163,10 @@ impl Receivers {
             (Self::Agent | Self::AgentOrType | Self::Any | Self::AnyOrNobody, Receiver::Agent(_))
             | (Self::AgentOrType | Self::Any | Self::AnyOrNobody, Receiver::AnyOf(_))
             | (Self::Any | Self::AnyOrNobody, Receiver::AllOf(_))
-            | (Self::AnyOrNobody, Receiver::Nobody) => Ok(()),
+            | (Self::Nobody | Self::AnyOrNobody, Receiver::Nobody) => Ok(()),
+            (Self::Nobody, Receiver::Agent(_) | Receiver::AnyOf(_) | Receiver::AllOf(_)) => {
+                Err("must be empty: the broker tells the agents that it concerns")
+            }
             (Self::Agent | Self::AgentOrType | Self::Any, Receiver::Nobody) => Err("must not be empty"),
             (Self::Agent, Receiver::AnyOf(_) | Receiver::AllOf(_)) => Err("must be an agent"),
             (Self::AgentOrType, Receiver::AllOf(_)) => Err("must be an agent or type:NAME; a task has one owner"),
@@ -262,6 +272,15 @@ pub const fn rules(kind: MessageType) -> MessageRules {
             reports: None,
             outsider: Outsider::NotOwner,
         },
+        MessageType::TaskRecall => MessageRules {
+            handling: Handling::Task,
+            names: Names::Handoff,
+            receivers: Receivers::Nobody,
+            correlation: Correlation::AnyMessage,
+            other_side: OtherSide::Any,
+            reports: None,
+            outsider: Outsider::NotOwner,
+        },
         MessageType::Heartbeat => {
             MessageRules { handling: Handling::Heartbeat, receivers: Receivers::AnyOrNobody, ..MAIL }
         }
@@ -294,6 +313,7 @@ mod tests {
         TASK_ACCEPT            Mail       Nothing  Any          AnyMessage  Any                 None              Carried
         DELEGATION             Mail       Nothing  Any          AnyMessage  Any                 None              Carried
         INFO                   Mail       Nothing  Any          AnyMessage  Any                 None              Carried
+        TASK_RECALL            Task       Handoff  Nobody       AnyMessage  Any                 None              NotOwner
     ";
 
     fn line(kind: MessageType) -> String {
@@ -311,7 +331,7 @@ mod tests {
     }
 
     fn all() -> impl Iterator<Item = MessageType> {
-        (1..).map_while(MessageType::from_number)
+        (1..32).filter_map(MessageType::from_number)
     }
 
     #[test]

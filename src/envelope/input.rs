@@ -35,6 +35,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 task_type: request.task_type.clone(),
                 reason: request.reason,
                 mode: request.mode,
+                loan_timeout: request.loan_timeout,
                 priority: request.priority,
                 timeouts,
                 loop_limits,
@@ -44,6 +45,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
             Message::Reject { reason: *reason, text: text.clone(), suggestions: resolved.agents.to_vec() }
         }
         Body::Handoff(message) => message.clone(),
+        Body::Recall => Message::Recall { loan: header.correlation? },
         Body::Status { status, progress, details } => Message::Status {
             status: *status,
             progress: *progress,

@@ -1,5 +1,7 @@
 //! The payloads: the type of each message type, and their bounds.
 
+use std::{ops::RangeInclusive, time::Duration};
+
 use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, signing};
@@ -19,6 +21,8 @@ const SECTIONS_MAX: usize = 64;
 const AGENTS_MAX: usize = 16;
 const SKILLS_MAX: usize = 32;
 const MAP_ENTRIES_MAX: usize = 32;
+/// The bounds of a loan timeout (SPEC 3).
+const LOAN_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 60 * 60);
 
 /// A checked payload.
 #[derive(Debug, Clone, PartialEq)]
@@ -27,6 +31,8 @@ pub enum Body {
     Request(Box<RequestBody>),
     /// A message about an open handoff. A reject's suggestions are as sent, registered or not.
     Handoff(handoff::Message),
+    /// The recall of a loan.
+    Recall,
     /// A report of a task's status.
     Status {
         /// The new status.
@@ -51,6 +57,8 @@ pub struct RequestBody {
     pub reason: i32,
     /// Whether the task is transferred or delegated.
     pub mode: Mode,
+    /// The time from the completion until the broker recalls a delegated task. `None`: no loan timeout.
+    pub loan_timeout: Option<Duration>,
     /// The priority.
     pub priority: Priority,
     /// The requested timeouts, before the operator's bounds are applied.
@@ -84,6 +92,7 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
         T::TaskAccept => checked(payload, task_accept),
         T::Delegation => checked(payload, delegation),
         T::Info => checked(payload, info),
+        T::TaskRecall => checked(payload, recall),
     }
 }
 
@@ -136,12 +145,14 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
     let path = "envelope.payload.fallback_candidates";
     let fallback_candidates = checks.ids(path, &body.fallback_candidates, AGENTS_MAX, AgentId::parse);
     let limits = body.loop_limits.unwrap_or_default();
+    let mode = match unset_or_known(checks, "envelope.payload.mode", body.mode) {
+        v1::HandoffMode::Unspecified | v1::HandoffMode::Transfer => Mode::Transfer,
+        v1::HandoffMode::Delegate => Mode::Delegate,
+    };
     Body::Request(Box::new(RequestBody {
         reason: body.reason,
-        mode: match unset_or_known(checks, "envelope.payload.mode", body.mode) {
-            v1::HandoffMode::Unspecified | v1::HandoffMode::Transfer => Mode::Transfer,
-            v1::HandoffMode::Delegate => Mode::Delegate,
-        },
+        mode,
+        loan_timeout: loan_timeout(mode, body.loan_timeout.as_ref(), checks),
         priority: match unset_or_known(checks, "envelope.payload.priority", body.priority) {
             v1::Priority::Low => Priority::Low,
             v1::Priority::Unspecified | v1::Priority::Medium => Priority::Medium,
@@ -167,6 +178,18 @@ fn requested_timeouts(timeouts: Option<&v1::HandoffTimeouts>, checks: &mut Check
         complete: span("complete", timeouts.complete.as_ref()),
         whole: span("whole", timeouts.whole.as_ref()),
     }
+}
+
+fn loan_timeout(mode: Mode, span: Option<&prost_types::Duration>, checks: &mut Checks) -> Option<Duration> {
+    let path = "envelope.payload.loan_timeout";
+    let timeout = checks.span(path, span)?;
+    if !LOAN_TIMEOUT.contains(&timeout) {
+        checks.wrong(path, format!("must be from 1 s to 30 days, not {timeout:?}"));
+    }
+    if mode != Mode::Delegate {
+        checks.wrong(path, "is only for mode DELEGATE: a transferred task does not come back");
+    }
+    Some(timeout)
 }
 
 /// Reads an enum that may be unset; an unknown number is a violation.
@@ -195,6 +218,11 @@ fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
 fn cancel(body: v1::HandoffCancel, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
     Body::Handoff(handoff::Message::Cancel)
+}
+
+fn recall(body: v1::TaskRecall, checks: &mut Checks) -> Body {
+    checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
+    Body::Recall
 }
 
 fn context(payload: &Any) -> Result<Body, EnvelopeError> {

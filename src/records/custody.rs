@@ -11,7 +11,10 @@ use prost_types::Timestamp as WireTime;
 use super::{DecodeError, Reader, by_name_and_number, chain, texts, unchain};
 use crate::{
     codes::ErrorCode,
-    domain::handoff::{Acked, Handoff, LoopLimits, Task, Timeouts},
+    domain::{
+        EntityId,
+        handoff::{Acked, Handoff, LoopLimits, Task, Timeouts},
+    },
     envelope::{Resolved, VerifiedEnvelope, signing},
     ids::{AgentId, MessageId, TaskId},
     proto::v1,
@@ -70,8 +73,8 @@ pub enum CustodyEvent<'a> {
     Acked(&'a AgentId, Acked),
     /// A delivery became a dead letter.
     GivenUp(&'a AgentId, Acked),
-    /// A deadline passed.
-    Time,
+    /// A deadline of this entity passed.
+    Time(&'a EntityId),
     /// The candidate was gone before it got the request.
     Gone,
     /// A dead request was redriven.
@@ -113,7 +116,7 @@ pub fn custody_entry(
         CustodyEvent::Refused(facts, code) => Event::Refused(envelope_event(facts, code.number())),
         CustodyEvent::Acked(agent, mail) => Event::Acked(delivery_event(agent, *mail)),
         CustodyEvent::GivenUp(agent, mail) => Event::GivenUp(delivery_event(agent, *mail)),
-        CustodyEvent::Time => Event::Time(v1::CustodyTime {}),
+        CustodyEvent::Time(of) => Event::Time(v1::CustodyTime { of_task: matches!(of, EntityId::Task(_)) }),
         CustodyEvent::Gone => Event::Gone(v1::CustodyAbsence {}),
         CustodyEvent::Redriven { dead_letter, former, handoff, candidates } => Event::Redriven(v1::CustodyRedrive {
             dead_letter_id: dead_letter.to_string(),

@@ -104,10 +104,11 @@ impl HandoffRecord {
             offers: handoff.offers.iter().map(offer_to_storage).collect(),
             state: handoff.state.number(),
             mode: handoff.mode.number(),
+            loan_timeout: handoff.loan_timeout.map_or(0, nanoseconds),
             priority: handoff.priority.number(),
             task_type: handoff.task_type.clone(),
             reason: handoff.reason,
-            timeouts: spans.map(|span| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)).to_vec(),
+            timeouts: spans.map(nanoseconds).to_vec(),
             step_deadline: handoff.step_deadline.map(|at| at.unix_nanoseconds()),
             whole_deadline: handoff.whole_deadline.unix_nanoseconds(),
             wanted_sections: handoff.wanted_sections.clone(),
@@ -154,6 +155,7 @@ impl HandoffRecord {
             offers: stored.offers.iter().map(|offer| offer_from_storage(&reader, offer)).collect::<Result<_, _>>()?,
             state: reader.some(State::from_number(stored.state), "state")?,
             mode: reader.some(Mode::from_number(stored.mode), "mode")?,
+            loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
             priority: reader.some(Priority::from_number(stored.priority), "priority")?,
             task_type: stored.task_type,
             reason: stored.reason,
@@ -176,6 +178,10 @@ impl HandoffRecord {
         };
         Ok(Self { handoff: Arc::new(handoff), sequence: stored.sequence, request })
     }
+}
+
+fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn timeouts_from_storage(reader: &Reader, spans: &[u64]) -> Result<Timeouts, DecodeError> {

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use prost::Message;
 
-use super::{CustodyLink, DecodeError, HandoffPlace, Pace, Reader, by_name, id_bytes, moment, texts};
+use super::{CustodyLink, DecodeError, HandoffPlace, Pace, Reader, by_name, id_bytes, moment};
 use crate::{
-    domain::handoff::{Hop, LoopLimits, Task, TaskStatus},
+    domain::handoff::{Hop, Loan, LoopLimits, Task, TaskStatus},
     ids::{AgentId, TaskId},
     proto::storage,
     store::{Key, Table},
@@ -53,9 +53,10 @@ impl TaskRecord {
     }
 
     /// The log's time at this time of the broker's clock, after set-backs with the sum `set_back`. It never goes back,
-    /// and advances evenly while a handoff is open. Otherwise it is the clock's time.
+    /// and advances evenly while a handoff is open or a loan has a timeout. Otherwise it is the clock's time.
     pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Timestamp {
-        self.pace().log_time(self.task.open_handoff.is_some(), now, set_back)
+        let has_deadline = self.task.open_handoff.is_some() || self.task.next_deadline().is_some();
+        self.pace().log_time(has_deadline, now, set_back)
     }
 
     /// The pace of the custody log.
@@ -81,7 +82,7 @@ impl TaskRecord {
             details: task.details.clone(),
             open_handoff_id: task.open_handoff.map(id_bytes).unwrap_or_default(),
             hops: task.hops.iter().map(hop_to_storage).collect(),
-            delegator_ids: texts(&task.delegators),
+            loans: task.loans.iter().map(loan_to_storage).collect(),
             handoffs_max: task.loop_limits.handoffs_max,
             handoffs_per_pair_max: task.loop_limits.handoffs_per_pair_max,
             created_at: task.created_at.unix_nanoseconds(),
@@ -118,7 +119,7 @@ impl TaskRecord {
                 details: stored.details,
                 open_handoff: reader.optional_message_id(&stored.open_handoff_id)?,
                 hops: stored.hops.iter().map(|hop| hop_from_storage(&reader, hop)).collect::<Result<_, _>>()?,
-                delegators: reader.agents(&stored.delegator_ids)?,
+                loans: stored.loans.iter().map(|loan| loan_from_storage(&reader, loan)).collect::<Result<_, _>>()?,
                 loop_limits: LoopLimits {
                     handoffs_max: stored.handoffs_max,
                     handoffs_per_pair_max: stored.handoffs_per_pair_max,
@@ -128,6 +129,22 @@ impl TaskRecord {
             }),
         })
     }
+}
+
+fn loan_to_storage(loan: &Loan) -> storage::LoanRecord {
+    storage::LoanRecord {
+        delegator_id: loan.delegator.to_string(),
+        handoff_id: id_bytes(loan.handoff),
+        due: loan.due.map(Timestamp::unix_nanoseconds),
+    }
+}
+
+fn loan_from_storage(reader: &Reader, stored: &storage::LoanRecord) -> Result<Loan, DecodeError> {
+    Ok(Loan {
+        delegator: reader.agent(&stored.delegator_id)?,
+        handoff: reader.message_id(&stored.handoff_id)?,
+        due: stored.due.map(moment),
+    })
 }
 
 fn hop_to_storage(hop: &Hop) -> storage::HopRecord {

@@ -3,7 +3,7 @@
 use crate::{
     broker::directory::{Entry, Liveness, Presence},
     domain::{
-        handoff::{Handoff, Hop, Offer, Step},
+        handoff::{Handoff, Hop, Loan, Offer, Step},
         mailbox::Attempt,
     },
     ids::AgentId,
@@ -50,6 +50,7 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         error_code: failure.map_or(0, |failure| failure.code.number()),
         error_message: failure.map(|failure| failure.message.clone()).unwrap_or_default(),
         redrive_of_handoff_id: handoff.redrive_of.map(|id| id.to_string()).unwrap_or_default(),
+        loan_timeout: handoff.loan_timeout.map(span),
     }
 }
 
@@ -86,11 +87,20 @@ pub(super) fn task(record: &TaskRecord) -> v1::Task {
         details: task.details.clone(),
         open_handoff_id: task.open_handoff.map(|id| id.to_string()).unwrap_or_default(),
         hops: task.hops.iter().map(hop).collect(),
-        delegator_ids: task.delegators.iter().map(ToString::to_string).collect(),
+        delegator_ids: task.loans.iter().map(|loan| loan.delegator.to_string()).collect(),
+        loans: task.loans.iter().map(loan).collect(),
         custody_length: record.custody.length,
         custody_hash: record.custody.hash.to_vec().into(),
         create_time: Some(time(task.created_at)),
         update_time: Some(time(task.updated_at)),
+    }
+}
+
+fn loan(loan: &Loan) -> v1::TaskLoan {
+    v1::TaskLoan {
+        delegator_id: loan.delegator.to_string(),
+        handoff_id: loan.handoff.to_string(),
+        due_time: loan.due.map(time),
     }
 }
 

@@ -7,6 +7,7 @@ mod deliveries;
 mod handoffs;
 mod keys;
 mod limits;
+mod loans;
 mod participants;
 mod policies;
 mod presence;

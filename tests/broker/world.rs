@@ -485,8 +485,20 @@ impl World {
 
     /// Hands task "t" from one agent to the other at this epoch. Returns the handoff id.
     pub fn hand_over(&mut self, from: &mut Session, to: &mut Session, epoch: u64) -> String {
+        let request = self.request(from.agent.as_str(), to.agent.as_str(), epoch);
+        self.hand_over_with(from, to, epoch, request)
+    }
+
+    /// Hands task "t" over with this request.
+    pub fn hand_over_with(
+        &mut self,
+        from: &mut Session,
+        to: &mut Session,
+        epoch: u64,
+        request: v1::Envelope,
+    ) -> String {
         let (sender, receiver) = (from.agent.to_string(), to.agent.to_string());
-        let handoff = self.send(self.request(&sender, &receiver, epoch)).unwrap().handoff_id;
+        let handoff = self.send(request).unwrap().handoff_id;
         self.take_and_ack(to);
         self.send(self.accept(&receiver, &sender, &handoff, epoch)).unwrap();
         self.take_and_ack(from);

@@ -25,17 +25,53 @@ const BAD: [u8; 32] = [8; 32];
 
 #[derive(Debug, Clone)]
 enum Op {
-    Request { from: usize, candidates: Vec<usize>, delegate: bool },
-    Accept { from: usize },
-    Reject { from: usize, suggestions: Vec<usize> },
-    Cancel { from: usize },
-    Context { from: usize },
-    Complete { from: usize, success: bool, digest: bool },
-    Status { from: usize, end: bool },
-    Acked { by: usize, mail: Acked },
-    Undeliverable { to: usize, mail: Acked },
-    Pass { seconds: u64 },
+    Request {
+        from: usize,
+        candidates: Vec<usize>,
+        lend: Lend,
+    },
+    Accept {
+        from: usize,
+    },
+    Reject {
+        from: usize,
+        suggestions: Vec<usize>,
+    },
+    Cancel {
+        from: usize,
+    },
+    /// A recall of the loan by this completed handoff of the task, counted from 0.
+    Recall {
+        from: usize,
+        hop: usize,
+    },
+    Context {
+        from: usize,
+    },
+    Complete {
+        from: usize,
+        success: bool,
+        digest: bool,
+    },
+    Status {
+        from: usize,
+        end: bool,
+    },
+    Acked {
+        by: usize,
+        mail: Acked,
+    },
+    Undeliverable {
+        to: usize,
+        mail: Acked,
+    },
+    Pass {
+        seconds: u64,
+    },
 }
+
+/// Whether a request lends the task, and for how many seconds.
+type Lend = Option<Option<u64>>;
 
 /// The difference between the message's epoch and the task's.
 type Offset = i8;
@@ -45,9 +81,11 @@ fn ops() -> impl Strategy<Value = Vec<(Op, Offset)>> {
     let who = 0..3 * AGENTS.len();
     let some = || prop::collection::vec(0..AGENTS.len(), 1..4);
     let mail = || prop::sample::select(vec![Acked::Request, Acked::Context, Acked::Completion]);
+    let lend = || prop::option::of(prop::option::of(1u64..300));
     let op = prop_oneof![
-        3 => (who.clone(), some(), any::<bool>())
-            .prop_map(|(from, candidates, delegate)| Op::Request { from, candidates, delegate }),
+        3 => (who.clone(), some(), lend())
+            .prop_map(|(from, candidates, lend)| Op::Request { from, candidates, lend }),
+        1 => (who.clone(), 0usize..4).prop_map(|(from, hop)| Op::Recall { from, hop }),
         4 => who.clone().prop_map(|from| Op::Accept { from }),
         2 => (who.clone(), some()).prop_map(|(from, suggestions)| Op::Reject { from, suggestions }),
         1 => who.clone().prop_map(|from| Op::Cancel { from }),
@@ -71,6 +109,10 @@ fn resolve(op: &Op, model: &Model) -> Op {
     let (who, right) = match &mut op {
         Op::Request { from, .. } | Op::Status { from, .. } => (from, model.owner),
         Op::Cancel { from } | Op::Context { from } => (from, sender),
+        Op::Recall { from, hop } => {
+            let right = model.hops.get(*hop).map_or(0, |hop| hop.0);
+            (from, right)
+        }
         Op::Accept { from } | Op::Reject { from, .. } | Op::Complete { from, .. } => (from, asked),
         Op::Acked { by: to, mail: Acked::Completion } | Op::Undeliverable { to, mail: Acked::Completion } => {
             (to, sender)
@@ -95,7 +137,7 @@ struct Attempt {
     refused: Vec<usize>,
     timed_out: Vec<usize>,
     ran_out_of_time: bool,
-    delegate: bool,
+    lend: Lend,
     step_ends: Option<u64>,
     whole_ends: u64,
 }
@@ -106,7 +148,8 @@ struct Model {
     owner: usize,
     epoch: u64,
     finished: bool,
-    lenders: Vec<usize>,
+    /// Each loan: the lender, the number of its handoff, and its end.
+    lenders: Vec<(usize, usize, Option<u64>)>,
     hops: Vec<(usize, usize)>,
     attempt: Option<Attempt>,
     now: u64,
@@ -190,12 +233,19 @@ impl Model {
 
     fn pass(&mut self, seconds: u64) {
         let end = self.now + seconds;
-        while let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.is_open()) {
-            let due = attempt.step_ends.unwrap_or(u64::MAX).min(attempt.whole_ends);
-            if due > end {
+        loop {
+            let open = self.attempt.as_mut().filter(|attempt| attempt.is_open());
+            let due = open.as_ref().map_or(u64::MAX, |open| open.step_ends.unwrap_or(u64::MAX).min(open.whole_ends));
+            let loan_due = self.lenders.iter().filter_map(|lender| lender.2).min().unwrap_or(u64::MAX);
+            if due.min(loan_due) > end {
                 break;
             }
-            self.now = due;
+            self.now = due.min(loan_due);
+            let Some(attempt) = open.filter(|_| due <= loan_due) else {
+                let loan = self.lenders.iter().position(|lender| lender.2.is_some_and(|at| at <= loan_due)).unwrap();
+                self.take_back(loan);
+                continue;
+            };
             if due == attempt.whole_ends {
                 (attempt.state, attempt.ran_out_of_time) = ("FAILED", true);
             } else if attempt.state == "DECIDING" {
@@ -213,7 +263,7 @@ impl Model {
     fn apply(&mut self, op: &Op, epoch: u64) -> Told {
         let now = self.now;
         match op {
-            Op::Request { from, candidates, delegate } => self.request(*from, candidates, *delegate, epoch),
+            Op::Request { from, candidates, lend } => self.request(*from, candidates, *lend, epoch),
             Op::Pass { seconds } => {
                 self.pass(*seconds);
                 Ok(())
@@ -238,6 +288,15 @@ impl Model {
                 self.attempt.as_mut().unwrap().state = "CANCELLED";
                 Ok(())
             }
+            Op::Recall { from, hop } => match self.lenders.iter().position(|lender| lender.1 == *hop) {
+                _ if self.finished => Err(ErrorCode::TaskFinal),
+                None => Err(ErrorCode::NotLent),
+                Some(loan) if self.lenders[loan].0 != *from => Err(ErrorCode::NotOwner),
+                Some(loan) => {
+                    self.take_back(loan);
+                    Ok(())
+                }
+            },
             Op::Context { from } => {
                 self.sender_may(*from, epoch)?;
                 self.move_from(&["ACCEPTED"], "CONTEXT_SENT", Some(now + 120))
@@ -263,6 +322,15 @@ impl Model {
         }
     }
 
+    /// Returns the task to the lender of this loan, and ends all loans within it.
+    fn take_back(&mut self, loan: usize) {
+        (self.owner, self.epoch) = (self.lenders[loan].0, self.epoch + 1);
+        self.lenders.truncate(loan);
+        if let Some(open) = self.attempt.as_mut().filter(|attempt| attempt.is_open()) {
+            open.state = "CANCELLED";
+        }
+    }
+
     fn must_be(&self, states: &[&str]) -> Told {
         let state = self.attempt.as_ref().unwrap().state;
         if states.contains(&state) { Ok(()) } else { Err(ErrorCode::HandoffState) }
@@ -275,7 +343,7 @@ impl Model {
         Ok(())
     }
 
-    fn request(&mut self, from: usize, candidates: &[usize], delegate: bool, epoch: u64) -> Told {
+    fn request(&mut self, from: usize, candidates: &[usize], lend: Lend, epoch: u64) -> Told {
         if self.exists {
             self.fence(from, epoch)?;
             if self.finished {
@@ -303,7 +371,7 @@ impl Model {
             refused: vec![],
             timed_out: vec![],
             ran_out_of_time: false,
-            delegate,
+            lend,
             step_ends: None,
             whole_ends: self.now + 360,
         });
@@ -333,9 +401,9 @@ impl Model {
         }
         attempt.state = "COMPLETED";
         self.hops.push((attempt.sender, attempt.asked));
-        if attempt.delegate {
-            self.lenders.push(attempt.sender);
-        } else if self.lenders.last() == Some(&attempt.asked) {
+        if let Some(seconds) = attempt.lend {
+            self.lenders.push((attempt.sender, self.hops.len() - 1, seconds.map(|seconds| self.now + seconds)));
+        } else if self.lenders.last().is_some_and(|lender| lender.0 == attempt.asked) {
             self.lenders.pop();
         }
         (self.owner, self.epoch) = (attempt.asked, self.epoch + 1);
@@ -370,7 +438,7 @@ impl Model {
             return Err(ErrorCode::HandoffOpen);
         }
         match self.lenders.pop() {
-            Some(lender) => (self.owner, self.epoch) = (lender, self.epoch + 1),
+            Some((lender, ..)) => (self.owner, self.epoch) = (lender, self.epoch + 1),
             None => self.finished = true,
         }
         Ok(())
@@ -416,7 +484,10 @@ impl Real {
     fn take(&mut self, next: Transition) {
         if let Some(before) = &self.task {
             assert!(next.task.epoch >= before.epoch, "the epoch never falls");
-            assert_eq!(next.task.epoch != before.epoch, next.task.owner != before.owner, "they move together");
+            // A recall raises the epoch even if the delegator owns the task already, by a loan within its own.
+            let moved = next.task.owner != before.owner || next.task.loans.len() < before.loans.len();
+            assert_eq!(next.task.epoch != before.epoch, moved, "they move together");
+            assert_eq!(next.task.epoch - before.epoch, u64::from(moved));
             assert!(!before.status.is_final() || next.task.status == before.status, "a final status never changes");
         }
         if let (Some(before), Some(after)) = (&self.handoff, &next.handoff)
@@ -441,10 +512,14 @@ impl Real {
 
     fn pass(&mut self, span: Duration) {
         let end = self.now.plus(span);
-        while let Some(due) = self.handoff.as_ref().and_then(Handoff::next_deadline).filter(|due| *due <= end) {
+        loop {
+            let step_due = self.handoff.as_ref().and_then(Handoff::next_deadline);
+            let loan_due = self.task.as_ref().and_then(Task::next_deadline);
+            let Some(due) = step_due.into_iter().chain(loan_due).min().filter(|due| *due <= end) else { break };
             self.now = due;
+            let input = if step_due == Some(due) { Input::Time } else { Input::LoanDue };
             let situation = Situation { task: self.task.as_ref(), handoff: self.handoff.as_ref(), gone: &[] };
-            match step(situation, &Input::Time, self.now) {
+            match step(situation, &input, self.now) {
                 Ok(Outcome::Moved(next)) => self.take(*next),
                 other => panic!("what is due happens: {other:?}"),
             }
@@ -455,7 +530,7 @@ impl Real {
     fn input(&mut self, op: &Op, epoch: u64) -> Input {
         let said = |from: usize, message| Input::Message { from: agent(from), epoch, message };
         match op {
-            Op::Request { from, candidates, delegate } => {
+            Op::Request { from, candidates, lend } => {
                 self.requests += 1;
                 Input::Request(Request {
                     id: MessageId::from_bytes([self.requests; 16]),
@@ -466,7 +541,8 @@ impl Real {
                     candidates: candidates.iter().map(|who| agent(*who)).collect(),
                     task_type: "x".into(),
                     reason: 0,
-                    mode: if *delegate { Mode::Delegate } else { Mode::Transfer },
+                    mode: if lend.is_some() { Mode::Delegate } else { Mode::Transfer },
+                    loan_timeout: lend.flatten().map(Duration::from_secs),
                     priority: Priority::Medium,
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),
@@ -478,6 +554,10 @@ impl Real {
                 said(*from, Message::Reject { reason: 2, text: String::new(), suggestions })
             }
             Op::Cancel { from } => said(*from, Message::Cancel),
+            Op::Recall { from, hop } => {
+                let hop = self.task.as_ref().and_then(|task| task.hops.get(*hop));
+                said(*from, Message::Recall { loan: hop.map_or(MessageId::from_bytes([0; 16]), |hop| hop.handoff) })
+            }
             Op::Context { from } => said(*from, Message::Context { digest: GOOD }),
             Op::Complete { from, success, digest } => {
                 let digest = Some(if *digest { GOOD } else { BAD });

@@ -61,7 +61,9 @@ impl Engine {
                 let able = self.able_suggestions(envelope.header(), suggestions).map_err(refused)?;
                 self.make_step(transaction, envelope, Resolved { agents: &able, terms: None }, now)
             }
-            Body::Handoff(_) => self.make_step(transaction, envelope, Resolved { agents: &[], terms: None }, now),
+            Body::Handoff(_) | Body::Recall => {
+                self.make_step(transaction, envelope, Resolved { agents: &[], terms: None }, now)
+            }
             Body::Status { .. } => {
                 let receivers = self.receivers(envelope.header(), now).map_err(refused)?;
                 self.make_step(transaction, envelope, Resolved { agents: &receivers, terms: None }, now)
@@ -88,24 +90,25 @@ impl Engine {
         Ok(admission::check_expiry(header, now)?)
     }
 
-    /// Runs an overdue deadline of the task's open handoff before the message, so that a late message meets the state
-    /// after the deadline.
+    /// Runs the overdue deadlines of the task and of its open handoff before the message, so that a late message meets
+    /// the state after them.
     fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
         let running = self.timers.clock.running();
-        // Each open handoff has a timer, so without a due timer no handoff is overdue.
+        // Each deadline has a timer, so without a due timer nothing is overdue.
         if self.timers.next().is_none_or(|at| at > running) {
             return Ok(());
         }
         let Some(task) = &header.task else { return Ok(()) };
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
         let Some(stored) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
-        let Some(open) = stored.task.open_handoff.map(EntityId::Handoff) else { return Ok(()) };
-        // The due timer may be that of something else, and a timer is never later than the deadline.
-        if !self.timers.is_due(&Timer::Entity(open.clone())) {
-            return Ok(());
-        }
-        if self.deadline_of(&open)?.is_some_and(|due| due <= running) {
-            self.pass_time(&open, now)?;
+        let open = stored.task.open_handoff.map(EntityId::Handoff);
+        for entity in open.into_iter().chain([EntityId::Task(task.clone())]) {
+            // The due timer may be that of something else, and a timer is never later than the deadline.
+            if self.timers.is_due(&Timer::Entity(entity.clone()))
+                && self.deadline_of(&entity)?.is_some_and(|due| due <= running)
+            {
+                self.pass_time(&entity, now)?;
+            }
         }
         Ok(())
     }

@@ -312,7 +312,7 @@ impl Engine {
     /// Runs a step with `Input::Time` as a separate change. Returns false if the step changes nothing.
     pub(super) fn pass_time(&mut self, entity: &EntityId, now: Timestamp) -> Result<bool, BrokerError> {
         let mut transaction = self.transaction();
-        let has_moved = self.run_unasked(&mut transaction, entity, &Input::Time, &CustodyEvent::Time, now)?;
+        let has_moved = self.run_unasked(&mut transaction, entity, &Input::Time, &CustodyEvent::Time(entity), now)?;
         if has_moved {
             self.stage(transaction);
             self.end_unanswered();

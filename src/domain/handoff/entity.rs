@@ -30,13 +30,23 @@ pub(in crate::domain) fn step_entity(
         domain::Input::Acked { by, role } => (None, &Input::Acked { by: by.clone(), mail: *role }),
         domain::Input::Undeliverable { to, role } => (None, &Input::Undeliverable { to: to.clone(), mail: *role }),
         domain::Input::AgentGone => (None, &Input::CandidateGone),
-        domain::Input::Time => (None, &Input::Time),
+        domain::Input::Time => match about {
+            EntityId::Task(task) => (Some(task), &Input::LoanDue),
+            _ => (None, &Input::Time),
+        },
         // No machine sends an input to a task or a handoff.
         domain::Input::Told(_) => return Ok(domain::Transition::default()),
     };
     let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {
         Some(task) => read_task(read, task)?,
         None => None,
+    };
+    // An input about the task alone may end its open handoff.
+    let handoff = match (&handoff, &task, input) {
+        (None, Some(task), Input::LoanDue | Input::Message { message: Message::Recall { .. }, .. }) => {
+            task.open_handoff.map_or(Ok(None), |open| read_handoff(read, open))?
+        }
+        _ => handoff,
     };
     let gone = gone(read, handoff.as_deref(), input);
     let situation = Situation { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
@@ -69,6 +79,7 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
         Input::Message { message: Message::Reject { suggestions, .. }, .. } => suggestions,
         // Other messages and acks ask no further candidate.
         Input::Message { .. } | Input::Acked { .. } => return Vec::new(),
+        Input::LoanDue => return Vec::new(),
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
     let mut gone: Vec<AgentId> = next.iter().chain(new).filter(|agent| read.is_gone(agent)).cloned().collect();
@@ -88,10 +99,12 @@ fn role_of(input: &Input) -> Option<Acked> {
             Message::Context { .. } => MessageType::TaskContextTransfer,
             Message::Complete { .. } => MessageType::HandoffComplete,
             Message::Status { .. } => MessageType::TaskStatusUpdate,
+            Message::Recall { .. } => MessageType::TaskRecall,
         },
         Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::Time
+        | Input::LoanDue
         | Input::CandidateGone
         | Input::Redrive { .. } => return None,
     };
@@ -133,9 +146,9 @@ fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Inp
             let expires = handoff.is_some_and(|handoff| handoff.redrive_of.is_none());
             (domain::Mail::Opening { entity: id(), expires }, Some((id(), Acked::Request)))
         }
-        Mail::Notice(notice) => {
-            let about = handoff.map(|handoff| handoff.id);
-            (domain::Mail::Notice { notice, about, task: Some((task.id.clone(), task.epoch)) }, None)
+        Mail::Notice { notice, about } => {
+            let task = Some((task.id.clone(), task.epoch));
+            (domain::Mail::Notice { notice, about: Some(about), task }, None)
         }
     };
     let priority = handoff.map_or(Priority::default(), |handoff| handoff.priority);

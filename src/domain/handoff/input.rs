@@ -1,5 +1,7 @@
 //! The inputs and outputs of the handoff machine.
 
+use std::time::Duration;
+
 use super::{Handoff, LoopLimits, Mode, Priority, Task, TaskStatus, Timeouts};
 use crate::{
     codes::ErrorCode,
@@ -11,7 +13,7 @@ use crate::{
 pub struct Situation<'a> {
     /// The task, if it exists.
     pub task: Option<&'a Task>,
-    /// The handoff, if the input names one and it exists.
+    /// The handoff that the input names, or the task's open handoff if the input is about the task alone.
     pub handoff: Option<&'a Handoff>,
     /// The gone agents among those that may be asked next. They are asked only if no present agent can be.
     pub gone: &'a [AgentId],
@@ -45,8 +47,10 @@ pub enum Input {
         /// The role of the delivery.
         mail: Acked,
     },
-    /// Time has passed. The machine handles overdue deadlines, and changes nothing else.
+    /// Time has passed for the handoff. The machine handles its overdue deadlines, and changes nothing else.
     Time,
+    /// Time has passed for the task. The machine recalls a loan whose timeout is over, and changes nothing else.
+    LoanDue,
     /// The candidate is gone. If the request is still undelivered and a present candidate remains, that candidate is
     /// asked.
     CandidateGone,
@@ -80,6 +84,8 @@ pub struct Request {
     pub reason: i32,
     /// Whether the task is transferred or delegated.
     pub mode: Mode,
+    /// The time from the completion until the broker recalls a delegated task, 1 s to 30 d. `None`: no loan timeout.
+    pub loan_timeout: Option<Duration>,
     /// The priority.
     pub priority: Priority,
     /// The timeouts of the steps, within the operator's bounds.
@@ -120,6 +126,11 @@ pub enum Message {
         digest: Option<[u8; 32]>,
         /// Details as a text.
         details: String,
+    },
+    /// The delegator of a loan takes the task back.
+    Recall {
+        /// The completed handoff that lent the task.
+        loan: MessageId,
     },
     /// A report of the task's status.
     Status {
@@ -202,7 +213,12 @@ pub enum Mail {
     /// The handoff's request, for a further candidate.
     RequestAgain,
     /// An `ErrorNotification` of the broker.
-    Notice(Notice),
+    Notice {
+        /// The content of the notification.
+        notice: Notice,
+        /// The handoff that the notification is about.
+        about: MessageId,
+    },
 }
 
 /// The content of an `ErrorNotification` of the broker.
@@ -219,7 +235,7 @@ pub struct Notice {
 /// The advice of a notice to its agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Advice {
-    /// The agent still owns the task, and the handoff is over.
+    /// The agent owns the task, and the handoff is over.
     KeepTask,
     /// Compensation: the agent drops the received data and does not work on the task.
     DropTask,

@@ -1,7 +1,7 @@
 //! A transition under construction: the checks that several messages share, and the changes.
 
 use super::{
-    Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Mail, Mode, Notice, OFFERS_MAX, Offer,
+    Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
     OfferOutcome, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
 };
 use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
@@ -241,7 +241,7 @@ impl Move {
         self.enter(state, cause, None);
     }
 
-    /// Completes the handoff. Owner and epoch change only here and at the end of a delegation.
+    /// Completes the handoff. Owner and epoch change only here and at the end of a loan.
     pub(super) fn move_ownership(&mut self) {
         self.close();
         self.task.owner = self.handoff.candidate.clone();
@@ -253,10 +253,16 @@ impl Move {
             epoch: self.task.epoch,
         });
         match self.handoff.mode {
-            // A transfer back to the last delegator settles that delegation.
-            Mode::Transfer if self.task.delegators.last() == Some(&self.task.owner) => drop(self.task.delegators.pop()),
+            // A transfer back to the last delegator ends that loan.
+            Mode::Transfer if self.task.loans.last().is_some_and(|loan| loan.delegator == self.task.owner) => {
+                self.task.loans.pop();
+            }
             Mode::Transfer => {}
-            Mode::Delegate => self.task.delegators.push(self.handoff.sender.clone()),
+            Mode::Delegate => self.task.loans.push(Loan {
+                delegator: self.handoff.sender.clone(),
+                handoff: self.handoff.id,
+                due: self.handoff.loan_timeout.map(|timeout| self.now.plus(timeout)),
+            }),
         }
         self.handoff.next_candidates.clear();
         self.handoff.state = State::Completed;
@@ -288,6 +294,6 @@ impl Move {
 
     pub(super) fn notify(&mut self, to: AgentId, code: ErrorCode, message: &str, advice: Advice) {
         let notice = Notice { code, message: message.to_owned(), advice };
-        self.effects.push(Effect::Deliver { to, mail: Mail::Notice(notice) });
+        self.effects.push(Effect::Deliver { to, mail: Mail::Notice { notice, about: self.handoff.id } });
     }
 }

@@ -23,6 +23,7 @@ numbered! {
         Requested = 1, Delivered = 2, Accepted = 3, Rejected = 4, AcceptTimeout = 5, ContextStored = 6,
         ContextTimeout = 7, Completed = 8, CompletedFailure = 9, CompleteTimeout = 10, WholeTimeout = 11,
         Cancelled = 12, OwnershipMoved = 13, Extended = 14, Undeliverable = 15, CandidateGone = 16,
+        Recalled = 17,
     }
     Acked { Request = 1, Context = 2, Completion = 3, }
 }

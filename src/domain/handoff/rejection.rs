@@ -77,6 +77,15 @@ pub enum Rejection {
         /// The handoffs so far.
         hops: Vec<Hop>,
     },
+    /// The sender of a recall is not the delegator of the loan.
+    #[error("only the agent that lent the task with this handoff may recall it")]
+    NotDelegator,
+    /// The handoff that the recall names does not lend the task.
+    #[error("handoff {handoff} does not lend the task: the loan has ended, or the handoff was no loan")]
+    NotLent {
+        /// The handoff that the recall names.
+        handoff: MessageId,
+    },
     /// The task has ended.
     #[error("the task has ended, and a final status never changes")]
     TaskFinal {
@@ -95,9 +104,10 @@ pub enum Rejection {
 }
 
 impl Rejection {
-    /// Whether the custody log records the rejection. SPEC 3 requires that for late messages.
+    /// Whether the custody log records the rejection. SPEC 3 requires that for late messages. A recall of an ended loan
+    /// is one.
     pub const fn is_recorded(&self) -> bool {
-        matches!(self, Self::StaleEpoch { .. } | Self::Expired { .. })
+        matches!(self, Self::StaleEpoch { .. } | Self::Expired { .. } | Self::NotLent { .. })
     }
 }
 
@@ -107,7 +117,7 @@ impl Refusal for Rejection {
             Self::TaskUnknown => ErrorCode::TaskUnknown,
             Self::HandoffUnknown => ErrorCode::HandoffUnknown,
             Self::HandoffExists => ErrorCode::MessageIdReused,
-            Self::NotOwner { .. } => ErrorCode::NotOwner,
+            Self::NotOwner { .. } | Self::NotDelegator => ErrorCode::NotOwner,
             Self::NotCandidate => ErrorCode::NotCandidate,
             Self::StaleEpoch { .. } => ErrorCode::StaleEpoch,
             Self::EpochAhead { .. } => ErrorCode::EpochAhead,
@@ -116,6 +126,7 @@ impl Refusal for Rejection {
             Self::Final { .. } => ErrorCode::HandoffFinal,
             Self::Expired { .. } => ErrorCode::HandoffExpired,
             Self::LoopLimit { .. } => ErrorCode::LoopLimit,
+            Self::NotLent { .. } => ErrorCode::NotLent,
             Self::TaskFinal { .. } => ErrorCode::TaskFinal,
             Self::DigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
             Self::NoCandidate => ErrorCode::ReceiverUnknown,
@@ -128,7 +139,7 @@ impl Refusal for Rejection {
             Self::StaleEpoch { claimed, current } | Self::EpochAhead { claimed, current } => {
                 vec![("claimed_epoch", claimed.to_string()), ("current_epoch", current.to_string())]
             }
-            Self::HandoffOpen { handoff } => vec![("handoff_id", handoff.to_string())],
+            Self::HandoffOpen { handoff } | Self::NotLent { handoff } => vec![("handoff_id", handoff.to_string())],
             Self::WrongState { state } | Self::Final { state } | Self::Expired { state } => {
                 vec![("state", state.name().to_owned())]
             }
@@ -137,9 +148,12 @@ impl Refusal for Rejection {
             }
             Self::TaskFinal { status } => vec![("status", format!("{status:?}"))],
             Self::DigestMismatch { expected } => vec![("expected_digest", hex::encode(expected))],
-            Self::TaskUnknown | Self::HandoffUnknown | Self::HandoffExists | Self::NotCandidate | Self::NoCandidate => {
-                Vec::new()
-            }
+            Self::TaskUnknown
+            | Self::HandoffUnknown
+            | Self::HandoffExists
+            | Self::NotDelegator
+            | Self::NotCandidate
+            | Self::NoCandidate => Vec::new(),
         }
     }
 }

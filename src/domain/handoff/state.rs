@@ -37,8 +37,8 @@ pub struct Task {
     pub open_handoff: Option<MessageId>,
     /// The completed handoffs, oldest first; at most [`LoopLimits::handoffs_max`].
     pub hops: Vec<Hop>,
-    /// The agents that delegated the task and get it back, the latest last.
-    pub delegators: Vec<AgentId>,
+    /// The loans of the task that have not ended, the outermost first. Each returns the task to its delegator.
+    pub loans: Vec<Loan>,
     /// The loop guard's limits.
     pub loop_limits: LoopLimits,
     /// The time of creation.
@@ -87,6 +87,17 @@ pub struct Hop {
     pub epoch: u64,
 }
 
+/// Ownership given with mode DELEGATE, until it returns to the delegator (SPEC 3).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loan {
+    /// The agent that lent the task and gets it back.
+    pub delegator: AgentId,
+    /// The completed handoff that lent the task. A recall names it.
+    pub handoff: MessageId,
+    /// The time at which the broker recalls the task. `None`: the loan has no timeout.
+    pub due: Option<Timestamp>,
+}
+
 /// The loop guard's limits (SPEC 3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoopLimits {
@@ -132,7 +143,7 @@ pub enum Mode {
     /// The receiver owns the task for good.
     #[default]
     Transfer,
-    /// The task comes back with the receiver's final status.
+    /// The task comes back: with the receiver's final status, by a recall, or at the loan's timeout.
     Delegate,
 }
 
@@ -175,6 +186,8 @@ pub struct Handoff {
     pub state: State,
     /// Whether the task is transferred or delegated.
     pub mode: Mode,
+    /// The time from the completion until the broker recalls a delegated task, 1 s to 30 d. `None`: no loan timeout.
+    pub loan_timeout: Option<Duration>,
     /// The priority of its deliveries.
     pub priority: Priority,
     /// The kind of work.
@@ -357,12 +370,19 @@ pub enum Cause {
     Undeliverable,
     /// The candidate was gone before it got the request, and another one could be asked.
     CandidateGone,
+    /// The task was recalled from the handoff's sender: the loan that made it the owner has ended.
+    Recalled,
 }
 
 impl Task {
     /// Whether the agent is the present owner or a former one.
     pub fn has_been_owned_by(&self, agent: &AgentId) -> bool {
         self.owner == *agent || self.hops.iter().any(|hop| hop.sender == *agent || hop.receiver == *agent)
+    }
+
+    /// The time at which the first loan is due. `None`: no loan has a timeout. A final task has no loans.
+    pub fn next_deadline(&self) -> Option<Timestamp> {
+        self.loans.iter().filter_map(|loan| loan.due).min()
     }
 }
 

@@ -2,8 +2,8 @@
 //! and the effects. Every pair of state and input is defined: a transition, no change, or a typed rejection.
 
 use super::{
-    Acked, Advice, Cause, Effect, Handoff, Input, Mail, Message, OfferOutcome, Outcome, Rejection, Request, Situation,
-    State, Task, TaskStatus, Transition, Untaken,
+    Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, Rejection,
+    Request, Situation, State, Task, TaskStatus, Transition, Untaken,
     moving::{Move, check_owner, loop_limit},
 };
 use crate::{
@@ -20,6 +20,9 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
             let update = StatusUpdate { from, epoch: *epoch, status: *status, progress: *progress, details, receivers };
             report_status(situation, &update, now).map(Outcome::moved)
         }
+        Input::Message { from, message: Message::Recall { loan }, .. } => {
+            recall_by_delegator(situation, from, *loan, now).map(Outcome::moved)
+        }
         Input::Message { from, epoch, message } => {
             let task = situation.task.ok_or(Rejection::TaskUnknown)?;
             let handoff = situation.handoff.ok_or(Rejection::HandoffUnknown)?;
@@ -28,6 +31,7 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
         Input::Acked { by, mail } => Ok(with_both(situation, now, |moving| take_ack(moving, by, *mail))),
         Input::Undeliverable { to, mail } => Ok(with_both(situation, now, |moving| give_up(moving, to, *mail))),
         Input::Time => Ok(with_both(situation, now, pass_time)),
+        Input::LoanDue => Ok(recall_overdue(situation, now).map_or(Outcome::Unchanged, Outcome::moved)),
         Input::CandidateGone => Ok(with_both(situation, now, candidate_gone)),
         Input::Redrive { id, candidates } => redrive(situation, *id, candidates, now).map(Outcome::moved),
     }
@@ -100,6 +104,7 @@ fn redrive(
         task_type: former.task_type.clone(),
         reason: former.reason,
         mode: former.mode,
+        loan_timeout: former.loan_timeout,
         priority: former.priority,
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
@@ -122,7 +127,7 @@ fn new_task(request: &Request, now: Timestamp) -> Task {
         details: String::new(),
         open_handoff: None,
         hops: Vec::new(),
-        delegators: Vec::new(),
+        loans: Vec::new(),
         loop_limits: request.loop_limits,
         created_at: now,
         updated_at: now,
@@ -143,6 +148,7 @@ fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         offers: Vec::new(),
         state: State::Requested,
         mode: request.mode,
+        loan_timeout: request.loan_timeout,
         priority: request.priority,
         task_type: request.task_type.clone(),
         reason: request.reason,
@@ -202,7 +208,9 @@ fn take_message(moving: Move, from: &AgentId, epoch: u64, message: &Message) -> 
             moving.check_sender(from, epoch)?;
             take_context(moving, *digest)
         }
-        Message::Status { .. } => unreachable!("a status is taken by report_status"),
+        Message::Status { .. } | Message::Recall { .. } => {
+            unreachable!("a message about the task has its own function")
+        }
     }
 }
 
@@ -373,14 +381,14 @@ fn candidate_is_busy(mut moving: Move, update: &StatusUpdate<'_>) -> Result<Tran
     Ok(moving.done())
 }
 
-/// Ends the task with a final status, or ends its innermost delegation: then the task goes back to the delegator.
+/// Ends the task with a final status, or ends its innermost loan: then the task goes back to the delegator.
 fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejection> {
     // An open handoff has to end first, or its completion would move an ended task.
     if let Some(handoff) = task.open_handoff {
         return Err(Rejection::HandoffOpen { handoff });
     }
     let mut effects = Vec::new();
-    if let Some(delegator) = task.delegators.pop() {
+    if let Some(Loan { delegator, .. }) = task.loans.pop() {
         task.owner = delegator.clone();
         task.epoch += 1;
         task.status = TaskStatus::InProgress;
@@ -393,6 +401,73 @@ fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejec
         tell_receivers(&mut effects, update.receivers);
     }
     Ok(Transition { task, handoff: None, effects })
+}
+
+// ----------------------------------------------------------------------------------------------------------- recall
+
+/// Recalls a loan for its delegator. The message may be of any epoch: a delegator does not see how often its delegate
+/// has lent the task on.
+fn recall_by_delegator(
+    situation: Situation<'_>,
+    from: &AgentId,
+    handoff: MessageId,
+    now: Timestamp,
+) -> Result<Transition, Rejection> {
+    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+    if task.status.is_final() {
+        return Err(Rejection::TaskFinal { status: task.status });
+    }
+    let loan = task.loans.iter().position(|loan| loan.handoff == handoff).ok_or(Rejection::NotLent { handoff })?;
+    if task.loans[loan].delegator != *from {
+        return Err(Rejection::NotDelegator);
+    }
+    Ok(recall(situation, task, loan, &format!("{from} recalled the task"), now))
+}
+
+/// Recalls the outermost loan whose timeout is over. Nothing changes before that.
+fn recall_overdue(situation: Situation<'_>, now: Timestamp) -> Option<Transition> {
+    let task = situation.task?;
+    let is_due = |loan: &Loan| loan.due.is_some_and(|due| due <= now);
+    let loan = task.loans.iter().position(is_due)?;
+    let text = "the loan's time was up, and the task was recalled";
+    let mut transition = recall(situation, task, loan, text, now);
+    // A delegator that recalls gets a receipt; here it learns of the recall from the notice alone.
+    let Loan { delegator, handoff, .. } = &task.loans[loan];
+    transition.effects.push(recalled(delegator, *handoff, text, Advice::KeepTask));
+    Some(transition)
+}
+
+/// Returns the task to the delegator of a loan. This loan and all loans within it end, and so does the open handoff.
+fn recall(situation: Situation<'_>, task: &Task, loan: usize, text: &str, now: Timestamp) -> Transition {
+    let (mut task, mut effects) = (task.clone(), Vec::new());
+    let handoff = situation.handoff.filter(|handoff| !handoff.state.is_final()).map(|open| {
+        let mut moving = Move::new(&task, open, situation.gone, now);
+        moving.end(State::Cancelled, Cause::Recalled, ErrorCode::TaskRecalled, text);
+        moving.tell_candidate();
+        task = moving.task;
+        effects = moving.effects;
+        moving.handoff
+    });
+    let ended = task.loans.split_off(loan);
+    let Loan { delegator, handoff: lent_by, .. } = ended[0].clone();
+    // The delegators of the inner loans no longer get the task back, and the owner loses it now.
+    let mut told = vec![delegator.clone()];
+    for former in ended[1..].iter().map(|inner| &inner.delegator).chain([&task.owner]) {
+        if !told.contains(former) {
+            effects.push(recalled(former, lent_by, text, Advice::DropTask));
+            told.push(former.clone());
+        }
+    }
+    task.owner = delegator;
+    task.epoch += 1;
+    task.status = TaskStatus::InProgress;
+    task.updated_at = now;
+    Transition { task, handoff, effects }
+}
+
+fn recalled(to: &AgentId, about: MessageId, text: &str, advice: Advice) -> Effect {
+    let notice = Notice { code: ErrorCode::TaskRecalled, message: text.to_owned(), advice };
+    Effect::Deliver { to: to.clone(), mail: Mail::Notice { notice, about } }
 }
 
 fn tell_receivers(effects: &mut Vec<Effect>, receivers: &[AgentId]) {

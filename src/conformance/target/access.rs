@@ -23,7 +23,7 @@ cases! {
     "access.made-up-token-is-refused" "5"
         "A token that the broker has not given is refused with TOKEN_INVALID." made_up_token;
     "access.challenge-needs-the-key" "5"
-        "A challenge that is signed by another key is refused with CHALLENGE_FAILED." challenge_needs_the_key;
+        "A challenge signed by another key is refused with CHALLENGE_FAILED." challenge_needs_the_key;
     "access.challenge-is-good-once" "5"
         "A challenge can be answered once; made-up and foreign ones never." challenge_is_good_once;
     "access.session-sends-only-as-its-agent" "5"
@@ -32,22 +32,22 @@ cases! {
     "access.mailbox-is-ones-own" "5"
         "Receive takes from the mailbox of the caller, and from no other." mailbox_is_ones_own;
     "access.task-is-its-participants" "5"
-        "Who took no part in a task or handoff does not read it: PERMISSION_DENIED as for one that is not there, no list entry."
+        "An agent that takes no part in a task or handoff cannot read it: PERMISSION_DENIED, as for a missing one; no list entry."
         task_is_its_participants;
     "access.denied-names-the-rule" "5"
         "A denial is PERMISSION_DENIED and names the action, the resource and the rules." denied_names_the_rule;
     "access.agents-settle-no-dead-letters" "5"
         "An agent that no rule permits it cannot redrive or discard dead letters." agents_settle_no_dead_letters;
     "access.audit-log-is-the-operators" "5"
-        "An agent does not read the audit log; the operator does, and finds what was done." audit_log;
+        "An agent cannot read the audit log; the operator can, and finds each act." audit_log;
     "access.stranger-cannot-enrol" "5"
         "Where enrolment is not open, a stranger without an invitation cannot register." stranger_cannot_enrol;
     "access.invitation-is-good-once" "5"
-        "An invitation lets one new agent register, once, under the id it is for; another is refused." invitation;
+        "An invitation lets one new agent register, once, under its id; another agent is refused." invitation;
     "access.card-is-ones-own" "5"
-        "Nobody registers under an agent's id with another key, or under the broker's own." card_is_ones_own;
+        "A registration under an agent's id with another key, or under the broker's id, is refused." card_is_ones_own;
     "access.card-is-bounded" "5"
-        "Id lengths, map sizes and lists of a card are bounded: over it is FIELD_INVALID." card_is_bounded;
+        "Id lengths, map sizes and lists of a card are bounded; over a bound is FIELD_INVALID." card_is_bounded;
     "access.frame-is-bounded" "5"
         "A frame over 4 MiB is refused, and the broker goes on." frame_is_bounded;
 }

@@ -24,11 +24,11 @@ cases! {
         "After 5 failed attempts a message is a dead letter, with every attempt, and is not delivered again."
         attempts_exhausted;
     "dead-letter.expired" "4"
-        "Mail that is not delivered by its expires_at is a dead letter for EXPIRED, and not delivered." expired;
+        "Mail becomes a dead letter with reason EXPIRED at its expires_at, and is not delivered." expired;
     "dead-letter.accept-timeout" "4"
         "A request that the last candidate did not decide in time is a dead letter for ACCEPT_TIMEOUT." accept_timeout;
     "dead-letter.no-candidate" "4"
-        "A request that everybody rejected is a dead letter for NO_CANDIDATE." no_candidate;
+        "A request that all candidates rejected is a dead letter with reason NO_CANDIDATE." no_candidate;
     "dead-letter.malformed-of-a-proven-agent" "4"
         "What a proven agent sends and is no envelope is refused, and kept as MALFORMED." malformed;
     "dead-letter.schema-invalid" "4"
@@ -42,7 +42,7 @@ cases! {
     "dead-letter.redrive-to-another" "4"
         "A message can be redriven to another agent." redrive_another;
     "dead-letter.redriven-request-is-a-new-handoff" "4"
-        "A request that is redriven is a new handoff, of which its owner is told." redriven_request;
+        "A redriven request is a new handoff; its owner gets a notice." redriven_request;
     "dead-letter.redrive-all-that-match" "4"
         "All that match a filter are redriven with one call, oldest first." redrive_all;
     "dead-letter.discard" "4"

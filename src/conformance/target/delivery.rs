@@ -21,9 +21,9 @@ cases! {
     "delivery.redelivery-keeps-the-order" "4"
         "A message that was nacked comes again before the next one of its task." redelivery_keeps_the_order;
     "delivery.ack-is-for-good" "4"
-        "What was acked is never delivered again, and its delivery is not known any more." ack_is_for_good;
+        "An acked message is never delivered again, and its delivery is no longer known." ack_is_for_good;
     "delivery.nacked-comes-again" "4"
-        "What was nacked as FAILURE comes again, with the next attempt." nacked_comes_again;
+        "A message nacked as FAILURE is delivered again, as the next attempt." nacked_comes_again;
     "delivery.retry-after-is-kept" "4"
         "A nack's retry_after is waited for." retry_after_is_kept;
     "delivery.backoff-begins-at-a-second" "4"
@@ -33,11 +33,11 @@ cases! {
     "delivery.extend-keeps-it" "4"
         "An extension moves the ack deadline, and the broker says to when." extend_keeps_it;
     "delivery.end-of-session-comes-again" "4"
-        "When a session ends, what it had not acked comes again in the next one." end_of_session;
+        "When a session ends, its unacked messages are delivered again in the next one." end_of_session;
     "delivery.shutdown-is-no-failure" "4"
         "Nacks as SHUTDOWN and ends of sessions do not count as failures, however many." shutdown_is_no_failure;
     "delivery.unknown-is-refused" "4"
-        "An acknowledgement of what is not handed out to the agent is refused with DELIVERY_UNKNOWN."
+        "An acknowledgement of a delivery that the agent does not hold is refused with DELIVERY_UNKNOWN."
         unknown_is_refused;
     "delivery.nack-needs-a-cause" "4"
         "A nack without a cause is refused with FIELD_INVALID, and the delivery stays." nack_needs_a_cause;
@@ -48,7 +48,7 @@ cases! {
     "delivery.slow-agent-slows-nobody" "4"
         "One agent that takes nothing does not keep others from their mail." slow_agent;
     "delivery.away-agent-finds-its-mail" "4"
-        "An agent that is away finds its mail when it is back." away_agent;
+        "An agent that was away finds its mail on its return." away_agent;
     "delivery.higher-priority-first" "4"
         "Higher priority comes first, and the oldest first within one priority." higher_priority_first;
     "delivery.lower-priority-still-moves" "4"

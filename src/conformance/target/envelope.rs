@@ -24,25 +24,25 @@ cases! {
     "envelope.payload-is-signed" "2"
         "A payload whose bytes or type were swapped after signing is refused." payload_is_signed;
     "envelope.trace-context-is-not-signed" "2"
-        "Trace context is outside the signature: whoever carries an envelope may set it." trace_is_not_signed;
+        "Trace context is outside the signature: every hop may set it." trace_is_not_signed;
     "envelope.unsigned-is-refused" "2"
         "An envelope without a signature is refused with SIGNATURE_MISSING." unsigned_is_refused;
     "envelope.signature-of-another-key-is-refused" "2"
-        "A signature by a key that is not the sender's is refused with SIGNATURE_INVALID." signature_of_another_key;
+        "A signature by another agent's key is refused with SIGNATURE_INVALID." signature_of_another_key;
     "envelope.bent-signature-is-refused" "2"
         "A truncated, oversized, zeroed, bent or malleated signature is refused with SIGNATURE_INVALID." bent_signature;
     "envelope.signature-of-another-layout-is-refused" "2"
         "A signature over the body alone, over its digest, or for another purpose is refused." another_layout;
     "envelope.signature-version-is-checked" "2"
-        "A signature_version that is not known is refused with SIGNATURE_VERSION_UNKNOWN." signature_version;
+        "An unknown signature_version is refused with SIGNATURE_VERSION_UNKNOWN." signature_version;
     "envelope.key-id-is-looked-up" "2"
-        "A key_id that the sender has not is refused with KEY_UNKNOWN; a sender that is not registered, as a wrong signature is." unknown_key;
+        "A key_id that is not the sender's is refused with KEY_UNKNOWN, an unregistered sender with SIGNATURE_INVALID." unknown_key;
     "envelope.old-is-refused" "2"
         "An envelope older than the clock window is refused with TIMESTAMP_OUTSIDE_WINDOW." old_is_refused;
     "envelope.early-is-refused" "2"
         "An envelope further ahead than the clock window is refused with TIMESTAMP_OUTSIDE_WINDOW." early_is_refused;
     "envelope.clock-may-be-a-little-off" "2"
-        "A clock that is off by two minutes is within the window." a_little_off;
+        "A clock with an error of two minutes is within the window." a_little_off;
     "envelope.expired-is-refused" "2"
         "An envelope whose expires_at is over is refused with MESSAGE_EXPIRED." expired_is_refused;
     "envelope.arrives-byte-for-byte" "2"
@@ -53,9 +53,9 @@ cases! {
     "envelope.ids-follow-the-grammar" "1"
         "Ids have 1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or a digit." ids_follow_the_grammar;
     "envelope.payload-fits-its-type" "2"
-        "A payload that is not what message_type says is refused with PAYLOAD_TYPE_MISMATCH." payload_fits_its_type;
+        "A payload of another type than message_type is refused with PAYLOAD_TYPE_MISMATCH." payload_fits_its_type;
     "envelope.unknown-type-is-refused" "2"
-        "A message_type that is not known is refused." unknown_type;
+        "An unknown message_type is refused." unknown_type;
     "envelope.payload-is-bounded" "5"
         "A payload over 1 MiB is refused with PAYLOAD_TOO_LARGE, and the session goes on." payload_is_bounded;
     "envelope.payload-of-1-mib-is-taken" "5"
@@ -63,7 +63,7 @@ cases! {
     "envelope.garbage-is-refused" "2"
         "Bytes that are no envelope are refused with MALFORMED, and the session goes on." garbage_is_refused;
     "envelope.refused-changes-nothing" "2"
-        "An envelope that is refused changes nothing: no task, no delivery, and its message_id is free." refused_changes_nothing;
+        "A refused envelope changes nothing: no task, no delivery, and its message_id stays free." refused_changes_nothing;
 }
 
 const INVALID: Refusal = Refusal(Code::Unauthenticated, "SIGNATURE_INVALID");

@@ -13,7 +13,7 @@ use crate::{client::About, codes::ErrorCode, proto::v1};
 
 cases! {
     "error.has-error-info" "11"
-        "A refusal has google.rpc.ErrorInfo with domain baton and a reason that is one of the stable codes."
+        "A refusal has google.rpc.ErrorInfo with domain baton and a stable code as its reason."
         has_error_info;
     "error.on-a-session-has-the-same" "11"
         "A refusal on a session is a google.rpc.Status with the same details as that of a call, and the session goes on."
@@ -25,9 +25,9 @@ cases! {
     "error.epochs-are-told" "11"
         "STALE_EPOCH and EPOCH_AHEAD say the epoch that was claimed and the present one." epochs_are_told;
     "error.unknown-is-not-found" "11"
-        "What is not there is NOT_FOUND with its reason, or not permitted to a caller that may only look at its own." not_found;
+        "A missing object is NOT_FOUND with its reason, or PERMISSION_DENIED to a caller that may read only its own." not_found;
     "error.page-token-is-checked" "11"
-        "A page token that is not of the list is refused with PAGE_TOKEN_INVALID." page_token;
+        "A page token of another list is refused with PAGE_TOKEN_INVALID." page_token;
     "error.page-size-is-bounded" "11"
         "A page_size over 1000 is not answered with more than that." page_size;
 }

@@ -20,17 +20,17 @@ cases! {
         "A new task_id makes the task, owned by the sender, at epoch 1; another first epoch is refused."
         new_task_at_epoch_1;
     "handoff.one-open-at-a-time" "2"
-        "While a handoff of a task is open, another request for it is refused with HANDOFF_OPEN, which names it."
+        "While a handoff of a task is open, another request is refused with HANDOFF_OPEN, which names the open one."
         one_open_at_a_time;
     "handoff.only-the-owner-asks" "2"
-        "A request for a task that somebody else owns is refused with NOT_OWNER." only_the_owner_asks;
+        "A request for another agent's task is refused with NOT_OWNER." only_the_owner_asks;
     "handoff.only-the-candidate-answers" "2"
-        "An accept, reject or completion from anybody but the present candidate is refused with NOT_CANDIDATE."
+        "An accept, reject or completion from an agent other than the current candidate is refused with NOT_CANDIDATE."
         only_the_candidate_answers;
     "handoff.only-the-owner-goes-on" "2"
-        "A context or a cancel from anybody but the owner is refused with NOT_OWNER." only_the_owner_goes_on;
+        "A context or a cancel from an agent other than the owner is refused with NOT_OWNER." only_the_owner_goes_on;
     "handoff.unknown-is-refused" "3"
-        "A message of a handoff that is not known is refused with HANDOFF_UNKNOWN; of a task, as one of a stranger to it." unknown_is_refused;
+        "A message of an unknown handoff is refused with HANDOFF_UNKNOWN; one of an unknown task, as if from an outsider." unknown_is_refused;
     "handoff.accept-repeated-gets-its-receipt" "3"
         "A repeat of each message of a handoff is an idempotent repeat, also after the state has moved on."
         repeats_of_each_message;
@@ -41,7 +41,7 @@ cases! {
         "A completion that names another digest than the context's is refused, and the handoff stays."
         wrong_takeover_digest;
     "handoff.failure-leaves-the-task" "3"
-        "A completion with FAILURE ends the handoff; both are told, the candidate to drop what it has."
+        "A completion with FAILURE ends the handoff; both sides get a notice, the candidate with DROP_TASK."
         failure_leaves_the_task;
     "handoff.cancel-tells-the-candidate" "3"
         "A cancel reaches the candidate, and the task is free for another handoff." cancel_tells_the_candidate;

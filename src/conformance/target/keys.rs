@@ -20,10 +20,10 @@ cases! {
     "key.several-at-a-time" "5"
         "An agent may have several keys, and sign with each." several_at_a_time;
     "key.rotated-out-ends-after-its-grace" "5"
-        "A key that was replaced without grace is refused with KEY_NOT_VALID; within its grace it is taken."
+        "A replaced key is accepted within its grace period, and then refused with KEY_NOT_VALID."
         rotated_out;
     "key.revoked-is-refused" "5"
-        "What is signed by a revoked key is refused with KEY_NOT_VALID, at once, and so is a new proof with it."
+        "A signature by a revoked key is refused with KEY_NOT_VALID at once, and so is a new proof of identity."
         revoked;
     "key.before-its-time-is-refused" "5"
         "A key is not valid before its not_before_time, nor after its not_after_time." before_its_time;

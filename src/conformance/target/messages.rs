@@ -30,7 +30,7 @@ cases! {
     "repeat.another-message-is-refused" "4"
         "Another message under an id that was used is refused with MESSAGE_ID_REUSED." another_message_is_refused;
     "receiver.unknown-is-refused" "2"
-        "A receiver that nobody registered, or a type that nobody has, is refused with RECEIVER_UNKNOWN." unknown_receiver;
+        "An unregistered receiver, or a type without an agent, is refused with RECEIVER_UNKNOWN." unknown_receiver;
     "receiver.oneself-is-refused" "2"
         "A handoff to oneself, or to the broker, is refused." to_oneself;
     "receiver.all-gets-no-handoff" "2"
@@ -38,22 +38,22 @@ cases! {
     "receiver.type-is-one-able-agent" "2"
         "type:NAME is one agent of the type; one that lacks a required skill is not asked." type_is_one_able_agent;
     "receiver.all-is-everybody-of-the-type" "2"
-        "all:NAME is every agent of the type, and nobody else." all_is_everybody;
+        "all:NAME is every agent of the type, and no other agent." all_is_everybody;
     "message.mail-is-carried" "2"
         "Info, Delegation, TaskRequest, TaskOffer, TaskAccept and ErrorNotification go from agent to agent as they are."
         mail_is_carried;
     "message.heartbeat-is-not-stored" "2"
         "A heartbeat is answered with sequence 0, and its load is on view." heartbeat_is_not_stored;
     "status.only-the-owner" "2"
-        "A status is taken from the owner at the present epoch, and from nobody else." status_only_of_the_owner;
+        "A status is accepted only from the owner at the present epoch." status_only_of_the_owner;
     "status.final-never-changes" "2"
-        "A final status never changes: what comes after it is refused with TASK_FINAL." final_status_stays;
+        "A final status never changes: a later one is refused with TASK_FINAL." final_status_stays;
     "status.goes-to-its-receiver" "2"
         "A status update goes to the receiver that it names." status_goes_to_its_receiver;
     "status.watchers-see-it" "2"
         "Who watches the task sees each update, from any entry on, until the final one." watchers_see_it;
     "status.progress-is-checked" "2"
-        "A progress that is not from 0 to 1 is refused." progress_is_checked;
+        "A progress outside 0 to 1 is refused." progress_is_checked;
     "message.stale-epoch-is-refused-and-recorded" "1"
         "A message of an older epoch is refused with STALE_EPOCH, changes nothing, and is in the custody log."
         stale_epoch;

@@ -36,7 +36,7 @@ cases! {
     "handoff.transitions-are-shown" "3"
         "GetHandoff shows each transition with its time, the candidate and the deadline." transitions;
     "handoff.watch-shows-each-state" "3"
-        "WatchHandoff shows the handoff as it is, then every step, and ends with the final state." watch;
+        "WatchHandoff shows the present state, then every step, and ends with the final state." watch;
     "handoff.list-finds-it" "3"
         "ListHandoffs finds handoffs by task, agent and state, newest first, in pages." list;
 }

@@ -26,13 +26,13 @@ cases! {
     "timeout.complete-fails-the-handoff" "3"
         "Without the completion within its timeout the handoff is FAILED and both are told." complete_timeout;
     "timeout.whole-fails-the-handoff" "3"
-        "Every handoff ends within its whole timeout, whatever its steps may take." whole_timeout;
+        "Every handoff ends within its whole timeout, for any timeouts of its steps." whole_timeout;
     "timeout.late-messages-are-refused" "3"
         "A late accept, context or completion is refused with HANDOFF_EXPIRED." late_messages;
     "timeout.late-messages-are-recorded" "3"
-        "What came too late is in the custody log, with its reason." late_is_recorded;
+        "The custody log records late messages with the reason of their refusal." late_is_recorded;
     "timeout.in-progress-extends-the-step" "3"
-        "IN_PROGRESS from the side that is on turn begins its timeout anew." in_progress_extends;
+        "IN_PROGRESS from the side on turn restarts its timeout." in_progress_extends;
     "timeout.in-progress-never-extends-the-whole" "3"
         "IN_PROGRESS does not extend the whole timeout." never_the_whole;
     "timeout.out-of-bounds-is-refused" "3"

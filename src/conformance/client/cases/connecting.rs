@@ -16,7 +16,7 @@ cases! {
     "A broker whose certificate is not of the trusted CA hears nothing, and the caller gets an error that says so.",
     wrong_ca_is_untrusted;
     "client.wrong-key-is-refused", "5 11",
-    "With a key that is not the agent's, connecting fails with the reason CHALLENGE_FAILED.",
+    "With another agent's key, connecting fails with the reason CHALLENGE_FAILED.",
     wrong_key_is_refused;
     "client.credit-is-as-asked", "4",
     "A session begins with the credit that the program asked for.",

@@ -31,7 +31,7 @@ cases! {
     "Of a request that was redriven the handoff is the one that the delivery names, not the message's id.",
     handoff_id_is_the_deliverys;
     "client.context-of-another-digest-is-refused", "7",
-    "A context that is not of the digest it names is not taken over: FAILURE, or a nack.",
+    "A context with another digest than it names is not taken over: FAILURE, or a nack.",
     context_of_another_digest;
     "client.handoff-survives-a-broken-connection", "3 4",
     "Where the connection is cut between accept and context, the handoff goes on over the next session.",
@@ -43,7 +43,7 @@ cases! {
     "A handler of an offer that throws has the request nacked as FAILURE.",
     throwing_offer_handler;
     "client.task-is-handed-over", "3",
-    "Handing over sends the request, then the context with its digest to whoever accepts, and tells the new owner.",
+    "Handing over sends the request, then the context with its digest to the accepting agent, and returns the owner.",
     task_is_handed_over;
     "client.failed-handoff-is-a-typed-error", "3 11",
     "A handoff that fails is an error with the stable reason that the broker's ErrorNotification names.",

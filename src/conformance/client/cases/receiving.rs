@@ -19,16 +19,16 @@ cases! {
     "A message is acked when its handler has returned, not before.",
     handled_mail_is_acked;
     "client.long-handler-is-extended", "4",
-    "While a handler works its delivery is extended, again and again; then it is acked.",
+    "The delivery is extended as long as its handler works, and then acked.",
     long_handler_is_extended;
     "client.throwing-handler-is-nacked", "4",
     "A handler that throws has its message nacked as FAILURE, and the client goes on.",
     throwing_handler_is_nacked;
     "client.poison-is-said", "4",
-    "A handler can say that a message can never be taken: it is nacked as POISON.",
+    "A handler can declare a message as impossible to process: the client nacks it as POISON.",
     poison_is_said;
     "client.later-is-said", "4",
-    "A handler can ask for the message again after a time: it is nacked as FAILURE with that time.",
+    "A handler can ask for the message again after a time: the client nacks it as FAILURE with that time.",
     later_is_said;
     "client.endless-handler-is-given-up", "4",
     "A handler that never returns is given up after its timeout: its message is nacked as FAILURE, and mail goes on.",

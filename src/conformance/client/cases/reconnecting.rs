@@ -27,7 +27,7 @@ cases! {
     "After a GoAway the client opens its next session when the broker said, not before.",
     go_away_is_kept;
     "client.broker-that-stops-is-waited-for", "4",
-    "While nobody listens the client tries again by itself; what was to be sent meanwhile is sent when the broker is back.",
+    "While the broker is away the client reconnects by itself, and sends pending messages on its return.",
     broker_that_stops;
     "client.expired-token-is-replaced", "5",
     "A session that ends because the token's time is over is opened again with a new token.",
@@ -42,10 +42,10 @@ cases! {
     "Where an ack is lost with its session, the message is acked when it comes again, and not handled twice.",
     lost_ack;
     "client.running-handler-keeps-its-message", "4",
-    "A message that comes again while its handler works is not handled twice; it is acked under its new delivery.",
+    "A message delivered again while its handler works is not handled twice, and is acked under its new delivery.",
     running_handler;
     "client.silent-broker-is-noticed", "4",
-    "Where the broker falls silent and the connection stays open, there is a new session within 60 s, and all goes on.",
+    "If the broker falls silent on an open connection, the client opens a new session within 60 s, and continues.",
     silent_broker;
 }
 

@@ -25,13 +25,13 @@ use crate::{
 
 cases! {
     "client.sender-restart-sends-context", "3 4",
-    "An accept that no call of this process waits for gets its context from the provider; it is acked after the receipt.",
+    "An accept without a waiting call gets its context from the provider, and is acked after the receipt.",
     sends_context;
     "client.sender-restart-resumes", "3 4",
     "A handoff that an earlier process asked for is resumed at any state, also where it has ended, as if handed over here.",
     resumes;
     "client.sender-restart-accept-is-not-poison", "3 4",
-    "An accept without provider or call comes again: nacked as SHUTDOWN with a delay, until resumed, acked if it is over.",
+    "An accept without provider or call is nacked as SHUTDOWN with a delay until resumed, and acked after the end.",
     accept_is_not_poison;
     "client.receiver-restart-takes-context", "3 4",
     "A context whose offer an earlier process accepted is taken over, and acked after the receipt.",

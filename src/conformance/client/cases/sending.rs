@@ -32,10 +32,10 @@ cases! {
     "Every message has an id of its own.",
     message_ids_are_new;
     "client.receipt-is-awaited", "2",
-    "A message counts as sent when the broker's receipt is there, not before; meanwhile mail is taken.",
+    "A message counts as sent when the broker's receipt arrives, not before; the client receives mail meanwhile.",
     receipt_is_awaited;
     "client.forged-receipt-is-refused", "2",
-    "A receipt that is not signed by the broker's key is an error, not a success.",
+    "A receipt without a valid signature of the broker's key is an error, not a success.",
     forged_receipt_is_refused;
     "client.receipt-of-another-message-is-refused", "2",
     "A receipt of the broker's for another message is an error, not a success.",
@@ -44,7 +44,7 @@ cases! {
     "A refusal is an error with the stable reason, the gRPC code and the metadata, and the session goes on.",
     refusal_has_its_reason;
     "client.clock-off-is-a-typed-error", "2 11",
-    "A client whose clock is an hour off gets TIMESTAMP_OUTSIDE_WINDOW for what it sends.",
+    "A client whose clock is an hour off gets TIMESTAMP_OUTSIDE_WINDOW for its messages.",
     clock_off_is_a_typed_error;
     "client.overload-says-when", "11",
     "A refusal as RESOURCE_EXHAUSTED is an error with the broker's delay.",
@@ -53,7 +53,7 @@ cases! {
     "After UNAVAILABLE the same bytes are sent again, not before the broker's delay is over.",
     unavailable_is_tried_again;
     "client.too-large-is-refused-locally", "5 11",
-    "What is over the limits of the schema is refused with the broker's reason before it is sent, and the session goes on.",
+    "A message over a limit of the schema is refused locally with the broker's reason, and the session continues.",
     too_large_is_refused_locally;
 }
 

@@ -10,7 +10,7 @@ use crate::proto::v1::NackCause;
 
 cases! {
     "client.stop-waits-for-handlers", "4",
-    "A client that stops lets its handlers end, and acks what they have handled, before its session ends.",
+    "A client that stops lets its handlers end, and acks their messages, before its session ends.",
     stop_waits_for_handlers;
     "client.stop-gives-back-what-is-not-done", "4",
     "What a handler is still at when the grace is over is nacked as SHUTDOWN, and the client ends.",

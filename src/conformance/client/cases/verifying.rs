@@ -26,7 +26,7 @@ cases! {
     "A delivery whose signature does not verify is nacked as POISON, and no handler sees it.",
     forged_delivery;
     "client.strangers-delivery-is-refused", "2",
-    "A delivery that is signed by another key than the one it names is nacked as POISON.",
+    "A delivery signed by another key than it names is nacked as POISON.",
     strangers_delivery;
     "client.unsigned-delivery-is-refused", "2",
     "A delivery without a signature is nacked as POISON.",
@@ -50,7 +50,7 @@ cases! {
     "A message of a type that the client's schema does not have is nacked as POISON, and kept as a dead letter so.",
     unknown_message_type;
     "client.payload-of-another-type-is-refused", "2",
-    "A payload that is not what message_type says is nacked as POISON.",
+    "A payload of another type than message_type is nacked as POISON.",
     payload_of_another_type;
     "client.unknown-fields-are-left", "2",
     "Fields that the client's schema does not have, in the envelope or in its signed payload, do not harm.",

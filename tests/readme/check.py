@@ -1,7 +1,7 @@
-"""Runs the commands of README.md, the clients' READMEs and the tutorials as they stand there, in a fresh copy of the checkout.
+"""Runs the commands of README.md, the how-to pages, the clients' READMEs and the tutorials, in a fresh copy of the checkout.
 
     check.py                                   all of them
-    check.py go python                         README.md, then README and tutorial of these languages
+    check.py go how-to                         README.md, then README and tutorial of Go, then the how-to pages
     BATON_BIN=target/debug/baton check.py go   README and tutorial of Go only, with this binary; for a quick look
 
 A block of commands is run if an HTML comment is right above it, which a rendered page does not show:
@@ -36,7 +36,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LANGUAGES = ("python", "go", "typescript", "java")
+HOW_TO = "how-to"
+LANGUAGES = (HOW_TO, "python", "go", "typescript", "java")
 DEFAULT_PORT = 22866
 WITHIN_SECONDS = 120
 COMMENT = re.compile(r"^<!-- (run|stop|file)((?: \w+=\"[^\"]*\")*) -->$", re.MULTILINE)
@@ -224,7 +225,9 @@ def environment_in(folder: Path) -> dict[str, str]:
 
 
 def documents_of(language: str) -> list[Path]:
-    """The README and the tutorial of a language."""
+    """The README and the tutorial of a language; for "how-to" the how-to pages with commands to run."""
+    if language == HOW_TO:
+        return [page for page in sorted((ROOT / "docs" / HOW_TO).glob("*.md")) if COMMENT.search(page.read_text("utf-8"))]
     return [ROOT / "clients" / language / "README.md", ROOT / "docs" / "tutorials" / f"{language}.md"]
 
 
@@ -249,7 +252,7 @@ def main() -> int:
     """Runs the documents. Returns the exit code."""
     languages = sys.argv[1:] or list(LANGUAGES)
     if unknown := set(languages) - set(LANGUAGES):
-        raise SystemExit(f"there is no client for {', '.join(sorted(unknown))}; there are {', '.join(LANGUAGES)}")
+        raise SystemExit(f"{', '.join(sorted(unknown))}: no such pages; there are {', '.join(LANGUAGES)}")
     documents = [document for language in languages for document in documents_of(language)]
     binary = os.environ.get("BATON_BIN")
     if binary is None:

@@ -95,17 +95,17 @@ impl Audit {
 
     fn take_entry(&mut self, number: u64, shown: &v1::CustodyLogEntry) -> Result<(), String> {
         let entry = v1::CustodyEntry::decode(shown.entry_bytes.clone())
-            .map_err(|error| format!("its bytes do not decode: {error}"))?;
+            .map_err(|error| format!("its bytes cannot be decoded: {error}"))?;
         // The chain covers only the bytes, so the readable form must agree with them.
         if shown.entry.as_ref().is_some_and(|readable| *readable != entry) {
-            return Err("what is shown is not what is hashed".to_owned());
+            return Err("the shown entry differs from the hashed bytes".to_owned());
         }
         if entry.number != number {
             return Err(format!("its number is {}", entry.number));
         }
         let hash = signing::custody_hash(&self.hash, &shown.entry_bytes);
         if shown.custody_hash != hash[..] {
-            return Err("the chain is broken: its hash does not follow from the entry before".to_owned());
+            return Err("the hash chain is broken: its hash does not match the entry and the previous hash".to_owned());
         }
         self.check_receipt(&entry, shown, &hash)?;
         self.replay(&entry, shown)?;
@@ -128,10 +128,10 @@ impl Audit {
             && receipt.task_id == self.task_id.as_str()
             && receipt.custody_hash == *hash;
         if !same {
-            return Err("its receipt is that of something else".to_owned());
+            return Err("its receipt belongs to another message".to_owned());
         }
         if !key.verifies(&signing::receipt_input(receipt), &receipt.signature) {
-            return Err("its receipt is not signed by the broker".to_owned());
+            return Err("its receipt is not signed with the broker's key".to_owned());
         }
         self.receipts += 1;
         Ok(())
@@ -142,7 +142,7 @@ impl Audit {
         let at = at.ok_or("it has no time")?;
         let absent = agents(&entry.absent_agent_ids)?;
         let handoff = || message_id(&entry.handoff_id).map(EntityId::Handoff);
-        let (about, input) = match entry.event.as_ref().ok_or("what happened is not known")? {
+        let (about, input) = match entry.event.as_ref().ok_or("its event is missing")? {
             // A refusal is on record, but no state machine accepted it.
             Event::Refused(_) => {
                 self.refusals += 1;
@@ -170,13 +170,15 @@ impl Audit {
         };
         match step(&about, &input, &mut Replayed { entities: &self.entities, absent: &absent }, at) {
             // The broker logs an input only if it changes an entity, so an entry without effect is false.
-            Ok(transition) if transition.is_empty() => Err("it should not have changed anything".to_owned()),
+            Ok(transition) if transition.is_empty() => {
+                Err("the replay changes no state, so the entry should not exist".to_owned())
+            }
             Ok(transition) => {
                 self.entities.extend(transition.writes.into_iter().map(|entity| (entity.id(), entity)));
                 Ok(())
             }
             Err(StepError::Rejected(rejection)) => {
-                Err(format!("it should have been refused, {}: {rejection}", rejection.code().name()))
+                Err(format!("the replay refuses it with {}: {rejection}", rejection.code().name()))
             }
             Err(StepError::Read(error)) => Err(error.to_string()),
         }
@@ -191,14 +193,14 @@ impl Audit {
     ) -> Result<Option<(EntityId, Input)>, String> {
         let envelope = v1::Envelope::decode(shown.envelope.clone()).map_err(|error| error.to_string())?;
         if signing::sha256(&[&signing::envelope_input(&envelope)]) != accepted.content_digest[..] {
-            return Err("its envelope is not the one that was accepted".to_owned());
+            return Err("its envelope differs from the accepted one".to_owned());
         }
         let parsed = UnverifiedEnvelope::parse(shown.envelope.clone()).map_err(|error| error.to_string())?;
         let resolved = agents(&accepted.resolved_agent_ids)?;
         let terms = accepted.terms.as_ref().map(terms).transpose()?;
         let header = parsed.header();
         if header.task.as_ref() != Some(&self.task_id) {
-            return Err("its envelope is about another task".to_owned());
+            return Err("its envelope names another task".to_owned());
         }
         let task = self.task_id.clone();
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
@@ -207,13 +209,13 @@ impl Audit {
     }
 
     fn check_state(&self, entry: &v1::CustodyEntry) -> Result<(), String> {
-        let task = self.task().ok_or("nothing has made the task")?;
+        let task = self.task().ok_or("no entry has created the task")?;
         let same = |what: &str, logged: &dyn std::fmt::Display, replayed: &dyn std::fmt::Display| {
             let (logged, replayed) = (logged.to_string(), replayed.to_string());
             if logged == replayed {
                 Ok(())
             } else {
-                Err(format!("the log says {what} {logged}, replayed it is {replayed}"))
+                Err(format!("the log states {what} {logged}, the replay gives {replayed}"))
             }
         };
         same("owner", &entry.owner_id, &task.owner)?;
@@ -224,7 +226,7 @@ impl Audit {
             return Ok(());
         }
         let id = message_id(&entry.handoff_id)?;
-        let handoff = self.handoffs().find(|handoff| handoff.id == id).ok_or("its handoff was never asked for")?;
+        let handoff = self.handoffs().find(|handoff| handoff.id == id).ok_or("no entry has requested its handoff")?;
         same("handoff state", &entry.handoff_state, &handoff.state.number())
     }
 
@@ -233,10 +235,7 @@ impl Audit {
         let fail = |problem: String| Err(AuditError { number: self.length + 1, problem });
         let Some(task) = self.task() else { return fail("the log is empty".to_owned()) };
         if shown.custody_length != self.length || shown.custody_hash != self.hash[..] {
-            return fail(format!(
-                "the broker's log has {} entries, replayed were {}",
-                shown.custody_length, self.length
-            ));
+            return fail(format!("the broker states {} entries, the log has {}", shown.custody_length, self.length));
         }
         let open = task.open_handoff.map(|id| id.to_string()).unwrap_or_default();
         let same = shown.owner_id == task.owner.as_str()
@@ -245,7 +244,7 @@ impl Audit {
             && shown.hops.len() == task.hops.len()
             && shown.open_handoff_id == open
             && shown.details == task.details;
-        if same { Ok(()) } else { fail("the task that the broker shows is not the one that its log gives".to_owned()) }
+        if same { Ok(()) } else { fail("the task that the broker reports differs from the replayed one".to_owned()) }
     }
 }
 
@@ -278,7 +277,7 @@ fn message_id(text: &str) -> Result<MessageId, String> {
 }
 
 fn mail(number: i32) -> Result<Acked, String> {
-    Acked::from_number(number).ok_or_else(|| format!("mail {number} is not known"))
+    Acked::from_number(number).ok_or_else(|| format!("mail {number} is unknown"))
 }
 
 fn terms(terms: &v1::CustodyTerms) -> Result<(Timeouts, LoopLimits), String> {

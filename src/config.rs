@@ -407,7 +407,8 @@ impl Config {
             (None, enrollment) => PolicySource::BuiltIn(enrollment.unwrap_or(Enrollment::Operator)),
             (Some(section), None) => PolicySource::Path(section.path),
             (Some(_), Some(_)) => {
-                let problem = "enrollment and policy.path do not go together: the policy says who may enroll";
+                let problem =
+                    "enrollment and policy.path exclude each other: the policy decides which agents may enroll";
                 return Err(ConfigError::Refused(problem.to_owned()));
             }
         };
@@ -509,7 +510,7 @@ impl Config {
         }
         if self.settings.retention.store_bytes_max.is_some_and(|most| most < STORE_BYTES_MIN) {
             let problem = format!(
-                "retention.store_bytes_max must be 0 or at least {STORE_BYTES_MIN}: the log and what is not merged count too"
+                "retention.store_bytes_max must be 0 or at least {STORE_BYTES_MIN}, because the log and unmerged files count too"
             );
             return Err(ConfigError::Refused(problem));
         }
@@ -716,7 +717,7 @@ mod tests {
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\nallow_unsigned = true\n{TLS}"), "loopback"),
             (format!("listen = \"0.0.0.0:1\"\n{TLS}allow_plaintext = true\n"), "loopback"),
-            (format!("enrollment = \"open\"\n{TLS}[policy]\npath = \"p\"\n"), "do not go together"),
+            (format!("enrollment = \"open\"\n{TLS}[policy]\npath = \"p\"\n"), "exclude each other"),
             (format!("{TLS}[policy]\npath = \"/no/such/policy\"\n"), "/no/such/policy"),
         ] {
             let error = read(&text).unwrap_err();

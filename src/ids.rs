@@ -27,7 +27,7 @@ pub enum IdError {
     #[error("must have at most {NAME_LENGTH_MAX} characters")]
     TooLong,
     /// The name has a character outside the grammar.
-    #[error("must be of A-Z a-z 0-9 . _ - and begin with a letter or a digit")]
+    #[error("must have only A-Z a-z 0-9 . _ - and start with a letter or a digit")]
     Grammar,
     /// The text is not a hyphenated UUID.
     #[error("must be a UUID such as 0198c0de-0000-7000-8000-000000000001")]

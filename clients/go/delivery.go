@@ -194,7 +194,7 @@ func (a *Agent) checked(ctx context.Context, entry inboxEntry) *Delivery {
 	if errors.As(err, &forged) {
 		cause = v1.NackCause_NACK_CAUSE_POISON
 	}
-	log.Warn("a delivery was not taken", "error", err)
+	log.Warn("failed to handle a delivery", "error", err)
 	if err := d.Nack(ctx, cause, 0, err.Error()); err != nil {
 		log.Warn("failed to nack", "error", err)
 	}

@@ -51,7 +51,7 @@ func checkSize(envelope *v1.Envelope) error {
 		return tooLarge(found)
 	}
 	if found := proto.Size(frameOf(envelope)); found > frameBytesMax {
-		text := fmt.Sprintf("the frame has %d bytes, over the limit of %d", found, frameBytesMax)
+		text := fmt.Sprintf("the frame has %d bytes; the limit is %d", found, frameBytesMax)
 		return &Error{Code: codes.InvalidArgument, Reason: "PAYLOAD_TOO_LARGE", Message: text}
 	}
 	return nil
@@ -75,13 +75,13 @@ func checkHeartbeat(heartbeat *v1.Heartbeat) error {
 		wrong = append(wrong, FieldViolation{"heartbeat.metrics", fmt.Sprintf("must have at most %d entries", heartbeatMapMax)})
 	}
 	if found := proto.Size(heartbeat); found > payloadBytesMax {
-		wrong = append(wrong, FieldViolation{"heartbeat", fmt.Sprintf("has %d bytes, over the limit of %d", found, payloadBytesMax)})
+		wrong = append(wrong, FieldViolation{"heartbeat", fmt.Sprintf("has %d bytes; the limit is %d", found, payloadBytesMax)})
 	}
 	return invalid(wrong)
 }
 
 func tooLarge(found int) error {
-	text := fmt.Sprintf("the payload has %d bytes, over the limit of %d", found, payloadBytesMax)
+	text := fmt.Sprintf("the payload has %d bytes; the limit is %d", found, payloadBytesMax)
 	return &Error{Code: codes.InvalidArgument, Reason: "PAYLOAD_TOO_LARGE", Message: text}
 }
 

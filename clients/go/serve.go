@@ -291,10 +291,10 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 		log.Debug("a message waits", "cause", result)
 		err = d.Nack(ctx, nack.cause, nack.retryAfter, result.Error())
 	case errors.As(result, &nack):
-		log.Warn("a message was not taken", "error", result)
+		log.Warn("failed to handle a message", "error", result)
 		err = d.Nack(ctx, nack.cause, nack.retryAfter, result.Error())
 	default:
-		log.Warn("a message was not taken", "error", result)
+		log.Warn("failed to handle a message", "error", result)
 		err = d.Nack(ctx, v1.NackCause_NACK_CAUSE_FAILURE, 0, result.Error())
 	}
 	if err != nil {

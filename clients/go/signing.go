@@ -196,7 +196,7 @@ func verify(key *v1.AgentKey, signed, signature []byte) error {
 	// The library refuses an S of L or more and every R but the one it computes; what it lets pass is a small-order R.
 	wellFormed := len(public) == ed25519.PublicKeySize && len(signature) == ed25519.SignatureSize
 	if !wellFormed || isWeak(signature[:32]) || !ed25519.Verify(public, signed, signature) {
-		return &VerificationError{"SIGNATURE_INVALID", fmt.Sprintf("the signature is not that of key %q", key.GetKeyId())}
+		return &VerificationError{"SIGNATURE_INVALID", fmt.Sprintf("the signature does not verify with key %q", key.GetKeyId())}
 	}
 	return nil
 }

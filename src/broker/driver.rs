@@ -47,8 +47,8 @@ const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 pub enum StartError {
     /// A stored record cannot be read.
     #[error(
-        "failed to read what is stored: the log says above what is damaged; `baton store check` finds all of it, and \
-         `baton store export` saves the rest ({0})"
+        "failed to read the store: {0}. The log names the damaged records; `baton store check` lists all of them, and \
+         `baton store export` saves the readable ones"
     )]
     Store(#[from] BrokerError),
     /// The operating system gives no thread.
@@ -63,7 +63,7 @@ pub enum EngineError {
     #[error(transparent)]
     Store(OpenError),
     /// The engine panicked, which is a bug; the log has the details.
-    #[error("the broker's engine has failed; start the broker again, nothing that was answered is lost")]
+    #[error("the broker's engine has failed; start the broker again. No acknowledged message is lost")]
     Panicked,
 }
 
@@ -227,7 +227,7 @@ impl Broker {
     pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
         self.check(raw, session).map(Box::new).inspect_err(|refusal| {
             // Any client can cause this at will, so the line stays out of the usual log.
-            tracing::debug!(reason = refusal.code().name(), "an envelope was not verified: {refusal}");
+            tracing::debug!(reason = refusal.code().name(), "refused an envelope before verification: {refusal}");
         })
     }
 
@@ -310,7 +310,7 @@ impl Broker {
     /// Sends a command to the engine, unless the queue is full. For work that may be omitted under load.
     fn send_if_room(&self, command: Command) {
         if self.shared.queue.try_send(command) == Ok(false) {
-            tracing::debug!("the engine's queue is full: a refused envelope is not kept");
+            tracing::debug!("the engine's queue is full: dropped a refused envelope");
         }
     }
 
@@ -349,7 +349,7 @@ impl Broker {
             return Ok(());
         }
         Err(BrokerError::LimitExceeded {
-            what: "the agent has too many sessions open",
+            what: "the agent has too many open sessions",
             retry_after: Duration::from_secs(1),
         })
     }
@@ -392,7 +392,7 @@ impl Broker {
 /// The bytes of a found envelope. A delivery without an envelope is not sent.
 fn taken_elsewhere(sequence: u64, found: Option<Record>) -> Option<Bytes> {
     if found.is_none() {
-        tracing::debug!(sequence, "what was handed out was taken elsewhere");
+        tracing::debug!(sequence, "a dispatched message was already acknowledged");
     }
     found.map(|record| record.value)
 }
@@ -504,9 +504,9 @@ async fn run(
 /// Tries to recover the engine. Fails only if the store is damaged, because further attempts cannot help then.
 fn take_up_again(engine: &mut Engine, now: Timestamp) -> Result<(), OpenError> {
     match engine.recover(now) {
-        Ok(()) => tracing::info!("the store takes writes again"),
+        Ok(()) => tracing::info!("the store accepts writes again"),
         Err(RecoverError::Store(error)) if error.is_damage() => return Err(error),
-        Err(error) => tracing::warn!(%error, "the store does not take writes yet"),
+        Err(error) => tracing::warn!(%error, "the store still refuses writes"),
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ pub enum BrokerError {
     #[error(transparent)]
     NotAdmitted(#[from] AdmissionError),
     /// The sender is not the session's agent.
-    #[error("the envelope's sender is {sender}, but the session is of {agent}")]
+    #[error("the envelope's sender_id is {sender}, but the session belongs to {agent}")]
     SenderMismatch {
         /// The sender.
         sender: AgentId,
@@ -32,29 +32,31 @@ pub enum BrokerError {
     },
     /// The caller is not an agent, and so cannot be the sender.
     #[error(
-        "{caller} is no agent, and an envelope is its sender's to send: send it without a token, or with the sender's"
+        "{caller} is not an agent and may not send envelopes; send the envelope without a token, or with its sender's token"
     )]
     SenderNoAgent {
         /// The caller.
         caller: String,
     },
     /// The agent is not registered.
-    #[error("no agent {agent} is registered")]
+    #[error("agent {agent} is not registered")]
     AgentUnknown {
         /// The id.
         agent: String,
     },
     /// The id belongs to a registered agent.
-    #[error("an agent {agent} is registered already, with another card; only it or an operator may change that")]
+    #[error(
+        "agent {agent} is already registered with another card; only this agent or an operator may change the card"
+    )]
     AgentExists {
         /// The id.
         agent: AgentId,
     },
     /// The invitation is not valid.
-    #[error("the invitation is not known, was used, is over, or is for another agent")]
+    #[error("the invitation is unknown, used, expired, or for another agent; ask an operator for a new one")]
     InvitationInvalid,
     /// The key belongs to another agent.
-    #[error("key {key_id} is the key of another agent; make one for each")]
+    #[error("the public key of {key_id} belongs to another agent; generate one key per agent")]
     KeyTaken {
         /// The id of the key on the card.
         key_id: String,
@@ -68,7 +70,7 @@ pub enum BrokerError {
         key_id: String,
     },
     /// The agent has this key, or this key id, already.
-    #[error("{agent} has another key under this key_id, or this key under another: {key_id}")]
+    #[error("agent {agent} already uses key_id {key_id} for another key, or this key under another key_id")]
     KeyExists {
         /// The agent.
         agent: AgentId,
@@ -76,7 +78,7 @@ pub enum BrokerError {
         key_id: String,
     },
     /// The key was revoked and must not come back.
-    #[error("key {key_id} was revoked, and that is for good: make a new one, with a new key_id")]
+    #[error("key {key_id} is revoked, permanently; add a new key under a new key_id")]
     KeyRevoked {
         /// The key.
         key_id: String,
@@ -90,31 +92,31 @@ pub enum BrokerError {
         problem: String,
     },
     /// The task does not exist.
-    #[error("no task {task} is known")]
+    #[error("task {task} does not exist")]
     TaskUnknown {
         /// The id.
         task: String,
     },
     /// The handoff does not exist.
-    #[error("no handoff {handoff} is known")]
+    #[error("handoff {handoff} does not exist")]
     HandoffUnknown {
         /// The id.
         handoff: String,
     },
     /// The delivery does not exist or has ended.
-    #[error("no delivery {delivery:?} is handed out to this agent: it was acknowledged, or its time was over")]
+    #[error("delivery {delivery:?} is not leased to this agent: it was acknowledged, or its lease expired")]
     DeliveryUnknown {
         /// The id.
         delivery: String,
     },
     /// The dead letter does not exist.
-    #[error("no dead letter {dead_letter} is known")]
+    #[error("dead letter {dead_letter} does not exist")]
     DeadLetterUnknown {
         /// The id.
         dead_letter: String,
     },
     /// The dead letter has been decided about before.
-    #[error("dead letter {dead_letter} is {state} already")]
+    #[error("dead letter {dead_letter} is already {state}")]
     DeadLetterSettled {
         /// The id.
         dead_letter: u64,
@@ -122,7 +124,7 @@ pub enum BrokerError {
         state: &'static str,
     },
     /// The dead letter is a refused envelope, which cannot be delivered.
-    #[error("dead letter {dead_letter} was refused when it came: it is no message that can be delivered")]
+    #[error("dead letter {dead_letter} is a refused envelope and cannot be delivered")]
     DeadLetterNotAMessage {
         /// The id.
         dead_letter: u64,
@@ -131,10 +133,10 @@ pub enum BrokerError {
     #[error("no dead letter matches the filter")]
     NothingMatches,
     /// The call needs an identity.
-    #[error("the call needs an identity: send a token as \"authorization: Bearer TOKEN\"")]
+    #[error("the call needs an authenticated caller: send a token as \"authorization: Bearer TOKEN\"")]
     IdentityMissing,
     /// The token and the client certificate name different agents.
-    #[error("the token is of {agent}, but the client certificate is of {certified}")]
+    #[error("the token belongs to {agent}, but the client certificate to {certified}")]
     IdentityConflict {
         /// The agent of the token.
         agent: AgentId,
@@ -142,11 +144,11 @@ pub enum BrokerError {
         certified: AgentId,
     },
     /// The token is unknown or expired.
-    #[error("the token is not known, or its time is over; prove who you are again")]
+    #[error("the token is unknown or expired; authenticate again")]
     TokenInvalid,
     /// The challenge failed.
     #[error(
-        "the challenge is not known, used or over, no such agent is registered, or the signature is not that of a valid \
+        "the challenge is unknown, used or expired, the agent is not registered, or the signature was not made with a valid \
          key of the agent"
     )]
     ChallengeFailed,
@@ -154,19 +156,19 @@ pub enum BrokerError {
     #[error("{0}")]
     PermissionDenied(Box<Denied>),
     /// The call is for agents only.
-    #[error("{caller} is no agent: this call is for an agent, with the agent's own token or certificate")]
+    #[error("{caller} is not an agent; make this call with an agent's token or certificate")]
     AgentsOnly {
         /// The caller.
         caller: String,
     },
     /// The page token belongs to another list or filter.
-    #[error("the page token is not of this list with these filters")]
+    #[error("the page token belongs to another list or other filters; start again without a page token")]
     PageTokenInvalid,
     /// Another change came first.
-    #[error("something else changed the same thing first; try again")]
+    #[error("another request changed the same object first; try again")]
     Conflict,
     /// The connection is not encrypted.
-    #[error("this port takes only encrypted connections; connect by TLS")]
+    #[error("this port accepts only TLS connections")]
     TlsRequired,
     /// A limit is exceeded.
     #[error("{what}; try again later")]
@@ -177,10 +179,10 @@ pub enum BrokerError {
         retry_after: Duration,
     },
     /// The broker is about to stop.
-    #[error("the broker is stopping; connect again in a moment")]
+    #[error("the broker is stopping; connect again later")]
     ShuttingDown,
     /// The store refuses writes.
-    #[error("the broker cannot write to its store at present; send the very same message again in a moment")]
+    #[error("the broker cannot write to its store; send the same message with the same message_id again later")]
     StoreUnavailable,
     /// This version does not support the call.
     #[error("{what} is not supported by this broker version")]
@@ -189,7 +191,7 @@ pub enum BrokerError {
         what: &'static str,
     },
     /// A fault of the broker. Its log has the cause.
-    #[error("a fault of the broker; its log says more")]
+    #[error("internal error of the broker; its log has the details")]
     Internal,
 }
 

@@ -94,7 +94,7 @@ impl Tokens {
         }
         if self.out.len() >= TOKENS_MAX {
             return Err(BrokerError::LimitExceeded {
-                what: "too many tokens are out",
+                what: "too many tokens are valid at the same time",
                 retry_after: CHALLENGE_LIFETIME,
             });
         }

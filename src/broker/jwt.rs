@@ -36,10 +36,10 @@ struct Claims {
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorKeysError {
     /// The file is neither a PEM file nor a key set.
-    #[error("there is no public key in it: it must be PEM (Ed25519, EC or RSA), or a JSON Web Key Set")]
+    #[error("the file has no public key; it must be a PEM file (Ed25519, EC or RSA) or a JSON Web Key Set")]
     NoKey,
     /// An entry of the key set is no key for signatures.
-    #[error("key {id:?} of the set cannot be used: {problem}")]
+    #[error("key {id:?} of the key set cannot be used: {problem}")]
     Unusable {
         /// The id of the key.
         id: String,

@@ -368,7 +368,7 @@ impl View<'_> {
         use v1::custody_entry::Event;
         let (hash, entry_bytes) = CustodyLink::decode(stored)?;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).map_err(|error| {
-            tracing::error!(%error, "an entry of a custody log does not decode");
+            tracing::error!(%error, "failed to decode an entry of a custody log");
             BrokerError::Internal
         })?;
         let custody_hash = hash.to_vec().into();
@@ -397,7 +397,7 @@ impl View<'_> {
         let shown = |record: &Record| {
             let (hash, entry_bytes) = AuditHead::decode_entry(&record.value)?;
             let entry = v1::AuditEntry::decode(entry_bytes.clone()).map_err(|error| {
-                tracing::error!(%error, "an entry of the audit log does not decode");
+                tracing::error!(%error, "failed to decode an entry of the audit log");
                 BrokerError::Internal
             })?;
             Ok(v1::AuditLogEntry { entry: Some(entry), entry_bytes, chain_hash: hash.to_vec().into() })

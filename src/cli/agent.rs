@@ -19,45 +19,55 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton agent register --id alice --key alice.pem --type support
+  baton agent list --type support
+  baton agent serve --id bob --key bob.pem")]
 pub(super) enum AgentCommand {
     Register(RegisterArgs),
-    /// List agents, by id.
+    /// List registered agents, ordered by id.
+    #[command(after_help = "Examples:
+  baton agent list
+  baton agent list --type support -o json")]
     List {
-        /// Only of this type.
+        /// List only agents of this type.
         #[arg(long = "type", value_name = "TYPE")]
         agent_type: Option<AgentType>,
     },
-    /// Show one agent. The broker itself is "baton".
+    /// Show one agent: its card, keys and presence. The broker itself is the agent "baton".
+    #[command(after_help = "Examples:
+  baton agent show alice
+  baton agent show baton -o json")]
     Show {
-        /// Its id, or a beginning that no other has.
+        /// The agent's id, or a unique prefix of it.
         id: Prefix,
     },
     Invite(InviteArgs),
-    /// List, add, rotate, revoke and vouch for an agent's keys.
+    /// Manage an agent's public keys: list, add, rotate, revoke, vouch.
     #[command(subcommand)]
     Key(key::KeyCommand),
     Serve(worker::ServeAgentArgs),
 }
 
-/// Make an invitation: it lets one new agent register, once. For an operator.
+/// Create an invitation, a secret with which one new agent can register once. Needs an operator's token.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton agent invite --id carol --type billing
   baton agent invite --hours 2
   baton agent register --id carol --key carol.pem --invitation invitation-5f3a…")]
 pub(super) struct InviteArgs {
-    /// Whom it is for; without it, any new agent.
+    /// The id of the agent that may use the invitation. Default: any new agent.
     #[arg(long, value_name = "AGENT")]
     id: Option<AgentId>,
-    /// A type that the new agent may have; can be given several times.
+    /// A type that the new agent may register under. May be repeated.
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<AgentType>,
-    /// For how many hours it is good; at most 720.
+    /// Lifetime of the invitation in hours, at most 720.
     #[arg(long, default_value_t = 24, value_name = "HOURS")]
     hours: u32,
 }
 
-/// Register an agent, or change its card.
+/// Register an agent, or replace the card of a registered agent.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton agent register --id alice --key alice.pem --type support
@@ -67,31 +77,31 @@ pub(super) struct RegisterArgs {
     /// The agent's id.
     #[arg(long, value_name = "AGENT", required_unless_present = "card")]
     id: Option<AgentId>,
-    /// A type it can be addressed by; may be repeated.
+    /// A type under which others can address the agent, as type:NAME. May be repeated.
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<AgentType>,
-    /// A skill; may be repeated.
+    /// A skill to list on the card. May be repeated.
     #[arg(long = "skill", value_name = "NAME")]
     skills: Vec<String>,
-    /// In words.
-    #[arg(long, default_value = "")]
+    /// A description for people.
+    #[arg(long, default_value = "", hide_default_value = true)]
     description: String,
-    /// How many tasks it takes at a time.
+    /// The number of tasks that the agent takes at a time. 0 means no stated limit.
     #[arg(long, default_value_t = 0, value_name = "TASKS")]
     capacity: u32,
-    /// Its private key's file; only the public half is sent.
+    /// The agent's private key, a file from `baton keygen`. Only the public key is sent.
     #[arg(long, value_name = "FILE", conflicts_with = "public_key")]
     key: Option<PathBuf>,
-    /// Its public key, in hex.
+    /// The agent's public key, as 64 hex digits, instead of --key.
     #[arg(long, value_name = "HEX")]
     public_key: Option<String>,
-    /// The name of the key.
+    /// The key's name (key_id).
     #[arg(long, default_value = "k1", value_name = "KEY")]
     key_id: String,
-    /// An invitation, where an operator must otherwise register agents.
-    #[arg(long, value_name = "INVITATION", default_value = "")]
+    /// An invitation from `baton agent invite`. Needed if the broker does not let agents register themselves.
+    #[arg(long, value_name = "INVITATION", default_value = "", hide_default_value = true)]
     invitation: String,
-    /// The whole card as a JSON file, instead of all other flags.
+    /// The complete card as a JSON file, instead of the other flags.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "key", "public_key", "types", "skills"])]
     card: Option<PathBuf>,
 }
@@ -143,8 +153,8 @@ fn read_card(path: &std::path::Path) -> Result<v1::AgentCard, Failure> {
 fn card_of(args: &RegisterArgs) -> Result<v1::AgentCard, Failure> {
     let public_key = match (&args.key, &args.public_key) {
         (Some(path), _) => read_key(path)?.public().as_bytes().to_vec(),
-        (None, Some(hex)) => hex::decode(hex).map_err(|_| Failure::usage("--public-key must be 64 hex digits"))?,
-        (None, None) => return Err(Failure::usage("name the agent's key with --key FILE or --public-key HEX")),
+        (None, Some(hex)) => hex::decode(hex).map_err(|_| Failure::usage("--public-key must have 64 hex digits"))?,
+        (None, None) => return Err(Failure::usage("the agent needs a key: --key FILE or --public-key HEX")),
     };
     let key = v1::AgentKey { key_id: args.key_id.clone(), public_key: public_key.into(), ..Default::default() };
     let skill = |name: &String| v1::AgentSkill { name: name.clone(), ..Default::default() };

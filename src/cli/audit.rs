@@ -14,13 +14,13 @@ use crate::{
     time::{Clock as _, SystemClock},
 };
 
-/// Show the log of administrative acts, oldest first, and check its chain.
+/// Print the log of administrative acts, oldest first, and verify its hash chain.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton audit
   baton audit -o jsonl | jq 'select(.entry.action == \"AUDIT_ACTION_KEY_REVOKED\")'
 
-Exit code 1 if the chain does not hold.")]
+Exit code 1 if the hash chain is broken.")]
 pub(super) struct AuditArgs {}
 
 pub(super) async fn run(connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
@@ -73,7 +73,9 @@ fn check(entries: &[v1::AuditLogEntry], first: u64, hash_before: &[u8]) -> Resul
     use prost::Message as _;
     let mut hash: [u8; 32] = hash_before.try_into().unwrap_or_default();
     if first == 1 && hash != [0; 32] {
-        return Err(Failure::failed("the audit log does not begin at its beginning".to_owned()));
+        return Err(Failure::failed(
+            "the hash chain of the audit log is broken: its first entry is missing".to_owned(),
+        ));
     }
     for (number, shown) in (first..).zip(entries) {
         hash = signing::audit_hash(&hash, &shown.entry_bytes);
@@ -81,7 +83,7 @@ fn check(entries: &[v1::AuditLogEntry], first: u64, hash_before: &[u8]) -> Resul
         let is_whole = decoded.is_some() && decoded == shown.entry;
         let is_next = shown.entry.as_ref().is_some_and(|entry| entry.number == number);
         if shown.chain_hash[..] != hash || !is_whole || !is_next {
-            return Err(Failure::failed(format!("the audit log does not hold at entry {number}")));
+            return Err(Failure::failed(format!("the hash chain of the audit log is broken at entry {number}")));
         }
     }
     Ok(())

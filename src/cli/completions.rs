@@ -5,13 +5,13 @@ use clap_complete::Shell;
 
 use super::{Cli, Failure};
 
-/// Print completions for a shell.
+/// Print a completion script for a shell.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton completions bash > /etc/bash_completion.d/baton
   baton completions zsh > ~/.zfunc/_baton")]
 pub(super) struct CompletionsArgs {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 

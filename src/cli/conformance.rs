@@ -17,11 +17,12 @@ use crate::conformance::{
     target::{self, Target},
 };
 
-/// Try the rules of the specification on a broker, over the wire alone, or on a client of any language.
+/// Test a broker or a client against the rules of the specification.
 ///
-/// Each rule of SPEC 2, 3, 4, 5 and 11 that can be observed is a case. Cases do not depend on one another and use
-/// ids of their own, so that a broker in use can be tried; the agents and tasks they make stay there. A client is
-/// started for each case, by a shell, and talks to a broker of the suite's own: docs/conformance-client.md has how.
+/// Each observable rule of docs/specification.md is a case. A broker is tested over the network only. Cases are
+/// independent and use random ids, so a broker in use can be tested; the agents and tasks that they create remain. A
+/// client is started by a shell once per case and connects to a scripted broker of the suite;
+/// docs/conformance-client.md describes the protocol.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton conformance --target 127.0.0.1:22866 --ca baton-data/tls/ca.pem
@@ -31,19 +32,19 @@ use crate::conformance::{
   baton conformance --client 'python3 tests/harness.py' --only 'client.forged-*'
   baton conformance --client ./harness --list
 
---token is an operator's: where enrolment is not open it registers the agents, and cases of operators need it. Without it
-they are skipped. The exit code is 10 if a case failed.")]
+--token must be an operator's token. It registers the agents if enrolment is not open. Cases about operators need it, and \
+are skipped without it. Exit code 10 if a case failed.")]
 pub(super) struct ConformanceArgs {
-    /// The broker to try.
+    /// The broker to test.
     #[arg(long, value_name = "HOST:PORT", value_parser = parse_server, required_unless_present_any = ["list", "client"])]
     target: Option<String>,
-    /// The client to try: a shell command that starts its harness.
+    /// The client to test: a shell command that starts its test harness.
     #[arg(long, value_name = "CMD", conflicts_with = "target")]
     client: Option<String>,
-    /// How many cases are tried at a time.
+    /// The number of cases that run at the same time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
-    /// How long the broker may take for each answer and each delivery.
+    /// The time limit for each answer and each delivery, for example 20s.
     #[arg(long, default_value = "20s", value_name = "SPAN", value_parser = parse_span)]
     patience: Duration,
     #[command(flatten)]
@@ -80,30 +81,30 @@ async fn run_client(command: &str, jobs: usize, args: &ReportArgs) -> Result<(),
     args.finish(&report.map_err(|error| Failure::failed(error.to_string()))?)
 }
 
-/// How a report is written.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReportFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
-    /// For build servers: JUnit's XML.
+    /// JUnit XML for CI servers.
     Junit,
 }
 
 /// Flags of every conformance suite: which cases, and what is done with what came of them.
 #[derive(Debug, Args)]
 pub(super) struct ReportArgs {
-    /// Only cases whose names fit: * stands for anything. May be given several times.
+    /// Run only cases whose names match: * stands for any characters. May be repeated.
     #[arg(long, value_name = "PATTERN")]
     pub(super) only: Vec<String>,
-    /// Only show which cases there are, each with its rule.
+    /// List the cases with their rules, and run none.
     #[arg(long)]
     pub(super) list: bool,
-    /// How the report is written.
+    /// The report's format.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     format: ReportFormat,
-    /// Where the report is written. Default: standard output.
+    /// The file for the report. Default: standard output.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -117,7 +118,9 @@ impl ReportArgs {
                 let text = serde_json::to_string_pretty(rules).map_err(|error| Failure::failed(error.to_string()))?;
                 output::say_json_text(&text);
             }
-            ReportFormat::Junit => return Err(Failure::usage("a list is text or json; JUnit is for what was run")),
+            ReportFormat::Junit => {
+                return Err(Failure::usage("--list cannot be written as JUnit; use --format text or --format json"));
+            }
         }
         Ok(())
     }

@@ -16,38 +16,42 @@ use crate::{
     time::SystemClock,
 };
 
+/// The heading of the flags that all commands share, below the flags of the command itself.
+pub(super) const GLOBAL_HEADING: &str = "Global options";
+
 /// Flags of every command that talks to a broker.
 #[derive(Debug, Clone, Args)]
 pub(super) struct ConnectionArgs {
-    /// The broker to talk to. Default: 127.0.0.1:22866, where `baton dev` listens; `baton bench` starts one of its own.
-    #[arg(long, global = true, env = "BATON_SERVER", value_name = "HOST:PORT", value_parser = parse_server)]
+    /// The broker's address. Default: 127.0.0.1:22866, the address of `baton dev`. `baton bench` starts a broker of its
+    /// own instead.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_SERVER", value_name = "HOST:PORT", value_parser = parse_server)]
     server: Option<String>,
-    /// The CA to trust, a PEM file. Default: ./baton-data/tls/ca.pem for the broker that runs on ./baton-data, else the
-    /// system's CAs.
-    #[arg(long, global = true, env = "BATON_CA", value_name = "FILE")]
+    /// The CA certificates to trust, a PEM file. Default: ./baton-data/tls/ca.pem for the broker that runs on
+    /// ./baton-data, otherwise the system's CAs.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// The token to call with. Default: ./baton-data/operator.token for the broker that runs on ./baton-data; no other
-    /// broker ever gets that one.
-    #[arg(long, global = true, env = "BATON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    /// The token that authenticates calls. Default: ./baton-data/operator.token, sent only to the broker that runs on
+    /// ./baton-data.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// A client certificate, a PEM file, to prove by who one is. Needs --cert-key.
-    #[arg(long, global = true, env = "BATON_CERT", value_name = "FILE", requires = "cert_key")]
+    /// A client certificate that authenticates the caller, a PEM file. Needs --cert-key.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CERT", value_name = "FILE", requires = "cert_key")]
     cert: Option<PathBuf>,
-    /// Its private key, a PEM file.
-    #[arg(long, global = true, env = "BATON_CERT_KEY", value_name = "FILE", requires = "cert")]
+    /// The private key of the client certificate, a PEM file.
+    #[arg(long, global = true, help_heading = GLOBAL_HEADING, env = "BATON_CERT_KEY", value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
 }
 
 /// Flags of every command that acts as an agent.
 #[derive(Debug, Clone, Args)]
 pub(super) struct IdentityArgs {
-    /// The agent to act as.
+    /// The id of the agent to act as.
     #[arg(long, value_name = "AGENT")]
     id: AgentId,
-    /// Its key, a file from `baton keygen`.
+    /// The agent's private key, a file from `baton keygen`.
     #[arg(long, value_name = "FILE")]
     key: PathBuf,
-    /// The name of that key among the agent's keys.
+    /// The key's name among the agent's keys (key_id).
     #[arg(long, default_value = "k1", value_name = "KEY")]
     key_id: KeyId,
 }
@@ -127,7 +131,7 @@ pub(super) fn parse_server(text: &str) -> Result<String, String> {
     };
     let address = address.trim_end_matches(['/', ':']);
     if address.parse::<std::net::Ipv6Addr>().is_ok() || address.matches(':').count() > 1 && !address.starts_with('[') {
-        return Err("an IPv6 address is written in brackets, with a port behind them: [::1]:22866".to_owned());
+        return Err("an IPv6 address needs brackets, followed by the port: [::1]:22866".to_owned());
     }
     let authority: http::uri::Authority =
         address.parse().map_err(|_| "is not HOST:PORT, for example 127.0.0.1:22866".to_owned())?;
@@ -138,9 +142,9 @@ pub(super) fn parse_server(text: &str) -> Result<String, String> {
             Err("is not HOST:PORT, for example 127.0.0.1:22866".to_owned())
         }
         Some(port) if port > 0 => Ok(format!("{scheme}{authority}")),
-        Some(_) => Err("has a port that is not from 1 to 65535".to_owned()),
-        None if has_port => Err("has a port that is not from 1 to 65535".to_owned()),
-        None => Err(format!("has no port; a broker listens on 22866 unless it is told otherwise: {address}:22866")),
+        Some(_) => Err("has a port outside 1 to 65535".to_owned()),
+        None if has_port => Err("has a port outside 1 to 65535".to_owned()),
+        None => Err(format!("has no port; the default port of a broker is 22866: {address}:22866")),
     }
 }
 
@@ -152,13 +156,13 @@ fn check_ca(path: &Path) -> Result<(), Failure> {
     };
     let of_file = |problem: pem::Error| match problem {
         pem::Error::Io(problem) => {
-            Failure::file(path, format!("{problem}; `baton dev` makes a CA in its data folder, tls/ca.pem"))
+            Failure::file(path, format!("{problem}; `baton dev` creates a CA in its data folder, tls/ca.pem"))
         }
         problem => Failure::file(path, format!("it is not a PEM file: {problem}")),
     };
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(of_file)?;
     if certificates.is_empty() {
-        return Err(Failure::file(path, "there is no certificate in it; a CA has a BEGIN CERTIFICATE line"));
+        return Err(Failure::file(path, "it has no certificate; a CA file has a BEGIN CERTIFICATE line"));
     }
     Ok(())
 }
@@ -172,7 +176,10 @@ fn check_private(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let path_text = path.display();
-    Err(Failure::file(path, format!("others can read this private key (mode {mode:04o}); chmod 600 {path_text}")))
+    Err(Failure::file(
+        path,
+        format!("other users can read this private key (mode {mode:04o}); run chmod 600 {path_text}"),
+    ))
 }
 
 /// Reads a private key of an agent or an operator from a file that only its owner can read.

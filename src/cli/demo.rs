@@ -19,10 +19,10 @@ use crate::{
     proto::v1::{self, MessageType},
 };
 
-/// Watch agents hand a real task over, against a running broker.
+/// Show four agents that hand over a task, against a running broker.
 ///
-/// A chatbot takes a crash report and hands it to support. Support asks for the context, finds the crash beyond its
-/// skill and hands it to an expert. The first expert is full, and so the task goes to the second.
+/// A chatbot receives a crash report and hands it to support. Support reads the context and hands the task to an
+/// expert. The first expert rejects it because it is overloaded, and the broker asks the second.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton dev &
@@ -60,7 +60,9 @@ pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), 
     let stale = cast.chatbot.report(&About::task(&task, 1), &done).await;
     match stale {
         Err(error) => say_lines!("   {}", exit::words(&error)),
-        Ok(_) => return Err(Failure::failed("a former owner could close the task: this is a fault of the broker")),
+        Ok(_) => {
+            return Err(Failure::failed("the broker let a former owner end the task: this is a bug of the broker"));
+        }
     }
     cast.show_who_owns_what(&task).await
 }
@@ -190,7 +192,7 @@ impl Cast {
         if delivered.kind() == kind {
             return Ok(delivered);
         }
-        Err(Failure::failed(format!("{} got {:?} where {kind:?} was expected", agent.id(), delivered.kind())))
+        Err(Failure::failed(format!("{} received {:?} instead of {kind:?}", agent.id(), delivered.kind())))
     }
 
     /// Prints the steps of a handoff that are not yet printed, as a watcher receives them.

@@ -10,30 +10,31 @@ use crate::{
     server::Ready,
 };
 
-/// Start a broker that needs nothing: its data, keys and certificate are made in a folder.
+/// Start a broker for development. It needs no configuration and creates its data, keys and certificate in one folder.
 ///
-/// Enrollment is open: whoever can reach the port can register an agent. Only for development, and only on loopback.
+/// Enrollment is open: any process that reaches the port can register an agent. The broker therefore listens on a
+/// loopback address only.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton dev                              data in ./baton-data, port 22866
   baton dev --data /tmp/try --port 0     another folder, any free port")]
 pub(super) struct DevArgs {
-    /// The folder of all data; made if it is not there, used again if it is.
+    /// The data folder. Created if absent, reused if present.
     #[arg(long, env = "BATON_DATA", default_value = DEFAULT_DATA, value_name = "FOLDER")]
     data: PathBuf,
-    /// Where to listen.
+    /// The address to listen on.
     #[arg(long, env = "BATON_LISTEN", default_value = DEFAULT_LISTEN, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// The port alone; 0 for any that is free.
+    /// The port to listen on, on the address of --listen. 0 selects a free port.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Who may do what: a Cedar file, or a folder of them. Without it whoever reaches the port may register agents.
+    /// The authorization policy: a Cedar file, or a folder of them. Default: any caller may register agents.
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
-    /// Take connections without TLS too.
+    /// Also accept connections without TLS.
     #[arg(long)]
     plaintext: bool,
-    /// Take envelopes that are not signed.
+    /// Also accept envelopes without a signature.
     #[arg(long)]
     allow_unsigned: bool,
 }
@@ -52,7 +53,7 @@ fn say_what_next(ready: &Ready) {
     let ca = ready.ca.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
     let Ready { address, data, agents, open_handoffs, .. } = ready;
     if ready.plaintext_allowed {
-        tell!("WARNING: connections without TLS are taken; never do this where others can listen");
+        tell!("WARNING: connections without TLS are accepted; other programs on this machine can read them");
     }
     // The binary may not be on the PATH, so the hint repeats the path by which it was called.
     let baton = std::env::args().next().unwrap_or_else(|| "baton".to_owned());
@@ -66,11 +67,11 @@ fn say_what_next(ready: &Ready) {
   CA      {ca}
 
 Try, in another terminal:
-  {baton} demo{options}    agents hand a real task over
-  {baton} agent list{options}    who is registered
+  {baton} demo{options}    show a handoff between four agents
+  {baton} agent list{options}    list the registered agents
   grpcurl -cacert {ca} {address} list
 
-Development mode: anybody who reaches this port may register an agent. Stop with ctrl-C; everything is kept.",
+Development mode: any program that reaches this port may register an agent. Ctrl-C stops the broker; the data stays.",
         data = data.display(),
     );
 }

@@ -23,85 +23,100 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton dlq list
+  baton dlq show 17
+  baton dlq redrive 17")]
 pub(super) enum DlqCommand {
     /// List dead letters, newest first.
+    #[command(after_help = "Examples:
+  baton dlq list
+  baton dlq list --reason poison --agent bob
+  baton dlq list --state all --within 3600 -o json")]
     List {
         #[command(flatten)]
         filter: FilterArgs,
-        /// Only in this state.
+        /// Select only dead letters in this state.
         #[arg(long = "state", value_name = "STATE", default_value = "parked")]
         state: StateArg,
-        /// At most this many.
+        /// The most dead letters to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
-    /// Show one: why it is here, every attempt, and the envelope.
+    /// Show one dead letter: its reason, each delivery attempt, and the envelope.
+    #[command(after_help = "Examples:
+  baton dlq show 17")]
     Show {
-        /// Its number, from the list.
+        /// The dead letter's number, from `baton dlq list`.
         id: String,
     },
     Redrive(RedriveArgs),
-    /// Give dead letters up for good. They are kept, marked as discarded.
+    /// Discard dead letters, so that they are not delivered again. The broker keeps them, marked as discarded, until
+    /// retention removes them.
+    #[command(after_help = "Examples:
+  baton dlq discard 17 18 --reason 'sent by a test'")]
     Discard {
-        /// Which.
+        /// The numbers of the dead letters, from `baton dlq list`.
         #[arg(required = true)]
         ids: Vec<String>,
-        /// Why, for the record.
-        #[arg(long, default_value = "")]
+        /// The reason, recorded with the dead letter.
+        #[arg(long, default_value = "", hide_default_value = true)]
         reason: String,
     },
-    /// Write all that match to stdout as JSON lines, with their envelopes, oldest first.
+    /// Write the selected dead letters and their envelopes to stdout as JSON lines, oldest first.
+    #[command(after_help = "Examples:
+  baton dlq export --state parked > dead-letters.jsonl")]
     Export {
         #[command(flatten)]
         filter: FilterArgs,
-        /// Only in this state.
+        /// Select only dead letters in this state.
         #[arg(long = "state", value_name = "STATE", default_value = "all")]
         state: StateArg,
     },
 }
 
-/// Put dead letters on their way again: those that are named, or all parked ones that match.
+/// Deliver dead letters again: the named ones, or all parked ones that match a filter.
 ///
-/// A handoff request becomes a new handoff with the same request, since the old one has ended. Each is marked as redriven
-/// in the same commit that puts it on its way: a redrive that is cut off loses nothing and repeats nothing, and the same
-/// command again goes on with the rest.
+/// A redriven handoff request starts a new handoff with the same terms, because the old handoff has ended. The broker
+/// queues each message and marks its dead letter in one commit. If the command is interrupted, run it again: it
+/// continues with the rest and repeats nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton dlq redrive 17
   baton dlq redrive 17 --to bob
   baton dlq redrive --reason poison --agent support --rate 10")]
 pub(super) struct RedriveArgs {
-    /// Which; without any, those that match the filter.
+    /// The numbers of the dead letters, from `baton dlq list`. Default: the parked ones that match the filters.
     ids: Vec<String>,
     #[command(flatten)]
     filter: FilterArgs,
-    /// All parked ones, where no filter is given.
+    /// Redrive all parked dead letters. Needed if neither numbers nor filters are given.
     #[arg(long)]
     all: bool,
-    /// To this agent instead of the one it was for.
+    /// Deliver to this agent instead of the original receiver.
     #[arg(long, value_name = "AGENT")]
     to: Option<AgentId>,
-    /// At most this many a second.
+    /// The most redrives per second. Default: no limit.
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
 }
 
-/// Which dead letters; what is given must hold.
+/// Filters of dead letters. A dead letter must match each given filter.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct FilterArgs {
-    /// Only for this reason, for example poison; may be repeated.
+    /// Select only dead letters with this reason. May be repeated.
     #[arg(long = "reason", value_name = "REASON")]
     reasons: Vec<ReasonArg>,
-    /// Only for this agent's mailbox: its id, or a beginning that no other has.
+    /// Select only dead letters from this agent's mailbox: its id, or a unique prefix of it.
     #[arg(long, value_name = "AGENT")]
     agent: Option<Prefix>,
-    /// Only from this sender: its id, or a beginning that no other has.
+    /// Select only dead letters from this sender: its id, or a unique prefix of it.
     #[arg(long, value_name = "AGENT")]
     sender: Option<Prefix>,
-    /// Only about this task: its id, or a beginning that no other has.
+    /// Select only dead letters of this task: its id, or a unique prefix of it.
     #[arg(long, value_name = "TASK")]
     task: Option<Prefix>,
-    /// Only parked in the last so many seconds.
+    /// Select only dead letters that were parked in the last SECONDS seconds.
     #[arg(long, value_name = "SECONDS")]
     within: Option<u32>,
 }
@@ -196,7 +211,7 @@ fn lines(dead: &v1::DeadLetter) -> Vec<(Cow<'static, str>, String)> {
         ("task".into(), or_none(&dead.task_id)),
         ("handoff".into(), or_none(&dead.handoff_id)),
         ("trace".into(), or_none(&dead.traceparent)),
-        ("handed out".into(), format!("{} times, of which {} failed", dead.handout_count, dead.failure_count)),
+        ("delivered".into(), format!("{} times, of which {} failed", dead.handout_count, dead.failure_count)),
     ];
     lines.extend(dead.attempts.iter().map(|attempt| ("attempt".into(), attempt_line(attempt))));
     if dead.settle_time.is_some() {
@@ -237,7 +252,7 @@ async fn redrive(client: &Client, args: RedriveArgs, output: Output) -> Result<(
     let to_agent_id = args.to.map(|agent| agent.to_string()).unwrap_or_default();
     if !args.ids.is_empty() {
         if args.filter.is_set() || args.all {
-            return Err(Failure::usage("name dead letters or give a filter, not both"));
+            return Err(Failure::usage("give either numbers of dead letters or filters, not both"));
         }
         for dead_letter_id in args.ids {
             let request = v1::RedriveDeadLetterRequest { dead_letter_id, to_agent_id: to_agent_id.clone() };
@@ -247,7 +262,7 @@ async fn redrive(client: &Client, args: RedriveArgs, output: Output) -> Result<(
         return Ok(());
     }
     if !args.filter.is_set() && !args.all {
-        return Err(Failure::usage("name dead letters, give a filter, or say --all"));
+        return Err(Failure::usage("select dead letters by number, by a filter, or with --all"));
     }
     let filter = Some(args.filter.to_proto(client).await?);
     let max_per_second = args.rate.unwrap_or_default();
@@ -263,7 +278,7 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, ou
         let answer = tokio::select! {
             answer = answers.next() => answer,
             _ = tokio::signal::ctrl_c() => {
-                tell!("stopped; the same command again goes on with the rest");
+                tell!("interrupted; run the same command again to continue");
                 break;
             }
         };
@@ -283,7 +298,7 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, ou
         }
     }
     tell!("{redriven} redriven, {stayed} stay parked");
-    if stayed == 0 { Ok(()) } else { Err(Failure::failed("some dead letters could not be redriven")) }
+    if stayed == 0 { Ok(()) } else { Err(Failure::failed("some dead letters were not redriven")) }
 }
 
 fn say_redriven(dead: &v1::DeadLetter, output: Output) -> Result<(), Failure> {

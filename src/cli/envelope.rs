@@ -19,10 +19,13 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton envelope sign --key alice.pem --file draft.json > signed.json
+  baton envelope verify --public-key 03a107bf…5531b8 --file signed.json")]
 pub(super) enum EnvelopeCommand {
-    /// Sign an envelope. Prints a SendRequest: {"envelope": …}.
+    /// Sign an envelope and print it as a SendRequest: {"envelope": …}.
     ///
-    /// What is absent is filled in: message_id, timestamp, and message_type from the payload's type.
+    /// Absent fields are filled in: message_id, timestamp, and message_type from the payload's type.
     #[command(after_help = "Examples:
   echo '{\"senderId\": \"alice\", \"receiverId\": \"bob\", \"taskId\": \"t1\", \"epoch\": 1, \"payload\": {
       \"@type\": \"type.googleapis.com/baton.v1.HandoffRequest\", \"taskType\": \"support\"}}' |
@@ -32,21 +35,26 @@ pub(super) enum EnvelopeCommand {
         /// The sender's key, a file from `baton keygen`.
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
-        /// The name of that key.
+        /// The key's name (key_id).
         #[arg(long, default_value = "k1", value_name = "KEY")]
         key_id: KeyId,
         #[command(flatten)]
         input: InputArgs,
     },
-    /// Check an envelope: every field, the payload, and the signature by this key.
+    /// Verify an envelope: each field, the payload, and the signature. Exit code 1 if it is not valid.
+    #[command(after_help = "Examples:
+  baton envelope verify --public-key 03a107bf…5531b8 --file signed.json
+  baton envelope verify --public-key A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg= < signed.json")]
     Verify {
-        /// The sender's public key, in hex or base64.
+        /// The sender's public key, as hex or base64.
         #[arg(long, value_name = "KEY")]
         public_key: String,
         #[command(flatten)]
         input: InputArgs,
     },
-    /// Print what of an envelope is signed, byte by byte, to compare with another language's.
+    /// Print the exact bytes of an envelope that are signed, to compare them with another implementation.
+    #[command(after_help = "Examples:
+  baton envelope inspect --file signed.json | jq -r .signedHex")]
     Inspect {
         #[command(flatten)]
         input: InputArgs,
@@ -56,7 +64,7 @@ pub(super) enum EnvelopeCommand {
 /// Where the envelope comes from.
 #[derive(Debug, Args)]
 pub(super) struct InputArgs {
-    /// The envelope as JSON, alone or as {"envelope": …}. Default: standard input.
+    /// A file with the envelope as JSON, alone or as {"envelope": …}. Default: standard input.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
 }

@@ -5,6 +5,7 @@ use std::{fmt, io, path::Path};
 
 use super::output;
 use crate::{
+    broker::StartError,
     client::{ClientError, Refused},
     config::ConfigError,
     envelope::keys::KeyFileError,
@@ -112,14 +113,14 @@ pub(super) fn words(error: &ClientError) -> String {
     shown.violations = shown.violations.iter().map(|(path, problem)| (line(path), line(problem))).collect();
     let advice = match refused.reason.as_str() {
         "IDENTITY_MISSING" => {
-            "say who you are: with --token TOKEN, an operator's or an agent's, which `baton token --id AGENT --key FILE` \
-             prints; or with a client certificate, --cert FILE --cert-key FILE"
+            "authenticate with --token TOKEN, the token of an operator or of an agent (`baton token --id AGENT --key FILE` prints \
+             one), or with a client certificate, --cert FILE --cert-key FILE"
         }
         "TOKEN_INVALID" => {
-            "the token came from --token, BATON_TOKEN or ./baton-data/operator.token; a broker that was started again \
-             knows no earlier token of an agent: `baton token --id AGENT --key FILE` prints a new one"
+            "the token came from --token, BATON_TOKEN or ./baton-data/operator.token. Tokens of agents end when the broker \
+             restarts: `baton token --id AGENT --key FILE` prints a new one"
         }
-        "TIMESTAMP_OUTSIDE_WINDOW" => "the clock of this machine and that of the broker differ: set it (NTP)",
+        "TIMESTAMP_OUTSIDE_WINDOW" => "the clocks of this machine and the broker differ: synchronise them (NTP)",
         _ => return shown.to_string(),
     };
     format!("{shown}\n  {advice}")
@@ -135,8 +136,8 @@ impl From<ServerError> for Failure {
             | ServerError::OperatorKeys { .. }
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
             ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
-            ServerError::Start(_) => DATA_DAMAGED,
-            ServerError::Reflection(_) | ServerError::Engine => FAILED,
+            ServerError::Start(StartError::Store(_)) => DATA_DAMAGED,
+            ServerError::Start(StartError::Thread(_)) | ServerError::Reflection(_) | ServerError::Engine => FAILED,
         };
         Self { code, message: error.to_string() }
     }

@@ -22,60 +22,85 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton handoff request --id alice --key alice.pem --to bob --task crash-7
+  baton handoff accept crash-7 --id bob --key bob.pem
+  baton handoff context crash-7 --id alice --key alice.pem --file context.json
+  baton handoff complete crash-7 --id bob --key bob.pem
+  baton handoff show crash-7")]
 pub(super) enum HandoffCommand {
     Request(RequestArgs),
-    /// Take a handoff that is offered to you.
+    /// Accept a handoff that is offered to this agent. The sender then sends the context.
+    #[command(after_help = "Examples:
+  baton handoff accept crash-7 --id bob --key bob.pem")]
     Accept(AnswerArgs),
-    /// Do not take it.
+    /// Reject a handoff that is offered to this agent. The broker then asks the next candidate.
+    #[command(after_help = "Examples:
+  baton handoff reject crash-7 --id bob --key bob.pem --reason overloaded --suggest carol")]
     Reject {
         #[command(flatten)]
         answer: AnswerArgs,
-        /// Why.
+        /// The reason.
         #[arg(long, default_value = "other", value_name = "REASON")]
         reason: Reason,
-        /// In words.
-        #[arg(long, default_value = "")]
+        /// An explanation for people.
+        #[arg(long, default_value = "", hide_default_value = true)]
         text: String,
-        /// An agent that may be better fitted; may be repeated.
+        /// An agent that may be better suited. May be repeated.
         #[arg(long = "suggest", value_name = "AGENT")]
         suggestions: Vec<AgentId>,
     },
-    /// Send the context of a handoff that was accepted.
+    /// Send the context of an accepted handoff.
+    #[command(after_help = "Examples:
+  echo '{\"collected_data\": {\"log\": [\"panicked at sync.rs:118\"]}}' > context.json
+  baton handoff context crash-7 --id alice --key alice.pem --file context.json")]
     Context {
         #[command(flatten)]
         answer: AnswerArgs,
-        /// A JSON file: an object whose every entry becomes a section.
+        /// A JSON file with one object. Each member becomes a section of the context.
         #[arg(long, value_name = "FILE")]
         file: PathBuf,
     },
-    /// Say that you have taken over; the task is yours then.
+    /// Complete a handoff. This agent then owns the task.
+    #[command(after_help = "Examples:
+  baton handoff complete crash-7 --id bob --key bob.pem
+  baton handoff complete crash-7 --id bob --key bob.pem --failed --details 'the log is cut off'")]
     Complete {
         #[command(flatten)]
         answer: AnswerArgs,
-        /// Say that you could not.
+        /// Report that the task could not be taken over. The sender keeps it.
         #[arg(long)]
         failed: bool,
-        /// In words.
-        #[arg(long, default_value = "")]
+        /// An explanation for people, for example what failed.
+        #[arg(long, default_value = "", hide_default_value = true)]
         details: String,
     },
-    /// Take back a handoff that you asked for.
+    /// Cancel a handoff that this agent requested.
+    #[command(after_help = "Examples:
+  baton handoff cancel crash-7 --id alice --key alice.pem")]
     Cancel(AnswerArgs),
     /// List handoffs, newest first.
     List(ListArgs),
-    /// Show one handoff: its state, both views, each step, the deadline.
+    /// Show one handoff: its state, the views of both sides, each step and the deadline.
+    #[command(after_help = "Examples:
+  baton handoff show crash-7
+  baton handoff show 0198c0de -o json")]
     Show {
-        /// Its id, a beginning that no other has, or the id of its task: the latest of that.
+        /// The handoff's id, or a unique prefix of it, or a task id for that task's latest handoff.
         id: Prefix,
     },
-    /// Follow one handoff until it is final.
+    /// Print the steps of one handoff as they happen, until it ends.
+    #[command(after_help = "Examples:
+  baton handoff watch crash-7")]
     Watch {
-        /// Its id, a beginning that no other has, or the id of its task: the latest of that.
+        /// The handoff's id, or a unique prefix of it, or a task id for that task's latest handoff.
         id: Prefix,
     },
 }
 
-/// Ask another agent to take a task. A new task id makes the task, yours at epoch 1.
+/// Request a handoff: ask another agent to take a task.
+///
+/// If no task has this id, the request also creates it, owned by the requesting agent at epoch 1.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton handoff request --id alice --key alice.pem --to bob --summary 'crash on start'
@@ -83,54 +108,57 @@ pub(super) enum HandoffCommand {
 pub(super) struct RequestArgs {
     #[command(flatten)]
     identity: IdentityArgs,
-    /// Who is to take it: an agent, or type:NAME.
+    /// The receiver: an agent's id, or type:NAME for any agent of that type.
     #[arg(long, value_name = "RECEIVER")]
     to: String,
-    /// The task; a new one if it is not named.
+    /// The task's id. Default: a new random id.
     #[arg(long, value_name = "TASK")]
     task: Option<TaskId>,
-    /// The task's epoch, from the latest receipt or `baton task show`.
+    /// The task's current epoch, as the latest receipt or `baton task show` states it.
     #[arg(long, default_value_t = 1)]
     epoch: u64,
-    /// The kind of work.
+    /// The kind of work. Policies can depend on it.
     #[arg(long, default_value = "task", value_name = "TYPE")]
     task_type: String,
-    /// What it is about, in a few words.
-    #[arg(long, default_value = "")]
+    /// A short summary of the task for the receiver.
+    #[arg(long, default_value = "", hide_default_value = true)]
     summary: String,
-    /// How urgent it is.
+    /// The priority of delivery.
     #[arg(long, default_value = "medium")]
     priority: Priority,
-    /// Who to ask next; may be repeated.
+    /// An agent to ask if the receiver does not take the task. May be repeated; asked in this order.
     #[arg(long = "fallback", value_name = "AGENT")]
     fallbacks: Vec<AgentId>,
-    /// Lend the task: it comes back with its final status.
+    /// Delegate the task instead of transferring it: it returns with the delegate's final status.
     #[arg(long)]
     delegate: bool,
 }
 
-/// Which handoff, and as whom.
+/// The handoff and the agent that answers.
 #[derive(Debug, Args)]
 pub(super) struct AnswerArgs {
-    /// The handoff: its id, a beginning that no other handoff of the agent has, or the id of its task.
+    /// The handoff's id, a prefix that is unique among the agent's handoffs, or the id of its task.
     handoff: Prefix,
     #[command(flatten)]
     identity: IdentityArgs,
 }
 
-/// What to list.
+/// The filters of a list.
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton handoff list --state requested --state accepted
+  baton handoff list --agent alice --limit 10 -o json")]
 pub(super) struct ListArgs {
-    /// Only of this task: its id, or a beginning that no other has.
+    /// List only handoffs of this task: its id, or a unique prefix of it.
     #[arg(long, value_name = "TASK")]
     task: Option<Prefix>,
-    /// Only with this agent on either side: its id, or a beginning that no other has.
+    /// List only handoffs with this agent as sender or candidate: its id, or a unique prefix of it.
     #[arg(long, value_name = "AGENT")]
     agent: Option<Prefix>,
-    /// Only in this state, for example ACCEPTED; may be repeated.
+    /// List only handoffs in this state, for example ACCEPTED. May be repeated.
     #[arg(long = "state", value_name = "STATE")]
     states: Vec<String>,
-    /// At most this many.
+    /// The most handoffs to list.
     #[arg(long, default_value_t = 50)]
     limit: u32,
 }

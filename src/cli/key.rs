@@ -22,72 +22,83 @@ use crate::{
 const DAY: i64 = 24 * 60 * 60;
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton agent key list alice
+  baton agent key add alice k2 --key-file alice-2.pem --replaces k1
+  baton agent key revoke alice k1 --reason 'laptop lost'")]
 pub(super) enum KeyCommand {
     /// List an agent's keys.
+    #[command(after_help = "Examples:
+  baton agent key list alice")]
     List {
-        /// Whose: the agent's id, or a beginning that no other has.
+        /// The agent's id, or a unique prefix of it.
         agent: Prefix,
     },
     Add(AddArgs),
-    /// Revoke a key, for good: nothing that is signed by it is taken any more, and whoever came in by it must prove anew
-    /// who it is.
+    /// Revoke a key permanently.
+    ///
+    /// The broker refuses messages that are signed with it from then on, and ends the sessions and tokens that it
+    /// opened. The key_id cannot be used again.
+    #[command(after_help = "Examples:
+  baton agent key revoke alice k1 --reason 'laptop lost'")]
     Revoke {
-        /// Whose.
+        /// The agent's id.
         agent: AgentId,
-        /// Which.
+        /// The key's name (key_id).
         key_id: KeyId,
-        /// Why, for the audit log.
-        #[arg(long, default_value = "", value_name = "TEXT")]
+        /// The reason, recorded in the audit log.
+        #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
         reason: String,
     },
     Vouch(VouchArgs),
 }
 
-/// Add a key, or rotate one: with --replaces, the old one ends after a grace period.
+/// Add a key to an agent. With --replaces, rotate keys: the replaced keys end after a grace period.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton keygen --out alice-2.pem
   baton agent key add alice k2 --key-file alice-2.pem --replaces k1 --grace-hours 48
   baton --token \"$(baton token --id alice --key alice.pem)\" agent key add alice k2 --key-file alice-2.pem")]
 pub(super) struct AddArgs {
-    /// Whose.
+    /// The agent's id.
     agent: AgentId,
-    /// Its name among the agent's keys: new.
+    /// The new key's name (key_id). The agent must not have used it before.
     key_id: KeyId,
     #[command(flatten)]
     public: PublicArgs,
-    /// A key that it replaces; can be given several times.
+    /// The key_id of a key that the new one replaces. May be repeated.
     #[arg(long, value_name = "KEY_ID")]
     replaces: Vec<KeyId>,
-    /// For how many hours the replaced keys stay good; at most 720.
+    /// Grace period in hours: how long the replaced keys stay valid, at most 720.
     #[arg(long, default_value_t = 24, value_name = "HOURS")]
     grace_hours: u32,
-    /// For how many days the new key is good; without it, for good.
+    /// Validity of the new key in days. Default: no limit.
     #[arg(long, value_name = "DAYS")]
     days: Option<u32>,
 }
 
-/// Vouch for a key, as an operator: sign that it is the agent's, so that receivers need not believe the broker whose it is.
+/// Sign, as an operator, that a public key belongs to an agent.
 ///
-/// Get the public key from the agent's people by another way than the broker.
+/// Receivers that trust the operator's key then need not trust the broker's directory. Get the public key from the
+/// agent's own people, not from the broker.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton agent key vouch alice k1 --public-key 03a107bf…5531b8 --operator ops-2026 --operator-key ops.pem
   baton agent serve --id bob --key bob.pem --trust ops-2026=77f2a9…")]
 pub(super) struct VouchArgs {
-    /// Whose.
+    /// The agent's id.
     agent: AgentId,
-    /// Which.
+    /// The key's name (key_id).
     key_id: KeyId,
     #[command(flatten)]
     public: PublicArgs,
-    /// What receivers know the operator's key by.
+    /// The name under which receivers trust the operator's key.
     #[arg(long, value_name = "NAME")]
     operator: KeyId,
     /// The operator's key, a file from `baton keygen`.
     #[arg(long, value_name = "FILE")]
     operator_key: PathBuf,
-    /// For how many days the word is good; without it, for good.
+    /// Validity of the voucher in days. Default: no limit.
     #[arg(long, value_name = "DAYS")]
     days: Option<u32>,
 }
@@ -95,10 +106,10 @@ pub(super) struct VouchArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct PublicArgs {
-    /// The key: a file from `baton keygen`. Only its public half is sent.
+    /// The key, a file from `baton keygen`. Only the public key is sent.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The public key, in hex.
+    /// The public key, as 64 hex digits.
     #[arg(long, value_name = "HEX")]
     public_key: Option<String>,
 }

@@ -9,13 +9,15 @@ use serde_json::json;
 use super::{Failure, output::Output};
 use crate::{envelope::keys::PrivateKey, ids::SystemIds};
 
-/// Make an ed25519 key for an agent: a PKCS#8 PEM file that only you can read. Never overwrites one.
+/// Generate an ed25519 private key for an agent.
+///
+/// Writes a PKCS#8 PEM file that only the current user can read, and prints the public key. Never overwrites a file.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton keygen --out alice.pem
   baton keygen --out alice.pem -o json | jq -r .publicKey")]
 pub(super) struct KeygenArgs {
-    /// The file to write.
+    /// The file to create.
     #[arg(long, default_value = "agent.pem", value_name = "FILE")]
     out: PathBuf,
 }

@@ -13,8 +13,10 @@ use super::{
 use crate::proto::v1::{self, acknowledgement::Outcome};
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton mail receive --id alice --key alice.pem --ack")]
 pub(super) enum MailCommand {
-    /// Print deliveries as they come, each envelope with its payload: JSON lines, or what -o says.
+    /// Print deliveries as they arrive, each with its envelope and payload, as JSON lines unless -o says otherwise.
     #[command(after_help = "Examples:
   baton mail receive --id alice --key alice.pem --max 1 --ack
   baton mail receive --id alice --key alice.pem -o table
@@ -22,10 +24,10 @@ pub(super) enum MailCommand {
     Receive {
         #[command(flatten)]
         identity: IdentityArgs,
-        /// Stop after this many; without it, wait for more.
+        /// Stop after this number of deliveries. Default: wait for more until ctrl-C.
         #[arg(long, value_name = "NUMBER")]
         max: Option<u32>,
-        /// Ack each one. Without it they come again.
+        /// Acknowledge each delivery. The broker delivers an unacknowledged message again.
         #[arg(long)]
         ack: bool,
     },

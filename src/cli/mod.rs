@@ -34,6 +34,8 @@ mod serve;
 mod store;
 mod table;
 mod task;
+#[cfg(test)]
+mod texts;
 mod token;
 mod worker;
 
@@ -41,41 +43,48 @@ use clap::{Parser, Subcommand};
 
 pub use exit::Failure;
 
-use self::{connection::ConnectionArgs, output::Output};
+use self::{
+    connection::{ConnectionArgs, GLOBAL_HEADING},
+    output::Output,
+};
 
-/// The handoff broker for AI agents: one agent hands a task to another, signed, durable, with exactly one owner.
+/// A broker for handoffs between AI agents: signed, durable, with exactly one owner of each task.
 #[derive(Debug, Parser)]
 #[command(
     name = "baton",
     version,
-    after_help = "Start with:
-  baton dev          a broker that needs nothing
-  baton demo         watch three agents hand a task over, in another terminal
+    after_help = "Examples:
+  baton dev          start a broker for development
+  baton demo         show a handoff between four agents, in another terminal
 
 Exit codes:
-  0  done
-  1  something failed
-  2  wrong usage
-  3  the configuration, or a file that was named, cannot be used
-  4  another broker has the data folder
-  5  the data folder is of another version of baton
-  6  the store is damaged
-  7  the port is in use
-  8  the broker refused; stderr has the reason
-  9  no broker answers, or its certificate is not trusted or not good at this time
-  10 a case of a conformance suite failed
+  0   success
+  1   the command failed
+  2   wrong usage
+  3   the configuration or a named file cannot be used
+  4   another broker uses the data folder
+  5   the data folder has the format of another version of baton
+  6   the store is damaged
+  7   the port is in use
+  8   the broker refused the request; stderr has the code and the reason
+  9   no broker answers, or its certificate is untrusted, expired or not yet valid
+  10  a case of a conformance suite failed
 
-Environment: BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_DATA, BATON_LISTEN, BATON_CONFIG stand for the flags of the
-same name; BATON_LOG sets what is logged (for example debug); NO_COLOR turns colours off.
+Environment:
+  BATON_SERVER, BATON_CA, BATON_TOKEN, BATON_CERT, BATON_CERT_KEY, BATON_DATA, BATON_LISTEN, BATON_CONFIG
+                     defaults of the flags with these names
+  BATON_LOG          the log filter, for example debug or baton=trace
+  NO_COLOR           turns colours off
 
-Ids: tables may show the beginning of an id, with … behind it. Commands that look something up take any beginning that only
-one id has; what is signed or sent to an agent needs its whole id."
+Ids:
+  Tables shorten long ids and mark them with …. Commands that read accept any unique prefix of an id.
+  Commands that sign or send need the whole id."
 )]
 struct Cli {
     #[command(flatten)]
     connection: ConnectionArgs,
-    /// How data is printed. On a terminal a table is the default, elsewhere JSON.
-    #[arg(short, long, global = true, value_name = "FORMAT")]
+    /// The output format. Default: table on a terminal, otherwise json.
+    #[arg(short, long, global = true, help_heading = GLOBAL_HEADING, value_name = "FORMAT")]
     output: Option<output::Format>,
     #[command(subcommand)]
     command: Command,
@@ -88,32 +97,32 @@ enum Command {
     Demo(demo::DemoArgs),
     Keygen(keygen::KeygenArgs),
     Token(token::TokenArgs),
-    /// Register agents and look at them; run a small agent.
+    /// Register, list and inspect agents, manage their keys, run a small agent.
     #[command(subcommand)]
     Agent(agent::AgentCommand),
-    /// Ask for handoffs, answer them, look at them.
+    /// Request, answer, list and watch handoffs.
     #[command(subcommand)]
     Handoff(handoff::HandoffCommand),
-    /// Look at dead letters, and redrive or discard them.
+    /// List, inspect, redrive, discard and export dead letters.
     #[command(subcommand)]
     Dlq(dlq::DlqCommand),
-    /// Look at tasks, follow them, audit them.
+    /// List, inspect, watch and audit tasks.
     #[command(subcommand)]
     Task(task::TaskCommand),
-    /// Receive an agent's mail.
+    /// Receive an agent's messages.
     #[command(subcommand)]
     Mail(mail::MailCommand),
-    /// Sign, verify and inspect envelopes, as JSON.
+    /// Sign, verify and inspect envelopes as JSON, without a broker.
     #[command(subcommand)]
     Envelope(envelope::EnvelopeCommand),
-    /// Check, test and explain policies: who may do what.
+    /// Check, test and explain authorization policies.
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     Audit(audit::AuditArgs),
-    /// Check a store that may be damaged, and save what can be read.
+    /// Check a store for damage and export its readable records.
     #[command(subcommand)]
     Store(store::StoreCommand),
-    /// Measure a broker: handoffs, idle sessions, backlogs, recovery.
+    /// Measure the performance of a broker.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
     Conformance(conformance::ConformanceArgs),

@@ -88,16 +88,16 @@ pub(super) fn say_json_text(text: &str) {
     write(&harmless::json(text));
 }
 
-/// How data is printed.
+/// The format of printed data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// For people.
+    /// Columns, or lines of names and values, for people.
     Table,
-    /// One document; of what comes one by one, a document a line.
+    /// One JSON document. Commands that stream print one document per line.
     Json,
-    /// One document a line.
+    /// One JSON document per line.
     Jsonl,
-    /// One document; of what comes one by one, a document each.
+    /// One YAML document. Commands that stream print one document per entry.
     Yaml,
 }
 

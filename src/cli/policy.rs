@@ -9,13 +9,17 @@ use super::{Failure, output::Output};
 use crate::policy::{Asked, Cases, DEFAULT, DEVELOPMENT, Policies, SCHEMA, Source};
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton policy show default > baton.cedar
+  baton policy check baton.cedar
+  baton policy test --policy baton.cedar cases.toml")]
 pub(super) enum PolicyCommand {
-    /// Print the schema, or a policy that is built in, to start from.
+    /// Print the policy schema or a built-in policy, as a start for your own.
     #[command(after_help = "Examples:
   baton policy show default > /etc/baton/policy/baton.cedar
   baton policy show schema")]
     Show {
-        /// Which.
+        /// The text to print.
         what: BuiltIn,
     },
     Check(CheckArgs),
@@ -25,32 +29,32 @@ pub(super) enum PolicyCommand {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum BuiltIn {
-    /// What there is to write policies about.
+    /// The Cedar schema: all principals, actions and resources.
     Schema,
-    /// The policy where no other is configured.
+    /// The policy of a broker without a configured one.
     Default,
-    /// What open enrollment adds to it.
+    /// The rules that open enrollment (`baton dev`) adds to the default.
     Development,
 }
 
-/// Check policies: syntax, the schema, and rules that can never decide anything.
+/// Check policies: their syntax, their types against the schema, and rules that have no effect.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton policy check /etc/baton/policy
   baton policy check --deny-warnings refunds.cedar
 
-Exit code 3 if a policy cannot be used. What only cannot be meant is a warning.")]
+Exit code 3 if a policy cannot be used. A rule that is valid but has no effect is a warning.")]
 pub(super) struct CheckArgs {
-    /// A policy file, or a folder of them.
+    /// A policy file (.cedar), or a folder of them.
     path: PathBuf,
-    /// Take warnings for errors.
+    /// Treat warnings as errors.
     #[arg(long)]
     deny_warnings: bool,
 }
 
-/// Test policies: decide each case of a file, and compare with what it expects.
+/// Test policies: decide each case of a file and compare the decision with the expected one.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   baton policy test --policy /etc/baton/policy cases.toml
 
 A case:
@@ -62,18 +66,18 @@ A case:
   resource_types = [\"shipping\"]
   task_type = \"refund\"
   expect = \"deny\"
-  rule = \"refunds-to-billing-only\"   # which rule is to decide; can be left out
+  rule = \"refunds-to-billing-only\"   # the rule that must decide; optional
 
-Further keys have the names of the flags of `baton policy explain`. Exit code 1 if a case fails.")]
+The other keys have the names of the flags of `baton policy explain`. Exit code 1 if a case fails.")]
 pub(super) struct TestArgs {
-    /// The cases, a TOML file.
+    /// The test cases, a TOML file.
     cases: PathBuf,
-    /// A policy file, or a folder of them. Default: the policy that is built in.
+    /// A policy file (.cedar), or a folder of them. Default: the built-in policy.
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
 }
 
-/// Decide one question, and show the rules that decided it.
+/// Decide one request and print the rules that decided it.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton policy explain --principal agent:alice --action handOff --resource agent:bob --task-type refund
@@ -81,7 +85,7 @@ pub(super) struct TestArgs {
 pub(super) struct ExplainArgs {
     #[command(flatten)]
     asked: Asked,
-    /// A policy file, or a folder of them. Default: the policy that is built in.
+    /// A policy file (.cedar), or a folder of them. Default: the built-in policy.
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
 }
@@ -115,7 +119,10 @@ fn check(args: &CheckArgs) -> Result<(), Failure> {
         tell!("warning: {warning}");
     }
     if args.deny_warnings && !policies.warnings().is_empty() {
-        return Err(Failure::file(&args.path, format!("{} warnings", policies.warnings().len())));
+        return Err(Failure::file(
+            &args.path,
+            format!("{} warnings, refused by --deny-warnings", policies.warnings().len()),
+        ));
     }
     say!("{}: {} rules, {} warnings", args.path.display(), policies.rule_ids().len(), policies.warnings().len());
     Ok(())

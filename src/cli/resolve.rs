@@ -165,7 +165,7 @@ pub(super) async fn agent_filter(filter: Option<&Prefix>, client: &Client) -> Re
 
 /// The failure for an unresolved text. `refused` is the broker's refusal of the text as a whole id.
 fn none(what: &str, beginning: &str, refused: Option<&ClientError>) -> Failure {
-    let none = format!("no {what} that you may see is called {beginning} or begins with it");
+    let none = format!("no {what} that you may see has the id {beginning} or an id that starts with it");
     match refused {
         Some(refused) => Failure::refused(format!("{none}\n  {}", exit::words(refused))),
         None => Failure::refused(none),
@@ -207,7 +207,9 @@ impl Found {
         }
         let more = if count > ids.len() { ", …" } else { "" };
         let named = ids.join(", ");
-        Err(Failure::usage(format!("{beginning} is the beginning of {count} {what}s; which of {named}{more}?")))
+        Err(Failure::usage(format!(
+            "{count} {what}s have ids that start with {beginning}; choose one of {named}{more}"
+        )))
     }
 }
 
@@ -227,16 +229,16 @@ mod tests {
         let several = found(&["ab-1", "ab-2", "b"], "ab").unwrap_err();
         assert_eq!(
             (several.code, several.to_string().as_str()),
-            (2, "ab is the beginning of 2 tasks; which of ab-1, ab-2?")
+            (2, "2 tasks have ids that start with ab; choose one of ab-1, ab-2")
         );
         let many: Vec<String> = (0..9).map(|number| format!("x{number}")).collect();
         let many = found(&many.iter().map(String::as_str).collect::<Vec<_>>(), "x").unwrap_err().to_string();
-        assert!(many.contains("9 tasks") && many.contains("x4, …?"), "{many}");
+        assert!(many.contains("9 tasks") && many.contains("x4, …"), "{many}");
         assert_eq!(found(&["b"], "a").unwrap(), None);
         let none = none("task", "a", None);
         assert_eq!(
             (none.code, none.to_string().as_str()),
-            (8, "no task that you may see is called a or begins with it")
+            (8, "no task that you may see has the id a or an id that starts with it")
         );
     }
 

@@ -15,19 +15,22 @@ use crate::{
     server::{self, Ready},
 };
 
-/// Start a broker with a configuration file.
+/// Start a broker from a configuration file.
+///
+/// SIGINT or SIGTERM stops the broker in order; a second signal ends it at once. SIGHUP reloads certificates, policies
+/// and operators' keys.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton serve --config /etc/baton/baton.toml
-  baton serve --config baton.toml --check     only check it, with all files that it names
+  baton serve --config baton.toml --check     check it and the files that it names, then exit
 
-docs/configuration.md has every key.")]
+docs/configuration.md describes each key.")]
 pub(super) struct ServeArgs {
-    /// The configuration, a TOML file.
+    /// The configuration file (TOML).
     #[arg(long, env = "BATON_CONFIG", value_name = "FILE")]
     config: PathBuf,
-    /// Only check the configuration and the files that it names (certificates, keys, policies), and print it as TOML with
-    /// every default.
+    /// Check the configuration and the files that it names (certificates, keys, policies), print it as TOML with all
+    /// defaults, and exit.
     #[arg(long)]
     check: bool,
 }
@@ -70,7 +73,7 @@ pub(super) fn stop_on_signal() -> io::Result<CancellationToken> {
                 _ = terminate.recv() => {}
             }
             if first {
-                tracing::info!("stopping; once more to stop at once");
+                tracing::info!("stopping; a second signal stops at once");
                 stop_on_signal.cancel();
             } else {
                 std::process::exit(1);

@@ -18,16 +18,25 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton store check --data baton-data
+  baton store export --data baton-data > records.jsonl")]
 pub(super) enum StoreCommand {
-    /// Read every record and check it. Changes nothing. Exit code 6 if something is damaged.
+    /// Read and check each record of a store. Changes nothing. Exit code 6 if a record is damaged.
+    #[command(after_help = "Examples:
+  baton store check
+  baton store check --data /var/lib/baton")]
     Check(StoreArgs),
-    /// Write every record that can be read to stdout, as JSON lines. Changes nothing. Exit code 6 if something is damaged.
+    /// Write each readable record of a store to stdout, as JSON lines. Changes nothing. Exit code 6 if a record is
+    /// damaged.
+    #[command(after_help = "Examples:
+  baton store export --data /var/lib/baton > records.jsonl")]
     Export(StoreArgs),
 }
 
 #[derive(Debug, Args)]
 pub(super) struct StoreArgs {
-    /// The broker's data folder. No broker may be running on it.
+    /// The broker's data folder. Stop the broker first.
     #[arg(long, env = "BATON_DATA", default_value = DEFAULT_DATA, value_name = "FOLDER")]
     data: PathBuf,
 }
@@ -105,7 +114,9 @@ fn export(args: &StoreArgs) -> Result<(), Failure> {
 fn verdict(damaged: usize) -> Result<(), Failure> {
     match damaged {
         0 => Ok(()),
-        _ => Err(Failure::damaged(format!("the store is damaged in {damaged} places; restore it from a backup"))),
+        _ => {
+            Err(Failure::damaged(format!("the store has {damaged} damaged records or files; restore it from a backup")))
+        }
     }
 }
 

@@ -24,33 +24,49 @@ use crate::{
 };
 
 #[derive(Debug, Subcommand)]
+#[command(after_help = "Examples:
+  baton task list --owner alice
+  baton task show crash-7
+  baton task audit crash-7")]
 pub(super) enum TaskCommand {
     /// List tasks, newest first.
+    #[command(after_help = "Examples:
+  baton task list
+  baton task list --owner alice --limit 10 -o json")]
     List {
-        /// Only those that this agent owns.
+        /// List only tasks that this agent owns: its id, or a unique prefix of it.
         #[arg(long, value_name = "AGENT")]
         owner: Option<Prefix>,
-        /// At most this many.
+        /// The most tasks to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
-    /// Show one task: who owns it, at which epoch, and how it came there.
+    /// Show one task: its owner, its epoch, and the handoffs that moved it.
+    #[command(after_help = "Examples:
+  baton task show crash-7")]
     Show {
-        /// Its id, or a beginning that no other has.
+        /// The task's id, or a unique prefix of it.
         id: Prefix,
     },
-    /// Follow one task until it ends: everything that is accepted and decided about it.
+    /// Print the entries of a task's custody log as they are written, until the task ends.
+    #[command(after_help = "Examples:
+  baton task watch crash-7
+  baton task watch crash-7 --after 4 -o jsonl")]
     Watch {
-        /// Its id, or a beginning that no other has.
+        /// The task's id, or a unique prefix of it.
         id: Prefix,
-        /// Only what comes after this entry of its custody log.
+        /// Start after this entry of the custody log. 0 starts with the first.
         #[arg(long, default_value_t = 0, value_name = "NUMBER")]
         after: u64,
     },
-    /// Replay a task's custody log from empty: check its chain and the broker's receipts, and that it gives the state that
-    /// the broker shows.
+    /// Verify a task's custody log.
+    ///
+    /// Checks the hash chain and the broker's receipts, replays the log from an empty state, and compares the result
+    /// with the state that the broker reports. Exit code 1 if any check fails.
+    #[command(after_help = "Examples:
+  baton task audit crash-7")]
     Audit {
-        /// Its id, or a beginning that no other has.
+        /// The task's id, or a unique prefix of it.
         id: Prefix,
     },
 }
@@ -111,7 +127,7 @@ async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output)
         match &update.update {
             Some(Update::Entry(entry)) if output.is_table() => say_entry(entry),
             Some(Update::Gap(gap)) if output.is_table() => {
-                say!("{:>5}  (entries {} to {} are not there)", "", gap.first_number, gap.last_number);
+                say!("{:>5}  (entries {} to {} are missing)", "", gap.first_number, gap.last_number);
             }
             Some(_) => output.next(&json::of(&update)?)?,
             None => {}
@@ -167,8 +183,8 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     let request = v1::GetAgentRequest { agent_id: AgentId::broker().to_string() };
     let broker = client.answer(client.agents().get_agent(request).await)?.agent.and_then(|agent| agent.card);
     let key = broker.and_then(|card| card.keys.first().and_then(|key| PublicKey::parse(&key.public_key).ok()));
-    let key = key.ok_or_else(|| Failure::failed("the broker shows no key to check its receipts with"))?;
-    let broken = |error: AuditError| Failure::failed(format!("the custody log of {id} does not hold: {error}"));
+    let key = key.ok_or_else(|| Failure::failed("the broker publishes no key to verify its receipts with"))?;
+    let broken = |error: AuditError| Failure::failed(format!("the custody log of {id} is not valid: {error}"));
     let mut audit = Audit::new(id.clone(), Some(key));
     loop {
         let request = v1::GetCustodyLogRequest {
@@ -179,7 +195,7 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
         };
         let page = client.answer(client.tasks().get_custody_log(request).await)?;
         if let Some(gap) = page.gap {
-            let problem = format!("entries {} to {} are not there", gap.first_number, gap.last_number);
+            let problem = format!("entries {} to {} are missing", gap.first_number, gap.last_number);
             return Err(broken(AuditError { number: gap.first_number, problem }));
         }
         page.entries.iter().try_for_each(|entry| audit.take(entry)).map_err(broken)?;

@@ -7,7 +7,9 @@ use super::{
     connection::{ConnectionArgs, IdentityArgs},
 };
 
-/// Prove who an agent is and print a token for calls by hand, good for 12 hours or until the broker restarts.
+/// Authenticate as an agent and print a token for calls with other tools.
+///
+/// The token is valid for 12 hours, or until the broker restarts.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   grpcurl -cacert baton-data/tls/ca.pem -H \"authorization: Bearer $(baton token --id alice --key alice.pem)\" \\

@@ -29,10 +29,11 @@ const STOP_GRACE: Duration = Duration::from_secs(10);
 /// The interval of load reports. A new session has no report from the previous one.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Run a small agent: it takes each handoff it is offered, checks the context, completes, and prints what happens.
+/// Run a small agent that accepts and completes each handoff it is offered, and prints each step.
 ///
-/// It connects again by itself when the broker goes away. On SIGINT or SIGTERM it takes nothing more, finishes the message
-/// in hand, gives back the others, and ends with exit code 0; a second signal ends it at once.
+/// The agent registers itself, verifies each context, and reconnects after a lost connection. On SIGINT or SIGTERM it
+/// finishes the message in progress, returns the others to the broker, and exits with code 0. A second signal ends it
+/// at once.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton agent serve --id expert --key expert.pem --type expert
@@ -40,22 +41,23 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct ServeAgentArgs {
     #[command(flatten)]
     identity: IdentityArgs,
-    /// A type to register under; may be repeated.
+    /// A type to register under. May be repeated.
     #[arg(long = "type", value_name = "TYPE")]
     types: Vec<AgentType>,
-    /// Tasks it takes; further handoffs are rejected as OVERLOADED. 0: no limit.
+    /// The most tasks that the agent takes. It rejects further handoffs as OVERLOADED. 0 means no limit.
     #[arg(long, default_value_t = 0, value_name = "TASKS")]
     capacity: u32,
-    /// Hand each task on to this agent once it is taken over.
+    /// Hand each completed task on to this agent.
     #[arg(long, value_name = "AGENT")]
     return_to: Option<AgentId>,
-    /// Take only keys that this operator has vouched for; can be given several times.
+    /// Trust only keys for which this operator has vouched (`baton agent key vouch`): its name and public key in hex.
+    /// May be repeated.
     #[arg(long, value_name = "NAME=HEX", value_parser = parse_trusted)]
     trust: Vec<(KeyId, PublicKey)>,
-    /// Take only this key of this agent, and no other agents; can be given several times.
+    /// Trust only this public key (hex) of this agent, and no agent that is not pinned. May be repeated.
     #[arg(long, value_name = "AGENT=HEX", value_parser = parse_pin, conflicts_with = "trust")]
     pin: Vec<(AgentId, PublicKey)>,
-    /// End after one task: taken over, and handed on if it is to be.
+    /// Exit after one task: taken over and, with --return-to, handed on.
     #[arg(long)]
     once: bool,
 }

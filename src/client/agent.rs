@@ -248,7 +248,7 @@ impl Agent {
     pub async fn check(&self, delivery: v1::Delivery) -> Result<Delivered, ClientError> {
         let envelope = v1::Envelope::decode(delivery.envelope.clone()).map_err(|error| ClientError::Unverified {
             reason: "MALFORMED",
-            problem: format!("a delivery does not parse: {error}"),
+            problem: format!("a delivery cannot be parsed: {error}"),
         })?;
         self.verify(&delivery, &envelope).await?;
         Ok(Delivered { delivery, envelope })
@@ -273,7 +273,7 @@ impl Agent {
         });
         verified.map(drop).map_err(|error| ClientError::Unverified {
             reason: error.code().name(),
-            problem: format!("a delivery is not its sender's: {error}"),
+            problem: format!("the sender of a delivery does not verify: {error}"),
         })
     }
 

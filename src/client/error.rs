@@ -19,7 +19,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The CA's file cannot be read.
-    #[error("failed to read the CA {}: {source}; `baton dev` makes one in its data folder, tls/ca.pem", path.display())]
+    #[error("failed to read the CA {}: {source}; `baton dev` creates one in its data folder, tls/ca.pem", path.display())]
     Ca {
         /// The path of the file.
         path: PathBuf,
@@ -27,7 +27,9 @@ pub enum ClientError {
         source: io::Error,
     },
     /// The server is not an address, or the CA's file holds no certificate.
-    #[error("failed to use the server {server:?} or its CA: {source}; an address looks like 127.0.0.1:22866")]
+    #[error(
+        "failed to use the server {server:?} or its CA: {source}; the form of an address is HOST:PORT, for example 127.0.0.1:22866"
+    )]
     Address {
         /// The server as configured.
         server: String,
@@ -35,13 +37,15 @@ pub enum ClientError {
         source: tonic::transport::Error,
     },
     /// A connection without TLS to another machine, which is not allowed.
-    #[error("failed to use the server {server:?}: http:// is without TLS, and only for 127.0.0.1, ::1 and localhost")]
+    #[error(
+        "failed to use the server {server:?}: http:// has no TLS and is allowed only for 127.0.0.1, ::1 and localhost"
+    )]
     PlaintextAfar {
         /// The server as configured.
         server: String,
     },
     /// The token has characters that gRPC metadata cannot carry.
-    #[error("failed to use the token: it has characters that cannot be sent")]
+    #[error("failed to use the token: it has characters that an HTTP header cannot carry")]
     Token,
     /// No broker answers at the address.
     #[error("no broker answers at {server}: {problem}; start one with `baton dev`, or name another with --server")]
@@ -61,7 +65,7 @@ pub enum ClientError {
     },
     /// The server's certificate is not valid at this machine's time: it has expired, or the local clock is wrong.
     #[error(
-        "the certificate of {server} is not good at the time of this machine: {problem}; if its clock is wrong, set it (NTP), else renew the certificate"
+        "the certificate of {server} is expired or not yet valid: {problem}; if the clock of this machine is wrong, set it (NTP), otherwise renew the certificate"
     )]
     Untimely {
         /// The server as configured.
@@ -73,10 +77,10 @@ pub enum ClientError {
     #[error("{0}")]
     Refused(Box<Refused>),
     /// The broker's answer violates the protocol.
-    #[error("the broker's answer cannot be trusted: {0}")]
+    #[error("the broker's answer is not valid: {0}")]
     Answer(String),
     /// A signature or an envelope failed verification in the client.
-    #[error("the broker's answer cannot be trusted: {problem}")]
+    #[error("the broker's answer is not authentic: {problem}")]
     Unverified {
         /// The broker's name for the same failure, for example SIGNATURE_INVALID.
         reason: &'static str,

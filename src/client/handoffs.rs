@@ -72,7 +72,7 @@ pub struct Returned {
 #[derive(Debug, thiserror::Error)]
 pub enum HandOverError {
     /// The handoff has failed. This agent still owns the task, at the same epoch.
-    #[error("handoff {handoff_id} has ended as {reason}: {message}")]
+    #[error("handoff {handoff_id} has ended with {reason}: {message}")]
     Failed {
         /// The handoff id.
         handoff_id: String,
@@ -84,7 +84,7 @@ pub enum HandOverError {
         rejections: Vec<Rejection>,
     },
     /// A later call of this process has taken over waiting for this handoff.
-    #[error("another call waits for the same handoff")]
+    #[error("another call already waits for this handoff")]
     Superseded,
     /// The broker refused the request or the context, or the link has ended. In the second case the handoff continues
     /// at the broker: see [`Link::resume_hand_over`].

@@ -188,7 +188,7 @@ impl<H: Handler> Serving<H> {
             Err(error @ ClientError::Unverified { .. }) => (NackCause::Poison, error),
             Err(error) => (NackCause::Failure, error),
         };
-        tracing::warn!(message_id = %key.0, %problem, "a delivery was not taken");
+        tracing::warn!(message_id = %key.0, %problem, "failed to handle a delivery");
         self.nack(agent, &delivery_id, cause, None, &problem.to_string()).await;
     }
 
@@ -256,7 +256,7 @@ impl<H: Handler> Serving<H> {
             Err(NotTaken::Poison(problem)) => (Some(NackCause::Poison), None, problem),
         };
         if !problem.is_empty() {
-            tracing::warn!(message_id = %key.0, %problem, "a message was not taken");
+            tracing::warn!(message_id = %key.0, %problem, "failed to handle a message");
         }
         match (cause, agent) {
             (None, Some(agent)) => self.ack(&agent, key, &delivery_id).await,

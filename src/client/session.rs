@@ -187,7 +187,7 @@ fn check_frame(frame: &v1::ConnectRequest) -> Result<(), ClientError> {
     if bytes <= FRAME_BYTES_MAX {
         return Ok(());
     }
-    let text = format!("the frame has {bytes} bytes, over the limit of {FRAME_BYTES_MAX}");
+    let text = format!("the frame has {bytes} bytes; the limit is {FRAME_BYTES_MAX}");
     Err(Refused::of_client(ErrorCode::PayloadTooLarge, text).into())
 }
 

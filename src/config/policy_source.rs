@@ -32,7 +32,7 @@ pub enum PolicySourceError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The configuration is too open for the listen address.
-    #[error("{what} is only for development: listen on a loopback address, not {listen}")]
+    #[error("{what} is only for development and needs a loopback address to listen on, not {listen}")]
     TooOpen {
         /// The open part.
         what: &'static str,

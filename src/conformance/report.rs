@@ -85,7 +85,7 @@ pub struct Report {
 
 /// A pattern that matches no case.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no case is called {pattern:?}; --list shows them, and * stands for any part of a name")]
+#[error("no case matches {pattern:?}; --list shows the names, and * stands for any characters")]
 pub struct UnknownPattern {
     pattern: String,
 }

@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AdmissionError {
     /// The timestamp is too far from the broker's clock.
-    #[error("the envelope's timestamp is {off_by:?} off the broker's clock, over the window of {window:?}")]
+    #[error("the envelope's timestamp differs from the broker's clock by {off_by:?}; the limit is {window:?}")]
     TimestampOutsideWindow {
         /// The distance to the broker's clock.
         off_by: Duration,
@@ -30,8 +30,8 @@ pub enum AdmissionError {
     },
     /// The ids of messages with this timestamp are removed, so the broker could not recognise a repeat.
     #[error(
-        "the envelope's timestamp is of a time whose messages are forgotten, since the broker's clock was ahead: nothing is \
-         taken up to {upto}"
+        "the broker has removed the message ids of the time of this envelope's timestamp, because its clock was ahead: it \
+         refuses timestamps up to {upto}"
     )]
     TimestampForgotten {
         /// The latest refused timestamp.
@@ -44,13 +44,13 @@ pub enum AdmissionError {
         expired_at: Timestamp,
     },
     /// The broker has accepted another message with the same id.
-    #[error("another message was accepted before under message_id {message_id}; make a new id for a new message")]
+    #[error("message_id {message_id} belongs to another accepted message; generate a new id for each message")]
     MessageIdReused {
         /// The id.
         message_id: MessageId,
     },
     /// The sender is not a participant of the task, or the task is unknown.
-    #[error("{sender} does not own a task {task}, and only a task's owner may send this")]
+    #[error("{sender} does not own task {task}; only a task's owner may send this message")]
     NotOwner {
         /// The sender.
         sender: AgentId,
@@ -58,7 +58,7 @@ pub enum AdmissionError {
         task: TaskId,
     },
     /// The sender is not a participant of the task, or the task is unknown.
-    #[error("{sender} is not asked to take a task {task}, and only a handoff's present candidate may send this")]
+    #[error("{sender} has no offer of task {task}; only a handoff's current candidate may send this message")]
     NotCandidate {
         /// The sender.
         sender: AgentId,
@@ -66,7 +66,7 @@ pub enum AdmissionError {
         task: TaskId,
     },
     /// No agent is registered under the name.
-    #[error("no agent is registered under {receiver}")]
+    #[error("no registered agent matches {receiver}")]
     ReceiverUnknown {
         /// The receiver that the message names.
         receiver: String,

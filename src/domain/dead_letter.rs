@@ -68,7 +68,7 @@ pub enum Decision {
 
 /// The dead letter has been decided about before; a decision is final.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the dead letter is {} already", state.name())]
+#[error("the dead letter is already {}", state.name())]
 pub struct AlreadySettled {
     /// The state after that decision.
     pub state: DeadState,

@@ -52,7 +52,7 @@ pub trait Reader {
 
 /// A reader failed to read a stored entity. The reader keeps the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("failed to read what is stored")]
+#[error("failed to read the store")]
 pub struct ReadError;
 
 /// An input of a state machine.

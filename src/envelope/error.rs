@@ -9,7 +9,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvelopeError {
     /// The bytes do not parse.
-    #[error("the {part} does not parse: {problem}")]
+    #[error("the {part} cannot be parsed: {problem}")]
     Malformed {
         /// The part of the envelope.
         part: &'static str,
@@ -23,7 +23,7 @@ pub enum EnvelopeError {
         violations: Vec<FieldViolation>,
     },
     /// message_type and payload do not agree.
-    #[error("the payload is {found:?}, but message_type asks for {expected}")]
+    #[error("the payload is {found:?}, but message_type requires {expected}")]
     PayloadTypeMismatch {
         /// The required payload type.
         expected: &'static str,
@@ -31,25 +31,25 @@ pub enum EnvelopeError {
         found: String,
     },
     /// The payload is too large.
-    #[error("the payload has {bytes} bytes, over the limit of {}", super::PAYLOAD_BYTES_MAX)]
+    #[error("the payload has {bytes} bytes; the limit is {}", super::PAYLOAD_BYTES_MAX)]
     PayloadTooLarge {
         /// The size in bytes.
         bytes: usize,
     },
     /// The gRPC message around the envelope is too large. It is refused at its head, which has its size.
-    #[error("the gRPC message has {bytes} bytes, over the limit of {}", super::FRAME_BYTES_MAX)]
+    #[error("the gRPC message has {bytes} bytes; the limit is {}", super::FRAME_BYTES_MAX)]
     FrameTooLarge {
         /// The size in bytes.
         bytes: usize,
     },
     /// The context's digest does not match its sections.
-    #[error("context_digest is not that of these sections, {}", hex::encode(expected))]
+    #[error("context_digest does not match the sections, whose digest is {}", hex::encode(expected))]
     ContextDigestMismatch {
         /// The digest of the sections.
         expected: [u8; 32],
     },
     /// The signing layout is of a later version.
-    #[error("signature_version {version} is not known, this broker knows {}", super::signing::SIGNATURE_VERSION)]
+    #[error("signature_version {version} is not supported; this broker supports {}", super::signing::SIGNATURE_VERSION)]
     SignatureVersionUnknown {
         /// The version.
         version: u32,
@@ -58,7 +58,7 @@ pub enum EnvelopeError {
     #[error("the envelope is not signed")]
     SignatureMissing,
     /// The signature does not verify.
-    #[error("the signature is not that of key {key_id} of {sender} over this envelope")]
+    #[error("the signature does not verify with key {key_id} of {sender}")]
     SignatureInvalid {
         /// The sender.
         sender: AgentId,
@@ -66,7 +66,7 @@ pub enum EnvelopeError {
         key_id: KeyId,
     },
     /// The sender has no key with this id, or is not registered.
-    #[error("no key {key_id} of an agent {sender} is registered")]
+    #[error("agent {sender} has no registered key {key_id}")]
     KeyUnknown {
         /// The sender.
         sender: AgentId,
@@ -74,7 +74,7 @@ pub enum EnvelopeError {
         key_id: KeyId,
     },
     /// The key is revoked, expired, or not valid yet.
-    #[error("key {key_id} of {sender} is revoked or not valid at this time")]
+    #[error("key {key_id} of {sender} is revoked, expired or not yet valid")]
     KeyNotValid {
         /// The sender.
         sender: AgentId,

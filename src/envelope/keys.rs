@@ -45,7 +45,7 @@ pub enum PublicKeyError {
     #[error("must be an ed25519 public key of 32 bytes")]
     NotAKey,
     /// The point is of small order: many libraries accept forged signatures under it.
-    #[error("is a weak key, under which signatures can be forged; make a new one with `baton keygen`")]
+    #[error("is a weak key, for which signatures can be forged; generate another with `baton keygen`")]
     Weak,
 }
 
@@ -108,7 +108,7 @@ pub struct PrivateKey {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The file cannot be read.
-    #[error("failed to read the key file {path}: {source}; make one with `baton keygen`")]
+    #[error("failed to read the key file {path}: {source}; `baton keygen` creates one")]
     Read {
         /// The file.
         path: PathBuf,
@@ -124,7 +124,9 @@ pub enum KeyFileError {
         source: io::Error,
     },
     /// The file exists already; keys are never overwritten.
-    #[error("failed to write the key file {path}: it exists, and keys are never overwritten; name another file")]
+    #[error(
+        "failed to write the key file {path}: the file exists, and baton never overwrites a key; name another file"
+    )]
     Exists {
         /// The file.
         path: PathBuf,

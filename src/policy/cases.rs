@@ -46,40 +46,40 @@ pub enum Expected {
 /// A question in writing.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, clap::Args)]
 pub struct Asked {
-    /// Who: agent:ID, operator:NAME, or anonymous.
+    /// The caller: agent:ID, operator:NAME, or anonymous.
     #[arg(long, value_name = "WHO")]
     pub principal: String,
-    /// A type of that agent; can be given several times.
+    /// A type of the calling agent. May be repeated.
     #[serde(default)]
     #[arg(long = "principal-type", value_name = "TYPE")]
     pub principal_types: Vec<AgentType>,
-    /// What: for example handOff. `baton policy show schema` has all actions.
+    /// The action, for example handOff. `baton policy show schema` lists all actions.
     #[arg(long, value_name = "ACTION")]
     pub action: String,
-    /// To what: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, or broker.
+    /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, or broker.
     #[arg(long, value_name = "WHAT")]
     pub resource: String,
-    /// A type of that agent; can be given several times.
+    /// A type of the agent that is the resource. May be repeated.
     #[serde(default)]
     #[arg(long = "resource-type", value_name = "TYPE")]
     pub resource_types: Vec<AgentType>,
-    /// Who took part in it: an agent; can be given several times.
+    /// A participant of the task or handoff, an agent's id. May be repeated.
     #[serde(default)]
     #[arg(long = "participant", value_name = "ID")]
     pub participants: Vec<AgentId>,
-    /// For handOff: the type of the task.
+    /// For handOff: the task's type.
     #[serde(default)]
-    #[arg(long, value_name = "TYPE", default_value = "")]
+    #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     pub task_type: String,
-    /// For handOff: TRANSFER or DELEGATE.
+    /// For handOff: the mode, TRANSFER or DELEGATE.
     #[serde(default = "transfer")]
     #[arg(long, value_name = "MODE", default_value = "TRANSFER")]
     pub mode: String,
-    /// For send and sendToAll: for example INFO.
+    /// For send and sendToAll: the message type, for example INFO.
     #[serde(default = "info")]
     #[arg(long, value_name = "TYPE", default_value = "INFO")]
     pub message_type: String,
-    /// For assignType: the agent that gets the type.
+    /// For assignType: the id of the agent that gets the type.
     #[arg(long, value_name = "ID")]
     pub agent: Option<AgentId>,
 }
@@ -96,19 +96,21 @@ fn info() -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CaseError {
     /// The text is not a principal.
-    #[error("{0:?} is not a principal: agent:ID, operator:NAME or anonymous")]
+    #[error("{0:?} is not a principal; a principal is agent:ID, operator:NAME or anonymous")]
     Principal(String),
     /// The text is not a resource.
-    #[error("{0:?} is not a resource: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID or broker")]
+    #[error(
+        "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID or broker"
+    )]
     Resource(String),
     /// The text is not an action.
-    #[error("{0:?} is not an action: {known}", known = Action::NAMES.join(", "))]
+    #[error("{0:?} is not an action; the actions are {known}", known = Action::NAMES.join(", "))]
     Action(String),
     /// `assignType` without its agent.
-    #[error("assignType needs the agent that gets the type")]
+    #[error("the action assignType needs `agent`, the agent that gets the type")]
     AgentMissing,
     /// The schema does not allow this principal, action and resource together.
-    #[error("the schema does not have this question: {0}")]
+    #[error("the schema does not allow this request: {0}")]
     NotInSchema(String),
 }
 

@@ -29,13 +29,13 @@ pub enum PolicyError {
         problem: io::Error,
     },
     /// A folder contains no policy.
-    #[error("there is no policy in {}: a policy is a file whose name ends in .cedar", path.display())]
+    #[error("{} has no policy file; the names of policy files end in .cedar", path.display())]
     Empty {
         /// The folder.
         path: PathBuf,
     },
     /// The problems found, one line each.
-    #[error("the policy cannot be used:\n  {}", .0.join("\n  "))]
+    #[error("the policy is not valid:\n  {}", .0.join("\n  "))]
     Problems(Vec<String>),
 }
 

@@ -13,7 +13,7 @@ pub fn bounded(limits: BrokerLimits) -> BrokerLimits {
     if allowed.current != allowed.maximum {
         allowed.current = allowed.maximum;
         if let Err(problem) = setrlimit(Resource::Nofile, allowed) {
-            tracing::warn!(%problem, "failed to raise the limit of open files");
+            tracing::warn!(%problem, "failed to raise the limit of open files (ulimit -n)");
         }
         allowed = getrlimit(Resource::Nofile);
     }

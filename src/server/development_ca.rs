@@ -67,7 +67,7 @@ pub enum DevelopmentCaError {
         remedy: Remedy,
     },
     /// The key of the CA is unusable.
-    #[error("{} is not the key of a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
+    #[error("{} is not the private key of a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
     CaKey {
         /// The key file.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum DevelopmentCaError {
         problem: rcgen::Error,
     },
     /// The CA's certificate is unusable, or belongs to another key.
-    #[error("{} and ca.key beside it are not a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
+    #[error("{} and its ca.key are not a development CA: {problem}; {}", path.display(), Remedy::NewCa)]
     Ca {
         /// The certificate file.
         path: PathBuf,
@@ -83,13 +83,13 @@ pub enum DevelopmentCaError {
         problem: rustls::Error,
     },
     /// A name is neither a host name nor an IP address.
-    #[error("{name:?} is neither a host name nor an IP address, and so no certificate can be for it")]
+    #[error("{name:?} is neither a host name nor an IP address, so a certificate cannot name it")]
     Name {
         /// The name as given.
         name: String,
     },
     /// A certificate cannot be generated.
-    #[error("failed to make a certificate: {problem}")]
+    #[error("failed to create a certificate: {problem}")]
     Making {
         /// The error.
         problem: rcgen::Error,
@@ -109,9 +109,9 @@ impl std::fmt::Display for Remedy {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::NewCa => {
-                "put it right, or remove ca.pem and ca.key to have a new CA made, which clients must then trust"
+                "repair it, or remove ca.pem and ca.key and start again to create a new CA, which clients must then trust"
             }
-            Self::NewServerCertificate => "remove server.pem and server.key to have new ones made",
+            Self::NewServerCertificate => "remove server.pem and server.key and start again to create new ones",
         })
     }
 }
@@ -187,7 +187,7 @@ impl Files<'_> {
         let certificate = ca_parameters(now).self_signed(&key).map_err(making)?;
         self.write("ca.key", &key.serialize_pem())?;
         self.write("ca.pem", &certificate.pem())?;
-        tracing::info!(path = %self.path("ca.pem").display(), "made a CA for development; clients must trust it");
+        tracing::info!(path = %self.path("ca.pem").display(), "created a CA for development; clients must trust it");
         Ok(())
     }
 

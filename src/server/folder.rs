@@ -43,8 +43,8 @@ pub enum FolderError {
     },
     /// Other users of the machine can use the folder, and the broker must not change that.
     #[error(
-        "others can use the data folder {} (mode {mode:o}), and {why}; name a folder of the broker's own with --data, or \
-         chmod 700 this one",
+        "other users can access the data folder {} (mode {mode:o}), and {why}; name another folder with --data, or run \
+         chmod 700 on this one",
         path.display()
     )]
     Shared {
@@ -125,14 +125,14 @@ fn close(path: &Path) -> Result<(), FolderError> {
     let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
     let shared = |why| Err(FolderError::Shared { path: path.into(), mode, why });
     if owner != user {
-        return shared(format!("it belongs to user {owner}, not to user {user}, as whom the broker runs"));
+        return shared(format!("it belongs to user {owner}, but the broker runs as user {user}"));
     }
     // A folder with foreign files may be shared on purpose, so its permissions stay.
     if !path.join("store").exists() && fs::read_dir(path).map_err(file_error)?.next().is_some() {
         return shared("it has no store and is not empty".to_owned());
     }
     fs::set_permissions(path, fs::Permissions::from_mode(mode & !OF_OTHERS)).map_err(file_error)?;
-    tracing::warn!(path = %path.display(), "others could use the data folder (mode {mode:o}); closed it to them");
+    tracing::warn!(path = %path.display(), "removed the permissions of other users from the data folder (mode was {mode:o})");
     Ok(())
 }
 
@@ -167,7 +167,7 @@ fn close_contents(path: &Path) -> Result<(), FolderError> {
         }
     }
     if closed > 0 {
-        tracing::warn!(path = %path.display(), "others could use {closed} files and folders in the data folder; closed them");
+        tracing::warn!(path = %path.display(), "removed the permissions of other users from {closed} files and folders in the data folder");
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ pub(super) fn warn_of_readers(path: &Path) {
     let Ok(file) = fs::metadata(path) else { return };
     let mode = file.permissions().mode() & 0o777;
     if mode & OF_OTHERS != 0 {
-        tracing::warn!("others can read {} (mode {mode:o}): chmod 600 it", path.display());
+        tracing::warn!("other users can read {} (mode {mode:o}): run chmod 600 on it", path.display());
     }
 }
 

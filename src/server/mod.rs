@@ -76,10 +76,10 @@ pub enum ServerError {
     #[error(transparent)]
     Start(#[from] StartError),
     /// Reflection rejects the schema: a bug.
-    #[error("failed to serve reflection: {0}")]
+    #[error("failed to start the reflection service: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
     /// The engine has ended by itself: a bug, with details in the log.
-    #[error("the broker's engine has failed; start the broker again, nothing that was answered is lost")]
+    #[error("the broker's engine has failed; start the broker again. No acknowledged message is lost")]
     Engine,
 }
 
@@ -136,7 +136,7 @@ pub async fn run(
     };
     folder.write_address(address)?;
     if config.plaintext_allowed {
-        tracing::warn!("connections without TLS are taken: whoever can listen on this machine reads along");
+        tracing::warn!("connections without TLS are accepted: other programs on this machine can read them");
     }
     ready(&ready_state);
     broker.note(policy_act(&config)).await;
@@ -320,7 +320,7 @@ async fn serve(
         tokio::select! {
             () = stop.cancelled() => break,
             () = broker.ended() => {
-                tracing::error!("the engine has ended by itself");
+                tracing::error!("the engine has failed");
                 break;
             }
             changed = takes_commands.changed() => {
@@ -353,7 +353,7 @@ async fn serve(
             Err(ServerError::Engine)
         }
         Err(_elapsed) => {
-            tracing::warn!("some connections did not end in time and are cut off");
+            tracing::warn!("closing the connections that did not end in time");
             abort.abort();
             Ok(())
         }

@@ -37,11 +37,11 @@ impl Source {
         let what = self.what;
         let (action, details) = match (self.load)() {
             Ok(details) => {
-                tracing::info!("took in the {what} anew: {details}");
+                tracing::info!("reloaded the {what}: {details}");
                 (self.loaded, details)
             }
             Err(error) => {
-                tracing::error!(error, "failed to take in changed {what}; the old ones stay");
+                tracing::error!(error, "failed to reload the changed {what}; the previous ones stay in force");
                 (self.refused, error)
             }
         };

@@ -59,19 +59,19 @@ pub enum TlsError {
         problem: pem::Error,
     },
     /// A PEM file contains no certificate.
-    #[error("there is no certificate in {}; it must have a BEGIN CERTIFICATE line", path.display())]
+    #[error("{} has no certificate; a PEM file of a certificate has a BEGIN CERTIFICATE line", path.display())]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
     /// A PEM file contains no private key.
-    #[error("there is no private key in {}; it must have a BEGIN PRIVATE KEY line and not be encrypted", path.display())]
+    #[error("{} has no private key; it must have a BEGIN PRIVATE KEY line and must not be encrypted", path.display())]
     NoKey {
         /// The file.
         path: PathBuf,
     },
     /// The key belongs to another certificate.
-    #[error("the key in {} is not that of the certificate in {}", key.display(), certificate.display())]
+    #[error("the private key in {} does not belong to the certificate in {}", key.display(), certificate.display())]
     KeyMismatch {
         /// The certificate file.
         certificate: PathBuf,

@@ -70,7 +70,7 @@ impl Bounds {
                 calls,
                 frame_bytes,
                 unread_bytes,
-                "refused what is over broker_limits"
+                "refused connections or requests over broker_limits"
             );
         }
     }

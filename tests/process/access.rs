@@ -252,7 +252,7 @@ async fn a_receiver_can_believe_an_operator_instead_of_the_broker() {
     let info = v1::Info::default();
     a.send("b", MessageType::Info, &About::default(), &info).await.unwrap();
     let error = b.next().await.unwrap_err();
-    assert!(error.to_string().contains("not its sender's"), "{error}");
+    assert!(error.to_string().contains("the sender of a delivery does not verify"), "{error}");
     let (agent, key_id) = (AgentId::parse("a").unwrap(), KeyId::parse("k1").unwrap());
     let voucher = vouch(&ops, &ops_id, &agent, &key_id, &identity("a").key.public(), None);
     let operator = broker.operator().await;
@@ -398,7 +398,7 @@ async fn everything_in_the_data_folder_is_the_brokers_own_and_is_made_so_again()
     }
     let broker = start_with_umask_0(folder);
     assert_only_the_broker_can_read(&broker.data());
-    assert!(broker.log().contains("others could use the data folder"), "{}", broker.log());
+    assert!(broker.log().contains("removed the permissions of other users from the data folder"), "{}", broker.log());
     broker.client_of("a").await;
     // A folder with other files keeps its permissions.
     let shared = tempfile::tempdir().unwrap();
@@ -406,6 +406,6 @@ async fn everything_in_the_data_folder_is_the_brokers_own_and_is_made_so_again()
     write(&shared.path().join("holiday.jpg"), "not ours");
     let mut command = crate::broker::baton();
     let (code, said) = exit_of(command.args(["dev", "--port", "0", "--data"]).arg(shared.path()));
-    assert!(code == Some(3) && said.contains("others can use") && said.contains("--data"), "{said}");
+    assert!(code == Some(3) && said.contains("other users can access") && said.contains("--data"), "{said}");
     assert_eq!(modes(shared.path()).len(), 2);
 }

@@ -70,7 +70,7 @@ fn wrong_flags_are_wrong_usage() {
         (&["handoff", "--broker-pid", "1"], "--server"),
         (&["idle", "--sessions", "0"], "1..=1000000"),
         (&["backlog", "--size", "65537"], "0..=65536"),
-        (&["recover", "--server", "127.0.0.1:1"], "without --server"),
+        (&["recover", "--server", "127.0.0.1:1"], "omit --server"),
     ] {
         let (code, stderr) = exit_of(&mut bench(arguments));
         assert_eq!(code, Some(2), "{arguments:?}: {stderr}");

@@ -236,9 +236,9 @@ async fn a_beginning_that_fits_several_or_none_is_refused_in_words() {
     // A whole id is never taken for a prefix.
     assert_eq!(broker.lines(&["task", "show", "ticket-1"])[0]["taskId"], "ticket-1");
     for (command, words) in [
-        (&["task", "show", "nothing"][..], "no task that you may see is called nothing"),
-        (&["agent", "show", "nothing"], "no agent that you may see is called nothing"),
-        (&["handoff", "show", "ffff"], "no handoff that you may see is called ffff"),
+        (&["task", "show", "nothing"][..], "no task that you may see has the id nothing or an id that starts with it"),
+        (&["agent", "show", "nothing"], "no agent that you may see has the id nothing or an id that starts with it"),
+        (&["handoff", "show", "ffff"], "no handoff that you may see has the id ffff or an id that starts with it"),
     ] {
         let (code, stderr) = exit_of(&mut broker.command(command));
         assert!(code == Some(8) && stderr.contains(words), "{code:?} {stderr}");

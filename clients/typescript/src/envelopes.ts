@@ -83,7 +83,7 @@ export function payloadOf(envelope: v1.Envelope): Payload | undefined {
   try {
     return fromBinary(schema, envelope.payload.value);
   } catch (error) {
-    throw new VerificationError("MALFORMED", `the payload does not parse: ${String(error)}`);
+    throw new VerificationError("MALFORMED", `the payload cannot be parsed: ${String(error)}`);
   }
 }
 

@@ -36,7 +36,7 @@ export function checkEnvelope(envelope: v1.Envelope): void {
   checkPayload(payload?.value.length ?? 0);
   const bytes = toBinary(v1.ConnectRequestSchema, frameOf(envelope)).length;
   if (bytes > FRAME_BYTES_MAX) {
-    throw refusal("PAYLOAD_TOO_LARGE", `the frame has ${bytes} bytes, over the limit of ${FRAME_BYTES_MAX}`, []);
+    throw refusal("PAYLOAD_TOO_LARGE", `the frame has ${bytes} bytes; the limit is ${FRAME_BYTES_MAX}`, []);
   }
 }
 
@@ -68,7 +68,7 @@ function frameOf(envelope: v1.Envelope): v1.ConnectRequest {
 
 function checkPayload(bytes: number): void {
   if (bytes <= PAYLOAD_BYTES_MAX) return;
-  const text = `the payload has ${bytes} bytes, over the limit of ${PAYLOAD_BYTES_MAX}`;
+  const text = `the payload has ${bytes} bytes; the limit is ${PAYLOAD_BYTES_MAX}`;
   throw refusal("PAYLOAD_TOO_LARGE", text, []);
 }
 

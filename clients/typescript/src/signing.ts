@@ -207,7 +207,7 @@ function verify(key: AgentKey, signed: Uint8Array, signature: Uint8Array): void 
   // The library refuses an S of L or more and every R but the one it computes; what it lets pass is a small-order R.
   const isWellFormed = isSized && signature.length === SIGNATURE_BYTES && !isWeak(signature.subarray(0, KEY_BYTES));
   if (!isWellFormed || !holds(key.publicKey, signed, signature)) {
-    throw new VerificationError("SIGNATURE_INVALID", `the signature is not that of key ${key.keyId}`);
+    throw new VerificationError("SIGNATURE_INVALID", `the signature does not verify with key ${key.keyId}`);
   }
 }
 

@@ -61,13 +61,13 @@ impl Engine {
     /// begins again from the stored records, as after a restart, and tells the sessions to come back.
     fn set_back(&mut self, now: Timestamp) {
         let by = self.timers.clock.now.since(now);
-        tracing::warn!(?by, "the machine's clock was set back: sessions are told to come back");
+        tracing::warn!(?by, "the machine's clock was set back: closing all sessions, so that clients reconnect");
         match self.begin_again(now) {
             Ok(before) => {
                 self.retention.take_over_refused(before.retention);
             }
             Err(error) => {
-                tracing::error!(%error, "failed to read what is stored, after the clock was set back");
+                tracing::error!(%error, "failed to read the store after the clock was set back");
                 self.batch.failed = true;
             }
         }

@@ -44,7 +44,7 @@ impl Engine {
         for pending in batch.replies {
             let conflict = pending.changes.clone().find_map(|index| applied[index].as_ref().err());
             if let Some(conflict) = conflict {
-                tracing::error!(%conflict, "a change was computed from something that has changed");
+                tracing::error!(%conflict, "a change was computed from an outdated revision");
                 // The cache may hold the version that caused the conflict.
                 self.entities.clear();
                 self.outputs.extend(pending.refusal(&refused(BrokerError::Conflict)));

@@ -106,7 +106,7 @@ impl Engine {
         let summary = EnvelopeSummary::of(&bytes);
         tracing::warn!(
             %agent, message_id = summary.message_id, task = summary.task_id, reason = why.0.name(),
-            "a message became a dead letter"
+            "parked a message as a dead letter"
         );
         let parked = self.parked_now(agent, DeadEnvelope::Accepted(sequence), summary, why, now);
         let record = DeadLetterRecord { letter: letter.cloned(), attempts, handoff, ..parked };
@@ -332,7 +332,7 @@ impl Engine {
     fn candidates_again(&self, request: RequestPlace, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let raw = self.envelope_bytes(request.sequence).ok_or(BrokerError::Internal)?;
         let parsed = UnverifiedEnvelope::parse(raw).map_err(|error| {
-            tracing::error!(%error, sequence = request.sequence, "a stored request does not parse");
+            tracing::error!(%error, sequence = request.sequence, "a stored request cannot be parsed");
             BrokerError::Internal
         })?;
         match parsed.body() {

@@ -124,7 +124,7 @@ impl Engine {
         if self.entities.has_room_for_handoff(agent, self.env.settings.limits.open_handoffs_max) {
             return Ok(());
         }
-        Err(BrokerError::LimitExceeded { what: "the agent has too many handoffs open", retry_after: LIMIT_RETRY })
+        Err(BrokerError::LimitExceeded { what: "the agent has too many open handoffs", retry_after: LIMIT_RETRY })
     }
 
     /// Sends the outbox rows to their entities in the order of their sequence, a part each tick.
@@ -138,7 +138,7 @@ impl Engine {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "failed to tell what is in the outbox");
+                tracing::error!(%error, "failed to deliver the inputs in the outbox");
                 self.timers.set_after(Timer::Outbox, TRY_AGAIN);
             }
         }
@@ -166,7 +166,7 @@ impl Engine {
             Err(RunError::Broker(error)) => return Err(error),
             Err(RunError::Rejected(rejection)) => {
                 // The entity would reject the row on every attempt: the row is removed, and the log has the cause.
-                tracing::error!(%to, %rejection, "an entity did not take what it was told");
+                tracing::error!(%to, %rejection, "an entity rejected the input of another entity");
                 transaction = self.transaction();
             }
         }

@@ -80,7 +80,7 @@ pub enum RecoverError {
     #[error(transparent)]
     Store(#[from] OpenError),
     /// A stored record cannot be read.
-    #[error("failed to read what is stored: {0}")]
+    #[error("failed to read the store: {0}")]
     Read(#[from] BrokerError),
 }
 
@@ -229,7 +229,7 @@ impl Engine {
             false => self.set_timer_anew(&entity),
         });
         if let Err(error) = moved {
-            tracing::error!(%entity, %error, "failed to let time pass for an entity");
+            tracing::error!(%entity, %error, "failed to apply a deadline to an entity");
             self.timers.set_after(Timer::Entity(entity), TRY_AGAIN);
         }
     }
@@ -241,7 +241,7 @@ impl Engine {
         match self.deadline_of(entity)? {
             Some(due) if due > self.timers.clock.running() => self.timers.set(timer, due),
             Some(_) => {
-                tracing::error!(%entity, "a timer fired for an entity that has nothing to wait for");
+                tracing::error!(%entity, "a timer fired for an entity without a deadline");
                 self.timers.clear(timer);
             }
             None => self.timers.clear(timer), // the batch in hand has ended the entity

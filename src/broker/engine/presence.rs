@@ -89,7 +89,7 @@ impl Engine {
             return;
         }
         if let Err(error) = self.move_some_offers_on(agent, place, now) {
-            tracing::error!(%agent, %error, "failed to look at the mail of an agent that is gone");
+            tracing::error!(%agent, %error, "failed to read the mailbox of an agent that is gone");
         }
     }
 

@@ -184,7 +184,7 @@ impl Engine {
         let timer = Timer::Retention(kind);
         while *budget > 0 && self.timers.is_due(&timer) {
             if let Err(error) = self.remove_some(kind, budget, now) {
-                tracing::error!(?kind, %error, "failed to remove what was kept long enough");
+                tracing::error!(?kind, %error, "failed to remove expired objects");
                 self.timers.set_after(timer.clone(), LOOK_AGAIN);
             }
         }
@@ -200,13 +200,20 @@ impl Engine {
         let Some(most) = self.env.settings.retention.store_bytes_max else { return };
         let has_more = self.timers.is_due(&Timer::Retention(Expiration::Task));
         if self.retention.bytes_over > 0 && !has_more {
-            tracing::warn!(store_bytes_max = most, "the store is too large, and no more task in it has ended");
+            tracing::warn!(
+                store_bytes_max = most,
+                "the store exceeds store_bytes_max, and no ended task is left to remove"
+            );
         }
         // The size is unknown while the store is being compacted.
         let Some(size) = self.env.store.size_bytes() else { return };
         self.retention.bytes_over = if size > most { size - most / 100 * DOWN_TO_PERCENT } else { 0 };
         if self.retention.bytes_over > 0 {
-            tracing::info!(store_bytes = size, store_bytes_max = most, "removing the tasks that ended first");
+            tracing::info!(
+                store_bytes = size,
+                store_bytes_max = most,
+                "the store exceeds store_bytes_max: removing the oldest ended tasks"
+            );
             // A removal by size ignores ages, so the search begins at the oldest task again.
             self.retention.search(Expiration::Task).from = KeyBytes::default();
             self.timers.set_by_clock(Timer::Retention(Expiration::Task), now);
@@ -323,7 +330,7 @@ impl Engine {
                 dead.agent_index_keys().for_each(|key| transaction.delete(key));
                 transaction.delete(key);
             } else {
-                tracing::error!(dead_letter = dead.number, "a dead letter is parked again");
+                tracing::error!(dead_letter = dead.number, "a dead letter is in the list of expirations, but parked");
             }
         }
         Ok(self.stage_removal(transaction, budget))

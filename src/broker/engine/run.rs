@@ -303,7 +303,7 @@ impl Engine {
             Ok(has_changed) => Ok(has_changed),
             Err(RunError::Broker(error)) => Err(error),
             Err(RunError::Rejected(rejection)) => {
-                tracing::error!(%about, %rejection, "the state machine rejected what it must always take");
+                tracing::error!(%about, %rejection, "the state machine rejected an input that it must accept");
                 Err(BrokerError::Internal)
             }
         }

@@ -52,11 +52,11 @@ impl Engine {
             return Ok(Removal::PutOff);
         }
         let Some(stored) = self.read(&mut transaction, &key)? else {
-            tracing::error!(task = %String::from_utf8_lossy(task), "a task that has ended is not there");
+            tracing::error!(task = %String::from_utf8_lossy(task), "an ended task is not in the store");
             return Ok(self.stage_removal(transaction, budget));
         };
         let record = TaskRecord::decode(&stored.value)?;
-        assert!(record.task.status.is_final() && record.task.open_handoff.is_none(), "only what has ended is removed");
+        assert!(record.task.status.is_final() && record.task.open_handoff.is_none(), "only ended tasks are removed");
         let task = record.task.id.clone();
         let (entries, bytes) = match self.look_through(&record, budget)? {
             Looked::MailWaits => return Ok(Removal::PutOff),
@@ -74,7 +74,7 @@ impl Engine {
         if self.retention.bytes_lost(bytes + TASK_BYTES) {
             self.env.store.give_space_back();
         }
-        tracing::debug!(%task, "removed a task that has ended");
+        tracing::debug!(%task, "removed an ended task");
         transaction.post_commit.push(PostCommit::TaskRemoved(task));
         Ok(self.stage_removal(transaction, budget))
     }
@@ -184,7 +184,7 @@ impl Engine {
         });
         let first = record.value.first_chunk().copied().map(u64::from_be_bytes);
         let (Some((sequence, task)), Some(first)) = (place, first) else {
-            tracing::error!("what is left of a task is not readable");
+            tracing::error!("failed to read the rest of a removed task");
             transaction.delete(entry);
             return Ok(self.stage_removal(transaction, budget));
         };
@@ -230,7 +230,7 @@ fn rest_value(next: u64) -> Bytes {
 fn decode_entry(stored: &Record) -> Result<v1::CustodyEntry, BrokerError> {
     let (_, entry) = CustodyLink::decode(&stored.value)?;
     v1::CustodyEntry::decode(entry).map_err(|error| {
-        tracing::error!(%error, "an entry of a custody log does not decode");
+        tracing::error!(%error, "failed to decode an entry of a custody log");
         BrokerError::Internal
     })
 }

@@ -26,22 +26,22 @@ const WINDOW: u32 = 64;
 /// The credit of an agent.
 const CREDIT: u32 = 256;
 
-/// Send mail to agents who are away, let all of them come back, and measure both.
+/// Measure how fast mail for offline agents is stored, and how fast they receive it when all reconnect.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton bench backlog                                    1000 agents with 100 messages each
-  baton bench backlog --agents 10 --messages 100000      few agents with much mail")]
+  baton bench backlog --agents 10 --messages 100000      few agents with large mailboxes")]
 pub(in crate::cli) struct BacklogArgs {
-    /// Agents who are away.
+    /// The number of offline agents.
     #[arg(long, default_value_t = 1000, value_name = "AGENTS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     agents: u32,
-    /// Messages for each of them.
+    /// The number of messages for each of them.
     #[arg(long, default_value_t = 100, value_name = "MESSAGES", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     messages: u32,
-    /// Agents who send them, each with a session.
+    /// The number of agents that send, each with its own session.
     #[arg(long, default_value_t = 8, value_name = "SENDERS", value_parser = clap::value_parser!(u32).range(1..=1024))]
     senders: u32,
-    /// Size of a message's text.
+    /// The size of each message's text in bytes.
     #[arg(long, default_value_t = 512, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=65_536))]
     size: u32,
     #[command(flatten)]

@@ -21,11 +21,11 @@ use crate::{
 /// Flags of every bench.
 #[derive(Debug, Clone, Args)]
 pub(super) struct BrokerArgs {
-    /// Send envelopes that are not signed; a broker that is named must allow that.
+    /// Send envelopes without signatures. A broker named with --server must allow that.
     #[arg(long)]
     pub(super) unsigned: bool,
-    /// The process id of the broker that is named with --server, if it runs on this machine: its CPU time, memory and
-    /// bytes are then measured too.
+    /// The process id of the broker that --server names, if it runs on this machine. Its CPU time, memory and disk
+    /// writes are then measured too.
     #[arg(long, value_name = "PID", requires = "server")]
     broker_pid: Option<u32>,
 }
@@ -64,7 +64,7 @@ impl Target {
 
     /// Kills the process with SIGKILL and starts a new one on the same folder. Returns when the new broker is ready.
     pub(super) async fn kill_and_start_again(self) -> Result<Self, Failure> {
-        let Some(own) = self.own else { return Err(Failure::usage("only a broker of our own can be killed")) };
+        let Some(own) = self.own else { return Err(Failure::usage("the bench kills only a broker that it started")) };
         let unsigned = own.unsigned;
         let (own, address) = OwnBroker::start(own.kill()?, unsigned).await?;
         let options = Options { server: address, ..self.options };
@@ -128,7 +128,8 @@ impl OwnBroker {
         });
         let first = first.await.ok().flatten().transpose()?.unwrap_or_default();
         let address = first.strip_prefix("baton is ready on ").and_then(|rest| rest.split(' ').next());
-        let address = address.ok_or_else(|| Failure::failed("the broker to measure did not start; see above"))?;
+        let address =
+            address.ok_or_else(|| Failure::failed("the measured broker did not start; its messages are above"))?;
         Ok((own, address.to_owned()))
     }
 
@@ -152,7 +153,7 @@ impl OwnBroker {
         let ended = tokio::task::spawn_blocking(move || own.child.wait()).await;
         match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(ended) => Err(Failure::failed(format!("the broker did not end in order: {ended:?}"))),
+            Ok(ended) => Err(Failure::failed(format!("the broker did not stop in order: {ended:?}"))),
             Err(failed) => Err(Failure::failed(failed.to_string())),
         }
     }
@@ -178,6 +179,8 @@ pub(super) fn allow_connections(connections: usize) -> Result<(), Failure> {
     let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).map_err(|error| {
         let most = limit.maximum.map_or_else(|| "unlimited".to_owned(), |most| most.to_string());
-        Failure::failed(format!("failed to open {wanted} files ({error}); at most {most} are allowed: see ulimit -n"))
+        Failure::failed(format!(
+            "failed to raise the limit of open files to {wanted}: {error}; the maximum is {most} (ulimit -Hn)"
+        ))
     })
 }

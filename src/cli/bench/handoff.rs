@@ -18,39 +18,39 @@ use super::{
 };
 use crate::cli::{Failure, connection::ConnectionArgs, output::Output};
 
-/// Hand tasks over between pairs of agents, and measure how many and how fast.
+/// Measure the throughput and latency of handoffs between pairs of agents.
 ///
-/// One handoff is four messages: request, accept, context, complete. Each counts as sent when its receipt is there, and
-/// each is delivered and acked. Clients sign, the broker verifies and syncs before it answers. Receipts are not verified.
+/// One handoff is four messages: request, accept, context, complete. Each message is signed, stored with a sync before
+/// its receipt, delivered and acknowledged. The clients do not verify receipts.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton bench handoff                                      8 pairs, 32 handoffs in flight each, 10 s
   baton bench handoff --verify                             receivers check signatures end to end
-  baton bench handoff --rate 1000 -o json                  1000 handoffs a second: how long does one take?
+  baton bench handoff --rate 1000 -o json                  latency at 1000 handoffs per second
   baton bench handoff --pairs 1 --window 1                 one at a time
-  baton bench handoff --server 127.0.0.1:22866 --ca ca.pem a broker that runs already
+  baton bench handoff --server 127.0.0.1:22866 --ca ca.pem a running broker
 
-With --rate, a handoff is timed from when it was to begin, not from when it could (coordinated omission is counted).")]
+With --rate, the latency of a handoff counts from its scheduled start, so that a stalled broker counts (coordinated omission).")]
 pub(in crate::cli) struct HandoffArgs {
-    /// Pairs of agents; each agent has a connection of its own.
+    /// Pairs of agents. Each agent has its own connection.
     #[arg(long, default_value_t = 8, value_name = "PAIRS", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pairs: u16,
-    /// Most handoffs in flight for each pair.
+    /// The most open handoffs per pair.
     #[arg(long, default_value_t = 32, value_name = "HANDOFFS", value_parser = clap::value_parser!(u16).range(1..=4096))]
     window: u16,
-    /// Size of the context, at most 1000000.
+    /// The size of each context in bytes, from 4 to 1000000.
     #[arg(long, default_value_t = 2048, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(4..=1_000_000))]
     context_size: u32,
-    /// How long to measure: 10s, 500ms, 2m.
+    /// The time to measure, for example 10s, 500ms or 2m.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_span)]
     duration: Duration,
-    /// How long to run before that.
+    /// The time to run before the measurement starts.
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = parse_span)]
     warm_up: Duration,
-    /// Begin so many handoffs a second over all pairs, instead of as many as can be.
+    /// Start this number of handoffs per second over all pairs. Default: as many as the broker takes.
     #[arg(long, value_name = "PER_SECOND", value_parser = parse_rate)]
     rate: Option<f64>,
-    /// Receivers verify each delivery by its sender's key.
+    /// Receivers verify the signature of each delivery.
     #[arg(long, conflicts_with = "unsigned")]
     verify: bool,
     #[command(flatten)]
@@ -111,7 +111,7 @@ pub(super) async fn run(args: HandoffArgs, connection: &ConnectionArgs, output: 
         readings = measured => readings,
         // A pair ends during the measurement only if its session breaks off.
         Some(ended) = working.join_next() => {
-            return Err(joined(ended).err().unwrap_or_else(|| Failure::failed("a pair has ended by itself")));
+            return Err(joined(ended).err().unwrap_or_else(|| Failure::failed("a pair of agents stopped without an error")));
         }
     };
     drop(pacer);

@@ -21,19 +21,19 @@ use crate::{
     time::Moment,
 };
 
-/// Open many sessions on which nothing happens but heartbeats, and measure what they cost.
+/// Measure the memory and CPU cost of idle sessions that send only heartbeats.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton bench idle                                  10000 sessions, each on a connection of its own
   baton bench idle --sessions 50000 --sessions-per-connection 100")]
 pub(in crate::cli) struct IdleArgs {
-    /// How many, each of an agent of its own.
+    /// The number of sessions, each for its own agent.
     #[arg(long, default_value_t = 10_000, value_name = "SESSIONS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     sessions: u32,
-    /// Sessions that share a connection.
+    /// The number of sessions on one connection.
     #[arg(long, default_value_t = 1, value_name = "SESSIONS", value_parser = clap::value_parser!(u32).range(1..=200))]
     sessions_per_connection: u32,
-    /// How long to measure once all are open.
+    /// The time to measure after all sessions are open.
     #[arg(long, default_value = "30s", value_name = "TIME", value_parser = parse_span)]
     duration: Duration,
     #[command(flatten)]

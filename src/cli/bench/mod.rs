@@ -21,10 +21,12 @@ use clap::Subcommand;
 use super::{Failure, connection::ConnectionArgs, output::Output};
 
 #[derive(Debug, Subcommand)]
-#[command(
-    after_help = "Without --server, each bench starts a broker of its own in a temporary folder (TMPDIR) and stops \
-it again. Measure on a disk: on a tmpfs a sync costs nothing. Ctrl-C ends a bench early, with what it has so far."
-)]
+#[command(after_help = "Examples:
+  baton bench handoff
+  TMPDIR=/var/tmp baton bench backlog
+
+Without --server, each bench starts a broker in a temporary folder (TMPDIR) and stops it at the end. The folder must be on a \
+disk: on a tmpfs a sync costs nothing. Ctrl-C ends a bench early and prints the result so far.")]
 pub(super) enum BenchCommand {
     Handoff(handoff::HandoffArgs),
     Idle(idle::IdleArgs),
@@ -45,7 +47,8 @@ pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, outp
 pub(super) fn parse_span(text: &str) -> Result<std::time::Duration, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let whole = if is_number { format!("{text}s") } else { text.to_owned() };
-    let span = humantime::parse_duration(&whole).map_err(|error| format!("{error}; a span is 10s, 500ms or 1m 30s"))?;
+    let span =
+        humantime::parse_duration(&whole).map_err(|error| format!("{error}; write a time as 10s, 500ms or 1m 30s"))?;
     Some(span).filter(|span| span.as_secs() <= 24 * 3600).ok_or_else(|| "must be from 0 to 24h".to_owned())
 }
 

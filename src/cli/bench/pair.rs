@@ -297,7 +297,7 @@ impl Pair {
 
     fn take_delivery(&mut self, side: usize, delivery: v1::Delivery) -> Result<(), Failure> {
         let envelope = v1::Envelope::decode(delivery.envelope)
-            .map_err(|error| Failure::failed(format!("a delivery does not parse: {error}")))?;
+            .map_err(|error| Failure::failed(format!("a delivery cannot be parsed: {error}")))?;
         let number = envelope.task_id.strip_prefix(&self.task_prefix).and_then(|number| number.parse().ok());
         let (number, step) = (number.unwrap_or(u64::MAX), step_of(envelope.message_type()));
         self.tally.redelivered += u64::from(delivery.attempt > 1);
@@ -312,7 +312,7 @@ impl Pair {
                 let about = About { task_id: envelope.task_id, epoch: envelope.epoch, correlation_id: handoff_id };
                 self.answer(number, step, about, envelope.payload);
             }
-            (Some(_), None) => self.fail(number, &format!("a {:?} came", envelope.message_type())),
+            (Some(_), None) => self.fail(number, &format!("received an unexpected {:?}", envelope.message_type())),
             // A redelivery, or mail of a handoff that was given up.
             (Some(_), Some(_)) | (None, _) => {}
         }
@@ -386,7 +386,7 @@ impl Pair {
             let Some(Response::Delivery(delivery)) = &frame.response else { continue };
             UnverifiedEnvelope::parse(delivery.envelope.clone())
                 .and_then(|parsed| parsed.verify(&self.keys, now, unsigned_allowed))
-                .map_err(|error| Failure::failed(format!("a delivery is not its sender's: {error}")))?;
+                .map_err(|error| Failure::failed(format!("the sender of a delivery does not verify: {error}")))?;
         }
         Ok(())
     }

@@ -28,19 +28,19 @@ const WINDOW: usize = 64;
 /// The longest timeout that a broker allows, so that no handoff times out while the others are opened.
 const TIMEOUT: prost_types::Duration = prost_types::Duration { seconds: 7 * 24 * 3600, nanos: 0 };
 
-/// Open many handoffs, kill the broker, start it again, and measure how long until they go on.
+/// Measure recovery: open many handoffs, kill the broker, start it again, and continue them.
 ///
-/// Always with a broker of its own. The handoffs are accepted and wait for their contexts when the broker is killed. Then
-/// some of them, the first, the last and others evenly between them, go on to their end.
+/// The bench always starts a broker of its own. When it is killed, all handoffs are accepted and wait for their
+/// contexts. A sample of them, spread evenly from the first to the last, is then completed.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  baton bench recover                                  100000 open handoffs, of which 1000 go on
+  baton bench recover                                  100000 open handoffs, 1000 of them completed
   baton bench recover --handoffs 1000000 --resume 1000000")]
 pub(in crate::cli) struct RecoverArgs {
-    /// How many are open.
+    /// The number of open handoffs.
     #[arg(long, default_value_t = 100_000, value_name = "HANDOFFS", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     handoffs: u32,
-    /// How many of them go on to their end.
+    /// The number of handoffs to complete after the restart.
     #[arg(long, default_value_t = 1000, value_name = "HANDOFFS", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     resume: u32,
     #[command(flatten)]
@@ -71,7 +71,7 @@ struct Report {
 pub(super) async fn run(args: RecoverArgs, connection: &ConnectionArgs, output: Output) -> Result<(), Failure> {
     if connection.names_a_broker() {
         return Err(Failure::usage(
-            "baton bench recover kills its broker, and so starts one of its own: without --server",
+            "baton bench recover kills the broker that it measures, and so starts its own: omit --server",
         ));
     }
     let run = Run::begin()?;

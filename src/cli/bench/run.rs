@@ -97,7 +97,7 @@ impl Run {
     ) -> Result<T, Failure> {
         tokio::select! {
             outcome = act => outcome,
-            () = self.shared.interrupt.cancelled() => Err(Failure::failed("interrupted before there was a result")),
+            () = self.shared.interrupt.cancelled() => Err(Failure::failed("interrupted before the first result")),
         }
     }
 

@@ -25,16 +25,16 @@ use crate::{envelope::keys::KeyFileError, time::Moment};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientRunError {
     /// A file, a port or the program failed to open or start.
-    #[error("failed to start the client program or the broker before it: {0}")]
+    #[error("failed to start the client program or the suite's broker: {0}")]
     Start(#[from] io::Error),
     /// A certificate could not be made.
-    #[error("failed to make a certificate: {0}")]
+    #[error("failed to create a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
     /// A key file could not be written or read.
     #[error(transparent)]
     Key(#[from] KeyFileError),
     /// The program does not speak the harness protocol.
-    #[error("the program did not say hello as docs/conformance-client.md has it")]
+    #[error("the program did not send the hello line that docs/conformance-client.md requires")]
     NoHello(Box<Failed>),
 }
 

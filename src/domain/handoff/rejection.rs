@@ -10,25 +10,25 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The task does not exist.
-    #[error("the task is not known; a HandoffRequest makes it")]
+    #[error("the task does not exist; a HandoffRequest creates it")]
     TaskUnknown,
     /// The handoff does not exist, or belongs to another task.
-    #[error("the handoff that correlation_id names is not known for this task")]
+    #[error("the task has no handoff with the id in correlation_id")]
     HandoffUnknown,
     /// A handoff with this id exists already.
-    #[error("a handoff of this id is known already")]
+    #[error("a handoff with this id already exists")]
     HandoffExists,
     /// The sender is not the owner.
-    #[error("only the task's owner may send this, which is {owner}")]
+    #[error("only the task's owner, {owner}, may send this message")]
     NotOwner {
         /// The owner.
         owner: AgentId,
     },
     /// The sender is not the current candidate.
-    #[error("only the handoff's present candidate may send this")]
+    #[error("only the handoff's current candidate may send this message")]
     NotCandidate,
     /// The message is of an epoch before the current one.
-    #[error("the ownership has moved: the message is of epoch {claimed}, the task is at {current}")]
+    #[error("the ownership has moved: the message has epoch {claimed}, the task is at epoch {current}")]
     StaleEpoch {
         /// The epoch of the message.
         claimed: u64,
@@ -36,7 +36,7 @@ pub enum Rejection {
         current: u64,
     },
     /// The message is of an epoch after the current one.
-    #[error("the message is of epoch {claimed}, the task is only at {current}")]
+    #[error("the message has epoch {claimed}, but the task is only at epoch {current}")]
     EpochAhead {
         /// The epoch of the message.
         claimed: u64,
@@ -44,31 +44,31 @@ pub enum Rejection {
         current: u64,
     },
     /// Another handoff of the task is open.
-    #[error("the task has an open handoff, {handoff}; cancel it or wait for its end")]
+    #[error("the task has an open handoff, {handoff}; cancel it or wait until it ends")]
     HandoffOpen {
         /// The open handoff.
         handoff: MessageId,
     },
     /// The message is not permitted in this state.
-    #[error("the handoff is in state {}, where this message has no place", state.name())]
+    #[error("the handoff is in state {}, which does not allow this message", state.name())]
     WrongState {
         /// The state.
         state: State,
     },
     /// The handoff is in a final state.
-    #[error("the handoff has ended in state {}, and its last word stands", state.name())]
+    #[error("the handoff has ended in state {}, which is final", state.name())]
     Final {
         /// The state.
         state: State,
     },
     /// The message is late.
-    #[error("the time for this step of the handoff is over")]
+    #[error("the deadline of this step of the handoff has passed")]
     Expired {
         /// The state.
         state: State,
     },
     /// The loop guard stops the task.
-    #[error("the loop guard stops the task: {limit} is {value}, after {}", chain(hops))]
+    #[error("the loop guard refuses another handoff of the task: {limit} is {value}, after {}", chain(hops))]
     LoopLimit {
         /// The name of the limit.
         limit: &'static str,
@@ -87,19 +87,22 @@ pub enum Rejection {
         handoff: MessageId,
     },
     /// The task has ended.
-    #[error("the task has ended, and a final status never changes")]
+    #[error("the task has ended, and its final status cannot change")]
     TaskFinal {
         /// The final status.
         status: TaskStatus,
     },
     /// The digest does not match the context that was handed over.
-    #[error("context_digest is not that of the context that was handed over, {}", hex::encode(expected))]
+    #[error(
+        "context_digest does not match the context that the sender transferred, whose digest is {}",
+        hex::encode(expected)
+    )]
     DigestMismatch {
         /// The digest of the context.
         expected: [u8; 32],
     },
     /// No candidate can be asked.
-    #[error("nobody can be asked: no other agent is registered under this id or type")]
+    #[error("no candidate: no other agent is registered under this id or type")]
     NoCandidate,
 }
 

@@ -206,7 +206,7 @@ pub struct Lease {
 
 /// The delivery is not dispatched, or its lease has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no such delivery is handed out to this agent: it was acknowledged, or its time was over")]
+#[error("the delivery is not leased to this agent: it was acknowledged, or its lease expired")]
 pub struct NotLeased;
 
 #[derive(Debug)]

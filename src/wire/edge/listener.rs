@@ -153,7 +153,7 @@ impl Stream for Incoming {
             match self.opening.poll_join_next(context) {
                 Poll::Ready(Some(Ok(Some(connection)))) => return Poll::Ready(Some(connection)),
                 Poll::Ready(Some(Ok(None))) => {}
-                Poll::Ready(Some(Err(failure))) => error!(%failure, "opening a connection failed: this is a bug"),
+                Poll::Ready(Some(Err(failure))) => error!(%failure, "failed to open a connection: this is a bug"),
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
         }
@@ -190,7 +190,7 @@ impl Incoming {
             return;
         }
         if !std::mem::replace(&mut self.failing, true) {
-            warn!(%problem, "failed to accept connections; trying on");
+            warn!(%problem, "failed to accept a connection; trying again");
         }
         self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
     }

@@ -63,7 +63,7 @@ pub(super) async fn open(
             None
         }
         Err(_elapsed) => {
-            debug!(%peer, seconds = timeout.as_secs(), "closed a connection that was not open in time");
+            debug!(%peer, seconds = timeout.as_secs(), "closed a connection: it did not finish TLS or HTTP in time");
             None
         }
     }
@@ -82,9 +82,9 @@ impl OpenError {
     /// Logs at info a failure that an operator can repair, and at debug a failure that any peer can cause at will.
     fn log(&self, peer: SocketAddr) {
         match self {
-            Self::Left(problem) => debug!(%peer, %problem, "a client left before it said what it is"),
+            Self::Left(problem) => debug!(%peer, %problem, "a client closed its connection before TLS or HTTP"),
             Self::Handshake(problem) => info!(%peer, %problem, "a TLS handshake failed"),
-            Self::Garbage => debug!(%peer, "closed a connection that is neither TLS nor HTTP"),
+            Self::Garbage => debug!(%peer, "closed a connection that speaks neither TLS nor HTTP"),
         }
     }
 }

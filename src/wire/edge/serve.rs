@@ -87,7 +87,7 @@ where
 
 fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(failure) = ended {
-        error!(%failure, "serving a connection failed: this is a bug");
+        error!(%failure, "failed to serve a connection: this is a bug");
     }
 }
 
@@ -114,6 +114,6 @@ where
         }
     };
     if let Err(problem) = ended {
-        debug!(%peer, problem, "a connection ended by a failure");
+        debug!(%peer, problem, "a connection failed");
     }
 }

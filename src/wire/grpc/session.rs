@@ -180,7 +180,7 @@ impl Session {
         let frame = match frame {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
-                tracing::debug!(%error, "session broken off");
+                tracing::debug!(%error, "session lost");
                 // Without a connection the status has no reader, and a failed send is harmless.
                 drop(self.last_words.try_send(error));
                 return false;

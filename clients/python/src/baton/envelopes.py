@@ -79,7 +79,7 @@ def payload_of(envelope: v1.Envelope) -> Message:
     try:
         payload: Message = payload_class.FromString(envelope.payload.value)
     except DecodeError as error:
-        raise VerificationError("MALFORMED", f"the payload does not parse: {error}") from error
+        raise VerificationError("MALFORMED", f"the payload cannot be parsed: {error}") from error
     return payload
 
 

@@ -45,14 +45,14 @@ def check_envelope(envelope: v1.Envelope) -> None:
 def check_payload(bytes_count: int) -> None:
     """Raises BatonError, PAYLOAD_TOO_LARGE."""
     if bytes_count > PAYLOAD_BYTES_MAX:
-        problem = f"the payload has {bytes_count} bytes, over the limit of {PAYLOAD_BYTES_MAX}"
+        problem = f"the payload has {bytes_count} bytes; the limit is {PAYLOAD_BYTES_MAX}"
         raise _refused(problem, "PAYLOAD_TOO_LARGE")
 
 
 def check_frame(frame: Message) -> None:
     """Raises BatonError, OUT_OF_RANGE without a reason: so the transport answers a frame that is too large."""
     if (bytes_count := frame.ByteSize()) > FRAME_BYTES_MAX:
-        problem = f"the frame has {bytes_count} bytes, over the limit of {FRAME_BYTES_MAX}"
+        problem = f"the frame has {bytes_count} bytes; the limit is {FRAME_BYTES_MAX}"
         raise BatonError(grpc.StatusCode.OUT_OF_RANGE, problem)
 
 

@@ -215,7 +215,7 @@ def verify_voucher(
 def _verify(key: v1.AgentKey, signed: bytes, signature: bytes) -> None:
     if len(key.public_key) == _KEY_BYTES and is_weak(key.public_key):
         raise VerificationError("KEY_WEAK", f"key {key.key_id} is weak: signatures can be forged under it")
-    invalid = VerificationError("SIGNATURE_INVALID", f"the signature is not that of key {key.key_id}")
+    invalid = VerificationError("SIGNATURE_INVALID", f"the signature does not verify with key {key.key_id}")
     # The library refuses an S of L or more and every R but the one it computes; what it lets pass is a small-order R.
     if len(signature) != _SIGNATURE_BYTES or is_weak(signature[:32]):
         raise invalid

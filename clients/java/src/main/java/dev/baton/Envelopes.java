@@ -104,7 +104,7 @@ public final class Envelopes {
         try {
             return known.getParserForType().parseFrom(envelope.getPayload().getValue());
         } catch (InvalidProtocolBufferException e) {
-            throw new VerificationException("MALFORMED", "the payload does not parse: " + e.getMessage());
+            throw new VerificationException("MALFORMED", "the payload cannot be parsed: " + e.getMessage());
         }
     }
 

@@ -48,7 +48,7 @@ final class Limits {
     /** Throws PAYLOAD_TOO_LARGE. */
     static void checkPayload(int bytesCount) {
         if (bytesCount > PAYLOAD_BYTES_MAX) {
-            String problem = "the payload has " + bytesCount + " bytes, over the limit of " + PAYLOAD_BYTES_MAX;
+            String problem = "the payload has " + bytesCount + " bytes; the limit is " + PAYLOAD_BYTES_MAX;
             throw refused(problem, "PAYLOAD_TOO_LARGE", List.of());
         }
     }
@@ -57,7 +57,7 @@ final class Limits {
     static void checkFrame(MessageLite frame) {
         int bytesCount = frame.getSerializedSize();
         if (bytesCount > FRAME_BYTES_MAX) {
-            String problem = "the frame has " + bytesCount + " bytes, over the limit of " + FRAME_BYTES_MAX;
+            String problem = "the frame has " + bytesCount + " bytes; the limit is " + FRAME_BYTES_MAX;
             throw new BatonException(Status.Code.OUT_OF_RANGE, problem);
         }
     }

@@ -224,7 +224,7 @@ public final class Signing {
         }
         if (!Keys.verifies(publicKey, signed, signature.toByteArray())) {
             throw new VerificationException(
-                    "SIGNATURE_INVALID", "the signature is not that of key " + key.getKeyId());
+                    "SIGNATURE_INVALID", "the signature does not verify with key " + key.getKeyId());
         }
     }
 

@@ -1,5 +1,12 @@
-//! Documents agree with the code: the tests that docs/security.md names exist, the sample configuration has every key, and
-//! the specification has every section that is cited. And comments use plain words.
+//! Documents agree with the code: the tests that docs/security.md names exist, the sample configuration has every key, the
+//! specification has every section that is cited, links resolve, and commands exist. Comments use plain words.
+
+#[path = "documents/commands.rs"]
+mod commands;
+#[path = "documents/links.rs"]
+mod links;
+#[path = "documents/pages.rs"]
+mod pages;
 
 use std::{
     fs,

@@ -147,6 +147,12 @@ impl MessageId {
         Self(Uuid::from_bytes(bytes))
     }
 
+    /// The time in a UUID of version 7, to the millisecond. `None`: the id has another version.
+    pub fn time(self) -> Option<crate::time::Timestamp> {
+        let (seconds, nanos) = self.0.get_timestamp().filter(|_| self.0.get_version_num() == 7)?.to_unix();
+        crate::time::Timestamp::from_parts(i64::try_from(seconds).ok()?, i32::try_from(nanos).ok()?)
+    }
+
     /// The id's 16 bytes.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()

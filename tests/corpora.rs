@@ -10,9 +10,9 @@ use std::{
 use baton::{
     envelope::{keys::PrivateKey, sign},
     fuzzing::TARGETS,
-    ids::KeyId,
+    ids::{KeyId, TaskId},
     proto::v1,
-    records::{CustodyLink, MessageRecord},
+    records::{LogItem, MessageRecord, TaskRecord},
     store::{Found, Table, read_all},
 };
 use prost::Message as _;
@@ -68,9 +68,7 @@ fn seeds_are_written() {
         fs::create_dir_all(corpus(target)).unwrap();
         fs::write(corpus(target).join(format!("seed-{name}")), parts.concat()).unwrap();
     };
-    let key = PrivateKey::from_seed(&std::array::from_fn(|place| u8::try_from(place).unwrap()));
-    let mut log: Vec<(Vec<u8>, v1::CustodyLogEntry)> = Vec::new();
-    let mut envelopes = std::collections::BTreeMap::new();
+    let mut log: Vec<(TaskId, v1::CustodyLogEntry)> = Vec::new();
     let mut count = 0;
     read_all(&store, |found| {
         let Found::Record { table, key: place, record } = found else { return };
@@ -79,29 +77,32 @@ fn seeds_are_written() {
         let length = u8::try_from(place.len()).unwrap();
         write("records", &count.to_string(), &[&[kind, length], &place, &record.value]);
         match table {
-            Table::Envelopes => {
-                let mut envelope = v1::Envelope::decode(record.value.clone()).unwrap();
-                write("signing", &count.to_string(), &[&[0], &record.value]);
-                sign(&mut envelope, &KeyId::parse("k1").unwrap(), &key);
-                let signed = envelope.encode_to_vec();
-                write("envelope", &count.to_string(), &[&signed]);
-                let request = Some(v1::connect_request::Request::Envelope(signed.into()));
-                let frame = v1::ConnectRequest { request_id: 1, request };
-                write("frame", &count.to_string(), &[&[0], &frame.encode_to_vec()]);
-                envelopes.insert(place.clone(), record.value);
-            }
+            Table::Envelopes => write_envelope(write, &count.to_string(), &record.value),
             Table::Messages => {
-                let receipt = MessageRecord::decode(&record.value).unwrap().receipt;
+                let message = MessageRecord::decode(&record.value).unwrap();
+                let receipt = message.receipt().unwrap();
                 write("signing", &count.to_string(), &[&[1], &receipt.encode_to_vec()]);
+                if let Some(logged) = message.logged() {
+                    let envelope = logged.envelope.clone().unwrap_or_default();
+                    write_envelope(write, &count.to_string(), &envelope);
+                    let entry_bytes = logged.entry.bytes.clone();
+                    let shown = v1::CustodyLogEntry { entry_bytes, envelope, ..Default::default() };
+                    log.push((logged.task.clone(), shown));
+                }
             }
             Table::Agents => {
                 let card = Some(baton::records::AgentRecord::decode(&record.value).unwrap().card);
                 let request = v1::RegisterAgentRequest { card, ..Default::default() };
                 write("frame", &count.to_string(), &[&[1], &request.encode_to_vec()]);
             }
-            Table::Custody => {
-                let (_, entry_bytes) = CustodyLink::decode(&record.value).unwrap();
-                log.push((place.to_vec(), v1::CustodyLogEntry { entry_bytes, ..Default::default() }));
+            Table::Tasks => {
+                let task = TaskRecord::decode(&record.value).unwrap();
+                for item in task.log_tail {
+                    if let LogItem::Entry(entry) = item {
+                        let shown = v1::CustodyLogEntry { entry_bytes: entry.bytes, ..Default::default() };
+                        log.push((task.task.id.clone(), shown));
+                    }
+                }
             }
             _ => {}
         }
@@ -109,14 +110,14 @@ fn seeds_are_written() {
     .unwrap();
     assert!(count > 0, "the store is empty");
     // One custody log per task, in the form in which a caller presents it.
-    let mut logs = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
-    for (place, mut shown) in log {
+    log.sort_by_key(|(task, shown)| {
         let entry = v1::CustodyEntry::decode(shown.entry_bytes.clone()).unwrap();
-        if let Some(v1::custody_entry::Event::Accepted(accepted)) = &entry.event {
-            let envelope = envelopes.get(&accepted.sequence.to_be_bytes()[..]).cloned().unwrap_or_default();
-            shown.envelope = envelope;
-        }
-        logs.entry(place[8..place.len() - 9].to_vec()).or_default().extend(shown.encode_length_delimited_to_vec());
+        (task.clone(), entry.number)
+    });
+    let mut logs = std::collections::BTreeMap::<Vec<u8>, Vec<u8>>::new();
+    for (task, shown) in log {
+        let task = task.as_str().as_bytes().to_vec();
+        logs.entry(task).or_default().extend(shown.encode_length_delimited_to_vec());
     }
     for (task, log) in logs {
         write(
@@ -125,4 +126,17 @@ fn seeds_are_written() {
             &[&[u8::try_from(task.len()).unwrap()], &task, &log],
         );
     }
+}
+
+/// Writes seeds from an envelope.
+fn write_envelope(write: impl Fn(&str, &str, &[&[u8]]), name: &str, encoded: &[u8]) {
+    let key = PrivateKey::from_seed(&std::array::from_fn(|place| u8::try_from(place).unwrap()));
+    let mut envelope = v1::Envelope::decode(encoded).unwrap();
+    write("signing", name, &[&[0], encoded]);
+    sign(&mut envelope, &KeyId::parse("k1").unwrap(), &key);
+    let signed = envelope.encode_to_vec();
+    write("envelope", name, &[&signed]);
+    let request = Some(v1::connect_request::Request::Envelope(signed.into()));
+    let frame = v1::ConnectRequest { request_id: 1, request };
+    write("frame", name, &[&[0], &frame.encode_to_vec()]);
 }

@@ -12,7 +12,7 @@ use std::{
 
 use baton::{
     broker::{
-        BrokerIdentity, Event, Events, Reply, Retention, Settings,
+        BrokerIdentity, Event, Events, OutgoingDelivery, Reply, Retention, Settings,
         access::Caller,
         directory::Entry,
         engine::{Command, ConsumerKind, Engine, Fate},
@@ -22,8 +22,8 @@ use baton::{
     envelope::{self, UnverifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource as _, KeyId, SystemIds},
     proto::v1::{self, MessageType as T},
-    records::{AgentRecord, MessageRecord},
-    store::{EmbeddedStore, Store as _},
+    records::{AgentRecord, DecodeError, read_envelope},
+    store::{EmbeddedStore, Key, Store as _},
     time::Timestamp,
 };
 use bytes::Bytes;
@@ -174,6 +174,11 @@ impl Load {
         message_id
     }
 
+    fn envelope(&self, delivery: &OutgoingDelivery) -> Bytes {
+        let get = |key: &Key| Ok::<_, DecodeError>(self.store.get(key).expect("it can be read"));
+        read_envelope(delivery.bytes_at, get).expect("it decodes").expect("a delivery has its envelope")
+    }
+
     /// Takes and acks all deliveries.
     fn deliveries(&mut self) -> Vec<(String, v1::Envelope)> {
         let mut found = Vec::new();
@@ -181,8 +186,7 @@ impl Load {
             while let Ok(event) = self.sessions[number].events.try_recv() {
                 let Event::Delivery(delivery) = event else { continue };
                 let agent = self.sessions[number].agent.clone();
-                let stored = self.store.get(&MessageRecord::envelope_key(delivery.bytes_at)).expect("it can be read");
-                let stored = stored.expect("a delivery has its envelope").value;
+                let stored = self.envelope(&delivery);
                 let envelope = v1::Envelope::decode(stored).expect("it was sent as one");
                 found.push((agent.to_string(), envelope));
                 let (reply, _) = Reply::once();

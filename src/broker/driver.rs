@@ -30,8 +30,8 @@ use crate::{
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     ids::{AgentId, IdSource},
     proto::v1,
-    records::{AuditAct, MessageRecord},
-    store::{OpenError, Record, Store},
+    records::{AuditAct, DecodeError, read_envelope},
+    store::{Key, OpenError, Store},
     time::{Clock, Timestamp},
 };
 
@@ -209,17 +209,18 @@ impl Broker {
     /// Either another consumer has settled the message since the dispatch, or the envelope cannot be read; then the log
     /// has the cause, and the message is delivered again.
     pub fn envelope(&self, delivery: &OutgoingDelivery) -> Option<Bytes> {
-        let sequence = delivery.bytes_at;
-        let found = self.shared.store.get(&MessageRecord::envelope_key(sequence));
-        let found = found.inspect_err(|error| tracing::error!(sequence, %error, "failed to read an envelope")).ok()?;
-        taken_elsewhere(sequence, found)
+        let found = read_envelope(delivery.bytes_at, |key| Ok::<_, BrokerError>(self.shared.store.get(key)?));
+        let found = found.inspect_err(|error| {
+            tracing::error!(sequence = delivery.sequence, %error, "failed to read an envelope");
+        });
+        taken_elsewhere(delivery, found.ok()?)
     }
 
     /// Like [`Self::envelope`], from memory alone. `None`: only the disk can tell.
     pub fn envelope_in_memory(&self, delivery: &OutgoingDelivery) -> Option<Option<Bytes>> {
-        let sequence = delivery.bytes_at;
-        let found = self.shared.store.get_in_memory(&MessageRecord::envelope_key(sequence))?;
-        Some(taken_elsewhere(sequence, found))
+        let get = |key: &Key| self.shared.store.get_in_memory(key).ok_or(NotInMemory);
+        let found = read_envelope(delivery.bytes_at, get).ok()?;
+        Some(taken_elsewhere(delivery, found))
     }
 
     /// Parses an envelope and verifies its signature, on the caller's thread. In a session, the session's agent must be
@@ -390,11 +391,21 @@ impl Broker {
 }
 
 /// The bytes of a found envelope. A delivery without an envelope is not sent.
-fn taken_elsewhere(sequence: u64, found: Option<Record>) -> Option<Bytes> {
+fn taken_elsewhere(delivery: &OutgoingDelivery, found: Option<Bytes>) -> Option<Bytes> {
     if found.is_none() {
-        tracing::debug!(sequence, "a dispatched message was already acknowledged");
+        tracing::debug!(sequence = delivery.sequence, "a dispatched message was already acknowledged");
     }
-    found.map(|record| record.value)
+    found
+}
+
+/// An envelope cannot be read from memory alone.
+struct NotInMemory;
+
+impl From<DecodeError> for NotInMemory {
+    /// The read from the disk finds the damage again and reports it.
+    fn from(_: DecodeError) -> Self {
+        Self
+    }
 }
 
 /// A consumer of an agent's mail, closed when this is dropped.

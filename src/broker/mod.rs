@@ -10,6 +10,7 @@
 
 pub mod access;
 mod answer;
+mod custody;
 pub mod directory;
 mod driver;
 pub mod engine;

@@ -9,6 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use super::{Answer, Answered, Refused, engine::Engine};
 use crate::{
+    domain::mailbox::EnvelopePlace,
     ids::{IdSet, MessageId},
     records::EntityRecord,
     time::Timestamp,
@@ -84,8 +85,8 @@ pub struct OutgoingDelivery {
     pub attempt: u32,
     /// The message's sequence.
     pub sequence: u64,
-    /// The sequence under which the envelope is stored.
-    pub bytes_at: u64,
+    /// The place of the stored envelope.
+    pub bytes_at: EnvelopePlace,
     /// The time after which an unacked message is delivered again.
     pub ack_deadline: Timestamp,
     /// The handoff, if the message is its request.

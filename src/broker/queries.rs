@@ -8,6 +8,7 @@ use prost::Message as _;
 use super::{
     BrokerError,
     access::{Access, Caller, Purpose, Reach},
+    custody::{self, Logged},
     limits::Rates,
 };
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
     policy::{Action, Resource},
     proto::v1,
     records::{
-        AuditHead, CustodyLink, DeadEnvelope, DeadLetterRecord, HandoffPlace, HandoffRecord, List, MessageRecord,
+        AuditHead, DeadEnvelope, DeadLetterRecord, HandoffPlace, HandoffRecord, List, LogEntry, LogItem, MessageRecord,
         TaskRecord, receipt_of,
     },
     store::{Key, KeyBytes, KeyRange, Order, Record, Store, Table},
@@ -230,6 +231,7 @@ impl View<'_> {
         }
     }
 
+    /// An envelope by sequence.
     fn envelope(&self, sequence: u64) -> Result<Bytes, BrokerError> {
         let record = self.store.get(&MessageRecord::envelope_key(sequence))?;
         record.map(|record| record.value).ok_or_else(|| {
@@ -335,13 +337,10 @@ impl View<'_> {
             // The caller has seen more entries than the log has: the broker was restored to an earlier state.
             return Ok(CustodyPage { entries: Vec::new(), length, is_final, gap: Some((length + 1, after)) });
         }
-        let range = CustodyLink::range(record.sequence, id, after + 1);
-        let stored = self.store.scan(Table::Custody, range, Order::Ascending, limit)?;
         let mut page = CustodyPage { entries: Vec::new(), length, is_final, gap: None };
         let mut bytes = 0;
-        for (_, record) in stored {
-            let entry = self.custody_entry(id, &record.value, envelopes)?;
-            let number = entry.entry.as_ref().map_or(0, |entry| entry.number);
+        for (number, item) in custody::items(self.store, record, after, limit)? {
+            let entry = self.custody_entry(id, item, envelopes)?;
             if page.entries.is_empty() && number > after + 1 {
                 page.gap = Some((after + 1, number - 1));
             }
@@ -359,14 +358,9 @@ impl View<'_> {
         Ok(page)
     }
 
-    fn custody_entry(
-        &self,
-        task: &TaskId,
-        stored: &Bytes,
-        envelopes: bool,
-    ) -> Result<v1::CustodyLogEntry, BrokerError> {
+    fn custody_entry(&self, task: &TaskId, item: LogItem, envelopes: bool) -> Result<v1::CustodyLogEntry, BrokerError> {
         use v1::custody_entry::Event;
-        let (hash, entry_bytes) = CustodyLink::decode(stored)?;
+        let Logged { entry: LogEntry { hash, bytes: entry_bytes }, message } = custody::entry(self.store, item)?;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).map_err(|error| {
             tracing::error!(%error, "failed to decode an entry of a custody log");
             BrokerError::Internal
@@ -376,7 +370,11 @@ impl View<'_> {
         if let Some(Event::Accepted(accepted)) = &entry.event {
             let is_status = accepted.message_type == MessageType::TaskStatusUpdate.number();
             if envelopes || is_status {
-                shown.envelope = self.envelope(accepted.sequence)?;
+                let inline = message.as_ref().and_then(|message| message.logged()?.envelope.clone());
+                shown.envelope = match inline {
+                    Some(envelope) => envelope,
+                    None => self.envelope(accepted.sequence)?,
+                };
             }
             shown.receipt = Some(receipt_of(task, &entry, accepted, hash));
         }

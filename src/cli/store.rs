@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     config::DEFAULT_DATA,
-    records::{self, AuditHead, CustodyLink},
+    records::{self, AuditHead},
     store::{Found, Record, Table, read_all},
 };
 
@@ -135,7 +135,6 @@ fn line(damage: &Value) -> String {
 /// The value as JSON; `None` if its table has no message type.
 fn readable(table: Table, record: &Record) -> Option<Value> {
     let value = match table {
-        Table::Custody => CustodyLink::decode(&record.value).ok()?.1,
         Table::Audit => AuditHead::decode_entry(&record.value).ok()?.1,
         _ => record.value.clone(),
     };
@@ -151,7 +150,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Mailbox => "baton.storage.v1.LetterRecord",
         Table::DeadLetters => "baton.storage.v1.DeadLetterRecord",
         Table::Envelopes => "baton.v1.Envelope",
-        Table::Custody => "baton.v1.CustodyEntry",
+        Table::Custody => "baton.storage.v1.LogPageRecord",
         Table::Invitations => "baton.storage.v1.InvitationRecord",
         Table::Audit => "baton.v1.AuditEntry",
         Table::SharedEnvelopes => "baton.storage.v1.SharedEnvelopeRecord",
@@ -163,5 +162,31 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         | Table::Timers
         | Table::Expirations => return None,
     };
-    json::of_bytes(name, &value).ok()
+    let mut shown = json::of_bytes(name, &value).ok()?;
+    show_encoded(&mut shown);
+    Some(shown)
+}
+
+/// Replaces encoded custody entries and envelopes in a record by their JSON.
+fn show_encoded(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(show_encoded),
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                let name = match field.as_str() {
+                    "entry" => "baton.v1.CustodyEntry",
+                    "envelope" => "baton.v1.Envelope",
+                    _ => {
+                        show_encoded(value);
+                        continue;
+                    }
+                };
+                let encoded = value.as_str().and_then(|text| BASE64.decode(text).ok());
+                if let Some(shown) = encoded.and_then(|encoded| json::of_bytes(name, &encoded).ok()) {
+                    *value = shown;
+                }
+            }
+        }
+        _ => {}
+    }
 }

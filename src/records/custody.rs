@@ -1,6 +1,6 @@
-//! Table custody: for each task, the hash-chained log of all accepted messages and decisions. A value is the hash after
-//! the entry, 32 bytes, followed by the entry, an encoded `baton.v1.CustodyEntry`, so that a reader of the log can
-//! check its chain.
+//! The custody log of a task: the hash-chained log of all accepted messages and decisions. The entry of a message is in
+//! the record of the message, any other entry in the log itself. The task's record has the latest items of the log, and
+//! table custody pages of the earlier ones.
 
 use std::ops::Bound;
 
@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 use prost_types::Timestamp as WireTime;
 
-use super::{DecodeError, Reader, by_name_and_number, chain, texts, unchain};
+use super::{DecodeError, Reader, by_name_and_number, id_bytes, number_of, texts};
 use crate::{
     codes::ErrorCode,
     domain::{
@@ -17,7 +17,7 @@ use crate::{
     },
     envelope::{Resolved, VerifiedEnvelope, signing},
     ids::{AgentId, MessageId, TaskId},
-    proto::v1,
+    proto::{storage, v1},
     store::{Key, KeyRange, Table},
     time::Timestamp,
 };
@@ -32,33 +32,99 @@ pub struct CustodyLink {
 }
 
 impl CustodyLink {
-    /// The key of an entry. `sequence` is that of the request that created the task. The keys sort logs by their
-    /// beginning: ids of tasks have no order, and would make a store rewrite old logs again and again to merge new ones
-    /// in.
-    pub fn key(sequence: u64, task: &TaskId, number: u64) -> Key {
-        let Key { table, key } = by_name_and_number(Table::Custody, task.as_str(), number);
-        Key { table, key: [&sequence.to_be_bytes(), &key[..]].into() }
-    }
-
-    /// The range of a task's entries from this number on.
-    pub fn range(sequence: u64, task: &TaskId, from: u64) -> KeyRange {
-        let bound = |number| Bound::Included(Self::key(sequence, task, number).key);
-        (bound(from), bound(u64::MAX))
-    }
-
-    /// Encodes an entry with the hash of this head, which is the head after the entry.
-    pub fn encode(&self, entry: &[u8]) -> Bytes {
-        chain(&self.hash, entry)
-    }
-
-    /// Decodes an entry to the hash after it and its bytes.
-    pub fn decode(value: &Bytes) -> Result<([u8; 32], Bytes), DecodeError> {
-        unchain(&Reader("custody"), value)
-    }
-
     /// The head after one more entry.
     pub fn followed_by(&self, entry: &[u8]) -> Self {
         Self { length: self.length + 1, hash: signing::custody_hash(&self.hash, entry) }
+    }
+}
+
+/// An entry of a custody log with the hash after it, so that a reader of the log can check its chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// The hash of the log after the entry.
+    pub hash: [u8; 32],
+    /// The entry, an encoded `baton.v1.CustodyEntry`.
+    pub bytes: Bytes,
+}
+
+impl LogEntry {
+    /// Decodes the entry.
+    pub fn decode(&self) -> Result<v1::CustodyEntry, DecodeError> {
+        Reader("custody").message(&self.bytes)
+    }
+}
+
+/// The place of an entry of a custody log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogItem {
+    /// The record of this message has the entry.
+    Message(MessageId),
+    /// The log itself has the entry.
+    Entry(LogEntry),
+}
+
+impl LogItem {
+    /// The storage form of these items.
+    pub(super) fn to_storage(items: &[Self]) -> Vec<storage::LogItemRecord> {
+        let item = |item: &Self| match item {
+            Self::Message(message) => storage::LogItemRecord { message_id: id_bytes(*message), ..Default::default() },
+            Self::Entry(LogEntry { hash, bytes }) => storage::LogItemRecord {
+                message_id: Bytes::new(),
+                hash: Bytes::copy_from_slice(hash),
+                entry: bytes.clone(),
+            },
+        };
+        items.iter().map(item).collect()
+    }
+
+    /// The items of this storage form.
+    pub(super) fn from_storage(reader: &Reader, stored: Vec<storage::LogItemRecord>) -> Result<Vec<Self>, DecodeError> {
+        let item = |stored: storage::LogItemRecord| match stored.message_id.is_empty() {
+            false => Ok(Self::Message(reader.message_id(&stored.message_id)?)),
+            true => Ok(Self::Entry(LogEntry { hash: reader.digest(&stored.hash)?, bytes: stored.entry })),
+        };
+        stored.into_iter().map(item).collect()
+    }
+}
+
+/// A page of a custody log: [`Self::ITEMS`] entries. The entries after the last full page are in the task's record, so
+/// that most entries cost no record of their own.
+#[derive(Debug, Clone, Copy)]
+pub struct LogPage;
+
+impl LogPage {
+    /// The entries of a page.
+    pub const ITEMS: usize = 16;
+
+    /// The number of the first entry of the page with this entry.
+    pub const fn first_of(number: u64) -> u64 {
+        (number - 1) / Self::ITEMS as u64 * Self::ITEMS as u64 + 1
+    }
+
+    /// The key of the page with this first entry. `sequence` is that of the request that created the task. The keys sort
+    /// logs by their beginning: ids of tasks have no order, and would make a store rewrite old logs again and again to
+    /// merge new ones in.
+    pub fn key(sequence: u64, task: &TaskId, first: u64) -> Key {
+        let Key { table, key } = by_name_and_number(Table::Custody, task.as_str(), first);
+        Key { table, key: [&sequence.to_be_bytes(), &key[..]].into() }
+    }
+
+    /// The range of a task's pages from the one with this first entry on.
+    pub fn range(sequence: u64, task: &TaskId, first: u64) -> KeyRange {
+        let bound = |number| Bound::Included(Self::key(sequence, task, number).key);
+        (bound(first), bound(u64::MAX))
+    }
+
+    /// Encodes a page.
+    pub fn encode(items: &[LogItem]) -> Bytes {
+        storage::LogPageRecord { items: LogItem::to_storage(items) }.encode_to_vec().into()
+    }
+
+    /// Decodes a page to the number of its first entry and its items.
+    pub fn decode(key: &[u8], value: &Bytes) -> Result<(u64, Vec<LogItem>), DecodeError> {
+        let reader = Reader("custody");
+        let stored: storage::LogPageRecord = reader.message(value)?;
+        Ok((number_of(&reader, key)?, LogItem::from_storage(&reader, stored.items)?))
     }
 }
 
@@ -139,29 +205,6 @@ pub fn custody_entry(
     }
     .encode_to_vec()
     .into()
-}
-
-/// The unsigned receipt of an accepted envelope, rebuilt from the custody entry. The entry outlives the message id.
-pub fn receipt_of(
-    task: &TaskId,
-    entry: &v1::CustodyEntry,
-    accepted: &v1::CustodyEnvelope,
-    custody_hash: [u8; 32],
-) -> v1::Receipt {
-    v1::Receipt {
-        message_id: accepted.message_id.clone(),
-        sequence: accepted.sequence,
-        accept_time: entry.entry_time,
-        task_id: task.to_string(),
-        task_status: entry.task_status,
-        owner_id: entry.owner_id.clone(),
-        epoch: entry.epoch,
-        handoff_id: entry.handoff_id.clone(),
-        handoff_state: entry.handoff_state,
-        custody_hash: custody_hash.to_vec().into(),
-        key_id: String::new(),
-        signature: Bytes::new(),
-    }
 }
 
 fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnvelope {

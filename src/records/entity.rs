@@ -213,6 +213,7 @@ impl TaskRecord {
         Self {
             task,
             custody: before.map(|record| record.custody).unwrap_or_default(),
+            log_tail: before.map(|record| record.log_tail.clone()).unwrap_or_default(),
             refusals_recorded: before.map_or(0, |record| record.refusals_recorded),
             sequence: before.map_or(notes.sequence, |record| record.sequence),
             logged_at: notes.pace.logged_at,

@@ -34,7 +34,7 @@ pub struct HandoffRecord {
 pub struct RequestPlace {
     /// The message_id.
     pub message: MessageId,
-    /// The sequence of the stored envelope.
+    /// The sequence of the message.
     pub sequence: u64,
     /// The expires_at.
     pub expires_at: Option<Timestamp>,

@@ -22,14 +22,14 @@ use bytes::Bytes;
 
 pub use agent::AgentRecord;
 pub use audit::{AuditAct, AuditHead, audit_entry};
-pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, custody_entry, receipt_of};
+pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, LogEntry, LogItem, LogPage, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, EnvelopeSummary, Settlement};
 pub use entity::{EntityRecord, Notes, OutboxRecord, Pace, decode_entity_id, encode_entity_id};
 pub use expiration::{Expiration, RemovedTaskRecord, decode_message_ids, encode_message_ids};
 pub use handoff::{HandoffPlace, HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
 pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
-pub use message::MessageRecord;
+pub use message::{Acceptance, LoggedMessage, MessageRecord, read_envelope, receipt_of};
 pub use task::TaskRecord;
 pub use timer::{
     entity_timer, entity_timer_key, entity_timers, mail_timer_key, mail_timers, parse_entity_timer, parse_mail_timer,
@@ -181,13 +181,13 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Meta if *key == *AuditHead::key().key => AuditHead::decode(value).map(drop),
         Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
         Table::Agents => AgentRecord::decode(value).map(drop),
-        Table::Tasks => TaskRecord::decode(value).map(drop),
+        Table::Tasks => TaskRecord::decode(value)?.log_tail.iter().try_for_each(check_item),
         Table::Handoffs => HandoffRecord::decode(value).map(drop),
-        Table::Messages => MessageRecord::decode(value).map(drop),
+        Table::Messages => MessageRecord::decode(value)?.receipt().map(drop),
         Table::Envelopes => reader.message::<v1::Envelope>(value).map(drop),
         Table::Mailbox => decode_letter(key, value).map(drop),
         Table::DeadLetters => DeadLetterRecord::decode(key, value).map(drop),
-        Table::Custody => reader.message::<v1::CustodyEntry>(&CustodyLink::decode(value)?.1).map(drop),
+        Table::Custody => LogPage::decode(key, value)?.1.iter().try_for_each(check_item),
         Table::HandoffsBySequence | Table::HandoffsByAgent => HandoffPlace::decode(0, value).map(drop),
         Table::DeadLettersByAgent => number_of(&reader, key).map(drop),
         Table::Audit => reader.message::<v1::AuditEntry>(&unchain(&reader, value)?.1).map(drop),
@@ -200,5 +200,13 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         },
         Table::Outbox => OutboxRecord::decode(value).map(drop),
         Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
+    }
+}
+
+/// Checks that an item of a custody log decodes.
+fn check_item(item: &LogItem) -> Result<(), DecodeError> {
+    match item {
+        LogItem::Message(_) => Ok(()),
+        LogItem::Entry(entry) => entry.decode().map(drop),
     }
 }

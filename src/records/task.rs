@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use prost::Message;
 
-use super::{CustodyLink, DecodeError, HandoffPlace, Pace, Reader, by_name, id_bytes, moment};
+use super::{CustodyLink, DecodeError, HandoffPlace, LogItem, LogPage, Pace, Reader, by_name, id_bytes, moment};
 use crate::{
     domain::handoff::{Hop, Loan, LoopLimits, Task, TaskStatus},
     ids::{AgentId, TaskId},
@@ -21,6 +21,8 @@ pub struct TaskRecord {
     pub task: Arc<Task>,
     /// The head of the custody log.
     pub custody: CustodyLink,
+    /// The latest items of the custody log, fewer than [`LogPage::ITEMS`]. The others are in pages.
+    pub log_tail: Vec<LogItem>,
     /// The number of refusals in the log. Bounded, because a former owner could send late messages for ever.
     pub refusals_recorded: u32,
     /// The sequence of the request that created the task, which is also that of its first handoff.
@@ -64,6 +66,22 @@ impl TaskRecord {
         Pace { logged_at: self.logged_at, set_back: self.set_back }
     }
 
+    /// The number of entries of the custody log that are in pages.
+    pub fn paged(&self) -> u64 {
+        self.custody.length - self.log_tail.len() as u64
+    }
+
+    /// Appends an item to the custody log, of which it is the latest entry already counted. Returns the page that it
+    /// completes.
+    pub fn append(&mut self, item: LogItem) -> Option<(Key, Bytes)> {
+        self.log_tail.push(item);
+        if self.log_tail.len() < LogPage::ITEMS {
+            return None;
+        }
+        let key = LogPage::key(self.sequence, &self.task.id, self.paged() + 1);
+        Some((key, LogPage::encode(&std::mem::take(&mut self.log_tail))))
+    }
+
     /// The key of the record.
     pub fn key(task: &TaskId) -> Key {
         by_name(Table::Tasks, task.as_str())
@@ -93,6 +111,7 @@ impl TaskRecord {
             sequence: self.sequence,
             logged_at: self.logged_at.unix_nanoseconds(),
             set_back: u64::try_from(self.set_back.as_nanos()).unwrap_or(u64::MAX),
+            log_tail: LogItem::to_storage(&self.log_tail),
         }
         .encode_to_vec()
         .into()
@@ -101,9 +120,14 @@ impl TaskRecord {
     /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("tasks");
-        let stored: storage::TaskRecord = reader.message(value)?;
+        let mut stored: storage::TaskRecord = reader.message(value)?;
+        let log_tail = LogItem::from_storage(&reader, std::mem::take(&mut stored.log_tail))?;
+        if log_tail.len() >= LogPage::ITEMS || log_tail.len() as u64 > stored.custody_length {
+            return Err(reader.error("the custody log has too many entries"));
+        }
         Ok(Self {
             custody: CustodyLink { length: stored.custody_length, hash: reader.digest(&stored.custody_hash)? },
+            log_tail,
             refusals_recorded: stored.refusals_recorded,
             sequence: stored.sequence,
             // A record older than this field has nearly the same time in its task.

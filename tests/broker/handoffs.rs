@@ -98,7 +98,7 @@ fn the_delivered_envelope_is_the_one_that_was_sent_byte_for_byte() {
     let mut envelope = world.request("a", "b", 1);
     world.sign(&mut envelope);
     world.send_signed(&envelope).unwrap();
-    assert_eq!(world.disk.envelope(b.delivery().0.sequence), envelope.encode_to_vec());
+    assert_eq!(world.disk.envelope(b.delivery().0.bytes_at), envelope.encode_to_vec());
 }
 
 #[test]

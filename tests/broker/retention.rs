@@ -6,7 +6,7 @@ use baton::{
     broker::{BrokerError, Retention, Settings, engine::Fate},
     codes::ErrorCode,
     ids::{MessageId, TaskId},
-    proto::v1::TaskStatus,
+    proto::v1::{Envelope, TaskStatus},
     store::{KeyBytes, Order, Store as _, Table},
 };
 
@@ -70,7 +70,7 @@ fn an_open_task_is_kept_for_good_and_its_log_says_its_receipts() {
     world.pass(DAY);
     let third = world.send(world.status("a", "", 1, TaskStatus::InProgress)).unwrap();
     world.pass(100 * DAY);
-    assert!(keys(&world, Table::Messages).is_empty());
+    assert_eq!(keys(&world, Table::Messages).len(), 3, "they are removed with the task");
     world.audit("t");
     let receipts: Vec<_> = world.custody("t").into_iter().filter_map(|entry| entry.receipt).collect();
     assert_eq!(receipts, [first, second, third]);
@@ -87,6 +87,55 @@ fn a_message_id_is_remembered_for_48_hours() {
     world.pass(Duration::from_secs(1));
     assert!(keys(&world, Table::Messages).is_empty());
     assert_refused(world.send_signed(&envelope), ErrorCode::TimestampOutsideWindow);
+}
+
+/// The broker takes up an id of a removed task's message again only after the time for which it remembers ids.
+#[test]
+fn a_repeat_of_a_removed_task_s_message_gets_its_first_receipt_for_48_hours() {
+    let mut world = with(Retention { ended_tasks: Some(HOUR), ..Retention::default() });
+    let mut request = world.request("a", "b", 1);
+    world.sign(&mut request);
+    let first = world.send_signed(&request).unwrap();
+    world.send(world.cancel("a", "b", &first.handoff_id, 1)).unwrap();
+    world.send(world.status("a", "", 1, TaskStatus::Canceled)).unwrap();
+    let mut b = world.connect("b");
+    while let Some((delivery, _)) = b.deliveries().pop() {
+        world.ack(&b, &delivery);
+    }
+    world.pass(2 * HOUR);
+    assert!(keys(&world, Table::Tasks).is_empty() && keys(&world, Table::Envelopes).is_empty());
+    for restarted in [false, true] {
+        if restarted {
+            world.restart();
+        }
+        assert_eq!(world.send_signed(&request).unwrap(), first);
+        let mut other = world.info("a", "b", "under the same id");
+        other.message_id.clone_from(&request.message_id);
+        assert_refused(world.send(other), ErrorCode::MessageIdReused);
+    }
+    world.pass(48 * HOUR);
+    assert!(keys(&world, Table::Messages).is_empty());
+    assert_refused(world.send_signed(&request), ErrorCode::TimestampOutsideWindow);
+}
+
+/// A UUID of version 4 says nothing about the time, and its envelope lies elsewhere.
+#[test]
+fn a_message_with_an_id_of_any_version_is_delivered_logged_and_removed() {
+    let mut world = with(Retention { ended_tasks: Some(DAY * 3), ..Retention::default() });
+    let (_, mut b) = (world.connect("a"), world.connect("b"));
+    let id = "7d444840-9dc0-41d1-b245-5ffdce74fad2";
+    let mut request = Envelope { message_id: id.into(), ..world.request("a", "b", 1) };
+    world.sign(&mut request);
+    let first = world.send_signed(&request).unwrap();
+    assert_eq!(keys(&world, Table::Envelopes).len(), 1);
+    assert_eq!(world.take_and_ack(&mut b), request);
+    assert_eq!(world.send_signed(&request).unwrap(), first);
+    world.audit("t");
+    world.send(world.cancel("a", "b", &first.handoff_id, 1)).unwrap();
+    world.take_and_ack(&mut b);
+    world.send(world.status("a", "", 1, TaskStatus::Canceled)).unwrap();
+    world.pass(4 * DAY);
+    assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks"]);
 }
 
 #[test]
@@ -151,7 +200,10 @@ fn a_parked_dead_letter_outlives_its_task_and_goes_when_it_is_settled() {
 #[test]
 fn a_long_log_goes_in_steps_and_nobody_sees_a_part_of_it() {
     let mut world = with(Retention { ended_tasks: Some(HOUR), entries_a_step: 2, ..Retention::default() });
-    let (_, _, handoff) = hand_over_and_end(&mut world);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let handoff = world.hand_over(&mut a, &mut b, 1);
+    (0..80).for_each(|_| drop(world.send(world.status("b", "", 2, TaskStatus::InProgress)).unwrap()));
+    world.send(world.status("b", "", 2, TaskStatus::Completed)).unwrap();
     let entries = keys(&world, Table::Custody).len();
     let (task, handoff) = (TaskId::parse("t").unwrap(), MessageId::parse(&handoff).unwrap());
     world.now = world.now.plus(HOUR);

@@ -1,9 +1,9 @@
 //! A world of agents around one engine, with a manual clock.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -20,11 +20,11 @@ use baton::{
         refused, send_outputs,
     },
     codes::{ErrorCode, Refusal as _},
-    domain::mailbox::ConsumerId,
+    domain::mailbox::{ConsumerId, EnvelopePlace},
     envelope::{self, EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
-    records::{AgentRecord, DeadLetterRecord, HandoffRecord, MessageRecord, TaskRecord},
+    records::{AgentRecord, DeadLetterRecord, DecodeError, HandoffRecord, TaskRecord, read_envelope},
     store::{
         Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
     },
@@ -53,6 +53,26 @@ pub struct Disk {
     pub commits: AtomicU64,
     /// The number of record reads.
     pub reads: AtomicU64,
+    /// The records that each commit has written.
+    pub written: Mutex<Vec<Vec<Written>>>,
+}
+
+/// A record that a commit writes.
+pub struct Written {
+    pub table: &'static str,
+    pub is_removal: bool,
+}
+
+/// The records that a commit of this group writes: of each record the last write, and none of a record that it makes and
+/// removes.
+fn written_by(group: &[Change]) -> Vec<Written> {
+    let mut last = BTreeMap::new();
+    for write in group.iter().flat_map(|change| &change.writes) {
+        let is_new = last.get(&write.key).map_or(write.is_new, |(_, is_new)| *is_new);
+        last.insert(write.key.clone(), (write.record.is_none(), is_new));
+    }
+    let lasting = last.into_iter().filter(|(_, (is_removal, is_new))| !(*is_removal && *is_new));
+    lasting.map(|(key, (is_removal, _))| Written { table: key.table.name(), is_removal }).collect()
 }
 
 impl Store for Disk {
@@ -82,14 +102,16 @@ impl Store for Disk {
             return Err(CommitError::Engine { path: "/disk".into(), source: "no space left on device".into() });
         }
         self.commits.fetch_add(1, Ordering::Relaxed);
+        self.written.lock().unwrap().push(written_by(&group));
         self.store.commit(group)
     }
 }
 
 impl Disk {
     /// A stored envelope.
-    pub fn envelope(&self, sequence: u64) -> bytes::Bytes {
-        self.store.get(&MessageRecord::envelope_key(sequence)).unwrap().expect("what is delivered is stored").value
+    pub fn envelope(&self, place: EnvelopePlace) -> bytes::Bytes {
+        let get = |key: &Key| Ok::<_, DecodeError>(self.store.get(key).unwrap());
+        read_envelope(place, get).unwrap().expect("what is delivered is stored")
     }
 }
 

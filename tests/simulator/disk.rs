@@ -8,7 +8,8 @@ use std::{
 
 use baton::{
     broker::{Event, Retention},
-    domain::mailbox::ConsumerId,
+    domain::mailbox::{ConsumerId, EnvelopePlace},
+    records::{DecodeError, read_envelope},
     store::{
         Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
     },
@@ -75,9 +76,9 @@ impl Disk {
 impl Disk {
     /// A stored envelope. `None`: another consumer has ended the message since, and the envelope was removed. The real
     /// wire makes no delivery in that case.
-    pub fn envelope(&self, sequence: u64) -> Option<Bytes> {
-        let key = baton::records::MessageRecord::envelope_key(sequence);
-        self.store.get(&key).expect("memory can be read").map(|record| record.value)
+    pub fn envelope(&self, place: EnvelopePlace) -> Option<Bytes> {
+        let get = |key: &Key| Ok::<_, DecodeError>(self.store.get(key).expect("memory can be read"));
+        read_envelope(place, get).expect("it decodes")
     }
 }
 
@@ -116,10 +117,7 @@ impl Store for Disk {
             let befores: Vec<Option<Record>> = change.writes.iter().map(|write| before(&write.key)).collect();
             let outcome = self.store.commit(vec![change.clone()])?.remove(0);
             if outcome.is_ok() {
-                let envelope = |sequence| {
-                    let key = baton::records::MessageRecord::envelope_key(sequence);
-                    before(&key).map(|record| record.value).unwrap_or_default()
-                };
+                let envelope = |place| self.envelope(place).unwrap_or_default();
                 self.laws.lock().unwrap().see_change(change, &befores, &envelope);
             }
             outcomes.push(outcome);

@@ -9,10 +9,10 @@ use std::{
 
 use baton::{
     broker::Retention,
-    domain::mailbox::Letter,
+    domain::mailbox::{EnvelopePlace, Letter},
     ids::{AgentId, TaskId},
-    proto::{storage, v1},
-    records::{CustodyLink, DeadLetterRecord, Expiration, HandoffRecord, TaskRecord},
+    proto::storage,
+    records::{DeadLetterRecord, Expiration, HandoffRecord, MessageRecord, TaskRecord},
     store::{Change, KeyBytes, Order, Record, Store, Table},
     time::Timestamp,
 };
@@ -34,6 +34,8 @@ pub struct Keeping {
     removed: HashSet<TaskId>,
     /// The task whose log contains this envelope.
     logged: HashMap<u64, TaskId>,
+    /// The task whose log contains the message with this record.
+    log_of: HashMap<KeyBytes, TaskId>,
     dead: HashSet<u64>,
     settled_at: HashMap<u64, Timestamp>,
 }
@@ -55,11 +57,29 @@ impl Keeping {
     ) {
         let mut gone_tasks = Vec::new();
         let mut left = HashMap::new();
+        // The tasks whose logs lose a message.
+        let mut parted = Vec::new();
         for (write, before) in change.writes.iter().zip(befores) {
             let key = &write.key.key;
             match (write.key.table, &write.record) {
-                (Table::Messages, Some(_)) => drop(self.accepted_at.insert(key.clone(), now)),
+                (Table::Messages, Some(record)) => {
+                    let message = MessageRecord::decode(&record.value).unwrap();
+                    let at = message.receipt().unwrap().accept_time.unwrap();
+                    match message.logged() {
+                        Some(logged) => {
+                            let at = Timestamp::from_parts(at.seconds, at.nanos).unwrap();
+                            self.accepted_at.insert(key.clone(), at);
+                            self.logged.insert(message.sequence, logged.task.clone());
+                            self.log_of.insert(key.clone(), logged.task.clone());
+                        }
+                        None => {
+                            self.accepted_at.entry(key.clone()).or_insert(now);
+                            parted.extend(self.log_of.remove(key));
+                        }
+                    }
+                }
                 (Table::Messages, None) => {
+                    parted.extend(self.log_of.remove(key));
                     let accepted_at = self.accepted_at.remove(key).expect("only what is there is removed");
                     let is_over = accepted_at.plus(self.retention.message_ids) <= now;
                     assert!(is_over, "law 4: the memory of a message was given up before its time");
@@ -82,13 +102,6 @@ impl Keeping {
                     left.insert(task_of(key), record.epoch);
                 }
                 (Table::RemovedTasks, None) => panic!("law 1: the last epoch of {} is forgotten", task_of(key)),
-                (Table::Custody, Some(record)) => {
-                    let (_, entry) = CustodyLink::decode(&record.value).unwrap();
-                    let entry = v1::CustodyEntry::decode(entry).unwrap();
-                    if let Some(v1::custody_entry::Event::Accepted(accepted)) = entry.event {
-                        self.logged.insert(accepted.sequence, task_of(&key[8..key.len() - 9]));
-                    }
-                }
                 (Table::DeadLetters, Some(record)) => {
                     let dead = DeadLetterRecord::decode(key, &record.value).unwrap();
                     self.dead.insert(dead.number);
@@ -115,6 +128,9 @@ impl Keeping {
             assert!(aged || self.retention.store_bytes_max.is_some(), "{task} was removed before its time");
             *counts.entry("tasks removed").or_default() += 1;
             self.removed.insert(task);
+        }
+        for task in parted {
+            assert!(self.removed.contains(&task), "law 7: {task} lost a message of its log");
         }
         self.see_parts(change, befores, mailbox);
     }
@@ -150,7 +166,7 @@ impl Keeping {
         if self.dead.contains(&sequence) {
             return Some("a dead letter".to_owned());
         }
-        let letter = mailbox.iter().find(|(_, letter)| letter.bytes_at() == sequence);
+        let letter = mailbox.iter().find(|(_, letter)| letter.bytes_at() == EnvelopePlace::Sequence(sequence));
         letter.map(|((agent, place), _)| format!("the mail of {agent} at {place}"))
     }
 
@@ -163,7 +179,11 @@ impl Keeping {
             assert!(self.keeper(sequence, mailbox).is_some(), "envelope {sequence} is kept for nobody");
         }
         for (key, _) in all(Table::Messages) {
-            assert!(!is_late(self.accepted_at[&key], self.retention.message_ids), "an id is kept for ever");
+            let is_in_log = self.log_of.get(&key).is_some_and(|task| !self.removed.contains(task));
+            assert!(
+                is_in_log || !is_late(self.accepted_at[&key], self.retention.message_ids),
+                "an id is kept for ever"
+            );
         }
         for (key, _) in all(Table::Tasks) {
             let has_time = !self.ended.contains(&task_of(&key)) || self.ended_at.contains_key(&task_of(&key));

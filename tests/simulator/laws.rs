@@ -13,11 +13,11 @@ use baton::{
     domain::{
         dead_letter::DeadState,
         handoff::{Handoff, State},
-        mailbox::Letter,
+        mailbox::{EnvelopePlace, Letter},
     },
     ids::{AgentId, MessageId, TaskId},
     proto::v1,
-    records::{self, CustodyLink, DeadLetterRecord, HandoffRecord, MessageRecord, TaskRecord},
+    records::{self, DeadLetterRecord, HandoffRecord, LogEntry, LogItem, LogPage, MessageRecord, TaskRecord},
     store::{Change, KeyBytes, Record, Store, Table},
     time::Timestamp,
 };
@@ -78,7 +78,12 @@ impl Laws {
     }
 
     /// Checks a durable change.
-    pub fn see_change(&mut self, change: &Change, befores: &[Option<Record>], envelope: &dyn Fn(u64) -> Bytes) {
+    pub fn see_change(
+        &mut self,
+        change: &Change,
+        befores: &[Option<Record>],
+        envelope: &dyn Fn(EnvelopePlace) -> Bytes,
+    ) {
         self.changes += 1;
         self.committed = Some((self.real, self.now));
         let mut seen = Seen::default();
@@ -86,14 +91,27 @@ impl Laws {
             let key = &write.key.key;
             match (write.key.table, &write.record) {
                 (Table::Messages, Some(record)) => {
-                    assert!(before.is_none(), "law 4: a message is applied once");
+                    let after = MessageRecord::decode(&record.value).unwrap();
+                    if let Some(before) = before {
+                        // The task of the message was removed, and its receipt stays for its time.
+                        let before = MessageRecord::decode(&before.value).unwrap();
+                        assert_eq!(before.content_digest, after.content_digest, "law 4: a message is applied once");
+                        assert_eq!(before.receipt(), after.receipt(), "law 4: a repeat gets the first receipt");
+                        assert!(before.logged().is_some() && after.logged().is_none(), "law 4: applied once");
+                        continue;
+                    }
                     // After its retention time an id may belong to another message, but the same message must not be
                     // accepted again.
-                    let digest = MessageRecord::decode(&record.value).unwrap().content_digest;
-                    assert!(self.applied.insert(digest), "law 4: a message is applied once, however long ago");
+                    let is_first = self.applied.insert(after.content_digest);
+                    assert!(is_first, "law 4: a message is applied once, however long ago");
                     self.accepted.insert(key.clone());
+                    seen.custody = after.logged().map(|logged| logged.entry.clone()).or(seen.custody);
                 }
-                (Table::Tasks, Some(record)) => seen.task = Some(TaskRecord::decode(&record.value).unwrap()),
+                (Table::Tasks, Some(record)) => {
+                    let task = TaskRecord::decode(&record.value).unwrap();
+                    seen.see_item(task.log_tail.last());
+                    seen.task = Some(task);
+                }
                 (Table::Handoffs, Some(record)) => {
                     let before = before.as_ref().map(|before| HandoffRecord::decode(&before.value).unwrap().handoff);
                     let after = HandoffRecord::decode(&record.value).unwrap().handoff;
@@ -127,8 +145,7 @@ impl Laws {
                     }
                 }
                 (Table::Custody, Some(record)) => {
-                    let (hash, entry_bytes) = CustodyLink::decode(&record.value).unwrap();
-                    seen.custody = Some((hash, entry_bytes));
+                    seen.see_item(LogPage::decode(key, &record.value).unwrap().1.last());
                 }
                 _ => {}
             }
@@ -182,7 +199,7 @@ impl Laws {
         }
     }
 
-    fn see_task(&mut self, seen: &Seen, envelope: &dyn Fn(u64) -> Bytes) {
+    fn see_task(&mut self, seen: &Seen, envelope: &dyn Fn(EnvelopePlace) -> Bytes) {
         let Some(record) = &seen.task else {
             assert!(seen.custody.is_none() && seen.handoffs.is_empty(), "law 7: nothing happens to a task off its log");
             return;
@@ -208,13 +225,16 @@ impl Laws {
                 );
             }
         }
-        let (hash, entry_bytes) = seen.custody.clone().expect("law 7: every change of a task is in its log");
+        let custody = seen.custody.clone().expect("law 7: every change of a task is in its log");
+        let LogEntry { hash, bytes: entry_bytes } = custody;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).unwrap();
         let at = entry.entry_time.and_then(|time| Timestamp::from_parts(time.seconds, time.nanos)).unwrap();
         let before = self.logged_at.insert(task.id.clone(), at);
         assert!(before.is_none_or(|before| before <= at), "law 7: the log of {} goes back in time", task.id);
         let envelope = match &entry.event {
-            Some(v1::custody_entry::Event::Accepted(accepted)) => envelope(accepted.sequence),
+            Some(v1::custody_entry::Event::Accepted(accepted)) => {
+                envelope(EnvelopePlace::Message(MessageId::parse(&accepted.message_id).unwrap()))
+            }
             _ => Bytes::new(),
         };
         if !envelope.is_empty() {
@@ -313,7 +333,16 @@ struct Seen {
     removed: Vec<(AgentId, u64)>,
     parked: Vec<(AgentId, u64)>,
     redriven: bool,
-    custody: Option<([u8; 32], Bytes)>,
+    custody: Option<LogEntry>,
+}
+
+impl Seen {
+    /// Notes the last item of a log as written now. The entry of a message is in the message's record.
+    fn see_item(&mut self, last: Option<&LogItem>) {
+        if let Some(LogItem::Entry(entry)) = last {
+            self.custody = Some(entry.clone());
+        }
+    }
 }
 
 /// The agent who must get the message, if the envelope alone determines it.

@@ -87,7 +87,7 @@ pub(super) struct CommitBatch {
     pub(super) touched: BTreeSet<AgentId>,
     /// Watchers that the engine registers after the commit.
     pub(super) watches: Vec<(EntityId, Watcher)>,
-    /// The ids of the messages that the batch accepts.
+    /// The ids of the messages that the batch accepts and no custody log has.
     pub(super) accepted: Vec<MessageId>,
     /// Whether the batch writes a row of the outbox.
     pub(super) writes_outbox: bool,

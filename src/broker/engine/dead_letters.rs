@@ -14,14 +14,14 @@ use crate::{
         EntityId, Input, MessageType,
         dead_letter::{AlreadySettled, DeadState, Decision, ParkReason, deliveries_as_attempts},
         handoff::{self, Priority},
-        mailbox::{Attempt, Letter},
+        mailbox::{Attempt, EnvelopePlace, Letter},
     },
     envelope::{Body, UnverifiedEnvelope, signing},
     ids::{AgentId, MessageId},
     proto::v1::AuditAction,
     records::{
         AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, EntityRecord, EnvelopeSummary, Expiration,
-        HandoffRecord, MessageRecord, RequestPlace, Settlement,
+        HandoffRecord, MessageRecord, RequestPlace, Settlement, read_envelope,
     },
     store::Record,
     time::Timestamp,
@@ -92,7 +92,7 @@ impl Engine {
             letter: None,
             attempts,
             sequence: opening.sequence,
-            bytes: self.envelope_bytes(opening.sequence),
+            bytes: self.envelope_bytes(EnvelopePlace::Message(opening.message)),
             handoff: handoff_id(entity),
         };
         self.write_dead_letter(transaction, about, why, now);
@@ -141,12 +141,12 @@ impl Engine {
     }
 
     /// The bytes of an accepted envelope, from the store or from the batch in hand.
-    pub(super) fn envelope_bytes(&self, sequence: u64) -> Option<Bytes> {
-        let key = MessageRecord::envelope_key(sequence);
-        match self.read(&mut self.transaction(), &key) {
-            Ok(record) => record.map(|record| record.value),
+    pub(super) fn envelope_bytes(&self, place: EnvelopePlace) -> Option<Bytes> {
+        let mut transaction = self.transaction();
+        match read_envelope(place, |key| self.read(&mut transaction, key)) {
+            Ok(bytes) => bytes,
             Err(error) => {
-                tracing::error!(sequence, %error, "failed to read an envelope");
+                tracing::error!(?place, %error, "failed to read an envelope");
                 None
             }
         }
@@ -330,7 +330,7 @@ impl Engine {
 
     /// The candidates of the stored request, resolved as for a request that arrives now.
     fn candidates_again(&self, request: RequestPlace, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
-        let raw = self.envelope_bytes(request.sequence).ok_or(BrokerError::Internal)?;
+        let raw = self.envelope_bytes(EnvelopePlace::Message(request.message)).ok_or(BrokerError::Internal)?;
         let parsed = UnverifiedEnvelope::parse(raw).map_err(|error| {
             tracing::error!(%error, sequence = request.sequence, "a stored request cannot be parsed");
             BrokerError::Internal
@@ -352,7 +352,7 @@ impl Engine {
         let before = dead.letter.as_ref();
         let message = MessageId::parse(&dead.summary.message_id)
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
-        let bytes = self.envelope_bytes(dead.number).ok_or(BrokerError::Internal)?;
+        let bytes = self.envelope_bytes(EnvelopePlace::Sequence(dead.number)).ok_or(BrokerError::Internal)?;
         let sequence = self.new_sequence();
         transaction.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {

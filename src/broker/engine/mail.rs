@@ -9,7 +9,7 @@ use crate::{
     domain::{
         EntityId, Mail, MessageType,
         handoff::{Acked, Advice, Notice, Priority},
-        mailbox::{self, EnvelopeOwner, Letter},
+        mailbox::{self, EnvelopeOwner, EnvelopePlace, Letter},
     },
     envelope,
     ids::{AgentId, MessageId, TaskId},
@@ -38,7 +38,8 @@ impl Engine {
                 let record = self.entity_record(transaction, &entity)?.ok_or(BrokerError::Internal)?;
                 let opening = record.opening().ok_or(BrokerError::Internal)?;
                 // The custody log owns the original bytes; the letter gets its own copy, which goes with the letter.
-                let bytes = self.envelope_bytes(opening.sequence).ok_or(BrokerError::Internal)?;
+                let bytes =
+                    self.envelope_bytes(EnvelopePlace::Message(opening.message)).ok_or(BrokerError::Internal)?;
                 let letter = Letter {
                     message_sequence: opening.sequence,
                     task: record.entity().task().cloned(),

@@ -22,9 +22,9 @@ use crate::{
         mailbox::EnvelopeOwner,
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
-    ids::{AgentId, TaskId},
+    ids::{AgentId, MessageId, TaskId},
     proto::v1,
-    records::{CustodyEvent, EntityRecord, EnvelopeFacts, MessageRecord},
+    records::{Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord},
     time::Timestamp,
 };
 
@@ -270,16 +270,34 @@ impl Engine {
     /// Stores the envelope and its receipt in the same change as everything else that the message writes.
     fn accept(&mut self, mut transaction: Transaction, this: ThisMessage<'_>, now: Timestamp) -> v1::Receipt {
         let header = this.envelope.header();
-        let record = MessageRecord {
-            sequence: this.sequence,
-            content_digest: *this.envelope.content_digest(),
-            receipt: receipt(header, this.sequence, &transaction, now),
+        let receipt = receipt(header, this.sequence, &transaction, now);
+        let raw = this.envelope.raw();
+        let logged = transaction.logged.take();
+        // Records by ids without order are merged again and again, so only small ones have such keys.
+        let is_with_record = logged.is_some() && self.is_in_order(header.message_id, now);
+        if !is_with_record {
+            transaction.put_new(MessageRecord::envelope_key(this.sequence), raw.clone());
+        }
+        let acceptance = match logged {
+            Some((task, entry)) => {
+                Acceptance::Logged(LoggedMessage { task, entry, envelope: is_with_record.then(|| raw.clone()) })
+            }
+            None => {
+                self.batch.accepted.push(header.message_id);
+                Acceptance::Carried(Box::new(receipt.clone()))
+            }
         };
-        transaction.put_new(MessageRecord::envelope_key(this.sequence), this.envelope.raw().clone());
+        let content_digest = *this.envelope.content_digest();
+        let record = MessageRecord { sequence: this.sequence, content_digest, acceptance };
         transaction.put_new(MessageRecord::key(header.message_id), record.encode());
-        self.batch.accepted.push(header.message_id);
         self.stage(transaction);
-        record.receipt
+        receipt
+    }
+
+    /// Whether the id sorts among the ids of messages that are accepted about now: it is a UUID of version 7, with a
+    /// time within the clock window.
+    fn is_in_order(&self, message: MessageId, now: Timestamp) -> bool {
+        message.time().is_some_and(|time| time.since(now).max(now.since(time)) <= self.env.settings.clock_window)
     }
 }
 
@@ -292,10 +310,11 @@ pub(super) struct Named {
 
 /// The first receipt of a repeat. Fails if the id was used for other content.
 fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Receipt, Refused> {
-    let known = MessageRecord::decode(stored).map_err(|error| refused(BrokerError::from(error)))?;
+    let damaged = |error| refused(BrokerError::from(error));
+    let known = MessageRecord::decode(stored).map_err(damaged)?;
     let message_id = envelope.header().message_id;
     admission::check_repeat(message_id, envelope.content_digest(), &known.content_digest).map_err(refused)?;
-    Ok(known.receipt)
+    known.receipt().map_err(damaged)
 }
 
 /// The receipt reports the task and the handoff as the transaction leaves them.

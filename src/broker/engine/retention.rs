@@ -140,7 +140,8 @@ impl Engine {
         search.from = search.from.clone().min(key.key); // after a set-back of the clock the new key may be lower
     }
 
-    /// One entry with the ids of all messages that the batch in hand accepts: they have the same accept time.
+    /// One entry with the ids of all messages that the batch in hand accepts and no custody log has: they have the same
+    /// accept time. The other messages are removed with their task.
     pub(super) fn expire_accepted(&mut self, now: Timestamp) -> Option<(Key, Bytes)> {
         let accepted = std::mem::take(&mut self.batch.accepted);
         let key = || Expiration::Messages.key(now, &(self.batch.head.next_sequence - 1).to_be_bytes());
@@ -247,7 +248,7 @@ impl Engine {
                     Expiration::Invitation => {
                         self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget)
                     }
-                    Expiration::Rest => self.remove_rest(entry, what, &record, budget)?,
+                    Expiration::Rest => self.remove_rest(entry, what, &record, budget, now)?,
                 }
             };
             let search = self.retention.search(kind);
@@ -305,10 +306,15 @@ impl Engine {
         for id in decode_message_ids(&record.value)? {
             transaction.delete(MessageRecord::key(id));
         }
-        // None of the removed ids belongs to a message with a later timestamp. The same commit stores this bound.
-        self.batch.head.message_ids_gone =
-            self.batch.head.message_ids_gone.max(since.plus(self.env.settings.clock_window));
+        self.message_ids_removed(since);
         Ok(self.stage_removal(transaction, budget))
+    }
+
+    /// Notes that the batch in hand removes ids of messages that were accepted at this time.
+    pub(super) fn message_ids_removed(&mut self, accepted_at: Timestamp) {
+        // None of the removed ids belongs to a message with a later timestamp. The same commit stores this bound.
+        let gone = accepted_at.plus(self.env.settings.clock_window);
+        self.batch.head.message_ids_gone = self.batch.head.message_ids_gone.max(gone);
     }
 
     fn remove_record(&mut self, entry: Key, key: Key, budget: &mut usize) -> Removal {

@@ -12,7 +12,7 @@ use crate::{
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, TaskId},
-    records::{CustodyEvent, CustodyLink, EntityRecord, Notes, Pace, RequestPlace, custody_entry},
+    records::{CustodyEvent, EntityRecord, LogEntry, LogItem, Notes, Pace, RequestPlace, custody_entry},
     time::Timestamp,
 };
 
@@ -281,7 +281,17 @@ impl Engine {
         let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, gone);
         record.custody = record.custody.followed_by(&entry);
         record.refusals_recorded += u32::from(matches!(event, CustodyEvent::Refused(..)));
-        transaction.put_new(CustodyLink::key(record.sequence, task, number), record.custody.encode(&entry));
+        let entry = LogEntry { hash: record.custody.hash, bytes: entry };
+        let item = match event {
+            CustodyEvent::Accepted(facts) => {
+                transaction.logged = Some((task.clone(), entry));
+                LogItem::Message(facts.envelope.header().message_id)
+            }
+            _ => LogItem::Entry(entry),
+        };
+        if let Some((key, page)) = record.append(item) {
+            transaction.put_new(key, page);
+        }
         transaction.put_entity(EntityRecord::Task(record));
         Ok(())
     }

@@ -6,16 +6,21 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use prost::Message as _;
 
 use super::{Engine, batch::PostCommit, retention::Removal, transaction::Transaction};
 use crate::{
-    broker::BrokerError,
+    broker::{
+        BrokerError,
+        custody::{self, Logged},
+    },
     domain::RemovedTask,
     ids::{AgentId, MessageId, TaskId},
-    proto::v1::{self, custody_entry::Event},
-    records::{CustodyLink, Expiration, HandoffRecord, MessageRecord, RemovedTaskRecord, TaskRecord, letter_key},
-    store::{Key, KeyBytes, Order, Record, Table},
+    proto::v1::custody_entry::Event,
+    records::{
+        Acceptance, Expiration, HandoffRecord, LogItem, LogPage, MessageRecord, RemovedTaskRecord, TaskRecord,
+        encode_message_ids, letter_key,
+    },
+    store::{Key, Order, Record, Table},
     time::Timestamp,
 };
 
@@ -58,15 +63,17 @@ impl Engine {
         let record = TaskRecord::decode(&stored.value)?;
         assert!(record.task.status.is_final() && record.task.open_handoff.is_none(), "only ended tasks are removed");
         let task = record.task.id.clone();
-        let (entries, bytes) = match self.look_through(&record, budget)? {
+        let bytes = match self.look_through(&record, budget)? {
             Looked::MailWaits => return Ok(Removal::PutOff),
             Looked::NotAll => return Ok(Removal::Unfinished),
-            Looked::Free { entries, bytes } => (entries, bytes),
+            Looked::Free { bytes } => bytes,
         };
         transaction.delete(key);
         let left = RemovedTaskRecord(RemovedTask::of(&record.task));
         transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
-        if let Some(next) = self.remove_entries(&mut transaction, &task, entries, 1)? {
+        // The items of the record are removed with it, and the pages as many at a time as one commit allows.
+        self.remove_items(&mut transaction, &task, record.log_tail, now)?;
+        if let Some(next) = self.remove_pages(&mut transaction, (record.sequence, &task), 1, now)? {
             let key = Expiration::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
             transaction.put_over(key.clone(), rest_value(next));
             transaction.post_commit.push(PostCommit::ExpirationStored { kind: Expiration::Rest, key, since: now });
@@ -85,42 +92,37 @@ impl Engine {
         let same = self.retention.take_looking().filter(|looking| looking.task == *task && looking.length == length);
         let fresh = Looking { task: task.clone(), length, next: 1, agents: BTreeSet::new(), bytes: 0 };
         let mut looking = same.unwrap_or(fresh);
-        let entries = self.entries(record.sequence, task, looking.next)?;
-        for (_, stored) in &entries {
-            if self.mail_waits(stored, &mut looking)? {
+        let most = self.env.settings.retention.entries_a_step;
+        let items = custody::items(&*self.env.store, record, looking.next - 1, most)?;
+        let looked_at = items.len();
+        for (_, item) in items {
+            if self.mail_waits(item, &mut looking)? {
                 return Ok(Looked::MailWaits);
             }
         }
-        let is_first = looking.next == 1;
-        looking.next += entries.len() as u64;
-        *budget = budget.saturating_sub(entries.len());
-        if looking.next <= length && !entries.is_empty() {
+        looking.next += looked_at as u64;
+        *budget = budget.saturating_sub(looked_at);
+        if looking.next <= length && looked_at > 0 {
             self.retention.go_on_looking(looking);
             return Ok(Looked::NotAll);
         }
-        // A log that fits one tick is not read again.
-        let entries = if is_first { entries } else { self.entries(record.sequence, task, 1)? };
-        Ok(Looked::Free { entries, bytes: looking.bytes })
+        Ok(Looked::Free { bytes: looking.bytes })
     }
 
-    fn entries(&self, sequence: u64, task: &TaskId, from: u64) -> Result<Vec<(KeyBytes, Record)>, BrokerError> {
-        let range = CustodyLink::range(sequence, task, from);
-        Ok(self.env.store.scan(Table::Custody, range, Order::Ascending, self.env.settings.retention.entries_a_step)?)
-    }
-
-    /// Whether an agent has not yet acked the message of this entry.
-    fn mail_waits(&self, stored: &Record, looking: &mut Looking) -> Result<bool, BrokerError> {
-        let entry = decode_entry(stored)?;
+    /// Whether an agent has not yet acked the message of this item.
+    fn mail_waits(&self, item: LogItem, looking: &mut Looking) -> Result<bool, BrokerError> {
+        let Logged { entry, message } = custody::entry(&*self.env.store, item)?;
+        looking.bytes += entry.bytes.len() as u64;
+        let entry = entry.decode()?;
         let known = |text: &String| AgentId::parse(text).ok();
         looking.agents.extend(known(&entry.owner_id));
         if let Some(handoff) = self.stored_handoff(&entry.handoff_id)? {
             looking.agents.extend(handoff.handoff.offers.iter().map(|offer| offer.candidate.clone()));
         }
-        let Some(Event::Accepted(accepted)) = &entry.event else { return Ok(false) };
+        let (Some(Event::Accepted(accepted)), Some(message)) = (&entry.event, message) else { return Ok(false) };
         looking.agents.extend(accepted.resolved_agent_ids.iter().filter_map(known));
         if self.retention.is_over_size() {
-            let envelope = self.env.store.get(&MessageRecord::envelope_key(accepted.sequence))?;
-            looking.bytes += (stored.value.len() + envelope.map_or(0, |envelope| envelope.value.len())) as u64;
+            looking.bytes += self.envelope_bytes_of(&message)?;
         }
         for agent in &looking.agents {
             let key = letter_key(agent, accepted.sequence);
@@ -131,30 +133,81 @@ impl Engine {
         Ok(false)
     }
 
+    /// The size of a message's envelope.
+    fn envelope_bytes_of(&self, message: &MessageRecord) -> Result<u64, BrokerError> {
+        let envelope = match message.logged().and_then(|logged| logged.envelope.clone()) {
+            Some(envelope) => Some(envelope),
+            None => self.env.store.get(&MessageRecord::envelope_key(message.sequence))?.map(|record| record.value),
+        };
+        Ok(envelope.map_or(0, |envelope| envelope.len() as u64))
+    }
+
     fn stored_handoff(&self, id: &str) -> Result<Option<HandoffRecord>, BrokerError> {
         let Ok(id) = MessageId::parse(id) else { return Ok(None) };
         let Some(stored) = self.env.store.get(&HandoffRecord::key(id))? else { return Ok(None) };
         Ok(Some(HandoffRecord::decode(&stored.value)?))
     }
 
-    /// Removes these entries, of which the first has number `first`, with their envelopes and handoffs. Returns the
-    /// number of the next entry, if more may exist.
-    fn remove_entries(
-        &self,
+    /// The most pages of a log that one commit removes.
+    fn pages_a_step(&self) -> usize {
+        self.env.settings.retention.entries_a_step.div_ceil(LogPage::ITEMS)
+    }
+
+    /// Removes the next pages of a task's log with all that they name. Returns the first entry of the page after them, if
+    /// more may exist.
+    fn remove_pages(
+        &mut self,
+        transaction: &mut Transaction,
+        (sequence, task): (u64, &TaskId),
+        first: u64,
+        now: Timestamp,
+    ) -> Result<Option<u64>, BrokerError> {
+        let (range, most) = (LogPage::range(sequence, task, first), self.pages_a_step());
+        let pages = self.env.store.scan(Table::Custody, range, Order::Ascending, most)?;
+        let is_more = pages.len() == most;
+        let mut next = first;
+        for (key, stored) in pages {
+            let (first, items) = LogPage::decode(&key, &stored.value)?;
+            next = first + items.len() as u64;
+            self.remove_items(transaction, task, items, now)?;
+            transaction.delete(Key { table: Table::Custody, key });
+        }
+        Ok(is_more.then_some(next))
+    }
+
+    /// Removes what these items of a task's log name: messages and handoffs. The record of a message that may still be
+    /// repeated stays for its time, with its receipt and without its envelope.
+    fn remove_items(
+        &mut self,
         transaction: &mut Transaction,
         task: &TaskId,
-        entries: Vec<(KeyBytes, Record)>,
-        first: u64,
-    ) -> Result<Option<u64>, BrokerError> {
-        let next = first + entries.len() as u64;
-        let is_more = entries.len() >= self.env.settings.retention.entries_a_step;
+        items: Vec<LogItem>,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
         let mut handoffs = BTreeSet::new();
-        for (key, stored) in entries {
-            let entry = decode_entry(&stored)?;
-            transaction.delete(Key { table: Table::Custody, key });
+        for item in items {
+            let Logged { entry, message } = custody::entry(&*self.env.store, item)?;
+            let entry = entry.decode()?;
             handoffs.insert(entry.handoff_id);
-            if let Some(Event::Accepted(accepted)) = &entry.event {
-                transaction.delete(MessageRecord::envelope_key(accepted.sequence));
+            let Some(message) = message else { continue };
+            if message.logged().is_none_or(|logged| logged.envelope.is_none()) {
+                transaction.delete(MessageRecord::envelope_key(message.sequence));
+            }
+            let receipt = message.receipt()?;
+            let id = MessageId::parse(&receipt.message_id).map_err(|_| BrokerError::Internal)?;
+            let at = entry.entry_time.and_then(|time| Timestamp::from_parts(time.seconds, time.nanos));
+            let at = at.unwrap_or_default();
+            if at.plus(self.env.settings.retention.message_ids) > now {
+                let acceptance = Acceptance::Carried(Box::new(receipt));
+                transaction.put_over(MessageRecord::key(id), MessageRecord { acceptance, ..message }.encode());
+                let (kind, since) = (Expiration::Messages, at);
+                // Longer than the key of a batch, so that it is never the same.
+                let key = kind.key(since, id.as_bytes());
+                transaction.put_over(key.clone(), encode_message_ids(&[id]));
+                transaction.post_commit.push(PostCommit::ExpirationStored { kind, key, since });
+            } else {
+                transaction.delete(MessageRecord::key(id));
+                self.message_ids_removed(at);
             }
         }
         for id in &handoffs {
@@ -166,7 +219,7 @@ impl Engine {
                 transaction.delete(HandoffRecord::agent_index_key(agent, stored.sequence));
             }
         }
-        Ok(is_more.then_some(next))
+        Ok(())
     }
 
     /// Resumes the removal of a removed task's log. `what` is the task's sequence followed by its id.
@@ -176,6 +229,7 @@ impl Engine {
         what: &[u8],
         record: &Record,
         budget: &mut usize,
+        now: Timestamp,
     ) -> Result<Removal, BrokerError> {
         let mut transaction = self.transaction();
         let place = what.split_first_chunk().and_then(|(sequence, id)| {
@@ -188,8 +242,7 @@ impl Engine {
             transaction.delete(entry);
             return Ok(self.stage_removal(transaction, budget));
         };
-        let entries = self.entries(sequence, &task, first)?;
-        if let Some(next) = self.remove_entries(&mut transaction, &task, entries, first)? {
+        if let Some(next) = self.remove_pages(&mut transaction, (sequence, &task), first, now)? {
             transaction.put(entry, rest_value(next), Some(record));
             self.stage_removal(transaction, budget);
             return Ok(Removal::Unfinished);
@@ -214,10 +267,9 @@ enum Looked {
     MailWaits,
     /// The entries so far are free, and more are left.
     NotAll,
-    /// The first entries, and the size of all entries in bytes. The size is 0 unless the store is over its maximum
-    /// size.
+    /// No mail needs the log. The size of its entries in bytes, with that of the envelopes if the store is over its
+    /// maximum size.
     Free {
-        entries: Vec<(KeyBytes, Record)>,
         bytes: u64,
     },
 }
@@ -225,12 +277,4 @@ enum Looked {
 /// The value of a row for the rest of a log: the number of the first entry left.
 fn rest_value(next: u64) -> Bytes {
     Bytes::copy_from_slice(&next.to_be_bytes())
-}
-
-fn decode_entry(stored: &Record) -> Result<v1::CustodyEntry, BrokerError> {
-    let (_, entry) = CustodyLink::decode(&stored.value)?;
-    v1::CustodyEntry::decode(entry).map_err(|error| {
-        tracing::error!(%error, "failed to decode an entry of a custody log");
-        BrokerError::Internal
-    })
 }

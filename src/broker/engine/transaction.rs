@@ -12,8 +12,8 @@ use super::{
 use crate::{
     broker::BrokerError,
     domain::EntityId,
-    ids::AgentId,
-    records::{EntityRecord, Expiration, entity_timer, entity_timer_key},
+    ids::{AgentId, TaskId},
+    records::{EntityRecord, Expiration, LogEntry, entity_timer, entity_timer_key},
     store::{Change, Expectation, Key, Record, Table, Write},
     time::Timestamp,
 };
@@ -23,6 +23,8 @@ use crate::{
 pub(super) struct Transaction {
     change: Change,
     pub(super) post_commit: Vec<PostCommit>,
+    /// The entry of the message in hand in the custody log of its task. [`Engine::accept`] stores it with the message.
+    pub(super) logged: Option<(TaskId, LogEntry)>,
     /// The entities that the transaction has read, with their new versions. The list is short, so a lookup scans it.
     entities: Vec<ReadEntity>,
 }

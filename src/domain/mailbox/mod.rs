@@ -80,9 +80,18 @@ pub enum EnvelopeOwner {
     Letter,
     /// All letters of the message, under the message's sequence. The bytes are deleted with the last letter.
     Letters,
-    /// The task's custody log, under the message's sequence. The bytes are deleted with the task, whose removal waits
-    /// for the letter.
+    /// The task's custody log, under the message's id. The bytes are deleted with the task, whose removal waits for the
+    /// letter.
     Log,
+}
+
+/// The place of an envelope.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnvelopePlace {
+    /// Among the envelopes by sequence.
+    Sequence(u64),
+    /// With the record of this message.
+    Message(MessageId),
 }
 
 /// A delivery attempt that ended without an ack. In the history of a dead request, an offer.
@@ -155,11 +164,12 @@ impl Letter {
         }
     }
 
-    /// The sequence under which the message's bytes are stored.
-    pub fn bytes_at(&self) -> u64 {
+    /// The place of the message's bytes.
+    pub fn bytes_at(&self) -> EnvelopePlace {
         match self.envelope_owner {
-            EnvelopeOwner::Letter => self.sequence,
-            EnvelopeOwner::Letters | EnvelopeOwner::Log => self.message_sequence,
+            EnvelopeOwner::Letter => EnvelopePlace::Sequence(self.sequence),
+            EnvelopeOwner::Letters => EnvelopePlace::Sequence(self.message_sequence),
+            EnvelopeOwner::Log => EnvelopePlace::Message(self.message),
         }
     }
 

@@ -147,6 +147,7 @@ mod tests {
     use super::*;
     use crate::{
         broker::{BrokerIdentity, Settings, identity::Identities},
+        domain::mailbox::EnvelopePlace,
         envelope::keys::PrivateKey,
         ids::{KeyId, SystemIds},
         records::MessageRecord,
@@ -180,7 +181,7 @@ mod tests {
             delivery_id: format!("{sequence}-1"),
             attempt: 1,
             sequence,
-            bytes_at: sequence,
+            bytes_at: EnvelopePlace::Sequence(sequence),
             ack_deadline: Timestamp::default(),
             handoff: None,
         })

@@ -153,8 +153,8 @@ impl Engine {
         transaction.delete(letter_key(agent, letter.sequence));
         transaction.post_commit.push(PostCommit::LetterRemoved { agent: agent.clone(), place: letter.sequence });
         match letter.envelope_owner {
-            EnvelopeOwner::Letter => transaction.delete(MessageRecord::envelope_key(letter.bytes_at())),
-            EnvelopeOwner::Letters => self.one_letter_less(transaction, letter.bytes_at())?,
+            EnvelopeOwner::Letter => transaction.delete(MessageRecord::envelope_key(letter.sequence)),
+            EnvelopeOwner::Letters => self.one_letter_less(transaction, letter.message_sequence)?,
             EnvelopeOwner::Log => {}
         }
         Ok(())

@@ -3,16 +3,24 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
+    time::Duration,
 };
 
 use baton::conformance::{
     client::{self, Case},
     report::{self, Outcome, Report},
 };
+use tokio::{sync::Semaphore, task::JoinSet};
 
-/// The number of programs that run at the same time.
+/// The number of programs of one run at the same time.
 const AT_A_TIME: usize = 4;
+/// The number of faults that are tried at the same time. Nearly all of the time is waiting.
+const FAULTS_AT_A_TIME: usize = 8;
+/// The time limit of each step of a correct client. It only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The time limit of each step of a client with a fault: the time after which a missing step counts as a fault.
+const PATIENCE_WITH_FAULTS: Duration = Duration::from_secs(20);
 
 /// The faults of `examples/harness`, and the cases that must detect them.
 const FAULTS: [(&str, &[&str]); 26] = [
@@ -91,9 +99,9 @@ fn harness() -> &'static Path {
     })
 }
 
-async fn run(arguments: &str, cases: Vec<&'static Case>) -> Report {
+async fn run(arguments: &str, cases: Vec<&'static Case>, patience: Duration) -> Report {
     let command = format!("{}{arguments}", harness().display());
-    client::run(&command, cases, AT_A_TIME, |_| {}).await.unwrap()
+    client::run(&command, cases, AT_A_TIME, patience, |_| {}).await.unwrap()
 }
 
 fn cases(names: &[&str]) -> Vec<&'static Case> {
@@ -103,14 +111,23 @@ fn cases(names: &[&str]) -> Vec<&'static Case> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn our_own_client_passes() {
-    let report = run("", client::cases()).await;
+    let report = run("", client::cases(), PATIENCE).await;
     assert_eq!((report.failed, report.skipped), (0, 0), "{}", report.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_fault_is_seen_by_the_cases_that_name_it() {
+    let turns = Arc::new(Semaphore::new(FAULTS_AT_A_TIME));
+    let mut running = JoinSet::new();
     for (fault, names) in FAULTS {
-        let report = run(&format!(" --wrong {fault}"), cases(names)).await;
+        let turns = Arc::clone(&turns);
+        running.spawn(async move {
+            let _turn = turns.acquire().await;
+            (fault, run(&format!(" --wrong {fault}"), cases(names), PATIENCE_WITH_FAULTS).await)
+        });
+    }
+    while let Some(ran) = running.join_next().await {
+        let (fault, report) = ran.unwrap();
         for case in &report.cases {
             let is_seen = matches!(case.outcome, Outcome::Failed(_));
             assert!(is_seen, "{fault} is not seen by {}:\n{}", case.rule.name, report.text());
@@ -120,7 +137,7 @@ async fn each_fault_is_seen_by_the_cases_that_name_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_says_nothing_fails_each_case() {
-    let report = client::run("true", cases(&["client.envelope-is-signed"]), 1, |_| {}).await.unwrap();
+    let report = client::run("true", cases(&["client.envelope-is-signed"]), 1, PATIENCE, |_| {}).await.unwrap();
     assert_eq!(report.failed, 1, "{}", report.text());
     assert!(report.text().contains("the event hello"), "{}", report.text());
 }

@@ -13,7 +13,10 @@ use baton::store::{
     conformance::{self, NaiveStore, delete, expect, put},
     read_all,
 };
-use proptest::prelude::*;
+use proptest::{
+    prelude::*,
+    test_runner::{FailurePersistence, FileFailurePersistence},
+};
 
 #[test]
 fn memory_conforms() {
@@ -22,8 +25,9 @@ fn memory_conforms() {
 
 #[test]
 fn embedded_conforms() {
+    let parent = tempfile::tempdir().unwrap();
     conformance::run(|| {
-        let folder = tempfile::tempdir().unwrap().keep();
+        let folder = tempfile::tempdir_in(&parent).unwrap().keep();
         Arc::new(EmbeddedStore::open(&folder).unwrap())
     });
 }
@@ -42,6 +46,12 @@ fn changes() -> impl Strategy<Value = Vec<Vec<Change>>> {
     prop::collection::vec(prop::collection::vec(change, 0..5), 1..12)
 }
 
+/// The file of this test's finds. Proptest finds a place by itself only beside a lib.rs or a main.rs.
+fn finds() -> Option<Box<dyn FailurePersistence>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proptest-regressions/store.txt");
+    Some(Box::new(FileFailurePersistence::Direct(path)))
+}
+
 fn check_against_naive(store: &dyn Store, naive: &mut NaiveStore, group: &[Change]) {
     let group = &naive.said_new(group.to_vec());
     let applied: Vec<bool> = store.commit(group.clone()).unwrap().iter().map(Result::is_ok).collect();
@@ -51,7 +61,7 @@ fn check_against_naive(store: &dyn Store, naive: &mut NaiveStore, group: &[Chang
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: finds(), ..ProptestConfig::default() })]
 
     #[test]
     fn embedded_holds_what_a_naive_store_holds_also_when_reopened(groups in changes()) {

@@ -21,7 +21,8 @@ import (
 
 // A real broker for tests: the program that BATON_BIN names.
 
-const patience = 20 * time.Second
+// patience is the time limit of a wait for something that must happen. It only ends a test that hangs.
+const patience = 2 * time.Minute
 
 // shared is one broker for all tests that leave it as it is.
 var shared *broker

@@ -231,7 +231,7 @@ func TestPoisonAndWhatHasNoHandlerBecomeDeadLetters(t *testing.T) {
 	}
 }
 
-const shortAckWait = "enrollment = \"open\"\n[delivery]\nack_wait_ms = 1000"
+const shortAckWait = "enrollment = \"open\"\n[delivery]\nack_wait_ms = 3000"
 
 func TestADeliveryIsExtendedWhileItsHandlerWorks(t *testing.T) {
 	b := newBroker(t, shortAckWait)
@@ -241,7 +241,7 @@ func TestADeliveryIsExtendedWhileItsHandlerWorks(t *testing.T) {
 		if info.GetText() == "long" {
 			calls.Add(1)
 			before, _ := d.handle()
-			time.Sleep(3 * time.Second) // three times the ack wait: the work itself, no waiting for anything
+			time.Sleep(7 * time.Second) // more than twice the ack wait: the work itself, no waiting for anything
 			if now, _ := d.handle(); now != before {
 				t.Error("it was delivered again")
 			}
@@ -312,7 +312,7 @@ func TestAHandlerThatAcksByItselfMayTakeItsTime(t *testing.T) {
 		if _, err := bob.KeepTurn(ctx, d, "asking a person"); err != nil {
 			return err
 		}
-		time.Sleep(3 * time.Second) // three times the ack wait: the work itself
+		time.Sleep(7 * time.Second) // more than twice the ack wait: the work itself
 		_, err := bob.Accept(ctx, d, nil)
 		return errors.Join(err, errors.New("only logged"))
 	}
@@ -481,7 +481,7 @@ func TestAMessageThatWaitedForTooLongIsMadeAnew(t *testing.T) {
 		_, err := alice.Send(patient(t), bob.ID(), About{}, hello("late"))
 		sent <- err
 	}()
-	time.Sleep(1500 * time.Millisecond) // longer than the clock window: the outage itself
+	time.Sleep(3500 * time.Millisecond) // longer than the clock window: the outage itself
 	b.restart(t)
 	if err := await(t, sent); err != nil {
 		t.Fatal(err)

@@ -44,7 +44,7 @@ pub(super) struct ConformanceArgs {
     /// The number of cases that run at the same time.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: u16,
-    /// The time limit for each answer and each delivery, for example 20s.
+    /// The time limit for each answer and delivery of a broker, and for each step of a client.
     #[arg(long, default_value = "20s", value_name = "SPAN", value_parser = parse_span)]
     patience: Duration,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub(super) struct ConformanceArgs {
 
 pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     if let Some(command) = &args.client {
-        return run_client(command, args.jobs.into(), &args.report).await;
+        return run_client(command, args.jobs.into(), args.patience, &args.report).await;
     }
     let cases = report::select(target::cases(), &args.report.only, |case| &case.rule.name);
     let cases = cases.map_err(|error| Failure::usage(error.to_string()))?;
@@ -69,14 +69,14 @@ pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> R
     args.report.finish(&report)
 }
 
-async fn run_client(command: &str, jobs: usize, args: &ReportArgs) -> Result<(), Failure> {
+async fn run_client(command: &str, jobs: usize, patience: Duration, args: &ReportArgs) -> Result<(), Failure> {
     let cases = report::select(client::cases(), &args.only, |case| case.name);
     let cases = cases.map_err(|error| Failure::usage(error.to_string()))?;
     if args.list {
         return args.show_list(&cases.into_iter().map(client::Case::rule).collect::<Vec<_>>());
     }
     let progress = ProgressBar::new(cases.len() as u64);
-    let report = client::run(command, cases, jobs, |_| progress.inc(1)).await;
+    let report = client::run(command, cases, jobs, patience, |_| progress.inc(1)).await;
     progress.finish_and_clear();
     args.finish(&report.map_err(|error| Failure::failed(error.to_string()))?)
 }

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    sync::{LazyLock, Mutex},
+    sync::LazyLock,
 };
 
 use bytes::Bytes;
@@ -78,9 +78,9 @@ pub(super) fn audit(bytes: &[u8]) {
     }
 }
 
-/// A small store on disk; each run damages one of its files.
+/// A small store; each run writes it to a folder of its own and damages one of its files.
 struct Template {
-    folder: PathBuf,
+    /// The content of each file, by its path in the folder.
     files: BTreeMap<PathBuf, Vec<u8>>,
     records: Records,
 }
@@ -88,13 +88,13 @@ struct Template {
 /// The table, key and value of each record.
 type Records = BTreeSet<(Table, Bytes, Bytes)>;
 
-static TEMPLATE: LazyLock<Mutex<Template>> = LazyLock::new(|| Mutex::new(Template::make()));
+static TEMPLATE: LazyLock<Template> = LazyLock::new(Template::make);
 
 impl Template {
-    /// Makes the store in a temporary folder of this process, with some records in table files and some in the log.
+    /// Makes the store in a temporary folder, with some records in table files and some in the log.
     fn make() -> Self {
-        let folder = std::env::temp_dir().join(format!("baton-fuzz-{}", std::process::id()));
-        drop(fs::remove_dir_all(&folder));
+        let parent = tempfile::tempdir().expect("there is room for a folder");
+        let folder = parent.path().join("store");
         let put = |table, name: &str| Write {
             key: Key { table, key: name.into() },
             record: Some(Record { revision: 1, value: Bytes::copy_from_slice(name.repeat(3).as_bytes()) }),
@@ -112,22 +112,34 @@ impl Template {
         }
         let mut whole = files(&folder.join("fjall"));
         whole.append(&mut files(&folder.join("log")));
-        let mut template = Self { files: whole, folder, records: Records::new() };
-        template.records = template.read();
-        assert_eq!(template.records.len(), 32, "the store is whole before it is damaged");
-        template
+        let relative = |(path, bytes): (PathBuf, Vec<u8>)| {
+            (path.strip_prefix(&folder).expect("it is in the folder").to_owned(), bytes)
+        };
+        let files = whole.into_iter().map(relative).collect();
+        let records = read(&folder);
+        assert_eq!(records.len(), 32, "the store is whole before it is damaged");
+        Self { files, records }
     }
 
-    /// The records that can be read; none if the read fails.
-    fn read(&self) -> Records {
-        let mut records = Records::new();
-        let read = read_all(&self.folder, |found| {
-            if let Found::Record { table, key, record } = found {
-                assert!(records.insert((table, key, record.value)), "a record is read twice");
-            }
-        });
-        if read.is_err() { Records::new() } else { records }
+    /// Writes the store into this folder.
+    fn write(&self, folder: &Path) {
+        for (path, bytes) in &self.files {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().expect("it is in the folder")).expect("there is room for a folder");
+            fs::write(path, bytes).expect("there is room for the file");
+        }
     }
+}
+
+/// The records of the store in this folder; none if the read fails.
+fn read(folder: &Path) -> Records {
+    let mut records = Records::new();
+    let read = read_all(folder, |found| {
+        if let Found::Record { table, key, record } = found {
+            assert!(records.insert((table, key, record.value)), "a record is read twice");
+        }
+    });
+    if read.is_err() { Records::new() } else { records }
 }
 
 fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
@@ -146,7 +158,7 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// damaged store terminates, and returns only records that were written.
 pub(super) fn store_files(bytes: &[u8]) {
     let [which, how, high, low, patch @ ..] = bytes else { return };
-    let template = TEMPLATE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let template = &*TEMPLATE;
     let (path, whole) = template.files.iter().nth(usize::from(*which) % template.files.len()).expect("it is in range");
     let place = usize::from(u16::from_be_bytes([*high, *low])).min(whole.len());
     let mut changed = whole.clone();
@@ -158,8 +170,9 @@ pub(super) fn store_files(bytes: &[u8]) {
         1 => changed.truncate(place),
         _ => drop(changed.splice(place.., patch.iter().copied())),
     }
-    fs::write(path, &changed).expect("there is room for the file");
-    let records = template.read();
-    fs::write(path, whole).expect("there is room for the file");
+    let folder = tempfile::tempdir().expect("there is room for a folder");
+    template.write(folder.path());
+    fs::write(folder.path().join(path), &changed).expect("there is room for the file");
+    let records = read(folder.path());
     assert!(records.is_subset(&template.records), "{:?} are made up", records.difference(&template.records));
 }

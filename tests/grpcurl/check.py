@@ -26,7 +26,7 @@ import tempfile
 from pathlib import Path
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "grpcurl.md"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 300
 FENCED = re.compile(r"^```(sh|text|json)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CHANGING = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z)"

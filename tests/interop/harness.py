@@ -9,7 +9,7 @@ from typing import Any
 
 from baton import Agent, BatonError, Delivery, handoff_id_of
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 300.0
 """How long anything may take before it counts as failed."""
 
 

@@ -26,11 +26,11 @@ fn refused<T: std::fmt::Debug>(outcome: Result<T, ClientError>, code: Code, reas
 }
 
 /// Starts a broker with its own policy files: the default policy and `more`.
-fn with_policy(more: &str) -> (Broker, PathBuf) {
-    let folder = tempfile::tempdir().unwrap().keep();
-    write(&folder.join("default.cedar"), baton::policy::DEFAULT);
-    write(&folder.join("more.cedar"), more);
-    (Broker::serve("", &format!("[policy]\npath = {folder:?}\n")), folder)
+fn with_policy(more: &str) -> (Broker, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    write(&folder.path().join("default.cedar"), baton::policy::DEFAULT);
+    write(&folder.path().join("more.cedar"), more);
+    (Broker::serve("", &format!("[policy]\npath = {:?}\n", folder.path())), folder)
 }
 
 async fn register(client: &Client, card: v1::AgentCard) -> Result<v1::RegisterAgentResponse, ClientError> {
@@ -60,13 +60,13 @@ async fn a_policy_that_changes_counts_from_then_on_and_a_broken_one_does_not() {
     }
     let a = broker.client_of("a").await;
     ask_to_take(&a, "a", "b").await.unwrap();
-    write(&folder.join("more.cedar"), FORBID);
+    write(&folder.path().join("more.cedar"), FORBID);
     broker.hang_up();
     eventually("the new policy counts", async || ask_to_take(&a, "a", "b").await.is_err()).await;
     let message = refused(ask_to_take(&a, "a", "b").await, Code::PermissionDenied, "PERMISSION_DENIED");
     assert!(message.contains("forbidden by not-to-b"), "{message}");
     for broken in ["permit(principal, action", "permit(principal is Robot, action, resource);"] {
-        write(&folder.join("more.cedar"), broken);
+        write(&folder.path().join("more.cedar"), broken);
         broker.hang_up();
         let is_on_record = async || {
             let last = audit_log(&operator).await.pop().unwrap();
@@ -74,13 +74,13 @@ async fn a_policy_that_changes_counts_from_then_on_and_a_broken_one_does_not() {
         };
         eventually("the refusal is on record", is_on_record).await;
         refused(ask_to_take(&a, "a", "b").await, Code::PermissionDenied, "PERMISSION_DENIED");
-        write(&folder.join("more.cedar"), FORBID);
+        write(&folder.path().join("more.cedar"), FORBID);
         broker.hang_up();
         let is_mended = async || audit_log(&operator).await.pop().unwrap().action() == v1::AuditAction::PolicyLoaded;
         eventually("the mended one is taken", is_mended).await;
     }
     // The broker watches the files and their folder, without a signal.
-    std::fs::remove_file(folder.join("more.cedar")).unwrap();
+    std::fs::remove_file(folder.path().join("more.cedar")).unwrap();
     eventually("a change is seen", async || ask_to_take(&a, "a", "b").await.is_ok()).await;
 }
 

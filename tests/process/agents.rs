@@ -14,7 +14,7 @@ use baton::{
 use tokio::{sync::mpsc, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::{Broker, a_request, baton, card, exit_of, new_task};
+use crate::broker::{Broker, PATIENCE, a_request, baton, card, exit_of, new_task};
 
 /// The agent's reactions to its mail.
 #[derive(Default)]
@@ -91,7 +91,7 @@ impl Process {
     /// The next message of this type that reaches the handler.
     async fn sees(&mut self, kind: MessageType) -> Delivered {
         loop {
-            let seen = tokio::time::timeout(Duration::from_secs(60), self.seen.recv()).await;
+            let seen = tokio::time::timeout(PATIENCE, self.seen.recv()).await;
             let delivered = seen.expect("it comes in time").expect("the agent serves");
             if delivered.kind() == kind {
                 return delivered;

@@ -8,7 +8,10 @@ use crate::broker::{Broker, baton, exit_of};
 
 fn suite(broker: &Broker, options: &[&str]) -> Command {
     let mut command = baton();
-    command.args(["conformance", "--target", &broker.address, "--ca"]).arg(broker.ca()).args(options);
+    command
+        .args(["conformance", "--patience", "5m", "--target", &broker.address, "--ca"])
+        .arg(broker.ca())
+        .args(options);
     command
 }
 

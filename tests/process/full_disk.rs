@@ -14,7 +14,7 @@ use baton::{
 };
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
-use crate::broker::{Broker, baton, card, composer};
+use crate::broker::{Broker, PATIENCE, baton, card, composer, eventually};
 
 /// A small disk for the data of a broker.
 struct SmallDisk {
@@ -103,7 +103,7 @@ async fn received(client: &Client, agent: &str, wanted: &BTreeSet<String>) -> BT
     let mut deliveries = agent.answer(agent.messages().receive(request).await).unwrap();
     let mut found = BTreeSet::new();
     while !found.is_superset(wanted) {
-        let next = tokio::time::timeout(Duration::from_secs(20), tokio_stream::StreamExt::next(&mut deliveries)).await;
+        let next = tokio::time::timeout(PATIENCE, tokio_stream::StreamExt::next(&mut deliveries)).await;
         let Ok(Some(delivery)) = next else { break };
         let envelope = delivery.unwrap().delivery.unwrap().envelope;
         found.insert(<v1::Envelope as prost::Message>::decode(envelope).unwrap().message_id);
@@ -135,32 +135,25 @@ async fn a_full_disk_is_refusals_and_then_recovery_without_a_restart() {
         assert!(promised.len() < 1000, "a full disk refuses");
     };
     // The broker retries every second, and must not report SERVING before a retry succeeds.
+    eventually("health checks hear of it", async || !serves().await).await;
     for _ in 0..30 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let refused = send(&client, &message(&text)).await.map(drop).unwrap_err();
         assert_eq!(refused.reason(), Some("STORE_UNAVAILABLE"), "{refused}");
-        assert!(!serves().await, "health checks hear of it");
+        assert!(!serves().await, "no retry succeeds");
     }
     // Reads work while the disk is full.
     client.agents().get_agent(v1::GetAgentRequest { agent_id: "a".into() }).await.unwrap();
 
     std::fs::remove_file(disk.path.join("filler")).unwrap();
-    let mut again = send(&client, &meanwhile).await;
-    for _ in 0..100 {
-        if again.is_ok() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        again = send(&client, &meanwhile).await;
-    }
-    promised.push((meanwhile, again.expect("with room again it goes on by itself")));
-    for _ in 0..100 {
-        if serves().await {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await; // health reports it a moment later
-    }
-    assert!(serves().await);
+    let mut receipt = None;
+    let goes_on = async || {
+        receipt = send(&client, &meanwhile).await.ok();
+        receipt.is_some()
+    };
+    eventually("with room again the broker goes on by itself", goes_on).await;
+    promised.push((meanwhile, receipt.unwrap()));
+    eventually("health checks hear of that too", serves).await;
     let after = message("after");
     promised.push((after.clone(), send(&client, &after).await.unwrap()));
 

@@ -1,6 +1,6 @@
 //! A broker that stops reading for a while, as on a busy machine: the agents' frames wait, and no session ends.
 
-use std::{collections::HashSet, process::Command, sync::Arc, time::Duration};
+use std::{collections::HashSet, process::Command, sync::Arc};
 
 use baton::{
     client::{About, Agent, Client},
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::Streaming;
 
-use crate::broker::{Broker, card, identity};
+use crate::broker::{Broker, card, eventually, identity};
 
 /// The framing of HTTP/2 and gRPC before each message of a stream, in bytes.
 const PREFIX_BYTES: usize = 9 + 5;
@@ -103,16 +103,13 @@ impl<'a> Pause<'a> {
     /// Waits until this number of bytes are unread in the sockets of both ends, or until the sockets accept no more.
     async fn until_sent(&self, bytes: usize) {
         let (mut last, mut unchanged) = (0, 0);
-        for _ in 0..400 {
+        let is_sent = async || {
             let unread = unread_bytes(self.broker);
             unchanged = if unread == last { unchanged + 1 } else { 0 };
-            if unread >= self.unread_before + bytes || (unread > self.unread_before && unchanged == 20) {
-                return;
-            }
             last = unread;
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        panic!("what is sent does not reach the sockets");
+            unread >= self.unread_before + bytes || (unread > self.unread_before && unchanged >= 50)
+        };
+        eventually("what is sent reaches the sockets", is_sent).await;
     }
 }
 

@@ -10,7 +10,7 @@ A block of commands is run if an HTML comment is right above it, which a rendere
     <!-- run terminal="bob" -->                in another terminal, which keeps its folder and its variables
     <!-- run terminal="broker" until="ready" -->   the last command does not end; go on once it has printed "ready"
     <!-- run prints="epoch 2" -->              what the block prints must contain this; may be repeated
-    <!-- run until="…" within="900" -->        at most this many seconds, instead of 120
+    <!-- run until="…" within="900" -->        at most this many seconds, instead of 600
     <!-- stop terminal="broker" -->            ctrl-C in that terminal; the command must end
     <!-- file path="tutorial/a.py" -->         the block below, of any language, becomes this file of the copy
 
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = "how-to"
 LANGUAGES = (HOW_TO, "python", "go", "typescript", "java")
 DEFAULT_PORT = 22866
-WITHIN_SECONDS = 120
+WITHIN_SECONDS = 600
 COMMENT = re.compile(r"^<!-- (run|stop|file)((?: \w+=\"[^\"]*\")*) -->$", re.MULTILINE)
 OPTION = re.compile(r" (\w+)=\"([^\"]*)\"")
 BLOCK = re.compile(r"\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

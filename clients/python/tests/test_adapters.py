@@ -7,7 +7,7 @@ import sys
 from typing import Any, TypedDict
 
 import pytest
-from brokers import RealBroker, needs_broker
+from brokers import PATIENCE_SECONDS, RealBroker, needs_broker
 
 import baton
 from baton import v1
@@ -68,7 +68,7 @@ async def test_a_langgraph_node_delegates_the_state(pair):
     graph.add_edge(graphs.START, "billing")
     graph.add_edge("billing", graphs.END)
     state = {"messages": [HumanMessage("What do I owe?")], "customer": "4711"}
-    result = await asyncio.wait_for(graph.compile().ainvoke(state), 20)
+    result = await asyncio.wait_for(graph.compile().ainvoke(state), PATIENCE_SECONDS)
     handoff = result["handoff"]
     assert (handoff["status"], handoff["result"], handoff["details"]) == ("COMPLETED", {"total": 42.5}, "paid")
     assert seen[0]["session_variables"] == {"customer": "4711"}
@@ -91,12 +91,12 @@ async def test_an_openai_agents_tool_delegates_what_the_model_asks(pair):
     sdk.Agent(name="triage", tools=[tool])
     arguments = json.dumps({"summary": "What does 4711 owe?", "details": "customer 4711"})
     context = ToolContext(context=None, tool_name=tool.name, tool_call_id="1", tool_arguments=arguments)
-    told = json.loads(await asyncio.wait_for(tool.on_invoke_tool(context, arguments), 20))
+    told = json.loads(await asyncio.wait_for(tool.on_invoke_tool(context, arguments), PATIENCE_SECONDS))
     assert told == {"status": "COMPLETED", "result": {"total": 42.5}, "details": "paid"}
     assert seen[0]["task_description"]["details"] == "customer 4711"
 
     other = handoff_tool(alice, "bob", "travel", description="Books a trip.", name="book")
-    told = json.loads(await asyncio.wait_for(other.on_invoke_tool(context, arguments), 20))
+    told = json.loads(await asyncio.wait_for(other.on_invoke_tool(context, arguments), PATIENCE_SECONDS))
     assert (told["error"], told["rejections"]) == ("NO_CANDIDATE", ["bob: not mine"])
     names = [tool_name("type:" + "a" * 60), tool_name("a" * 61)]
     assert [len(name) for name in names] == [40, 40]

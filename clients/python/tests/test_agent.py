@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from brokers import PATIENCE_SECONDS
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -349,7 +350,7 @@ async def test_whoever_waits_for_a_handoff_hears_of_the_end(broker, agent):
     broker.refuses_for_good = True
     await broker.out.put(None)
     with pytest.raises(BatonError, match="never again"):
-        await asyncio.wait_for(handing, 10)
+        await asyncio.wait_for(handing, PATIENCE_SECONDS)
 
 
 async def test_an_agent_connects_once(agent):
@@ -376,7 +377,7 @@ async def test_a_handler_can_close_its_agent(broker, server):
 
         await agent.connect()
         await broker.deliver(message(broker, "stop"))
-        await asyncio.wait_for(agent.run(), 5)
+        await asyncio.wait_for(agent.run(), PATIENCE_SECONDS)
 
 
 MIB = 1024 * 1024
@@ -467,7 +468,7 @@ async def test_a_step_of_a_handoff_that_no_call_waits_for_is_no_poison(broker, s
         await agent.connect()
         broker.handoff = v1.Handoff(sender_id="alice", state=state)
         await broker.deliver(of_bob(broker, payload, task_id="task", epoch=1, correlation_id="handoff"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (told := broker.acknowledgements()):
                 await asyncio.sleep(0.001)
         if state == v1.HANDOFF_STATE_ACCEPTED:
@@ -482,7 +483,7 @@ async def test_a_step_of_a_handoff_that_is_not_there_any_more_is_acked(broker, s
         await agent.connect()
         broker.handoff = None
         await broker.deliver(of_bob(broker, v1.HandoffAccept(), task_id="task", epoch=1, correlation_id="handoff"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (told := broker.acknowledgements()):
                 await asyncio.sleep(0.001)
         assert told[0].HasField("ack")
@@ -510,12 +511,12 @@ async def test_an_offer_that_ends_without_a_word_ends_the_wait(broker, server, m
         await agent.connect()
         broker.handoff = v1.Handoff(state=v1.HANDOFF_STATE_ACCEPTED, candidate_id="alice")
         await broker.deliver(of_bob(broker, v1.HandoffRequest(task_type="x"), task_id="task", epoch=1))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while broker.looks < 2:
                 await asyncio.sleep(0.001)
         assert told.empty(), "a look changes nothing by itself"
         broker.handoff = handoff
-        assert await asyncio.wait_for(told.get(), 10) == reason
+        assert await asyncio.wait_for(told.get(), PATIENCE_SECONDS) == reason
 
 
 async def test_a_context_that_cannot_be_sent_cancels_the_handoff(broker, server):
@@ -527,7 +528,7 @@ async def test_a_context_that_cannot_be_sent_cancels_the_handoff(broker, server)
 
         await agent.connect()
         await broker.deliver(of_bob(broker, v1.HandoffAccept(), task_id="task", epoch=1, correlation_id="handoff"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not (told := broker.acknowledgements()):
                 await asyncio.sleep(0.001)
         assert told[0].HasField("ack")

@@ -1,7 +1,6 @@
 import assert from "node:assert/strict";
-import { mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { execFileSync } from "node:child_process";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, afterEach, before, test } from "node:test";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
@@ -123,7 +122,7 @@ test("a certificate proves who one is", async () => {
 });
 
 function clientCertificate(agentId: string): { ca: string; cert: Buffer; key: Buffer } {
-  const folder = mkdtempSync(join(tmpdir(), "baton-ts-"));
+  const folder = temporaryFolder();
   const path = (name: string): string => join(folder, name);
   const openssl = (...args: string[]): void => {
     execFileSync("openssl", args, { cwd: folder, stdio: "pipe" });
@@ -309,7 +308,7 @@ test("a signal ends a call", async () => {
 });
 
 test("key files", async () => {
-  const path = join(mkdtempSync(join(tmpdir(), "baton-ts-")), "alice.pem");
+  const path = join(temporaryFolder(), "alice.pem");
   const key = generateKey();
   await saveKey(path, key);
   assert.equal(statSync(path).mode & 0o777, 0o600);

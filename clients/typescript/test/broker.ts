@@ -7,7 +7,21 @@ import { join } from "node:path";
 import { setTimeout as wait } from "node:timers/promises";
 import { Agent, type AgentOptions, BatonError, type Delivery, generateKey, type Payload } from "../src/index.js";
 
-export const PATIENCE_MS = 20_000;
+/** The time limit of a wait for something that must happen. It only ends a test that hangs. */
+export const PATIENCE_MS = 300_000;
+
+/** All temporary folders of this test file. It goes with the process, and so does each broker that is still there. */
+const root = mkdtempSync(join(tmpdir(), "baton-ts-"));
+const running = new Set<ChildProcess>();
+process.on("exit", () => {
+  for (const broker of running) broker.kill("SIGKILL");
+  rmSync(root, { recursive: true, force: true, maxRetries: 10 });
+});
+
+/** A new temporary folder. */
+export function temporaryFolder(): string {
+  return mkdtempSync(join(root, "test-"));
+}
 
 const certificates: { folder?: string } = {};
 
@@ -21,7 +35,7 @@ export class Broker {
 
   /** Starts one for development; with `settings` one with a configuration file, in which [tls] is the last section. */
   static async start(settings?: string): Promise<Broker> {
-    const folder = mkdtempSync(join(tmpdir(), "baton-ts-"));
+    const folder = temporaryFolder();
     if (settings === undefined) {
       const broker = new Broker(folder);
       await broker.#run("dev", "--data", broker.data, "--listen", "127.0.0.1:0");
@@ -74,10 +88,13 @@ export class Broker {
     if (!bin) throw new Error("BATON_BIN must name the baton program that the tests start");
     const file = join(this.data, "address");
     rmSync(file, { force: true });
-    this.#process = spawn(bin, args, {
+    const broker = spawn(bin, args, {
       stdio: ["ignore", "ignore", "inherit"],
       env: { ...process.env, BATON_LOG: "error" },
     });
+    running.add(broker);
+    broker.once("exit", () => running.delete(broker));
+    this.#process = broker;
     for (const until = Date.now() + PATIENCE_MS; Date.now() < until;) {
       this.address = existsSync(file) ? readFileSync(file, "utf8").trim() : "";
       if (this.address !== "") return;
@@ -87,10 +104,10 @@ export class Broker {
   }
 
   async #end(signal: NodeJS.Signals): Promise<void> {
-    const running = this.#process;
-    if (running?.exitCode !== null || running.signalCode !== null) return;
-    const ended = once(running, "exit");
-    running.kill(signal);
+    const broker = this.#process;
+    if (broker?.exitCode !== null || broker.signalCode !== null) return;
+    const ended = once(broker, "exit");
+    broker.kill(signal);
     await ended;
   }
 

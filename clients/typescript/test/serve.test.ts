@@ -45,7 +45,7 @@ async function own(settings?: string): Promise<Broker> {
   return started;
 }
 
-const SHORT_ACK_WAIT = 'enrollment = "open"\n[delivery]\nack_wait_ms = 1000';
+const SHORT_ACK_WAIT = 'enrollment = "open"\n[delivery]\nack_wait_ms = 3000';
 
 function hello(text = ""): v1.Info {
   return create(v1.InfoSchema, { text });
@@ -277,7 +277,7 @@ test("a delivery is extended while its handler works", async () => {
       const { attempt, deliveryId } = delivery;
       if (text === "long") {
         calls++;
-        await wait(3000); // three times the ack wait: the work itself, no waiting for anything
+        await wait(7000); // more than twice the ack wait: the work itself, no waiting for anything
       }
       if (delivery.deliveryId !== deliveryId) finished.fail(new Error("it was delivered again"));
       finished.push(attempt);
@@ -467,11 +467,11 @@ test("a session ends with its connection, also where only a write finds out", as
 });
 
 test("a message that waited for too long is made anew", async () => {
-  const b = await own('enrollment = "open"\n[session]\nclock_window_ms = 1000');
+  const b = await own('enrollment = "open"\n[session]\nclock_window_ms = 3000');
   const [alice, bob] = [await agents.connect(b.options("alice")), await agents.connect(b.options("bob"))];
   await b.kill();
   const sending = alice.send(bob.id, {}, hello("late"));
-  await wait(1500); // longer than the clock window: the outage itself
+  await wait(3500); // longer than the clock window: the outage itself
   await b.restart();
   await patient(sending);
   assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "late");
@@ -527,10 +527,10 @@ test("offers go on after a restart of their agent", async () => {
 
 test("an offer that is too late ends", async () => {
   const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
-  const timeouts = { accept: durationFromMs(100), whole: durationFromMs(200) };
+  const timeouts = { accept: durationFromMs(2000), whole: durationFromMs(4000) };
   await alice.requestHandoff(bob.id, unique("ticket"), { taskType: "support", timeouts });
   for await (const offer of bob.handoffs()) {
-    while ((await bob.getHandoff(offer.handoffId)).state !== v1.HandoffState.FAILED);
+    while ((await bob.getHandoff(offer.handoffId)).state !== v1.HandoffState.FAILED) await wait(10);
     await assert.rejects(offer.accept(), HandoffFailed);
     break;
   }

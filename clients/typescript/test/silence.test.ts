@@ -21,15 +21,12 @@ after(async () => {
 });
 
 // The first does not answer any more, and the second does not even take up TLS.
-test("a broker that falls silent is noticed", { timeout: 4 * SILENCE_MS }, async () => {
+test("a broker that falls silent is noticed", { timeout: SILENCE_MS + HANDSHAKE_MS + PATIENCE_MS }, async () => {
   const [bob, relay] = [await agents.named("bob"), await Relay.start(broker.address)];
   try {
     const alice = await agents.connect({ ...broker.options("alice"), server: relay.address });
-    const began = performance.now();
     relay.fallSilent(1);
     await alice.send(bob.id, {}, create(v1.InfoSchema, { text: "over the third connection" }));
-    const took = performance.now() - began;
-    assert.ok(took < SILENCE_MS + HANDSHAKE_MS + PATIENCE_MS, `noticed after ${took} ms`);
     assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "over the third connection");
   } finally {
     relay.close();

@@ -27,9 +27,6 @@ use crate::{
     time::{Clock as _, SystemClock},
 };
 
-/// The time limit of steps for which the rules name none. A virtual machine has to start within it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-
 /// The result of a step of a case.
 pub(super) type Verdict = Result<(), Failed>;
 
@@ -43,6 +40,8 @@ pub(super) struct Bench {
     pub client_key: PublicKey,
     /// The program's hello event.
     pub hello: Value,
+    /// The time limit of steps for which the rules name none. A virtual machine has to start within it.
+    pub patience: Duration,
     folder: tempfile::TempDir,
     sequence: u64,
 }
@@ -65,7 +64,7 @@ impl Sent {
 
 impl Bench {
     /// Starts the program, and a broker to which it is not yet connected.
-    pub async fn start(command: &str) -> Result<Self, ClientRunError> {
+    pub async fn start(command: &str, patience: Duration) -> Result<Self, ClientRunError> {
         let folder = tempfile::tempdir()?;
         let tls = certificates::make(folder.path())?;
         let (key, other) = (PrivateKey::generate(&SystemIds), PrivateKey::generate(&SystemIds));
@@ -77,7 +76,7 @@ impl Bench {
         broker.state().directory.insert("alice".to_owned(), vec![alice.identity.agent_key()]);
         let harness = Harness::start(command)?;
         let hello = Value::Null;
-        let mut bench = Self { harness, broker, alice, client_key, hello, folder, sequence: 0 };
+        let mut bench = Self { harness, broker, alice, client_key, hello, patience, folder, sequence: 0 };
         bench.hello = bench.hello().await.map_err(|failed| ClientRunError::NoHello(Box::new(failed)))?;
         Ok(bench)
     }
@@ -109,7 +108,7 @@ impl Bench {
             "key_id": KEY_ID,
             "key": self.file("bob.pem"),
             "credit": 8,
-            "stop_grace_ms": 1000,
+            "stop_grace_ms": 3000,
         })
     }
 
@@ -129,14 +128,14 @@ impl Bench {
 
     /// The next session that the client opens and gives credit on.
     pub async fn session(&mut self, step: &str) -> Result<Session, Failed> {
-        self.session_within(step, PATIENCE).await
+        self.session_within(step, self.patience).await
     }
 
     /// The same with another time limit.
     pub async fn session_within(&mut self, step: &str, patience: Duration) -> Result<Session, Failed> {
         let opened = self.broker.session();
         let exited = self.harness.exited.clone();
-        let opened = within_time(patience, opened, &exited).await;
+        let opened = within(patience, opened, &exited).await;
         let mut session = opened.map_err(|why| self.failed(step, "session", "a session", why))?;
         let gives_credit = |frame: &v1::ConnectRequest| match &frame.request {
             Some(Asked::Credit(credit)) => (credit.max_outstanding > 0).then_some(()),
@@ -155,7 +154,7 @@ impl Bench {
         session: &mut Session,
         pick: impl FnMut(&v1::ConnectRequest) -> Option<T>,
     ) -> Result<T, Failed> {
-        let picked = within(session.pick(pick), &self.harness.exited).await;
+        let picked = within(self.patience, session.pick(pick), &self.harness.exited).await;
         picked.map_err(|why| {
             let mut failed = self.failed(step, field, expected, why);
             failed.differences[0].seen += &lines("\nfrom the client: ", &session.unread());
@@ -210,7 +209,7 @@ impl Bench {
         mut pick: impl FnMut(&Value) -> bool,
     ) -> Result<Value, Failed> {
         let exited = tokio_util::sync::CancellationToken::new(); // never cancelled: events from before the exit count
-        let event = within(self.harness.pick(&mut pick), &exited).await;
+        let event = within(self.patience, self.harness.pick(&mut pick), &exited).await;
         event.map_err(|why| self.failed(step, "event", expected, why))
     }
 
@@ -423,13 +422,6 @@ fn lines(before: &str, lines: &[String]) -> String {
 }
 
 async fn within<T>(
-    waiting: impl Future<Output = Option<T>>,
-    exited: &tokio_util::sync::CancellationToken,
-) -> Result<T, String> {
-    within_time(PATIENCE, waiting, exited).await
-}
-
-async fn within_time<T>(
     patience: Duration,
     waiting: impl Future<Output = Option<T>>,
     exited: &tokio_util::sync::CancellationToken,

@@ -12,7 +12,7 @@ mod harness;
 mod refusal;
 mod relay;
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{sync::Semaphore, task::JoinSet};
 
@@ -43,11 +43,13 @@ pub fn cases() -> Vec<&'static Case> {
     cases::all()
 }
 
-/// Runs the cases, at most `at_a_time` at once. Each starts its own program with this shell command.
+/// Runs the cases, at most `at_a_time` at once. Each starts its own program with this shell command, and gives it
+/// `patience` for each step for which the rules name no time limit.
 pub async fn run(
     command: &str,
     cases: Vec<&'static Case>,
     at_a_time: usize,
+    patience: Duration,
     progress: impl Fn(&CaseResult),
 ) -> Result<Report, ClientRunError> {
     let began = Moment::now();
@@ -55,7 +57,7 @@ pub async fn run(
     let mut running = JoinSet::new();
     for (place, case) in cases.into_iter().enumerate() {
         let (command, turns) = (command.to_owned(), Arc::clone(&turns));
-        running.spawn(async move { (place, tried(case, command, turns).await) });
+        running.spawn(async move { (place, tried(case, command, patience, turns).await) });
     }
     let mut results = Vec::new();
     while let Some(result) = running.join_next().await {
@@ -68,10 +70,15 @@ pub async fn run(
     Ok(Report::new(command, results.into_iter().map(|(_, result)| result).collect(), began.elapsed()))
 }
 
-async fn tried(case: &'static Case, command: String, turns: Arc<Semaphore>) -> Result<CaseResult, ClientRunError> {
+async fn tried(
+    case: &'static Case,
+    command: String,
+    patience: Duration,
+    turns: Arc<Semaphore>,
+) -> Result<CaseResult, ClientRunError> {
     let _turn = turns.acquire().await; // never closed
     let began = Moment::now();
-    let outcome = match Bench::start(&command).await {
+    let outcome = match Bench::start(&command, patience).await {
         Ok(mut bench) => (case.run)(&mut bench).await,
         Err(ClientRunError::NoHello(failed)) => Err(*failed),
         Err(error) => return Err(error),

@@ -163,7 +163,8 @@ async fn expired(world: World) -> Verdict {
 }
 
 async fn accept_timeout(world: World) -> Verdict {
-    let story = Story::with(&world, with_timeouts(400, 60_000, 60_000, 60_000), Stage::Deciding).await?;
+    let story =
+        Story::with(&world, with_timeouts(super::times::SHORT, 60_000, 60_000, 60_000), Stage::Deciding).await?;
     story.alice.take(MessageType::ErrorNotification).await?;
     let step = "bob does not decide in time";
     let dead = the_one(&world, &story.alice, step).await?;

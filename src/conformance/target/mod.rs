@@ -42,8 +42,11 @@ use crate::{
     time::Moment,
 };
 
-/// The time limit of one case, over all its steps.
-const CASE_MAX: Duration = Duration::from_secs(180);
+/// The time limit of one case, over all its steps, as a multiple of the patience with one step.
+const CASE_MAX: u32 = 9;
+
+/// The least patience from which the time limit of a case is computed: some cases sit out an ack wait of 60 s.
+const PATIENCE_MIN: Duration = Duration::from_secs(20);
 
 /// The broker under test.
 #[derive(Debug)]
@@ -136,6 +139,7 @@ pub async fn run(
 
 async fn try_case(target: Arc<Target>, case: Case) -> CaseResult {
     let began = Moment::now();
+    let case_max = target.patience.max(PATIENCE_MIN) * CASE_MAX;
     let playing = async {
         let world = World::new(target).await?;
         match case.play {
@@ -143,11 +147,11 @@ async fn try_case(target: Arc<Target>, case: Case) -> CaseResult {
             Play::Scenario(scenario) => scenario.play(world).await,
         }
     };
-    let outcome = match tokio::time::timeout(CASE_MAX, playing).await {
+    let outcome = match tokio::time::timeout(case_max, playing).await {
         Ok(Ok(())) => Outcome::Passed,
         Ok(Err(Problem::Failed(failed))) => Outcome::Failed(failed),
         Ok(Err(Problem::Skipped(why))) => Outcome::Skipped { why },
-        Err(_) => Outcome::Failed(Failed::new("the whole case", "time", format!("at most {CASE_MAX:?}"), "longer")),
+        Err(_) => Outcome::Failed(Failed::new("the whole case", "time", format!("at most {case_max:?}"), "longer")),
     };
     CaseResult { rule: case.rule, outcome, duration: began.elapsed() }
 }

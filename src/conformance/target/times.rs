@@ -41,14 +41,19 @@ cases! {
         "A request that names no timeouts gets the broker's, and the deadline is on view." default_is_set;
 }
 
-/// A short timeout in milliseconds, but long enough for the steps before it.
-const SHORT: i64 = 400;
+/// A short timeout in milliseconds, but long enough for the steps before it on a busy machine.
+pub(super) const SHORT: i64 = 2_000;
 const LONG: i64 = 60_000;
 const EXPIRED: Refusal = Refusal(Code::FailedPrecondition, "HANDOFF_EXPIRED");
 
 /// Expects the broker's notification as the agent's next delivery, with this code and next step.
 pub(super) async fn notice(who: &Actor, code: ErrorCode, next: NextStep) -> Verdict {
-    let delivered = who.take(MessageType::ErrorNotification).await?;
+    notice_within(who, code, next, Duration::ZERO).await
+}
+
+/// The same, with `longer` added to the time limit.
+async fn notice_within(who: &Actor, code: ErrorCode, next: NextStep, longer: Duration) -> Verdict {
+    let delivered = who.take_within(MessageType::ErrorNotification, longer).await?;
     let payload: v1::ErrorNotification = delivered.payload();
     let mut checks = Checks::of(format!("{} takes the broker's notice", who.id()));
     checks.same("sender_id", "baton", delivered.envelope.sender_id.as_str());
@@ -57,9 +62,11 @@ pub(super) async fn notice(who: &Actor, code: ErrorCode, next: NextStep) -> Verd
     checks.done()
 }
 
-/// After a timeout: both agents are notified, the handoff has failed, and the task has the same owner and epoch.
-async fn failed_by(story: &Story, code: ErrorCode) -> Verdict {
-    notice(&story.alice, code, NextStep::KeepTask).await?;
+/// After a timeout of this many milliseconds: both agents are notified, the handoff has failed, and the task has the
+/// same owner and epoch.
+async fn failed_by(story: &Story, code: ErrorCode, timeout: i64) -> Verdict {
+    let timeout = Duration::from_millis(timeout.unsigned_abs());
+    notice_within(&story.alice, code, NextStep::KeepTask, timeout).await?;
     notice(&story.bob, code, NextStep::DropTask).await?;
     let seen = story.look("alice reads the handoff").await?;
     let mut checks = Checks::of("alice reads the handoff");
@@ -71,7 +78,7 @@ async fn failed_by(story: &Story, code: ErrorCode) -> Verdict {
 
 async fn accept_timeout(world: World) -> Verdict {
     let story = Story::with(&world, with_timeouts(SHORT, LONG, LONG, LONG), Stage::Deciding).await?;
-    failed_by(&story, ErrorCode::AcceptTimeout).await
+    failed_by(&story, ErrorCode::AcceptTimeout, SHORT).await
 }
 
 async fn accept_timeout_asks_the_next(world: World) -> Verdict {
@@ -90,19 +97,19 @@ async fn accept_timeout_asks_the_next(world: World) -> Verdict {
 async fn context_timeout(world: World) -> Verdict {
     let story = Story::with(&world, with_timeouts(LONG, SHORT, LONG, LONG), Stage::Accepted).await?;
     story.alice.take(MessageType::HandoffAccept).await?;
-    failed_by(&story, ErrorCode::ContextTimeout).await
+    failed_by(&story, ErrorCode::ContextTimeout, SHORT).await
 }
 
 async fn complete_timeout(world: World) -> Verdict {
     let story = Story::with(&world, with_timeouts(LONG, LONG, SHORT, LONG), Stage::ContextSent).await?;
     story.bob.take(MessageType::TaskContextTransfer).await?;
-    failed_by(&story, ErrorCode::CompleteTimeout).await
+    failed_by(&story, ErrorCode::CompleteTimeout, SHORT).await
 }
 
 async fn whole_timeout(world: World) -> Verdict {
-    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 5 * SHORT), Stage::Accepted).await?;
+    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 3 * SHORT), Stage::Accepted).await?;
     story.alice.take(MessageType::HandoffAccept).await?;
-    failed_by(&story, ErrorCode::WholeTimeout).await
+    failed_by(&story, ErrorCode::WholeTimeout, 3 * SHORT).await
 }
 
 async fn late_messages(world: World) -> Verdict {
@@ -141,7 +148,7 @@ async fn late_is_recorded(world: World) -> Verdict {
 }
 
 async fn in_progress_extends(world: World) -> Verdict {
-    let story = Story::with(&world, with_timeouts(LONG, LONG, 4 * SHORT, LONG), Stage::ContextSent).await?;
+    let story = Story::with(&world, with_timeouts(LONG, LONG, 3 * SHORT, LONG), Stage::ContextSent).await?;
     story.bob.take(MessageType::TaskContextTransfer).await?;
     let step = "bob says IN_PROGRESS, and alice reads the deadline";
     let before = story.look(step).await?.deadline.unwrap_or_default();
@@ -154,22 +161,22 @@ async fn in_progress_extends(world: World) -> Verdict {
     checks.holds("deadline", moved, "later than before", (before, after));
     checks.done()?;
     let began = Moment::now();
-    while began.elapsed() < Duration::from_millis(8 * SHORT.unsigned_abs()) {
+    while began.elapsed() < Duration::from_millis(6 * SHORT.unsigned_abs()) {
         answered("bob says IN_PROGRESS again and again", story.in_progress(&story.bob).await)?;
-        tokio::time::sleep(Duration::from_millis(SHORT.unsigned_abs() / 2)).await;
+        tokio::time::sleep(Duration::from_millis(SHORT.unsigned_abs() / 4)).await;
     }
     answered("bob completes after twice the timeout", story.complete().await).map(drop)
 }
 
 async fn never_the_whole(world: World) -> Verdict {
-    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 8 * SHORT), Stage::ContextSent).await?;
+    let story = Story::with(&world, with_timeouts(LONG, LONG, LONG, 4 * SHORT), Stage::ContextSent).await?;
     story.bob.take(MessageType::TaskContextTransfer).await?;
     let whole = |handoff: v1::Handoff| handoff.whole_deadline;
     let before = whole(story.look("alice reads the handoff").await?);
     answered("bob says IN_PROGRESS", story.in_progress(&story.bob).await)?;
     let after = whole(story.look("bob says IN_PROGRESS, and alice reads the handoff").await?);
     same("bob says IN_PROGRESS, and alice reads the handoff", "whole_deadline", before, after)?;
-    failed_by(&story, ErrorCode::WholeTimeout).await
+    failed_by(&story, ErrorCode::WholeTimeout, 4 * SHORT).await
 }
 
 async fn out_of_bounds(world: World) -> Verdict {

@@ -236,8 +236,13 @@ impl Actor {
 
     /// Acks the next delivery, which must have this type.
     pub(super) async fn take(&self, expected: MessageType) -> Verdict<Delivered> {
+        self.take_within(expected, Duration::ZERO).await
+    }
+
+    /// The same, with `longer` added to the time limit.
+    pub(super) async fn take_within(&self, expected: MessageType, longer: Duration) -> Verdict<Delivered> {
         let step = format!("{} takes its next delivery", self.id());
-        let delivered = self.next(&step).await?;
+        let delivered = self.next_within(&step, longer).await?;
         same(&step, "message_type", expected, delivered.kind())?;
         self.ack(&delivered).await?;
         Ok(delivered)

@@ -16,7 +16,7 @@ use super::{
     raw::{self, END_HEADERS, HEADERS},
     resident_kib, start,
 };
-use crate::broker::{Broker, a_request, identity, new_task};
+use crate::broker::{Broker, PATIENCE, a_request, identity, new_task};
 
 /// Registers the attacker's agent, and returns its token.
 async fn token(broker: &Broker) -> String {
@@ -141,7 +141,7 @@ async fn watchers_that_read_nothing_are_told_to_begin_again_or_read_from_the_sto
             }
         }
     };
-    tokio::time::timeout(raw::PATIENCE, read).await.expect("whoever reads gets on");
+    tokio::time::timeout(PATIENCE, read).await.expect("whoever reads gets on");
     drop((of_handoff, of_task));
     honest.a.send("honest-b", MessageType::Info, &About::default(), &v1::Info::default()).await.unwrap();
 }

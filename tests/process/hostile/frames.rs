@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt as _;
 use tonic_types::StatusExt as _;
 
 use super::{Honest, MIB, assert_bounded, raw, resident_kib, start};
-use crate::broker::{Broker, eventually};
+use crate::broker::{Broker, PATIENCE, eventually};
 
 const SEND: &str = "/baton.v1.BrokerService/Send";
 const CONNECT: &str = "/baton.v1.BrokerService/Connect";
@@ -84,7 +84,7 @@ impl Call {
             }
             body.trailers().await.ok().flatten().unwrap_or_else(HeaderMap::new)
         };
-        let headers = tokio::time::timeout(raw::PATIENCE, status).await.expect("the call is answered in time");
+        let headers = tokio::time::timeout(PATIENCE, status).await.expect("the call is answered in time");
         tonic::Status::from_header_map(&headers).expect("an answer has a status")
     }
 }
@@ -162,7 +162,7 @@ async fn a_frame_over_what_there_is_left_is_refused_with_the_time_to_wait() {
 
 #[tokio::test]
 async fn a_frame_that_does_not_come_in_time_ends_its_call() {
-    let broker = start("[broker_limits]\nframe_timeout_ms = 300\n");
+    let broker = start("[broker_limits]\nframe_timeout_ms = 2000\n");
     let honest = Honest::come(&broker).await;
     let mut client = Client::connect(&broker).await;
     let mut silent = client.call(SEND, &[]).await;
@@ -227,7 +227,7 @@ async fn sessions_whose_answers_are_not_taken_count_with_what_they_leave_unread(
             }
         }
     };
-    assert_over_limit(&tokio::time::timeout(raw::PATIENCE, over).await.expect("one is over the quota"));
+    assert_over_limit(&tokio::time::timeout(PATIENCE, over).await.expect("one is over the quota"));
     honest.work().await;
 }
 
@@ -253,8 +253,7 @@ async fn small_frames_that_are_not_read_are_bounded_for_each_connection() {
     honest.work().await;
     assert_bounded(&broker, before, 16 * 6 * MIB);
     for stream in &mut open {
-        raw::flood(stream, &frame.repeat(1300)).await;
-        raw::hung_up(stream).await;
+        raw::flood_until_hung_up(stream, &frame.repeat(1300)).await;
     }
     honest.work().await;
 }
@@ -321,5 +320,5 @@ async fn calls_over_the_limit_are_refused_with_the_time_to_wait() {
     honest.work().await;
     drop(open);
     let is_served = async { while whole(&mut client).await.code() != tonic::Code::Ok {} };
-    tokio::time::timeout(raw::PATIENCE, is_served).await.expect("their places are free again");
+    tokio::time::timeout(PATIENCE, is_served).await.expect("their places are free again");
 }

@@ -9,6 +9,7 @@ use super::{
     raw::{self, END_HEADERS, END_STREAM, HEADERS},
     resident_kib, start,
 };
+use crate::broker::PATIENCE;
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
@@ -22,7 +23,7 @@ fn get() -> Vec<u8> {
 
 #[tokio::test]
 async fn heads_that_do_not_end_in_time_end_their_connection() {
-    let broker = start("[broker_limits]\nframe_timeout_ms = 500\nconnections_max = 40\n");
+    let broker = start("[broker_limits]\nframe_timeout_ms = 2000\nconnections_max = 40\n");
     let honest = Honest::come(&broker).await;
     let before = resident_kib(&broker);
     let mut slow = tokio::task::JoinSet::new();
@@ -54,14 +55,14 @@ async fn heads_that_do_not_end_in_time_end_their_connection() {
             ended.unwrap()
         }
     };
-    tokio::time::timeout(raw::PATIENCE, closed).await.expect("the broker hangs up");
+    tokio::time::timeout(PATIENCE, closed).await.expect("the broker hangs up");
     assert_bounded(&broker, before, 16 * MIB);
     honest.work().await;
 }
 
 #[tokio::test]
 async fn connections_without_a_further_request_are_closed() {
-    let broker = start("[broker_limits]\nframe_timeout_ms = 500\nconnections_max = 40\n");
+    let broker = start("[broker_limits]\nframe_timeout_ms = 2000\nconnections_max = 40\n");
     let mut idle = Vec::new();
     for _ in 0..20 {
         let mut stream = raw::http1(&broker).await;
@@ -74,7 +75,7 @@ async fn connections_without_a_further_request_are_closed() {
     }
     // The broker has released the connections, although the clients keep their ends open.
     let comes_in = async { while raw::tls_offering(&broker, &["http/1.1"]).await.is_err() {} };
-    tokio::time::timeout(raw::PATIENCE, comes_in).await.expect("there is room again");
+    tokio::time::timeout(PATIENCE, comes_in).await.expect("there is room again");
 }
 
 #[tokio::test]
@@ -142,7 +143,7 @@ async fn an_answer_arrives_though_the_request_goes_on() {
 
 #[tokio::test]
 async fn requests_whose_answers_nobody_reads_end_their_connection() {
-    let limits = "connections_max = 20\nkeepalive_interval_ms = 1000\nkeepalive_timeout_ms = 1000\n";
+    let limits = "connections_max = 20\nkeepalive_interval_ms = 1000\nkeepalive_timeout_ms = 4000\n";
     let broker = start(&format!("[broker_limits]\n{limits}"));
     let honest = Honest::come(&broker).await;
     let before = resident_kib(&broker);
@@ -156,7 +157,7 @@ async fn requests_whose_answers_nobody_reads_end_their_connection() {
     }
     honest.work().await;
     let comes_in = async { while raw::tls(&broker).await.is_err() {} };
-    tokio::time::timeout(raw::PATIENCE, comes_in).await.expect("who takes nothing is closed");
+    tokio::time::timeout(PATIENCE, comes_in).await.expect("who takes nothing is closed");
     assert_bounded(&broker, before, 16 * MIB);
 }
 
@@ -200,7 +201,7 @@ async fn requests_over_the_limit_are_refused_with_the_time_to_wait() {
             }
         }
     };
-    let refused = tokio::time::timeout(raw::PATIENCE, over).await.expect("one is over the quota");
+    let refused = tokio::time::timeout(PATIENCE, over).await.expect("one is over the quota");
     assert_eq!(refused.status, 503);
     assert!(refused.head.contains("retry-after: 1\r\n"), "{}", refused.head);
     honest.work().await;
@@ -213,7 +214,7 @@ async fn requests_over_the_limit_are_refused_with_the_time_to_wait() {
             status = raw::answer(&mut stream).await.unwrap().status;
         }
     };
-    tokio::time::timeout(raw::PATIENCE, is_served).await.expect("their places are free again");
+    tokio::time::timeout(PATIENCE, is_served).await.expect("their places are free again");
 }
 
 #[tokio::test]

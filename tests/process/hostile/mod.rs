@@ -14,7 +14,7 @@ use baton::{
     proto::v1::{self, MessageType},
 };
 
-use crate::broker::{Broker, baton, write};
+use crate::broker::{Broker, PATIENCE, baton, write};
 
 const MIB: u64 = 1024;
 
@@ -58,7 +58,7 @@ impl Honest {
             let delivery = self.b.next().await.unwrap();
             self.b.session.ack(&delivery.delivery.delivery_id).await.unwrap();
         };
-        tokio::time::timeout(raw::PATIENCE, work).await.expect("an honest agent is served");
+        tokio::time::timeout(PATIENCE, work).await.expect("an honest agent is served");
     }
 }
 

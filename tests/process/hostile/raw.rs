@@ -17,13 +17,10 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use crate::broker::Broker;
+use crate::broker::{Broker, PATIENCE};
 
 /// The attacker's address. Honest agents use another one.
 pub const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-
-/// The time limit of each step. A passing test stays far below it.
-pub const PATIENCE: Duration = Duration::from_secs(20);
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The largest window: the broker can send everything although the client reads nothing.
@@ -162,13 +159,33 @@ pub fn grpc(message: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Writes until all is written, the broker closes the connection, or the broker accepts no more.
+/// Writes until all is written, the broker closes the connection, or the broker has accepted nothing for a while.
 pub async fn flood(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
+    const STALLED_AFTER: Duration = Duration::from_millis(500);
+    for part in bytes.chunks(16 * 1024) {
+        let write = async {
+            stream.write_all(part).await?;
+            stream.flush().await
+        };
+        if !matches!(tokio::time::timeout(STALLED_AFTER, write).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// Writes all of the bytes and reads at the same time, until the broker closes the connection.
+pub async fn flood_until_hung_up(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) {
+    let (mut answers, mut requests) = tokio::io::split(stream);
     let write = async {
-        stream.write_all(bytes).await?;
-        stream.flush().await
+        // The broker may close the connection before it has read all.
+        drop(requests.write_all(bytes).await);
+        drop(requests.flush().await);
+        std::future::pending().await
     };
-    drop(tokio::time::timeout(Duration::from_millis(500), write).await);
+    tokio::select! {
+        () = write => {}
+        () = hung_up(&mut answers) => {}
+    }
 }
 
 /// An HTTP/1.1 response.
@@ -200,7 +217,7 @@ pub async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> Option<Answer> {
 }
 
 /// Reads until the broker closes the connection.
-pub async fn hung_up(stream: &mut TlsStream<TcpStream>) {
+pub async fn hung_up(stream: &mut (impl AsyncRead + Unpin)) {
     let mut buffer = [0; 4096];
     let read = async { while matches!(stream.read(&mut buffer).await, Ok(read) if read > 0) {} };
     tokio::time::timeout(PATIENCE, read).await.expect("the broker hangs up");

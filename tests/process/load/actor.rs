@@ -353,5 +353,5 @@ fn nack(cause: NackCause) -> v1::Nack {
 /// Short timeouts, so that every unanswered handoff ends during the test.
 fn timeouts() -> v1::HandoffTimeouts {
     let seconds = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
-    v1::HandoffTimeouts { accept: seconds(2), context: seconds(2), complete: seconds(2), whole: seconds(5) }
+    v1::HandoffTimeouts { accept: seconds(4), context: seconds(4), complete: seconds(4), whole: seconds(10) }
 }

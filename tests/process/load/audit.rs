@@ -13,8 +13,8 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 
-use super::{AGENTS, Load, PATIENCE, Phase, ledger::Left};
-use crate::broker::{Broker, composer};
+use super::{AGENTS, Load, Phase, ledger::Left};
+use crate::broker::{Broker, PATIENCE, composer};
 
 /// The most concurrent requests.
 const UNDER_WAY_MAX: usize = 64;
@@ -22,8 +22,9 @@ const UNDER_WAY_MAX: usize = 64;
 const OLD_MAX: usize = 10;
 /// Old receipts, tasks and handoffs to check at the end.
 const OLD_MAX_IN_THE_END: usize = 3000;
-/// How much later than its total timeout a handoff may end: the broker may be down at that moment.
-const ENDS_LATE_BY_MAX: Duration = Duration::from_secs(5);
+/// How much later than its whole timeout a handoff may end: the broker may be down at that moment, and a busy machine
+/// starts it slowly. `tests/broker` and the simulator check the exact times, in virtual time.
+const ENDS_LATE_BY_MAX: Duration = Duration::from_secs(120);
 
 // Audits under load.
 impl Load {

@@ -19,11 +19,9 @@ use self::{
     actor::Actor,
     ledger::{Ledger, Progress},
 };
-use crate::broker::{Broker, card};
+use crate::broker::{Broker, PATIENCE, card};
 
 const AGENTS: [&str; 6] = ["ann", "ben", "cem", "dan", "eve", "fay"];
-/// The time limit of each wait. A passing test stays far below it.
-const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Whether the agents start new work, or only finish open work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use tonic::Code;
 
 use super::{
     super::{
-        bench::{Bench, PATIENCE, Sent, Verdict, acknowledged, envelope_of, expect, new_task, outcome_in_words},
+        bench::{Bench, Sent, Verdict, acknowledged, envelope_of, expect, new_task, outcome_in_words},
         broker::{AGENT, Session},
         refusal::Refusal,
     },
@@ -241,8 +241,8 @@ async fn resumes(bench: &mut Bench) -> Verdict {
     let mut shown = bench.broker.state().handoffs_shown.subscribe();
     let id = resume(bench, &about);
     let step = "a handoff whose context was sent is resumed";
-    let asked = tokio::time::timeout(PATIENCE, shown.changed()).await;
-    asked.map_err(|_| bench.failed(step, "GetHandoff", "a call", format!("none within {PATIENCE:?}")))?.ok();
+    let asked = tokio::time::timeout(bench.patience, shown.changed()).await;
+    asked.map_err(|_| bench.failed(step, "GetHandoff", "a call", format!("none within {:?}", bench.patience)))?.ok();
     alice_takes_over(bench, &mut session, &about, context(), id).await?;
     let about = known_handoff(bench, AGENT, "alice", HandoffState::Rejected);
     if let Some(handoff) = bench.broker.state().handoffs.get_mut(&about.correlation_id) {

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{
-    super::bench::{Bench, PATIENCE, Verdict, expect},
+    super::bench::{Bench, Verdict, expect},
     cases,
 };
 use crate::proto::v1::NackCause;
@@ -58,7 +58,7 @@ async fn stop_ends_the_program(bench: &mut Bench) -> Verdict {
     drop(session);
     bench.done(step, id).await?;
     bench.harness.end_stdin();
-    let code = tokio::time::timeout(PATIENCE, bench.harness.exit_code()).await;
+    let code = tokio::time::timeout(bench.patience, bench.harness.exit_code()).await;
     let seen = code.map_or_else(|_| "it runs on".to_owned(), |code| format!("{code:?}"));
     expect("its stdin has ended", "exit code", "Some(0)", seen.as_str())
 }

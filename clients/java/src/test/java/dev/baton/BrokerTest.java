@@ -67,7 +67,7 @@ import org.junit.jupiter.params.provider.ValueSource;
 
 /** Agents with a real broker. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(60)
+@Timeout(600)
 class BrokerTest {
     private static final List<ContextSection> SECTIONS = List.of(
             Envelopes.jsonSection("task_description", "{\"title\": \"Router\"}"),
@@ -285,21 +285,21 @@ class BrokerTest {
                 throw e;
             }
         };
-        // Three times the ack wait: without an extension it would have been handed out again meanwhile.
+        // Twice the ack wait and more: without an extension it would have been handed out again meanwhile.
         MessageListener<Info> slow = delivery -> {
-            new CountDownLatch(1).await(1800, TimeUnit.MILLISECONDS);
+            new CountDownLatch(1).await(5, TimeUnit.SECONDS);
             slowly.add("attempt " + delivery.attempt());
         };
-        broker.serve("[delivery]\nack_wait_ms = 600");
+        broker.serve("[delivery]\nack_wait_ms = 2000");
         String token = broker.operatorToken();
-        Duration timeout = Duration.ofSeconds(2);
+        Duration timeout = Duration.ofSeconds(6);
         try (Agent alice = begin(broker.agent("alice").operatorToken(token));
                 Agent bob = begin(broker.agent("bob").operatorToken(token).listenerTimeout(timeout).onHandoff(hang)
                         .on(Info.class, slow))) {
             alice.send(bob.id(), About.NOTHING, info("slow"));
             assertEquals("attempt 1", next(slowly));
             HandoffTimeouts whole = HandoffTimeouts.newBuilder()
-                    .setWhole(Times.ofDuration(Duration.ofMillis(3500)))
+                    .setWhole(Times.ofDuration(Duration.ofSeconds(12)))
                     .build();
             HandoffRequest request = request().toBuilder().setTimeouts(whole).build();
             long beganNanos = System.nanoTime();

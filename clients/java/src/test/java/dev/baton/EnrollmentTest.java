@@ -22,7 +22,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** A broker where only operators register agents: by their token, by an invitation, and certificates as proof. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(60)
+@Timeout(600)
 class EnrollmentTest {
     private static final AgentCard CARD = AgentCard.newBuilder().addAgentTypes("support").build();
 

@@ -16,7 +16,8 @@ import java.util.concurrent.TimeUnit;
 
 /** A real broker as a process: BATON_BIN says which. It can be killed and started again on the same port. */
 final class RealBroker implements AutoCloseable {
-    static final long PATIENCE_SECONDS = 20;
+    /** The time limit of a wait for something that must happen. It only ends a test that hangs. */
+    static final long PATIENCE_SECONDS = 300;
     private static final String BATON = System.getenv("BATON_BIN");
 
     private final Path folder;

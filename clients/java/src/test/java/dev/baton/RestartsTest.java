@@ -53,7 +53,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 
 /** Agents that are killed at every step of a handoff: their next process, without any memory, goes on. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
-@Timeout(60)
+@Timeout(600)
 class RestartsTest {
     private static final Set<TaskStatus> FINAL = Set.of(
             TaskStatus.TASK_STATUS_COMPLETED, TaskStatus.TASK_STATUS_FAILED, TaskStatus.TASK_STATUS_CANCELED);
@@ -255,7 +255,7 @@ class RestartsTest {
     void aCallerNeedNotWaitForEverForALoan() throws Exception {
         try (Agent alice = living("alice").connect();
                 Agent bob = living("bob").onHandoff(this::take).connect()) {
-            Duration wait = Duration.ofSeconds(2);
+            Duration wait = Duration.ofSeconds(6);
             var late = assertThrows(
                     BatonException.class, () -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS, wait));
             assertEquals(Status.Code.DEADLINE_EXCEEDED, late.code());

@@ -38,7 +38,7 @@ import java.util.regex.Pattern;
 /** Plays one file of clients/scenarios; its README says what everything means. */
 final class Scenario implements AutoCloseable {
     private static final Pattern NAME = Pattern.compile("\\$\\{([^}]+)}");
-    private static final Duration STEP_TIME = Duration.ofSeconds(20);
+    private static final Duration STEP_TIME = Duration.ofSeconds(RealBroker.PATIENCE_SECONDS);
 
     /** One of its agents; connected or not. */
     private static final class Player {

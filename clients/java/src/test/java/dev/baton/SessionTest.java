@@ -45,10 +45,10 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
 /** The session, against a broker that lies and breaks off as a real one would not. */
-@Timeout(60)
+@Timeout(600)
 class SessionTest {
     private static final int MIB = 1024 * 1024;
-    private static final Duration PATIENCE = Duration.ofSeconds(10);
+    private static final Duration PATIENCE = Duration.ofSeconds(RealBroker.PATIENCE_SECONDS);
 
     @TempDir
     Path folder;
@@ -268,7 +268,7 @@ class SessionTest {
         try (Agent alice = broker.agent("alice").build()) {
             alice.setHeartbeat(Heartbeat.newBuilder().setStatus("x".repeat(4 * MIB)).build());
             alice.connect();
-            assertEquals(Heartbeat.getDefaultInstance(), broker.heartbeats.poll(10, TimeUnit.SECONDS));
+            assertEquals(Heartbeat.getDefaultInstance(), broker.heartbeats.poll(RealBroker.PATIENCE_SECONDS, TimeUnit.SECONDS));
             alice.send("bob", About.NOTHING, info("good"));
             assertEquals(1, broker.sessions.size());
         }
@@ -281,7 +281,7 @@ class SessionTest {
         try (Agent alice = broker.agent("alice").on(Info.class, delivery -> {}).connect()) {
             for (Message payload : List.of(HandoffAccept.getDefaultInstance(), TaskContextTransfer.getDefaultInstance())) {
                 broker.deliver(ofBob(payload, new About("task", 1, "handoff")));
-                Acknowledgement told = broker.acknowledgements.poll(10, TimeUnit.SECONDS);
+                Acknowledgement told = broker.acknowledgements.poll(RealBroker.PATIENCE_SECONDS, TimeUnit.SECONDS);
                 if (state == HandoffState.HANDOFF_STATE_ACCEPTED) {
                     assertEquals(NackCause.NACK_CAUSE_SHUTDOWN, told.getNack().getCause());
                     assertEquals(2, told.getNack().getRetryAfter().getSeconds());
@@ -297,7 +297,7 @@ class SessionTest {
         broker.handoff = null;
         try (Agent alice = broker.agent("alice").on(Info.class, delivery -> {}).connect()) {
             broker.deliver(ofBob(HandoffAccept.getDefaultInstance(), new About("task", 1, "handoff")));
-            assertTrue(broker.acknowledgements.poll(10, TimeUnit.SECONDS).hasAck());
+            assertTrue(broker.acknowledgements.poll(RealBroker.PATIENCE_SECONDS, TimeUnit.SECONDS).hasAck());
         }
     }
 
@@ -324,7 +324,7 @@ class SessionTest {
                     .setErrorCode(ErrorCode.ERROR_CODE_CONTEXT_TIMEOUT)
                     .build();
             boolean isOpen = state == HandoffState.HANDOFF_STATE_REQUESTED;
-            assertEquals(isOpen ? "OFFER_WITHDRAWN" : "CONTEXT_TIMEOUT", told.poll(10, TimeUnit.SECONDS));
+            assertEquals(isOpen ? "OFFER_WITHDRAWN" : "CONTEXT_TIMEOUT", told.poll(RealBroker.PATIENCE_SECONDS, TimeUnit.SECONDS));
         }
     }
 
@@ -335,7 +335,7 @@ class SessionTest {
         About about = new About("task", 1, "handoff");
         try (Agent alice = broker.agent("alice").contextProvider(tooMuch).connect()) {
             broker.deliver(ofBob(HandoffAccept.getDefaultInstance(), about));
-            assertTrue(broker.acknowledgements.poll(10, TimeUnit.SECONDS).hasAck());
+            assertTrue(broker.acknowledgements.poll(RealBroker.PATIENCE_SECONDS, TimeUnit.SECONDS).hasAck());
             assertEquals(1, broker.envelopes.size());
             Envelope cancel = broker.envelopes.get(0);
             assertEquals(MessageType.MESSAGE_TYPE_HANDOFF_CANCEL, cancel.getMessageType());

@@ -4,7 +4,8 @@
 #
 #   BATON_BIN=target/debug/baton clients/python/ci.sh
 #
-# Needs python3 with venv; installs the exact versions of the requirements, from PyPI, into BATON_CI_CACHE.
+# Needs python3 with venv, and Python 3.11 or 3.12 for the oldest versions; installs the exact versions of the requirements,
+# from PyPI, into BATON_CI_CACHE.
 set -euo pipefail
 
 : "${BATON_BIN:?must name the baton program}"
@@ -16,14 +17,36 @@ export no_grpc_proxy=127.0.0.1 no_proxy=127.0.0.1 PYTHONDONTWRITEBYTECODE=1
 cache="${BATON_CI_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/baton-ci}"
 locks="$(cat requirements.txt requirements-adapters.txt | sha256sum | cut -c1-12)"
 venv="$cache/python-client-$locks"
-if [[ ! -e "$venv/complete" ]]; then
-    rm -rf "$venv"
-    python3 -m venv "$venv"
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps \
-        -r requirements.txt -r requirements-adapters.txt
-    "$venv/bin/pip" check
-    touch "$venv/complete"
+# Makes an environment, unless it is whole: environment FOLDER PYTHON REQUIREMENTS...
+environment() {
+    local folder="$1" python="$2" options=()
+    if [[ -e "$folder/complete" ]]; then return; fi
+    shift 2
+    for file in "$@"; do options+=(-r "$file"); done
+    rm -rf "$folder"
+    "$python" -m venv "$folder"
+    "$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps "${options[@]}"
+    "$folder/bin/pip" check
+    touch "$folder/complete"
+}
+environment "$venv" python3 requirements.txt requirements-adapters.txt
+
+# The old versions have no wheels for a later Python.
+old_python=
+for candidate in python3 python3.12 python3.11; do
+    if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then
+        old_python="$candidate"
+        break
+    fi
+done
+if [[ -z "$old_python" ]]; then
+    echo "needs Python 3.11 or 3.12 for the oldest versions of grpcio and protobuf" >&2
+    exit 1
 fi
+stubs_venv="$cache/python-stubs-$(sha256sum <requirements-stubs.txt | cut -c1-12)"
+environment "$stubs_venv" "$old_python" requirements-stubs.txt
+oldest_venv="$cache/python-oldest-$(sha256sum <requirements-oldest.txt | cut -c1-12)"
+environment "$oldest_venv" "$old_python" requirements-oldest.txt
 export PATH="$venv/bin:$PATH"
 
 work="$(mktemp -d)"
@@ -36,7 +59,7 @@ finish() {
 trap finish EXIT
 
 echo "# stubs"
-python generate.py
+"$stubs_venv/bin/python" generate.py --check
 echo "# format, lint, types"
 ruff format --check .
 ruff check .
@@ -44,7 +67,9 @@ mypy
 echo "# tests"
 # Without its framework an adapter's test is skipped.
 python -c 'import agents, langgraph.graph'
-pytest --quiet -p no:cacheprovider
+pytest --quiet -p no:cacheprovider --basetemp "$work/tests"
+echo "# tests with the oldest versions"
+"$oldest_venv/bin/python" -m pytest --quiet -p no:cacheprovider --basetemp "$work/tests-oldest"
 echo "# conformance"
 PYTHONPATH=src "$BATON_BIN" conformance --client "python tests/harness.py" --jobs 3
 echo "# the source distribution, and the wheel made of it"

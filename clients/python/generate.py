@@ -1,42 +1,75 @@
-"""Makes the gRPC stubs in src/baton/_gen from the schema; run it after a checkout and after each change of the schema.
+"""Makes the gRPC stubs in src/baton/_gen from the schema; run it after each change of the schema.
 
-    python generate.py [FOLDER OF THE SCHEMA]      the default is proto/ of this repository
+    python generate.py             makes them anew
+    python generate.py --check     fails if the ones that are checked in are not those of the schema
 
-The stubs are not committed. google.rpc comes from googleapis-common-protos and not from our copy of the schema: two
-registrations of the same file would not go together with other libraries in the same program.
+Stubs demand at least the protobuf and grpcio of the grpcio-tools that made them. The tools are old, so that this client
+fits beside frameworks that pin old versions: `requirements-stubs.txt`, in an environment of its own with Python 3.11 or
+3.12.
+
+google.rpc comes from googleapis-common-protos and not from our copy of the schema: two registrations of the same file
+would not go together with other libraries in the same program.
 """
 
+import importlib.metadata
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "src" / "baton" / "_gen"
+SCHEMA = HERE.parents[1] / "proto"
+TOOLS_VERSION = "1.62.3"
 
 
 def main() -> None:
-    """Generates anew, from nothing."""
-    schema = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parents[1] / "proto"
-    files = sorted(schema.glob("baton/v1/*.proto"))
+    """Generates the stubs, or compares them."""
+    if sys.argv[1:] not in ([], ["--check"]):
+        sys.exit(__doc__)
+    found = importlib.metadata.version("grpcio-tools")
+    if found != TOOLS_VERSION:
+        sys.exit(f"grpcio-tools is {found} here, not {TOOLS_VERSION}: install requirements-stubs.txt")
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "_gen"
+        count = generate(made)
+        if sys.argv[1:] == ["--check"]:
+            if contents(made) != contents(OUTPUT):
+                sys.exit(f"{OUTPUT.relative_to(HERE)} has not the stubs of the schema: run generate.py")
+        else:
+            shutil.rmtree(OUTPUT, ignore_errors=True)
+            shutil.copytree(made, OUTPUT)
+    print(f"stubs of {count} schema files in {OUTPUT.relative_to(HERE)}")
+
+
+def generate(output: Path) -> int:
+    """Makes the stubs in a new folder. Returns the number of schema files."""
+    files = sorted(SCHEMA.glob("baton/v1/*.proto"))
     if not files:
-        sys.exit(f"no schema in {schema}")
-    shutil.rmtree(OUTPUT, ignore_errors=True)
-    OUTPUT.mkdir(parents=True)
-    protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{schema}"]
-    subprocess.run([*protoc, f"--python_out={OUTPUT}", f"--pyi_out={OUTPUT}", *files], check=True)
+        sys.exit(f"no schema in {SCHEMA}")
+    output.mkdir(parents=True)
+    protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{SCHEMA}"]
+    subprocess.run([*protoc, f"--python_out={output}", f"--pyi_out={output}", *files], check=True)
     services = [file for file in files if file.stem.endswith("_service")]
-    subprocess.run([*protoc, f"--grpc_python_out={OUTPUT}", *services], check=True)
-    for file in OUTPUT.rglob("*.py*"):
+    subprocess.run([*protoc, f"--grpc_python_out={output}", *services], check=True)
+    for file in output.rglob("*.py*"):
         # The stubs expect to be a top-level package baton.v1; they live inside of ours.
         text = re.sub(
             r"^from baton\.v1 import", "from baton._gen.baton.v1 import", file.read_text("utf-8"), flags=re.MULTILINE
         )
         file.write_text(text, "utf-8")
-    for folder in [OUTPUT, OUTPUT / "baton", OUTPUT / "baton" / "v1"]:
+    for folder in [output, output / "baton", output / "baton" / "v1"]:
         (folder / "__init__.py").write_text("", "utf-8")
-    print(f"stubs of {len(files)} schema files in {OUTPUT.relative_to(HERE)}")
+    return len(files)
+
+
+def contents(folder: Path) -> dict[Path, str]:
+    """The text of each stub, by its path in the folder."""
+    return {
+        file.relative_to(folder): file.read_text("utf-8") for file in folder.rglob("*.py*") if file.suffix != ".pyc"
+    }
 
 
 if __name__ == "__main__":

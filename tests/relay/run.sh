@@ -26,7 +26,6 @@ if [[ ! -e "$venv/complete" ]]; then
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps -r clients/python/requirements.txt
     touch "$venv/complete"
 fi
-"$venv/bin/python" clients/python/generate.py
 mkdir "$work/python"
 cp -r clients/python/{pyproject.toml,README.md,LICENSE,src} "$work/python"
 "$venv/bin/pip" wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w "$work" "$work/python"

@@ -87,7 +87,7 @@ def test_key_files_of_others(tmp_path):
     path.write_text(OPENSSL_PEM)
     assert public_bytes(load_key(path)).hex() == "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8"
     path.write_text("no key")
-    with pytest.raises(ValueError, match="PEM"):
+    with pytest.raises(ValueError):  # noqa: PT011 (its text is cryptography's)
         load_key(path)
 
 

@@ -17,7 +17,7 @@ from baton import handoffs, v1
 from baton.connection import Connection, File, Identity
 from baton.conversation import Conversation
 from baton.custody import VerifiedLog, read_custody_log
-from baton.delivery import Delivery
+from baton.delivery import Delivery, duration
 from baton.directory import Directory
 from baton.dispatch import ContextProvider, Dispatcher, Handler, HandoffHandler
 from baton.envelopes import make_envelope, payload_of
@@ -209,7 +209,7 @@ class Agent(Messages):
 
     async def invite(self, agent_id: str = "", lifetime: timedelta | None = None) -> str:
         """Makes an invitation: whoever has it may register one new agent, `agent_id` or any. Returns the secret."""
-        request = v1.CreateInvitationRequest(agent_id=agent_id, lifetime=lifetime)
+        request = v1.CreateInvitationRequest(agent_id=agent_id, lifetime=duration(lifetime))
         invitation: str = (await self._connection.call(self._connection.agents.CreateInvitation, request)).invitation
         return invitation
 
@@ -217,7 +217,7 @@ class Agent(Messages):
         self, agent_id: str, key: v1.AgentKey, *, replaces: Iterable[str] = (), grace: timedelta | None = None
     ) -> v1.Agent:
         """Adds a key of an agent, or rotates one: those that it replaces stay good for the grace, or else a day."""
-        request = v1.AddAgentKeyRequest(agent_id=agent_id, key=key, replaced_key_ids=replaces, grace=grace)
+        request = v1.AddAgentKeyRequest(agent_id=agent_id, key=key, replaced_key_ids=replaces, grace=duration(grace))
         agent: v1.Agent = (await self._connection.call(self._connection.agents.AddAgentKey, request)).agent
         return agent
 

@@ -1,23 +1,18 @@
 """Everything of the schema package baton.v1: messages, enums and service stubs, under their own names."""
 
-try:
-    from baton._gen.baton.v1.agent_pb2 import *
-    from baton._gen.baton.v1.agent_service_pb2 import *
-    from baton._gen.baton.v1.agent_service_pb2_grpc import AgentServiceStub as AgentServiceStub
-    from baton._gen.baton.v1.broker_service_pb2 import *
-    from baton._gen.baton.v1.broker_service_pb2_grpc import BrokerServiceStub as BrokerServiceStub
-    from baton._gen.baton.v1.context_pb2 import *
-    from baton._gen.baton.v1.custody_pb2 import *
-    from baton._gen.baton.v1.envelope_pb2 import *
-    from baton._gen.baton.v1.error_pb2 import *
-    from baton._gen.baton.v1.handoff_pb2 import *
-    from baton._gen.baton.v1.handoff_service_pb2 import *
-    from baton._gen.baton.v1.handoff_service_pb2_grpc import HandoffServiceStub as HandoffServiceStub
-    from baton._gen.baton.v1.negotiation_pb2 import *
-    from baton._gen.baton.v1.task_pb2 import *
-    from baton._gen.baton.v1.task_service_pb2 import *
-    from baton._gen.baton.v1.task_service_pb2_grpc import TaskServiceStub as TaskServiceStub
-except ModuleNotFoundError as missing:
-    if missing.name is None or not missing.name.startswith("baton._gen"):
-        raise
-    raise ImportError("the gRPC stubs are not made yet: run `python generate.py` in clients/python") from missing
+from baton._gen.baton.v1.agent_pb2 import *
+from baton._gen.baton.v1.agent_service_pb2 import *
+from baton._gen.baton.v1.agent_service_pb2_grpc import AgentServiceStub as AgentServiceStub
+from baton._gen.baton.v1.broker_service_pb2 import *
+from baton._gen.baton.v1.broker_service_pb2_grpc import BrokerServiceStub as BrokerServiceStub
+from baton._gen.baton.v1.context_pb2 import *
+from baton._gen.baton.v1.custody_pb2 import *
+from baton._gen.baton.v1.envelope_pb2 import *
+from baton._gen.baton.v1.error_pb2 import *
+from baton._gen.baton.v1.handoff_pb2 import *
+from baton._gen.baton.v1.handoff_service_pb2 import *
+from baton._gen.baton.v1.handoff_service_pb2_grpc import HandoffServiceStub as HandoffServiceStub
+from baton._gen.baton.v1.negotiation_pb2 import *
+from baton._gen.baton.v1.task_pb2 import *
+from baton._gen.baton.v1.task_service_pb2 import *
+from baton._gen.baton.v1.task_service_pb2_grpc import TaskServiceStub as TaskServiceStub

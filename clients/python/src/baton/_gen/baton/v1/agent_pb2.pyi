@@ -1,0 +1,123 @@
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Presence(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRESENCE_UNSPECIFIED: _ClassVar[Presence]
+    PRESENCE_ALIVE: _ClassVar[Presence]
+    PRESENCE_SUSPECT: _ClassVar[Presence]
+    PRESENCE_GONE: _ClassVar[Presence]
+    PRESENCE_UNSEEN: _ClassVar[Presence]
+PRESENCE_UNSPECIFIED: Presence
+PRESENCE_ALIVE: Presence
+PRESENCE_SUSPECT: Presence
+PRESENCE_GONE: Presence
+PRESENCE_UNSEEN: Presence
+
+class AgentCard(_message.Message):
+    __slots__ = ("agent_id", "agent_types", "description", "skills", "capacity", "keys", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_TYPES_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    SKILLS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    agent_id: str
+    agent_types: _containers.RepeatedScalarFieldContainer[str]
+    description: str
+    skills: _containers.RepeatedCompositeFieldContainer[AgentSkill]
+    capacity: int
+    keys: _containers.RepeatedCompositeFieldContainer[AgentKey]
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, agent_id: _Optional[str] = ..., agent_types: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., skills: _Optional[_Iterable[_Union[AgentSkill, _Mapping]]] = ..., capacity: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[AgentKey, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class AgentSkill(_message.Message):
+    __slots__ = ("name", "tags", "languages", "task_types")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    tags: _containers.RepeatedScalarFieldContainer[str]
+    languages: _containers.RepeatedScalarFieldContainer[str]
+    task_types: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., languages: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AgentKey(_message.Message):
+    __slots__ = ("key_id", "public_key", "not_before_time", "not_after_time", "revoke_time", "vouchers")
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    NOT_BEFORE_TIME_FIELD_NUMBER: _ClassVar[int]
+    NOT_AFTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_TIME_FIELD_NUMBER: _ClassVar[int]
+    VOUCHERS_FIELD_NUMBER: _ClassVar[int]
+    key_id: str
+    public_key: bytes
+    not_before_time: _timestamp_pb2.Timestamp
+    not_after_time: _timestamp_pb2.Timestamp
+    revoke_time: _timestamp_pb2.Timestamp
+    vouchers: _containers.RepeatedCompositeFieldContainer[KeyVoucher]
+    def __init__(self, key_id: _Optional[str] = ..., public_key: _Optional[bytes] = ..., not_before_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., not_after_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., revoke_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., vouchers: _Optional[_Iterable[_Union[KeyVoucher, _Mapping]]] = ...) -> None: ...
+
+class KeyVoucher(_message.Message):
+    __slots__ = ("operator_key_id", "not_after_time", "signature")
+    OPERATOR_KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    NOT_AFTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    operator_key_id: str
+    not_after_time: _timestamp_pb2.Timestamp
+    signature: bytes
+    def __init__(self, operator_key_id: _Optional[str] = ..., not_after_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Agent(_message.Message):
+    __slots__ = ("card", "presence", "session_count", "last_heartbeat", "last_heartbeat_time", "create_time", "update_time")
+    CARD_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    LAST_HEARTBEAT_TIME_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    card: AgentCard
+    presence: Presence
+    session_count: int
+    last_heartbeat: Heartbeat
+    last_heartbeat_time: _timestamp_pb2.Timestamp
+    create_time: _timestamp_pb2.Timestamp
+    update_time: _timestamp_pb2.Timestamp
+    def __init__(self, card: _Optional[_Union[AgentCard, _Mapping]] = ..., presence: _Optional[_Union[Presence, str]] = ..., session_count: _Optional[int] = ..., last_heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., last_heartbeat_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("status", "active_tasks", "capacity", "queue_length", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_TASKS_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    status: str
+    active_tasks: int
+    capacity: int
+    queue_length: int
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, status: _Optional[str] = ..., active_tasks: _Optional[int] = ..., capacity: _Optional[int] = ..., queue_length: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...

@@ -1,0 +1,82 @@
+from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATUS_UNSPECIFIED: _ClassVar[TaskStatus]
+    TASK_STATUS_CREATED: _ClassVar[TaskStatus]
+    TASK_STATUS_IN_PROGRESS: _ClassVar[TaskStatus]
+    TASK_STATUS_WAITING_FOR_INPUT: _ClassVar[TaskStatus]
+    TASK_STATUS_COMPLETED: _ClassVar[TaskStatus]
+    TASK_STATUS_FAILED: _ClassVar[TaskStatus]
+    TASK_STATUS_CANCELED: _ClassVar[TaskStatus]
+TASK_STATUS_UNSPECIFIED: TaskStatus
+TASK_STATUS_CREATED: TaskStatus
+TASK_STATUS_IN_PROGRESS: TaskStatus
+TASK_STATUS_WAITING_FOR_INPUT: TaskStatus
+TASK_STATUS_COMPLETED: TaskStatus
+TASK_STATUS_FAILED: TaskStatus
+TASK_STATUS_CANCELED: TaskStatus
+
+class TaskStatusUpdate(_message.Message):
+    __slots__ = ("status", "progress", "details", "result")
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    status: TaskStatus
+    progress: float
+    details: str
+    result: _struct_pb2.Struct
+    def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    HOPS_FIELD_NUMBER: _ClassVar[int]
+    DELEGATOR_IDS_FIELD_NUMBER: _ClassVar[int]
+    CUSTODY_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    CUSTODY_HASH_FIELD_NUMBER: _ClassVar[int]
+    CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    task_type: str
+    owner_id: str
+    epoch: int
+    status: TaskStatus
+    progress: float
+    details: str
+    open_handoff_id: str
+    hops: _containers.RepeatedCompositeFieldContainer[TaskHop]
+    delegator_ids: _containers.RepeatedScalarFieldContainer[str]
+    custody_length: int
+    custody_hash: bytes
+    create_time: _timestamp_pb2.Timestamp
+    update_time: _timestamp_pb2.Timestamp
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class TaskHop(_message.Message):
+    __slots__ = ("handoff_id", "sender_id", "receiver_id", "epoch")
+    HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    SENDER_ID_FIELD_NUMBER: _ClassVar[int]
+    RECEIVER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    handoff_id: str
+    sender_id: str
+    receiver_id: str
+    epoch: int
+    def __init__(self, handoff_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...

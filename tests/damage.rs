@@ -12,7 +12,10 @@ use baton::store::{
     conformance::{NaiveStore, delete, put},
     read_all,
 };
-use proptest::prelude::*;
+use proptest::{
+    prelude::*,
+    test_runner::{FailurePersistence, FileFailurePersistence},
+};
 
 type Records = BTreeMap<(&'static str, Vec<u8>), (u64, Vec<u8>)>;
 type Files = BTreeMap<PathBuf, Vec<u8>>;
@@ -410,8 +413,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
+/// The file of this test's finds. Proptest finds a place by itself only beside a lib.rs or a main.rs.
+fn finds() -> Option<Box<dyn FailurePersistence>> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/proptest-regressions/damage.txt");
+    Some(Box::new(FileFailurePersistence::Direct(path)))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: finds(), ..ProptestConfig::default() })]
 
     /// In a test build, a memtable is full after ten of these writes.
     #[test]

@@ -175,6 +175,21 @@ fn each_section_of_the_specification_that_is_cited_is_there() {
     assert!(cited > 30, "{cited} citations");
 }
 
+/// Proptest writes the input of a failure into a file of the checkout, to be committed: for `src` and for a test with a
+/// `main.rs` by itself, for a test of one file where the test says so.
+#[test]
+fn finds_of_proptest_have_a_file_that_git_does_not_ignore() {
+    assert!(!fs::read_to_string(root().join(".gitignore")).unwrap().contains("proptest-regressions"));
+    for entry in fs::read_dir(root().join("tests")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = if path.is_file() { fs::read_to_string(&path).unwrap_or_default() } else { String::new() };
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        if text.contains("\nproptest! {") {
+            assert!(text.contains(&format!("/tests/proptest-regressions/{name}.txt")), "{}", path.display());
+        }
+    }
+}
+
 #[test]
 fn comments_use_plain_words() {
     let list = include_str!("vague_words.txt");

@@ -25,7 +25,7 @@ import {
 } from "../src/index.js";
 import { checkedReceipt } from "../src/agent.js";
 import { handle, Jobs, Poison } from "../src/serve.js";
-import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
+import { Agents, Broker, Mail, patient, refusal, temporaryFolder, unique } from "./broker.js";
 
 let broker: Broker;
 const others: Broker[] = [];

@@ -6,7 +6,7 @@ from baton._gen.baton.v1 import agent_service_pb2 as baton_dot_v1_dot_agent__ser
 
 
 class AgentServiceStub(object):
-    """The directory of agents, and how an agent proves who it is.
+    """The directory of agents, and the proof of an agent's identity.
     """
 
     def __init__(self, channel):
@@ -63,72 +63,73 @@ class AgentServiceStub(object):
 
 
 class AgentServiceServicer(object):
-    """The directory of agents, and how an agent proves who it is.
+    """The directory of agents, and the proof of an agent's identity.
     """
 
     def RegisterAgent(self, request, context):
-        """Registers an agent, or changes its card, as the policy permits; a new one also with an invitation. The same card
-        again is no error.
+        """Registers an agent, or changes the card of a registered one. The policy decides; an invitation also permits one new
+        agent. Repeating a call with the same card has no effect and is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateInvitation(self, request, context):
-        """An invitation: lets one new agent register once, until it is over. Policy: invite.
+        """Creates an invitation, with which one new agent can register, once. Policy action: invite.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AddAgentKey(self, request, context):
-        """Adds a key, or rotates one: the keys that it replaces stay good for a grace period. Policy: manageKeys. Again with
-        the same key is no error.
+        """Adds a key, or rotates keys: replaced keys stay valid for a grace period. Policy action: manageKeys. Repeating a
+        call with the same key has no effect and is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeAgentKey(self, request, context):
-        """Revokes a key for good: nothing that is signed by it is taken any more, tokens that were got with it end, and the
-        agent's sessions are told to come back. Its handoffs and its mail stay. Policy: manageKeys.
+        """Revokes a key for good: the broker refuses envelopes signed by it, its tokens end, and the agent's sessions get a
+        GoAway. Handoffs and mail of the agent stay. Policy action: manageKeys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def VouchForAgentKey(self, request, context):
-        """Adds an operator's word for a key. Policy: manageKeys.
+        """Adds an operator's voucher to a key. Policy action: manageKeys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAgent(self, request, context):
-        """One agent. The broker itself is "baton": its keys, which sign receipts, are shown to callers without an identity too.
+        """Returns one agent. The agent "baton" is the broker: its keys sign receipts, and a caller needs no identity to read
+        them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAgents(self, request, context):
-        """Agents by id.
+        """Lists agents in the order of their ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateChallenge(self, request, context):
-        """The first half of proving who one is: something to sign, good for one minute and one try. Given for every id, also
-        where no agent has it.
+        """Creates a challenge, which the agent signs to prove its identity. A challenge is valid for one minute and one
+        attempt. The broker also answers for an id that is not registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateToken(self, request, context):
-        """The second half: the signature for a token. The token goes into the metadata of other calls as
-        "authorization: Bearer TOKEN". It is good until its time is over or the broker restarts.
+        """Returns a token for a signed challenge. Other calls carry the token as metadata, "authorization: Bearer TOKEN". It
+        is valid for 12 hours, until the broker restarts, or until its key is revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,7 +191,7 @@ def add_AgentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentService(object):
-    """The directory of agents, and how an agent proves who it is.
+    """The directory of agents, and the proof of an agent's identity.
     """
 
     @staticmethod

@@ -6,8 +6,8 @@ from baton._gen.baton.v1 import audit_service_pb2 as baton_dot_v1_dot_audit__ser
 
 
 class AuditServiceStub(object):
-    """The audit log: who registered agents, changed keys, settled dead letters, loaded policies. Written in the same commit
-    as the act.
+    """The audit log: registrations, changes of keys, decisions about dead letters, loaded policies and certificates. The
+    broker writes each entry in the same commit as the act.
     """
 
     def __init__(self, channel):
@@ -24,12 +24,12 @@ class AuditServiceStub(object):
 
 
 class AuditServiceServicer(object):
-    """The audit log: who registered agents, changed keys, settled dead letters, loaded policies. Written in the same commit
-    as the act.
+    """The audit log: registrations, changes of keys, decisions about dead letters, loaded policies and certificates. The
+    broker writes each entry in the same commit as the act.
     """
 
     def ListAuditEntries(self, request, context):
-        """Entries, oldest first. Policy: readAuditLog.
+        """Lists entries, oldest first. Policy action: readAuditLog.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -51,8 +51,8 @@ def add_AuditServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AuditService(object):
-    """The audit log: who registered agents, changed keys, settled dead letters, loaded policies. Written in the same commit
-    as the act.
+    """The audit log: registrations, changes of keys, decisions about dead letters, loaded policies and certificates. The
+    broker writes each entry in the same commit as the act.
     """
 
     @staticmethod

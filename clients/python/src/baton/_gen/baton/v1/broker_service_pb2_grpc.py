@@ -6,7 +6,7 @@ from baton._gen.baton.v1 import broker_service_pb2 as baton_dot_v1_dot_broker__s
 
 
 class BrokerServiceStub(object):
-    """Sending and receiving envelopes. Connect does all of it on one stream; Send, Receive and Ack do the same by simple calls.
+    """Sending and receiving envelopes: Connect on one stream, or Send, Receive and Ack as single calls.
     """
 
     def __init__(self, channel):
@@ -38,32 +38,34 @@ class BrokerServiceStub(object):
 
 
 class BrokerServiceServicer(object):
-    """Sending and receiving envelopes. Connect does all of it on one stream; Send, Receive and Ack do the same by simple calls.
+    """Sending and receiving envelopes: Connect on one stream, or Send, Receive and Ack as single calls.
     """
 
     def Connect(self, request_iterator, context):
-        """A session of one agent: it sends envelopes and acknowledgements, and takes deliveries. Needs the agent's token.
+        """Opens a session of one agent: the agent sends envelopes, acknowledgements and heartbeats, and receives deliveries
+        and answers. Requires the agent's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Send(self, request, context):
-        """Sends one envelope. The signature proves the sender; a token, if there is one, must be the sender's.
+        """Sends one envelope. The signature proves the sender. A token is optional, and must be the sender's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Receive(self, request, context):
-        """Takes deliveries from the mailbox of the token's agent. Acknowledge them with Ack, also after the stream has ended.
+        """Receives deliveries from the mailbox of the agent. Acknowledge them with Ack, also after the stream has ended.
+        Requires the agent's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """Acknowledges one delivery. Needs the agent's token.
+        """Acknowledges one delivery. Requires the agent's token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,7 +102,7 @@ def add_BrokerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class BrokerService(object):
-    """Sending and receiving envelopes. Connect does all of it on one stream; Send, Receive and Ack do the same by simple calls.
+    """Sending and receiving envelopes: Connect on one stream, or Send, Receive and Ack as single calls.
     """
 
     @staticmethod

@@ -108,8 +108,10 @@ class CustodyDelivery(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., mail: _Optional[_Union[HandoffMail, str]] = ...) -> None: ...
 
 class CustodyTime(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("of_task",)
+    OF_TASK_FIELD_NUMBER: _ClassVar[int]
+    of_task: bool
+    def __init__(self, of_task: bool = ...) -> None: ...
 
 class CustodyAbsence(_message.Message):
     __slots__ = ()

@@ -6,8 +6,8 @@ from baton._gen.baton.v1 import dead_letter_service_pb2 as baton_dot_v1_dot_dead
 
 
 class DeadLetterServiceStub(object):
-    """Looking at dead letters, and deciding what becomes of them. An agent sees those that it sent or was to receive, an
-    operator all; only an operator decides.
+    """Reading dead letters, and deciding about them. By default an agent reads the dead letters of messages that it sent or
+    was to receive; an operator reads all of them, and decides.
     """
 
     def __init__(self, channel):
@@ -49,49 +49,49 @@ class DeadLetterServiceStub(object):
 
 
 class DeadLetterServiceServicer(object):
-    """Looking at dead letters, and deciding what becomes of them. An agent sees those that it sent or was to receive, an
-    operator all; only an operator decides.
+    """Reading dead letters, and deciding about them. By default an agent reads the dead letters of messages that it sent or
+    was to receive; an operator reads all of them, and decides.
     """
 
     def GetDeadLetter(self, request, context):
-        """One dead letter, with its envelope.
+        """Returns one dead letter with its envelope.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListDeadLetters(self, request, context):
-        """Dead letters, newest first.
+        """Lists dead letters without their envelopes, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExportDeadLetters(self, request, context):
-        """All that match, oldest first, with their envelopes.
+        """Streams all matching dead letters with their envelopes, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RedriveDeadLetter(self, request, context):
-        """Puts one on its way again, in one commit with its mark as REDRIVEN. A handoff request becomes a new handoff with the
-        same request, since the old one has ended; anything else goes into the mailbox again, with a fresh lifetime.
+        """Puts one message on its way again and marks the dead letter as REDRIVEN, in one commit. A handoff request starts a
+        new handoff; any other message goes into a mailbox with a new lifetime.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RedriveDeadLetters(self, request, context):
-        """The same with all that match and were parked before the call, oldest first. Ends when the caller ends it: what was
-        redriven until then is marked, and the same call again goes on with the rest.
+        """Redrives all matching dead letters that were parked before the call, oldest first. Cancelling the call stops it;
+        the same call again continues with the rest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DiscardDeadLetter(self, request, context):
-        """Gives one up for good. It is kept, marked as DISCARDED.
+        """Gives one message up for good. The dead letter is kept, marked as DISCARDED, until retention removes it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,8 +138,8 @@ def add_DeadLetterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DeadLetterService(object):
-    """Looking at dead letters, and deciding what becomes of them. An agent sees those that it sent or was to receive, an
-    operator all; only an operator decides.
+    """Reading dead letters, and deciding about them. By default an agent reads the dead letters of messages that it sent or
+    was to receive; an operator reads all of them, and decides.
     """
 
     @staticmethod

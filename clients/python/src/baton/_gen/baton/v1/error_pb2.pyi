@@ -69,6 +69,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_DEAD_LETTER_SETTLED: _ClassVar[ErrorCode]
     ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE: _ClassVar[ErrorCode]
     ERROR_CODE_KEY_REVOKED: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_LENT: _ClassVar[ErrorCode]
     ERROR_CODE_CONFLICT: _ClassVar[ErrorCode]
     ERROR_CODE_LIMIT_EXCEEDED: _ClassVar[ErrorCode]
     ERROR_CODE_SHUTTING_DOWN: _ClassVar[ErrorCode]
@@ -85,6 +86,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_AGENT_ERROR: _ClassVar[ErrorCode]
     ERROR_CODE_OFFER_WITHDRAWN: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_REDRIVEN: _ClassVar[ErrorCode]
+    ERROR_CODE_TASK_RECALLED: _ClassVar[ErrorCode]
 SEVERITY_UNSPECIFIED: Severity
 SEVERITY_INFO: Severity
 SEVERITY_WARNING: Severity
@@ -141,6 +143,7 @@ ERROR_CODE_MESSAGE_EXPIRED: ErrorCode
 ERROR_CODE_DEAD_LETTER_SETTLED: ErrorCode
 ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE: ErrorCode
 ERROR_CODE_KEY_REVOKED: ErrorCode
+ERROR_CODE_NOT_LENT: ErrorCode
 ERROR_CODE_CONFLICT: ErrorCode
 ERROR_CODE_LIMIT_EXCEEDED: ErrorCode
 ERROR_CODE_SHUTTING_DOWN: ErrorCode
@@ -157,6 +160,7 @@ ERROR_CODE_HANDOFF_CANCELLED: ErrorCode
 ERROR_CODE_AGENT_ERROR: ErrorCode
 ERROR_CODE_OFFER_WITHDRAWN: ErrorCode
 ERROR_CODE_HANDOFF_REDRIVEN: ErrorCode
+ERROR_CODE_TASK_RECALLED: ErrorCode
 
 class ErrorNotification(_message.Message):
     __slots__ = ("error_code", "error_message", "severity", "origin_agent_id", "next_step", "next_step_text")

@@ -109,6 +109,7 @@ class HandoffCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HANDOFF_CAUSE_EXTENDED: _ClassVar[HandoffCause]
     HANDOFF_CAUSE_UNDELIVERABLE: _ClassVar[HandoffCause]
     HANDOFF_CAUSE_CANDIDATE_GONE: _ClassVar[HandoffCause]
+    HANDOFF_CAUSE_RECALLED: _ClassVar[HandoffCause]
 
 class OfferOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -194,6 +195,7 @@ HANDOFF_CAUSE_OWNERSHIP_MOVED: HandoffCause
 HANDOFF_CAUSE_EXTENDED: HandoffCause
 HANDOFF_CAUSE_UNDELIVERABLE: HandoffCause
 HANDOFF_CAUSE_CANDIDATE_GONE: HandoffCause
+HANDOFF_CAUSE_RECALLED: HandoffCause
 OFFER_OUTCOME_UNSPECIFIED: OfferOutcome
 OFFER_OUTCOME_PENDING: OfferOutcome
 OFFER_OUTCOME_ACCEPTED: OfferOutcome
@@ -204,7 +206,7 @@ OFFER_OUTCOME_UNDELIVERABLE: OfferOutcome
 OFFER_OUTCOME_GONE: OfferOutcome
 
 class HandoffRequest(_message.Message):
-    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits")
+    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "loan_timeout")
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +218,7 @@ class HandoffRequest(_message.Message):
     TIMEOUTS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     LOOP_LIMITS_FIELD_NUMBER: _ClassVar[int]
+    LOAN_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     task_type: str
     reason: HandoffReason
     reason_text: str
@@ -227,7 +230,8 @@ class HandoffRequest(_message.Message):
     timeouts: HandoffTimeouts
     mode: HandoffMode
     loop_limits: LoopLimits
-    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ...) -> None: ...
+    loan_timeout: _duration_pb2.Duration
+    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class HandoffAccept(_message.Message):
     __slots__ = ("estimated_handoff_time", "wanted_sections")
@@ -250,6 +254,12 @@ class HandoffReject(_message.Message):
     def __init__(self, reason: _Optional[_Union[RejectReason, str]] = ..., reason_text: _Optional[str] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., alternative_agent_suggestions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class HandoffCancel(_message.Message):
+    __slots__ = ("reason_text",)
+    REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    reason_text: str
+    def __init__(self, reason_text: _Optional[str] = ...) -> None: ...
+
+class TaskRecall(_message.Message):
     __slots__ = ("reason_text",)
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
     reason_text: str
@@ -316,7 +326,7 @@ class HandoffTransition(_message.Message):
     def __init__(self, transition_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[_Union[HandoffCause, str]] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., candidate_id: _Optional[str] = ...) -> None: ...
 
 class Handoff(_message.Message):
-    __slots__ = ("handoff_id", "task_id", "epoch", "sender_id", "receiver_id", "candidate_id", "state", "sender_view", "receiver_view", "mode", "priority", "task_type", "reason", "deadline", "whole_deadline", "create_time", "update_time", "offers", "next_candidates", "transitions", "wanted_sections", "context_digest", "error_code", "error_message", "redrive_of_handoff_id")
+    __slots__ = ("handoff_id", "task_id", "epoch", "sender_id", "receiver_id", "candidate_id", "state", "sender_view", "receiver_view", "mode", "priority", "task_type", "reason", "deadline", "whole_deadline", "create_time", "update_time", "offers", "next_candidates", "transitions", "wanted_sections", "context_digest", "error_code", "error_message", "redrive_of_handoff_id", "loan_timeout")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -342,6 +352,7 @@ class Handoff(_message.Message):
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REDRIVE_OF_HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    LOAN_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     task_id: str
     epoch: int
@@ -367,4 +378,5 @@ class Handoff(_message.Message):
     error_code: _error_pb2.ErrorCode
     error_message: str
     redrive_of_handoff_id: str
-    def __init__(self, handoff_id: _Optional[str] = ..., task_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sender_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., candidate_id: _Optional[str] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., whole_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offers: _Optional[_Iterable[_Union[HandoffOffer, _Mapping]]] = ..., next_candidates: _Optional[_Iterable[str]] = ..., transitions: _Optional[_Iterable[_Union[HandoffTransition, _Mapping]]] = ..., wanted_sections: _Optional[_Iterable[str]] = ..., context_digest: _Optional[bytes] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ..., redrive_of_handoff_id: _Optional[str] = ...) -> None: ...
+    loan_timeout: _duration_pb2.Duration
+    def __init__(self, handoff_id: _Optional[str] = ..., task_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sender_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., candidate_id: _Optional[str] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., whole_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offers: _Optional[_Iterable[_Union[HandoffOffer, _Mapping]]] = ..., next_candidates: _Optional[_Iterable[str]] = ..., transitions: _Optional[_Iterable[_Union[HandoffTransition, _Mapping]]] = ..., wanted_sections: _Optional[_Iterable[str]] = ..., context_digest: _Optional[bytes] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ..., redrive_of_handoff_id: _Optional[str] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...

@@ -6,8 +6,9 @@ from baton._gen.baton.v1 import handoff_service_pb2 as baton_dot_v1_dot_handoff_
 
 
 class HandoffServiceStub(object):
-    """Looking at handoffs: the long-running operations of this API. An agent sees those that it takes part in, an
-    operator all.
+    """Reading handoffs, the long-running operations of this API. By default an agent reads the handoffs in which it is
+    sender or candidate, an operator all. A handoff that does not exist and one that the caller may not read get the same
+    answer.
     """
 
     def __init__(self, channel):
@@ -34,26 +35,28 @@ class HandoffServiceStub(object):
 
 
 class HandoffServiceServicer(object):
-    """Looking at handoffs: the long-running operations of this API. An agent sees those that it takes part in, an
-    operator all.
+    """Reading handoffs, the long-running operations of this API. By default an agent reads the handoffs in which it is
+    sender or candidate, an operator all. A handoff that does not exist and one that the caller may not read get the same
+    answer.
     """
 
     def GetHandoff(self, request, context):
-        """One handoff.
+        """Returns one handoff.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListHandoffs(self, request, context):
-        """Handoffs, newest first.
+        """Lists handoffs, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchHandoff(self, request, context):
-        """One handoff as it is now and then at every step, until it is final.
+        """Streams one handoff: its present state, then its state after each step, until it is final. A caller that falls 64
+        steps behind is refused with LIMIT_EXCEEDED, and can watch again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,8 +88,9 @@ def add_HandoffServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class HandoffService(object):
-    """Looking at handoffs: the long-running operations of this API. An agent sees those that it takes part in, an
-    operator all.
+    """Reading handoffs, the long-running operations of this API. By default an agent reads the handoffs in which it is
+    sender or candidate, an operator all. A handoff that does not exist and one that the caller may not read get the same
+    answer.
     """
 
     @staticmethod

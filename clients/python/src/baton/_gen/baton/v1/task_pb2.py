@@ -16,19 +16,21 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x62\x61ton/v1/task.proto\x12\x08\x62\x61ton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x01\n\x10TaskStatusUpdate\x12$\n\x06status\x18\x01 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\x12\'\n\x06result\x18\x04 \x01(\x0b\x32\x17.google.protobuf.StructB\x0b\n\t_progress\"\x87\x03\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\ttask_type\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\x06status\x18\x05 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x07 \x01(\t\x12\x17\n\x0fopen_handoff_id\x18\x08 \x01(\t\x12\x1f\n\x04hops\x18\t \x03(\x0b\x32\x11.baton.v1.TaskHop\x12\x15\n\rdelegator_ids\x18\n \x03(\t\x12\x16\n\x0e\x63ustody_length\x18\x0b \x01(\x04\x12\x14\n\x0c\x63ustody_hash\x18\x0c \x01(\x0c\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x0b\n\t_progress\"T\n\x07TaskHop\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x13\n\x0breceiver_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04*\xcf\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13TASK_STATUS_CREATED\x10\x01\x12\x1b\n\x17TASK_STATUS_IN_PROGRESS\x10\x02\x12!\n\x1dTASK_STATUS_WAITING_FOR_INPUT\x10\x03\x12\x19\n\x15TASK_STATUS_COMPLETED\x10\x04\x12\x16\n\x12TASK_STATUS_FAILED\x10\x05\x12\x18\n\x14TASK_STATUS_CANCELED\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x62\x61ton/v1/task.proto\x12\x08\x62\x61ton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x01\n\x10TaskStatusUpdate\x12$\n\x06status\x18\x01 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\x12\'\n\x06result\x18\x04 \x01(\x0b\x32\x17.google.protobuf.StructB\x0b\n\t_progress\"\xaa\x03\n\x04Task\x12\x0f\n\x07task_id\x18\x01 \x01(\t\x12\x11\n\ttask_type\x18\x02 \x01(\t\x12\x10\n\x08owner_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\x06status\x18\x05 \x01(\x0e\x32\x14.baton.v1.TaskStatus\x12\x15\n\x08progress\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x64\x65tails\x18\x07 \x01(\t\x12\x17\n\x0fopen_handoff_id\x18\x08 \x01(\t\x12\x1f\n\x04hops\x18\t \x03(\x0b\x32\x11.baton.v1.TaskHop\x12\x15\n\rdelegator_ids\x18\n \x03(\t\x12\x16\n\x0e\x63ustody_length\x18\x0b \x01(\x04\x12\x14\n\x0c\x63ustody_hash\x18\x0c \x01(\x0c\x12/\n\x0b\x63reate_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x0e \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12!\n\x05loans\x18\x12 \x03(\x0b\x32\x12.baton.v1.TaskLoanB\x0b\n\t_progress\"b\n\x08TaskLoan\x12\x14\n\x0c\x64\x65legator_id\x18\x01 \x01(\t\x12\x12\n\nhandoff_id\x18\x02 \x01(\t\x12,\n\x08\x64ue_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"T\n\x07TaskHop\x12\x12\n\nhandoff_id\x18\x01 \x01(\t\x12\x11\n\tsender_id\x18\x02 \x01(\t\x12\x13\n\x0breceiver_id\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04*\xcf\x01\n\nTaskStatus\x12\x1b\n\x17TASK_STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13TASK_STATUS_CREATED\x10\x01\x12\x1b\n\x17TASK_STATUS_IN_PROGRESS\x10\x02\x12!\n\x1dTASK_STATUS_WAITING_FOR_INPUT\x10\x03\x12\x19\n\x15TASK_STATUS_COMPLETED\x10\x04\x12\x16\n\x12TASK_STATUS_FAILED\x10\x05\x12\x18\n\x14TASK_STATUS_CANCELED\x10\x06\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.task_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_TASKSTATUS']._serialized_start=730
-  _globals['_TASKSTATUS']._serialized_end=937
+  _globals['_TASKSTATUS']._serialized_start=865
+  _globals['_TASKSTATUS']._serialized_end=1072
   _globals['_TASKSTATUSUPDATE']._serialized_start=97
   _globals['_TASKSTATUSUPDATE']._serialized_end=247
   _globals['_TASK']._serialized_start=250
-  _globals['_TASK']._serialized_end=641
-  _globals['_TASKHOP']._serialized_start=643
-  _globals['_TASKHOP']._serialized_end=727
+  _globals['_TASK']._serialized_end=676
+  _globals['_TASKLOAN']._serialized_start=678
+  _globals['_TASKLOAN']._serialized_end=776
+  _globals['_TASKHOP']._serialized_start=778
+  _globals['_TASKHOP']._serialized_end=862
 # @@protoc_insertion_point(module_scope)

@@ -38,7 +38,7 @@ class TaskStatusUpdate(_message.Message):
     def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time")
+    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "loans")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +53,7 @@ class Task(_message.Message):
     CUSTODY_HASH_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    LOANS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     owner_id: str
@@ -67,7 +68,18 @@ class Task(_message.Message):
     custody_hash: bytes
     create_time: _timestamp_pb2.Timestamp
     update_time: _timestamp_pb2.Timestamp
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    loans: _containers.RepeatedCompositeFieldContainer[TaskLoan]
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ...) -> None: ...
+
+class TaskLoan(_message.Message):
+    __slots__ = ("delegator_id", "handoff_id", "due_time")
+    DELEGATOR_ID_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    DUE_TIME_FIELD_NUMBER: _ClassVar[int]
+    delegator_id: str
+    handoff_id: str
+    due_time: _timestamp_pb2.Timestamp
+    def __init__(self, delegator_id: _Optional[str] = ..., handoff_id: _Optional[str] = ..., due_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TaskHop(_message.Message):
     __slots__ = ("handoff_id", "sender_id", "receiver_id", "epoch")

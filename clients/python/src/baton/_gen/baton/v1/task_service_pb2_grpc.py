@@ -6,8 +6,9 @@ from baton._gen.baton.v1 import task_service_pb2 as baton_dot_v1_dot_task__servi
 
 
 class TaskServiceStub(object):
-    """Looking at tasks. An agent sees those that it owns or owned, an operator all. To a caller that may look only at its own, a
-    task of others and one that is not there get the same answer, PERMISSION_DENIED.
+    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all.
+    To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
+    PERMISSION_DENIED.
     """
 
     def __init__(self, channel):
@@ -39,34 +40,36 @@ class TaskServiceStub(object):
 
 
 class TaskServiceServicer(object):
-    """Looking at tasks. An agent sees those that it owns or owned, an operator all. To a caller that may look only at its own, a
-    task of others and one that is not there get the same answer, PERMISSION_DENIED.
+    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all.
+    To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
+    PERMISSION_DENIED.
     """
 
     def GetTask(self, request, context):
-        """One task.
+        """Returns one task.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTasks(self, request, context):
-        """Tasks, newest first: an agent's by when it came to own each, or made it; all of them by when they were made.
+        """Lists tasks, newest first. The tasks of one agent are in the order in which it came to own them; all tasks are in
+        the order of their creation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetCustodyLog(self, request, context):
-        """One task's custody log, oldest first.
+        """Returns entries of one task's custody log, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchTask(self, request, context):
-        """Follows one task: every entry of its custody log after the one that is named, as they come, status updates with
-        their envelopes. Ends after the entry with a final status. To go on after a break, name the last entry that was seen.
+        """Streams the entries of one task's custody log after a given one, as they are written, and ends after the entry with
+        a final status. To continue after an interruption, name the last entry that arrived.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,8 +106,9 @@ def add_TaskServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TaskService(object):
-    """Looking at tasks. An agent sees those that it owns or owned, an operator all. To a caller that may look only at its own, a
-    task of others and one that is not there get the same answer, PERMISSION_DENIED.
+    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all.
+    To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
+    PERMISSION_DENIED.
     """
 
     @staticmethod

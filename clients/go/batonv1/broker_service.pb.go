@@ -974,8 +974,8 @@ func (x *Nack) GetReasonText() string {
 // The agent needs more time for a delivery.
 type Extend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The time until the new ack deadline, from now, at most 10 minutes by default; a longer time counts as that limit. An
-	// extension never moves the deadline to an earlier time. Unset: the ack wait.
+	// The time until the new ack deadline, from now, at most 10 minutes by default; a longer time counts as that limit.
+	// An extension never moves the deadline to an earlier time. Unset: the ack wait.
 	Extension     *durationpb.Duration `protobuf:"bytes,1,opt,name=extension,proto3" json:"extension,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -631,7 +631,9 @@ func (x *CustodyDelivery) GetMail() HandoffMail {
 
 // A deadline passed. The handoff's state before the event says which one.
 type CustodyTime struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether the deadline belongs to the task: a loan is due. Otherwise it belongs to the handoff in handoff_id.
+	OfTask        bool `protobuf:"varint,1,opt,name=of_task,json=ofTask,proto3" json:"of_task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -664,6 +666,13 @@ func (x *CustodyTime) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CustodyTime.ProtoReflect.Descriptor instead.
 func (*CustodyTime) Descriptor() ([]byte, []int) {
 	return file_baton_v1_custody_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CustodyTime) GetOfTask() bool {
+	if x != nil {
+		return x.OfTask
+	}
+	return false
 }
 
 // A candidate was GONE before it acked the request.
@@ -826,8 +835,9 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"loopLimits\"W\n" +
 	"\x0fCustodyDelivery\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12)\n" +
-	"\x04mail\x18\x02 \x01(\x0e2\x15.baton.v1.HandoffMailR\x04mail\"\r\n" +
-	"\vCustodyTime\"\x10\n" +
+	"\x04mail\x18\x02 \x01(\x0e2\x15.baton.v1.HandoffMailR\x04mail\"&\n" +
+	"\vCustodyTime\x12\x17\n" +
+	"\aof_task\x18\x01 \x01(\bR\x06ofTask\"\x10\n" +
 	"\x0eCustodyAbsence\"\xa6\x01\n" +
 	"\x0eCustodyRedrive\x12$\n" +
 	"\x0edead_letter_id\x18\x01 \x01(\tR\fdeadLetterId\x12*\n" +

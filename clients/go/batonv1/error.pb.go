@@ -240,6 +240,9 @@ const (
 	ErrorCode_ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE ErrorCode = 110
 	// The key is revoked, which is final. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_KEY_REVOKED ErrorCode = 111
+	// The handoff that a TaskRecall names does not lend the task: its loan has ended, or it never lent the task.
+	// FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_NOT_LENT ErrorCode = 253
 	// Another change to the same object came first. Try again. ABORTED.
 	ErrorCode_ERROR_CODE_CONFLICT ErrorCode = 120
 	// A limit is reached; google.rpc.RetryInfo has the time to wait. RESOURCE_EXHAUSTED.
@@ -273,6 +276,9 @@ const (
 	// In notifications and records only: a handoff request that was a dead letter is tried again, as the handoff in
 	// correlation_id.
 	ErrorCode_ERROR_CODE_HANDOFF_REDRIVEN ErrorCode = 169
+	// In notifications only: a loan has ended by a recall or by its timeout. The next step says whether the agent owns
+	// the task now, or has to drop it. correlation_id is the handoff that lent the task.
+	ErrorCode_ERROR_CODE_TASK_RECALLED ErrorCode = 300
 )
 
 // Enum value maps for ErrorCode.
@@ -326,6 +332,7 @@ var (
 		109: "ERROR_CODE_DEAD_LETTER_SETTLED",
 		110: "ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE",
 		111: "ERROR_CODE_KEY_REVOKED",
+		253: "ERROR_CODE_NOT_LENT",
 		120: "ERROR_CODE_CONFLICT",
 		130: "ERROR_CODE_LIMIT_EXCEEDED",
 		140: "ERROR_CODE_SHUTTING_DOWN",
@@ -342,6 +349,7 @@ var (
 		167: "ERROR_CODE_AGENT_ERROR",
 		168: "ERROR_CODE_OFFER_WITHDRAWN",
 		169: "ERROR_CODE_HANDOFF_REDRIVEN",
+		300: "ERROR_CODE_TASK_RECALLED",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":               0,
@@ -392,6 +400,7 @@ var (
 		"ERROR_CODE_DEAD_LETTER_SETTLED":       109,
 		"ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE": 110,
 		"ERROR_CODE_KEY_REVOKED":               111,
+		"ERROR_CODE_NOT_LENT":                  253,
 		"ERROR_CODE_CONFLICT":                  120,
 		"ERROR_CODE_LIMIT_EXCEEDED":            130,
 		"ERROR_CODE_SHUTTING_DOWN":             140,
@@ -408,6 +417,7 @@ var (
 		"ERROR_CODE_AGENT_ERROR":               167,
 		"ERROR_CODE_OFFER_WITHDRAWN":           168,
 		"ERROR_CODE_HANDOFF_REDRIVEN":          169,
+		"ERROR_CODE_TASK_RECALLED":             300,
 	}
 )
 
@@ -551,7 +561,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\xf7\x0f\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xb0\x10\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -601,7 +611,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_CODE_MESSAGE_EXPIRED\x10l\x12\"\n" +
 	"\x1eERROR_CODE_DEAD_LETTER_SETTLED\x10m\x12(\n" +
 	"$ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE\x10n\x12\x1a\n" +
-	"\x16ERROR_CODE_KEY_REVOKED\x10o\x12\x17\n" +
+	"\x16ERROR_CODE_KEY_REVOKED\x10o\x12\x18\n" +
+	"\x13ERROR_CODE_NOT_LENT\x10\xfd\x01\x12\x17\n" +
 	"\x13ERROR_CODE_CONFLICT\x10x\x12\x1e\n" +
 	"\x19ERROR_CODE_LIMIT_EXCEEDED\x10\x82\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_SHUTTING_DOWN\x10\x8c\x01\x12!\n" +
@@ -617,7 +628,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1cERROR_CODE_HANDOFF_CANCELLED\x10\xa6\x01\x12\x1b\n" +
 	"\x16ERROR_CODE_AGENT_ERROR\x10\xa7\x01\x12\x1f\n" +
 	"\x1aERROR_CODE_OFFER_WITHDRAWN\x10\xa8\x01\x12 \n" +
-	"\x1bERROR_CODE_HANDOFF_REDRIVEN\x10\xa9\x01B\x95\x01\n" +
+	"\x1bERROR_CODE_HANDOFF_REDRIVEN\x10\xa9\x01\x12\x1d\n" +
+	"\x18ERROR_CODE_TASK_RECALLED\x10\xac\x02B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"ErrorProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

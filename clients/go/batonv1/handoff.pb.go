@@ -247,7 +247,7 @@ const (
 	HandoffMode_HANDOFF_MODE_TRANSFER HandoffMode = 1
 	// The receiver owns the task until it reports a final status. That status ends the delegation and not the task: the
 	// update is delivered to the delegator, who owns the task again, one epoch later. A handoff with TRANSFER back to the
-	// delegator also ends the delegation.
+	// delegator, a TaskRecall and the loan_timeout also end the delegation.
 	HandoffMode_HANDOFF_MODE_DELEGATE HandoffMode = 2
 )
 
@@ -622,6 +622,8 @@ const (
 	HandoffCause_HANDOFF_CAUSE_UNDELIVERABLE HandoffCause = 15
 	// The candidate was GONE before it acked the request, and another candidate was not.
 	HandoffCause_HANDOFF_CAUSE_CANDIDATE_GONE HandoffCause = 16
+	// The task was recalled from the handoff's sender.
+	HandoffCause_HANDOFF_CAUSE_RECALLED HandoffCause = 17
 )
 
 // Enum value maps for HandoffCause.
@@ -644,6 +646,7 @@ var (
 		14: "HANDOFF_CAUSE_EXTENDED",
 		15: "HANDOFF_CAUSE_UNDELIVERABLE",
 		16: "HANDOFF_CAUSE_CANDIDATE_GONE",
+		17: "HANDOFF_CAUSE_RECALLED",
 	}
 	HandoffCause_value = map[string]int32{
 		"HANDOFF_CAUSE_UNSPECIFIED":       0,
@@ -663,6 +666,7 @@ var (
 		"HANDOFF_CAUSE_EXTENDED":          14,
 		"HANDOFF_CAUSE_UNDELIVERABLE":     15,
 		"HANDOFF_CAUSE_CANDIDATE_GONE":    16,
+		"HANDOFF_CAUSE_RECALLED":          17,
 	}
 )
 
@@ -794,7 +798,10 @@ type HandoffRequest struct {
 	Mode HandoffMode `protobuf:"varint,10,opt,name=mode,proto3,enum=baton.v1.HandoffMode" json:"mode,omitempty"`
 	// The loop guard's limits for the task, which can only be lower than the broker's. Used by the request that creates
 	// the task; ignored in later ones. Unset: the broker's limits.
-	LoopLimits    *LoopLimits `protobuf:"bytes,11,opt,name=loop_limits,json=loopLimits,proto3" json:"loop_limits,omitempty"`
+	LoopLimits *LoopLimits `protobuf:"bytes,11,opt,name=loop_limits,json=loopLimits,proto3" json:"loop_limits,omitempty"`
+	// DELEGATE only: the time from the completion until the broker recalls the task for the sender, 1 s to 30 days.
+	// Unset: the loan has no timeout.
+	LoanTimeout   *durationpb.Duration `protobuf:"bytes,13,opt,name=loan_timeout,json=loanTimeout,proto3" json:"loan_timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -902,6 +909,13 @@ func (x *HandoffRequest) GetMode() HandoffMode {
 func (x *HandoffRequest) GetLoopLimits() *LoopLimits {
 	if x != nil {
 		return x.LoopLimits
+	}
+	return nil
+}
+
+func (x *HandoffRequest) GetLoanTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.LoanTimeout
 	}
 	return nil
 }
@@ -1084,6 +1098,55 @@ func (x *HandoffCancel) GetReasonText() string {
 	return ""
 }
 
+// Payload: the delegator of a loan takes the task back. correlation_id names the completed handoff that lent the task,
+// receiver_id is empty, and the epoch may be an older one. In one commit the delegator owns the task again at the next
+// epoch, this loan and all loans within it end, and an open handoff of the task is cancelled. The former owner, the
+// delegators of the inner loans and the candidate each get an ErrorNotification with TASK_RECALLED.
+type TaskRecall struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason, for a person to read; at most 4096 bytes.
+	ReasonText    string `protobuf:"bytes,1,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskRecall) Reset() {
+	*x = TaskRecall{}
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskRecall) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskRecall) ProtoMessage() {}
+
+func (x *TaskRecall) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskRecall.ProtoReflect.Descriptor instead.
+func (*TaskRecall) Descriptor() ([]byte, []int) {
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TaskRecall) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
 // Payload: the candidate has taken the task over, or failed to. receiver_id is the sender of the handoff.
 type HandoffComplete struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1100,7 +1163,7 @@ type HandoffComplete struct {
 
 func (x *HandoffComplete) Reset() {
 	*x = HandoffComplete{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1112,7 +1175,7 @@ func (x *HandoffComplete) String() string {
 func (*HandoffComplete) ProtoMessage() {}
 
 func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1125,7 +1188,7 @@ func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffComplete.ProtoReflect.Descriptor instead.
 func (*HandoffComplete) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HandoffComplete) GetOutcome() HandoffOutcome {
@@ -1168,7 +1231,7 @@ type HandoffTimeouts struct {
 
 func (x *HandoffTimeouts) Reset() {
 	*x = HandoffTimeouts{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1180,7 +1243,7 @@ func (x *HandoffTimeouts) String() string {
 func (*HandoffTimeouts) ProtoMessage() {}
 
 func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1193,7 +1256,7 @@ func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTimeouts.ProtoReflect.Descriptor instead.
 func (*HandoffTimeouts) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HandoffTimeouts) GetAccept() *durationpb.Duration {
@@ -1239,7 +1302,7 @@ type LoopLimits struct {
 
 func (x *LoopLimits) Reset() {
 	*x = LoopLimits{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1314,7 @@ func (x *LoopLimits) String() string {
 func (*LoopLimits) ProtoMessage() {}
 
 func (x *LoopLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1327,7 @@ func (x *LoopLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoopLimits.ProtoReflect.Descriptor instead.
 func (*LoopLimits) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *LoopLimits) GetMaxHandoffs() uint32 {
@@ -1300,7 +1363,7 @@ type HandoffOffer struct {
 
 func (x *HandoffOffer) Reset() {
 	*x = HandoffOffer{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1312,7 +1375,7 @@ func (x *HandoffOffer) String() string {
 func (*HandoffOffer) ProtoMessage() {}
 
 func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1388,7 @@ func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffOffer.ProtoReflect.Descriptor instead.
 func (*HandoffOffer) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HandoffOffer) GetCandidateId() string {
@@ -1384,7 +1447,7 @@ type HandoffTransition struct {
 
 func (x *HandoffTransition) Reset() {
 	*x = HandoffTransition{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1459,7 @@ func (x *HandoffTransition) String() string {
 func (*HandoffTransition) ProtoMessage() {}
 
 func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1472,7 @@ func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTransition.ProtoReflect.Descriptor instead.
 func (*HandoffTransition) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HandoffTransition) GetTransitionTime() *timestamppb.Timestamp {
@@ -1507,13 +1570,15 @@ type Handoff struct {
 	ErrorMessage string `protobuf:"bytes,24,opt,name=error_message,json=errorMessage,proto3" json:"error_message,omitempty"`
 	// The id of the earlier handoff whose request an operator redrove. Empty: not a redriven request.
 	RedriveOfHandoffId string `protobuf:"bytes,25,opt,name=redrive_of_handoff_id,json=redriveOfHandoffId,proto3" json:"redrive_of_handoff_id,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The time from the completion until the broker recalls the task, as the request set it. Unset: no loan timeout.
+	LoanTimeout   *durationpb.Duration `protobuf:"bytes,26,opt,name=loan_timeout,json=loanTimeout,proto3" json:"loan_timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Handoff) Reset() {
 	*x = Handoff{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1525,7 +1590,7 @@ func (x *Handoff) String() string {
 func (*Handoff) ProtoMessage() {}
 
 func (x *Handoff) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1538,7 +1603,7 @@ func (x *Handoff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handoff.ProtoReflect.Descriptor instead.
 func (*Handoff) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Handoff) GetHandoffId() string {
@@ -1716,11 +1781,18 @@ func (x *Handoff) GetRedriveOfHandoffId() string {
 	return ""
 }
 
+func (x *Handoff) GetLoanTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.LoanTimeout
+	}
+	return nil
+}
+
 var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x04\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcc\x04\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -1735,7 +1807,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x04mode\x18\n" +
 	" \x01(\x0e2\x15.baton.v1.HandoffModeR\x04mode\x125\n" +
 	"\vloop_limits\x18\v \x01(\v2\x14.baton.v1.LoopLimitsR\n" +
-	"loopLimits\"\x89\x01\n" +
+	"loopLimits\x12<\n" +
+	"\floan_timeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\vloanTimeoutJ\x04\b\f\x10\r\"\x89\x01\n" +
 	"\rHandoffAccept\x12O\n" +
 	"\x16estimated_handoff_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x14estimatedHandoffTime\x12'\n" +
 	"\x0fwanted_sections\x18\x02 \x03(\tR\x0ewantedSections\"\xe0\x01\n" +
@@ -1747,6 +1820,10 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"retryAfter\x12B\n" +
 	"\x1dalternative_agent_suggestions\x18\x04 \x03(\tR\x1balternativeAgentSuggestions\"0\n" +
 	"\rHandoffCancel\x12\x1f\n" +
+	"\vreason_text\x18\x01 \x01(\tR\n" +
+	"reasonText\"-\n" +
+	"\n" +
+	"TaskRecall\x12\x1f\n" +
 	"\vreason_text\x18\x01 \x01(\tR\n" +
 	"reasonText\"\x86\x01\n" +
 	"\x0fHandoffComplete\x122\n" +
@@ -1777,7 +1854,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\vsender_view\x18\x04 \x01(\x0e2\x14.baton.v1.SenderViewR\n" +
 	"senderView\x12;\n" +
 	"\rreceiver_view\x18\x05 \x01(\x0e2\x16.baton.v1.ReceiverViewR\freceiverView\x12!\n" +
-	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xec\b\n" +
+	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xaa\t\n" +
 	"\aHandoff\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12\x17\n" +
@@ -1810,7 +1887,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
 	"error_code\x18\x17 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12#\n" +
 	"\rerror_message\x18\x18 \x01(\tR\ferrorMessage\x121\n" +
-	"\x15redrive_of_handoff_id\x18\x19 \x01(\tR\x12redriveOfHandoffId*\x95\x02\n" +
+	"\x15redrive_of_handoff_id\x18\x19 \x01(\tR\x12redriveOfHandoffId\x12<\n" +
+	"\floan_timeout\x18\x1a \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout*\x95\x02\n" +
 	"\rHandoffReason\x12\x1e\n" +
 	"\x1aHANDOFF_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14HANDOFF_REASON_SKILL\x10\x01\x12\x17\n" +
@@ -1876,7 +1954,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x1fRECEIVER_VIEW_HANDOFF_COMPLETED\x10\x06\x12\x18\n" +
 	"\x14RECEIVER_VIEW_ACTIVE\x10\a\x12\"\n" +
 	"\x1eRECEIVER_VIEW_HANDOFF_REJECTED\x10\b\x12 \n" +
-	"\x1cRECEIVER_VIEW_HANDOFF_FAILED\x10\t*\xac\x04\n" +
+	"\x1cRECEIVER_VIEW_HANDOFF_FAILED\x10\t*\xc8\x04\n" +
 	"\fHandoffCause\x12\x1d\n" +
 	"\x19HANDOFF_CAUSE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17HANDOFF_CAUSE_REQUESTED\x10\x01\x12\x1b\n" +
@@ -1895,7 +1973,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x1dHANDOFF_CAUSE_OWNERSHIP_MOVED\x10\r\x12\x1a\n" +
 	"\x16HANDOFF_CAUSE_EXTENDED\x10\x0e\x12\x1f\n" +
 	"\x1bHANDOFF_CAUSE_UNDELIVERABLE\x10\x0f\x12 \n" +
-	"\x1cHANDOFF_CAUSE_CANDIDATE_GONE\x10\x10*\xf3\x01\n" +
+	"\x1cHANDOFF_CAUSE_CANDIDATE_GONE\x10\x10\x12\x1a\n" +
+	"\x16HANDOFF_CAUSE_RECALLED\x10\x11*\xf3\x01\n" +
 	"\fOfferOutcome\x12\x1d\n" +
 	"\x19OFFER_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OFFER_OUTCOME_PENDING\x10\x01\x12\x1a\n" +
@@ -1920,7 +1999,7 @@ func file_baton_v1_handoff_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_handoff_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_baton_v1_handoff_proto_goTypes = []any{
 	(HandoffReason)(0),            // 0: baton.v1.HandoffReason
 	(RejectReason)(0),             // 1: baton.v1.RejectReason
@@ -1936,56 +2015,59 @@ var file_baton_v1_handoff_proto_goTypes = []any{
 	(*HandoffAccept)(nil),         // 11: baton.v1.HandoffAccept
 	(*HandoffReject)(nil),         // 12: baton.v1.HandoffReject
 	(*HandoffCancel)(nil),         // 13: baton.v1.HandoffCancel
-	(*HandoffComplete)(nil),       // 14: baton.v1.HandoffComplete
-	(*HandoffTimeouts)(nil),       // 15: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 16: baton.v1.LoopLimits
-	(*HandoffOffer)(nil),          // 17: baton.v1.HandoffOffer
-	(*HandoffTransition)(nil),     // 18: baton.v1.HandoffTransition
-	(*Handoff)(nil),               // 19: baton.v1.Handoff
-	(*durationpb.Duration)(nil),   // 20: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 22: baton.v1.ErrorCode
+	(*TaskRecall)(nil),            // 14: baton.v1.TaskRecall
+	(*HandoffComplete)(nil),       // 15: baton.v1.HandoffComplete
+	(*HandoffTimeouts)(nil),       // 16: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 17: baton.v1.LoopLimits
+	(*HandoffOffer)(nil),          // 18: baton.v1.HandoffOffer
+	(*HandoffTransition)(nil),     // 19: baton.v1.HandoffTransition
+	(*Handoff)(nil),               // 20: baton.v1.Handoff
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 23: baton.v1.ErrorCode
 }
 var file_baton_v1_handoff_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.HandoffRequest.reason:type_name -> baton.v1.HandoffReason
 	2,  // 1: baton.v1.HandoffRequest.priority:type_name -> baton.v1.Priority
-	15, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
+	16, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
 	3,  // 3: baton.v1.HandoffRequest.mode:type_name -> baton.v1.HandoffMode
-	16, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
-	20, // 5: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
-	1,  // 6: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
-	20, // 7: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
-	4,  // 8: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
-	20, // 9: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
-	20, // 10: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
-	20, // 11: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
-	20, // 12: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
-	21, // 13: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
-	9,  // 14: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
-	1,  // 15: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
-	21, // 16: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
-	8,  // 17: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
-	5,  // 18: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
-	6,  // 19: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
-	7,  // 20: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
-	5,  // 21: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
-	6,  // 22: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
-	7,  // 23: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
-	3,  // 24: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
-	2,  // 25: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
-	0,  // 26: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
-	21, // 27: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
-	21, // 28: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
-	21, // 29: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
-	21, // 30: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
-	17, // 31: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
-	18, // 32: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
-	22, // 33: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	17, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
+	21, // 5: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
+	21, // 6: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
+	1,  // 7: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
+	21, // 8: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
+	4,  // 9: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
+	21, // 10: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
+	21, // 11: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
+	21, // 12: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
+	21, // 13: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
+	22, // 14: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
+	9,  // 15: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
+	1,  // 16: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
+	22, // 17: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
+	8,  // 18: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
+	5,  // 19: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
+	6,  // 20: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
+	7,  // 21: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
+	5,  // 22: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
+	6,  // 23: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
+	7,  // 24: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
+	3,  // 25: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
+	2,  // 26: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
+	0,  // 27: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
+	22, // 28: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
+	22, // 29: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
+	22, // 30: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
+	22, // 31: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
+	18, // 32: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
+	19, // 33: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
+	23, // 34: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
+	21, // 35: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
+	36, // [36:36] is the sub-list for method output_type
+	36, // [36:36] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_handoff_proto_init() }
@@ -2000,7 +2082,7 @@ func file_baton_v1_handoff_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_handoff_proto_rawDesc), len(file_baton_v1_handoff_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -189,7 +189,7 @@ type Task struct {
 	OpenHandoffId string `protobuf:"bytes,8,opt,name=open_handoff_id,json=openHandoffId,proto3" json:"open_handoff_id,omitempty"`
 	// The completed handoffs, oldest first; at most the loop guard's limit, 16 by default.
 	Hops []*TaskHop `protobuf:"bytes,9,rep,name=hops,proto3" json:"hops,omitempty"`
-	// The agents that delegated the task and get it back, the latest last.
+	// The delegators of the loans, in the order of loans: the latest last.
 	DelegatorIds []string `protobuf:"bytes,10,rep,name=delegator_ids,json=delegatorIds,proto3" json:"delegator_ids,omitempty"`
 	// The number of entries in the custody log.
 	CustodyLength uint64 `protobuf:"varint,11,opt,name=custody_length,json=custodyLength,proto3" json:"custody_length,omitempty"`
@@ -198,7 +198,9 @@ type Task struct {
 	// The time at which the task was created.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// The time of the last change.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// The loans that have not ended, the outermost first. Each returns the task to its delegator.
+	Loans         []*TaskLoan `protobuf:"bytes,18,rep,name=loans,proto3" json:"loans,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -331,6 +333,77 @@ func (x *Task) GetUpdateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Task) GetLoans() []*TaskLoan {
+	if x != nil {
+		return x.Loans
+	}
+	return nil
+}
+
+// Ownership given with mode DELEGATE, until it returns to the delegator.
+type TaskLoan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent that lent the task and gets it back.
+	DelegatorId string `protobuf:"bytes,1,opt,name=delegator_id,json=delegatorId,proto3" json:"delegator_id,omitempty"`
+	// The completed handoff that lent the task. A TaskRecall names it as correlation_id.
+	HandoffId string `protobuf:"bytes,2,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	// The time at which the broker recalls the task. Unset: the loan has no timeout.
+	DueTime       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskLoan) Reset() {
+	*x = TaskLoan{}
+	mi := &file_baton_v1_task_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskLoan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskLoan) ProtoMessage() {}
+
+func (x *TaskLoan) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskLoan.ProtoReflect.Descriptor instead.
+func (*TaskLoan) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TaskLoan) GetDelegatorId() string {
+	if x != nil {
+		return x.DelegatorId
+	}
+	return ""
+}
+
+func (x *TaskLoan) GetHandoffId() string {
+	if x != nil {
+		return x.HandoffId
+	}
+	return ""
+}
+
+func (x *TaskLoan) GetDueTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueTime
+	}
+	return nil
+}
+
 // One completed handoff of a task.
 type TaskHop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -348,7 +421,7 @@ type TaskHop struct {
 
 func (x *TaskHop) Reset() {
 	*x = TaskHop{}
-	mi := &file_baton_v1_task_proto_msgTypes[2]
+	mi := &file_baton_v1_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +433,7 @@ func (x *TaskHop) String() string {
 func (*TaskHop) ProtoMessage() {}
 
 func (x *TaskHop) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[2]
+	mi := &file_baton_v1_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +446,7 @@ func (x *TaskHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHop.ProtoReflect.Descriptor instead.
 func (*TaskHop) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TaskHop) GetHandoffId() string {
@@ -414,7 +487,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\bprogress\x18\x02 \x01(\x01H\x00R\bprogress\x88\x01\x01\x12\x18\n" +
 	"\adetails\x18\x03 \x01(\tR\adetails\x12/\n" +
 	"\x06result\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06resultB\v\n" +
-	"\t_progress\"\x9b\x04\n" +
+	"\t_progress\"\xc5\x04\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -432,8 +505,14 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\vcreate_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTimeB\v\n" +
-	"\t_progress\"|\n" +
+	"updateTime\x12(\n" +
+	"\x05loans\x18\x12 \x03(\v2\x12.baton.v1.TaskLoanR\x05loansB\v\n" +
+	"\t_progress\"\x83\x01\n" +
+	"\bTaskLoan\x12!\n" +
+	"\fdelegator_id\x18\x01 \x01(\tR\vdelegatorId\x12\x1d\n" +
+	"\n" +
+	"handoff_id\x18\x02 \x01(\tR\thandoffId\x125\n" +
+	"\bdue_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\"|\n" +
 	"\aTaskHop\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12\x1b\n" +
@@ -465,27 +544,30 @@ func file_baton_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_baton_v1_task_proto_goTypes = []any{
 	(TaskStatus)(0),               // 0: baton.v1.TaskStatus
 	(*TaskStatusUpdate)(nil),      // 1: baton.v1.TaskStatusUpdate
 	(*Task)(nil),                  // 2: baton.v1.Task
-	(*TaskHop)(nil),               // 3: baton.v1.TaskHop
-	(*structpb.Struct)(nil),       // 4: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(*TaskLoan)(nil),              // 3: baton.v1.TaskLoan
+	(*TaskHop)(nil),               // 4: baton.v1.TaskHop
+	(*structpb.Struct)(nil),       // 5: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
 }
 var file_baton_v1_task_proto_depIdxs = []int32{
 	0, // 0: baton.v1.TaskStatusUpdate.status:type_name -> baton.v1.TaskStatus
-	4, // 1: baton.v1.TaskStatusUpdate.result:type_name -> google.protobuf.Struct
+	5, // 1: baton.v1.TaskStatusUpdate.result:type_name -> google.protobuf.Struct
 	0, // 2: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
-	3, // 3: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
-	5, // 4: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	5, // 5: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	4, // 3: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
+	6, // 4: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	6, // 5: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
+	3, // 6: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
+	6, // 7: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
+	8, // [8:8] is the sub-list for method output_type
+	8, // [8:8] is the sub-list for method input_type
+	8, // [8:8] is the sub-list for extension type_name
+	8, // [8:8] is the sub-list for extension extendee
+	0, // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_proto_init() }
@@ -501,7 +583,7 @@ func file_baton_v1_task_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_task_proto_rawDesc), len(file_baton_v1_task_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -489,8 +489,8 @@ export const NackSchema: GenMessage<Nack> = /*@__PURE__*/
  */
 export type Extend = Message<"baton.v1.Extend"> & {
   /**
-   * The time until the new ack deadline, from now, at most 10 minutes by default; a longer time counts as that limit. An
-   * extension never moves the deadline to an earlier time. Unset: the ack wait.
+   * The time until the new ack deadline, from now, at most 10 minutes by default; a longer time counts as that limit.
+   * An extension never moves the deadline to an earlier time. Unset: the ack wait.
    *
    * @generated from field: google.protobuf.Duration extension = 1;
    */

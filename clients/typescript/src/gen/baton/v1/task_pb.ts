@@ -14,7 +14,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/task.proto.
  */
 export const file_baton_v1_task: GenFile = /*@__PURE__*/
-  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSKWAQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0QgsKCV9wcm9ncmVzcyKHAwoEVGFzaxIPCgd0YXNrX2lkGAEgASgJEhEKCXRhc2tfdHlwZRgCIAEoCRIQCghvd25lcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBBIkCgZzdGF0dXMYBSABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAYgASgBSACIAQESDwoHZGV0YWlscxgHIAEoCRIXCg9vcGVuX2hhbmRvZmZfaWQYCCABKAkSHwoEaG9wcxgJIAMoCzIRLmJhdG9uLnYxLlRhc2tIb3ASFQoNZGVsZWdhdG9yX2lkcxgKIAMoCRIWCg5jdXN0b2R5X2xlbmd0aBgLIAEoBBIUCgxjdXN0b2R5X2hhc2gYDCABKAwSLwoLY3JlYXRlX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcEILCglfcHJvZ3Jlc3MiVAoHVGFza0hvcBISCgpoYW5kb2ZmX2lkGAEgASgJEhEKCXNlbmRlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBCrPAQoKVGFza1N0YXR1cxIbChdUQVNLX1NUQVRVU19VTlNQRUNJRklFRBAAEhcKE1RBU0tfU1RBVFVTX0NSRUFURUQQARIbChdUQVNLX1NUQVRVU19JTl9QUk9HUkVTUxACEiEKHVRBU0tfU1RBVFVTX1dBSVRJTkdfRk9SX0lOUFVUEAMSGQoVVEFTS19TVEFUVVNfQ09NUExFVEVEEAQSFgoSVEFTS19TVEFUVVNfRkFJTEVEEAUSGAoUVEFTS19TVEFUVVNfQ0FOQ0VMRUQQBmIGcHJvdG8z", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSKWAQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0QgsKCV9wcm9ncmVzcyKqAwoEVGFzaxIPCgd0YXNrX2lkGAEgASgJEhEKCXRhc2tfdHlwZRgCIAEoCRIQCghvd25lcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBBIkCgZzdGF0dXMYBSABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAYgASgBSACIAQESDwoHZGV0YWlscxgHIAEoCRIXCg9vcGVuX2hhbmRvZmZfaWQYCCABKAkSHwoEaG9wcxgJIAMoCzIRLmJhdG9uLnYxLlRhc2tIb3ASFQoNZGVsZWdhdG9yX2lkcxgKIAMoCRIWCg5jdXN0b2R5X2xlbmd0aBgLIAEoBBIUCgxjdXN0b2R5X2hhc2gYDCABKAwSLwoLY3JlYXRlX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIhCgVsb2FucxgSIAMoCzISLmJhdG9uLnYxLlRhc2tMb2FuQgsKCV9wcm9ncmVzcyJiCghUYXNrTG9hbhIUCgxkZWxlZ2F0b3JfaWQYASABKAkSEgoKaGFuZG9mZl9pZBgCIAEoCRIsCghkdWVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVAoHVGFza0hvcBISCgpoYW5kb2ZmX2lkGAEgASgJEhEKCXNlbmRlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBCrPAQoKVGFza1N0YXR1cxIbChdUQVNLX1NUQVRVU19VTlNQRUNJRklFRBAAEhcKE1RBU0tfU1RBVFVTX0NSRUFURUQQARIbChdUQVNLX1NUQVRVU19JTl9QUk9HUkVTUxACEiEKHVRBU0tfU1RBVFVTX1dBSVRJTkdfRk9SX0lOUFVUEAMSGQoVVEFTS19TVEFUVVNfQ09NUExFVEVEEAQSFgoSVEFTS19TVEFUVVNfRkFJTEVEEAUSGAoUVEFTS19TVEFUVVNfQ0FOQ0VMRUQQBmIGcHJvdG8z", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * Payload: the owner reports the task's status at the present epoch. IN_PROGRESS from the agent on turn in an open
@@ -129,7 +129,7 @@ export type Task = Message<"baton.v1.Task"> & {
   hops: TaskHop[];
 
   /**
-   * The agents that delegated the task and get it back, the latest last.
+   * The delegators of the loans, in the order of loans: the latest last.
    *
    * @generated from field: repeated string delegator_ids = 10;
    */
@@ -162,6 +162,13 @@ export type Task = Message<"baton.v1.Task"> & {
    * @generated from field: google.protobuf.Timestamp update_time = 14;
    */
   updateTime?: Timestamp | undefined;
+
+  /**
+   * The loans that have not ended, the outermost first. Each returns the task to its delegator.
+   *
+   * @generated from field: repeated baton.v1.TaskLoan loans = 18;
+   */
+  loans: TaskLoan[];
 };
 
 /**
@@ -170,6 +177,41 @@ export type Task = Message<"baton.v1.Task"> & {
  */
 export const TaskSchema: GenMessage<Task> = /*@__PURE__*/
   messageDesc(file_baton_v1_task, 1);
+
+/**
+ * Ownership given with mode DELEGATE, until it returns to the delegator.
+ *
+ * @generated from message baton.v1.TaskLoan
+ */
+export type TaskLoan = Message<"baton.v1.TaskLoan"> & {
+  /**
+   * The agent that lent the task and gets it back.
+   *
+   * @generated from field: string delegator_id = 1;
+   */
+  delegatorId: string;
+
+  /**
+   * The completed handoff that lent the task. A TaskRecall names it as correlation_id.
+   *
+   * @generated from field: string handoff_id = 2;
+   */
+  handoffId: string;
+
+  /**
+   * The time at which the broker recalls the task. Unset: the loan has no timeout.
+   *
+   * @generated from field: google.protobuf.Timestamp due_time = 3;
+   */
+  dueTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message baton.v1.TaskLoan.
+ * Use `create(TaskLoanSchema)` to create a new message.
+ */
+export const TaskLoanSchema: GenMessage<TaskLoan> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task, 2);
 
 /**
  * One completed handoff of a task.
@@ -211,7 +253,7 @@ export type TaskHop = Message<"baton.v1.TaskHop"> & {
  * Use `create(TaskHopSchema)` to create a new message.
  */
 export const TaskHopSchema: GenMessage<TaskHop> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 2);
+  messageDesc(file_baton_v1_task, 3);
 
 /**
  * The status of a task.

@@ -1,12 +1,10 @@
 //! Compiles `proto/` with protox, so that a build does not need protoc.
 //!
-//! The build has two results: the descriptor set as published (for reflection and JSON), and Rust types. In the Rust
-//! types every field of type `Envelope` is declared as `bytes`. On the wire both are the same length-delimited field.
-//! So the broker holds, stores and forwards an envelope byte for byte as received, without a copy.
+//! The build has three results: the descriptor set as published (for reflection and JSON), the broker's side of the
+//! services, and the records on disk. The messages of the services are those of the client's crate.
 
 use std::{env, fs, path::PathBuf};
 
-use prost_types::{DescriptorProto, field_descriptor_proto::Type};
 use protox::prost::Message as _;
 
 const SOURCES: &[&str] = &[
@@ -38,35 +36,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let published = protox::compile(SOURCES, ["proto"])?;
     fs::write(out_dir.join("baton.bin"), published.encode_to_vec())?;
-
-    let mut generated = published;
-    for file in &mut generated.file {
-        file.message_type.iter_mut().for_each(keep_envelopes_as_bytes);
-    }
-    let mut config = prost_build::Config::new();
-    config.boxed(".baton.v1.WatchTaskResponse.update.entry");
-    config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
     tonic_prost_build::configure()
-        // The generated `connect` constructor would collide with the service's own method of that name.
-        .build_transport(false)
+        .build_client(false)
         .codec_path("crate::wire::codec::CheckedCodec")
-        .bytes(".")
-        .extern_path(".google.protobuf.Any", "crate::proto::Any")
-        .extern_path(".google.rpc", "::tonic_types::pb")
-        .compile_fds_with_config(generated, config)?;
+        .extern_path(".baton.v1", "::baton_client::proto::v1")
+        .extern_path(".google", "::tonic_types::pb")
+        .compile_fds(published)?;
 
     let storage = protox::compile(["baton/storage/v1/storage.proto"], ["proto"])?;
     fs::write(out_dir.join("storage.bin"), storage.encode_to_vec())?;
     tonic_prost_build::configure().bytes(".").compile_fds(storage)?;
     Ok(())
-}
-
-fn keep_envelopes_as_bytes(message: &mut DescriptorProto) {
-    for field in &mut message.field {
-        if field.type_name() == ".baton.v1.Envelope" {
-            field.set_type(Type::Bytes);
-            field.type_name = None;
-        }
-    }
-    message.nested_type.iter_mut().for_each(keep_envelopes_as_bytes);
 }

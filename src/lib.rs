@@ -3,8 +3,6 @@
 pub mod audit;
 pub mod broker;
 pub mod cli;
-pub mod client;
-pub mod codes;
 pub mod config;
 pub mod conformance;
 mod disk;
@@ -12,11 +10,12 @@ pub mod domain;
 pub mod envelope;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod ids;
 pub mod policy;
 pub mod proto;
 pub mod records;
 pub mod server;
 pub mod store;
-pub mod time;
 pub mod wire;
+
+pub use baton_client as client;
+pub use baton_client::{codes, ids, time};

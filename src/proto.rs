@@ -1,22 +1,14 @@
-//! The generated types of `proto/`. Owns only their inclusion. Must not know any rule of the protocol.
+//! The generated types of `proto/`: those of the client's crate, the broker's side of the services, and the records on
+//! disk. Owns only their inclusion. Must not know any rule of the protocol.
 //!
-//! Fields of type `Envelope` are `Bytes` here: see `build.rs`.
+//! Fields of type `Envelope` are `Bytes` here: see `clients/rust/build.rs`.
 
-use bytes::Bytes;
-
-/// `google.protobuf.Any` over [`Bytes`], so that parsing an envelope does not copy its payload.
-#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
-pub struct Any {
-    /// The type of the message: the text after the last `/` is its full name.
-    #[prost(string, tag = "1")]
-    pub type_url: String,
-    /// The encoded message.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub value: Bytes,
-}
+pub use baton_client::proto::Any;
 
 /// The wire contract, package `baton.v1`.
 pub mod v1 {
+    pub use baton_client::proto::v1::*;
+
     tonic::include_proto!("baton.v1");
 }
 

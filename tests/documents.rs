@@ -32,11 +32,16 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// The sources of the broker and of the client's crate.
+fn library() -> Vec<PathBuf> {
+    ["src", "clients/rust/src"].iter().flat_map(|folder| sources(&root().join(folder))).collect()
+}
+
 /// Whether `cargo test` with these words would run a test: `process access::nobody_reads`, `--lib jwt`, `damage`.
 fn is_there(words: &str) -> bool {
     let (target, filter) = words.split_once(' ').unwrap_or((words, ""));
     let files = match target {
-        "--lib" => sources(&root().join("src")),
+        "--lib" => library(),
         target => {
             let single = root().join(format!("tests/{target}.rs"));
             if single.exists() { vec![single] } else { sources(&root().join("tests").join(target)) }
@@ -51,7 +56,7 @@ fn is_there(words: &str) -> bool {
 #[test]
 fn each_package_has_the_licence() {
     let licence = fs::read(root().join("LICENSE")).unwrap();
-    for client in ["python", "typescript", "go", "java"] {
+    for client in ["python", "typescript", "go", "java", "rust"] {
         let copy = fs::read(root().join("clients").join(client).join("LICENSE"));
         assert_eq!(copy.ok().as_ref(), Some(&licence), "clients/{client}/LICENSE is not the repository's");
     }
@@ -161,7 +166,7 @@ fn each_section_of_the_specification_that_is_cited_is_there() {
     let (_, laws) = specification.split_once("\n## 12. ").unwrap();
     let (laws, _) = laws.split_once("\n## ").unwrap();
     let mut cited = 0;
-    for file in ["src", "tests", "examples"].iter().flat_map(|folder| sources(&root().join(folder))) {
+    for file in ["src", "tests", "examples", "clients/rust"].iter().flat_map(|folder| sources(&root().join(folder))) {
         let text = fs::read_to_string(&file).unwrap();
         for section in numbers_after(&text, "SPEC ") {
             cited += 1;
@@ -195,7 +200,7 @@ fn comments_use_plain_words() {
     let list = include_str!("vague_words.txt");
     let vague: Vec<&str> = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     let (mut words, mut found) = (0, Vec::new());
-    for file in sources(&root().join("src")) {
+    for file in library() {
         let text = fs::read_to_string(&file).unwrap();
         let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
         for line in code.lines().map(str::trim).filter(|line| line.starts_with("//")) {

@@ -5,11 +5,10 @@ use std::{fmt, io, path::Path};
 
 use super::output;
 use crate::{
-    broker::StartError,
     client::{ClientError, Refused},
     config::ConfigError,
     envelope::keys::KeyFileError,
-    server::{FolderError, ServerError},
+    server::{FolderError, ServerError, StartError},
     store::OpenError,
     wire::edge::BindError,
 };

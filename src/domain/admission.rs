@@ -6,9 +6,8 @@
 use std::time::Duration;
 
 use super::{
+    Correlation, Handling, Header, Outsider, Receiver,
     handoff::{Handoff, OFFERS_MAX, Rejection, Task},
-    header::{Header, Receiver},
-    message_rules::{Correlation, Handling, Outsider},
     removed_task::RemovedTask,
 };
 use crate::{
@@ -266,7 +265,7 @@ fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), Admissi
     if header.task.as_ref() != Some(&handoff.task) {
         return Err(Rejection::HandoffUnknown.into());
     }
-    match rules.other_side.of(handoff, &header.sender) {
+    match handoff.other_side(rules.other_side, &header.sender) {
         Some(other_side) if header.receiver != Receiver::Agent(other_side.clone()) => {
             let problem = format!("the other side of the handoff is {other_side}");
             Err(AdmissionError::ReceiverInvalid { receiver: header.receiver.to_string(), problem })

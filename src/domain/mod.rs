@@ -7,21 +7,18 @@ pub mod admission;
 pub mod dead_letter;
 mod entity;
 pub mod handoff;
-mod header;
 pub mod mailbox;
-mod message_rules;
-mod numbered;
 pub mod presence;
 #[cfg(test)]
 pub(crate) mod probe;
 mod removed_task;
 mod request_terms;
 
-pub use entity::{Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step};
-pub use header::{Header, Receiver};
-pub use message_rules::{
-    Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,
+pub(crate) use baton_client::numbered;
+pub use baton_client::protocol::{
+    Correlation, Handling, Header, MessageRules, MessageType, Names, OtherSide, Outsider, Receiver, Receivers,
+    RequestedTimeouts, rules,
 };
-pub(crate) use numbered::numbered;
+pub use entity::{Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step};
 pub use removed_task::RemovedTask;
-pub use request_terms::{RequestedTimeouts, TimeoutBounds, check_fallbacks};
+pub use request_terms::{TimeoutBounds, check_fallbacks};

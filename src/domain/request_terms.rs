@@ -2,18 +2,11 @@
 
 use std::time::Duration;
 
-use super::handoff::{LoopLimits, Timeouts};
+use super::{
+    RequestedTimeouts,
+    handoff::{LoopLimits, Timeouts},
+};
 use crate::{codes::FieldViolation, ids::AgentId};
-
-/// The timeouts that a request asks for. `None`: the operator's default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[expect(missing_docs, reason = "as in Timeouts")]
-pub struct RequestedTimeouts {
-    pub accept: Option<Duration>,
-    pub context: Option<Duration>,
-    pub complete: Option<Duration>,
-    pub whole: Option<Duration>,
-}
 
 /// The bounds of each of the four timeouts of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,12 +17,16 @@ pub struct TimeoutBounds {
     pub longest: Duration,
 }
 
-impl RequestedTimeouts {
-    /// The timeouts of the handoff. The error names each field that is out of bounds.
-    pub fn within(&self, bounds: TimeoutBounds, defaults: &Timeouts) -> Result<Timeouts, Vec<FieldViolation>> {
+impl Timeouts {
+    /// The timeouts of a handoff: those of its request, else `self`. The error names each field that is out of bounds.
+    pub fn requested(
+        &self,
+        wanted: &RequestedTimeouts,
+        bounds: TimeoutBounds,
+    ) -> Result<Timeouts, Vec<FieldViolation>> {
         let mut violations = Vec::new();
-        let mut choose = |name: &str, wanted: Option<Duration>, otherwise: Duration| {
-            let span = wanted.unwrap_or(otherwise);
+        let mut choose = |name: &str, asked: Option<Duration>, otherwise: Duration| {
+            let span = asked.unwrap_or(otherwise);
             if span < bounds.shortest || span > bounds.longest {
                 let problem = format!("must be from {:?} to {:?}, not {span:?}", bounds.shortest, bounds.longest);
                 violations.push(FieldViolation { path: format!("envelope.payload.timeouts.{name}"), problem });
@@ -37,10 +34,10 @@ impl RequestedTimeouts {
             span
         };
         let timeouts = Timeouts {
-            accept: choose("accept", self.accept, defaults.accept),
-            context: choose("context", self.context, defaults.context),
-            complete: choose("complete", self.complete, defaults.complete),
-            whole: choose("whole", self.whole, defaults.whole),
+            accept: choose("accept", wanted.accept, self.accept),
+            context: choose("context", wanted.context, self.context),
+            complete: choose("complete", wanted.complete, self.complete),
+            whole: choose("whole", wanted.whole, self.whole),
         };
         if violations.is_empty() { Ok(timeouts) } else { Err(violations) }
     }
@@ -80,13 +77,13 @@ mod tests {
     #[test]
     fn a_request_that_names_no_timeouts_gets_the_operators() {
         let defaults = Timeouts::default();
-        assert_eq!(RequestedTimeouts::default().within(BOUNDS, &defaults), Ok(defaults));
+        assert_eq!(defaults.requested(&RequestedTimeouts::default(), BOUNDS), Ok(defaults));
     }
 
     #[test]
     fn timeouts_at_the_bounds_are_taken() {
         let wanted = RequestedTimeouts { accept: Some(SECOND), whole: Some(BOUNDS.longest), ..Default::default() };
-        let timeouts = wanted.within(BOUNDS, &Timeouts::default()).unwrap();
+        let timeouts = Timeouts::default().requested(&wanted, BOUNDS).unwrap();
         assert_eq!((timeouts.accept, timeouts.whole), (SECOND, BOUNDS.longest));
     }
 
@@ -95,7 +92,7 @@ mod tests {
         let wanted =
             RequestedTimeouts { accept: Some(SECOND / 2), whole: Some(BOUNDS.longest * 2), ..Default::default() };
         let found: Vec<String> =
-            wanted.within(BOUNDS, &Timeouts::default()).unwrap_err().iter().map(ToString::to_string).collect();
+            Timeouts::default().requested(&wanted, BOUNDS).unwrap_err().iter().map(ToString::to_string).collect();
         assert_eq!(
             found,
             [

@@ -23,8 +23,9 @@ use self::{
     folder::DataFolder,
     tls::{TlsError, TlsFiles, TlsSetup},
 };
+pub use crate::broker::StartError;
 use crate::{
-    broker::{Broker, BrokerError, EngineError, StartError, identity::Identities, jwt::OperatorKeys},
+    broker::{Broker, BrokerError, EngineError, identity::Identities, jwt::OperatorKeys},
     config::{Config, MinimumTls, OperatorTokens, PolicySource, TlsSource},
     ids::{IdSource, SystemIds},
     policy::Policies,

@@ -37,7 +37,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 HOW_TO = "how-to"
-LANGUAGES = (HOW_TO, "python", "go", "typescript", "java")
+LANGUAGES = (HOW_TO, "python", "go", "typescript", "java", "rust")
 DEFAULT_PORT = 22866
 WITHIN_SECONDS = 600
 COMMENT = re.compile(r"^<!-- (run|stop|file)((?: \w+=\"[^\"]*\")*) -->$", re.MULTILINE)
@@ -228,7 +228,9 @@ def documents_of(language: str) -> list[Path]:
     """The README and the tutorial of a language; for "how-to" the how-to pages with commands to run."""
     if language == HOW_TO:
         return [page for page in sorted((ROOT / "docs" / HOW_TO).glob("*.md")) if COMMENT.search(page.read_text("utf-8"))]
-    return [ROOT / "clients" / language / "README.md", ROOT / "docs" / "tutorials" / f"{language}.md"]
+    readme = ROOT / "clients" / language / "README.md"
+    # The README of Rust is its tutorial too.
+    return [readme] if language == "rust" else [readme, ROOT / "docs" / "tutorials" / f"{language}.md"]
 
 
 def check_port() -> None:

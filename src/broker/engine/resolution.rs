@@ -55,7 +55,7 @@ impl Engine {
     /// The timeouts and loop limits of a request, within the operator's bounds.
     pub(super) fn terms(&self, request: &RequestBody) -> Result<(Timeouts, LoopLimits), BrokerError> {
         let settings = &self.env.settings;
-        let timeouts = request.timeouts.within(settings.timeout_bounds, &settings.timeouts);
+        let timeouts = settings.timeouts.requested(&request.timeouts, settings.timeout_bounds);
         let timeouts = timeouts.map_err(|violations| BrokerError::Fields { violations })?;
         Ok((timeouts, settings.loop_limits.lowered_to(request.loop_limits)))
     }

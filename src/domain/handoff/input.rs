@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Handoff, LoopLimits, Mode, Priority, Task, TaskStatus, Timeouts};
+use super::{Acked, Handoff, LoopLimits, Message, Mode, Priority, Task, Timeouts};
 use crate::{
     codes::ErrorCode,
     ids::{AgentId, MessageId, TaskId},
@@ -92,68 +92,6 @@ pub struct Request {
     pub timeouts: Timeouts,
     /// The loop guard's limits, within the operator's. Only a new task takes them over.
     pub loop_limits: LoopLimits,
-}
-
-/// The messages of agents about a task or a handoff.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Message {
-    /// The candidate accepts the task.
-    Accept {
-        /// The sections of the context that the candidate wants. Empty: all sections.
-        wanted_sections: Vec<String>,
-    },
-    /// The candidate rejects the task.
-    Reject {
-        /// The reason, as a number of the reject's enum.
-        reason: i32,
-        /// The reason as a text.
-        text: String,
-        /// Registered agents that the candidate suggests instead.
-        suggestions: Vec<AgentId>,
-    },
-    /// The owner cancels the handoff.
-    Cancel,
-    /// The owner hands the context over.
-    Context {
-        /// The digest over all sections.
-        digest: [u8; 32],
-    },
-    /// The candidate has taken the task over, or failed to.
-    Complete {
-        /// Whether the candidate has taken the task over.
-        success: bool,
-        /// The digest of the context that the candidate received.
-        digest: Option<[u8; 32]>,
-        /// Details as a text.
-        details: String,
-    },
-    /// The delegator of a loan takes the task back.
-    Recall {
-        /// The completed handoff that lent the task.
-        loan: MessageId,
-    },
-    /// A report of the task's status.
-    Status {
-        /// The new status.
-        status: TaskStatus,
-        /// The progress from 0 to 1, if known.
-        progress: Option<f64>,
-        /// Details as a text.
-        details: String,
-        /// The registered agents that the report goes to.
-        receivers: Vec<AgentId>,
-    },
-}
-
-/// The deliveries whose fate is reported to a handoff.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Acked {
-    /// The request, at a candidate.
-    Request,
-    /// The context, at the candidate.
-    Context,
-    /// The completion, at the sender.
-    Completion,
 }
 
 /// The result of an accepted step.

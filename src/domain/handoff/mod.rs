@@ -13,10 +13,9 @@ mod state;
 mod step;
 mod views;
 
+pub use baton_client::protocol::{Acked, Message, Mode, Priority, TaskStatus};
 pub(super) use entity::step_entity;
-pub use input::{
-    Acked, Advice, Effect, Input, Mail, Message, Notice, Outcome, Request, Situation, Transition, Untaken,
-};
+pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Situation, Transition, Untaken};
 pub use rejection::Rejection;
 pub use state::*;
 pub use step::step;

@@ -1,15 +1,12 @@
 //! The number of each enum value, the same on the wire and on disk. A test in `wire` checks them against the schema.
 
-use super::{Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus};
+use super::{Cause, OfferOutcome, ReceiverView, SenderView, State};
 use crate::domain::numbered;
 
 numbered! {
     State {
         Requested = 1, Deciding = 2, Accepted = 3, ContextSent = 4, Completed = 5, Rejected = 6, Failed = 7, Cancelled = 8,
     }
-    TaskStatus { Created = 1, InProgress = 2, WaitingForInput = 3, Completed = 4, Failed = 5, Canceled = 6, }
-    Mode { Transfer = 1, Delegate = 2, }
-    Priority { Low = 1, Medium = 2, High = 3, Critical = 4, }
     OfferOutcome { Pending = 1, Accepted = 2, Rejected = 3, TimedOut = 4, Withdrawn = 5, Undeliverable = 6, Gone = 7, }
     SenderView {
         Idle = 1, AwaitingHandoffAccept = 3, ContextPreparing = 4, AwaitingContextAck = 5, HandoffCompleted = 6,
@@ -25,5 +22,4 @@ numbered! {
         Cancelled = 12, OwnershipMoved = 13, Extended = 14, Undeliverable = 15, CandidateGone = 16,
         Recalled = 17,
     }
-    Acked { Request = 1, Context = 2, Completion = 3, }
 }

@@ -1,6 +1,9 @@
 //! The rejections of the handoff machine.
 
-use super::state::{Hop, State, TaskStatus};
+use super::{
+    TaskStatus,
+    state::{Hop, State},
+};
 use crate::{
     codes::{ErrorCode, Refusal},
     ids::{AgentId, MessageId},

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use super::views::{ReceiverView, SenderView};
+use super::{
+    Mode, Priority, TaskStatus,
+    views::{ReceiverView, SenderView},
+};
 use crate::{
     codes::ErrorCode,
+    domain::OtherSide,
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
 };
@@ -45,33 +49,6 @@ pub struct Task {
     pub created_at: Timestamp,
     /// The time of the last change.
     pub updated_at: Timestamp,
-}
-
-/// The status of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TaskStatus {
-    /// The task was created, and its owner has not reported.
-    Created,
-    /// The owner works on the task.
-    InProgress,
-    /// The task waits for input.
-    WaitingForInput,
-    /// Final: done.
-    Completed,
-    /// Final: the work failed.
-    Failed,
-    /// Final: no longer wanted.
-    Canceled,
-}
-
-impl TaskStatus {
-    /// Whether the status is final.
-    pub const fn is_final(self) -> bool {
-        match self {
-            Self::Created | Self::InProgress | Self::WaitingForInput => false,
-            Self::Completed | Self::Failed | Self::Canceled => true,
-        }
-    }
 }
 
 /// One completed handoff of a task.
@@ -135,30 +112,6 @@ impl Default for Timeouts {
             whole: Duration::from_secs(360),
         }
     }
-}
-
-/// Whether a task is transferred or delegated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mode {
-    /// The receiver owns the task for good.
-    #[default]
-    Transfer,
-    /// The task comes back: with the receiver's final status, by a recall, or at the loan's timeout.
-    Delegate,
-}
-
-/// The order of deliveries: the higher priority goes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Priority {
-    /// After all others.
-    Low,
-    /// The default.
-    #[default]
-    Medium,
-    /// Before the default.
-    High,
-    /// Before all others.
-    Critical,
 }
 
 /// One attempt to move a task from its owner to another agent.
@@ -390,6 +343,18 @@ impl Handoff {
     /// Whether the agent is the current candidate or a former one.
     pub fn was_offered_to(&self, agent: &AgentId) -> bool {
         self.offers.iter().any(|offer| offer.candidate == *agent)
+    }
+
+    /// The agent that a message of this sender must be addressed to. `None`: any receiver.
+    pub fn other_side(&self, rule: OtherSide, sender: &AgentId) -> Option<&AgentId> {
+        match rule {
+            OtherSide::Any => None,
+            OtherSide::Sender => Some(&self.sender),
+            OtherSide::Candidate => Some(&self.candidate),
+            OtherSide::CandidateWhileOpen => {
+                (*sender == self.sender && !self.state.is_final()).then_some(&self.candidate)
+            }
+        }
     }
 
     /// The time of the next deadline. `None`: the state is final.

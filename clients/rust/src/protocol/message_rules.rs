@@ -3,12 +3,8 @@
 //! The parser of envelopes, the admission of messages and the engine all read the same row. The effect of a message on
 //! a handoff is not part of the table: the state machine decides that.
 
-use super::{
-    handoff::{Acked, Handoff},
-    header::Receiver,
-    numbered,
-};
-use crate::ids::AgentId;
+use super::{handoff::Acked, header::Receiver};
+use crate::numbered;
 
 /// The type of an envelope's payload, from `message_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -196,20 +192,6 @@ pub enum OtherSide {
     /// The current candidate, while the handoff is open and if the handoff's sender sends the message. The state
     /// machine refuses any other sender, and the answer must not reveal the candidate.
     CandidateWhileOpen,
-}
-
-impl OtherSide {
-    /// The agent that a message of this sender must be addressed to. `None`: any receiver.
-    pub fn of<'a>(self, handoff: &'a Handoff, sender: &AgentId) -> Option<&'a AgentId> {
-        match self {
-            Self::Any => None,
-            Self::Sender => Some(&handoff.sender),
-            Self::Candidate => Some(&handoff.candidate),
-            Self::CandidateWhileOpen => {
-                (*sender == handoff.sender && !handoff.state.is_final()).then_some(&handoff.candidate)
-            }
-        }
-    }
 }
 
 /// The answer to an outsider: a sender that has no part in the task.

@@ -7,7 +7,6 @@
 mod author;
 mod checks;
 mod error;
-mod input;
 pub mod keys;
 mod payload;
 pub mod signing;
@@ -16,7 +15,6 @@ mod verified;
 pub use author::{payload_of, sign};
 pub use checks::Checks;
 pub use error::EnvelopeError;
-pub use input::{Resolved, input_of};
 pub use payload::{Body, RequestBody, check_heartbeat};
 pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};
 

@@ -24,8 +24,6 @@ use ed25519_dalek::{
     pkcs8::{DecodePrivateKey, EncodePrivateKey, KeypairBytes, spki::der::pem::LineEnding},
 };
 
-use crate::disk;
-
 /// The encodings of the points of small order. A signature whose R is one of them can verify for messages that its
 /// signer never signed.
 static SMALL_ORDER: LazyLock<[[u8; 32]; 8]> = LazyLock::new(|| EIGHT_TORSION.map(|point| point.compress().to_bytes()));
@@ -190,7 +188,7 @@ impl PrivateKey {
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             // Where a folder cannot be synced, the key file exists all the same.
-            drop(disk::sync_folder(disk::folder_around(path)));
+            drop(sync_folder_around(path));
             Ok(())
         });
         written.map_err(|source| match source.kind() {
@@ -198,6 +196,15 @@ impl PrivateKey {
             _ => KeyFileError::Write { path: path.into(), source },
         })
     }
+}
+
+/// Syncs the folder of a file, so that the file's name survives a power cut.
+fn sync_folder_around(path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        Some(_) | None => Path::new("."),
+    };
+    std::fs::File::open(folder)?.sync_all()
 }
 
 impl From<SigningKey> for PrivateKey {

@@ -1,6 +1,8 @@
 //! Enums whose values have numbers on the wire and on disk.
 
-/// Gives enums their numbers, both ways. A test in `wire` checks the numbers against the schema.
+/// Gives enums their numbers, both ways. For this crate and the broker; no part of the interface. A test in `wire` checks the numbers against the schema.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! numbered {
     ($($type:ident { $($variant:ident = $number:literal,)* })*) => {$(
         impl $type {
@@ -16,5 +18,3 @@ macro_rules! numbered {
         }
     )*};
 }
-
-pub(crate) use numbered;

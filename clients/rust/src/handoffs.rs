@@ -262,8 +262,8 @@ impl Link {
     /// [`Link::resume_hand_over`] or provides the context: [`Handler::context`](super::Handler::context).
     ///
     /// ```no_run
-    /// # async fn example(link: baton::client::Link) -> Result<(), baton::client::HandOverError> {
-    /// use baton::{client::{About, context_of}, proto::v1};
+    /// # async fn example(link: baton_client::Link) -> Result<(), baton_client::HandOverError> {
+    /// use baton_client::{About, context_of, proto::v1};
     ///
     /// let request = v1::HandoffRequest { task_type: "support".to_owned(), ..Default::default() };
     /// let context = context_of([("goals", r#"["find the cause"]"#.to_owned())]);

@@ -6,12 +6,9 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, signing};
 use crate::{
-    domain::{
-        MessageType, RequestedTimeouts,
-        handoff::{self, Mode, Priority, TaskStatus},
-    },
     ids::{AgentId, check_name},
     proto::{Any, v1},
+    protocol::{self, MessageType, Mode, Priority, RequestedTimeouts, TaskStatus},
 };
 
 const TEXT_BYTES_MAX: usize = 4096;
@@ -30,7 +27,7 @@ pub enum Body {
     /// A request to hand a task over.
     Request(Box<RequestBody>),
     /// A message about an open handoff. A reject's suggestions are as sent, registered or not.
-    Handoff(handoff::Message),
+    Handoff(protocol::Message),
     /// The recall of a loan.
     Recall,
     /// A report of a task's status.
@@ -203,7 +200,7 @@ fn unset_or_known<E: TryFrom<i32> + Default>(checks: &mut Checks, path: &str, nu
 fn accept(body: v1::HandoffAccept, checks: &mut Checks) -> Body {
     checks.span("envelope.payload.estimated_handoff_time", body.estimated_handoff_time.as_ref());
     checks.ids("envelope.payload.wanted_sections", &body.wanted_sections, SECTIONS_MAX, check_name);
-    Body::Handoff(handoff::Message::Accept { wanted_sections: body.wanted_sections })
+    Body::Handoff(protocol::Message::Accept { wanted_sections: body.wanted_sections })
 }
 
 fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
@@ -212,12 +209,12 @@ fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
     unset_or_known::<v1::RejectReason>(checks, "envelope.payload.reason", body.reason);
     let path = "envelope.payload.alternative_agent_suggestions";
     let suggestions = checks.ids(path, &body.alternative_agent_suggestions, AGENTS_MAX, AgentId::parse);
-    Body::Handoff(handoff::Message::Reject { reason: body.reason, text: body.reason_text, suggestions })
+    Body::Handoff(protocol::Message::Reject { reason: body.reason, text: body.reason_text, suggestions })
 }
 
 fn cancel(body: v1::HandoffCancel, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
-    Body::Handoff(handoff::Message::Cancel)
+    Body::Handoff(protocol::Message::Cancel)
 }
 
 fn recall(body: v1::TaskRecall, checks: &mut Checks) -> Body {
@@ -248,7 +245,7 @@ fn context(payload: &Any) -> Result<Body, EnvelopeError> {
     if claimed != Some(expected) {
         return Err(EnvelopeError::ContextDigestMismatch { expected });
     }
-    Ok(Body::Handoff(handoff::Message::Context { digest: expected }))
+    Ok(Body::Handoff(protocol::Message::Context { digest: expected }))
 }
 
 fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks) -> Option<[u8; 32]> {
@@ -299,7 +296,7 @@ fn complete(body: v1::HandoffComplete, checks: &mut Checks) -> Body {
     } else {
         None
     };
-    Body::Handoff(handoff::Message::Complete { success, digest, details: body.details })
+    Body::Handoff(protocol::Message::Complete { success, digest, details: body.details })
 }
 
 fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {

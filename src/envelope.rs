@@ -1,7 +1,11 @@
-//! Turns an envelope into an input of the state machine, with the agents and terms that the broker resolved. The
-//! pipeline and the replay of a custody log share this code, so that both get the same input.
+//! The envelope, which the client's crate parses and verifies, and the way from an envelope to an input of the state
+//! machine.
+//!
+//! The pipeline and the replay of a custody log share [`input_of`], so that both get the same input. This module must
+//! not know the state of a task.
 
-use super::Body;
+pub use baton_client::envelope::*;
+
 use crate::{
     domain::{
         Header,

@@ -10,9 +10,9 @@ use super::{
     signing::{self, Digest32},
 };
 use crate::{
-    domain::{Header, MessageType, Names, Receiver, rules},
     ids::{AgentId, KeyId, MessageId, TaskId},
     proto::v1,
+    protocol::{Header, MessageType, Names, Receiver, rules},
     time::Timestamp,
 };
 

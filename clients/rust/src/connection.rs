@@ -1,59 +1,4 @@
-//! The Rust client, used by the commands of this crate and by any agent in Rust.
-//!
-//! Owns connecting, authentication, the session, and verification of answers: receipts by the broker's key, envelopes
-//! by the keys of their senders. Must not know the internals of the broker: it uses only the wire protocol.
-//!
-//! An agent that first ends the tasks that an earlier process left, and then accepts what it is offered:
-//!
-//! ```no_run
-//! use std::sync::Arc;
-//!
-//! use baton::{
-//!     client::{ClientError, Delivered, Handler, Link, LinkOptions, NotTaken},
-//!     ids::SystemIds,
-//!     proto::v1::{self, MessageType},
-//!     time::SystemClock,
-//! };
-//! use tokio_util::sync::CancellationToken;
-//!
-//! struct Mail;
-//!
-//! impl Handler for Mail {
-//!     async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
-//!         match delivered.kind() {
-//!             MessageType::HandoffRequest => link.accept(&delivered, &v1::HandoffAccept::default()).await?,
-//!             MessageType::TaskContextTransfer => {
-//!                 let context: v1::TaskContextTransfer = delivered.payload();
-//!                 println!("{} sections", context.sections.len());
-//!                 let task = link.complete(&delivered).await?;
-//!                 task.finish(None).await?;
-//!             }
-//!             _ => {} // news
-//!         }
-//!         Ok(())
-//!     }
-//! }
-//!
-//! async fn run(options: LinkOptions, stop: CancellationToken) -> Result<(), ClientError> {
-//!     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
-//!     for task in link.owned_tasks().await? {
-//!         task.finish(None).await?;
-//!     }
-//!     link.serve(Mail, stop).await
-//! }
-//! ```
-
-mod agent;
-mod compose;
-mod error;
-mod handoffs;
-mod limits;
-mod link;
-mod pipeline;
-mod serve;
-mod session;
-mod trust;
-mod waiting;
+//! Connections to a broker: addresses, TLS, credentials, and the stubs of each service.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -64,16 +9,7 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
 
-pub use agent::{Agent, Delivered};
-pub use compose::{About, Composer, context_of, context_of_sections};
-pub use error::{ClientError, Refused};
-pub use handoffs::{HandOverError, HandedOver, OwnedTask, Rejection, Returned};
-pub use link::{Link, LinkOptions};
-pub use pipeline::Pipeline;
-pub use serve::{Handler, NotTaken};
-pub use session::Session;
-pub use trust::{Trust, vouch};
-
+use super::{ClientError, limits};
 use crate::{
     envelope::{FRAME_BYTES_MAX, keys::PrivateKey, signing},
     ids::{AgentId, KeyId},
@@ -182,9 +118,9 @@ fn plaintext(server: &str, address: &str) -> Result<Endpoint, ClientError> {
 /// A connection to a broker. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Client {
-    server: String,
+    pub(super) server: String,
     /// Whether the connection's certificate authenticates the agent.
-    is_certified: bool,
+    pub(super) is_certified: bool,
     channel: Channel,
     token: Token,
 }

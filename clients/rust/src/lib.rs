@@ -1,0 +1,107 @@
+//! Agents in Rust for [baton](https://docs.rs/baton-broker), a gRPC handoff broker: one AI agent hands a task to
+//! another, signed, durable, with exactly one owner at every moment.
+//!
+//! [`Link`] is an agent that stays connected: it serves its mail by a [`Handler`], hands tasks over
+//! ([`Link::hand_over`]), lends them ([`Link::delegate`]) and goes on where an earlier process of the agent ended. Below
+//! it, each a step nearer to the wire: [`Agent`] is an agent on one session, [`Session`] the stream of frames,
+//! [`Client`] the connection with a stub of each service, and [`Composer`] makes signed envelopes.
+//!
+//! Every receipt is verified with the broker's key, and every delivery with its sender's ([`Trust`]).
+//!
+//! An agent that first ends the tasks that an earlier process left, and then accepts what it is offered:
+//!
+//! ```no_run
+//! use std::{path::PathBuf, sync::Arc, time::Duration};
+//!
+//! use baton_client::{
+//!     ClientError, Delivered, Handler, Identity, Link, LinkOptions, NotTaken, Options, Trust,
+//!     envelope::keys::PrivateKey,
+//!     ids::{AgentId, KeyId, SystemIds},
+//!     proto::v1::{self, MessageType},
+//!     time::SystemClock,
+//! };
+//! use tokio_util::sync::CancellationToken;
+//!
+//! struct Mail;
+//!
+//! impl Handler for Mail {
+//!     async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
+//!         match delivered.kind() {
+//!             MessageType::HandoffRequest => link.accept(&delivered, &v1::HandoffAccept::default()).await?,
+//!             MessageType::TaskContextTransfer => {
+//!                 let context: v1::TaskContextTransfer = delivered.payload();
+//!                 println!("{} sections", context.sections.len());
+//!                 let task = link.complete(&delivered).await?;
+//!                 task.finish(None).await?;
+//!             }
+//!             _ => {} // news
+//!         }
+//!         Ok(())
+//!     }
+//! }
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let options = LinkOptions {
+//!         broker: Options {
+//!             server: "127.0.0.1:22866".to_owned(),
+//!             ca: Some(PathBuf::from("baton-data/tls/ca.pem")),
+//!             ..Default::default()
+//!         },
+//!         identity: Identity {
+//!             agent: AgentId::parse("bob")?,
+//!             key_id: KeyId::parse("k1")?,
+//!             key: PrivateKey::read("bob.pem".as_ref())?,
+//!         },
+//!         credit: 8,
+//!         trust: Trust::Broker,
+//!         handler_timeout: None,
+//!         stop_grace: Duration::from_secs(10),
+//!     };
+//!     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
+//!     for task in link.owned_tasks().await? {
+//!         task.finish(None).await?;
+//!     }
+//!     Ok(link.serve(Mail, CancellationToken::new()).await?)
+//! }
+//! ```
+//!
+//! The broker is a program of its own; `baton dev` starts one for development. The rules of the protocol are in its
+//! repository, in `docs/specification.md`, and the error codes in `docs/errors.md`.
+
+#![warn(missing_docs)]
+
+mod agent;
+pub mod codes;
+mod compose;
+mod connection;
+pub mod envelope;
+mod error;
+mod handoffs;
+pub mod ids;
+mod limits;
+mod link;
+mod pipeline;
+pub mod proto;
+pub mod protocol;
+mod serve;
+mod session;
+pub mod time;
+mod trust;
+mod waiting;
+
+pub use agent::{Agent, Delivered};
+pub use compose::{About, Composer, context_of, context_of_sections};
+pub use connection::{Authorized, Client, ClientCertificate, Identity, Options, Token};
+pub use error::{ClientError, Refused};
+pub use handoffs::{HandOverError, HandedOver, OwnedTask, Rejection, Returned};
+pub use link::{Link, LinkOptions};
+pub use pipeline::Pipeline;
+pub use serve::{Handler, NotTaken};
+pub use session::Session;
+pub use trust::{Trust, vouch};
+
+/// Compiles the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

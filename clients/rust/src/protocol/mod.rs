@@ -1,0 +1,15 @@
+//! What the protocol says of an envelope by itself: the types of messages, the rules of each, and what they carry.
+//!
+//! The machines of the broker share these types. This module must not know the state of a task, the wire format, a clock
+//! or a source of random numbers.
+
+mod handoff;
+mod header;
+mod message_rules;
+mod numbered;
+
+pub use handoff::{Acked, Message, Mode, Priority, RequestedTimeouts, TaskStatus};
+pub use header::{Header, Receiver};
+pub use message_rules::{
+    Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,
+};

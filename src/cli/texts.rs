@@ -277,6 +277,8 @@ fn rejections() -> Vec<Rejection> {
         Rejection::Expired { .. } => Rejection::Expired { state: State::Failed };
         Rejection::LoopLimit { .. } => Rejection::LoopLimit { limit: "handoffs_max", value: 16, hops: vec![Hop {
             handoff: message(), sender: agent("alice"), receiver: agent("bob"), epoch: 2 }] };
+        Rejection::NotDelegator => Rejection::NotDelegator;
+        Rejection::NotLent { .. } => Rejection::NotLent { handoff: message() };
         Rejection::TaskFinal { .. } => Rejection::TaskFinal { status: TaskStatus::Completed };
         Rejection::DigestMismatch { .. } => Rejection::DigestMismatch { expected: [7; 32] };
         Rejection::NoCandidate => Rejection::NoCandidate;

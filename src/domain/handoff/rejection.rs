@@ -81,10 +81,10 @@ pub enum Rejection {
         hops: Vec<Hop>,
     },
     /// The sender of a recall is not the delegator of the loan.
-    #[error("only the agent that lent the task with this handoff may recall it")]
+    #[error("only the delegator, the sender of this handoff, may recall the task")]
     NotDelegator,
     /// The handoff that the recall names does not lend the task.
-    #[error("handoff {handoff} does not lend the task: the loan has ended, or the handoff was no loan")]
+    #[error("handoff {handoff} is not an open delegation: the task has returned, or its mode is not DELEGATE")]
     NotLent {
         /// The handoff that the recall names.
         handoff: MessageId,

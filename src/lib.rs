@@ -1,5 +1,9 @@
 //! baton: a gRPC handoff broker. ARCHITECTURE.md maps its modules.
 
+#![forbid(unsafe_code)]
+// Only the library has an API; tests and benches share items by a plain `pub`.
+#![warn(unreachable_pub)]
+
 pub mod audit;
 pub mod broker;
 pub mod cli;

@@ -337,7 +337,7 @@ func (s *session) answered(a *Agent, frame *v1.ConnectResponse) {
 		default: // a second answer to one question
 		}
 	} else if refused := frame.GetError(); refused != nil {
-		a.options.Logger.Warn("the broker refused a frame that nobody waits for", "error", refused.GetMessage())
+		a.options.Logger.Warn("the broker refused a frame that no call waits for", "error", refused.GetMessage())
 	}
 }
 

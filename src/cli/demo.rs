@@ -44,9 +44,11 @@ struct Cast {
 pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), Failure> {
     let cast = Cast::assemble(connection).await?;
     let task = format!("crash-{}", cast.suffix());
-    say_lines!("\n1. A user reports a crash to the chatbot. It makes task {task} and asks support to take it.");
+    say_lines!("\n1. A user reports a crash to the chatbot. It creates task {task} and asks support to take it.");
     let receipt = cast.chatbot_hands_to_support(&task).await?;
-    say_lines!("\n2. Support reads the stack trace: a data race, beyond its skill. It asks for an expert, any one.");
+    say_lines!(
+        "\n2. Support reads the stack trace: a data race, beyond its skill. It asks for any agent of the type expert."
+    );
     let receipt = cast.support_hands_to_expert(&task, receipt.epoch).await?;
     say_lines!("\n3. The expert reports that it is done. Watchers of the task see it; the status is final.");
     let done = v1::TaskStatusUpdate {
@@ -56,7 +58,7 @@ pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), 
         ..Default::default()
     };
     cast.free_expert.report(&About::task(&task, receipt.epoch), &done).await?;
-    say_lines!("\n4. The chatbot, who owned the task once, tries to close it too. It believes in epoch 1:");
+    say_lines!("\n4. The chatbot, a former owner, tries to complete the task too, at epoch 1:");
     let stale = cast.chatbot.report(&About::task(&task, 1), &done).await;
     match stale {
         Err(error) => say_lines!("   {}", exit::words(&error)),
@@ -102,7 +104,7 @@ impl Cast {
         let request = v1::HandoffRequest {
             task_type: "crash_report".to_owned(),
             reason: v1::HandoffReason::Skill.into(),
-            reason_text: "needs somebody who reads stack traces".to_owned(),
+            reason_text: "needs an agent that reads stack traces".to_owned(),
             initial_context_summary: "the app crashes on start since the update".to_owned(),
             priority: v1::Priority::High.into(),
             ..Default::default()

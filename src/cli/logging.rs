@@ -20,7 +20,7 @@ use super::harmless;
 const DEFAULT_FILTER: &str = "info,fjall=warn,lsm_tree=warn";
 
 /// Starts logging. `BATON_LOG` takes `tracing` filters, for example `debug` or `baton=debug`.
-pub fn start() {
+pub(crate) fn start() {
     let filter = EnvFilter::try_from_env("BATON_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     // After a failed write (a full disk), the subscriber's own message on stderr would fail too and panic the broker.
     let logs = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);

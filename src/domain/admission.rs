@@ -213,9 +213,9 @@ pub fn admit(
             }
             // The state machine fences every other message, in its own order of checks.
             if is_mail {
-                fence(header, known.epoch)?
+                fence(header, known.epoch)?;
             } else {
-                check_handoff(header, named)?
+                check_handoff(header, named)?;
             }
             Ok(Standing::OnRecord)
         }

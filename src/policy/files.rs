@@ -91,7 +91,10 @@ pub(super) fn parse(sources: &[Source]) -> Result<PolicySet, PolicyError> {
             }
         };
         if parsed.templates().next().is_some() {
-            problems.push(format!("{}: has a template (?principal or ?resource), and nobody fills it in", source.name));
+            problems.push(format!(
+                "{}: has a template (?principal or ?resource), which baton does not instantiate",
+                source.name
+            ));
         }
         let mut rules: Vec<_> = parsed.policies().cloned().collect();
         // Cedar names the rules policy0, policy1 and so on, in the order of the file.

@@ -8,7 +8,7 @@ use crate::broker::BrokerLimits;
 const RESERVED: u64 = 256;
 
 /// Raises the soft limit of open files to the hard limit, and bounds the connections by the rest after [`RESERVED`].
-pub fn bounded(limits: BrokerLimits) -> BrokerLimits {
+pub(crate) fn bounded(limits: BrokerLimits) -> BrokerLimits {
     let mut allowed = getrlimit(Resource::Nofile);
     if allowed.current != allowed.maximum {
         allowed.current = allowed.maximum;

@@ -56,7 +56,7 @@ pub(super) struct Sent {
 
 impl Sent {
     /// The decoded payload.
-    pub fn payload<M: Message + Default>(&self) -> M {
+    pub(crate) fn payload<M: Message + Default>(&self) -> M {
         let value = self.envelope.payload.as_ref().map(|payload| payload.value.clone()).unwrap_or_default();
         M::decode(value).unwrap_or_default()
     }
@@ -64,7 +64,7 @@ impl Sent {
 
 impl Bench {
     /// Starts the program, and a broker to which it is not yet connected.
-    pub async fn start(command: &str, patience: Duration) -> Result<Self, ClientRunError> {
+    pub(crate) async fn start(command: &str, patience: Duration) -> Result<Self, ClientRunError> {
         let folder = tempfile::tempdir()?;
         let tls = certificates::make(folder.path())?;
         let (key, other) = (PrivateKey::generate(&SystemIds), PrivateKey::generate(&SystemIds));
@@ -94,12 +94,12 @@ impl Bench {
     }
 
     /// The path of a file in the run's folder.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// The command to connect as bob.
-    pub fn connect(&self) -> Value {
+    pub(crate) fn connect(&self) -> Value {
         json!({
             "command": "connect",
             "server": self.broker.relay.address.to_string(),
@@ -113,13 +113,13 @@ impl Bench {
     }
 
     /// Connects. Returns the session, which has credit.
-    pub async fn connected(&mut self) -> Result<Session, Failed> {
+    pub(crate) async fn connected(&mut self) -> Result<Session, Failed> {
         let command = self.connect();
         self.connected_by(command).await
     }
 
     /// Connects by this command.
-    pub async fn connected_by(&mut self, command: Value) -> Result<Session, Failed> {
+    pub(crate) async fn connected_by(&mut self, command: Value) -> Result<Session, Failed> {
         let id = self.harness.tell(command);
         let session = self.session("the client connects").await?;
         self.done("the client has connected", id).await?;
@@ -127,12 +127,12 @@ impl Bench {
     }
 
     /// The next session that the client opens and gives credit on.
-    pub async fn session(&mut self, step: &str) -> Result<Session, Failed> {
+    pub(crate) async fn session(&mut self, step: &str) -> Result<Session, Failed> {
         self.session_within(step, self.patience).await
     }
 
     /// The same with another time limit.
-    pub async fn session_within(&mut self, step: &str, patience: Duration) -> Result<Session, Failed> {
+    pub(crate) async fn session_within(&mut self, step: &str, patience: Duration) -> Result<Session, Failed> {
         let opened = self.broker.session();
         let exited = self.harness.exited.clone();
         let opened = within(patience, opened, &exited).await;
@@ -146,7 +146,7 @@ impl Bench {
     }
 
     /// The first frame on the session that `pick` selects.
-    pub async fn frame<T>(
+    pub(crate) async fn frame<T>(
         &self,
         step: &str,
         field: &str,
@@ -163,13 +163,18 @@ impl Bench {
     }
 
     /// The next envelope of this type from the client.
-    pub async fn sent(&self, step: &str, session: &mut Session, kind: MessageType) -> Result<Sent, Failed> {
+    pub(crate) async fn sent(&self, step: &str, session: &mut Session, kind: MessageType) -> Result<Sent, Failed> {
         let field = format!("a {}", kind.as_str_name());
         self.frame(step, &field, "an envelope", session, |frame| envelope_of(frame, kind)).await
     }
 
     /// The client's ack or nack of a delivery. Extensions are skipped.
-    pub async fn outcome(&self, step: &str, session: &mut Session, delivery_id: &str) -> Result<Outcome, Failed> {
+    pub(crate) async fn outcome(
+        &self,
+        step: &str,
+        session: &mut Session,
+        delivery_id: &str,
+    ) -> Result<Outcome, Failed> {
         let field = format!("delivery {delivery_id}");
         self.frame(step, &field, "an ack or a nack", session, |frame| match acknowledged(frame, delivery_id)? {
             Outcome::Extend(_) => None,
@@ -179,13 +184,13 @@ impl Bench {
     }
 
     /// Expects an ack of the delivery.
-    pub async fn acked(&self, step: &str, session: &mut Session, delivery_id: &str) -> Verdict {
+    pub(crate) async fn acked(&self, step: &str, session: &mut Session, delivery_id: &str) -> Verdict {
         let outcome = self.outcome(step, session, delivery_id).await?;
         expect(step, &format!("delivery {delivery_id}"), "ack", &outcome_in_words(&outcome))
     }
 
     /// Expects a nack of the delivery for this cause. Returns the nack.
-    pub async fn nacked(
+    pub(crate) async fn nacked(
         &self,
         step: &str,
         session: &mut Session,
@@ -202,7 +207,7 @@ impl Bench {
     }
 
     /// The first event that `pick` selects.
-    pub async fn event(
+    pub(crate) async fn event(
         &mut self,
         step: &str,
         expected: &str,
@@ -214,7 +219,7 @@ impl Bench {
     }
 
     /// The answer to a command: `done` or `failed`.
-    pub async fn answer(&mut self, step: &str, id: u64) -> Result<Value, Failed> {
+    pub(crate) async fn answer(&mut self, step: &str, id: u64) -> Result<Value, Failed> {
         let expected = format!("done or failed, of command {id}");
         self.event(step, &expected, |event| {
             event["id"] == id && (event["event"] == "done" || event["event"] == "failed")
@@ -223,7 +228,7 @@ impl Bench {
     }
 
     /// Expects the command to be done.
-    pub async fn done(&mut self, step: &str, id: u64) -> Result<Value, Failed> {
+    pub(crate) async fn done(&mut self, step: &str, id: u64) -> Result<Value, Failed> {
         let answer = self.answer(step, id).await?;
         match answer["event"] == "done" {
             true => Ok(answer),
@@ -232,7 +237,7 @@ impl Bench {
     }
 
     /// Expects the command to fail with an event that has at least these fields.
-    pub async fn refused(&mut self, step: &str, id: u64, expected: Value) -> Verdict {
+    pub(crate) async fn refused(&mut self, step: &str, id: u64, expected: Value) -> Verdict {
         let answer = self.answer(step, id).await?;
         is_like(&expected, &answer)
             .then_some(())
@@ -240,34 +245,34 @@ impl Bench {
     }
 
     /// Expects a handler to be called for this message.
-    pub async fn handling(&mut self, step: &str, message_id: &str) -> Result<Value, Failed> {
+    pub(crate) async fn handling(&mut self, step: &str, message_id: &str) -> Result<Value, Failed> {
         self.event(step, &format!("handling of message {message_id}"), |event| is_handling(event, message_id)).await
     }
 
     /// Sets how handlers of this message type act from now on.
-    pub async fn handle(&mut self, kind: &str, how: &str) -> Verdict {
+    pub(crate) async fn handle(&mut self, kind: &str, how: &str) -> Verdict {
         let id = self.harness.tell(json!({"command": "handle", "type": kind, "as": how}));
         self.done(&format!("{kind} is to be handled as {how}"), id).await.map(drop)
     }
 
     /// An `Info` from alice.
-    pub fn info(&self, text: &str) -> v1::Envelope {
+    pub(crate) fn info(&self, text: &str) -> v1::Envelope {
         self.alice.compose(AGENT, MessageType::Info, &About::default(), &info(text))
     }
 
     /// Delivers an envelope. Returns the delivery id.
-    pub fn deliver(&mut self, session: &Session, envelope: &v1::Envelope) -> String {
+    pub(crate) fn deliver(&mut self, session: &Session, envelope: &v1::Envelope) -> String {
         self.deliver_bytes(session, envelope.encode_to_vec().into(), 1)
     }
 
     /// Delivers these bytes with this attempt number, which starts at 1.
-    pub fn deliver_bytes(&mut self, session: &Session, envelope: Bytes, attempt: u32) -> String {
+    pub(crate) fn deliver_bytes(&mut self, session: &Session, envelope: Bytes, attempt: u32) -> String {
         let delivery = v1::Delivery { envelope, attempt, ..Default::default() };
         self.deliver_as(session, delivery)
     }
 
     /// Delivers after filling in id, sequence and deadline.
-    pub fn deliver_as(&mut self, session: &Session, mut delivery: v1::Delivery) -> String {
+    pub(crate) fn deliver_as(&mut self, session: &Session, mut delivery: v1::Delivery) -> String {
         self.sequence += 1;
         let delivery_id = format!("d{}", self.sequence);
         delivery.delivery_id.clone_from(&delivery_id);
@@ -280,7 +285,7 @@ impl Bench {
     }
 
     /// Delivers a valid message, and expects a handler call and an ack. Earlier mail has been processed after that.
-    pub async fn mail_goes_on(&mut self, session: &mut Session) -> Verdict {
+    pub(crate) async fn mail_goes_on(&mut self, session: &mut Session) -> Verdict {
         let envelope = self.info("good mail");
         let delivery_id = self.deliver(session, &envelope);
         self.handling("good mail comes", &envelope.message_id).await?;
@@ -288,7 +293,7 @@ impl Bench {
     }
 
     /// Delivers a message that no handler may receive: expects a nack as POISON, and that later mail is handled.
-    pub async fn refuses_delivery(&mut self, session: &mut Session, envelope: &v1::Envelope) -> Verdict {
+    pub(crate) async fn refuses_delivery(&mut self, session: &mut Session, envelope: &v1::Envelope) -> Verdict {
         let delivery_id = self.deliver(session, envelope);
         let step = "the message is delivered";
         self.nacked(step, session, &delivery_id, v1::NackCause::Poison).await?;
@@ -297,7 +302,7 @@ impl Bench {
     }
 
     /// Expects that no handler was called for the message.
-    pub fn never_handled(&mut self, step: &str, message_id: &str) -> Verdict {
+    pub(crate) fn never_handled(&mut self, step: &str, message_id: &str) -> Verdict {
         match self.harness.has(|event| is_handling(event, message_id)) {
             false => Ok(()),
             true => Err(self.failed(step, "event", "no handler is called", "handling of the message".to_owned())),
@@ -305,7 +310,7 @@ impl Bench {
     }
 
     /// The receipt for an envelope, unsigned.
-    pub fn unsigned_receipt(&mut self, sent: &Sent) -> v1::Receipt {
+    pub(crate) fn unsigned_receipt(&mut self, sent: &Sent) -> v1::Receipt {
         self.sequence += 1;
         let envelope = &sent.envelope;
         let is_request = envelope.message_type() == MessageType::HandoffRequest;
@@ -324,19 +329,19 @@ impl Bench {
     }
 
     /// Answers an envelope with a signed receipt.
-    pub fn receipt(&mut self, session: &Session, sent: &Sent) {
+    pub(crate) fn receipt(&mut self, session: &Session, sent: &Sent) {
         let receipt = self.unsigned_receipt(sent);
         self.signed_receipt(session, sent, receipt);
     }
 
     /// Signs this receipt as the broker, and answers with it.
-    pub fn signed_receipt(&self, session: &Session, sent: &Sent, mut receipt: v1::Receipt) {
+    pub(crate) fn signed_receipt(&self, session: &Session, sent: &Sent, mut receipt: v1::Receipt) {
         receipt.signature = self.broker.key.sign(&signing::receipt_input(&receipt)).to_vec().into();
         session.say(sent.request_id, Said::Receipt(receipt));
     }
 
     /// A failure: the expected and the observed value, and the unread output of the program.
-    pub fn failed(&self, step: &str, field: &str, expected: &str, seen: String) -> Failed {
+    pub(crate) fn failed(&self, step: &str, field: &str, expected: &str, seen: String) -> Failed {
         Failed::new(step, field, expected, seen + &lines("\nfrom the program: ", &self.harness.unread()))
     }
 }

@@ -91,7 +91,7 @@ pub(super) struct State {
 
 impl State {
     /// Expires every issued token.
-    pub fn expire_tokens(&mut self) {
+    pub(crate) fn expire_tokens(&mut self) {
         self.tokens.clear();
     }
 }
@@ -120,7 +120,7 @@ pub(super) struct Session {
 
 impl Broker {
     /// Starts a broker that lists the agent with this key.
-    pub async fn start(tls: tonic::transport::Identity, agent: PublicKey) -> io::Result<Self> {
+    pub(crate) async fn start(tls: tonic::transport::Identity, agent: PublicKey) -> io::Result<Self> {
         let key = PrivateKey::generate(&SystemIds);
         let directory = HashMap::from([
             ("baton".to_owned(), vec![key_of("broker", &key.public())]),
@@ -147,12 +147,12 @@ impl Broker {
     }
 
     /// Locks the settings and observations.
-    pub fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no holder panics")
     }
 
     /// The next session that a client opens.
-    pub async fn session(&mut self) -> Option<Session> {
+    pub(crate) async fn session(&mut self) -> Option<Session> {
         self.sessions.recv().await
     }
 }
@@ -169,29 +169,29 @@ pub(super) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
 
 impl Session {
     /// Sends a response; `request_id` 0 marks an unsolicited one. Ignores a client that has disconnected.
-    pub fn say(&self, request_id: u64, said: Said) {
+    pub(crate) fn say(&self, request_id: u64, said: Said) {
         let _ = self.out.send(Ok(v1::ConnectResponse { request_id, response: Some(said) }));
     }
 
     /// Sends a response that this version of the schema does not define.
-    pub fn say_nothing_known(&self) {
+    pub(crate) fn say_nothing_known(&self) {
         let _ = self.out.send(Ok(v1::ConnectResponse::default()));
     }
 
     /// Ends the session with a refusal, or without an error.
-    pub fn end(self, refusal: Option<Refusal>) {
+    pub(crate) fn end(self, refusal: Option<Refusal>) {
         if let Some(refusal) = refusal {
             let _ = self.out.send(Err(refusal.status()));
         }
     }
 
     /// Stops answering acks, nacks and extensions.
-    pub fn leave_acknowledgements(&self) {
+    pub(crate) fn leave_acknowledgements(&self) {
         self.answers_acknowledgements.store(false, Ordering::Relaxed);
     }
 
     /// Removes the first frame that `pick` selects. `None` if the session ends first.
-    pub async fn pick<T>(&mut self, mut pick: impl FnMut(&v1::ConnectRequest) -> Option<T>) -> Option<T> {
+    pub(crate) async fn pick<T>(&mut self, mut pick: impl FnMut(&v1::ConnectRequest) -> Option<T>) -> Option<T> {
         for (place, frame) in self.backlog.iter().enumerate() {
             if let Some(picked) = pick(frame) {
                 self.backlog.remove(place);
@@ -208,7 +208,7 @@ impl Session {
     }
 
     /// The unpicked frames as text.
-    pub fn unread(&self) -> Vec<String> {
+    pub(crate) fn unread(&self) -> Vec<String> {
         self.backlog.iter().filter_map(in_words).collect()
     }
 }

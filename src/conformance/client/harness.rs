@@ -33,7 +33,7 @@ pub(super) struct Harness {
 
 impl Harness {
     /// Starts the program by a shell.
-    pub fn start(command: &str) -> io::Result<Self> {
+    pub(crate) fn start(command: &str) -> io::Result<Self> {
         let mut child = Command::new("sh")
             .args(["-c", &format!("exec {command}")])
             .stdin(Stdio::piped())
@@ -63,7 +63,7 @@ impl Harness {
     }
 
     /// Sends a command. Returns the id that its answer carries.
-    pub fn tell(&mut self, mut command: Value) -> u64 {
+    pub(crate) fn tell(&mut self, mut command: Value) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         command["id"] = id.into();
@@ -75,7 +75,7 @@ impl Harness {
     }
 
     /// Removes the first event that `pick` selects. `None` if stdout ends first.
-    pub async fn pick(&mut self, mut pick: impl FnMut(&Value) -> bool) -> Option<Value> {
+    pub(crate) async fn pick(&mut self, mut pick: impl FnMut(&Value) -> bool) -> Option<Value> {
         if let Some(place) = self.backlog.iter().position(&mut pick) {
             return Some(self.backlog.remove(place));
         }
@@ -89,7 +89,7 @@ impl Harness {
     }
 
     /// Whether an event that `pick` selects has arrived.
-    pub fn has(&mut self, mut pick: impl FnMut(&Value) -> bool) -> bool {
+    pub(crate) fn has(&mut self, mut pick: impl FnMut(&Value) -> bool) -> bool {
         while let Ok(event) = self.events.try_recv() {
             self.backlog.push(event);
         }
@@ -97,7 +97,7 @@ impl Harness {
     }
 
     /// The unpicked events, and the last lines of stderr.
-    pub fn unread(&self) -> Vec<String> {
+    pub(crate) fn unread(&self) -> Vec<String> {
         let said = self.backlog.iter().map(|event| format!("event {event}"));
         let errors = self.errors.lock().expect("no holder panics");
         let errors: Vec<String> = errors.iter().map(|line| format!("stderr {line}")).collect();
@@ -105,12 +105,12 @@ impl Harness {
     }
 
     /// Closes the program's stdin.
-    pub fn end_stdin(&mut self) {
+    pub(crate) fn end_stdin(&mut self) {
         self.stdin = None;
     }
 
     /// Waits until the program's stdout ends. Returns its exit code; `None` if a signal ended it.
-    pub async fn exit_code(&mut self) -> Option<i32> {
+    pub(crate) async fn exit_code(&mut self) -> Option<i32> {
         self.exited.cancelled().await;
         self.child.wait().ok().and_then(|status| status.code())
     }

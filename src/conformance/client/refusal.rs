@@ -17,12 +17,12 @@ pub(super) struct Refusal {
 
 impl Refusal {
     /// A refusal with only a code and a reason.
-    pub const fn new(code: Code, reason: &'static str) -> Self {
+    pub(crate) const fn new(code: Code, reason: &'static str) -> Self {
         Self { code, reason, metadata: None, retry_after: None }
     }
 
     /// The refusal as a status of a call.
-    pub fn status(self) -> Status {
+    pub(crate) fn status(self) -> Status {
         let metadata: HashMap<_, _> =
             self.metadata.map(|(name, value)| (name.into(), value.into())).into_iter().collect();
         let mut details = ErrorDetails::with_error_info(self.reason, "baton", metadata);
@@ -33,7 +33,7 @@ impl Refusal {
     }
 
     /// The refusal as an answer on a session.
-    pub fn message(self) -> tonic_types::pb::Status {
+    pub(crate) fn message(self) -> tonic_types::pb::Status {
         let status = self.status();
         tonic_types::pb::Status::decode(status.details()).expect("the details of a status are this message, encoded")
     }

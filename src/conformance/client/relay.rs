@@ -26,7 +26,7 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Opens a relay on a free port.
-    pub async fn open(to: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn open(to: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (connections, silence) = (Arc::default(), Arc::default());
@@ -36,24 +36,24 @@ impl Relay {
     }
 
     /// Cuts every connection, with the data in transit.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.connections.lock().expect("no holder panics").abort_all();
     }
 
     /// Stops forwarding on the present connections, and leaves them open.
-    pub fn fall_silent(&self) {
+    pub(crate) fn fall_silent(&self) {
         let mut silence = self.silence.lock().expect("no holder panics");
         std::mem::take(&mut *silence).cancel();
     }
 
     /// Closes the port and cuts every connection.
-    pub async fn close(&mut self) {
+    pub(crate) async fn close(&mut self) {
         self.accepting.shutdown().await;
         self.cut();
     }
 
     /// Listens again on the same port.
-    pub async fn open_again(&mut self) -> io::Result<()> {
+    pub(crate) async fn open_again(&mut self) -> io::Result<()> {
         let listener = TcpListener::bind(self.address).await?;
         self.accept(listener);
         Ok(())

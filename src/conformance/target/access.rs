@@ -60,12 +60,9 @@ async fn plaintext_is_refused(world: World) -> Verdict {
     if server.starts_with("http://") {
         return Err(Problem::Skipped("the target was named without TLS".to_owned()));
     }
-    let step = "somebody calls ListAgents without TLS";
+    let step = "a client calls ListAgents without TLS";
     let options = Options { server: format!("http://{server}"), ..Options::default() };
-    let client = match world.call(Client::connect(&options)).await {
-        Ok(client) => client,
-        Err(_) => return Ok(()),
-    };
+    let Ok(client) = world.call(Client::connect(&options)).await else { return Ok(()) };
     let request = v1::ListAgentsRequest::default();
     match world.call(async { client.answer(client.agents().list_agents(request).await) }).await {
         Err(_) => Ok(()),
@@ -83,7 +80,7 @@ async fn open_session(world: &World, by: &Client) -> Answer<()> {
 
 async fn session_needs_an_identity(world: World) -> Verdict {
     let anybody = &world.anybody;
-    let mut checks = Checks::of("somebody who has proven nothing calls");
+    let mut checks = Checks::of("a client without an identity calls");
     checks.refused("Connect", open_session(&world, anybody).await, MISSING);
     checks.refused("Receive", receive(&world, anybody).await, MISSING);
     let outcome = Some(v1::acknowledgement::Outcome::Ack(v1::Ack {}));
@@ -97,7 +94,7 @@ async fn session_needs_an_identity(world: World) -> Verdict {
 async fn made_up_token(world: World) -> Verdict {
     let guessed = world.anybody.with_token("made-up").map_err(|error| Problem::Skipped(error.to_string()))?;
     let invalid = Refusal(Code::Unauthenticated, "TOKEN_INVALID");
-    let mut checks = Checks::of("somebody calls with a made-up token");
+    let mut checks = Checks::of("a client calls with an invalid token");
     checks.refused("Connect", open_session(&world, &guessed).await, invalid);
     checks.refused("Receive", receive(&world, &guessed).await, invalid);
     checks.done()
@@ -343,7 +340,7 @@ async fn frame_is_bounded(world: World) -> Verdict {
     // The client library would refuse to send the frame.
     let mut messages = other.messages().max_encoding_message_size(usize::MAX);
     let sent = world.call(async { other.answer(messages.send(request).await) }).await;
-    let step = "somebody sends a frame of 5 MiB";
+    let step = "a client sends a frame of 5 MiB";
     match sent {
         Ok(answer) => return fail(step, "answer", "a refusal", format!("{answer:?}")),
         Err(NoAnswer::Refused(refusal)) => {

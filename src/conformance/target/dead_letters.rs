@@ -178,7 +178,7 @@ async fn accept_timeout(world: World) -> Verdict {
 async fn no_candidate(world: World) -> Verdict {
     let story = Story::at(&world, Stage::Deciding).await?;
     answered("bob rejects", story.reject().await)?;
-    let step = "bob rejects, and nobody else is there";
+    let step = "bob rejects, and there is no other candidate";
     let dead = the_one(&world, &story.alice, step).await?;
     let mut checks = Checks::of(step);
     checks.same("reason", DeadLetterReason::NoCandidate, dead.reason());

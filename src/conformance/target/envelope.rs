@@ -269,7 +269,7 @@ async fn unknown_key(world: World) -> Verdict {
     alice.sign(&mut envelope);
     let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
     let answer = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
-    refused("an agent that nobody registered sends", answer, INVALID).map(drop)
+    refused("an unregistered agent sends", answer, INVALID).map(drop)
 }
 
 async fn off_by(world: &World, seconds: i64) -> Verdict<(Actor, v1::Envelope)> {

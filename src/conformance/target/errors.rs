@@ -47,7 +47,7 @@ async fn refusals(world: &World, alice: &Actor) -> Verdict<Vec<(&'static str, St
     let envelopes = [
         ("a forged envelope", forged),
         ("an envelope without an id", malformed),
-        ("an envelope to nobody", alice.info(&world.id("nobody"), "")),
+        ("an envelope to an unregistered agent", alice.info(&world.id("nobody"), "")),
     ];
     let mut seen = Vec::new();
     for (name, envelope) in envelopes {
@@ -83,7 +83,7 @@ async fn same_on_a_session(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
     let by_call = refusals(&world, &alice).await?;
     let envelope = alice.info(&world.id("nobody"), "");
-    let mut checks = Checks::of("alice sends to nobody, by a call and on a session");
+    let mut checks = Checks::of("alice sends to an unregistered agent, by a call and on a session");
     let Err(super::check::NoAnswer::Refused(on_session)) = alice.submit(&envelope).await else {
         return fail("alice sends to nobody on her session", "answer", "a refusal", "something else");
     };

@@ -166,7 +166,7 @@ async fn unknown_is_refused(world: World) -> Verdict {
     let Story { alice, bob, task, handoff, .. } = &story;
     let other = bob.info(alice.id(), "").message_id;
     let accept = v1::HandoffAccept::default();
-    let mut checks = Checks::of("bob accepts what nobody knows");
+    let mut checks = Checks::of("bob accepts an unknown handoff");
     let known_task = bob.say(alice.id(), &About::handoff(task, 1, &other), &accept).await;
     checks.refused("another handoff", known_task, Refusal(Code::NotFound, "HANDOFF_UNKNOWN"));
     let unknown_task = bob.say(alice.id(), &About::handoff(&world.id("unknown"), 1, &other), &accept).await;

@@ -170,7 +170,7 @@ const UNKNOWN: Refusal = Refusal(Code::NotFound, "RECEIVER_UNKNOWN");
 async fn unknown_receiver(world: World) -> Verdict {
     let alice = world.agent("alice").await?;
     let nobody = world.id("nobody");
-    let mut checks = Checks::of("alice sends to nobody");
+    let mut checks = Checks::of("alice sends to an unregistered agent");
     for to in [nobody.clone(), format!("type:{nobody}")] {
         let info = alice.say(&to, &About::default(), &v1::Info::default()).await;
         checks.refused(&format!("Info to {to}"), info, UNKNOWN);

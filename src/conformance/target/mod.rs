@@ -121,7 +121,7 @@ pub async fn run(
     for (place, case) in cases.into_iter().enumerate() {
         let (target, turns) = (target.clone(), turns.clone());
         running.spawn(async move {
-            let _turn = turns.acquire().await.expect("nobody closes it");
+            let _turn = turns.acquire().await.expect("it is never closed");
             (place, try_case(target, case).await)
         });
     }

@@ -52,7 +52,7 @@ async fn heads_that_do_not_end_in_time_end_their_connection() {
     honest.work().await;
     let closed = async {
         while let Some(ended) = slow.join_next().await {
-            ended.unwrap()
+            ended.unwrap();
         }
     };
     tokio::time::timeout(PATIENCE, closed).await.expect("the broker hangs up");

@@ -77,6 +77,6 @@ fn status_kib(broker: &Broker, name: &str) -> u64 {
 #[track_caller]
 fn assert_bounded(broker: &Broker, before: u64, most_more: u64) {
     let peak = status_kib(broker, "VmHWM:");
-    println!("{} KiB before, {peak} KiB at most", before);
+    println!("{before} KiB before, {peak} KiB at most");
     assert!(peak <= before + most_more, "it grew from {before} to {peak} KiB, over {most_more} KiB more");
 }

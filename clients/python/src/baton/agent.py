@@ -343,7 +343,7 @@ class Agent(Messages):
             async with asyncio.timeout(self._send_timeout.total_seconds()):
                 receipt = await self._link.ask_until_answered(envelope)
         except TimeoutError:
-            text = f"no receipt for message {envelope.message_id} in time; nobody knows whether it was taken"
+            text = f"no receipt for message {envelope.message_id} in time; the broker may or may not have accepted it"
             raise BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
         verify_receipt(receipt, await self._directory.key(self.welcome.broker_id, receipt.key_id))
         if receipt.message_id != envelope.message_id:

@@ -161,7 +161,7 @@ class Session:
         elif answer is not None and not answer.done():
             answer.set_result(frame)
         elif frame.HasField("error"):
-            _LOG.warning("the broker refused a frame that nobody waits for: %s", frame.error.message)
+            _LOG.warning("the broker refused a frame that no call waits for: %s", frame.error.message)
 
     async def _beat(self) -> None:
         """Says that the agent is there, as often as the broker wants."""

@@ -166,7 +166,7 @@ impl Engine {
         let stored = self.read(transaction, &key)?;
         match stored.as_ref().map(|stored| MessageRecord::decode_shared(&stored.value)).transpose()? {
             Some(letters) if letters > 1 => {
-                transaction.put(key, MessageRecord::encode_shared(letters - 1), stored.as_ref())
+                transaction.put(key, MessageRecord::encode_shared(letters - 1), stored.as_ref());
             }
             Some(_) | None => {
                 transaction.delete(key);

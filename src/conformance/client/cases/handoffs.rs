@@ -277,7 +277,7 @@ async fn failed_handoff(bench: &mut Bench) -> Verdict {
     let (id, about) = hand_over(bench, &mut session).await?;
     let told = v1::ErrorNotification {
         error_code: v1::ErrorCode::NoCandidate.into(),
-        error_message: "nobody takes it".to_owned(),
+        error_message: "no candidate took the handoff".to_owned(),
         severity: v1::Severity::Warning.into(),
         origin_agent_id: "baton".to_owned(),
         next_step: v1::NextStep::KeepTask.into(),
@@ -286,7 +286,7 @@ async fn failed_handoff(bench: &mut Bench) -> Verdict {
     let broker = composer("baton", "broker", bench.broker.key.clone());
     let envelope = broker.compose(AGENT, MessageType::ErrorNotification, &about, &told);
     let delivery_id = bench.deliver(&session, &envelope);
-    let step = "the broker tells that nobody takes it";
+    let step = "the broker reports that no candidate took the handoff";
     bench.refused(step, id, json!({"kind": "handoff_failed", "reason": "NO_CANDIDATE"})).await?;
     bench.acked(step, &mut session, &delivery_id).await
 }

@@ -167,7 +167,7 @@ async fn context_follows_accept(
             }
             // The accept arrived ahead of the command. The case redelivers the accept after the delay, as a broker does.
             Err(Outcome::Nack(nack)) if nack.cause() == NackCause::Shutdown => {
-                tokio::time::sleep(REDELIVERED_AFTER).await
+                tokio::time::sleep(REDELIVERED_AFTER).await;
             }
             Err(outcome) => return Err(bench.failed(step, "accept", "a context", outcome_in_words(&outcome))),
         }
@@ -247,7 +247,7 @@ async fn resumes(bench: &mut Bench) -> Verdict {
     let about = known_handoff(bench, AGENT, "alice", HandoffState::Rejected);
     if let Some(handoff) = bench.broker.state().handoffs.get_mut(&about.correlation_id) {
         handoff.error_code = v1::ErrorCode::NoCandidate.into();
-        handoff.error_message = "nobody takes it".to_owned();
+        handoff.error_message = "no candidate took the handoff".to_owned();
     }
     let id = resume(bench, &about);
     let expected = json!({"kind": "handoff_failed", "reason": "NO_CANDIDATE"});

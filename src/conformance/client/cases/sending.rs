@@ -29,7 +29,7 @@ cases! {
     "An envelope has an id, its sender and the present time, and the sender's signature over the layout of version 1.",
     envelope_is_signed;
     "client.message-ids-are-new", "2",
-    "Every message has an id of its own.",
+    "Every message has a new message id.",
     message_ids_are_new;
     "client.receipt-is-awaited", "2",
     "A message counts as sent when the broker's receipt arrives, not before; the client receives mail meanwhile.",

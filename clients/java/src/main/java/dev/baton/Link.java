@@ -126,7 +126,7 @@ final class Link {
                 throw new BatonException(
                         Status.Code.DEADLINE_EXCEEDED,
                         "no receipt for message " + envelope.getMessageId()
-                                + " in time; nobody knows whether it was taken");
+                                + " in time; the broker may or may not have accepted it");
             } finally {
                 answer.cancel(false);
             }

@@ -193,7 +193,7 @@ final class Session {
         if (answer != null) {
             answer.completeExceptionally(BatonException.of(error));
         } else {
-            LOG.log(Level.WARNING, "the broker refused a frame that nobody waits for: {0}", error.getMessage());
+            LOG.log(Level.WARNING, "the broker refused a frame that no call waits for: {0}", error.getMessage());
         }
     }
 

@@ -33,6 +33,7 @@ pub(super) async fn run(connection: &ConnectionArgs, output: &Output) -> Result<
         let request = v1::ListAuditEntriesRequest { page_size: 1000, after_number };
         let page = client.answer(client.audit().list_audit_entries(request).await)?;
         before_first.get_or_insert((page.first_number.max(1), page.hash_before_first));
+        // An empty page ends the loop even if the log grows faster than it is read.
         let is_last = page.entries.is_empty();
         entries.extend(page.entries);
         if is_last || entries.last().map_or(0, number_of) >= page.log_length {
@@ -80,6 +81,7 @@ fn check(entries: &[v1::AuditLogEntry], first: u64, hash_before: &[u8]) -> Resul
     for (number, shown) in (first..).zip(entries) {
         hash = signing::audit_hash(&hash, &shown.entry_bytes);
         let decoded = v1::AuditEntry::decode(shown.entry_bytes.clone()).ok();
+        // The hash covers the bytes, so the shown entry must be the decoded bytes and nothing else.
         let is_whole = decoded.is_some() && decoded == shown.entry;
         let is_next = shown.entry.as_ref().is_some_and(|entry| entry.number == number);
         if shown.chain_hash[..] != hash || !is_whole || !is_next {

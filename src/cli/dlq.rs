@@ -201,7 +201,7 @@ fn lines(dead: &v1::DeadLetter) -> Vec<(Cow<'static, str>, String)> {
     let mut lines = vec![
         ("dead letter".into(), dead.dead_letter_id.clone()),
         ("reason".into(), output::short(dead.reason().as_str_name(), "DEAD_LETTER_REASON_")),
-        ("in words".into(), or_none(&dead.reason_text)),
+        ("details".into(), or_none(&dead.reason_text)),
         ("state".into(), output::short(dead.state().as_str_name(), "DEAD_LETTER_STATE_")),
         ("parked".into(), output::time(dead.park_time.as_ref())),
         ("for".into(), dead.agent_id.clone()),

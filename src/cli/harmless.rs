@@ -16,6 +16,7 @@ fn is_dangerous(letter: char) -> bool {
 }
 
 fn replace(text: &str, is_replaced: impl Fn(char) -> bool, write: impl Fn(char, &mut String)) -> Cow<'_, str> {
+    // Almost every text is harmless, and is not copied.
     if !text.contains(&is_replaced) {
         return Cow::Borrowed(text);
     }
@@ -42,6 +43,7 @@ pub(super) fn json(text: &str) -> Cow<'_, str> {
         text,
         |letter| letter != '\n' && is_dangerous(letter),
         |letter, out| {
+            // JSON has escapes of 16 bits only: a character beyond them is a surrogate pair.
             for unit in letter.encode_utf16(&mut [0; 2]) {
                 out.push_str(&format!("\\u{unit:04x}"));
             }

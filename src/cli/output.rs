@@ -109,6 +109,7 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new(wanted: Option<Format>) -> Self {
+        // A pipe gets JSON, so that scripts need no flag.
         let default = if std::io::stdout().is_terminal() { Format::Table } else { Format::Json };
         Self { format: wanted.unwrap_or(default) }
     }
@@ -152,6 +153,7 @@ impl Output {
         match self.format {
             Format::Yaml => write(yaml(value)?.trim_end()),
             Format::Jsonl => say_json(value),
+            // A command without columns prints a document in the table format too.
             Format::Json | Format::Table => {
                 let text = serde_json::to_string_pretty(value).map_err(|error| Failure::failed(error.to_string()))?;
                 say_json_text(&text);
@@ -178,6 +180,7 @@ impl Output {
 /// YAML escapes only inside quotes, and the YAML writer quotes only where YAML itself requires it. A string with a
 /// dangerous character is therefore written as a placeholder first, which is then replaced by the quoted string.
 fn yaml(value: &Value) -> Result<String, Failure> {
+    // Random, so that a text of an agent cannot contain the mark and be replaced with another text.
     let mark = format!("baton{}", hex::encode(SystemIds.random()));
     let mut strings = Vec::new();
     let marked = with_marks(value, &mark, &mut strings);
@@ -211,6 +214,7 @@ fn with_marks(value: &Value, mark: &str, strings: &mut Vec<String>) -> Value {
 /// page may have fewer entries than requested although more follow.
 pub(super) fn page_size(limit: u32, there: usize) -> Option<u32> {
     let missing = limit.saturating_sub(u32::try_from(there).unwrap_or(u32::MAX));
+    // 1000 is the broker's maximum for one page.
     (missing > 0).then_some(missing.min(1000))
 }
 

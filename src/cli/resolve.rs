@@ -24,10 +24,11 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // A prefix may be copied from a table together with its ellipsis.
         let beginning = text.strip_suffix(ELLIPSIS).unwrap_or(text);
         let is_of_id = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
         if beginning.is_empty() || beginning.len() > 128 || !beginning.chars().all(is_of_id) {
-            return Err("is not an id or the beginning of one: 1 to 128 of A-Z a-z 0-9 . _ -".to_owned());
+            return Err("is not an id or a prefix of one; an id has 1 to 128 of A-Z a-z 0-9 . _ -".to_owned());
         }
         Ok(Self(beginning.to_owned()))
     }
@@ -59,6 +60,7 @@ impl Prefix {
             (None, Some(id)) => return Ok(id),
             (None, None) => {}
         }
+        // The broker writes handoff ids in lower case; a task or agent id distinguishes the cases.
         let mut found = Found::new("handoff", &self.0.to_ascii_lowercase());
         let mut page_token = String::new();
         loop {

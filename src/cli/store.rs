@@ -94,6 +94,7 @@ fn export(args: &StoreArgs) -> Result<(), Failure> {
                 "table": table.name(), "key": hex::encode(&key), "revision": record.revision,
                 "value": readable(table, &record), "bytes": BASE64.encode(&record.value),
             }));
+            // Keeps the first failure and reads on: the damage after it is still reported.
             failed = failed.take().or(written.err());
             if let Err(problem) = records::check(table, &key, &record.value) {
                 damaged += 1;

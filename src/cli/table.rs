@@ -45,6 +45,7 @@ pub(super) fn print(columns: &[Column], rows: impl IntoIterator<Item = Vec<Strin
 
 fn render(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> String {
     for cell in rows.iter_mut().flatten() {
+        // Escapes first: an escape is wider than the character, and the widths below must count it.
         *cell = harmless::line(cell).into_owned();
     }
     fit(columns, &mut rows, width);
@@ -60,6 +61,7 @@ fn render(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> Strin
 
 /// Shortens the widest id column, then the next, then texts, until the rows fit or no column is left.
 fn fit(columns: &[Column], rows: &mut [Vec<String>], width: usize) {
+    // Ids go first: a shortened id still works in a command, a shortened text loses its meaning.
     let mut left: Vec<usize> = (0..columns.len()).filter(|at| matches!(columns[*at], Column::Id(_))).collect();
     while let Some(place) = widest(columns, rows, &left).filter(|_| total(columns, rows) > width) {
         let at = left.remove(place);
@@ -69,6 +71,7 @@ fn fit(columns: &[Column], rows: &mut [Vec<String>], width: usize) {
     while let Some(place) = widest(columns, rows, &left).filter(|_| total(columns, rows) > width) {
         let at = left.remove(place);
         let others = total(columns, rows) - width_of(columns, rows, at);
+        // A column keeps a minimum, so on a very narrow terminal the table is wider than the terminal.
         let room = width.saturating_sub(others).max(CELL_MIN);
         rows.iter_mut().for_each(|row| cut(&mut row[at], room));
     }
@@ -98,6 +101,7 @@ fn shorten_ids(rows: &mut [Vec<String>], at: usize) {
         let after = ids.range::<str, _>((std::ops::Bound::Excluded(id.as_str()), std::ops::Bound::Unbounded)).next();
         let shared = before.into_iter().chain(after).map(|other| shared_letters(id, other)).max().unwrap_or(0);
         let letters = (shared + 1).max(CELL_MIN);
+        // A prefix with its ellipsis that is as long as the id would save nothing.
         if letters + 1 < id.chars().count() {
             let mut short: String = id.chars().take(letters).collect();
             short.push(ELLIPSIS);

@@ -138,6 +138,7 @@ async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output)
 
 /// Prints an entry on two lines: number, time and event, then the state of the task after it.
 fn say_entry(entry: &v1::CustodyLogEntry) {
+    // Only a status update has details for people; the envelope of any other entry is skipped.
     let details = v1::Envelope::decode(entry.envelope.clone())
         .ok()
         .and_then(|envelope| v1::TaskStatusUpdate::decode(envelope.payload?.value).ok())
@@ -194,6 +195,7 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
             include_envelopes: true,
         };
         let page = client.answer(client.tasks().get_custody_log(request).await)?;
+        // A replay needs each entry from the first: without one, no later state can be verified.
         if let Some(gap) = page.gap {
             let problem = format!("entries {} to {} are missing", gap.first_number, gap.last_number);
             return Err(broken(AuditError { number: gap.first_number, problem }));
@@ -213,12 +215,12 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
     let handoffs = audit.handoffs().count();
     if output.is_table() {
         say!(
-            "the custody log of {id} holds: {} entries, {} receipts, {} refusals",
+            "the custody log of {id} is valid: {} entries, {} receipts, {} refusals",
             audit.length(),
             audit.receipts(),
             audit.refusals()
         );
-        say!("replayed from empty it gives: owner {} at epoch {}, {handoffs} handoffs", task.owner_id, task.epoch);
+        say!("the replay gives owner {} at epoch {}, {handoffs} handoffs", task.owner_id, task.epoch);
         say!("head {}", hex::encode(audit.hash()));
         return Ok(());
     }

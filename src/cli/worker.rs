@@ -117,6 +117,7 @@ pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Re
     };
     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
     say("connected", &json!({"agent": args.identity.id().to_string()}));
+    // Signals count only from here: before the first session there is nothing to finish.
     let stop = serve::stop_on_signal()?;
     let state = Arc::new(tokio::sync::Mutex::default());
     let report = tokio::spawn(report(link.clone(), args.capacity, Arc::clone(&state)));
@@ -166,6 +167,7 @@ async fn register(args: &ServeAgentArgs, identity: &Identity, connection: &Conne
 
 impl Handler for Worker {
     async fn handle(&self, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
+        // Held over the answer: two requests handled at the same time must not both pass the capacity check.
         let mut state = self.state.lock().await;
         match self.answer(&link, &delivered, &mut state).await {
             Ok(is_done) => {
@@ -205,6 +207,7 @@ impl Worker {
             "epoch": about.epoch,
         });
         match delivered.kind() {
+            // Rejects instead of waiting, so that the broker asks the next candidate at once.
             MessageType::HandoffRequest if self.is_full(state) => {
                 let reject = v1::HandoffReject {
                     reason: v1::RejectReason::Overloaded.into(),
@@ -238,6 +241,7 @@ impl Worker {
         let report = json!({"by": self.args.identity.id().to_string()}).to_string();
         let mut sections = context_of([("progress_report", report)]).sections;
         let received = state.owned.get(task_id).map(|context| context.sections.clone()).unwrap_or_default();
+        // Hands on the received sections unchanged; its own report replaces an earlier one of the same name.
         sections.extend(received.into_iter().filter(|section| section.name != "progress_report"));
         context_of_sections(sections)
     }
@@ -255,8 +259,10 @@ impl Worker {
         state: &mut State,
     ) -> Result<bool, ClientError> {
         let receipt = link.complete(context).await?;
+        // Only the receipt makes this agent the owner: the broker may still refuse the completion.
         state.owned.insert(about.task_id.clone(), context.payload());
         say("owns", &json!({"task": about.task_id, "epoch": receipt.epoch, "handoff": about.correlation_id}));
+        // The completion raised the epoch. With the epoch of the context, the status would be refused as stale.
         let task = About::task(&about.task_id, receipt.epoch);
         let progress = v1::TaskStatusUpdate {
             status: v1::TaskStatus::InProgress.into(),
@@ -264,6 +270,7 @@ impl Worker {
             ..Default::default()
         };
         link.send("", MessageType::TaskStatusUpdate, &task, &progress).await?;
+        // With a further handoff the task is done only when the next agent has completed it.
         let Some(next) = &self.args.return_to else { return Ok(true) };
         let request = v1::HandoffRequest {
             task_type: "returned".to_owned(),

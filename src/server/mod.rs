@@ -112,10 +112,12 @@ pub async fn run(
     ready: impl FnOnce(&Ready),
 ) -> Result<(), ServerError> {
     let (clock, ids): (Arc<dyn Clock>, Arc<dyn IdSource>) = (Arc::new(SteadyClock::new()), Arc::new(SystemIds));
+    // Takes the lock of the folder first: everything below may write to it.
     let folder = DataFolder::open(&config.data, &*ids)?;
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
     let operators = config.operators.as_ref().map(operator_keys).transpose()?;
+    // Binds before the broker starts: a port in use is found before any stored deadline is applied.
     let listener = Listener::bind(config.listen).await?;
     let address = listener.local_addr();
     let broker = Broker::start(
@@ -135,11 +137,13 @@ pub async fn run(
         agents: broker.directory().list(None, usize::MAX, None).len(),
         open_handoffs: broker.open_handoffs_at_start(),
     };
+    // Written before `ready`, because scripts read it as soon as the broker reports that it is ready.
     folder.write_address(address)?;
     if config.plaintext_allowed {
         tracing::warn!("connections without TLS are accepted: other programs on this machine can read them");
     }
     ready(&ready_state);
+    // The audit log names the policies of each start, not only of each change.
     broker.note(policy_act(&config)).await;
     let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
@@ -147,6 +151,7 @@ pub async fn run(
     let served = serve(&config, &broker, listener, tls, bounds, stop).await;
     report.abort();
     fresh.abort();
+    // The engine stops after the sessions, so that their last commands are answered.
     let stopped = broker.stop().await;
     folder.remove_address();
     match stopped {
@@ -196,6 +201,7 @@ fn sources(
         what: "certificates",
         files: Box::new(move || files.paths().into_iter().map(Into::into).collect()),
         load: Box::new(move || {
+            // Load, then store: an unusable certificate leaves the previous one in force.
             tls.store(Arc::new(setup.load().map_err(|error| error.to_string())?));
             Ok(String::new())
         }),
@@ -263,6 +269,7 @@ fn certificate(
             Ok((setup, Some(made.ca_certificate)))
         }
         TlsSource::Files { certificate, key, clients, minimum } => {
+            // A warning only: the file belongs to the operator, who may share it on purpose.
             folder::warn_of_readers(key);
             let files = TlsFiles { certificate: certificate.clone(), key: key.clone() };
             Ok((TlsSetup { files, clients: clients.clone(), minimum: *minimum }, None))
@@ -302,6 +309,7 @@ async fn serve(
         .add_service(reflection().build_v1alpha()?);
     let closing = CancellationToken::new();
     let limits = &broker.settings().broker_limits;
+    // As long as a lost HTTP/2 client needs to be noticed; a stalled one cannot be pinged.
     let stall_timeout = limits.keepalive_interval + limits.keepalive_timeout;
     let incoming = listener.incoming(tls, bounds.clone(), stall_timeout, closing.clone());
     let plaintext_allowed = config.plaintext_allowed;
@@ -325,6 +333,7 @@ async fn serve(
                 break;
             }
             changed = takes_commands.changed() => {
+                // The engine is gone; `broker.ended` has the reason.
                 if changed.is_err() {
                     break;
                 }
@@ -355,6 +364,7 @@ async fn serve(
         }
         Err(_elapsed) => {
             tracing::warn!("closing the connections that did not end in time");
+            // Cutting off is safe: a receipt is sent only after its commit.
             abort.abort();
             Ok(())
         }

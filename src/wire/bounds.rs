@@ -121,6 +121,7 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        // After the cut the inner body is not polled again: it would produce bytes without a holding.
         if self.is_over {
             return Poll::Ready(None);
         }
@@ -128,6 +129,7 @@ where
         let Some(Ok(frame)) = frame else { return Poll::Ready(frame) };
         let data = match frame.into_data() {
             Ok(data) => data,
+            // Trailers have no data and are not counted.
             Err(other) => return Poll::Ready(Some(Ok(other))),
         };
         Poll::Ready(Some(match self.bytes.take(self.client, data.len()) {

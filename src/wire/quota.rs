@@ -35,6 +35,7 @@ impl Quota {
             Ok(0) | Err(_) => usize::MAX,
             Ok(most) => most,
         };
+        // In 128 bits, because a `usize::MAX` of an unbounded quota would overflow.
         let part = most as u128 * u128::from(percent_of_one.min(100)) / 100;
         let most_of_one = usize::try_from(part).unwrap_or(most).max(1);
         Arc::new(Self { most, most_of_one, held: Mutex::default(), refused: AtomicU64::new(0) })
@@ -61,6 +62,7 @@ impl Quota {
         let of_network = held.by_network.get(&network).copied().unwrap_or_default();
         let fits = |before: usize, most: usize| before.checked_add(amount).is_some_and(|after| after <= most);
         if !fits(held.by_all, self.most) || !fits(of_network, self.most_of_one) {
+            // The counter needs no lock.
             drop(held);
             self.refused.fetch_add(1, Ordering::Relaxed);
             return false;
@@ -73,8 +75,9 @@ impl Quota {
     fn give_back(&self, network: IpAddr, amount: usize) {
         let mut held = self.held.lock().expect("no holder panics");
         held.by_all -= amount;
-        let of_network = held.by_network.get_mut(&network).expect("whoever gives back holds something");
+        let of_network = held.by_network.get_mut(&network).expect("a network that releases holds something");
         *of_network -= amount;
+        // Removes empty entries, so that the map is bounded by the networks with a holding.
         if *of_network == 0 {
             held.by_network.remove(&network);
         }
@@ -95,6 +98,7 @@ impl Holding {
         if amount == 0 {
             return true;
         }
+        // The quota counts first: a holding never claims more than the quota has granted.
         let fits = self.quota.add(self.network, amount);
         if fits {
             self.amount.fetch_add(amount, Ordering::Relaxed);

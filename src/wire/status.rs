@@ -60,6 +60,7 @@ fn grpc_code(code: ErrorCode) -> Code {
         Category::ResourceExhausted => Code::ResourceExhausted,
         Category::Unavailable => Code::Unavailable,
         Category::Unimplemented => Code::Unimplemented,
+        // A notification code appears in notices only. As a refusal it would be a bug of the broker.
         Category::Internal | Category::NotificationOnly => Code::Internal,
     }
 }

@@ -78,6 +78,7 @@ impl Target {
 
     /// Opens a new connection without credentials.
     pub(super) fn connect(&self) -> impl Future<Output = Result<Client, Failure>> + Send + use<> {
+        // Agents authenticate by their keys. The operator's token would give them other rights.
         let options = Options { token: None, ..self.options.clone() };
         async move { Ok(Client::connect(&options).await?) }
     }
@@ -141,6 +142,7 @@ impl OwnBroker {
     fn kill(mut self) -> Result<tempfile::TempDir, Failure> {
         self.child.kill()?;
         self.child.wait()?;
+        // The dropped guard removes its folder, so it gets an empty one in exchange for the data.
         let elsewhere = tempfile::tempdir()?;
         Ok(std::mem::replace(&mut self.folder, elsewhere))
     }
@@ -173,6 +175,7 @@ pub(super) fn allow_connections(connections: usize) -> Result<(), Failure> {
     const OTHER_FILES: u64 = 256;
     let wanted = connections as u64 + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
+    // `None` is unlimited.
     if limit.current.is_none_or(|current| current >= wanted) {
         return Ok(());
     }

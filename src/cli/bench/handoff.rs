@@ -114,6 +114,7 @@ pub(super) async fn run(args: HandoffArgs, connection: &ConnectionArgs, output: 
             return Err(joined(ended).err().unwrap_or_else(|| Failure::failed("a pair of agents stopped without an error")));
         }
     };
+    // Stops new starts before the drain, so that the pairs can finish what is in flight.
     drop(pacer);
     let resident = Resident::of(&target);
     let (mut tally, mut latencies) = (Tally::default(), StepLatencies::new());
@@ -163,6 +164,7 @@ fn schedules(args: &HandoffArgs) -> (Option<Pacer>, Vec<Schedule>) {
 /// Waits for the warm-up, then measures. Returns the readings before and after.
 async fn measure(args: &HandoffArgs, target: &Target, run: &Run) -> (Reading, Reading) {
     run.wait(args.warm_up).await;
+    // Read outside the measured time, because reading /proc takes time itself.
     let before = Reading::take(target);
     run.set_measures(true);
     run.wait(args.duration).await;

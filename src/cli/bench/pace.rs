@@ -41,6 +41,7 @@ fn deal(interval: Duration, pairs: &[mpsc::UnboundedSender<Moment>], over: &Atom
     for pair in pairs.iter().cycle() {
         loop {
             let wait = at.since(Moment::now());
+            // Checked while waiting and before each start, so that a high rate ends as soon as a low one.
             if over.load(Ordering::Relaxed) {
                 return;
             }
@@ -50,6 +51,7 @@ fn deal(interval: Duration, pairs: &[mpsc::UnboundedSender<Moment>], over: &Atom
             std::thread::sleep(wait.min(NAP_MAX));
         }
         let _ = pair.send(at); // fails if the pair has ended
+        // From the schedule, not from now: a late start does not move the later ones.
         at = at.plus(interval);
     }
 }

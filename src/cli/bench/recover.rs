@@ -156,6 +156,7 @@ async fn open_all(
     let mut working = JoinSet::new();
     for (number, pair) in (0..pairs).zip(identities) {
         let pair = Pair::connect(target, pair.clone(), work(args, true), run.clone()).await?;
+        // Rounds up for the first pairs and down for the others, so that the shares add up exactly.
         let share = (u64::from(args.handoffs) + pairs - 1 - number) / pairs;
         working.spawn(async move { pair.run(Schedule::Full(share)).await.map(|tally| (number, tally)) });
     }
@@ -198,6 +199,7 @@ fn spread(opened: Vec<Vec<OpenHandoff>>, wanted: usize) -> Vec<Vec<OpenHandoff>>
 async fn first_done(run: &Run, before: u64, killed: Moment) -> Duration {
     const LOOK_INTERVAL: Duration = Duration::from_millis(1);
     let mut looks = tokio::time::interval(LOOK_INTERVAL);
+    // The count before the kill includes the opened handoffs; the first change is a completion.
     while run.done() == before {
         looks.tick().await;
     }

@@ -85,6 +85,7 @@ impl SessionCredit {
     /// and at least 1 if any is wanted, so that every session makes progress.
     pub fn set(&mut self, wanted: u32) -> u32 {
         let mut left = self.of.left();
+        // The old share returns first, so that a session can keep all it has when nothing is left.
         *left += self.taken;
         self.taken = wanted.min(*left);
         *left -= self.taken;
@@ -160,6 +161,7 @@ impl Connection {
             }
             Transport::Plain(_) => (false, None),
         };
+        // HTTP/2 resets single streams and answers before it closes, so only HTTP/1 can lose an answer.
         let lingers = opening == Opening::Http1;
         Self {
             transport,
@@ -186,6 +188,7 @@ impl Connection {
             let mut buffer = ReadBuf::new(&mut discarded);
             match ready!(self.transport.pinned().poll_read(context, &mut buffer)) {
                 Ok(()) if !buffer.filled().is_empty() => *left = left.saturating_sub(buffer.filled().len()),
+                // The client has closed its side or the connection is lost: no more bytes can arrive.
                 Ok(()) | Err(_) => break,
             }
         }
@@ -195,10 +198,12 @@ impl Connection {
     /// Returns the outcome of a write or flush, or a failure if the client takes no byte for too long.
     fn unless_stalled<T>(&mut self, outcome: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if outcome.is_ready() {
+            // Any written byte is progress: a slow client is not a stalled one.
             self.stalled = None;
             return outcome;
         }
         let timeout = self.stall_timeout;
+        // The timer starts with the first pending write and is not restarted by further ones.
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         ready!(stalled.as_mut().poll(context));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))

@@ -128,6 +128,7 @@ impl Stream for Incoming {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if self.socket.is_some() && self.shutdown.as_mut().poll(context).is_ready() {
+            // Closing the socket first frees the port for the next broker while connections drain.
             self.socket = None;
             self.opening = JoinSet::new();
         }
@@ -146,12 +147,14 @@ impl Stream for Incoming {
                     opening::open(stream, client, TlsAcceptor::from(self.tls.load_full()), self.opening_timeout);
                 self.opening.spawn(async move {
                     let opened = opening.await;
+                    // A connection counts as a handshake only until it is open; its place lasts until its end.
                     drop(handshake);
                     opened
                 });
             }
             match self.opening.poll_join_next(context) {
                 Poll::Ready(Some(Ok(Some(connection)))) => return Poll::Ready(Some(connection)),
+                // The task has logged why the connection did not open.
                 Poll::Ready(Some(Ok(None))) => {}
                 Poll::Ready(Some(Err(failure))) => error!(%failure, "failed to open a connection: this is a bug"),
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
@@ -186,6 +189,7 @@ impl Incoming {
     /// Ignores the failure of a single client. Any other failure would repeat at once, so accepting pauses.
     fn after_failure(&mut self, problem: io::Error) {
         use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+        // These report a client that left before it was accepted. The next client is not affected.
         if matches!(problem.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
             return;
         }

@@ -94,6 +94,7 @@ async fn recognise(stream: TcpStream, acceptor: TlsAcceptor) -> Result<(Transpor
     // Sends small frames at once. A connection without the option works too, so a failure is ignored.
     let _ = stream.set_nodelay(true);
     let mut first = [0];
+    // Peeks, because the TLS handshake has to read the byte itself.
     let peeked = stream.peek(&mut first).await.map_err(OpenError::Left)?;
     let mut transport = if peeked == 1 && first[0] == TLS_HANDSHAKE {
         let stream = acceptor.accept(stream).await.map_err(OpenError::Handshake)?;
@@ -120,6 +121,7 @@ pub(crate) fn classify(beginning: &[u8]) -> Option<Opening> {
     if let Some((_, opening)) = OPENINGS.iter().find(|(text, _)| beginning.starts_with(text)) {
         return Some(*opening);
     }
+    // A prefix of a known opening may still become one; any other text cannot.
     let undecided = OPENINGS.iter().any(|(text, _)| text.starts_with(beginning));
     (!undecided).then_some(Opening::Garbage)
 }
@@ -132,6 +134,7 @@ async fn read_opening(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Open
             return Ok((opening, beginning));
         }
         let mut rest = (&mut *stream).take((OPENING_BYTES - beginning.len()) as u64);
+        // `take` bounds the read: bytes behind the opening stay in the socket for HTTP.
         if rest.read_buf(&mut beginning).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -79,6 +79,7 @@ where
             Some(ended) = connections.join_next() => report(ended),
         }
     }
+    // Drops the connections that are still opening, before the wait for the open ones.
     drop(incoming);
     while let Some(ended) = connections.join_next().await {
         report(ended);
@@ -109,6 +110,7 @@ where
     let ended = tokio::select! {
         ended = served.as_mut() => ended,
         () = shutdown.cancelled() => {
+            // HTTP/2 sends GOAWAY; requests in progress are still answered.
             served.as_mut().graceful_shutdown();
             served.await
         }

@@ -69,6 +69,7 @@ where
 pub(crate) fn limit_of(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    // The gRPC specification allows at most 8 digits, which also keeps the product below from overflowing.
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

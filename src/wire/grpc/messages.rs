@@ -74,11 +74,13 @@ impl BrokerService for Messages {
             0 => OUTSTANDING_DEFAULT,
             wanted => check_outstanding("max_outstanding", wanted).map_err(refuse)?,
         };
+        // Checked before the queue, so that an agent over its limit of sessions costs the engine nothing.
         self.broker.may_open(&agent).map_err(refuse)?;
         let deliveries_max = Some(request.max_deliveries).filter(|most| *most > 0);
         let (events, receiver) = Events::channel();
         let kind = ConsumerKind::Receive { deliveries_max };
         let consumer = self.broker.open(agent, kind, events).await.map_err(refuse_shared)?;
+        // A call grants its credit once; a session changes it by frames.
         let credit = Command::Credit { consumer: consumer.id(), outstanding_max, reply: None };
         self.broker.send(credit).await.map_err(refuse_shared)?;
         let responses = Outgoing::new(self.broker.clone(), receiver).filter_map(move |outgoing| {
@@ -86,6 +88,7 @@ impl BrokerService for Messages {
             match outgoing {
                 Ready::Delivery(delivery) => Some(Ok(v1::ReceiveResponse { delivery: Some(*delivery) })),
                 Ready::GoAway => Some(Err(refuse(BrokerError::ShuttingDown))),
+                // A call of Receive sends no requests, so it has no answers.
                 Ready::Answer { .. } => None,
             }
         });
@@ -138,6 +141,7 @@ fn nack_fate(checks: &mut Checks, nack: v1::Nack) -> Option<Fate> {
         v1::NackCause::Poison => Some(Fate::Poison { text: nack.reason_text }),
         v1::NackCause::Failure => Some(Fate::Failed { text: nack.reason_text, retry_after }),
         v1::NackCause::Shutdown => Some(Fate::Shutdown { text: nack.reason_text, retry_after }),
+        // `known` refuses 0 already; the arm is here because the match is exhaustive.
         v1::NackCause::Unspecified => None,
     }
 }

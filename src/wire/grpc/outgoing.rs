@@ -59,6 +59,7 @@ impl Outgoing {
 
     /// Starts to read the envelope of a delivery, and those of the deliveries already queued behind it.
     fn read(&mut self, first: OutgoingDelivery) {
+        // Events already taken keep their place behind this delivery, ahead of those in the channel.
         let mut events = std::mem::take(&mut self.ahead);
         events.push_front(Next::NotRead(Event::Delivery(first)));
         while events.len() < AHEAD_MAX {
@@ -113,6 +114,8 @@ impl Stream for Outgoing {
             };
             match event {
                 Event::Answer { request_id, outcome, permit } => {
+                    // The answer leaves the session's budget of frames: the agent takes its answers, so more may be
+                    // read.
                     drop(permit);
                     return Poll::Ready(Some(Ready::Answer { request_id, outcome }));
                 }

@@ -109,6 +109,7 @@ pub(super) async fn open(
     };
     tokio::spawn(tracing::Instrument::instrument(session.run(request.into_inner()), span));
     let responses = Outgoing::new(broker.clone(), receiver).map(move |outgoing| {
+        // The GoAway is out: from now on frames of this agent belong on a new session.
         if matches!(outgoing, Ready::GoAway) {
             sent_away.cancel();
         }
@@ -146,6 +147,7 @@ impl Session {
             let mut next = Some((frame, permit));
             let mut goes_on = true;
             while let Some((frame, permit)) = next.take() {
+                // Frames that have arrived already join the burst: one queue entry and one commit for all of them.
                 goes_on = self.take(frame, permit, &mut burst);
                 if goes_on && !burst.is_full() {
                     next = at_hand(&mut frames, &permits).await;
@@ -168,6 +170,7 @@ impl Session {
             return Some(permit);
         }
         let unread = self.bounds.unread.as_ref().map(Unread::hold);
+        // Waiting would hold unread bytes without a bound on them, so the session ends instead.
         if let Some(None) = unread {
             drop(self.last_words.try_send(super::overuse(Overuse::UnreadBytes)));
             return None;
@@ -206,6 +209,7 @@ impl Session {
         let (agent, consumer) = (self.agent.clone(), self.consumer.id());
         match request {
             Some(R::Envelope(raw)) => {
+                // Verified here, in the session's task, so that signatures use all cores and the engine's thread none.
                 let envelope = self.broker.verify(raw, Some(&self.agent))?;
                 Ok(Box::new(|reply| Command::Submit { envelope, reply: reply.into() }))
             }
@@ -215,6 +219,7 @@ impl Session {
             }
             Some(R::Credit(credit)) => {
                 let path = "credit.max_outstanding";
+                // Bounded twice: per session by the schema, per connection by what its acks may leave unread.
                 let wanted = messages::check_outstanding(path, credit.max_outstanding).map_err(refused)?;
                 let outstanding_max = self.bounds.credit.set(wanted);
                 Ok(Box::new(move |reply| Command::Credit { consumer, outstanding_max, reply: Some(reply.into()) }))

@@ -67,8 +67,10 @@ impl TaskService for Tasks {
         let request = request.get_ref();
         let task = task_id(&request.task_id)?;
         let id = task.clone();
+        // A task that the caller may not see is refused here, with the same answer as an absent one.
         look(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
         let (updates, latest) = Updates::latest();
+        // Subscribes before the first page is read: an entry written between the two is announced, not lost.
         let watch = self.broker.watch(EntityId::Task(task.clone()), updates).await.map_err(refuse_shared)?;
         let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
         let watcher = Watcher { broker: self.broker.clone(), caller, task, latest, responses };
@@ -125,6 +127,7 @@ impl Watcher {
                 *after = entry.entry.as_ref().map_or(*after, |entry| entry.number);
                 self.send(v1::watch_task_response::Update::Entry(Box::new(sign(&self.broker, entry)))).await?;
             }
+            // Only a read up to the announced length is complete; a page may end early.
             if *after >= page.length {
                 return Ok(if page.is_final { Next::End } else { Next::Wait });
             }
@@ -165,6 +168,7 @@ fn custody_log(
 ) -> Result<v1::GetCustodyLogResponse, Status> {
     let task = task_id(&request.task_id)?;
     let size = page_size(request.page_size)?;
+    // Counts the requested size, so that the rate does not reveal how long the log is.
     broker.count_reads(caller, size).map_err(refuse)?;
     let view = broker.view(caller);
     let page = view.custody(&task, request.after_number, size, request.include_envelopes).map_err(refuse)?;

@@ -18,6 +18,8 @@ use tower::ServiceBuilder;
 
 pub use folder::FolderError;
 
+pub use crate::broker::StartError;
+
 use self::{
     development_ca::{DevelopmentCa, DevelopmentCaError},
     folder::DataFolder,

@@ -180,7 +180,7 @@ pub async fn flood_until_hung_up(stream: &mut TlsStream<TcpStream>, bytes: &[u8]
         // The broker may close the connection before it has read all.
         drop(requests.write_all(bytes).await);
         drop(requests.flush().await);
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = write => {}

@@ -25,7 +25,6 @@ use self::{
     folder::DataFolder,
     tls::{TlsError, TlsFiles, TlsSetup},
 };
-pub use crate::broker::StartError;
 use crate::{
     broker::{Broker, BrokerError, EngineError, identity::Identities, jwt::OperatorKeys},
     config::{Config, MinimumTls, OperatorTokens, PolicySource, TlsSource},

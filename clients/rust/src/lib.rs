@@ -69,7 +69,8 @@
 //! The broker is a program of its own; `baton dev` starts one for development. The rules of the protocol are in its
 //! repository, in `docs/specification.md`, and the error codes in `docs/errors.md`.
 
-#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 mod agent;
 pub mod codes;

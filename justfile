@@ -11,6 +11,20 @@ build:
 test *names:
     cargo test {{ names }}
 
+# The pure tests, in seconds once built: no process is started, and time is virtual.
+quick:
+    cargo test --lib --test broker --test core --test vectors --test corpora --test layering --test documents
+
+# What must hold of the Rust code before a merge, in ten minutes on two idle processors.
+merge:
+    cargo fmt --check
+    cargo clippy --locked --all-targets -- -D warnings
+    RUST_TEST_THREADS=4 cargo test --locked
+
+# Searches long: 10,000 seeds, 100 kills, all planted faults, fuzzing. By hand or by night.
+long:
+    .ci/long
+
 # Formats, and checks what a review should not have to.
 lint:
     cargo fmt

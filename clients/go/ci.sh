@@ -45,4 +45,4 @@ echo "# tests"
 go test -race -count=1 -timeout 15m ./...
 echo "# conformance"
 go build -race -o "$work/harness" ./internal/harness
-"$BATON_BIN" conformance --client "$work/harness" --jobs 3
+"$BATON_BIN" conformance --patience 2m --client "$work/harness" --jobs 3

@@ -42,7 +42,7 @@ echo "# conformance"
 "${maven[@]}" --quiet dependency:build-classpath -Dmdep.outputFile=target/test.classpath -Dmdep.includeScope=test
 # In the environment: a report names its command, and that is long enough.
 CLASSPATH="target/test-classes:target/classes:$(cat target/test.classpath)" \
-    "$BATON_BIN" conformance --client "java dev.baton.Harness" --jobs 2
+    "$BATON_BIN" conformance --patience 2m --client "java dev.baton.Harness" --jobs 2
 echo "# the example"
 "$BATON_BIN" dev --data "$work/data" --port 0 >"$work/broker.log" 2>&1 &
 broker=$!

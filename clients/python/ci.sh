@@ -71,7 +71,7 @@ pytest --quiet -p no:cacheprovider --basetemp "$work/tests"
 echo "# tests with the oldest versions"
 "$oldest_venv/bin/python" -m pytest --quiet -p no:cacheprovider --basetemp "$work/tests-oldest"
 echo "# conformance"
-PYTHONPATH=src "$BATON_BIN" conformance --client "python tests/harness.py" --jobs 3
+PYTHONPATH=src "$BATON_BIN" conformance --patience 2m --client "python tests/harness.py" --jobs 3
 echo "# the source distribution, and the wheel made of it"
 # From a copy: what a build leaves behind is not for this folder.
 mkdir "$work/source"

@@ -29,7 +29,7 @@ rm -rf build
 echo "# build, tests"
 npm test
 echo "# conformance"
-"$BATON_BIN" conformance --client "node build/test/harness.js" --jobs 3
+"$BATON_BIN" conformance --patience 2m --client "node build/test/harness.js" --jobs 3
 echo "# lint"
 npm run lint
 echo "# the package"

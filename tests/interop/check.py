@@ -43,7 +43,7 @@ SECTIONS = [
 ]
 
 LETTERS = 100_000
-BACKLOG_SECONDS = 600.0
+BACKLOG_SECONDS = 3600.0
 """How long sending and draining them may take on a loaded machine, with a broker that is not optimised."""
 
 

@@ -21,6 +21,8 @@ struct SmallDisk {
     /// The path in the namespace of this process.
     path: PathBuf,
     is_mounted: bool,
+    /// Removed after the disk is unmounted: a mount point cannot be removed.
+    _folder: Arc<tempfile::TempDir>,
 }
 
 impl SmallDisk {
@@ -31,7 +33,8 @@ impl SmallDisk {
         let options = ["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"];
         let mounted = Command::new("mount").args(options).arg(&path).output();
         if mounted.is_ok_and(|output| output.status.success()) {
-            return Some((Broker::start_in(folder, &[]), Self { path, is_mounted: true }));
+            let broker = Broker::start_in(folder.clone(), &[]);
+            return Some((broker, Self { path, is_mounted: true, _folder: folder }));
         }
         let permitted = Command::new("unshare").args(["-rm", "mount"]).args(options).arg(&path).output();
         if !permitted.is_ok_and(|output| output.status.success()) {
@@ -42,9 +45,10 @@ impl SmallDisk {
         let script = format!("mount {} \"$0\" && exec \"$@\"", options.join(" "));
         command.args(["-rm", "sh", "-c", &script]).arg(&path).arg(baton().get_program());
         command.args(["dev", "--port", "0", "--data"]).arg(path.join("data"));
-        let broker = Broker::spawn(command, folder);
+        let broker = Broker::spawn(command, folder.clone());
         let root = PathBuf::from(format!("/proc/{}/root", broker.pid()));
-        Some((broker, Self { path: root.join(path.strip_prefix("/").unwrap()), is_mounted: false }))
+        let path = root.join(path.strip_prefix("/").unwrap());
+        Some((broker, Self { path, is_mounted: false, _folder: folder }))
     }
 }
 

@@ -11,7 +11,7 @@ const SEED: u64 = 20_260_101;
 /// The most receipts between a start and the kill.
 const RECEIPTS_MAX: u64 = 60;
 
-/// The number of kills: BATON_KILLS, or 20. A merge runs 100.
+/// The number of kills: BATON_KILLS, or 20. `.ci/run` makes 25, and `.ci/long` 100.
 fn kills() -> u32 {
     std::env::var("BATON_KILLS").map_or(20, |text| text.parse().expect("BATON_KILLS is a number"))
 }

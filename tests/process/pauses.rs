@@ -16,6 +16,11 @@ use crate::broker::{Broker, card, eventually, identity};
 /// The framing of HTTP/2 and gRPC before each message of a stream, in bytes.
 const PREFIX_BYTES: usize = 9 + 5;
 
+/// Starts a broker that takes each ack, however long a busy machine needs for all deliveries before it.
+fn start() -> Broker {
+    Broker::serve("enrollment = \"open\"", "[delivery]\nack_wait_ms = 600000\n")
+}
+
 /// A session as bare frames, so that a test can send without waiting for answers.
 struct Frames {
     requests: mpsc::Sender<v1::ConnectRequest>,
@@ -154,7 +159,7 @@ async fn send_letters(from: &Arc<Agent>, to: &str, count: usize) {
 
 #[tokio::test]
 async fn forty_agents_of_one_connection_ack_all_they_have_while_the_broker_does_not_read() {
-    let broker = Broker::start();
+    let broker = start();
     let sender = Arc::new(broker.agent("sender").await);
     let client = broker.client().await;
     let mut sessions = Vec::new();
@@ -181,7 +186,7 @@ async fn forty_agents_of_one_connection_ack_all_they_have_while_the_broker_does_
 #[tokio::test]
 async fn a_session_acks_the_largest_credit_at_once_while_the_broker_does_not_read() {
     const LARGEST: u16 = 4096;
-    let broker = Broker::start();
+    let broker = start();
     let sender = Arc::new(broker.agent("sender").await);
     let mut session = Frames::open(&broker.client().await, "agent").await;
     assert_eq!(session.credit(LARGEST.into()).await, u32::from(LARGEST));
@@ -197,7 +202,7 @@ async fn a_session_acks_the_largest_credit_at_once_while_the_broker_does_not_rea
 #[tokio::test]
 async fn calls_that_are_given_up_while_the_broker_does_not_read_end_no_session() {
     const CALLS: usize = 200;
-    let broker = Broker::start();
+    let broker = start();
     let client = broker.client().await;
     let mut session = Frames::open(&client, "agent").await;
     let pause = Pause::of(&broker);
@@ -217,7 +222,7 @@ async fn calls_that_are_given_up_while_the_broker_does_not_read_end_no_session()
 
 #[tokio::test]
 async fn sessions_of_one_connection_share_a_credit_and_are_told_what_they_got() {
-    let broker = Broker::start();
+    let broker = start();
     let (client, other) = (broker.client().await, broker.client().await);
     let mut first = Frames::open(&client, "first").await;
     let mut second = Frames::open(&client, "second").await;

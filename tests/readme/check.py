@@ -4,6 +4,9 @@
     check.py go how-to                         README.md, then README and tutorial of Go, then the how-to pages
     BATON_BIN=target/debug/baton check.py go   README and tutorial of Go only, with this binary; for a quick look
 
+With --in FOLDER as its first argument the copy is made in this folder, which is removed before and after; else in a
+temporary one.
+
 A block of commands is run if an HTML comment is right above it, which a rendered page does not show:
 
     <!-- run -->                               in the main terminal; every command must succeed
@@ -22,6 +25,7 @@ Needs the default port to be free, and the tools that the documents name. Ends w
 block that failed and its output.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -31,7 +35,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -214,11 +218,27 @@ def copy_of_the_checkout(folder: Path) -> None:
         shutil.copy2(source, folder / name)
 
 
+@contextlib.contextmanager
+def empty_folder(folder: Path | None) -> Iterator[Path]:
+    """This folder, or else a temporary one; it is removed at the end."""
+    if folder is None:
+        with tempfile.TemporaryDirectory() as temporary:
+            yield Path(temporary)
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
 def environment_in(folder: Path) -> dict[str, str]:
     """What a newcomer's shell has, and where cargo builds and installs."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
     environment["CARGO_TARGET_DIR"] = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
     environment["CARGO_INSTALL_ROOT"] = str(folder / "installed")
+    environment["TMPDIR"] = str(folder / "tmp")
     environment["PATH"] = f"{folder / 'installed' / 'bin'}:{environment['PATH']}"
     environment["LC_ALL"] = "C.UTF-8"
     return environment
@@ -252,7 +272,11 @@ def start_broker(binary: Path, terminals: Terminals, folder: Path) -> None:
 
 def main() -> int:
     """Runs the documents. Returns the exit code."""
-    languages = sys.argv[1:] or list(LANGUAGES)
+    arguments = sys.argv[1:]
+    own_folder = None
+    if arguments[:1] == ["--in"]:
+        own_folder, arguments = Path(arguments[1]).resolve(), arguments[2:]
+    languages = arguments or list(LANGUAGES)
     if unknown := set(languages) - set(LANGUAGES):
         raise SystemExit(f"{', '.join(sorted(unknown))}: no such pages; there are {', '.join(LANGUAGES)}")
     documents = [document for language in languages for document in documents_of(language)]
@@ -261,13 +285,14 @@ def main() -> int:
         documents.insert(0, ROOT / "README.md")
     check_port()
     passed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        checkout = Path(folder) / "baton"
+    with empty_folder(own_folder) as folder:
+        checkout = folder / "baton"
         copy_of_the_checkout(checkout)
-        terminals = Terminals(checkout, environment_in(Path(folder)))
+        (folder / "tmp").mkdir()
+        terminals = Terminals(checkout, environment_in(folder))
         try:
             if binary is not None:
-                start_broker(Path(binary).resolve(), terminals, Path(folder))
+                start_broker(Path(binary).resolve(), terminals, folder)
             for document in documents:
                 for block in blocks_of(document):
                     try:

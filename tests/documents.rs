@@ -1,5 +1,5 @@
 //! Documents agree with the code: the tests that docs/security.md names exist, the sample configuration has every key, the
-//! specification has every section that is cited, links resolve, and commands exist. Comments use plain words.
+//! specification has every section that is cited, links resolve, and commands exist. Comments and pages use plain words.
 
 #[path = "documents/commands.rs"]
 mod commands;
@@ -7,6 +7,8 @@ mod commands;
 mod links;
 #[path = "documents/pages.rs"]
 mod pages;
+#[path = "documents/prose.rs"]
+mod prose;
 
 use std::{
     fs,

@@ -11,7 +11,7 @@ build:
 test *names:
     cargo test {{ names }}
 
-# The pure tests, in seconds once built: no process is started, and time is virtual.
+# The pure tests, in seconds once built: no broker is started, and time is virtual.
 quick:
     cargo test --lib --test broker --test core --test vectors --test corpora --test layering --test documents
 

@@ -9,7 +9,7 @@ use super::{
     Failure,
     bench::parse_span,
     connection::{ConnectionArgs, parse_server},
-    harmless, output,
+    escape, output,
 };
 use crate::conformance::{
     client,
@@ -133,8 +133,8 @@ impl ReportArgs {
             ReportFormat::Junit => report.junit(),
         };
         let text = match self.format {
-            ReportFormat::Json => harmless::json(&text),
-            ReportFormat::Text | ReportFormat::Junit => harmless::lines(&text),
+            ReportFormat::Json => escape::json(&text),
+            ReportFormat::Text | ReportFormat::Junit => escape::lines(&text),
         };
         match &self.report {
             Some(path) => std::fs::write(path, &*text).map_err(|error| Failure::file(path, error))?,

@@ -61,7 +61,7 @@ pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), 
     say_lines!("\n4. The chatbot, a former owner, tries to complete the task too, at epoch 1:");
     let stale = cast.chatbot.report(&About::task(&task, 1), &done).await;
     match stale {
-        Err(error) => say_lines!("   {}", exit::words(&error)),
+        Err(error) => say_lines!("   {}", exit::describe(&error)),
         Ok(_) => {
             return Err(Failure::failed("the broker let a former owner end the task: this is a bug of the broker"));
         }

@@ -293,7 +293,7 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, ou
             Some(error) => {
                 stayed += 1;
                 let refused = ClientError::of_message(&error);
-                tell!("dead letter {} stays parked: {}", output::line(&dead.dead_letter_id), exit::words(&refused));
+                tell!("dead letter {} stays parked: {}", output::line(&dead.dead_letter_id), exit::describe(&refused));
             }
         }
     }

@@ -97,13 +97,13 @@ impl From<ClientError> for Failure {
             ClientError::Refused(_) => REFUSED,
             ClientError::Answer(_) | ClientError::Unverified { .. } | ClientError::SessionEnded(_) => FAILED,
         };
-        Self { code, message: words(&error) }
+        Self { code, message: describe(&error) }
     }
 }
 
 /// The error as text for the command line. Each text from the broker stays on one line, and the advice names the flag
 /// that helps.
-pub(super) fn words(error: &ClientError) -> String {
+pub(super) fn describe(error: &ClientError) -> String {
     let ClientError::Refused(refused) = error else { return output::line(&error.to_string()).into_owned() };
     let line = |text: &str| output::line(text).into_owned();
     let mut shown = Refused::clone(refused);

@@ -14,7 +14,7 @@ use tracing_subscriber::{
     },
 };
 
-use super::harmless;
+use super::escape;
 
 /// The log filter unless BATON_LOG is set. The storage engine logs only warnings and errors.
 const DEFAULT_FILTER: &str = "info,fjall=warn,lsm_tree=warn";
@@ -29,7 +29,7 @@ pub(crate) fn start() {
     if on_terminal {
         logs.with_writer(io::stderr).fmt_fields(fields()).with_ansi(with_colour).init();
     } else {
-        logs.with_writer(HarmlessJson(io::stderr)).json().init();
+        logs.with_writer(EscapedJson(io::stderr)).json().init();
     }
 }
 
@@ -37,29 +37,29 @@ pub(crate) fn start() {
 fn fields() -> impl for<'w> FormatFields<'w> + Send + Sync + 'static {
     format::debug_fn(|writer: &mut Writer<'_>, field, value: &dyn fmt::Debug| {
         let text = format!("{value:?}");
-        let text = harmless::line(&text);
+        let text = escape::line(&text);
         if field.name() == "message" { write!(writer, "{text}") } else { write!(writer, "{field}={text}") }
     })
     .delimited(" ")
 }
 
 /// Writes JSON lines with every dangerous character escaped. Each write is one whole line.
-struct HarmlessJson<M>(M);
+struct EscapedJson<M>(M);
 
-struct HarmlessLine<W>(W);
+struct EscapedLine<W>(W);
 
-impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for HarmlessJson<M> {
-    type Writer = HarmlessLine<M::Writer>;
+impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for EscapedJson<M> {
+    type Writer = EscapedLine<M::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        HarmlessLine(self.0.make_writer())
+        EscapedLine(self.0.make_writer())
     }
 }
 
-impl<W: Write> Write for HarmlessLine<W> {
+impl<W: Write> Write for EscapedLine<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
-        self.0.write_all(harmless::json(&text).as_bytes())?;
+        self.0.write_all(escape::json(&text).as_bytes())?;
         Ok(line.len())
     }
 
@@ -110,7 +110,7 @@ mod tests {
         tracing::subscriber::with_default(logs.finish(), log_a_nasty_event);
         let text = kept.text();
         assert_eq!(text.matches('\n').count(), 1, "{text}");
-        assert_eq!(harmless::lines(&text), text);
+        assert_eq!(escape::lines(&text), text);
         assert!(text.contains("reason=a\\u{1b}]0;owned\\u{7}\\r\\n2026"), "{text}");
     }
 
@@ -118,11 +118,11 @@ mod tests {
     fn a_json_log_is_not_obeyed_by_a_terminal_and_keeps_what_was_said() {
         let kept = Kept::default();
         let writer = kept.clone();
-        let logs = tracing_subscriber::fmt().with_writer(HarmlessJson(move || writer.clone())).json();
+        let logs = tracing_subscriber::fmt().with_writer(EscapedJson(move || writer.clone())).json();
         tracing::subscriber::with_default(logs.finish(), log_a_nasty_event);
         let text = kept.text();
         assert_eq!(text.matches('\n').count(), 1, "{text}");
-        assert_eq!(harmless::lines(&text), text);
+        assert_eq!(escape::lines(&text), text);
         let event: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(event["fields"]["reason"], NASTY);
     }

@@ -1,6 +1,6 @@
 //! Prints data: a table for people, JSON and YAML for programs.
 //!
-//! All output of the command line to stdout and stderr passes through this file, and through `harmless`. A reader that
+//! All output of the command line to stdout and stderr passes through this file, and through `escape`. A reader that
 //! goes away (`baton … | head`) ends a command silently; a broker or an agent continues.
 
 use std::{
@@ -14,7 +14,7 @@ use prost::{Message, Name};
 use serde_json::Value;
 
 use super::{
-    Failure, harmless, json,
+    Failure, escape, json,
     table::{self, Column},
 };
 use crate::ids::{IdSource as _, SystemIds};
@@ -40,11 +40,11 @@ macro_rules! tell {
 }
 
 pub(super) fn write_line(text: fmt::Arguments<'_>) {
-    write(&harmless::line(&text.to_string()));
+    write(&escape::line(&text.to_string()));
 }
 
 pub(super) fn write_lines(text: fmt::Arguments<'_>) {
-    write(&harmless::lines(&text.to_string()));
+    write(&escape::lines(&text.to_string()));
 }
 
 fn write(text: &str) {
@@ -61,21 +61,21 @@ fn write(text: &str) {
 
 pub(super) fn try_write_lines(text: fmt::Arguments<'_>) {
     // A failed write cannot be reported anywhere.
-    drop(writeln!(std::io::stdout(), "{}", harmless::lines(&text.to_string())));
+    drop(writeln!(std::io::stdout(), "{}", escape::lines(&text.to_string())));
 }
 
 pub(super) fn tell(text: fmt::Arguments<'_>) {
-    drop(writeln!(std::io::stderr(), "baton: {}", harmless::lines(&text.to_string())));
+    drop(writeln!(std::io::stderr(), "baton: {}", escape::lines(&text.to_string())));
 }
 
 /// Escapes a text from an agent or a broker, as one line of a text of several lines.
 pub(super) fn line(text: &str) -> Cow<'_, str> {
-    harmless::line(text)
+    escape::line(text)
 }
 
 /// Prints a document on one line.
 pub(super) fn say_json(value: &Value) {
-    write(&harmless::json(&value.to_string()));
+    write(&escape::json(&value.to_string()));
 }
 
 /// Prints a text that is already escaped.
@@ -85,7 +85,7 @@ pub(super) fn say_text(text: &str) {
 
 /// Prints JSON text of one line or several.
 pub(super) fn say_json_text(text: &str) {
-    write(&harmless::json(text));
+    write(&escape::json(text));
 }
 
 /// The format of printed data.
@@ -186,14 +186,14 @@ fn yaml(value: &Value) -> Result<String, Failure> {
     let marked = with_marks(value, &mark, &mut strings);
     let text = serde_yaml_ng::to_string(&marked).map_err(|error| Failure::failed(error.to_string()))?;
     let with_string = |text: String, (number, string): (usize, &String)| {
-        text.replace(&format!("{mark}x{number}x"), &harmless::yaml_string(string))
+        text.replace(&format!("{mark}x{number}x"), &escape::yaml_string(string))
     };
     Ok(strings.iter().enumerate().fold(text, with_string))
 }
 
 fn with_marks(value: &Value, mark: &str, strings: &mut Vec<String>) -> Value {
     let mut marked = |text: &str| {
-        if !harmless::is_dangerous_in_yaml(text) {
+        if !escape::is_dangerous_in_yaml(text) {
             return text.to_owned();
         }
         strings.push(text.to_owned());
@@ -258,7 +258,7 @@ mod tests {
         let nasty = "a\u{1b}[2J\r\nforged: yes\u{85}\u{9b}\u{202e}\"\\ \u{e0041}";
         let value = json!({ nasty: [nasty, "plain\ntext"], "n": 1, "empty": [], "z": null });
         let text = yaml(&value).unwrap();
-        assert_eq!(harmless::lines(&text), text);
+        assert_eq!(escape::lines(&text), text);
         assert_eq!(serde_yaml_ng::from_str::<Value>(&text).unwrap(), value, "{text}");
     }
 

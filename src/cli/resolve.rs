@@ -169,7 +169,7 @@ pub(super) async fn agent_filter(filter: Option<&Prefix>, client: &Client) -> Re
 fn none(what: &str, beginning: &str, refused: Option<&ClientError>) -> Failure {
     let none = format!("no {what} that you may see has the id {beginning} or an id that starts with it");
     match refused {
-        Some(refused) => Failure::refused(format!("{none}\n  {}", exit::words(refused))),
+        Some(refused) => Failure::refused(format!("{none}\n  {}", exit::describe(refused))),
         None => Failure::refused(none),
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use comfy_table::{ContentArrangement, Table, presets};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::harmless;
+use super::escape;
 
 /// The width that every table must fit.
 const WIDTH_MIN: usize = 80;
@@ -46,7 +46,7 @@ pub(super) fn print(columns: &[Column], rows: impl IntoIterator<Item = Vec<Strin
 fn render(columns: &[Column], mut rows: Vec<Vec<String>>, width: usize) -> String {
     for cell in rows.iter_mut().flatten() {
         // Escapes first: an escape is wider than the character, and the widths below must count it.
-        *cell = harmless::line(cell).into_owned();
+        *cell = escape::line(cell).into_owned();
     }
     fit(columns, &mut rows, width);
     let mut table = Table::new();

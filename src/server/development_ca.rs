@@ -60,7 +60,7 @@ pub enum DevelopmentCaError {
     },
     /// A file has unusable content.
     #[error("{problem}; {remedy}")]
-    Spoilt {
+    Unusable {
         /// The unusable file, and its error.
         problem: TlsError,
         /// How the operator can repair it.
@@ -90,7 +90,7 @@ pub enum DevelopmentCaError {
     },
     /// A certificate cannot be generated.
     #[error("failed to create a certificate: {problem}")]
-    Making {
+    Generation {
         /// The error.
         problem: rcgen::Error,
     },
@@ -184,7 +184,7 @@ impl Files<'_> {
     /// trusts that CA yet.
     fn make_ca(&self, now: Timestamp) -> Result<(), DevelopmentCaError> {
         let key = new_key()?;
-        let certificate = ca_parameters(now).self_signed(&key).map_err(making)?;
+        let certificate = ca_parameters(now).self_signed(&key).map_err(generation)?;
         self.write("ca.key", &key.serialize_pem())?;
         self.write("ca.pem", &certificate.pem())?;
         tracing::info!(path = %self.path("ca.pem").display(), "created a CA for development; clients must trust it");
@@ -197,14 +197,14 @@ impl Files<'_> {
         if !(self.has("server.pem")? && self.has("server.key")?) {
             return Ok(false);
         }
-        let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewServerCertificate };
+        let unusable = |problem| DevelopmentCaError::Unusable { problem, remedy: Remedy::NewServerCertificate };
         match self.server().load(None, MinimumTls::default()) {
             Ok(_) => {}
             // A crash between the two writes leaves a key beside an older certificate; both are created again.
             Err(TlsError::KeyMismatch { .. }) => return Ok(false),
-            Err(problem) => return Err(spoilt(problem)),
+            Err(problem) => return Err(unusable(problem)),
         }
-        let certificates = tls::read_certificates(&self.server().certificate).map_err(spoilt)?;
+        let certificates = tls::read_certificates(&self.server().certificate).map_err(unusable)?;
         self.check(&certificates[0], now.plus(SERVER_RENEWAL), names)
     }
 
@@ -226,9 +226,9 @@ impl Files<'_> {
     /// The verifier of a client that trusts this CA and no other.
     fn verifier(&self) -> Result<Arc<WebPkiServerVerifier>, DevelopmentCaError> {
         let path = self.path("ca.pem");
-        let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewCa };
+        let unusable = |problem| DevelopmentCaError::Unusable { problem, remedy: Remedy::NewCa };
         let mut roots = RootCertStore::empty();
-        for certificate in tls::read_certificates(&path).map_err(spoilt)? {
+        for certificate in tls::read_certificates(&path).map_err(unusable)? {
             roots.add(certificate).map_err(|problem| DevelopmentCaError::Ca { path: path.clone(), problem })?;
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), tls::provider());
@@ -238,7 +238,7 @@ impl Files<'_> {
     fn make_server_certificate(&self, now: Timestamp, names: &[String]) -> Result<(), DevelopmentCaError> {
         let issuer = Issuer::new(ca_parameters(now), self.read_ca_key()?);
         let key = new_key()?;
-        let certificate = server_parameters(now, names)?.signed_by(&key, &issuer).map_err(making)?;
+        let certificate = server_parameters(now, names)?.signed_by(&key, &issuer).map_err(generation)?;
         // The new certificate fails only if ca.pem does not belong to ca.key.
         if !self.check(certificate.der(), now, names)? {
             let problem = rustls::CertificateError::UnknownIssuer.into();
@@ -252,8 +252,8 @@ impl Files<'_> {
 
     fn read_ca_key(&self) -> Result<KeyPair, DevelopmentCaError> {
         let path = self.path("ca.key");
-        let spoilt = |problem| DevelopmentCaError::Spoilt { problem, remedy: Remedy::NewCa };
-        let key = tls::read_key(&path).map_err(spoilt)?;
+        let unusable = |problem| DevelopmentCaError::Unusable { problem, remedy: Remedy::NewCa };
+        let key = tls::read_key(&path).map_err(unusable)?;
         KeyPair::try_from(&key).map_err(|problem| DevelopmentCaError::CaKey { path, problem })
     }
 
@@ -265,11 +265,11 @@ impl Files<'_> {
 }
 
 fn new_key() -> Result<KeyPair, DevelopmentCaError> {
-    KeyPair::generate().map_err(making)
+    KeyPair::generate().map_err(generation)
 }
 
-fn making(problem: rcgen::Error) -> DevelopmentCaError {
-    DevelopmentCaError::Making { problem }
+fn generation(problem: rcgen::Error) -> DevelopmentCaError {
+    DevelopmentCaError::Generation { problem }
 }
 
 fn ca_parameters(now: Timestamp) -> CertificateParams {
@@ -282,7 +282,7 @@ fn ca_parameters(now: Timestamp) -> CertificateParams {
 }
 
 fn server_parameters(now: Timestamp, names: &[String]) -> Result<CertificateParams, DevelopmentCaError> {
-    let mut parameters = CertificateParams::new(names).map_err(making)?;
+    let mut parameters = CertificateParams::new(names).map_err(generation)?;
     parameters.distinguished_name.push(DnType::CommonName, "baton");
     parameters.use_authority_key_identifier_extension = true;
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -425,7 +425,7 @@ mod tests {
         fs::remove_file(fixture.path("ca.key")).unwrap();
         assert!(fixture.changed_by_start(NOW, &[]).is_empty());
         let problem = fixture.start(NOW, &["broker.test"]).unwrap_err();
-        assert!(matches!(problem, DevelopmentCaError::Spoilt { remedy: Remedy::NewCa, .. }), "{problem}");
+        assert!(matches!(problem, DevelopmentCaError::Unusable { remedy: Remedy::NewCa, .. }), "{problem}");
     }
 
     #[test]
@@ -441,7 +441,7 @@ mod tests {
             let problem = fixture.start(NOW, &[]).unwrap_err();
             assert!(problem.to_string().contains(name), "{problem}");
             assert!(
-                matches!(problem, DevelopmentCaError::Spoilt { remedy: found, .. } if found == remedy),
+                matches!(problem, DevelopmentCaError::Unusable { remedy: found, .. } if found == remedy),
                 "{problem}"
             );
             assert_eq!(fs::read_to_string(fixture.path(name)).unwrap(), garbage);

@@ -33,7 +33,7 @@ impl Source {
         (self.files)().into_iter().map(|path| (path.clone(), mark(&path))).collect()
     }
 
-    fn take_in(&self) -> AuditAct {
+    fn reload(&self) -> AuditAct {
         let what = self.what;
         let (action, details) = match (self.load)() {
             Ok(details) => {
@@ -68,7 +68,7 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
                 continue;
             }
             *seen = now;
-            acts.push(source.take_in());
+            acts.push(source.reload());
         }
         for act in acts {
             broker.note(act).await;

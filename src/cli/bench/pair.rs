@@ -1,4 +1,4 @@
-//! A pair of agents, a giver and a taker, with many handoffs in flight from one to the other. One tokio task drives
+//! A pair of agents, a sender and a receiver, with many handoffs in flight from one to the other. One tokio task drives
 //! both, so their shared state needs no lock. Each agent has its own connection and session.
 
 use std::{collections::HashMap, sync::Arc, task::Poll, time::Duration};
@@ -32,8 +32,8 @@ const ACCEPT: usize = 1;
 const CONTEXT: usize = 2;
 const COMPLETE: usize = 3;
 
-const GIVER: usize = 0;
-const TAKER: usize = 1;
+const SENDER: usize = 0;
+const RECEIVER: usize = 1;
 
 /// The parameters of the handoffs.
 #[derive(Debug, Clone)]
@@ -162,13 +162,13 @@ impl Pair {
         let keys = Keys(identities.iter().map(|known| (known.agent.clone(), known.key.public())).collect());
         // Each handoff has at most one unacknowledged message at its receiver.
         let credit = u32::try_from(work.window).unwrap_or(u32::MAX);
-        let [giver, taker] = identities;
-        let task_prefix = format!("{}-", giver.agent);
-        let (giver, taker) =
-            tokio::try_join!(Side::connect(target, giver, credit), Side::connect(target, taker, credit))?;
+        let [sender, receiver] = identities;
+        let task_prefix = format!("{}-", sender.agent);
+        let (sender, receiver) =
+            tokio::try_join!(Side::connect(target, sender, credit), Side::connect(target, receiver, credit))?;
         let context = context_of([("collected_data", json_list(work.context_bytes))]).into();
         Ok(Self {
-            sides: [giver, taker],
+            sides: [sender, receiver],
             keys,
             work,
             context,
@@ -349,7 +349,7 @@ impl Pair {
             // A scheduled request counts from its scheduled time, so a late start is part of its latency.
             flight.sent[step] = if step == REQUEST { flight.began } else { Moment::now() };
         }
-        let (from, to) = if step == REQUEST || step == CONTEXT { (GIVER, TAKER) } else { (TAKER, GIVER) };
+        let (from, to) = if step == REQUEST || step == CONTEXT { (SENDER, RECEIVER) } else { (RECEIVER, SENDER) };
         let (side, to) = (&self.sides[from], &self.sides[to].id);
         let kind = KINDS[step];
         let envelope = match self.work.signed {

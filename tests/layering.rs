@@ -250,3 +250,17 @@ fn no_bare_allow_and_no_file_of_too_many_lines() {
         }
     }
 }
+
+/// An agent author compiles each of these crates, and all that they depend on.
+#[test]
+fn the_clients_crate_depends_on_no_crate_that_only_the_broker_needs() {
+    let manifest = fs::read_to_string(root().join("clients/rust/Cargo.toml")).unwrap();
+    let manifest: toml::Table = toml::from_str(&manifest).unwrap();
+    let direct: Vec<&str> = manifest["dependencies"].as_table().unwrap().keys().map(String::as_str).collect();
+    let of_broker =
+        ["axum", "baton-broker", "cedar-policy", "clap", "fjall", "prost-reflect", "rcgen", "tikv-jemallocator"];
+    assert!(direct.iter().all(|name| !of_broker.contains(name)), "{direct:?}");
+    assert!(direct.len() <= 25, "{} direct dependencies: {direct:?}", direct.len());
+    let of_tonic = manifest["dependencies"]["tonic"]["features"].as_array().unwrap();
+    assert!(of_tonic.iter().all(|feature| feature.as_str() != Some("router")), "the router of tonic is axum");
+}

@@ -57,6 +57,8 @@ pub struct Agent {
     pub dice: Dice,
     key: PrivateKey,
     known: Vec<Known>,
+    /// The tasks that the agent has offered to lend, with the handoffs. Not all of them became loans.
+    lent: Vec<(String, String)>,
     said: Vec<Bytes>,
     handled: HashSet<(String, String)>,
 }
@@ -86,6 +88,7 @@ impl Agent {
             dice,
             key: PrivateKey::from_seed(&seed),
             known: Vec::new(),
+            lent: Vec::new(),
             said: Vec::new(),
             handled: HashSet::new(),
         }
@@ -111,11 +114,12 @@ impl Agent {
         if self.manner == Manner::Liar && self.dice.once_in(2) {
             deeds.extend(self.lie(&other, ids, now));
         }
-        let deed = match self.dice.roll(8) {
+        let deed = match self.dice.roll(9) {
             0..=2 => self.hand_over(&other, others, tasks, ids, now),
             3 => self.inform(&other, ids, now),
             4 => self.report(&other, ids, now),
             5 => self.cancel(ids, now),
+            6 => self.recall(ids, now),
             _ => None,
         };
         deeds.extend(deed);
@@ -135,6 +139,8 @@ impl Agent {
             (seconds > 0).then_some(prost_types::Duration { seconds, nanos: 0 })
         };
         let fallback = others[usize::try_from(self.dice.roll(others.len() as u64)).unwrap()].clone();
+        let lends = self.dice.once_in(3);
+        let loan_timeout = if lends { seconds(self.dice.roll(120)) } else { None };
         let request = v1::HandoffRequest {
             task_type: "x".into(),
             fallback_candidates: if self.dice.once_in(2) && fallback != self.id.as_str() {
@@ -142,7 +148,8 @@ impl Agent {
             } else {
                 vec![]
             },
-            mode: if self.dice.once_in(4) { v1::HandoffMode::Delegate.into() } else { 0 },
+            mode: if lends { v1::HandoffMode::Delegate.into() } else { 0 },
+            loan_timeout,
             priority: i32::try_from(self.dice.roll(5)).unwrap(),
             timeouts: Some(v1::HandoffTimeouts {
                 accept: seconds(self.dice.roll(20)),
@@ -152,7 +159,22 @@ impl Agent {
             ..Default::default()
         };
         let to = if self.dice.once_in(3) { "type:worker" } else { other };
-        Some(Deed::Send(self.make(to, T::HandoffRequest, &task, "", epoch, &request, ids, now)))
+        let envelope = self.envelope(to, T::HandoffRequest, &task, "", epoch, &request, ids, now);
+        if lends {
+            self.lent.push((task, envelope.message_id.clone()));
+        }
+        Some(Deed::Send(self.sign(envelope)))
+    }
+
+    /// Recalls the task of an earlier request, which may have lent it or not. A liar recalls loans of others, too.
+    fn recall(&mut self, ids: &Ids, now: Timestamp) -> Option<Deed> {
+        let of_others = self.known.iter().filter(|_| self.manner == Manner::Liar);
+        let of_others = of_others.map(|known| (known.task.clone(), known.handoff.clone()));
+        let all: Vec<_> = self.lent.iter().cloned().chain(of_others).collect();
+        let pick = usize::try_from(self.dice.number() >> 1).unwrap();
+        let (task, handoff) = all.get(pick % all.len().max(1))?.clone();
+        let recall = v1::TaskRecall::default();
+        Some(Deed::Send(self.make("", T::TaskRecall, &task, &handoff, 1, &recall, ids, now)))
     }
 
     fn inform(&mut self, other: &str, ids: &Ids, now: Timestamp) -> Option<Deed> {

@@ -1,4 +1,4 @@
-//! The seven laws of SPEC 12, checked from outside: over every durable change, and over every observation of the
+//! The laws of SPEC 12, checked from outside: over every durable change, and over every observation of the
 //! agents. The checker does its own naive bookkeeping. Of the code under test it uses only the record readers, and the
 //! state machine where law 7 asks for a replay.
 
@@ -12,11 +12,11 @@ use baton::{
     broker::Retention,
     domain::{
         dead_letter::DeadState,
-        handoff::{Handoff, State},
+        handoff::{Handoff, State, Task},
         mailbox::{EnvelopePlace, Letter},
     },
     ids::{AgentId, MessageId, TaskId},
-    proto::v1,
+    proto::v1::{self, custody_entry::Event},
     records::{self, DeadLetterRecord, HandoffRecord, LogEntry, LogItem, LogPage, MessageRecord, TaskRecord},
     store::{Change, KeyBytes, Record, Store, Table},
     time::Timestamp,
@@ -39,6 +39,12 @@ pub struct Laws {
     pub committed: Option<(Timestamp, Timestamp)>,
     /// For each open handoff: its start, its total timeout, and the unobserved time at its start.
     began: BTreeMap<MessageId, (Timestamp, Duration, Duration)>,
+    /// The loan timeout of each handoff that has one.
+    loan_timeouts: HashMap<MessageId, Duration>,
+    /// For each loan with a timeout: its start, its timeout, and the unobserved time at its start.
+    loans: BTreeMap<(TaskId, MessageId), (Timestamp, Duration, Duration)>,
+    /// The handoffs that lend each task, the outermost first.
+    open_loans: HashMap<TaskId, Vec<MessageId>>,
     /// The time of the last entry of each log.
     logged_at: HashMap<TaskId, Timestamp>,
     /// The laws of retention.
@@ -187,6 +193,7 @@ impl Laws {
             let same = before.sender == after.sender && before.task == after.task && before.epoch == after.epoch;
             assert!(same && before.whole_deadline == after.whole_deadline, "law 3: the whole time never moves");
         }
+        self.loan_timeouts.extend(after.loan_timeout.map(|timeout| (after.id, timeout)));
         self.began.entry(after.id).or_insert((self.real, after.timeouts.whole, self.unseen));
         if after.state.is_final() {
             self.open.remove(&after.id);
@@ -210,21 +217,33 @@ impl Laws {
         let epoch_before = before.as_ref().map_or(1, |(_, epoch, _)| *epoch);
         if let Some((owner, epoch, is_final)) = before {
             assert!(task.epoch >= epoch, "law 1: the epoch of {} fell", task.id);
-            assert_eq!(task.epoch == epoch, task.owner == owner, "law 1: owner and epoch of {} move together", task.id);
+            // A recall raises the epoch even if the delegator owns the task already, by a loan within its own.
+            let recalled = task.loans.len() < self.open_loans.get(&task.id).map_or(0, Vec::len);
+            let moved = task.owner != owner || recalled;
+            assert_eq!(task.epoch != epoch, moved, "law 1: owner and epoch of {} move together", task.id);
             assert!(!is_final || task.status.is_final(), "law 4: a final status never changes");
             if task.owner != owner {
                 assert_eq!(task.epoch, epoch + 1, "law 1: one step at a time");
                 let completed = seen.handoffs.iter().any(|handoff| {
                     handoff.state == State::Completed && handoff.sender == owner && handoff.candidate == task.owner
                 });
-                let told = if completed { &owner } else { &task.owner };
-                assert!(
-                    seen.letters.contains(told),
-                    "law 5: {} moved, and {told} was not told by the same change",
-                    task.id
-                );
+                // A recall tells the former owner; its delegator has sent it, or is told as well.
+                let told: &[&AgentId] = match () {
+                    () if completed => &[&owner],
+                    () if is_recall(seen) => &[&owner],
+                    () if is_loan_due(seen) => &[&owner, &task.owner],
+                    () => &[&task.owner],
+                };
+                for told in told {
+                    assert!(
+                        seen.letters.contains(told),
+                        "law 5: {} moved, and {told} was not told by the same change",
+                        task.id
+                    );
+                }
             }
         }
+        self.see_loans(task);
         let custody = seen.custody.clone().expect("law 7: every change of a task is in its log");
         let LogEntry { hash, bytes: entry_bytes } = custody;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).unwrap();
@@ -232,14 +251,17 @@ impl Laws {
         let before = self.logged_at.insert(task.id.clone(), at);
         assert!(before.is_none_or(|before| before <= at), "law 7: the log of {} goes back in time", task.id);
         let envelope = match &entry.event {
-            Some(v1::custody_entry::Event::Accepted(accepted)) => {
+            Some(Event::Accepted(accepted)) => {
                 envelope(EnvelopePlace::Message(MessageId::parse(&accepted.message_id).unwrap()))
             }
             _ => Bytes::new(),
         };
         if !envelope.is_empty() {
-            let said = v1::Envelope::decode(envelope.clone()).unwrap().epoch;
-            assert_eq!(said, epoch_before, "law 1: a message of another epoch was applied to {}", task.id);
+            let said = v1::Envelope::decode(envelope.clone()).unwrap();
+            // A delegator does not see how often its delegate has lent the task on.
+            if said.message_type() != v1::MessageType::TaskRecall {
+                assert_eq!(said.epoch, epoch_before, "law 1: a message of another epoch was applied to {}", task.id);
+            }
         }
         let custody_hash = hash.to_vec().into();
         let shown = v1::CustodyLogEntry { entry_bytes, custody_hash, envelope, ..Default::default() };
@@ -250,6 +272,26 @@ impl Laws {
         for handoff in &seen.handoffs {
             let replayed = audit.handoffs().find(|replayed| replayed.id == handoff.id);
             assert_eq!(replayed, Some(&**handoff), "law 7: the log explains the handoff");
+        }
+    }
+
+    /// Follows the loans of a task.
+    fn see_loans(&mut self, task: &Task) {
+        let ids: Vec<MessageId> = task.loans.iter().map(|loan| loan.handoff).collect();
+        let before = self.open_loans.insert(task.id.clone(), ids.clone()).unwrap_or_default();
+        assert!(
+            before.starts_with(&ids) || ids.starts_with(&before),
+            "law 8: a loan of {} outlives its outer one",
+            task.id
+        );
+        if ids.len() < before.len() {
+            *self.by_end.entry("LOAN ENDED").or_default() += 1;
+        }
+        self.loans.retain(|(of, id), _| *of != task.id || ids.contains(id));
+        for id in ids {
+            if let Some(timeout) = self.loan_timeouts.get(&id) {
+                self.loans.entry((task.id.clone(), id)).or_insert((self.real, *timeout, self.unseen));
+            }
         }
     }
 
@@ -300,6 +342,11 @@ impl Laws {
             began.plus(whole).plus(self.unseen - unseen) <= self.real
         });
         assert_eq!(late, None, "law 3: a handoff has outlived its whole time, by a clock that was set");
+        let late = self
+            .loans
+            .iter()
+            .find(|(_, (began, timeout, unseen))| began.plus(*timeout).plus(self.unseen - *unseen) <= self.real);
+        assert_eq!(late, None, "law 8: a task is owned by its delegate after its loan is due");
     }
 
     pub fn open_handoffs(&self) -> usize {
@@ -343,6 +390,20 @@ impl Seen {
             self.custody = Some(entry.clone());
         }
     }
+}
+
+/// Whether the change applies a recall.
+fn is_recall(seen: &Seen) -> bool {
+    matches!(event(seen), Some(Event::Accepted(accepted)) if accepted.message_type() == v1::MessageType::TaskRecall)
+}
+
+/// Whether the change ends a loan at its timeout.
+fn is_loan_due(seen: &Seen) -> bool {
+    matches!(event(seen), Some(Event::Time(time)) if time.of_task)
+}
+
+fn event(seen: &Seen) -> Option<Event> {
+    v1::CustodyEntry::decode(seen.custody.as_ref()?.bytes.clone()).unwrap().event
 }
 
 /// The agent who must get the message, if the envelope alone determines it.

@@ -1,6 +1,6 @@
 //! `baton handoff`: request, answer, list, show, watch.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use prost::{Message, Name};
@@ -9,7 +9,7 @@ use tokio_stream::StreamExt as _;
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
-    json,
+    duration, json,
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
@@ -104,7 +104,8 @@ pub(super) enum HandoffCommand {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   baton handoff request --id alice --key alice.pem --to bob --summary 'crash on start'
-  baton handoff request --id alice --key alice.pem --to type:expert --task ticket-7 --epoch 2 --priority high")]
+  baton handoff request --id alice --key alice.pem --to type:expert --task ticket-7 --epoch 2 --priority high
+  baton handoff request --id alice --key alice.pem --to bob --delegate --loan-timeout 2h --accept-timeout 10s")]
 pub(super) struct RequestArgs {
     #[command(flatten)]
     identity: IdentityArgs,
@@ -129,9 +130,33 @@ pub(super) struct RequestArgs {
     /// An agent to ask if the receiver does not take the task. May be repeated; asked in this order.
     #[arg(long = "fallback", value_name = "AGENT")]
     fallbacks: Vec<AgentId>,
-    /// Delegate the task instead of transferring it: it returns with the delegate's final status.
+    /// Delegate the task instead of transferring it: it returns with the delegate's final status, or by a recall.
     #[arg(long)]
     delegate: bool,
+    /// The time after which the broker recalls a delegated task, from 1s to 30d. It starts with the completion. Default:
+    /// no timeout.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "delegate")]
+    loan_timeout: Option<Duration>,
+    #[command(flatten)]
+    timeouts: TimeoutArgs,
+}
+
+/// The timeouts of a handoff.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Timeouts")]
+pub(super) struct TimeoutArgs {
+    /// The time for the candidate's decision, from the delivery of the request. Default: the broker's, 30s.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    accept_timeout: Option<Duration>,
+    /// The time for the context, from the accept. Default: the broker's, 60s.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    context_timeout: Option<Duration>,
+    /// The time for the completion, from the context. Default: the broker's, 120s.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    complete_timeout: Option<Duration>,
+    /// The time for the whole handoff, over all candidates. Default: the broker's, 360s.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    whole_timeout: Option<Duration>,
 }
 
 /// The handoff and the agent that answers.
@@ -234,11 +259,31 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
         initial_context_summary: args.summary,
         fallback_candidates: args.fallbacks.iter().map(ToString::to_string).collect(),
         mode: mode.into(),
+        loan_timeout: span(args.loan_timeout)?,
+        timeouts: Some(args.timeouts.to_proto()?),
         ..Default::default()
     };
     let task = args.task.map_or_else(|| SystemIds.message_id(SystemClock.now()).to_string(), |task| task.to_string());
     let about = About::task(&task, args.epoch);
     send(&client, &composer, &args.to, MessageType::HandoffRequest, &about, &payload, output).await
+}
+
+impl TimeoutArgs {
+    fn to_proto(&self) -> Result<v1::HandoffTimeouts, Failure> {
+        Ok(v1::HandoffTimeouts {
+            accept: span(self.accept_timeout)?,
+            context: span(self.context_timeout)?,
+            complete: span(self.complete_timeout)?,
+            whole: span(self.whole_timeout)?,
+        })
+    }
+}
+
+fn span(span: Option<Duration>) -> Result<Option<prost_types::Duration>, Failure> {
+    let to_proto = |span: Duration| {
+        prost_types::Duration::try_from(span).map_err(|_| Failure::usage(format!("{span:?} is too long a time")))
+    };
+    span.map(to_proto).transpose()
 }
 
 /// Sends an answer to the other side of a handoff.
@@ -259,7 +304,7 @@ async fn answer<M: Message + Name>(
     send(&client, &composer, to, kind, &about, &payload(&handoff), output).await
 }
 
-async fn send<M: Message + Name>(
+pub(super) async fn send<M: Message + Name>(
     client: &Client,
     composer: &Composer,
     to: &str,
@@ -281,7 +326,10 @@ async fn send<M: Message + Name>(
     })
 }
 
-async fn as_agent(identity: &IdentityArgs, connection: &ConnectionArgs) -> Result<(Client, Composer), Failure> {
+pub(super) async fn as_agent(
+    identity: &IdentityArgs,
+    connection: &ConnectionArgs,
+) -> Result<(Client, Composer), Failure> {
     let identity = identity.load()?;
     let client = connection.client_without_token().await?;
     let client = client.with_token(&client.prove(&identity).await?)?;

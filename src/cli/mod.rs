@@ -18,6 +18,7 @@ mod connection;
 mod demo;
 mod dev;
 mod dlq;
+mod duration;
 mod envelope;
 mod escape;
 mod exit;

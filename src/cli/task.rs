@@ -1,25 +1,25 @@
-//! `baton task`: list, show, watch, audit.
+//! `baton task`: list, show, watch, recall, audit.
 
 use std::borrow::Cow;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
-    connection::ConnectionArgs,
-    json,
+    connection::{ConnectionArgs, IdentityArgs},
+    handoff, json,
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
 };
 use crate::{
     audit::{Audit, AuditError},
-    client::Client,
+    client::{About, Client},
     envelope::keys::PublicKey,
     ids::{AgentId, TaskId},
-    proto::v1::{self, custody_entry::Event, watch_task_response::Update},
+    proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update},
     time::{Clock as _, SystemClock},
 };
 
@@ -59,6 +59,14 @@ pub(super) enum TaskCommand {
         #[arg(long, default_value_t = 0, value_name = "NUMBER")]
         after: u64,
     },
+    /// Recall a task that this agent has delegated. The agent owns it again at once.
+    ///
+    /// The loan ends, and all loans within it. The present owner and the candidate of an open handoff are told to drop
+    /// the task, and their late messages are refused with STALE_EPOCH.
+    #[command(after_help = "Examples:
+  baton task recall crash-7 --id alice --key alice.pem
+  baton task recall crash-7 --id alice --key alice.pem --loan 0198c0de --reason 'solved meanwhile'")]
+    Recall(RecallArgs),
     /// Verify a task's custody log.
     ///
     /// Checks the hash chain and the broker's receipts, replays the log from an empty state, and compares the result
@@ -71,10 +79,27 @@ pub(super) enum TaskCommand {
     },
 }
 
+/// The task, its delegator, and the loan.
+#[derive(Debug, Args)]
+pub(super) struct RecallArgs {
+    /// The task's id, or a unique prefix of it.
+    task: Prefix,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// The handoff that lent the task: its id, or a unique prefix of it. Required if the agent has lent the task more than
+    /// once; `baton task show` lists the loans.
+    #[arg(long, value_name = "HANDOFF")]
+    loan: Option<Prefix>,
+    /// The reason, for people to read.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    reason: String,
+}
+
 pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
     match command {
+        TaskCommand::Recall(args) => recall(args, connection, output).await,
         TaskCommand::List { owner, limit } => {
+            let client = connection.client().await?;
             let owner_id = resolve::agent_filter(owner.as_ref(), &client).await?;
             let (mut tasks, mut page_token) = (Vec::new(), String::new());
             while let Some(page_size) = output::page_size(limit, tasks.len()) {
@@ -110,12 +135,53 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
             })
         }
         TaskCommand::Show { id } => {
+            let client = connection.client().await?;
             let request = v1::GetTaskRequest { task_id: id.task(&client).await?.to_string() };
             let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
             output.one(&task, lines)
         }
-        TaskCommand::Watch { id, after } => watch(&client, &id.task(&client).await?, after, output).await,
-        TaskCommand::Audit { id } => audit(&client, id.task(&client).await?, output).await,
+        TaskCommand::Watch { id, after } => {
+            let client = connection.client().await?;
+            watch(&client, &id.task(&client).await?, after, output).await
+        }
+        TaskCommand::Audit { id } => {
+            let client = connection.client().await?;
+            audit(&client, id.task(&client).await?, output).await
+        }
+    }
+}
+
+async fn recall(args: RecallArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
+    let task_id = args.task.task(&client).await?.to_string();
+    let loan = match &args.loan {
+        Some(loan) => loan.handoff(&client).await?.to_string(),
+        None => {
+            let request = v1::GetTaskRequest { task_id: task_id.clone() };
+            let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
+            only_loan(&task, args.identity.id())?
+        }
+    };
+    // The broker takes a recall of any epoch: the delegator need not know how often the task was lent on.
+    let about = About::handoff(&task_id, 1, &loan);
+    let payload = v1::TaskRecall { reason_text: args.reason };
+    handoff::send(&client, &composer, "", MessageType::TaskRecall, &about, &payload, output).await
+}
+
+/// The handoff of the only loan with this delegator.
+fn only_loan(task: &v1::Task, delegator: &AgentId) -> Result<String, Failure> {
+    let is_own = |loan: &&v1::TaskLoan| loan.delegator_id == delegator.as_str();
+    let loans: Vec<&str> = task.loans.iter().filter(is_own).map(|loan| loan.handoff_id.as_str()).collect();
+    let named = loans.join(", ");
+    match loans[..] {
+        [loan] => Ok(loan.to_owned()),
+        [] => {
+            Err(Failure::usage(format!("{delegator} has not lent task {}: it owns it, or gave it away", task.task_id)))
+        }
+        _ => Err(Failure::usage(format!(
+            "{delegator} has lent task {} more than once; name a loan with --loan: {named}",
+            task.task_id
+        ))),
     }
 }
 
@@ -159,6 +225,7 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         }
         Some(Event::Acked(delivery)) => format!("acked {}", mail(delivery)),
         Some(Event::GivenUp(delivery)) => format!("given up {}", mail(delivery)),
+        Some(Event::Time(time)) if time.of_task => "the loan is due".to_owned(),
         Some(Event::Time(_)) => "a deadline passed".to_owned(),
         Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
         Some(Event::Redriven(redrive)) => format!("redriven from dead letter {}", redrive.dead_letter_id),
@@ -236,6 +303,11 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
     for hop in &task.hops {
         chain.push_str(&format!(" → {}", hop.receiver_id));
     }
+    let loan = |loan: &v1::TaskLoan| match &loan.due_time {
+        Some(due) => format!("{} until {}", loan.delegator_id, output::time(Some(due))),
+        None => loan.delegator_id.clone(),
+    };
+    let lent_by = task.loans.iter().map(loan).collect::<Vec<_>>().join(", ");
     vec![
         ("task".into(), task.task_id.clone()),
         ("type".into(), task.task_type.clone()),
@@ -245,6 +317,7 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
         ("details".into(), task.details.clone()),
         ("open handoff".into(), task.open_handoff_id.clone()),
         ("chain".into(), chain),
+        ("lent by".into(), lent_by),
         ("custody".into(), format!("{} entries, the head is", task.custody_length)),
         ("".into(), hex::encode(&task.custody_hash)),
         ("created".into(), output::time(task.create_time.as_ref())),

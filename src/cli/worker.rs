@@ -229,6 +229,10 @@ impl Worker {
             }
             MessageType::ErrorNotification => {
                 let error: v1::ErrorNotification = delivered.payload();
+                // A recalled task no longer counts against the capacity, and its context is not kept.
+                if error.next_step() == v1::NextStep::DropTask {
+                    state.owned.remove(&about.task_id);
+                }
                 say("told", &json!({"code": error.error_code().as_str_name(), "message": error.error_message}));
             }
             other => say("received", &json!({"type": other.as_str_name(), "from": delivered.envelope.sender_id})),

@@ -6,10 +6,14 @@ use std::{
     sync::Arc,
 };
 
+use baton::{
+    client::About,
+    proto::v1::{self, MessageType},
+};
 use serde_json::{Value, json};
 
 use crate::{
-    broker::{Broker, baton, eventually, exit_of, write},
+    broker::{Broker, baton, composer, eventually, exit_of, write},
     foreign::{Stranger, free_port},
 };
 
@@ -403,10 +407,26 @@ impl Served {
 
     #[track_caller]
     fn says(&mut self, event: &str) -> Value {
-        let line = self.lines.next().unwrap_or_else(|| panic!("it ended before it said {event}")).unwrap();
-        let said: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(said["event"], event, "{line}");
+        let said = self.next(event);
+        assert_eq!(said["event"], event, "{said}");
         said
+    }
+
+    /// Skips the output before this event.
+    #[track_caller]
+    fn says_at_last(&mut self, event: &str) -> Value {
+        loop {
+            let said = self.next(event);
+            if said["event"] == event {
+                return said;
+            }
+        }
+    }
+
+    #[track_caller]
+    fn next(&mut self, event: &str) -> Value {
+        let line = self.lines.next().unwrap_or_else(|| panic!("it ended before it said {event}")).unwrap();
+        serde_json::from_str(&line).unwrap()
     }
 }
 
@@ -456,4 +476,71 @@ async fn a_served_agent_ends_after_one_task_where_that_is_wanted() {
     worker.says("stopped");
     assert_eq!(worker.child.wait().unwrap().code(), Some(0));
     assert_eq!(broker.lines(&["task", "show", "t"])[0]["ownerId"], "worker");
+}
+
+fn a_loan(timeout_seconds: Option<i64>) -> v1::HandoffRequest {
+    v1::HandoffRequest {
+        mode: v1::HandoffMode::Delegate.into(),
+        loan_timeout: timeout_seconds.map(|seconds| prost_types::Duration { seconds, nanos: 0 }),
+        ..crate::broker::a_request()
+    }
+}
+
+/// Lends task "t" to a served agent. Returns the id of the handoff.
+async fn lend(a: &baton::client::Agent, worker: &mut Served, timeout_seconds: Option<i64>) -> String {
+    let handoff = a.request("worker", "t", 1, &a_loan(timeout_seconds)).await.unwrap().handoff_id;
+    worker.says("accepted");
+    let accept = a.take().await.unwrap();
+    a.send_context(&accept, &baton::client::context_of([("notes", "{}".to_owned())])).await.unwrap();
+    assert_eq!(worker.says("owns")["facts"]["epoch"], 2);
+    assert_eq!(a.take().await.unwrap().kind(), MessageType::HandoffComplete);
+    handoff
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegate_that_is_killed_loses_the_task_at_the_end_of_its_loan() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    let mut worker = Served::start(&broker, "worker", &[]);
+    worker.says("connected");
+    let handoff = lend(&a, &mut worker, Some(2)).await;
+    drop(worker); // SIGKILL
+
+    let told = a.take().await.unwrap();
+    let notice: v1::ErrorNotification = told.payload();
+    assert_eq!((notice.error_code(), notice.next_step()), (v1::ErrorCode::TaskRecalled, v1::NextStep::KeepTask));
+    assert_eq!((told.envelope.correlation_id.as_str(), told.envelope.epoch), (handoff.as_str(), 3));
+    let task = broker.lines(&["task", "show", "t"]).remove(0);
+    assert_eq!((task["ownerId"].as_str(), task["epoch"].as_str()), (Some("a"), Some("3")));
+
+    let mut worker = Served::start(&broker, "worker", &[]);
+    worker.says("connected");
+    // If the killed process had not acked the context, the new one gets it first, and the broker refuses the completion.
+    assert_eq!(worker.says_at_last("told")["facts"]["code"], "ERROR_CODE_TASK_RECALLED");
+    let late = v1::TaskStatusUpdate { status: v1::TaskStatus::Completed.into(), ..Default::default() };
+    let envelope = composer("worker").encode("", MessageType::TaskStatusUpdate, &About::task("t", 2), &late);
+    let error = broker.client_of("worker").await.send(envelope).await.unwrap_err();
+    assert_eq!(error.reason(), Some("STALE_EPOCH"), "{error}");
+    assert_eq!(broker.lines(&["task", "audit", "t"])[0]["refusals"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delegator_recalls_its_task_on_the_command_line() {
+    let broker = Broker::start();
+    let a = broker.agent("a").await;
+    let mut worker = Served::start(&broker, "worker", &[]);
+    worker.says("connected");
+    lend(&a, &mut worker, None).await;
+    let key = broker.folder.path().join("a.pem");
+    crate::broker::identity("a").key.write(&key).unwrap();
+    let identity = ["--id", "a", "--key", key.to_str().unwrap()];
+    let recall = |options: &[&str]| broker.command(&[&["task", "recall", "t"], &identity[..], options].concat());
+    assert_eq!(broker.lines(&["task", "show", "t"])[0]["loans"][0]["delegatorId"], "a");
+
+    let receipt = json_of(&mut recall(&["--reason", "solved meanwhile"]));
+    assert_eq!((receipt["ownerId"].as_str(), receipt["epoch"].as_str()), (Some("a"), Some("3")));
+    assert_eq!(worker.says("told")["facts"]["code"], "ERROR_CODE_TASK_RECALLED");
+    check(exit_of(&mut recall(&[])), 2, "a has not lent task t");
+    let lender = broker.lines(&["handoff", "list", "--task", "t"])[0]["handoffId"].as_str().unwrap().to_owned();
+    check(exit_of(&mut recall(&["--loan", &lender])), 8, "NOT_LENT");
 }

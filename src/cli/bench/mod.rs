@@ -18,7 +18,7 @@ mod run;
 
 use clap::Subcommand;
 
-use super::{Failure, connection::ConnectionArgs, output::Output};
+use super::{Failure, connection::ConnectionArgs, duration, output::Output};
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = "Examples:
@@ -45,10 +45,7 @@ pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, outp
 
 /// Parses a duration such as 10s, 500ms or 1m 30s; a bare number is in seconds.
 pub(super) fn parse_span(text: &str) -> Result<std::time::Duration, String> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let whole = if is_number { format!("{text}s") } else { text.to_owned() };
-    let span =
-        humantime::parse_duration(&whole).map_err(|error| format!("{error}; write a time as 10s, 500ms or 1m 30s"))?;
+    let span = duration::parse(text)?;
     Some(span).filter(|span| span.as_secs() <= 24 * 3600).ok_or_else(|| "must be from 0 to 24h".to_owned())
 }
 

@@ -103,7 +103,11 @@ async fn watchers_that_read_nothing_are_told_to_begin_again_or_read_from_the_sto
     let broker = start("");
     let honest = Honest::come(&broker).await;
     let task = new_task();
-    let handoff_id = honest.a.request("honest-b", &task, 1, &a_request()).await.unwrap().handoff_id;
+    // Longer than a busy machine needs for all steps.
+    let hour = Some(prost_types::Duration { seconds: 3600, nanos: 0 });
+    let timeouts = Some(v1::HandoffTimeouts { accept: hour, whole: hour, ..Default::default() });
+    let request = v1::HandoffRequest { timeouts, ..a_request() };
+    let handoff_id = honest.a.request("honest-b", &task, 1, &request).await.unwrap().handoff_id;
     honest.b.take().await.unwrap();
     let channel = slow_channel(&broker).await;
     let mut handoffs = v1::handoff_service_client::HandoffServiceClient::new(channel.clone());
@@ -154,6 +158,8 @@ async fn answers_that_nobody_reads_hold_no_more_than_there_is_for_them() {
     let attacker = broker.agent("attacker").await;
     let task = new_task();
     attacker.request("honest-b", &task, 1, &a_request()).await.unwrap();
+    // At once: a busy machine needs longer than the lease for what follows.
+    honest.b.take().await.unwrap();
     let details = "x".repeat(8000);
     let status = v1::TaskStatus::InProgress.into();
     for _ in 0..200 {
@@ -173,7 +179,6 @@ async fn answers_that_nobody_reads_hold_no_more_than_there_is_for_them() {
         raw::flood(&mut stream, &calls).await;
         open.push(stream);
     }
-    honest.b.take().await.unwrap();
     honest.a.send("honest-b", MessageType::Info, &About::default(), &v1::Info::default()).await.unwrap();
     assert_bounded(&broker, before, 96 * MIB);
     drop(open);

@@ -248,9 +248,7 @@ def documents_of(language: str) -> list[Path]:
     """The README and the tutorial of a language; for "how-to" the how-to pages with commands to run."""
     if language == HOW_TO:
         return [page for page in sorted((ROOT / "docs" / HOW_TO).glob("*.md")) if COMMENT.search(page.read_text("utf-8"))]
-    readme = ROOT / "clients" / language / "README.md"
-    # The README of Rust is its tutorial too.
-    return [readme] if language == "rust" else [readme, ROOT / "docs" / "tutorials" / f"{language}.md"]
+    return [ROOT / "clients" / language / "README.md", ROOT / "docs" / "tutorials" / f"{language}.md"]
 
 
 def check_port() -> None:

@@ -22,6 +22,7 @@ mod output;
 pub mod queries;
 mod queue;
 mod settings;
+mod stored;
 
 pub use answer::{Acknowledged, Answer, Answered, Credited, Refused, Reply, SessionReply, refused};
 pub use driver::{Broker, EngineError, OpenConsumer, OpenWatch, StartError};

@@ -10,10 +10,11 @@ use super::{
     access::{Access, Caller, Purpose, Reach},
     custody::{self, Logged},
     limits::Rates,
+    stored,
 };
 use crate::{
     domain::{
-        MessageType,
+        EntityId, MessageType,
         dead_letter::{DeadState, ParkReason},
         handoff::{Handoff, State, TaskStatus},
     },
@@ -21,10 +22,10 @@ use crate::{
     policy::{Action, Resource},
     proto::v1,
     records::{
-        AuditHead, DeadEnvelope, DeadLetterRecord, HandoffPlace, HandoffRecord, List, LogEntry, LogItem, MessageRecord,
+        AuditHead, DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord,
         TaskRecord, receipt_of,
     },
-    store::{Key, KeyBytes, KeyRange, Order, Record, Store, Table},
+    store::{KeyBytes, KeyRange, Order, Record, Store, Table},
     time::Timestamp,
 };
 
@@ -142,15 +143,16 @@ impl std::fmt::Debug for dyn Store {
 impl View<'_> {
     /// One handoff that the caller may see.
     pub fn handoff(&self, id: MessageId) -> Result<Arc<Handoff>, BrokerError> {
-        let stored = self.stored_handoff(&HandoffRecord::key(id))?;
+        let stored = stored::entity(self.store, &EntityId::Handoff(id))?;
+        let stored = self.whole_handoff(stored)?;
         let seen = stored.filter(|handoff| self.access.may_see_handoff(self.caller, handoff));
         seen.ok_or_else(|| self.access.no_such_handoff(self.caller, id))
     }
 
-    /// Reads a handoff. A final handoff whose task is removed counts as removed: its record goes next.
-    fn stored_handoff(&self, key: &Key) -> Result<Option<Arc<Handoff>>, BrokerError> {
-        let Some(record) = self.store.get(key)? else { return Ok(None) };
-        let handoff = HandoffRecord::decode(&record.value)?.handoff;
+    /// A handoff as stored. A final handoff whose task is removed counts as removed: its record goes next.
+    fn whole_handoff(&self, stored: Option<EntityRecord>) -> Result<Option<Arc<Handoff>>, BrokerError> {
+        let Some(handoff) = stored.as_ref().and_then(EntityRecord::as_handoff) else { return Ok(None) };
+        let handoff = handoff.handoff.clone();
         let is_whole = !handoff.state.is_final() || self.store.get(&TaskRecord::key(&handoff.task))?.is_some();
         Ok(is_whole.then_some(handoff))
     }
@@ -183,7 +185,8 @@ impl View<'_> {
             if filter.task.as_ref().is_some_and(|task| place.task != *task) {
                 return Ok(None);
             }
-            Ok(self.stored_handoff(&HandoffRecord::key(place.handoff))?.filter(wanted))
+            let (id, task) = (EntityId::Handoff(place.handoff), EntityId::Task(place.task));
+            Ok(self.whole_handoff(stored::entity_in(self.store, &id, &task)?)?.filter(wanted))
         };
         self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
     }

@@ -223,6 +223,16 @@ impl Entity {
         }
     }
 
+    /// A log time that is not after any deadline of the entity. It does not change while the entity has a deadline.
+    pub fn no_deadline_before(&self) -> Timestamp {
+        match self {
+            Self::Task(_) => Timestamp::default(),
+            Self::Handoff(handoff) => handoff.created_at.plus(handoff.timeouts.shortest()),
+            #[cfg(test)]
+            Self::Probe(_) => Timestamp::default(),
+        }
+    }
+
     /// Whether the entity is in a final state.
     pub fn has_ended(&self) -> bool {
         match self {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, HandoffPlace, HandoffRecord, Reader, RequestPlace, TaskRecord, by_number, number_of,
+    DecodeError, Expiration, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace, TaskRecord, by_number, number_of,
 };
 #[cfg(test)]
 use crate::domain::probe::ProbeId;
@@ -120,6 +120,59 @@ impl EntityRecord {
         }
     }
 
+    /// The key of a record that names the host of an entity, if the entity has one. The record of a host contains the
+    /// record of another entity.
+    pub fn host_key(id: &EntityId) -> Option<Key> {
+        match id {
+            EntityId::Task(_) => None,
+            // The request of a handoff has the id of the handoff.
+            EntityId::Handoff(id) => Some(MessageRecord::key(*id)),
+            #[cfg(test)]
+            EntityId::Probe(_) => None,
+        }
+    }
+
+    /// The host that the record under [`Self::host_key`] names.
+    pub fn host_named_in(value: &Bytes) -> Result<Option<EntityId>, DecodeError> {
+        Ok(MessageRecord::decode(value)?.logged().map(|logged| EntityId::Task(logged.task.clone())))
+    }
+
+    /// The host of a new entity. `None`: the entity has a record of its own.
+    pub fn first_host(&self) -> Option<EntityId> {
+        match self {
+            Self::Task(_) => None,
+            // No message has the id of a redriven handoff.
+            Self::Handoff(HandoffRecord { handoff, .. }) => {
+                handoff.redrive_of.is_none().then(|| EntityId::Task(handoff.task.clone()))
+            }
+            #[cfg(test)]
+            Self::Probe(_) => None,
+        }
+    }
+
+    /// The record of this entity in its host.
+    pub fn hosted(&self, id: &EntityId) -> Option<Self> {
+        match (self, id) {
+            (Self::Task(task), EntityId::Handoff(id)) => {
+                let hosted = task.handoff.as_ref().filter(|hosted| hosted.handoff.id == *id);
+                hosted.cloned().map(Self::Handoff)
+            }
+            _ => None,
+        }
+    }
+
+    /// The record with another entity in it. Returns the one that it replaces, which needs a record of its own then.
+    pub fn hosting(&self, guest: &Self) -> (Self, Option<Self>) {
+        match (self, guest) {
+            (Self::Task(task), Self::Handoff(guest)) => {
+                let former = task.handoff.clone().filter(|former| former.handoff.id != guest.handoff.id);
+                let record = TaskRecord { handoff: Some(guest.clone()), ..task.clone() };
+                (Self::Task(record), former.map(Self::Handoff))
+            }
+            _ => (self.clone(), None),
+        }
+    }
+
     /// Encodes the record.
     pub fn encode(&self) -> Bytes {
         match self {
@@ -214,6 +267,7 @@ impl TaskRecord {
             task,
             custody: before.map(|record| record.custody).unwrap_or_default(),
             log_tail: before.map(|record| record.log_tail.clone()).unwrap_or_default(),
+            handoff: before.and_then(|record| record.handoff.clone()),
             refusals_recorded: before.map_or(0, |record| record.refusals_recorded),
             sequence: before.map_or(notes.sequence, |record| record.sequence),
             logged_at: notes.pace.logged_at,

@@ -1,4 +1,4 @@
-//! Table handoffs, with two indexes: of all handoffs (table handoffs_by_sequence), and of each participant's handoffs
+//! Handoffs, in the records of their tasks and in table handoffs, with two indexes: of all handoffs (table handoffs_by_sequence), and of each participant's handoffs
 //! (table handoffs_by_agent). A list of tasks uses the entries of their handoffs; tasks have no index.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -90,6 +90,10 @@ impl HandoffRecord {
 
     /// Encodes the record.
     pub fn encode(&self) -> Bytes {
+        self.to_storage().encode_to_vec().into()
+    }
+
+    pub(super) fn to_storage(&self) -> storage::HandoffRecord {
         let handoff = &self.handoff;
         let timeouts = handoff.timeouts;
         let spans = [timeouts.accept, timeouts.context, timeouts.complete, timeouts.whole];
@@ -126,14 +130,15 @@ impl HandoffRecord {
             request_sequence: self.request.sequence,
             redrive_of_handoff_id: handoff.redrive_of.map(id_bytes).unwrap_or_default(),
         }
-        .encode_to_vec()
-        .into()
     }
 
     /// Decodes the record.
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("handoffs");
-        let stored: storage::HandoffRecord = reader.message(value)?;
+        Self::from_storage(&reader, reader.message(value)?)
+    }
+
+    pub(super) fn from_storage(reader: &Reader, stored: storage::HandoffRecord) -> Result<Self, DecodeError> {
         let failure = match stored.failure_code {
             0 => None,
             number => Some(Failure {
@@ -152,14 +157,14 @@ impl HandoffRecord {
             receiver: stored.receiver_id,
             candidate: reader.agent(&stored.candidate_id)?,
             next_candidates: reader.agents(&stored.next_candidate_ids)?,
-            offers: stored.offers.iter().map(|offer| offer_from_storage(&reader, offer)).collect::<Result<_, _>>()?,
+            offers: stored.offers.iter().map(|offer| offer_from_storage(reader, offer)).collect::<Result<_, _>>()?,
             state: reader.some(State::from_number(stored.state), "state")?,
             mode: reader.some(Mode::from_number(stored.mode), "mode")?,
             loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
             priority: reader.some(Priority::from_number(stored.priority), "priority")?,
             task_type: stored.task_type,
             reason: stored.reason,
-            timeouts: timeouts_from_storage(&reader, &stored.timeouts)?,
+            timeouts: timeouts_from_storage(reader, &stored.timeouts)?,
             step_deadline: stored.step_deadline.map(moment),
             whole_deadline: moment(stored.whole_deadline),
             wanted_sections: stored.wanted_sections,
@@ -167,7 +172,7 @@ impl HandoffRecord {
             context_delivered: stored.context_delivered,
             let_go: stored.let_go,
             failure,
-            steps: stored.steps.iter().map(|step| step_from_storage(&reader, step)).collect::<Result<_, _>>()?,
+            steps: stored.steps.iter().map(|step| step_from_storage(reader, step)).collect::<Result<_, _>>()?,
             created_at: moment(stored.created_at),
             updated_at: moment(stored.updated_at),
         };

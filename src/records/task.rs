@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use prost::Message;
 
-use super::{CustodyLink, DecodeError, HandoffPlace, LogItem, LogPage, Pace, Reader, by_name, id_bytes, moment};
+use super::{CustodyLink, DecodeError, HandoffPlace, HandoffRecord, LogItem, LogPage, Pace, Reader, by_name, id_bytes, moment};
 use crate::{
     domain::handoff::{Hop, Loan, LoopLimits, Task, TaskStatus},
     ids::{AgentId, TaskId},
@@ -23,6 +23,9 @@ pub struct TaskRecord {
     pub custody: CustodyLink,
     /// The latest items of the custody log, fewer than [`LogPage::ITEMS`]. The others are in pages.
     pub log_tail: Vec<LogItem>,
+    /// The task's latest handoff that a request began, open or ended: one record serves both, since each step of the
+    /// handoff also changes the log of the task.
+    pub handoff: Option<HandoffRecord>,
     /// The number of refusals in the log. Bounded, because a former owner could send late messages for ever.
     pub refusals_recorded: u32,
     /// The sequence of the request that created the task, which is also that of its first handoff.
@@ -112,6 +115,7 @@ impl TaskRecord {
             logged_at: self.logged_at.unix_nanoseconds(),
             set_back: u64::try_from(self.set_back.as_nanos()).unwrap_or(u64::MAX),
             log_tail: LogItem::to_storage(&self.log_tail),
+            handoff: self.handoff.as_ref().map(HandoffRecord::to_storage),
         }
         .encode_to_vec()
         .into()
@@ -122,12 +126,14 @@ impl TaskRecord {
         let reader = Reader("tasks");
         let mut stored: storage::TaskRecord = reader.message(value)?;
         let log_tail = LogItem::from_storage(&reader, std::mem::take(&mut stored.log_tail))?;
+        let handoff = stored.handoff.take().map(|handoff| HandoffRecord::from_storage(&reader, handoff)).transpose()?;
         if log_tail.len() >= LogPage::ITEMS || log_tail.len() as u64 > stored.custody_length {
             return Err(reader.error("the custody log has too many entries"));
         }
         Ok(Self {
             custody: CustodyLink { length: stored.custody_length, hash: reader.digest(&stored.custody_hash)? },
             log_tail,
+            handoff,
             refusals_recorded: stored.refusals_recorded,
             sequence: stored.sequence,
             // A record older than this field has nearly the same time in its task.

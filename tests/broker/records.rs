@@ -26,7 +26,7 @@ impl World {
 }
 
 /// The most records that one handoff writes: request, accept, context and completion, each with its receipt and its ack.
-const RECORDS_MAX: usize = 28;
+const RECORDS_MAX: usize = 22;
 /// The most records that each of its five commits writes for the whole batch.
 const RECORDS_OF_A_COMMIT_MAX: usize = 1;
 

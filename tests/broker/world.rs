@@ -24,7 +24,7 @@ use baton::{
     envelope::{self, EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, keys::PrivateKey, signing},
     ids::{AgentId, IdSource, KeyId, MessageId, TaskId},
     proto::v1,
-    records::{AgentRecord, DeadLetterRecord, DecodeError, HandoffRecord, TaskRecord, read_envelope},
+    records::{AgentRecord, DeadLetterRecord, DecodeError, TaskRecord, read_envelope},
     store::{
         Change, CommitError, Conflict, Key, KeyBytes, KeyRange, MemoryStore, Order, ReadError, Record, Store, Table,
     },
@@ -366,8 +366,8 @@ impl World {
     }
 
     pub fn handoff(&self, id: &str) -> std::sync::Arc<baton::domain::handoff::Handoff> {
-        let key = HandoffRecord::key(MessageId::parse(id).unwrap());
-        HandoffRecord::decode(&self.disk.get(&key).unwrap().expect("the handoff is known").value).unwrap().handoff
+        let caller = operator();
+        self.view(&caller).handoff(MessageId::parse(id).unwrap()).expect("the handoff is known")
     }
 
     /// The stored data as this caller may see it.

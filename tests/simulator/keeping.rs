@@ -196,7 +196,11 @@ impl Keeping {
             let task = task_of(&key[8..key.len() - 9]);
             assert!(!self.removed.contains(&task), "a part of the log of {task} is left");
         }
-        let handoffs: HashSet<KeyBytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).collect();
+        let hosted = all(Table::Tasks).into_iter().filter_map(|(_, record)| {
+            let handoff = TaskRecord::decode(&record.value).unwrap().handoff?.handoff;
+            Some(KeyBytes::from(&handoff.id.as_bytes()[..]))
+        });
+        let handoffs: HashSet<KeyBytes> = all(Table::Handoffs).into_iter().map(|(id, _)| id).chain(hosted).collect();
         for list in [Table::HandoffsBySequence, Table::HandoffsByAgent] {
             for (key, record) in all(list) {
                 assert!(handoffs.contains(&KeyBytes::from(&record.value[..16])), "{key:?} in {list:?} is of none");

@@ -93,6 +93,11 @@ impl Laws {
         self.changes += 1;
         self.committed = Some((self.real, self.now));
         let mut seen = Seen::default();
+        // The handoffs that are in the records of their tasks before the change.
+        let tasks = change.writes.iter().zip(befores).filter(|(write, _)| write.key.table == Table::Tasks);
+        let tasks = tasks.filter_map(|(_, before)| Some(TaskRecord::decode(&before.as_ref()?.value).unwrap()));
+        let hosted_before: HashMap<MessageId, std::sync::Arc<Handoff>> =
+            tasks.filter_map(|task| Some((task.handoff.as_ref()?.handoff.id, task.handoff?.handoff))).collect();
         for (write, before) in change.writes.iter().zip(befores) {
             let key = &write.key.key;
             match (write.key.table, &write.record) {
@@ -115,11 +120,18 @@ impl Laws {
                 }
                 (Table::Tasks, Some(record)) => {
                     let task = TaskRecord::decode(&record.value).unwrap();
+                    if let Some(HandoffRecord { handoff, .. }) = &task.handoff {
+                        let before = hosted_before.get(&handoff.id).map(|before| &**before);
+                        self.see_handoff(before, handoff);
+                        seen.handoffs.push(handoff.clone());
+                    }
                     seen.see_item(task.log_tail.last());
                     seen.task = Some(task);
                 }
                 (Table::Handoffs, Some(record)) => {
                     let before = before.as_ref().map(|before| HandoffRecord::decode(&before.value).unwrap().handoff);
+                    let moved = hosted_before.get(&MessageId::from_bytes(key[..].try_into().unwrap())).cloned();
+                    let before = before.or(moved);
                     let after = HandoffRecord::decode(&record.value).unwrap().handoff;
                     self.see_handoff(before.as_deref(), &after);
                     seen.handoffs.push(after);

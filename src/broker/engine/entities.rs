@@ -43,6 +43,8 @@ pub(super) struct Stored {
 /// The entity cache, the start of the outbox, and the open handoffs of each agent.
 pub(super) struct Entities {
     cache: RecordCache,
+    /// The hosts of entities, by [`EntityRecord::host_key`].
+    hosts: Cache<Key, EntityId, UnitWeighter, RandomState>,
     /// No row of the outbox has a lower sequence. `None`: the outbox is empty.
     outbox_from: Option<u64>,
     /// The number of open handoffs that each agent has requested. No entry is 0.
@@ -52,7 +54,7 @@ pub(super) struct Entities {
 /// Hashed as the store's own maps are: quick, and seeded at random, since agents choose ids.
 type RecordCache = Cache<Key, Stored, UnitWeighter, RandomState>;
 
-fn new_cache() -> RecordCache {
+fn new_cache<T>() -> Cache<Key, T, UnitWeighter, RandomState> {
     Cache::with(RECORDS_MAX, RECORDS_MAX as u64, UnitWeighter, RandomState::default(), DefaultLifecycle::default())
 }
 
@@ -61,12 +63,12 @@ impl Entities {
     pub(super) fn over(store: &dyn Store, open_of: IdMap<AgentId, u32>) -> Result<Self, BrokerError> {
         let first = store.scan(Table::Outbox, (Bound::Unbounded, Bound::Unbounded), Order::Ascending, 1)?;
         let outbox_from = first.first().map(|(key, _)| OutboxRecord::sequence(key)).transpose()?;
-        Ok(Self { cache: new_cache(), outbox_from, open_of })
+        Ok(Self { cache: new_cache(), hosts: new_cache(), outbox_from, open_of })
     }
 
     /// Empties the cache.
     pub(super) fn clear(&mut self) {
-        self.cache = new_cache();
+        (self.cache, self.hosts) = (new_cache(), new_cache());
     }
 
     pub(super) fn get(&self, key: &Key) -> Option<&Stored> {
@@ -75,6 +77,15 @@ impl Entities {
 
     pub(super) fn insert(&mut self, key: Key, stored: Stored) {
         self.cache.insert(key, stored);
+    }
+
+    /// The host of the entity with this [`EntityRecord::host_key`], if it is cached.
+    pub(super) fn host(&self, key: &Key) -> Option<&EntityId> {
+        self.hosts.get(key)
+    }
+
+    pub(super) fn insert_host(&mut self, key: Key, host: EntityId) {
+        self.hosts.insert(key, host);
     }
 
     /// Drops a removed record from the cache.

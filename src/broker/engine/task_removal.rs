@@ -72,6 +72,9 @@ impl Engine {
         let left = RemovedTaskRecord(RemovedTask::of(&record.task));
         transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
         // The items of the record are removed with it, and the pages as many at a time as one commit allows.
+        if let Some(handoff) = &record.handoff {
+            remove_listings(&mut transaction, handoff);
+        }
         self.remove_items(&mut transaction, &task, record.log_tail, now)?;
         if let Some(next) = self.remove_pages(&mut transaction, (record.sequence, &task), 1, now)? {
             let key = Expiration::Rest.key(now, &[&record.sequence.to_be_bytes(), task.as_str().as_bytes()].concat());
@@ -95,6 +98,9 @@ impl Engine {
         let most = self.env.settings.retention.entries_a_step;
         let items = custody::items(&*self.env.store, record, looking.next - 1, most)?;
         let looked_at = items.len();
+        if let Some(handoff) = &record.handoff {
+            looking.agents.extend(handoff.handoff.offers.iter().map(|offer| offer.candidate.clone()));
+        }
         for (_, item) in items {
             if self.mail_waits(item, &mut looking)? {
                 return Ok(Looked::MailWaits);
@@ -142,6 +148,7 @@ impl Engine {
         Ok(envelope.map_or(0, |envelope| envelope.len() as u64))
     }
 
+    /// The handoff with this id, if it has a record of its own.
     fn stored_handoff(&self, id: &str) -> Result<Option<HandoffRecord>, BrokerError> {
         let Ok(id) = MessageId::parse(id) else { return Ok(None) };
         let Some(stored) = self.env.store.get(&HandoffRecord::key(id))? else { return Ok(None) };
@@ -214,10 +221,7 @@ impl Engine {
             // An id in an entry may name a handoff of another task, which stays.
             let Some(stored) = self.stored_handoff(id)?.filter(|stored| stored.handoff.task == *task) else { continue };
             transaction.delete(HandoffRecord::key(stored.handoff.id));
-            transaction.delete(HandoffRecord::index_key(stored.sequence));
-            for agent in HandoffRecord::participants(&stored.handoff) {
-                transaction.delete(HandoffRecord::agent_index_key(agent, stored.sequence));
-            }
+            remove_listings(transaction, &stored);
         }
         Ok(())
     }
@@ -272,6 +276,14 @@ enum Looked {
     Free {
         bytes: u64,
     },
+}
+
+/// Removes the index entries of a handoff.
+fn remove_listings(transaction: &mut Transaction, record: &HandoffRecord) {
+    transaction.delete(HandoffRecord::index_key(record.sequence));
+    for agent in HandoffRecord::participants(&record.handoff) {
+        transaction.delete(HandoffRecord::agent_index_key(agent, record.sequence));
+    }
 }
 
 /// The value of a row for the rest of a log: the number of the first entry left.

@@ -35,6 +35,8 @@ struct ReadEntity {
     id: EntityId,
     before: Option<Stored>,
     after: Option<Arc<EntityRecord>>,
+    /// The entity whose record contains this one. The revision of `before` is that of the host.
+    host: Option<EntityId>,
 }
 
 impl Transaction {
@@ -134,7 +136,16 @@ impl Engine {
         id: &EntityId,
     ) -> Result<Option<Arc<EntityRecord>>, BrokerError> {
         if let Some(read) = transaction.entities.iter().find(|read| read.id == *id) {
-            return Ok(read.after.clone().or_else(|| read.before.as_ref().map(|stored| stored.record.clone())));
+            return Ok(read.record().cloned());
+        }
+        if let Some(host) = self.host_of(transaction, id)?
+            && let Some(record) = self.entity_record(transaction, &host)?
+            && let Some(hosted) = record.hosted(id)
+        {
+            let record = Arc::new(hosted);
+            let before = Some(Stored { record: record.clone(), revision: 0 });
+            transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, host: Some(host) });
+            return Ok(Some(record));
         }
         let key = EntityRecord::key(id);
         let before = match self.entities.get(&key) {
@@ -154,17 +165,39 @@ impl Engine {
             },
         };
         let record = before.as_ref().map(|stored| stored.record.clone());
-        transaction.entities.push(ReadEntity { id: id.clone(), before, after: None });
+        transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, host: None });
         Ok(record)
+    }
+
+    /// The entity whose record may contain this one.
+    fn host_of(&mut self, transaction: &Transaction, id: &EntityId) -> Result<Option<EntityId>, BrokerError> {
+        let Some(key) = EntityRecord::host_key(id) else { return Ok(None) };
+        let is_host = |read: &&ReadEntity| read.record().is_some_and(|record| record.hosted(id).is_some());
+        if let Some(host) = transaction.entities.iter().find(is_host) {
+            return Ok(Some(host.id.clone()));
+        }
+        if let Some(host) = self.entities.host(&key) {
+            return Ok(Some(host.clone()));
+        }
+        // No expectation: the host of an entity never changes, and its own record says whether it has the entity.
+        let Some(stored) = self.read(&mut Transaction::default(), &key)? else { return Ok(None) };
+        let host = EntityRecord::host_named_in(&stored.value)?;
+        if let Some(host) = &host {
+            self.entities.insert_host(key, host.clone());
+        }
+        Ok(host)
     }
 
     /// Adds the transaction to the batch, as a part of the command in hand.
     pub(super) fn stage(&mut self, mut transaction: Transaction) {
-        let entities = std::mem::take(&mut transaction.entities);
+        let mut entities = std::mem::take(&mut transaction.entities);
+        for (key, host) in put_into_hosts(&mut transaction, &mut entities) {
+            self.entities.insert_host(key, host);
+        }
         let mut staged = Vec::with_capacity(entities.len());
         for read in &entities {
             if let Some(after) = &read.after {
-                staged.push(stage_entity(&mut transaction, read, after, &entities));
+                staged.extend(stage_entity(&mut transaction, read, after, &entities));
             }
         }
         for (place, write) in transaction.change.writes.iter().enumerate() {
@@ -213,25 +246,59 @@ impl Engine {
     }
 }
 
-/// Writes a new version of an entity with its index entries and its timer.
+impl ReadEntity {
+    /// The latest version of the entity.
+    fn record(&self) -> Option<&Arc<EntityRecord>> {
+        self.after.as_ref().or(self.before.as_ref().map(|stored| &stored.record))
+    }
+}
+
+/// Puts the new versions of hosted entities into the records of their hosts. Returns the keys of [`Entities::host`] with
+/// the hosts.
+///
+/// [`Entities::host`]: super::entities::Entities::host
+fn put_into_hosts(transaction: &mut Transaction, all: &mut [ReadEntity]) -> Vec<(Key, EntityId)> {
+    let mut hosts = Vec::new();
+    for guest in 0..all.len() {
+        let Some(after) = all[guest].after.clone() else { continue };
+        if all[guest].before.is_none() {
+            all[guest].host = after.first_host();
+        }
+        let Some(host) = all[guest].host.clone() else { continue };
+        hosts.extend(EntityRecord::host_key(&all[guest].id).map(|key| (key, host.clone())));
+        let host = all.iter_mut().find(|read| read.id == host).expect("a step of an entity reads its host");
+        let (record, former) = host.record().expect("a host is there").hosting(&after);
+        host.after = Some(Arc::new(record));
+        if let Some(former) = former {
+            transaction.put_new(EntityRecord::key(&former.entity().id()), former.encode());
+        }
+    }
+    hosts
+}
+
+/// Writes a new version of an entity with its index entries and its timer. Returns the record that it has of its own.
 fn stage_entity(
     transaction: &mut Transaction,
     read: &ReadEntity,
     after: &Arc<EntityRecord>,
     all: &[ReadEntity],
-) -> (Key, Stored) {
-    let key = EntityRecord::key(&read.id);
+) -> Option<(Key, Stored)> {
     let before = read.before.as_ref();
-    let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));
+    let own = read.host.is_none().then(|| {
+        let key = EntityRecord::key(&read.id);
+        let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));
+        (key, Stored { record: after.clone(), revision })
+    });
     for (place, value) in after.new_listings(before.map(|stored| &*stored.record)) {
         transaction.put_new(place, value);
     }
     stage_timer(transaction, read, after, all);
     transaction.post_commit.push(PostCommit::EntityMoved(after.clone()));
-    (key, Stored { record: after.clone(), revision })
+    own
 }
 
-/// Writes the timer of an entity if its next deadline has moved.
+/// Sets the timer of an entity if its next deadline has moved. The store has one for an entity with a deadline: a time
+/// that no later step brings forward.
 fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityRecord, all: &[ReadEntity]) {
     let before = read.before.as_ref().map(|stored| &*stored.record);
     // Deadlines are log times, timers are running times.
@@ -249,12 +316,10 @@ fn stage_timer(transaction: &mut Transaction, read: &ReadEntity, after: &EntityR
     match is_due {
         // The timer names the agent, so that a start counts the open handoffs of each agent without reading the
         // entities.
-        Some(at) if was_due.is_none_or(|before| at < before) => {
-            let (key, value) = entity_timer(at, &read.id, counts_for.as_ref());
-            match was_due {
-                None => transaction.put_new(key, value),
-                Some(_) => transaction.put_over(key, value),
-            }
+        Some(at) if was_due.is_none() => {
+            let first = entity.no_deadline_before().plus(set_back_of(after, all, false));
+            let (key, value) = entity_timer(first.min(at), &read.id, counts_for.as_ref());
+            transaction.put_new(key, value);
         }
         Some(_) => {} // the stored timer fires too early, and the engine reads the deadline then
         None => transaction.delete(entity_timer_key(&read.id)),

@@ -11,10 +11,9 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::{
-    broker::{BrokerError, Output, Refused, Update, Updates, WatcherId, refused},
+    broker::{BrokerError, Output, Refused, Update, Updates, WatcherId, refused, stored},
     domain::EntityId,
     ids::IdMap,
-    records::EntityRecord,
 };
 
 /// A watcher and the handle that sends its updates.
@@ -76,8 +75,8 @@ impl Engine {
     }
 
     fn stored_update(&self, entity: &EntityId) -> Result<Update, BrokerError> {
-        let stored = self.env.store.get(&EntityRecord::key(entity))?.ok_or_else(|| BrokerError::unknown(entity))?;
-        Ok(Update(Arc::new(EntityRecord::decode(entity, &stored.value)?)))
+        let stored = stored::entity(&*self.env.store, entity)?.ok_or_else(|| BrokerError::unknown(entity))?;
+        Ok(Update(Arc::new(stored)))
     }
 
     /// Removes the watcher and drops its handle.

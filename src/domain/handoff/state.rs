@@ -103,6 +103,13 @@ pub struct Timeouts {
     pub whole: Duration,
 }
 
+impl Timeouts {
+    /// The shortest of all.
+    pub fn shortest(self) -> Duration {
+        self.accept.min(self.context).min(self.complete).min(self.whole)
+    }
+}
+
 impl Default for Timeouts {
     fn default() -> Self {
         Self {

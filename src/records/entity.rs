@@ -9,7 +9,8 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace, TaskRecord, by_number, number_of,
+    DecodeError, Expiration, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace, TaskRecord, by_number,
+    number_of,
 };
 #[cfg(test)]
 use crate::domain::probe::ProbeId;

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use prost::Message;
 
-use super::{CustodyLink, DecodeError, HandoffPlace, HandoffRecord, LogItem, LogPage, Pace, Reader, by_name, id_bytes, moment};
+use super::{
+    CustodyLink, DecodeError, HandoffPlace, HandoffRecord, LogItem, LogPage, Pace, Reader, by_name, id_bytes, moment,
+};
 use crate::{
     domain::handoff::{Hop, Loan, LoopLimits, Task, TaskStatus},
     ids::{AgentId, TaskId},

@@ -1,13 +1,13 @@
 //! The records that a handoff writes.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use baton::{
     broker::{Reply, engine::Command, engine::Fate},
     proto::v1::{Envelope, Receipt},
 };
 
-use crate::world::{Session, World, Written};
+use crate::world::{Session, World, Written, operator};
 
 impl World {
     /// Sends an envelope and acks a delivery in one commit, as an agent that answers a message does.
@@ -66,5 +66,64 @@ fn a_handoff_writes_few_records() {
         assert_eq!(commits.len(), 5);
         assert!(of_commits <= commits.len() * RECORDS_OF_A_COMMIT_MAX, "{of_commits} records of commits:\n{list}");
         assert!(number == 0 || of_handoff <= RECORDS_MAX, "{of_handoff} records:\n{list}");
+    }
+}
+
+/// The record of the next handoff takes the place of the former one in the record of the task.
+#[test]
+fn a_former_handoff_stays_as_it_was_and_learns_of_its_last_ack() {
+    let mut world = World::with(&["a", "b"]);
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let former = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+    world.take_and_ack(&mut b);
+    world.send(world.accept("b", "a", &former, 1)).unwrap();
+    world.take_and_ack(&mut a);
+    world.send(world.context("a", "b", &former, 1)).unwrap();
+    world.take_and_ack(&mut b);
+    world.send(world.complete("b", "a", &former, 1)).unwrap();
+    let (completion, _) = a.delivery();
+    let as_it_was = world.handoff(&former);
+    assert!(!as_it_was.let_go);
+    let next = world.send(world.request("b", "a", 2)).unwrap().handoff_id;
+    assert_eq!(world.handoff(&former), as_it_was);
+    world.ack(&a, &completion);
+    assert!(world.handoff(&former).let_go, "it has left the record of its task, and still learns of the ack");
+    assert_eq!(world.handoff(&next).id.to_string(), next);
+    world.audit("t");
+    world.restart();
+    assert!(world.handoff(&former).let_go);
+    let mut a = world.connect("a");
+    a.deliveries().iter().for_each(|(delivery, _)| world.ack(&a, delivery));
+    world.send(world.accept("a", "b", &next, 2)).unwrap();
+    let caller = operator();
+    let listed = world.view(&caller).handoffs(&Default::default(), 10, "").unwrap().entries;
+    let listed: Vec<_> = listed.iter().map(|handoff| handoff.id.to_string()).collect();
+    assert_eq!(listed, [next, former]);
+    world.audit("t");
+}
+
+/// The store has one timer for each open handoff: a time that no step brings forward.
+#[test]
+fn a_deadline_holds_over_a_restart_in_every_state() {
+    let until = |world: &World, id: &str| world.handoff(id).next_deadline().unwrap().since(world.now);
+    for steps in 1..4 {
+        let mut world = World::with(&["a", "b"]);
+        let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+        let id = world.send(world.request("a", "b", 1)).unwrap().handoff_id;
+        world.take_and_ack(&mut b);
+        if steps > 1 {
+            world.send(world.accept("b", "a", &id, 1)).unwrap();
+            world.take_and_ack(&mut a);
+        }
+        if steps > 2 {
+            world.send(world.context("a", "b", &id, 1)).unwrap();
+        }
+        let state = world.handoff(&id).state;
+        world.pass(until(&world, &id) - Duration::from_millis(1));
+        world.restart();
+        world.settle();
+        assert_eq!(world.handoff(&id).state, state);
+        world.pass(Duration::from_millis(1));
+        assert_ne!(world.handoff(&id).state, state, "the deadline holds to the millisecond");
     }
 }

@@ -55,6 +55,7 @@ struct KnownKey {
 impl KnownKeys {
     /// Keeps the keys of the card that parse and that `trust` accepts.
     fn of_card(agent: &AgentId, card: &v1::AgentCard, trust: &Trust, now: Timestamp) -> Self {
+        // A key that does not parse here is left out. The other keys of the card stay usable.
         let trusted = card.keys.iter().filter(|key| trust.accepts(agent, key, now));
         let keys = trusted.filter_map(|key| Some((KeyId::parse(&key.key_id).ok()?, KnownKey::of(key)?)));
         Self { asked_at: Moment::now(), keys: keys.collect() }
@@ -169,8 +170,11 @@ impl Agent {
     {
         let renewed = self.renewed.lock().expect("no holder panics").clone();
         match call(renewed.unwrap_or_else(|| self.client.clone())).await {
+            // A token ends with the broker's process or after 12 h (SPEC 5). A certified connection has no token to
+            // renew.
             Err(error) if error.reason() == Some("TOKEN_INVALID") && !self.client.is_certified => {
                 let client = self.client.with_token(&self.client.prove(&self.composer.identity).await?)?;
+                // Concurrent calls may each get a token. All of them are valid, and the last one is kept.
                 *self.renewed.lock().expect("no holder panics") = Some(client.clone());
                 call(client).await
             }
@@ -269,6 +273,7 @@ impl Agent {
         // against its own.
         let verified = parsed.and_then(|parsed| {
             let signed_at = parsed.header().timestamp;
+            // `false`: an unsigned envelope is refused here even if the operator of the broker allows it (SPEC 2).
             parsed.verify(&keys, signed_at, false)
         });
         verified.map(drop).map_err(|error| ClientError::Unverified {
@@ -284,6 +289,8 @@ impl Agent {
         if self.known_keys.lock().expect("no holder panics").get(&agent).is_some_and(is_good) {
             return Ok(());
         }
+        // No lock is held during the call, so two deliveries may ask for the same keys. The later answer replaces the
+        // earlier one.
         let request = v1::GetAgentRequest { agent_id: agent_id.to_owned() };
         let found = self.call(|client| {
             let request = request.clone();

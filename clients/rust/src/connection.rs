@@ -107,6 +107,7 @@ fn encrypted(server: &str, options: &Options) -> Result<Endpoint, ClientError> {
 /// An endpoint without TLS. Only loopback addresses are allowed, because calls carry tokens.
 fn plaintext(server: &str, address: &str) -> Result<Endpoint, ClientError> {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+    // A name other than `localhost` is not resolved here: it could resolve to another address at the connect.
     let is_here = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
     if !is_here {
         return Err(ClientError::PlaintextAfar { server: server.to_owned() });

@@ -193,6 +193,8 @@ impl Link {
     /// As [`Link::send`]; `HANDOFF_EXPIRED`, `HANDOFF_FINAL` or `NOT_CANDIDATE` if the handoff has moved on without
     /// this agent.
     pub async fn accept(&self, request: &Delivered, accept: &v1::HandoffAccept) -> Result<(), ClientError> {
+        // An accept of an earlier process had another message id. So the broker refuses this one, instead of repeating
+        // the receipt of the first (SPEC 2).
         let Err(error) = self.reply(request, MessageType::HandoffAccept, accept).await else { return Ok(()) };
         let Some(handoff) = self.after_refusal(&error, request.handoff_id()).await? else { return Err(error) };
         let is_taken =
@@ -227,6 +229,7 @@ impl Link {
                     task_id: receipt.task_id.clone(),
                     epoch: receipt.epoch,
                     status: receipt.task_status(),
+                    // The completion has closed the task's only open handoff (SPEC 2).
                     open_handoff_id: String::new(),
                 });
             }
@@ -247,6 +250,7 @@ impl Link {
     /// Reads the handoff if this refusal may mean that an earlier process has sent the same message; otherwise `None`.
     async fn after_refusal(&self, error: &ClientError, handoff_id: &str) -> Result<Option<v1::Handoff>, ClientError> {
         match error.reason() {
+            // These two refuse a second accept or completion (SPEC 3).
             Some("HANDOFF_STATE" | "HANDOFF_FINAL") => self.get_handoff(handoff_id).await.map(Some),
             _ => Ok(None),
         }
@@ -359,6 +363,7 @@ impl Link {
             let letter = self.next_letter(&mut results).await?;
             let envelope = &letter.delivered.envelope;
             let update: v1::TaskStatusUpdate = letter.delivered.payload();
+            // The end of a loan moves the ownership, which adds 1 to the epoch (SPEC 3).
             let (task_id, epoch) = (envelope.task_id.clone(), envelope.epoch + 1);
             let is_back = match self.get_task(&task_id).await {
                 // A delegate of the delegate may name this agent as its receiver: only that inner delegation has
@@ -368,6 +373,7 @@ impl Link {
                 Err(ClientError::Refused(_)) => true,
                 Err(error) => return Err(error.into()),
             };
+            // Acked only now: if the read fails, the letter is dropped, and the handler receives the status instead.
             letter.answer(Ok(()));
             if is_back {
                 let (status, details) = (update.status(), update.details.clone());
@@ -403,6 +409,7 @@ impl Link {
             if page.next_page_token.is_empty() {
                 return Ok(owned);
             }
+            // A broker that repeats a token would make this loop endless.
             if page.next_page_token == request.page_token {
                 return Err(ClientError::Answer("the next page of the tasks is the same one".to_owned()));
             }
@@ -447,6 +454,7 @@ impl Link {
     /// waits for it, or until the handoff has ended.
     pub(super) async fn take_unclaimed(&self, accept: &Delivered) -> Result<(), NotTaken> {
         match self.get_handoff(accept.handoff_id()).await {
+            // The context is sent or no longer wanted, so nothing is left to do for the accept.
             Ok(handoff) if end_of(&handoff).is_some() || handoff.state() == HandoffState::ContextSent => Ok(()),
             // The handoff has ended, and retention has removed it.
             Err(error) if matches!(error.reason(), Some("HANDOFF_UNKNOWN" | "PERMISSION_DENIED")) => Ok(()),
@@ -468,7 +476,10 @@ impl Link {
         let wanted = accept.payload::<v1::HandoffAccept>().wanted_sections;
         match self.send_context(&mut progress, &accept.envelope.sender_id, &wanted).await {
             None | Some(Ok(_)) => Ok(()),
+            // The link has ended: the accept is redelivered to the next process.
             Some(Err(HandOverError::Client(error @ ClientError::SessionEnded(_)))) => Err(error.into()),
+            // `send_context` has repeated each attempt that may succeed later, so a redelivered accept would fail
+            // again.
             Some(Err(error)) => Err(NotTaken::TooLate(error.to_string())),
         }
     }
@@ -476,6 +487,7 @@ impl Link {
     /// Processes the mail of a handoff until the handoff ends.
     async fn to_the_end(&self, mut mail: Conversation, mut progress: Progress) -> End {
         loop {
+            // Cancel-safe: a letter that arrives at the end of the time stays in the queue.
             let letter = match time::timeout(LOOK_AFTER, self.next_letter(&mut mail)).await {
                 Ok(letter) => letter?,
                 Err(_) => match self.get_handoff(&progress.about.correlation_id).await {
@@ -528,6 +540,8 @@ impl Link {
             }
             MessageType::ErrorNotification => {
                 let told: v1::ErrorNotification = delivered.payload();
+                // KEEP_TASK tells the sender that the handoff has ended without success. DROP_TASK is for candidates
+                // (SPEC 3).
                 (told.next_step() == v1::NextStep::KeepTask).then(|| {
                     Err(HandOverError::Failed {
                         handoff_id: progress.about.correlation_id.clone(),

@@ -91,10 +91,12 @@ impl Link {
     /// The agent on its present session. Waits for the next session if none is open.
     pub async fn live(&self) -> Result<Arc<Agent>, ClientError> {
         let mut present = self.inner.present.subscribe();
+        // `wait_for` tests the present value first, so a session that is open already is returned at once.
         let settled = present.wait_for(|present| !matches!(present, Present::Away)).await;
         match settled.as_deref() {
             Ok(Present::Live(agent)) => Ok(Arc::clone(agent)),
             Ok(Present::Over(why)) => Err(ClientError::SessionEnded(why.clone())),
+            // Cannot occur: the predicate excludes `Away`, and `self` holds the sender.
             Ok(Present::Away) | Err(_) => Err(ClientError::SessionEnded("the agent has ended".to_owned())),
         }
     }
@@ -124,6 +126,8 @@ impl Link {
         loop {
             let agent = self.live().await?;
             match agent.call(&call).await {
+                // A read changes nothing at the broker, so it can be repeated. The pause matters also because a lost
+                // connection may still count as a live session here; without it this loop would spin.
                 Err(error) if error.is_passing() => {
                     tokio::time::sleep(error.retry_after().unwrap_or(RETRY_AFTER)).await;
                 }
@@ -160,8 +164,10 @@ impl Link {
         loop {
             let agent = self.live().await?;
             match agent.session.send(envelope.clone()).await {
-                // The broker answers a repeat with the first receipt, so the same bytes can be sent again.
+                // The broker answers a repeat with the first receipt, so the same bytes can be sent again. `left` makes
+                // the next `live` wait for a new session instead of returning the ended one again.
                 Err(ClientError::SessionEnded(_)) => self.left(&agent),
+                // The broker is stopping or cannot write: the same bytes may be repeated (SPEC 11).
                 Err(ClientError::Refused(refused)) if refused.code == tonic::Code::Unavailable => {
                     tokio::time::sleep(refused.retry_after.unwrap_or(RETRY_AFTER)).await;
                 }
@@ -187,6 +193,7 @@ impl Link {
     /// Marks this session as ended.
     pub(super) fn left(&self, agent: &Arc<Agent>) {
         self.inner.present.send_if_modified(|present| match present {
+            // Several calls can report the end of one session. A late report must not mark its successor as ended.
             Present::Live(live) if Arc::ptr_eq(live, agent) => {
                 *present = Present::Away;
                 true
@@ -197,6 +204,7 @@ impl Link {
 
     /// Marks the link as ended, with the reason.
     pub(super) fn over(&self, why: String) {
+        // Not `send`, which drops the value while no call subscribes.
         self.inner.present.send_replace(Present::Over(why));
     }
 
@@ -210,9 +218,12 @@ impl Link {
 
     async fn open_session(&self) -> Result<Arc<Agent>, ClientError> {
         let LinkOptions { broker, identity, credit, trust, .. } = &self.inner.options;
+        // Each session has a connection of its own. It reads the files of the CA and the certificate again, so renewed
+        // files take effect here.
         let client = Client::connect(broker).await?;
         let Composer { clock, ids, .. } = &self.inner.composer;
         let agent = Agent::connect(&client, identity.clone(), *credit, Arc::clone(clock), Arc::clone(ids)).await?;
+        // Set before the session is published, so that no delivery is checked by another rule of trust.
         let agent = Arc::new(agent.trusting(trust.clone()));
         self.inner.present.send_replace(Present::Live(Arc::clone(&agent)));
         Ok(agent)
@@ -225,6 +236,8 @@ impl Link {
         mut delay: Option<Duration>,
     ) -> Result<Arc<Agent>, ClientError> {
         loop {
+            // A delay that the broker names replaces this wait. The backoff advances all the same, so that a later
+            // failure without a named delay waits longer.
             let wait = backoff.next();
             tokio::time::sleep(self.jittered(delay.unwrap_or(wait))).await;
             match self.open().await {
@@ -260,6 +273,8 @@ impl Backoff {
 
     /// Resets the delay if the session was stable.
     pub(super) fn session_ends(&mut self) {
+        // A broker that admits the agent and ends the session at once must not be called in a tight loop, so a short
+        // session does not reset the delay.
         if self.began.elapsed() >= STEADY {
             self.next = BACKOFF_MIN;
         }

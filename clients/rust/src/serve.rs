@@ -120,12 +120,14 @@ impl Link {
             book: Mutex::default(),
             give_up: CancellationToken::new(),
         });
+        // Outlives the sessions: a handler goes on while the link reconnects, and is acked over the next session.
         let mut running = JoinSet::new();
         let mut backoff = Backoff::new();
         let mut agent = self.live().await?;
         loop {
             backoff.session_begins();
             if serving.serve_session(&agent, &mut running, &stop).await {
+                // `over` comes last, because handlers may send over the link during the grace period.
                 serving.finish(&agent, running).await;
                 self.over("the agent has stopped".to_owned());
                 return Ok(());
@@ -133,6 +135,8 @@ impl Link {
             backoff.session_ends();
             self.left(&agent);
             let delay = agent.session.reconnect_after();
+            // Reconnecting can take as long as the backoff and the time limit of opening together. `stop` does not wait
+            // for it.
             let opened = tokio::select! {
                 opened = self.open_again(&mut backoff, delay) => opened,
                 () = stop.cancelled() => Err(ClientError::SessionEnded("the agent has stopped".to_owned())),
@@ -140,6 +144,8 @@ impl Link {
             agent = match opened {
                 Ok(agent) => agent,
                 Err(error) => {
+                    // Without a session no ack can be sent. So the handlers get no grace period: they are aborted when
+                    // `running` is dropped.
                     self.over(error.to_string());
                     return if stop.is_cancelled() { Ok(()) } else { Err(error) };
                 }
@@ -158,6 +164,8 @@ impl<H: Handler> Serving<H> {
     ) -> bool {
         loop {
             tokio::select! {
+                // In this order: a full mailbox must not delay `stop`, nor keep ended tasks in the set. Every branch is
+                // cancel-safe, so no delivery is lost when another branch wins.
                 biased;
                 () = stop.cancelled() => return true,
                 Some(_) = running.join_next() => {}
@@ -171,9 +179,12 @@ impl<H: Handler> Serving<H> {
 
     async fn take(self: &Arc<Self>, agent: &Arc<Agent>, delivery: v1::Delivery, running: &mut JoinSet<()>) {
         let key = key_of(&delivery);
+        // Delivery is at least once (SPEC 4): a message comes again after its lease or its session has ended, while its
+        // handler still runs. A second handler would do the work twice.
         if self.is_known(&key, &delivery.delivery_id) {
             return;
         }
+        // The handler is done; only its ack was lost. `ack` records the message again if this ack is lost too.
         if self.has_returned(&key) {
             self.ack(agent, key, &delivery.delivery_id).await;
             return;
@@ -185,6 +196,8 @@ impl<H: Handler> Serving<H> {
                 running.spawn(Arc::clone(self).work(key, delivered));
                 return;
             }
+            // A redelivery brings the same bytes, so an envelope that does not verify becomes a dead letter. Reading
+            // the sender's keys may succeed later.
             Err(error @ ClientError::Unverified { .. }) => (NackCause::Poison, error),
             Err(error) => (NackCause::Failure, error),
         };
@@ -214,7 +227,8 @@ impl<H: Handler> Serving<H> {
     async fn work(self: Arc<Self>, key: Key, delivered: Delivered) {
         let handler = Arc::clone(&self.handler);
         let link = self.link.clone();
-        // The task is aborted when this future is dropped, so no handler outlives serving.
+        // A task of its own, so that a panic of the handler ends in a nack. The task is aborted when this future is
+        // dropped, so no handler outlives serving.
         let mut task = AbortOnDropHandle::new(tokio::spawn(async move { give(&*handler, link, delivered).await }));
         let timeout = self.link.inner.options.handler_timeout.unwrap_or(Duration::MAX);
         let extending = self.extend(&key);
@@ -228,6 +242,7 @@ impl<H: Handler> Serving<H> {
             }
             () = extending => unreachable!("it is extended for as long as this waits"),
         };
+        // Without effect if the handler has returned. After a timeout it must not run beside the redelivery.
         task.abort();
         self.settle(key, verdict).await;
     }
@@ -236,6 +251,7 @@ impl<H: Handler> Serving<H> {
         loop {
             let agent = self.link.present();
             let wait = agent.and_then(|agent| Duration::try_from(agent.session.welcome.ack_wait?).ok());
+            // A third of the ack wait: after one lost extension the next one still arrives within the lease.
             time::sleep(wait.unwrap_or(ACK_WAIT) / 3).await;
             let delivery_id = self.book().running.get(key).cloned();
             if let (Some(agent), Some(delivery_id)) = (self.link.present(), delivery_id) {
@@ -252,6 +268,8 @@ impl<H: Handler> Serving<H> {
             Err(NotTaken::TooLate(problem)) => (None, None, problem),
             Err(NotTaken::Failure(problem)) => (Some(NackCause::Failure), None, problem),
             Err(NotTaken::Later(wait, problem)) => (Some(NackCause::Failure), Some(wait), problem),
+            // A SHUTDOWN is no failed attempt (SPEC 4). A message that waits for its call must not become a dead letter
+            // by it.
             Err(NotTaken::GivenBack(wait, problem)) => (Some(NackCause::Shutdown), Some(wait), problem),
             Err(NotTaken::Poison(problem)) => (Some(NackCause::Poison), None, problem),
         };
@@ -260,6 +278,7 @@ impl<H: Handler> Serving<H> {
         }
         match (cause, agent) {
             (None, Some(agent)) => self.ack(&agent, key, &delivery_id).await,
+            // No session is open. The redelivery on the next session is acked then.
             (None, None) => self.book().lost(key),
             (Some(cause), Some(agent)) => self.nack(&agent, &delivery_id, cause, retry_after, &problem).await,
             (Some(_), None) => {} // the broker redelivers it
@@ -274,6 +293,8 @@ impl<H: Handler> Serving<H> {
     }
 
     async fn ack(&self, agent: &Agent, key: Key, delivery_id: &str) {
+        // The session ended before the answer, so the ack may not have reached the broker. After any answer, also a
+        // refusal, it has.
         if let Err(ClientError::SessionEnded(_)) = agent.session.ack(delivery_id).await {
             self.book().lost(key);
         }
@@ -301,6 +322,7 @@ impl<H: Handler> Serving<H> {
         while !running.is_empty() {
             tokio::select! {
                 _ = running.join_next() => {}
+                // An elapsed timer stays ready, and without the guard the loop would spin.
                 () = &mut grace, if !self.give_up.is_cancelled() => self.give_up.cancel(),
                 Ok(delivery) = agent.session.next_delivery() => {
                     // The broker dispatched it before the credit of 0 took effect.
@@ -320,6 +342,7 @@ impl<H: Handler> Serving<H> {
 impl Book {
     fn lost(&mut self, key: Key) {
         self.returning.push_back(key);
+        // A forgotten message reaches the handler again, as after a crash: at-least-once delivery permits it.
         if self.returning.len() > RETURNING_MAX {
             self.returning.pop_front();
         }
@@ -334,6 +357,7 @@ async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Resul
     if delivered.kind() != MessageType::HandoffAccept {
         return handler.handle(link, delivered).await;
     }
+    // An accept never reaches `handle`. It is answered by the context, which only a call or the provider has.
     match handler.context(link.clone(), delivered.clone()).await? {
         Some(sections) => link.send_provided(&delivered, sections).await,
         None => link.take_unclaimed(&delivered).await,
@@ -341,6 +365,8 @@ async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Resul
 }
 
 fn key_of(delivery: &v1::Delivery) -> Key {
+    // Bytes that do not decode share the empty key. `take` nacks them before it records any key, so the key matches
+    // nothing.
     let message_id = v1::Envelope::decode(delivery.envelope.clone()).map(|envelope| envelope.message_id);
     (message_id.unwrap_or_default(), delivery.handoff_id.clone())
 }

@@ -67,6 +67,7 @@ impl Session {
         tokio::spawn(read(responses, sender, pending.clone()));
         let heartbeat = Arc::default();
         let interval = welcome.heartbeat_interval.and_then(|interval| Duration::try_from(interval).ok());
+        // `tokio::time::interval` panics on zero, and the value comes from the peer.
         if let Some(interval) = interval.filter(|interval| !interval.is_zero()) {
             tokio::spawn(beat(frames.downgrade(), interval, Arc::clone(&heartbeat)));
         }
@@ -91,6 +92,7 @@ impl Session {
     /// another message; [`ClientError::SessionEnded`] if the session ends before the receipt. The broker may have
     /// accepted the message then.
     pub async fn send(&self, envelope: Bytes) -> Result<v1::Receipt, ClientError> {
+        // Bytes that do not decode are sent too: the broker's refusal names the fault.
         let message_id = v1::Envelope::decode(envelope.clone()).map(|envelope| envelope.message_id).unwrap_or_default();
         match self.ask(Request::Envelope(envelope)).await? {
             Response::Receipt(receipt) => {
@@ -98,6 +100,7 @@ impl Session {
                 if !self.broker_key.verifies(&input, &receipt.signature) {
                     return Err(ClientError::unverified("the receipt is not signed by the broker"));
                 }
+                // A signed receipt of another message proves nothing about this one.
                 if receipt.message_id != message_id {
                     let problem = format!("the receipt is for another message, {}", receipt.message_id);
                     return Err(ClientError::unverified(problem));
@@ -110,6 +113,7 @@ impl Session {
 
     /// Waits for the next delivery. Fails with the reason once the session has ended.
     pub async fn next_delivery(&self) -> Result<v1::Delivery, ClientError> {
+        // Cancel-safe, which `serve` relies on: no await follows the one that removes the delivery.
         let next = self.deliveries.lock().await.recv().await;
         next.ok_or_else(|| ClientError::SessionEnded(self.why_ended()))
     }
@@ -153,6 +157,7 @@ impl Session {
     async fn ask(&self, request: Request) -> Answer {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let frame = v1::ConnectRequest { request_id, request: Some(request) };
+        // Before the insert below, so that a frame that is not sent leaves no waiting entry.
         check_frame(&frame)?;
         let (sender, receiver) = oneshot::channel();
         {
@@ -227,6 +232,7 @@ async fn read(
     let why = loop {
         let (request_id, response) = match responses.next().await {
             Some(Ok(v1::ConnectResponse { request_id, response: Some(response) })) => (request_id, response),
+            // A response of a later version of the schema. Its broker may expect that clients skip it.
             Some(Ok(v1::ConnectResponse { response: None, .. })) => continue,
             Some(Err(status)) => break status.message().to_owned(),
             None => break "the broker has closed it".to_owned(),
@@ -238,6 +244,8 @@ async fn read(
                 }
             }
             Response::GoAway(go_away) => {
+                // The broker reads no further frames of this session. Waiting requests fail, and the link repeats them
+                // on the next session.
                 let delay = go_away.reconnect_after.and_then(|delay| Duration::try_from(delay).ok());
                 pending.lock().expect("no holder panics").reconnect_after = delay;
                 break go_away.reason_text;
@@ -249,12 +257,14 @@ async fn read(
                     other => Ok(other),
                 };
                 if let Some(waiting) = waiting {
+                    // The caller may have stopped waiting, for example by a timeout of its own.
                     drop(waiting.send(answer));
                 }
             }
         }
     };
     let mut pending = pending.lock().expect("no holder panics");
+    // Both under one lock: a request that wakes up finds the reason, and no request is inserted after the clear.
     pending.ended = Some(why);
     pending.answers.clear(); // drops the senders, which fails every waiting request
 }

@@ -31,6 +31,7 @@ impl Trust {
             _ if *agent == AgentId::broker() => true,
             Self::Broker => true,
             Self::Pinned(pins) => {
+                // The bytes of the key decide. A pin says nothing about the key's id in the directory.
                 pins.get(agent).is_some_and(|keys| keys.iter().any(|pin| pin.as_bytes()[..] == key.public_key))
             }
             Self::Operators(operators) => key.vouchers.iter().any(|voucher| {
@@ -49,6 +50,7 @@ fn holds(operator: &PublicKey, agent: &AgentId, key: &v1::AgentKey, voucher: &v1
         // An invalid end time makes the voucher invalid.
         Some(None) => false,
     };
+    // The signature covers the agent, the key and its id, so a voucher is of no use for another of them.
     is_in_time && operator.verifies(&signing::voucher_input(agent.as_str(), key, voucher), &voucher.signature)
 }
 

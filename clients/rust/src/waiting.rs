@@ -31,6 +31,7 @@ impl Subject {
         let of_handoff = || Some(Self::Handoff(delivered.handoff_id().to_owned()));
         match delivered.kind() {
             MessageType::HandoffAccept | MessageType::HandoffReject | MessageType::HandoffComplete => of_handoff(),
+            // An agent may send a notification with any correlation id. Only the broker's own can end a handoff.
             MessageType::ErrorNotification if delivered.envelope.sender_id == AgentId::broker().as_str() => {
                 of_handoff()
             }
@@ -73,6 +74,7 @@ impl Waiting {
     pub(super) fn wait(self: &Arc<Self>, subject: Subject) -> Conversation {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, letters) = mpsc::unbounded_channel();
+        // Replaces the sender of an earlier call, which ends that call's conversation.
         self.calls().insert(subject.clone(), (id, sender));
         Conversation { waiting: Arc::clone(self), subject, id, letters }
     }
@@ -81,8 +83,11 @@ impl Waiting {
     /// call ended without an answer.
     pub(super) async fn given_to_call(&self, delivered: &Delivered) -> Option<Result<(), NotTaken>> {
         let subject = Subject::of(delivered)?;
+        // Cloned, so that the lock is free while the call works on the letter.
         let call = self.calls().get(&subject).map(|(_, call)| call.clone())?;
         let (verdict, answer) = oneshot::channel();
+        // The call may end before the send, or with the letter in its queue. In both cases the handler gets the
+        // message.
         call.send(Letter { delivered: delivered.clone(), verdict }).ok()?;
         answer.await.ok()
     }

@@ -181,6 +181,8 @@ impl PrivateKey {
         let pair = KeypairBytes { secret_key: self.key.to_bytes(), public_key: None };
         let text = pair.to_pkcs8_pem(LineEnding::LF).expect("32 bytes always encode");
         let mut options = std::fs::OpenOptions::new();
+        // The mode is set at the creation, so the file is never readable by others. `create_new` fails for a file that
+        // exists.
         options.write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);

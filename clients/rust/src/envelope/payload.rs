@@ -147,6 +147,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         v1::HandoffMode::Delegate => Mode::Delegate,
     };
     Body::Request(Box::new(RequestBody {
+        // Kept as its number: an unknown reason is not refused (SPEC 2 lists the enums for which it is).
         reason: body.reason,
         mode,
         loan_timeout: loan_timeout(mode, body.loan_timeout.as_ref(), checks),
@@ -165,6 +166,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
 }
 
 fn requested_timeouts(timeouts: Option<&v1::HandoffTimeouts>, checks: &mut Checks) -> RequestedTimeouts {
+    // Checks the form only. The bounds are the operator's, and this crate does not know them.
     let Some(timeouts) = timeouts else { return RequestedTimeouts::default() };
     let mut span = |name: &str, span: Option<&prost_types::Duration>| {
         checks.span(&format!("envelope.payload.timeouts.{name}"), span)
@@ -229,6 +231,7 @@ fn context(payload: &Any) -> Result<Body, EnvelopeError> {
     checks.at_most("envelope.payload.sections", body.sections.len(), SECTIONS_MAX, "entries");
     let mut names = std::collections::HashSet::new();
     let mut digests = Vec::with_capacity(body.sections.len());
+    // Sections over the limit are checked too. The limit of the payload's bytes bounds this work.
     for (index, section) in body.sections.iter().enumerate() {
         let path = format!("envelope.payload.sections[{index}]");
         if let Err(error) = check_name(&section.name) {
@@ -261,6 +264,7 @@ fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks)
             if !is_json_object_or_list(json) {
                 checks.wrong(format!("{path}.json"), "must be a JSON object or list");
             }
+            // Over the text as sent: JSON has no canonical form here.
             Some(signing::sha256(&[json.as_bytes()]))
         }
         Some(Content::Bytes(bytes)) => {
@@ -273,6 +277,7 @@ fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks)
             if reference.uri.is_empty() {
                 checks.wrong(format!("{path}.reference.uri"), "must not be empty");
             }
+            // The sender's claim: the broker does not fetch references (SPEC 7).
             checks.digest(&format!("{path}.reference.sha256"), &reference.sha256)
         }
         Some(Content::Delta(_)) => {
@@ -291,6 +296,7 @@ fn complete(body: v1::HandoffComplete, checks: &mut Checks) -> Body {
     let outcome = checks.known("envelope.payload.outcome", body.outcome);
     let success = outcome == Some(v1::HandoffOutcome::Success);
     checks.text("envelope.payload.details", &body.details, TEXT_BYTES_MAX);
+    // SUCCESS has to name the context that was taken over (SPEC 3). A FAILURE may have none.
     let digest = if success || !body.context_digest.is_empty() {
         checks.digest("envelope.payload.context_digest", &body.context_digest)
     } else {
@@ -306,6 +312,7 @@ fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
             checks.wrong("envelope.payload.status", "is set by the broker alone");
             TaskStatus::Created
         }
+        // A placeholder: the violation that `known` has recorded refuses the message.
         None | Some(S::Unspecified) => TaskStatus::Created,
         Some(S::InProgress) => TaskStatus::InProgress,
         Some(S::WaitingForInput) => TaskStatus::WaitingForInput,
@@ -313,6 +320,7 @@ fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
         Some(S::Failed) => TaskStatus::Failed,
         Some(S::Canceled) => TaskStatus::Canceled,
     };
+    // Written with `contains`, so that NaN is refused too.
     if body.progress.is_some_and(|progress| !(0.0..=1.0).contains(&progress)) {
         checks.wrong("envelope.payload.progress", "must be from 0 to 1");
     }

@@ -44,6 +44,7 @@ pub fn envelope_input(envelope: &v1::Envelope) -> Vec<u8> {
 /// The digest of a context: over each section's name and digest, in the byte order of the names.
 pub fn context_digest<'a>(sections: impl IntoIterator<Item = (&'a str, Digest32)>) -> Digest32 {
     let mut sections: Vec<_> = sections.into_iter().collect();
+    // The digest does not depend on the order in which the sections are sent.
     sections.sort_unstable();
     let mut body = Body::default();
     for (name, digest) in sections {
@@ -140,6 +141,7 @@ struct Body(Vec<u8>);
 
 impl Body {
     fn bytes(&mut self, bytes: &[u8]) {
+        // The length before each field makes the encoding unambiguous: bytes cannot move from one field to the next.
         let length = u32::try_from(bytes.len()).expect("a field of a frame is under 4 GiB");
         self.0.extend_from_slice(&length.to_be_bytes());
         self.0.extend_from_slice(bytes);
@@ -150,6 +152,7 @@ impl Body {
     }
 
     fn time(&mut self, time: Option<&Timestamp>) {
+        // An absent time is a field of 0 bytes, which differs from 1970-01-01 with 12.
         let Some(time) = time else { return self.bytes(&[]) };
         let mut encoded = [0; 12];
         encoded[..8].copy_from_slice(&time.seconds.to_be_bytes());

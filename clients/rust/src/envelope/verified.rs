@@ -54,6 +54,7 @@ impl UnverifiedEnvelope {
     pub fn parse(raw: Bytes) -> Result<Self, EnvelopeError> {
         let wire = v1::Envelope::decode(raw.clone())
             .map_err(|error| EnvelopeError::Malformed { part: "envelope", problem: error.to_string() })?;
+        // In this order: the size is checked before the payload is decoded, so an oversized payload costs no parse.
         let header = header(&wire)?;
         let payload = wire.payload.as_ref().expect("the header's check asks for it");
         if payload.value.len() > PAYLOAD_BYTES_MAX {
@@ -74,6 +75,7 @@ impl UnverifiedEnvelope {
     }
 
     /// Verifies the signature with the sender's key. An unsigned envelope passes only if `unsigned_allowed`.
+    /// Its sender is then unproven, so the caller passes `true` only where the operator allows this (SPEC 2).
     pub fn verify(
         self,
         keys: &impl KeyRing,
@@ -91,12 +93,14 @@ impl UnverifiedEnvelope {
         {
             return Err(EnvelopeError::SignatureInvalid { sender: self.header.sender, key_id });
         }
+        // Over the signed bytes, not the raw ones: a repeat may differ in trace context and signature (SPEC 2).
         let content_digest = signing::sha256(&[&input]);
         let Self { raw, header, body, .. } = self;
         Ok(VerifiedEnvelope { raw, header, body, content_digest })
     }
 
     fn key(&self, keys: &impl KeyRing, now: Timestamp) -> Result<(KeyId, PublicKey), EnvelopeError> {
+        // An unknown version stands for an unknown layout, which no key could verify.
         if self.wire.signature_version != signing::SIGNATURE_VERSION {
             return Err(EnvelopeError::SignatureVersionUnknown { version: self.wire.signature_version });
         }
@@ -143,6 +147,7 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
     let correlation = checks.optional_id("envelope.correlation_id", &wire.correlation_id, MessageId::parse);
     let task = checks.optional_id("envelope.task_id", &wire.task_id, TaskId::parse);
     let timestamp = checks.time("envelope.timestamp", wire.timestamp.as_ref());
+    // `Checks::time` lets an absent time pass.
     if wire.timestamp.is_none() {
         checks.wrong("envelope.timestamp", "must be set");
     }
@@ -156,6 +161,7 @@ fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
         checks.text("envelope.trace_context.tracestate", &trace.tracestate, 512);
     }
     if let Some(message_type) = message_type {
+        // The required fields depend on the type, so a message of an unknown type is only told about its type.
         let rules = rules(message_type);
         require(&mut checks, wire, rules.names);
         if let Some(receiver) = &receiver

@@ -26,7 +26,7 @@ TOOLS_VERSION = "1.62.3"
 
 
 def main() -> None:
-    """Generates the stubs, or compares them."""
+    """Generates the stubs, or compares them with the ones checked in."""
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__)
     found = importlib.metadata.version("grpcio-tools")
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def generate(output: Path) -> int:
-    """Makes the stubs in a new folder. Returns the number of schema files."""
+    """Generates the stubs in a new folder. Returns the number of schema files."""
     files = sorted(SCHEMA.glob("baton/v1/*.proto"))
     if not files:
         sys.exit(f"no schema in {SCHEMA}")
@@ -55,7 +55,7 @@ def generate(output: Path) -> int:
     services = [file for file in files if file.stem.endswith("_service")]
     subprocess.run([*protoc, f"--grpc_python_out={output}", *services], check=True)
     for file in output.rglob("*.py*"):
-        # The stubs expect to be a top-level package baton.v1; they live inside of ours.
+        # The stubs import a top-level package baton.v1; here they are inside the client's package.
         text = re.sub(
             r"^from baton\.v1 import", "from baton._gen.baton.v1 import", file.read_text("utf-8"), flags=re.MULTILINE
         )
@@ -66,7 +66,7 @@ def generate(output: Path) -> int:
 
 
 def contents(folder: Path) -> dict[Path, str]:
-    """The text of each stub, by its path in the folder."""
+    """Returns the text of each stub by its path in the folder."""
     return {
         file.relative_to(folder): file.read_text("utf-8") for file in folder.rglob("*.py*") if file.suffix != ".pyc"
     }

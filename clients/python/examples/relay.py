@@ -1,9 +1,9 @@
-"""The Python agent of the great relay (tests/relay): a task goes from language to language and comes back.
+"""The Python agent of the relay test (tests/relay): a task goes from language to language and comes back.
 
     relay.py SERVER CA.pem ID KEY.pem start TASK NEXT    makes the task, hands it over, finishes it when it is back
     relay.py SERVER CA.pem ID KEY.pem audit TASK         checks its custody log
 
-Prints what happens as JSON lines.
+Prints each event as a JSON line.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from baton import Agent, Offer, bytes_section, context_digest, json_section, loa
 
 
 def say(event: str, **facts: object) -> None:
-    """One line for the runner."""
+    """Prints one event as a JSON line for the runner."""
     print(json.dumps({"event": event, **facts}), flush=True)
 
 
 async def start(agent: Agent, task_id: str, to: str) -> None:
-    """Sends the task on its way, and ends when it is back and finished."""
+    """Hands the task over, and returns when it has come back and is finished."""
     back = asyncio.Event()
 
     @agent.on_handoff
@@ -48,14 +48,14 @@ async def start(agent: Agent, task_id: str, to: str) -> None:
 
 
 async def audit(agent: Agent, task_id: str) -> None:
-    """Checks all of the custody log, and says how the task stands after its last entry."""
+    """Verifies the whole custody log and prints the task's state after its last entry."""
     log = await agent.verify_custody(task_id)
     last = v1.CustodyEntry.FromString(log.entries[-1].entry_bytes)
     say("audited", entries=len(log.entries), owner=last.owner_id, epoch=last.epoch)
 
 
 async def main() -> None:
-    """Reads the command line."""
+    """Parses the command line and runs its command."""
     server, ca_file, agent_id, key, command, *arguments = sys.argv[1:]
     async with Agent(server, agent_id, load_key(key), ca_file=ca_file) as agent:
         await (start(agent, *arguments) if command == "start" else audit(agent, *arguments))

@@ -1,10 +1,10 @@
-"""A support agent that hands tickets over, or takes them.
+"""A support agent that hands tickets over or takes them.
 
     ticket_agent.py --server 127.0.0.1:22866 --ca baton-data/tls/ca.pem --id bob --key bob.pem serve
     ticket_agent.py --server 127.0.0.1:22866 --ca baton-data/tls/ca.pem --id alice --key alice.pem offer --to bob
 
-The key file is made if it is not there. `offer` ends when the ticket is bob's, or with exit code 1 when it is not.
-After a restart the same command with the same `--task` goes on where it was.
+The agent creates the key file if it does not exist. `offer` ends when bob owns the ticket, or with exit code 1 if the
+handoff fails. After a restart the same command with the same `--task` continues the handoff.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from baton import Agent, BatonError, HandoffFailedError, Offer, generate_key, js
 
 
 async def offer(agent: Agent, to: str, task_id: str, title: str) -> int:
-    """Hands one ticket over and waits until it is gone. Returns the exit code."""
+    """Hands one ticket over and waits for the end of the handoff. Returns the exit code."""
     request = v1.HandoffRequest(
         task_type="support-ticket",
         reason=v1.HANDOFF_REASON_SKILL,
@@ -41,13 +41,13 @@ async def offer(agent: Agent, to: str, task_id: str, title: str) -> int:
 
 
 async def open_handoff(agent: Agent, task_id: str) -> str:
-    """The handoff of this ticket that an earlier process began; empty if there is none."""
+    """Returns the handoff of this ticket that an earlier process began; empty if there is none."""
     open_handoffs = {task.task_id: task.open_handoff_id for task in await agent.owned_tasks()}
     return open_handoffs.get(task_id, "")
 
 
 def ticket(title: str) -> list[v1.ContextSection]:
-    """What the next agent needs to know."""
+    """Returns the context of a ticket."""
     return [
         json_section("task_description", {"title": title, "customer": "4711", "product": "router"}),
         json_section("history_log", [{"who": "customer", "text": title}, {"who": "agent", "text": "Let me see."}]),
@@ -56,18 +56,18 @@ def ticket(title: str) -> list[v1.ContextSection]:
 
 
 async def take(offer: Offer) -> None:
-    """Takes a ticket that is offered."""
+    """Takes over an offered ticket."""
     asked = offer.request.initial_context_summary if offer.request else "as before"
     print(f"{offer.task_id}: {offer.sender_id} asks: {asked}", flush=True)
     takeover = await offer.accept()
-    task = await takeover.complete()  # checks the digest of the context; from here on the ticket is ours
+    task = await takeover.complete()  # verifies the context's digest; on return this agent owns the ticket
     names = ", ".join(section.name for section in takeover.sections)
     print(f"{task.task_id}: taken over from {offer.sender_id} at epoch {task.epoch}, with {names}", flush=True)
     await task.report("reading the history", progress=0.1)
 
 
 async def main() -> int:
-    """Reads the command line, registers and connects."""
+    """Parses the command line, registers and connects."""
     parser = argparse.ArgumentParser(description="A support agent that hands tickets over, or takes them.")
     parser.add_argument("--server", default="127.0.0.1:22866", metavar="HOST:PORT", help="the broker (%(default)s)")
     parser.add_argument("--ca", default="baton-data/tls/ca.pem", metavar="FILE", help="its CA (%(default)s)")

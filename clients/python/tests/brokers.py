@@ -1,4 +1,4 @@
-"""A real broker as a process, for tests: BATON_BIN says which."""
+"""A real broker as a process for tests. BATON_BIN names the program."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ needs_broker = pytest.mark.skipif(not BATON, reason="BATON_BIN names no broker")
 
 
 class RealBroker:
-    """A broker with its folder; it can be killed and started again on the same port."""
+    """A broker with its data folder; it can be killed and restarted on the same port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class RealBroker:
         self.server = address.read_text().strip()
 
     async def serve(self, more: str = "") -> None:
-        """The same broker, now as `baton serve` runs it: only operators register agents."""
+        """Restarts the same broker as `baton serve`: only operators register agents."""
         self.stop()
         tls = self.data / "tls"
         lines = [f'listen = "{self.server}"', f'data = "{self.data}"', "[tls]"]
@@ -85,7 +85,7 @@ class RealBroker:
 
 
 class Relay:
-    """A TCP relay before a broker, that can fall silent: its connections stay, and nothing goes over them any more."""
+    """A TCP relay before a broker that can fall silent: its connections stay open and carry no more bytes."""
 
     def __init__(self, broker: str) -> None:
         self.server = ""
@@ -106,7 +106,7 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def fall_silent(self) -> None:
-        """The connections that are open; later ones are as before."""
+        """Silences the connections that are open; later connections work."""
         self._flows.clear()
         self._flows = asyncio.Event()
         self._flows.set()

@@ -1,4 +1,4 @@
-"""The harness for `baton conformance --client`: docs/conformance-client.md has its protocol."""
+"""The program for `baton conformance --client`; docs/conformance-client.md defines its protocol."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def say(event: str, **facts: Any) -> None:
 
 
 def account(error: Exception) -> dict[str, Any]:
-    """An error in the protocol's words."""
+    """Converts an error to the protocol's JSON form."""
     message = str(error)
     match error:
         case UntrustedError():
@@ -136,7 +136,7 @@ class Harness:
         await self.does("Info")
 
     async def does(self, kind: str) -> str:
-        """What a handler of this kind of message was told to do; the rest of it is the caller's."""
+        """Returns the instructions for a handler of this message type; the caller handles the rest."""
         how = self.how.get(kind, "")
         match how:
             case "throw":

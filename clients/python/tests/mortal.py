@@ -1,4 +1,4 @@
-"""An agent that dies at the step that its command line names, as by kill -9: see test_restarts.py.
+"""An agent that dies at the step on its command line, as by kill -9: see test_restarts.py.
 
 mortal.py SERVER CA.pem ID KEY.pem STEP
 """

@@ -1,4 +1,4 @@
-"""The adapters with the real frameworks and a real broker; each is skipped where its framework is not installed."""
+"""The adapters with the real frameworks and a real broker. Each test is skipped without its framework."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ async def broker(tmp_path):
 
 @pytest.fixture
 async def pair(broker):
-    """Alice, and bob who takes what he is offered unless it is of another kind."""
+    """Yields alice, and the contexts that bob took over. Bob rejects other task types."""
     seen: list[Any] = []
     async with broker.agent("alice") as alice, broker.agent("bob") as bob:
 

@@ -1,4 +1,4 @@
-"""The session, against a broker that lies and breaks off as a real one would not."""
+"""The session, against a scripted broker that lies and drops connections."""
 
 import asyncio
 import datetime
@@ -37,7 +37,7 @@ class LyingBroker(
     agent_service_pb2_grpc.AgentServiceServicer,
     handoff_service_pb2_grpc.HandoffServiceServicer,
 ):
-    """Answers by script: `on_envelope` makes the frames that follow an envelope."""
+    """A scripted broker: `on_envelope` makes the frames that answer an envelope."""
 
     def __init__(self):
         self.key = generate_key()
@@ -316,7 +316,7 @@ async def test_an_agent_that_is_refused_for_good_ends(broker, agent):
 
 async def test_fields_of_a_newer_schema_do_not_break_the_signature(broker, agent):
     envelope = message(broker, "new")
-    # Field 1000 of the envelope and of the payload, which this schema does not know.
+    # Field 1000 of the envelope and of the payload, unknown to this schema.
     raw = bytearray(envelope.SerializeToString()) + b"\xc2\x3e\x03new"
     await broker.deliver(v1.Envelope.FromString(bytes(raw)))
     newer = make_envelope(v1.Info(text="newer"), sender_id="bob", receiver_id="alice")

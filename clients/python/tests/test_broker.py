@@ -230,7 +230,7 @@ async def test_a_handler_that_never_returns_is_extended_until_its_timeout(broker
             await asyncio.Event().wait()
 
         await begin(alice, bob)
-        bob.ack_wait = timedelta(milliseconds=300)  # as if the broker's were that short
+        bob.ack_wait = timedelta(milliseconds=300)  # stands for a broker with this short ack wait
         terms = v1.HandoffTimeouts()
         terms.whole.FromTimedelta(timedelta(seconds=6))
         with pytest.raises(HandoffFailedError, match="WHOLE_TIMEOUT"):
@@ -306,7 +306,7 @@ async def test_a_broker_that_is_killed_in_mid_handoff(broker):
 
         @bob.on(v1.Info)
         async def read(_delivery):
-            told.set()  # later than the context, which has come again before it
+            told.set()  # arrives after the redelivered context
 
         await begin(alice, bob)
         handing = asyncio.create_task(alice.hand_over("bob", "ticket-1", request(), SECTIONS))
@@ -320,7 +320,7 @@ async def test_a_broker_that_is_killed_in_mid_handoff(broker):
         assert (handed.owner_id, handed.epoch) == ("bob", 2)
         assert (await within(sending)).sequence > 0
         told.clear()
-        # About the same task: it waits until whatever is before it is acked.
+        # Mail of the same task waits until the mail before it is acked.
         await alice.send(v1.Info(text="afterwards"), receiver_id="bob", task_id="ticket-1", epoch=2)
         await within(told.wait())
         assert calls == [handed.handoff_id], "what came again goes on in the same hands"
@@ -434,7 +434,7 @@ async def test_heartbeats_say_how_the_agent_is_doing(broker):
 
 async def test_a_session_ends_with_a_connection_that_is_silently_gone(broker, monkeypatch):
     monkeypatch.setattr(baton.connection, "KEEPALIVE_TIME_MS", 500)
-    # Long enough for the connections that are not silent, on a busy machine too.
+    # Long enough for the connections that work, also on a busy machine.
     monkeypatch.setattr(baton.connection, "KEEPALIVE_TIMEOUT_MS", 4000)
     async with Relay(broker.server) as relay, broker.agent_through(relay, "alice") as alice:
         await begin(alice)

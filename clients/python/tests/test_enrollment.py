@@ -1,4 +1,4 @@
-"""A broker where only operators register agents: by their token, by an invitation, and certificates as proof."""
+"""A broker where only operators register agents: by operator token, by invitation, and by client certificate."""
 
 import datetime
 import json
@@ -62,7 +62,7 @@ async def test_a_client_certificate_proves_who_one_is(broker, tmp_path):
     await broker.serve(f'client_ca = "{certificate}"')
     async with broker.agent("bob", operator_token=broker.operator_token()) as operator:
         await operator.register()
-    # Another key than the registered one: the challenge could not be signed.
+    # A key other than the registered one: it could not sign the challenge.
     async with broker.agent("bob", cert_file=certificate, cert_key_file=key) as bob:
         assert (await bob.connect()).agent_id == "bob"
         with pytest.raises(BatonError) as refused:

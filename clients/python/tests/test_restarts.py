@@ -1,4 +1,4 @@
-"""Agents that are killed at every step of a handoff: their next process, without any memory, goes on."""
+"""Agents killed at every step of a handoff: the next process continues without any memory."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ async def broker(tmp_path):
 def living(broker, agent_id, **options):
     agent = broker.agent(agent_id, key=load_key(broker.folder / f"{agent_id}.pem"), **options)
 
-    # An agent with a handler: what no handler is for is settled by the library.
+    # An agent with a handler: the library settles mail without one.
     @agent.on(v1.Info)
     async def read(_):
         pass
@@ -41,7 +41,7 @@ def living(broker, agent_id, **options):
 
 
 def taking(bob):
-    """What bob is called with, and what is his then."""
+    """Records bob's handler calls and his tasks."""
     taken = asyncio.Queue()
 
     @bob.on_handoff
@@ -81,7 +81,7 @@ async def moved_once_and_nothing_is_lost(broker, agent):
 
 
 async def handoff_of(alice):
-    """The handoff that an earlier process asked for, open or not; None where its request was never stored."""
+    """Returns the handoff of an earlier process, open or not; None if its request was never stored."""
     try:
         task = await alice.get_task(TASK)
     except BatonError as error:

@@ -1,4 +1,4 @@
-"""The scenarios that the clients of all languages play; clients/scenarios/README.md says what everything means."""
+"""The scenarios that the clients of all languages run; clients/scenarios/README.md defines their format."""
 
 import asyncio
 import base64
@@ -54,7 +54,7 @@ async def test_scenario(broker, file):
 
 
 class Playing:
-    """One scenario on its way."""
+    """One run of a scenario."""
 
     def __init__(self, broker, stack):
         self.broker = broker
@@ -136,7 +136,7 @@ class Playing:
 
     async def receive(self, name, what):
         assert not what.keys() - RECEIVE
-        # Its signature was checked by the client, by its sender's key.
+        # The client verified the signature with the sender's key.
         delivery = await anext(self.mail[name])
         envelope, payload = delivery.envelope, delivery.payload
         seen = {
@@ -158,7 +158,7 @@ class Playing:
         await then(delivery, what.get("then", "ack"))
 
     async def answered(self, asking, expected):
-        """Asks, and compares the receipt or the refusal with what is expected."""
+        """Makes a call and compares the receipt or the refusal with the expected one."""
         expected = expected or {}
         if "error" in expected:
             with pytest.raises(BatonError) as refused:
@@ -183,7 +183,7 @@ class Playing:
         return receipt
 
     def bound(self, value):
-        """The same with every name replaced by what is bound to it."""
+        """Returns a copy with every name replaced by its bound value."""
         if isinstance(value, dict):
             return {key: self.bound(one) for key, one in value.items()}
         if isinstance(value, list):
@@ -210,7 +210,7 @@ async def then(delivery, what):
 
 
 def check(expected, seen):
-    """Whatever is named must be so: objects in turn by what they name, lists whole."""
+    """Compares the named fields: objects by their named keys in turn, lists as a whole."""
     for key, value in expected.items():
         assert key in seen, f"{key} is missing in {seen}"
         if isinstance(value, dict):

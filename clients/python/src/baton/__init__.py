@@ -1,7 +1,7 @@
 """Agents for the baton handoff broker.
 
-An agent registers, proves who it is with its ed25519 key, and hands tasks over or takes them: see `baton.agent.Agent`.
-The messages themselves are in `baton.v1`.
+An agent registers, proves its identity with its ed25519 key, and hands tasks over or takes them: see
+`baton.agent.Agent`. The messages of the schema are in `baton.v1`.
 """
 
 from baton import v1

@@ -1,4 +1,4 @@
-"""An agent: its session with the broker, kept up over breaks; what it sends, and who handles what it gets."""
+"""An agent: its session with the broker, the messages it sends, and the routing of its mail to handlers."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ _NOT_FINAL = (v1.TASK_STATUS_CREATED, v1.TASK_STATUS_IN_PROGRESS, v1.TASK_STATUS
 
 
 class Agent(Messages):
-    """One agent: registers, proves who it is, sends and receives.
+    """An agent of the broker: registers, proves its identity, sends messages and handles its mail.
 
         async with Agent("127.0.0.1:22866", "bob", load_key("bob.pem"), ca_file="ca.pem") as bob:
 
@@ -50,18 +50,16 @@ class Agent(Messages):
             await bob.register(agent_types=["support"])
             await bob.run()
 
-    `server` is HOST:PORT, and its certificate must be signed by the CA in `ca_file` (PEM; the system's CAs without it);
-    or http://HOST:PORT without TLS, to a broker on this machine that takes such connections.
-    The agent proves who it is by its key, or by the client certificate in `cert_file` and `cert_key_file` (PEM). An
-    `operator_token` goes with all calls but the session's, to register where only operators may.
-    `credit` is the most deliveries that are handed out and not yet acknowledged, up to 4096. `capacity` is the most
-    handoffs that are worked on at a time, 0 for no limit; what is offered beyond it is rejected as OVERLOADED.
-    A handler that takes longer than `handler_timeout` is cancelled. `pinned_keys` are keys of agents, also of the
-    broker itself, that are believed instead of the directory's. `operator_keys` are operators' public keys, 32 bytes
-    each, by their operator_key_id: if there are any, other agents' keys from the directory are good only with a voucher
-    of one of them.
-    What is sent waits `send_timeout` for its receipt, over as many sessions as that takes.
-    Not for use from several event loops or threads.
+    `server` is HOST:PORT with TLS, or http://HOST:PORT without TLS for a broker on the same machine. The server's
+    certificate must be signed by the CA in `ca_file` (PEM; default: the system's CAs). The agent authenticates by its
+    key, or by the client certificate in `cert_file` and `cert_key_file` (PEM). `operator_token` is sent with every call
+    except the session's; it permits registration where only operators may register agents. `credit` is the maximum
+    number of unacknowledged deliveries, 0 to 4096. `capacity` is the maximum number of handoffs in progress, 0 for no
+    limit; a further offer is rejected as OVERLOADED. A handler that runs longer than `handler_timeout` is cancelled.
+    `pinned_keys` are keys by agent id, also of the broker itself; they replace the directory's keys of that agent.
+    `operator_keys` are operators' public keys, 32 bytes each, by operator_key_id. If any are set, a key from the
+    directory is valid only with a voucher of one of these operators. `send_timeout` bounds the wait for a receipt, over
+    all the sessions that the wait spans. An agent belongs to one event loop and is not thread-safe.
     """
 
     def __init__(
@@ -86,9 +84,9 @@ class Agent(Messages):
         self.key_id = key_id
         self.capacity = capacity
         self.heartbeat = v1.Heartbeat(status="ok", capacity=capacity)
-        """What the agent says of itself at every heartbeat; change it at any time. active_tasks is filled in."""
+        """The payload of the agent's heartbeats. It may be changed at any time; the agent sets active_tasks itself."""
         self.welcome = v1.Welcome()
-        """The broker's first word on the present session: its id, its key and its times."""
+        """The broker's welcome on the present session: its id, its key and its timing parameters."""
         self.ack_wait = timedelta(seconds=30)
         self._key = key
         self._send_timeout = send_timeout
@@ -116,43 +114,44 @@ class Agent(Messages):
         self._mail = Conversation()
 
     async def __aenter__(self) -> Self:
-        """Nothing yet: `connect` or `run` opens the session."""
+        """Returns the agent; `connect` or `run` opens the session."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stops in order, and closes the connection."""
+        """Closes the agent: see `close`."""
         await self.close()
 
     # ------------------------------------------------------------------------------------------------ handlers
 
     def on_handoff(self, handler: HandoffHandler) -> HandoffHandler:
-        """Makes this function the one that takes or rejects what is offered: see `Offer`. A decorator."""
+        """Decorator: registers the handler of offered handoffs, which accepts or rejects each `Offer`."""
         self._before_connect()
         self._dispatcher.handoff_handler = handler
         return handler
 
     def context_provider(self, provider: ContextProvider) -> ContextProvider:
-        """Makes this function the one that returns the context of a handoff that was accepted. A decorator.
+        """Decorator: registers the function that returns the context of an accepted handoff.
 
             @alice.context_provider
             async def context_of(wanted):
                 return [json_section("goals", goals_of(wanted.task_id))]
 
-        It is called for every accept that no `hand_over` or `resume_hand_over` of this process waits for: after a
-        restart, or where a handoff begins by `request_handoff`. Without it such an accept is delivered again, every
-        2 s, until a `resume_hand_over` takes it or the broker ends the handoff.
+        The agent calls it for each accept that no `hand_over` or `resume_hand_over` of this process waits for: after a
+        restart, or for a handoff that began with `request_handoff`. Without a provider the agent nacks the accept with
+        a retry after 2 s, until a `resume_hand_over` takes it or the broker ends the handoff.
         """
         self._before_connect()
         self._dispatcher.context_provider = provider
         return provider
 
     def on(self, *payload_classes: type[Message]) -> Callable[[Handler], Handler]:
-        """Makes a function the handler of these messages, for example v1.Info. A decorator.
+        """Decorator: registers a handler for these payload classes, for example v1.Info.
 
-        When it returns, the message is acked, unless it did that itself. When it raises, the message is nacked: as
-        POISON for a PoisonError, with its time for a RetryLaterError, else as FAILURE.
+        When the handler returns, the agent acks the message unless the handler has settled it. When it raises, the
+        agent nacks the message: a PoisonError as POISON, a RetryLaterError as FAILURE with its delay, any other
+        exception as FAILURE.
         """
         self._before_connect()
 
@@ -177,10 +176,10 @@ class Agent(Messages):
         metadata: Mapping[str, str] | None = None,
         invitation: str = "",
     ) -> v1.Agent:
-        """Registers this agent's card with its key, or changes it; the same card again is no error.
+        """Registers this agent's card with its key, or updates it. Registering the same card again is not an error.
 
-        An `invitation` lets a new agent in where only operators may register. Raises BatonError, CHALLENGE_FAILED if
-        somebody else is registered under this id.
+        `invitation` is the secret of an invitation; it permits a new agent to register where only operators may. Raises
+        BatonError, CHALLENGE_FAILED if the id is registered with another key.
         """
         card = v1.AgentCard(
             agent_id=self.agent_id,
@@ -197,18 +196,18 @@ class Agent(Messages):
         except BatonError as error:
             if error.reason != "AGENT_EXISTS":
                 raise
-            # Known with another card: it may change its own, once it has proven who it is.
+            # The agent is registered with another card. It may change its own card once it has proven its identity.
             await self._connection.prove()
             answer = await self._connection.call(self._connection.agents.RegisterAgent, request)
         agent: v1.Agent = answer.agent
         return agent
 
     async def prove_identity(self) -> str:
-        """Signs a challenge for a token, which later calls carry. `connect` does it by itself. Raises BatonError."""
+        """Signs a challenge to obtain the token that later calls carry. `connect` calls this. Raises BatonError."""
         return await self._connection.prove()
 
     async def invite(self, agent_id: str = "", lifetime: timedelta | None = None) -> str:
-        """Makes an invitation: whoever has it may register one new agent, `agent_id` or any. Returns the secret."""
+        """Creates an invitation for one new agent: `agent_id`, or any id if empty. Returns the secret."""
         request = v1.CreateInvitationRequest(agent_id=agent_id, lifetime=duration(lifetime))
         invitation: str = (await self._connection.call(self._connection.agents.CreateInvitation, request)).invitation
         return invitation
@@ -216,19 +215,19 @@ class Agent(Messages):
     async def add_key(
         self, agent_id: str, key: v1.AgentKey, *, replaces: Iterable[str] = (), grace: timedelta | None = None
     ) -> v1.Agent:
-        """Adds a key of an agent, or rotates one: those that it replaces stay good for the grace, or else a day."""
+        """Adds a key to an agent. The keys in `replaces` stay valid for `grace`, one day by default."""
         request = v1.AddAgentKeyRequest(agent_id=agent_id, key=key, replaced_key_ids=replaces, grace=duration(grace))
         agent: v1.Agent = (await self._connection.call(self._connection.agents.AddAgentKey, request)).agent
         return agent
 
     async def revoke_key(self, agent_id: str, key_id: str, reason: str = "") -> v1.Agent:
-        """Revokes a key of an agent for good: nothing that is signed by it is taken any more."""
+        """Revokes a key of an agent permanently: the broker refuses every signature made with it."""
         request = v1.RevokeAgentKeyRequest(agent_id=agent_id, key_id=key_id, reason_text=reason)
         agent: v1.Agent = (await self._connection.call(self._connection.agents.RevokeAgentKey, request)).agent
         return agent
 
     async def vouch_for_key(self, agent_id: str, key_id: str, voucher: v1.KeyVoucher) -> v1.Agent:
-        """Adds an operator's word for a key of an agent: see `vouch`."""
+        """Adds an operator's voucher for a key of an agent: see `vouch`."""
         request = v1.VouchForAgentKeyRequest(agent_id=agent_id, key_id=key_id, voucher=voucher)
         agent: v1.Agent = (await self._connection.call(self._connection.agents.VouchForAgentKey, request)).agent
         return agent
@@ -236,11 +235,11 @@ class Agent(Messages):
     # ---------------------------------------------------------------------------------------------- the session
 
     async def connect(self) -> v1.Welcome:
-        """Proves who one is and opens the session; deliveries and heartbeats begin. Tries once, and raises BatonError.
+        """Proves the agent's identity and opens the session. Tries once; raises BatonError.
 
-        From then on the session is kept up: when it ends, another is opened, after the time that the broker asked for
-        or with a backoff of 0.1 to 30 s, and whatever has no answer yet is sent again, byte for byte. Only where the
-        broker refuses for good (its reasons: docs/errors.md) or its certificate is not trusted, the agent ends.
+        Deliveries and heartbeats begin. When the session ends, the agent opens another, after the delay that the broker
+        named or with a backoff of 0.1 to 30 s, and sends every unanswered envelope again, byte for byte. The agent ends
+        only when the broker refuses permanently (docs/errors.md lists the reasons) or its certificate is not trusted.
         """
         if self._sorter is not None:
             raise RuntimeError("connect is for once")
@@ -254,15 +253,15 @@ class Agent(Messages):
         return self.welcome
 
     async def run(self) -> None:
-        """Connects, unless that is done, and serves until `close`. Raises BatonError when the agent ends before."""
+        """Connects if not connected, and serves until `close`. Raises BatonError if the agent ends before."""
         if self._sorter is None:
             await self.connect()
         await self._link.over()
 
     async def close(self, grace: timedelta = timedelta(seconds=10)) -> None:
-        """Stops in order: takes nothing more, lets handlers end within the grace, and closes session and connection.
+        """Accepts no more mail, waits up to `grace` for the handlers, then closes the session and the connection.
 
-        What a handler was still at after the grace is nacked as SHUTDOWN, and so is mail that nobody has taken.
+        Deliveries that a handler still holds after `grace`, and mail that was never read, are nacked as SHUTDOWN.
         """
         if self._link.is_closing:
             return
@@ -280,17 +279,17 @@ class Agent(Messages):
         await self._connection.close()
 
     async def set_credit(self, max_outstanding: int) -> None:
-        """Sets how many deliveries may be handed out and not yet acknowledged: 0 (a pause) to 4096."""
+        """Sets the maximum number of unacknowledged deliveries: 0 (a pause) to 4096."""
         session = await self._link.live()
         await session.ask(v1.ConnectRequest(credit=v1.Credit(max_outstanding=max_outstanding)))
         self._link.credit = max_outstanding
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
-        """The agent's mail, for agents without handlers; to be read by one loop at a time.
+        """Yields the agent's mail, for agents without handlers. One loop may read it at a time.
 
-        Each sender's signature is checked end to end; a message that does not verify is nacked as POISON, so that the
-        broker keeps it as a dead letter, and is not given out. Ends when `close` is called; goes on over sessions that
-        end, and raises BatonError when the agent ends.
+        Each sender's signature is verified end to end. A message that does not verify is not yielded: the agent nacks
+        it as POISON, and the broker keeps it as a dead letter. The iterator continues over reconnects and ends when
+        `close` is called. Raises BatonError when the agent ends.
         """
         if self._dispatcher.has_handlers:
             raise RuntimeError("mail goes to the handlers")
@@ -315,10 +314,10 @@ class Agent(Messages):
         correlation_id: str = "",
         expires_at: datetime | None = None,
     ) -> v1.Receipt:
-        """Signs and sends a payload of baton.v1. Returns the broker's receipt, its signature checked.
+        """Signs and sends a payload of baton.v1. Returns the broker's receipt, its signature verified.
 
-        Over a break the same bytes are sent again, until the broker has answered. Raises BatonError if the broker
-        refuses, or has not answered in time; VerificationError if the receipt is not the broker's.
+        After a lost connection the agent sends the same bytes again, until the broker answers. Raises BatonError if the
+        broker refuses or does not answer in time; VerificationError if the broker did not sign the receipt.
         """
         envelope = make_envelope(
             payload,
@@ -333,10 +332,10 @@ class Agent(Messages):
         return await self.send_envelope(envelope)
 
     async def send_envelope(self, envelope: v1.Envelope) -> v1.Receipt:
-        """Sends an envelope as it is. As `send`; the same envelope again gives the first receipt again.
+        """Sends a signed envelope unchanged; otherwise as `send`. A repeated envelope gets its first receipt again.
 
-        What is over the bounds of the schema is refused here, with the broker's own reason, and not sent:
-        PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for ids that are too long.
+        An envelope outside the schema's bounds is not sent. Raises the BatonError that the broker would return:
+        PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for an id that is too long.
         """
         check_envelope(envelope)
         try:
@@ -359,11 +358,12 @@ class Agent(Messages):
         *,
         epoch: int = 1,
     ) -> HandedOver:
-        """Hands a task over, all of it: asks, waits for an agent to take it, sends the context, waits for the end.
+        """Hands a task over: sends the request, waits for an accept, sends the context and waits for the end.
 
-        As long as any handoff lasts: at most the request's whole timeout. Raises HandoffFailedError if the task stays
-        here; BatonError if the broker does not take the request or the context, or if the context is over 1 MiB: then
-        nothing is sent. A caller that cancels this leaves the handoff to its timeouts, or to `resume_hand_over`.
+        Returns within the request's total timeout. Raises HandoffFailedError if the task stays with this agent;
+        BatonError if the broker refuses the request or the context, or if the context is over 1 MiB, in which case
+        nothing is sent. If the caller cancels the call, the handoff stays open for `resume_hand_over` until its
+        timeouts.
         """
         sections = list(context)
         handoffs.check_context(sections)
@@ -377,11 +377,11 @@ class Agent(Messages):
             return await Handover(self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch).end()
 
     async def resume_hand_over(self, handoff_id: str, context: Iterable[v1.ContextSection]) -> HandedOver:
-        """Goes on with a handoff that an earlier process of this agent asked for, at whatever step it is, to its end.
+        """Continues a handoff that an earlier process of this agent requested, from any state, to its end.
 
-        Returns or raises as `hand_over`, also when the handoff ended meanwhile. `owned_tasks` names the handoffs that
-        are open. Raises BatonError, NOT_OWNER if another agent asked for it, PERMISSION_DENIED if this one takes no
-        part in such a handoff.
+        Returns or raises as `hand_over`, also when the handoff has ended meanwhile. `owned_tasks` lists the open
+        handoffs. Raises BatonError, NOT_OWNER if another agent requested the handoff, PERMISSION_DENIED if this agent
+        is not a party of it.
         """
         sections = list(context)
         handoffs.check_context(sections)
@@ -404,11 +404,11 @@ class Agent(Messages):
         *,
         epoch: int = 1,
     ) -> Outcome:
-        """Lends a task and waits for what comes of it: `hand_over` with HANDOFF_MODE_DELEGATE, then the final status.
+        """Lends a task, and waits for its final status: `hand_over` with HANDOFF_MODE_DELEGATE, then the result.
 
-        With that the task is this agent's again, one epoch on. It takes as long as the delegate takes; bound it with
-        `asyncio.timeout`. A caller that stops waiting, also by a restart, finds the task in `owned_tasks` when it is
-        back; its final status goes to the handler of TaskStatusUpdate. Raises as `hand_over`.
+        On return this agent owns the task again, at the next epoch. The wait has no limit; bound it with
+        `asyncio.timeout`. After a cancelled wait or a restart, `owned_tasks` lists the task once it is back, and the
+        TaskStatusUpdate handler gets its final status. Raises as `hand_over`.
         """
         lent = v1.HandoffRequest()
         lent.CopyFrom(request)
@@ -420,21 +420,21 @@ class Agent(Messages):
     # -------------------------------------------------------------------------------------------------- looking
 
     async def get_agent(self, agent_id: str) -> v1.Agent:
-        """An agent as the broker knows it; the broker itself is `baton`. Raises BatonError, AGENT_UNKNOWN."""
+        """Returns an agent's registration; the broker's own id is `baton`. Raises BatonError, AGENT_UNKNOWN."""
         request = v1.GetAgentRequest(agent_id=agent_id)
         agent: v1.Agent = (await self._connection.call(self._connection.agents.GetAgent, request)).agent
         return agent
 
     async def get_task(self, task_id: str) -> v1.Task:
-        """A task. Raises BatonError: PERMISSION_DENIED, or TASK_UNKNOWN if the caller may look at all tasks."""
+        """Returns a task. Raises BatonError, PERMISSION_DENIED; TASK_UNKNOWN if the caller may read all tasks."""
         request = v1.GetTaskRequest(task_id=task_id)
         task: v1.Task = (await self._connection.call(self._connection.tasks.GetTask, request)).task
         return task
 
     async def owned_tasks(self) -> list[OwnedTask]:
-        """Every task that this agent owns and that is not final, newest first: where an agent goes on after a restart.
+        """Returns the unfinished tasks that this agent owns, newest first: the starting point after a restart.
 
-        A task with an `open_handoff_id` is on its way to another agent: `resume_hand_over` goes on with that.
+        `open_handoff_id` of a task names its handoff in progress, which `resume_hand_over` continues.
         """
         owned: list[OwnedTask] = []
         request = v1.ListTasksRequest(page_size=_PAGE_SIZE, owner_id=self.agent_id, statuses=_NOT_FINAL)
@@ -446,40 +446,40 @@ class Agent(Messages):
             request.page_token = page.next_page_token
 
     async def get_handoff(self, handoff_id: str) -> v1.Handoff:
-        """A handoff with its state, both views and every step. Raises BatonError, HANDOFF_UNKNOWN."""
+        """Returns a handoff: its state, the view of either side, and each step. Raises BatonError, HANDOFF_UNKNOWN."""
         request = v1.GetHandoffRequest(handoff_id=handoff_id)
         handoff: v1.Handoff = (await self._connection.call(self._connection.handoffs.GetHandoff, request)).handoff
         return handoff
 
     async def verify_custody(self, task_id: str) -> VerifiedLog:
-        """Reads a task's custody log and checks its chain, its receipts and its envelopes. Raises VerificationError."""
+        """Reads a task's custody log; verifies its chain, receipts and envelopes. Raises VerificationError."""
         return await read_custody_log(self._connection, task_id, self._directory)
 
     # ------------------------------------------------------------------------------------------------- inside
 
     def acknowledge(self, acknowledgement: v1.Acknowledgement) -> Awaitable[v1.Acknowledged]:
-        """For deliveries, which tell the broker through this what became of them."""
+        """Sends the acknowledgement of a delivery. Called by Delivery."""
         return self._acknowledge(acknowledgement)
 
     def ack_when_it_returns(self, message_id: str) -> None:
-        """For deliveries: this one is done, though the broker could not be told."""
+        """Records that a delivery is handled although the broker has no ack yet. Called by Delivery."""
         self._returning[message_id] = None
         if len(self._returning) > _RETURNING_MAX:
             self._returning.popitem(last=False)
 
     def settled(self, delivery: Delivery) -> None:
-        """For deliveries: this one was acked or nacked."""
+        """Records that a delivery was acked or nacked. Called by Delivery."""
         self._dispatcher.settled(delivery)
 
     def leave(self, delivery: Delivery) -> None:
-        """For the dispatcher: mail that no handler is for."""
+        """Queues mail that has no handler. Called by the dispatcher."""
         if delivery.attempt > 1:
             message_id = delivery.envelope.message_id
             self._mail.take_out(lambda earlier: earlier.envelope.message_id == message_id)
         self._mail.put(delivery)
 
     def take_back(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """For the dispatcher: what was left and is now waited for."""
+        """Removes and returns queued mail that a call now waits for. Called by the dispatcher."""
         return self._mail.take_out(is_wanted)
 
     async def _acknowledge(self, acknowledgement: v1.Acknowledgement) -> v1.Acknowledged:
@@ -504,12 +504,12 @@ class Agent(Messages):
         self._arrivals.put_nowait(delivery)
 
     async def _sort(self) -> None:
-        """Takes deliveries in the order in which they come."""
+        """Processes deliveries in the order of arrival."""
         while True:
             await self._take(await self._arrivals.get())
 
     async def _take(self, arrived: v1.Delivery) -> None:
-        """Checks a delivery and gives it to whoever is to have it."""
+        """Verifies a delivery and passes it to the dispatcher."""
         message_id = arrived.envelope.message_id
         delivery = Delivery(arrived, None, self)
         try:
@@ -521,7 +521,7 @@ class Agent(Messages):
         except BatonError as error:
             _LOG.warning("message %s could not be acknowledged: %s", message_id, error)
         except Exception:  # noqa: BLE001
-            # Whatever one message does, the next is taken.
+            # A message that fails must not stop the ones after it.
             _LOG.exception("message %s could not be taken", message_id)
 
     async def _check(self, delivery: Delivery) -> None:

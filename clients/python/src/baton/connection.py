@@ -1,4 +1,4 @@
-"""The connection to a broker: TLS, who calls, and the calls that are not on the session."""
+"""The connection to a broker: TLS, the caller's identity, and the calls outside the session."""
 
 import ipaddress
 import os
@@ -27,7 +27,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Identity:
-    """Who an agent is, and the key that proves it."""
+    """An agent's id, and the key that proves it."""
 
     agent_id: str
     key_id: str
@@ -37,8 +37,8 @@ class Identity:
 class Connection:
     """A channel with the services of baton.v1.
 
-    Who calls is proven by the client certificate if there is one, else by the token that `prove` gets for the signed
-    challenge. An operator's token goes with every call but the session, which is always the agent's own.
+    Calls authenticate by the client certificate if one is set, otherwise by the token that `prove` obtains. An
+    operator's token is sent with every call except the session, which always has the agent's own identity.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class Connection:
             ("grpc.max_receive_message_length", FRAME_BYTES_MAX),
             ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
             ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-            # That alone does not end a silent connection: a ping's own time, a minute by default, is what counts.
+            # This alone does not end a silent connection: gRPC also has a timeout for pings, one minute by default.
             ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-            # The agent's own backoff says when to try again.
+            # The agent has its own backoff; gRPC's must not delay an attempt.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 1_000),
             ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -77,7 +77,7 @@ class Connection:
         self.tasks = v1.TaskServiceStub(self._channel)
 
     async def prove(self) -> str:
-        """Signs a challenge for a token, which later calls carry. Raises BatonError."""
+        """Signs a challenge to obtain the token that later calls carry. Raises BatonError."""
         identity = self._identity
         request = v1.CreateChallengeRequest(agent_id=identity.agent_id)
         challenge = (await self._once(self.agents.CreateChallenge, request, ())).challenge
@@ -91,11 +91,11 @@ class Connection:
         return self._token
 
     async def for_session(self) -> Metadata:
-        """What a session is opened with: nothing but the certificate, or a fresh token."""
+        """Returns the session's metadata: a fresh token, or nothing with a client certificate."""
         return () if self._is_certified else _bearer(await self.prove())
 
     async def call(self, method: Any, request: Message) -> Any:
-        """One call. A token that has run out is replaced once. Raises BatonError."""
+        """Makes one unary call, and renews an expired token once. Raises BatonError."""
         try:
             return await self._once(method, request, _bearer(self._operator_token or self._token))
         except BatonError as error:
@@ -116,7 +116,7 @@ class Connection:
 
 
 def _here(server: str) -> str:
-    """The address of a server without TLS, which is never off this machine: what is sent has tokens in it."""
+    """Returns the address of a server without TLS. Refuses one off this machine: the calls carry tokens."""
     address = server.removeprefix(_PLAINTEXT)
     host = address.rpartition(":")[0].strip("[]")
     try:

@@ -1,4 +1,4 @@
-"""Mail in a queue: that of one handoff, what comes of a delegated task, or what no handler is for."""
+"""A queue of deliveries: the mail of one handoff, the result of a delegated task, or mail without a handler."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from baton.errors import BatonError
 
 
 class Conversation:
-    """A queue of deliveries that can end."""
+    """A queue of deliveries that can end with an error."""
 
     def __init__(self, epoch: int = 0) -> None:
         self.epoch = epoch
-        """The first epoch of a task whose mail belongs here."""
+        """The lowest epoch of the task whose mail belongs to this queue."""
         self._mail: asyncio.Queue[Delivery | BatonError] = asyncio.Queue()
 
     def put(self, delivery: Delivery) -> None:
@@ -20,11 +20,11 @@ class Conversation:
         self._mail.put_nowait(delivery)
 
     def fail(self, why: BatonError) -> None:
-        """Ends the queue: `next` raises this after the deliveries that are in it."""
+        """Ends the queue: `next` raises `why` after the queued deliveries."""
         self._mail.put_nowait(why)
 
     async def next(self) -> Delivery:
-        """Waits for a delivery and takes it out. Raises BatonError at the end of the queue."""
+        """Waits for a delivery and removes it. Raises BatonError at the end of the queue."""
         delivery = await self._mail.get()
         if isinstance(delivery, BatonError):
             self._mail.put_nowait(delivery)
@@ -32,7 +32,7 @@ class Conversation:
         return delivery
 
     async def next_within(self, seconds: float) -> Delivery | None:
-        """As `next`; None if there is no delivery within this time."""
+        """As `next`, but returns None if no delivery arrives in time."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.next()
@@ -40,7 +40,7 @@ class Conversation:
             return None
 
     def take_out(self, is_wanted: Callable[[Delivery], bool]) -> list[Delivery]:
-        """Takes out the deliveries that are wanted; the others stay, in their order."""
+        """Removes and returns the deliveries that match; the others keep their order."""
         wanted = []
         for _ in range(self._mail.qsize()):
             one = self._mail.get_nowait()
@@ -51,5 +51,5 @@ class Conversation:
         return wanted
 
     def rest(self) -> list[Delivery]:
-        """Takes out all deliveries."""
+        """Removes and returns all deliveries."""
         return self.take_out(lambda _: True)

@@ -1,4 +1,4 @@
-"""A task's custody log, checked: its chain, the broker's receipts in it, and the envelopes that it holds."""
+"""Verification of a task's custody log: its chain, the broker's receipts, and the envelopes."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,15 @@ _PAGE_SIZE = 200
 
 @dataclass(frozen=True)
 class VerifiedLog:
-    """A custody log whose every entry follows from the one before."""
+    """A custody log in which every entry follows from the entry before."""
 
     entries: tuple[v1.CustodyLogEntry, ...]
     custody_hash: bytes
-    """The head of the chain: the same as in the task and in the latest receipt."""
+    """The head of the chain, 32 bytes; equal to the hash in the task and in its latest receipt."""
 
 
 async def read_custody_log(connection: Connection, task_id: str, directory: Directory) -> VerifiedLog:
-    """Reads and checks the whole log. Raises VerificationError; BatonError if it cannot be read."""
+    """Reads and verifies the whole log. Raises VerificationError; BatonError if it cannot be read."""
     entries: list[v1.CustodyLogEntry] = []
     head, length = bytes(32), 1
     while len(entries) < length:

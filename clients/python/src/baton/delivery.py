@@ -1,4 +1,4 @@
-"""A message that was handed out to an agent, and what becomes of it."""
+"""A message that the broker delivered to this agent, and its acknowledgement."""
 
 import asyncio
 import logging
@@ -17,52 +17,52 @@ _LOG = logging.getLogger("baton")
 
 
 class Acknowledger(Protocol):
-    """Tells the broker what became of a delivery."""
+    """Reports the acknowledgements of deliveries to the broker."""
 
     ack_wait: timedelta
-    """How long a delivery may stay unacknowledged."""
+    """The time that a delivery may stay unacknowledged."""
 
     def acknowledge(self, acknowledgement: v1.Acknowledgement) -> Awaitable[v1.Acknowledged]:
-        """Tells the broker. Raises BatonError."""
+        """Sends an acknowledgement to the broker. Raises BatonError."""
 
     def ack_when_it_returns(self, message_id: str) -> None:
-        """Remembers that this message is done, though the broker could not be told yet."""
+        """Records that a message is handled although the broker has no ack yet; its redelivery is acked."""
 
     def settled(self, delivery: "Delivery") -> None:
-        """It was acked or nacked."""
+        """Records that a delivery was acked or nacked."""
 
 
 class Delivery:
-    """A message handed out to this agent, its signature checked. To be acked, nacked or extended by ack_deadline."""
+    """A message with a verified signature. It must be acked, nacked or extended before ack_deadline."""
 
     def __init__(self, delivery: v1.Delivery, payload: Any, acknowledger: Acknowledger) -> None:
         self.envelope = delivery.envelope
-        """As its sender sent it."""
+        """The envelope as its sender sent it."""
         self.payload = payload
         """The payload as the message of baton.v1 that message_type names, for example v1.HandoffRequest."""
         self.sequence = delivery.sequence
-        """The message's place in the order of everything that the broker stored."""
+        """The message's position in the order of everything that the broker stored."""
         self.handoff_id = delivery.handoff_id or handoff_id_of(delivery.envelope)
-        """The handoff that it belongs to, if any. Of a request that was redriven this is not the message_id."""
+        """The handoff that the message belongs to, if any. For a redriven request it differs from the message_id."""
         self.is_settled = False
-        """Whether it was acked or nacked here."""
+        """Whether this delivery was acked or nacked by this process."""
         self._acknowledger = acknowledger
         self._extending: asyncio.Task[None] | None = None
         self.renew(delivery)
 
     def renew(self, delivery: v1.Delivery) -> None:
-        """The same message was handed out anew, to be acknowledged under another id."""
+        """Takes over the delivery_id of a redelivery of the same message."""
         self.delivery_id = delivery.delivery_id
-        """Names this handing-out."""
+        """Identifies this delivery attempt."""
         self.attempt = delivery.attempt
-        """The how-manieth handing-out it is; more than 1 means that the message may be known already."""
+        """The delivery attempt, starting at 1. From 2 on the message may have been handled before."""
         self.ack_deadline = delivery.ack_deadline.ToDatetime(tzinfo=UTC)
-        """When it is delivered again unless acknowledged, UTC."""
+        """The time of redelivery if the message is not acknowledged, UTC."""
 
     async def ack(self) -> None:
-        """Takes it: it is never delivered again. Raises BatonError, DELIVERY_UNKNOWN if its time was over.
+        """Acks the message: the broker never delivers it again. Raises BatonError, DELIVERY_UNKNOWN after ack_deadline.
 
-        Where the session ends before the broker has said so, the message is acked as soon as it comes again.
+        If the session ends before the broker confirms the ack, the agent acks the redelivery.
         """
         try:
             await self._settle(v1.Acknowledgement(delivery_id=self.delivery_id, ack=v1.Ack()))
@@ -70,7 +70,7 @@ class Delivery:
             self._acknowledger.ack_when_it_returns(self.envelope.message_id)
 
     async def ack_for_sure(self) -> None:
-        """Acks what is handled: where the broker does not take the ack now, as soon as the message comes again."""
+        """Acks a handled message. If the broker cannot take the ack now, the agent acks the redelivery."""
         try:
             await self.ack()
         except BatonError as error:
@@ -78,16 +78,16 @@ class Delivery:
             self._acknowledger.ack_when_it_returns(self.envelope.message_id)
 
     async def nack(self, cause: v1.NackCause, text: str = "", *, retry_after: timedelta | None = None) -> None:
-        """Does not take it, for a cause NACK_CAUSE_*. Delivered again after `retry_after`, or by the broker's backoff.
+        """Nacks the message with a NACK_CAUSE_*. It is redelivered after `retry_after`, or by the broker's backoff.
 
-        NACK_CAUSE_POISON makes a dead letter of it at once. `text` is cut to 4096 bytes. Raises BatonError.
+        NACK_CAUSE_POISON makes it a dead letter at once. `text` is cut to 4096 bytes. Raises BatonError.
         """
         cut = text.encode()[:4096].decode(errors="ignore")
         nack = v1.Nack(cause=cause, reason_text=cut, retry_after=duration(retry_after))
         await self._settle(v1.Acknowledgement(delivery_id=self.delivery_id, nack=nack))
 
     async def extend(self, extension: timedelta | None = None) -> datetime:
-        """Asks for more time, from now: at most 10 minutes, by default the ack wait. Returns the new deadline, UTC."""
+        """Extends the deadline from now, by at most 10 minutes (default: the ack wait). Returns the new one, UTC."""
         extend = v1.Extend(extension=duration(extension))
         acknowledgement = v1.Acknowledgement(delivery_id=self.delivery_id, extend=extend)
         answer = await self._acknowledger.acknowledge(acknowledgement)
@@ -95,24 +95,24 @@ class Delivery:
         return self.ack_deadline
 
     def keep(self) -> None:
-        """Extends it again and again from now on, until it is acked or nacked, or `let_go` is called."""
+        """Extends the delivery periodically until it is acked or nacked, or until `let_go`."""
         if self._extending is None and not self.is_settled:
             self._extending = asyncio.create_task(self._keep())
 
     def let_go(self) -> None:
-        """Extends it no more."""
+        """Stops the periodic extension."""
         if self._extending is not None:
             self._extending.cancel()
             self._extending = None
 
     async def _keep(self) -> None:
         while True:
-            # By this machine's own monotonic clock: it need not agree with the broker's on what time it is.
+            # Uses the local monotonic clock, which is independent of the broker's wall clock.
             await asyncio.sleep(self._acknowledger.ack_wait.total_seconds() / 3)
             try:
                 await self.extend()
             except BatonError as error:
-                # Where the session has ended, the message comes again and goes on under its new delivery_id.
+                # After the session's end the broker redelivers the message, and `renew` sets its new delivery_id.
                 _LOG.debug("delivery of message %s was not extended: %s", self.envelope.message_id, error)
 
     async def _settle(self, acknowledgement: v1.Acknowledgement) -> None:
@@ -122,13 +122,13 @@ class Delivery:
         await self._acknowledger.acknowledge(acknowledgement)
 
     def __repr__(self) -> str:
-        """What and from whom, without the content."""
+        """Names the message type and the sender, without the content."""
         kind = type(self.payload).__name__
         return f"<Delivery {kind} {self.envelope.message_id} of {self.envelope.sender_id}, attempt {self.attempt}>"
 
 
 def duration(span: timedelta | None) -> Duration | None:
-    """A span of time as protobuf has it."""
+    """Converts a time span to its protobuf form."""
     if span is None:
         return None
     made = Duration()

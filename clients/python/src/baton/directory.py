@@ -1,4 +1,4 @@
-"""Whose key is it: the public keys of other agents, pinned or from the broker's directory."""
+"""The public keys of other agents, pinned or from the broker's directory."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -8,16 +8,16 @@ from baton.errors import VerificationError
 from baton.signing import verify_envelope, verify_voucher
 
 BROKER_ID = "baton"
-"""The agent id of every broker."""
+"""The agent id of a broker."""
 
 KEY_CACHE_SECONDS = 60.0
-"""How long another agent's keys are believed before they are fetched again, and so how late a revocation is noticed."""
+"""The lifetime of a cached key in seconds, and so the maximum delay before a revocation takes effect here."""
 
 
 class Directory:
-    """Keys by agent and key id. An agent whose keys are pinned is never asked for at the broker.
+    """Keys by agent and key id. Agents with pinned keys are never looked up at the broker.
 
-    Where operators are known, keys that the broker gives are good only with a voucher of one of them.
+    If operators are configured, a key from the broker is valid only with a voucher of one of them.
     """
 
     def __init__(
@@ -33,15 +33,15 @@ class Directory:
         self._fetched: dict[str, tuple[float, dict[str, v1.AgentKey]]] = {}
 
     def meet_broker(self, welcome: v1.Welcome) -> None:
-        """The broker's own key, as it says it over TLS; used unless the broker's keys are pinned."""
+        """Stores the broker's own key from its welcome over TLS. Pinned keys of the broker take precedence."""
         self._broker = welcome
 
     async def verify(self, envelope: v1.Envelope) -> None:
-        """Checks the sender's signature. Raises VerificationError; BatonError if the keys cannot be had."""
+        """Verifies the sender's signature. Raises VerificationError; BatonError if the keys cannot be fetched."""
         verify_envelope(envelope, await self.key(envelope.sender_id, envelope.key_id))
 
     async def key(self, agent_id: str, key_id: str) -> v1.AgentKey:
-        """One key. Raises VerificationError, KEY_UNKNOWN; BatonError if the keys cannot be had."""
+        """Returns one key. Raises VerificationError, KEY_UNKNOWN; BatonError if the keys cannot be fetched."""
         keys = self._pinned.get(agent_id)
         is_pinned = keys is not None
         broker_key = self._broker.broker_key
@@ -55,7 +55,7 @@ class Directory:
                 self._fetched[agent_id] = (time.monotonic(), keys)
         if key_id not in keys:
             raise VerificationError("KEY_UNKNOWN", f"{agent_id} has no key {key_id}")
-        # The broker's own messages are always its own word.
+        # The broker itself is the authority for its own key, so that key needs no voucher.
         needs_voucher = self._operators and not is_pinned and agent_id != BROKER_ID
         if needs_voucher and not any(
             self._vouches(voucher, agent_id, keys[key_id]) for voucher in keys[key_id].vouchers

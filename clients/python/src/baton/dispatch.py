@@ -1,4 +1,4 @@
-"""Who gets a delivery: a handoff that waits for it, a handler, or the reader of the agent's mail."""
+"""The routing of a delivery: to the handoff that waits for it, to a handler, or to the reader of the mail."""
 
 import asyncio
 import contextlib
@@ -32,23 +32,23 @@ _OF_A_HANDOFF = (
     v1.HandoffComplete,
 )
 _FINAL = (v1.TASK_STATUS_COMPLETED, v1.TASK_STATUS_FAILED, v1.TASK_STATUS_CANCELED)
-# To know of them is enough; a handler is not needed.
+# Notices: without a handler they are logged and acked.
 _NEWS = (v1.ErrorNotification, v1.TaskStatusUpdate, v1.HandoffReject, v1.HandoffCancel, v1.HandoffComplete)
-# One side of an open handoff waits for what comes of them.
+# Steps of an open handoff: one side of it waits for the answer.
 _STEPS = (v1.HandoffAccept, v1.TaskContextTransfer)
 _WAITED_FOR_SOON = timedelta(seconds=2)
 _TOO_LATE = {"HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH"}
 
 
 class Dispatcher:
-    """Gives each delivery to its handler, keeps it extended meanwhile, and acks or nacks it by how the handler ends."""
+    """Gives each delivery to its handler, extends it meanwhile, and acks or nacks it by the handler's outcome."""
 
     def __init__(self, agent: "Agent", handler_timeout: timedelta | None) -> None:
         self.handlers: dict[type[Message], Handler] = {}
         self.handoff_handler: HandoffHandler | None = None
         self.context_provider: ContextProvider | None = None
         self.active_count = 0
-        """Handoffs that are worked on."""
+        """The number of handoffs in progress."""
         self._agent = agent
         self._timeout = None if handler_timeout is None else handler_timeout.total_seconds()
         self._conversations: dict[str, Conversation] = {}
@@ -59,15 +59,15 @@ class Dispatcher:
 
     @property
     def has_handlers(self) -> bool:
-        """Whether mail goes to handlers at all."""
+        """Whether any handler is registered."""
         return bool(self.handlers) or self.handoff_handler is not None or self.context_provider is not None
 
     def conversation(self, handoff_id: str) -> contextlib.AbstractContextManager[Conversation]:
-        """The mail of one handoff, for as long as this lasts."""
+        """Routes the mail of one handoff to a queue, inside the context manager."""
         return self._waiting(self._conversations, handoff_id)
 
     def results(self, task_id: str, epoch: int) -> contextlib.AbstractContextManager[Conversation]:
-        """The final status of a task from this epoch on, for as long as this lasts."""
+        """Routes a task's final status from this epoch on to a queue, inside the context manager."""
         return self._waiting(self._results, task_id, epoch)
 
     @contextlib.contextmanager
@@ -85,12 +85,12 @@ class Dispatcher:
                 self.dispatch(delivery)
 
     def fail(self, why: BatonError) -> None:
-        """There will be no further mail."""
+        """Ends every queue with this error."""
         for mail in [*self._conversations.values(), *self._results.values()]:
             mail.fail(why)
 
     def renew(self, arrived: v1.Delivery) -> bool:
-        """Whether a message that was handed out again is in somebody's hands already, who then goes on with it."""
+        """Gives a redelivery to the holder of the same message. Returns whether there was a holder."""
         held = self._held.get(arrived.envelope.message_id)
         if held is None:
             return False
@@ -98,11 +98,11 @@ class Dispatcher:
         return True
 
     def settled(self, delivery: Delivery) -> None:
-        """A delivery was acked or nacked."""
+        """Forgets a delivery that was acked or nacked."""
         self._held.pop(delivery.envelope.message_id, None)
 
     def dispatch(self, delivery: Delivery) -> None:
-        """Gives it to whoever is to have it."""
+        """Passes a delivery to its queue, its handler or the agent's mail."""
         if self.has_handlers or self._waiting_for(delivery) is not None:
             task = asyncio.create_task(self._give(delivery))
             self._running.add(task)
@@ -142,14 +142,14 @@ class Dispatcher:
         self._agent.leave(delivery)
 
     async def stop(self, grace: timedelta) -> None:
-        """Lets handlers end, with the mail that they wait for; those that do not are cancelled.
+        """Waits up to `grace` for the running handlers and for the mail they wait for, then cancels the rest.
 
-        What these had, and whatever else comes meanwhile, is nacked as SHUTDOWN.
+        The deliveries of cancelled handlers, and mail that arrives meanwhile, are nacked as SHUTDOWN.
         """
         self._is_stopping = True
         running = {
             task for task in self._running if task is not asyncio.current_task()
-        }  # a handler may close its agent
+        }  # excludes a handler that closes its agent
         if running:
             _, late = await asyncio.wait(running, timeout=grace.total_seconds())
             for task in late:
@@ -160,7 +160,7 @@ class Dispatcher:
         payload = delivery.payload
         if isinstance(payload, v1.TaskStatusUpdate) and payload.status in _FINAL:
             results = self._results.get(delivery.envelope.task_id)
-            # The status of an earlier loan is news: kept here it would keep back all later mail of the task.
+            # The status of an earlier loan is a notice. In this queue it would hold back all later mail of the task.
             return results if results is not None and delivery.envelope.epoch >= results.epoch else None
         is_of_broker = delivery.envelope.sender_id == self._agent.welcome.broker_id
         if isinstance(payload, _OF_A_HANDOFF) or (is_of_broker and isinstance(payload, v1.ErrorNotification)):
@@ -227,7 +227,7 @@ class Dispatcher:
         await self._guarded(lambda: delivery, delivery.envelope.message_id, run())
 
     async def _guarded(self, in_hand: Callable[[], Delivery | None], what: str, handling: Awaitable[None]) -> None:
-        """Waits for a handler; whatever it raises becomes a nack of what it had in hand."""
+        """Awaits a handler; an exception of it becomes a nack of the delivery in hand."""
         try:
             async with asyncio.timeout(self._timeout):
                 await handling
@@ -263,7 +263,7 @@ class Dispatcher:
             await delivery.nack(v1.NACK_CAUSE_POISON, f"this agent has no handler for {kind}")
 
     async def _wait_for_a_taker(self, delivery: Delivery) -> None:
-        """A step of a handoff that an earlier process of this agent was at: kept until a call of this one takes it."""
+        """Nacks a step that an earlier process was working on, with a delay, until a call takes it or it is over."""
         if await self._is_open(delivery.handoff_id):
             text = "no call of this process waits for this handoff"
             await delivery.nack(v1.NACK_CAUSE_SHUTDOWN, text, retry_after=_WAITED_FOR_SOON)
@@ -274,11 +274,11 @@ class Dispatcher:
         try:
             return is_open(await self._agent.get_handoff(handoff_id))
         except BatonError as error:
-            return error.is_passing  # any other: its task ended and was removed
+            return error.is_passing  # any other refusal: the task has ended and was removed
 
 
 def _verdict(error: Exception, what: str) -> v1.Nack | None:
-    """What becomes of a message whose handler has raised this; None: it is taken, for trying again cannot help."""
+    """Returns the nack for a handler's exception, or None to ack: a retry cannot help."""
     text = f"{type(error).__name__}: {error}"
     failure = v1.Nack(cause=v1.NACK_CAUSE_FAILURE, reason_text=text)
     match error:

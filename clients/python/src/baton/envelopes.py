@@ -1,4 +1,4 @@
-"""Making and reading envelopes and their payloads."""
+"""Construction and parsing of envelopes and their payloads."""
 
 import json
 import secrets
@@ -23,7 +23,7 @@ _PAYLOADS = {number: getattr(v1, name) for name, number in _MESSAGE_TYPES.items(
 
 
 def new_message_id() -> str:
-    """A UUID of version 7: later ids sort after earlier ones."""
+    """Returns a new UUID of version 7: later ids sort after earlier ones."""
     milliseconds = time.time_ns() // 1_000_000
     number = milliseconds << 80 | 0x7 << 76 | secrets.randbits(12) << 64 | 0b10 << 62 | secrets.randbits(62)
     return str(uuid.UUID(int=number))
@@ -39,10 +39,10 @@ def make_envelope(
     correlation_id: str = "",
     expires_at: datetime | None = None,
 ) -> v1.Envelope:
-    """An envelope around a payload, made now and not yet signed.
+    """Returns an unsigned envelope around a payload, with a new message_id and the current time.
 
-    `epoch` is the task's fencing token as the sender knows it, 1 for a new task, 0 where there is no task. `expires_at`
-    needs a time zone. Raises ValueError if the payload is not one of baton.v1.
+    `epoch` is the task's fencing token as known to the sender, 1 for a new task, 0 without a task. `expires_at` needs a
+    time zone. Raises ValueError if `payload` is not a payload of baton.v1.
     """
     name = payload.DESCRIPTOR.name
     if payload.DESCRIPTOR.full_name != f"baton.v1.{name}" or name not in _MESSAGE_TYPES:
@@ -67,9 +67,9 @@ def make_envelope(
 
 
 def payload_of(envelope: v1.Envelope) -> Message:
-    """The payload as a message of baton.v1.
+    """Returns the payload as a message of baton.v1.
 
-    Raises VerificationError: PAYLOAD_TYPE_MISMATCH if it is not what message_type says, MALFORMED if it does not parse.
+    Raises VerificationError: PAYLOAD_TYPE_MISMATCH if it differs from message_type, MALFORMED if it does not parse.
     """
     payload_class = _PAYLOADS.get(envelope.message_type)
     expected = None if payload_class is None else _TYPE_URL + payload_class.DESCRIPTOR.name
@@ -84,17 +84,17 @@ def payload_of(envelope: v1.Envelope) -> Message:
 
 
 def handoff_id_of(envelope: v1.Envelope) -> str:
-    """The handoff that an envelope belongs to: a request's own message_id, any other's correlation_id."""
+    """Returns the handoff of an envelope: the message_id of a request, the correlation_id of any other message."""
     if envelope.message_type == v1.MESSAGE_TYPE_HANDOFF_REQUEST:
         return envelope.message_id
     return envelope.correlation_id
 
 
 def json_section(name: str, value: Mapping[str, Any] | list[Any]) -> v1.ContextSection:
-    """A context section of a JSON object or list."""
+    """Returns a context section with a JSON object or list."""
     return v1.ContextSection(name=name, json=json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def bytes_section(name: str, data: bytes, media_type: str) -> v1.ContextSection:
-    """A context section of bytes of any other kind."""
+    """Returns a context section with bytes of the given media type."""
     return v1.ContextSection(name=name, bytes=v1.ContextBytes(media_type=media_type, data=data))

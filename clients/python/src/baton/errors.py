@@ -1,4 +1,4 @@
-"""What goes wrong: refusals of the broker, and messages that do not verify."""
+"""Errors: refusals by the broker, failed connections, and messages that do not verify."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,27 +16,27 @@ _PASSING = {
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.ABORTED,
 }
-# A broker says why it refuses. What has no reason comes from the connection, also in the words of HTTP/2.
+# The broker gives every refusal a reason. A status without one comes from the connection or from HTTP/2.
 _OF_CONNECTION = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED}
 
 
 @dataclass(frozen=True)
 class FieldViolation:
-    """One field of a request that is wrong."""
+    """One invalid field of a request."""
 
     field: str
-    """Its path, for example `envelope.task_id`."""
+    """The field's path, for example `envelope.task_id`."""
     description: str
-    """What it should be."""
+    """The rule that the field breaks."""
 
 
 class BatonError(Exception):
-    """The broker refused, and nothing was changed; or the connection failed, and nobody knows.
+    """The broker refused and changed nothing, or the connection failed and the outcome is unknown.
 
-    `code` UNAVAILABLE and DEADLINE_EXCEEDED are of the second kind: send the same envelope again, under its old
-    message_id, and the broker answers with its first receipt. `reason` is the stable code
-    to branch on; the broker's docs/errors.md says what to do about each. It is empty where the error is not the
-    broker's own, for example when there is no connection.
+    With `code` UNAVAILABLE or DEADLINE_EXCEEDED the outcome is unknown: send the same envelope again, with the same
+    message_id, and the broker answers with its first receipt. `reason` is the stable code to branch on; docs/errors.md
+    of the broker has a remedy for each. It is empty for an error that the broker did not raise, for example a failed
+    connection.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class BatonError(Exception):
         self.code = code
         """The gRPC status code."""
         self.message = message
-        """In words, for people."""
+        """The explanation, for people."""
         self.reason = reason
         """ErrorInfo.reason, for example `STALE_EPOCH`."""
         self.metadata = dict(metadata or {})
         """ErrorInfo.metadata, for example `current_epoch`."""
         self.field_violations = tuple(field_violations)
-        """The fields that are wrong, all of them."""
+        """All invalid fields."""
         self.retry_delay = retry_delay
-        """After how many seconds trying again may help; None where it does not."""
+        """The delay in seconds after which a retry may succeed; None if a retry does not help."""
 
     @classmethod
     def from_status(cls, status: status_pb2.Status) -> Self:
-        """The error of a google.rpc.Status, as it comes on a session and in the details of a call."""
+        """Converts a google.rpc.Status, from a session's frame or the details of a call."""
         info = error_details_pb2.ErrorInfo()
         bad_request = error_details_pb2.BadRequest()
         retry = error_details_pb2.RetryInfo()
@@ -89,7 +89,7 @@ class BatonError(Exception):
 
     @classmethod
     def from_call(cls, error: grpc.aio.AioRpcError) -> "BatonError":
-        """The error of a call that failed."""
+        """Converts the error of a failed call."""
         for name, value in error.trailing_metadata() or ():
             if name == _DETAILS and isinstance(value, bytes):
                 return cls.from_status(status_pb2.Status.FromString(value))
@@ -100,42 +100,42 @@ class BatonError(Exception):
 
     @property
     def is_passing(self) -> bool:
-        """Whether the same may work later, without any change."""
+        """Whether the same request may succeed later, unchanged."""
         if self.reason:
             return self.reason == "TOKEN_INVALID" or self.code in _PASSING
         return self.code in _PASSING | _OF_CONNECTION
 
 
 class UntrustedError(BatonError):
-    """The server's certificate is not of the CA that is trusted, or not for this name. Trying again does not help."""
+    """The server's certificate is not signed by the trusted CA or has another name. A retry does not help."""
 
     @property
     def is_passing(self) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
 
 class HandoffFailedError(Exception):
-    """A handoff ended without moving the task; its sender still owns it, at the same epoch."""
+    """A handoff ended without moving the task. Its sender still owns it, at the same epoch."""
 
     def __init__(self, handoff_id: str, reason: str, message: str, rejections: Sequence[str] = ()) -> None:
         super().__init__(f"{reason}: {message}")
         self.handoff_id = handoff_id
-        """Which one."""
+        """The handoff's id."""
         self.reason = reason
         """The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED, TAKEOVER_FAILED."""
         self.message = message
-        """In words, for people."""
+        """The explanation, for people."""
         self.rejections = tuple(rejections)
-        """Who rejected it and why, in words, in order; known to its sender."""
+        """The rejections in order, each as text with the agent and the reason. Only the sender's side knows them."""
 
 
 class PoisonError(Exception):
-    """To be raised by a handler: the message can never be taken. It becomes a dead letter at once."""
+    """Raised by a handler for a message that can never be handled. It becomes a dead letter at once."""
 
 
 class RetryLaterError(Exception):
-    """To be raised by a handler: not now. The message is delivered again after `retry_after`."""
+    """Raised by a handler that cannot handle the message now. It is redelivered after `retry_after`."""
 
     def __init__(self, retry_after: timedelta, message: str = "later") -> None:
         super().__init__(message)
@@ -143,12 +143,12 @@ class RetryLaterError(Exception):
 
 
 class VerificationError(Exception):
-    """A message does not verify here, whatever the broker says of it."""
+    """A message fails verification by this client, independent of the broker's checks."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason = reason
-        """The broker's word for the same: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN, KEY_WEAK,
-        KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH."""
+        """The broker's reason for the same fault: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN,
+        KEY_WEAK, KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH."""
         self.message = message
-        """In words, for people."""
+        """The explanation, for people."""

@@ -1,4 +1,4 @@
-"""A handoff as its two sides live through it: an offer that is taken over, and a task that is handed over."""
+"""The two sides of a handoff: an offer that is accepted, and a task that is handed over."""
 
 import contextlib
 import json
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from baton.agent import Agent
 
 LOOK_SECONDS = 30.0
-"""After how long without mail of a handoff, or of a delegated task, the broker is asked how it stands."""
+"""The silence after which a side asks the broker for the state of its handoff or delegated task, in seconds."""
 _OPEN = (
     v1.HANDOFF_STATE_REQUESTED,
     v1.HANDOFF_STATE_DECIDING,
     v1.HANDOFF_STATE_ACCEPTED,
     v1.HANDOFF_STATE_CONTEXT_SENT,
 )
-# How a broker refuses a step that an earlier process of the agent has done, or whose handoff is over.
+# Reasons of a refused step that an earlier process has completed, or whose handoff is over.
 _DONE_OR_OVER = {"HANDOFF_STATE", "HANDOFF_FINAL", "HANDOFF_EXPIRED", "STALE_EPOCH"}
 
 
 class Offer:
     """A task that is offered to this agent: `accept` or `reject` it.
 
-    The handler that gets it works on its own time: what it was handed out with is extended meanwhile. After a crash or
-    an exception in the handler the broker delivers again what was not yet answered, and the handler is called anew. An
-    offer that an earlier process of this agent accepted has no request, and its `accept` returns the context at once.
+    The agent extends the delivery while the handler works. After a crash, or an exception in the handler, the broker
+    redelivers what is not acknowledged and the handler runs again. An offer that an earlier process of this agent
+    accepted has no request; its `accept` returns the context at once.
     """
 
     def __init__(self, agent: "Agent", mail: Conversation, delivery: Delivery) -> None:
@@ -46,10 +46,10 @@ class Offer:
         self.epoch = envelope.epoch
         """The task's epoch at its present owner."""
         self.sender_id = envelope.sender_id
-        """Its present owner."""
+        """The task's present owner."""
         is_request = isinstance(delivery.payload, v1.HandoffRequest)
         self.request: v1.HandoffRequest | None = delivery.payload if is_request else None
-        """What is asked; None where an earlier process of this agent accepted it."""
+        """The request; None if an earlier process of this agent accepted it."""
         self._agent = agent
         self._mail = mail
         self._request = delivery if is_request else None
@@ -57,9 +57,9 @@ class Offer:
         self._is_over = False
 
     async def accept(self, *, wanted_sections: Iterable[str] = (), estimate: timedelta | None = None) -> "Takeover":
-        """Takes it, and waits for the context; `wanted_sections` empty means all of it.
+        """Accepts the handoff and waits for the context. An empty `wanted_sections` asks for all sections.
 
-        Raises HandoffFailedError if the handoff ends before the context comes, BatonError if it is too late.
+        Raises HandoffFailedError if the handoff ends before the context arrives, BatonError if the accept is too late.
         """
         if self._request is not None:
             await self._say(self._agent.accept(self._request, wanted_sections=wanted_sections, estimate=estimate))
@@ -77,7 +77,7 @@ class Offer:
         retry_after: timedelta | None = None,
         alternatives: Iterable[str] = (),
     ) -> None:
-        """Does not take it, for a reason REJECT_REASON_*. The next candidate is asked, if there is one."""
+        """Rejects the handoff with a REJECT_REASON_*. The broker asks the next candidate, if any."""
         if self._request is None:
             raise RuntimeError("it was accepted; a Takeover can be refused by `fail`")
         await self._agent.reject(self._request, reason, text, retry_after=retry_after, alternatives=alternatives)
@@ -87,12 +87,12 @@ class Offer:
 
     @property
     def in_hand(self) -> Delivery | None:
-        """What is not yet acknowledged of it."""
+        """The unacknowledged delivery of this offer, if any."""
         return self._request or self._context
 
     @property
     def is_over(self) -> bool:
-        """Whether it was rejected, taken over or refused here."""
+        """Whether this agent has rejected, completed or failed the handoff."""
         return self._is_over
 
     async def _say(self, accepting: Any) -> None:
@@ -103,7 +103,7 @@ class Offer:
                 raise
 
     async def _is_accepted(self) -> bool:
-        """Whether an earlier process of this agent accepted the handoff and did not come to ack its request."""
+        """Whether an earlier process of this agent accepted the handoff but did not ack its request."""
         handoff = await self._agent.get_handoff(self.handoff_id)
         is_accepted = handoff.state in (v1.HANDOFF_STATE_ACCEPTED, v1.HANDOFF_STATE_CONTEXT_SENT)
         return is_accepted and handoff.candidate_id == self._agent.agent_id
@@ -127,7 +127,7 @@ class Offer:
                     await delivery.ack_for_sure()
 
     async def _look(self) -> None:
-        """Raises HandoffFailedError if the handoff has ended, or is another candidate's, without a word to this one."""
+        """Raises HandoffFailedError if the handoff has ended or has another candidate, of which no mail told."""
         try:
             handoff = await self._agent.get_handoff(self.handoff_id)
         except BatonError as error:
@@ -142,31 +142,31 @@ class Offer:
 
 
 class Takeover:
-    """A context that was handed over: `complete` makes this agent the task's owner, `fail` leaves it where it is."""
+    """The context of a handoff. `complete` makes this agent the task's owner; `fail` leaves it with the sender."""
 
     def __init__(self, offer: Offer, delivery: Delivery) -> None:
         self.offer = offer
         self.task_id = offer.task_id
         self.sections: tuple[v1.ContextSection, ...] = tuple(delivery.payload.sections)
-        """The context."""
+        """The sections of the context."""
         self._delivery = delivery
 
     def section(self, name: str) -> v1.ContextSection:
-        """One section. Raises KeyError."""
+        """Returns one section. Raises KeyError."""
         for section in self.sections:
             if section.name == name:
                 return section
         raise KeyError(name)
 
     def json(self, name: str) -> Any:
-        """What is in a JSON section. Raises KeyError; ValueError if it is no JSON."""
+        """Parses a JSON section. Raises KeyError; ValueError if the section is not JSON."""
         section = self.section(name)
         if section.WhichOneof("content") != "json":
             raise ValueError(f"section {name} is not JSON")
         return json.loads(section.json)
 
     async def complete(self, details: str = "") -> "OwnedTask":
-        """Takes the task over. Raises VerificationError, CONTEXT_DIGEST_MISMATCH; BatonError if it is too late."""
+        """Takes ownership. Raises VerificationError, CONTEXT_DIGEST_MISMATCH; BatonError if it is too late."""
         agent = self.offer._agent  # noqa: SLF001
         try:
             receipt = await agent.complete(self._delivery, details=details)
@@ -177,13 +177,13 @@ class Takeover:
         return owned
 
     async def fail(self, details: str) -> None:
-        """Refuses the context, with the reason in words: the handoff fails and the sender keeps the task."""
+        """Refuses the context for the reason in `details`. The handoff fails and the sender keeps the task."""
         agent = self.offer._agent  # noqa: SLF001
         await agent.complete(self._delivery, v1.HANDOFF_OUTCOME_FAILURE, details)
         await self._end()
 
     async def _owned_before(self, error: BatonError) -> "OwnedTask":
-        """The task, if an earlier process of this agent completed the handoff and owns it still; else raises."""
+        """Returns the task if an earlier process completed the handoff and still owns it; otherwise raises `error`."""
         if error.reason not in _DONE_OR_OVER:
             raise error
         agent = self.offer._agent  # noqa: SLF001
@@ -192,7 +192,7 @@ class Takeover:
             raise error
         task = await agent.get_task(self.task_id)
         if task.owner_id != agent.agent_id or task.epoch != self.offer.epoch + 1:
-            raise error  # it has moved on since
+            raise error  # the task has changed hands or epoch since
         return owned_task(agent, task)
 
     async def _end(self) -> None:
@@ -203,15 +203,15 @@ class Takeover:
 
 @dataclass(frozen=True)
 class OwnedTask:
-    """A task that this agent owns at this epoch. Once it has gone, what is said of it is refused with STALE_EPOCH."""
+    """A task that this agent owns at this epoch. After the task has moved on, calls raise STALE_EPOCH."""
 
     agent: "Agent"
     task_id: str
     epoch: int
     status: v1.TaskStatus = v1.TASK_STATUS_UNSPECIFIED
-    """How it was doing when this was made: TASK_STATUS_*."""
+    """The task's status when this object was made: TASK_STATUS_*."""
     open_handoff_id: str = ""
-    """The handoff that was open then, for `Agent.resume_hand_over`; empty if there was none."""
+    """The handoff that was open at that time, for `Agent.resume_hand_over`; empty without one."""
 
     async def report(
         self,
@@ -221,7 +221,7 @@ class OwnedTask:
         status: v1.TaskStatus = v1.TASK_STATUS_IN_PROGRESS,
         receiver_id: str = "",
     ) -> v1.Receipt:
-        """Says how it is going."""
+        """Reports the task's progress."""
         return await self.agent.update_status(
             self.task_id, self.epoch, status, details, progress=progress, receiver_id=receiver_id
         )
@@ -229,7 +229,7 @@ class OwnedTask:
     async def finish(
         self, result: Mapping[str, Any] | None = None, details: str = "", *, receiver_id: str = ""
     ) -> v1.Receipt:
-        """It is done, for good. The result of a delegated task goes to the delegator, who owns the task again."""
+        """Completes the task. The result of a delegated task goes to the delegator, which owns the task again."""
         return await self.agent.update_status(
             self.task_id, self.epoch, v1.TASK_STATUS_COMPLETED, details, result=result, receiver_id=receiver_id
         )
@@ -237,24 +237,24 @@ class OwnedTask:
     async def hand_over(
         self, receiver_id: str, request: v1.HandoffRequest, context: Iterable[v1.ContextSection]
     ) -> "HandedOver":
-        """Hands it on: as `Agent.hand_over`."""
+        """Hands the task over: see `Agent.hand_over`."""
         return await self.agent.hand_over(receiver_id, self.task_id, request, context, epoch=self.epoch)
 
     async def delegate(
         self, receiver_id: str, request: v1.HandoffRequest, context: Iterable[v1.ContextSection]
     ) -> "Outcome":
-        """Lends it: as `Agent.delegate`."""
+        """Lends the task: see `Agent.delegate`."""
         return await self.agent.delegate(receiver_id, self.task_id, request, context, epoch=self.epoch)
 
 
 def owned_task(agent: "Agent", task: v1.Task) -> OwnedTask:
-    """A task of this agent as the broker shows it."""
+    """Converts a task of this agent from its protobuf form."""
     return OwnedTask(agent, task.task_id, task.epoch, task.status, task.open_handoff_id)
 
 
 @dataclass(frozen=True)
 class ContextWanted:
-    """A handoff of this agent that was accepted: the candidate waits for the context."""
+    """An accepted handoff of this agent, whose candidate waits for the context."""
 
     handoff_id: str
     task_id: str
@@ -263,38 +263,38 @@ class ContextWanted:
     candidate_id: str
     """The agent that accepted."""
     wanted_sections: tuple[str, ...]
-    """The names of the sections that it asks for; empty means all. What it does not want is left out by itself."""
+    """The names of the requested sections; empty for all. The agent leaves out the others itself."""
 
 
 @dataclass(frozen=True)
 class HandedOver:
-    """A task that has gone to another agent."""
+    """A task that has moved to another agent."""
 
     handoff_id: str
     task_id: str
     owner_id: str
-    """Who owns it now."""
+    """The task's new owner."""
     epoch: int
-    """The epoch that began with it."""
+    """The epoch that began with the new owner."""
     rejections: tuple[str, ...]
-    """The agents that did not take it before, and why, in words."""
+    """The agents that did not take the task before, each as text with the reason."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a delegated task ended. It is this agent's again."""
+    """The outcome of a delegated task, which this agent owns again."""
 
     task_id: str
     epoch: int
-    """The epoch that began with it."""
+    """The epoch that began with its return."""
     status: v1.TaskStatus
-    """TASK_STATUS_COMPLETED, FAILED or CANCELED; any other where the task was given back by a handoff, not finished."""
+    """TASK_STATUS_COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished."""
     result: dict[str, Any]
     details: str
 
 
 class Handover:
-    """A handoff that this agent asked for, from the request's receipt to its end."""
+    """A handoff that this agent requested, from the request's receipt to its end."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ class Handover:
         self._rejections: dict[str, str] = {}
 
     async def end(self) -> HandedOver:
-        """Goes on with each mail of the handoff, to its end. Raises HandoffFailedError."""
+        """Processes the mail of the handoff to its end. Raises HandoffFailedError."""
         while True:
             delivery = await self._mail.next_within(LOOK_SECONDS)
             if delivery is None:
@@ -327,7 +327,7 @@ class Handover:
                 return ended
 
     async def go_on_from(self, handoff: v1.Handoff) -> HandedOver | None:
-        """Does what is to be done in this state. None: it is still open. Raises HandoffFailedError."""
+        """Takes the step that the state asks for. Returns None while it is open. Raises HandoffFailedError."""
         for offer in handoff.offers:
             if offer.outcome == v1.OFFER_OUTCOME_REJECTED:
                 self._rejected(offer.candidate_id, offer.reject_reason, offer.reason_text)
@@ -343,7 +343,7 @@ class Handover:
         return None
 
     async def _look(self) -> HandedOver | None:
-        """A handoff can end without a word to its sender, for example when the sender itself cancels it."""
+        """Reads the handoff's state: it can end without mail to its sender, for example when the sender cancels it."""
         try:
             handoff = await self._agent.get_handoff(self._handoff_id)
         except BatonError as error:
@@ -356,7 +356,7 @@ class Handover:
         try:
             ended = await self._go_on(delivery)
         except BaseException:
-            self._mail.put(delivery)  # for the dispatcher, which settles what no conversation waits for
+            self._mail.put(delivery)  # the dispatcher settles the rest
             raise
         await delivery.ack_for_sure()
         return ended
@@ -376,7 +376,7 @@ class Handover:
 
     async def _send_context(self, candidate_id: str, wanted_sections: Iterable[str]) -> HandedOver | None:
         if self._is_context_sent:
-            return None  # an accept that came again
+            return None  # a redelivered accept
         wanted = ContextWanted(self._handoff_id, self._task_id, self._epoch, candidate_id, tuple(wanted_sections))
         handoff = await give_context(self._agent, wanted, self._sections)
         self._is_context_sent = True
@@ -396,10 +396,10 @@ class Handover:
 async def give_context(
     agent: "Agent", wanted: ContextWanted, sections: Iterable[v1.ContextSection]
 ) -> v1.Handoff | None:
-    """Sends the context of a handoff that was accepted.
+    """Sends the context of an accepted handoff.
 
-    Returns the handoff as it stands where the broker wants no context: an earlier process of this agent sent it, or the
-    handoff is over. Where there is no context that can be sent, the handoff is cancelled, and the error raised.
+    Returns the handoff's state if the broker expects no context: an earlier process of this agent has sent it, or the
+    handoff is over. If no valid context can be sent, cancels the handoff and raises the error.
     """
     try:
         await agent.send(
@@ -412,7 +412,7 @@ async def give_context(
     except BatonError as error:
         if error.reason in _DONE_OR_OVER:
             return await agent.get_handoff(wanted.handoff_id)
-        # After any other error that passes nobody knows, and the handoff stays open for `resume_hand_over`.
+        # After a passing error the outcome is unknown, so the handoff stays open for `resume_hand_over`.
         if not error.is_passing:
             await _take_back(agent, wanted, str(error))
         raise
@@ -423,20 +423,20 @@ async def give_context(
 
 
 def context_for(sections: Iterable[v1.ContextSection], wanted: Iterable[str] = ()) -> v1.TaskContextTransfer:
-    """The context of the sections that are wanted, all if none are named. Raises ValueError for an empty one."""
+    """Returns the context with the wanted sections, all if none are named. Raises ValueError if it is empty."""
     names = set(wanted)
     chosen = [section for section in sections if not names or section.name in names]
     return v1.TaskContextTransfer(sections=chosen, context_digest=context_digest(chosen))
 
 
 def check_context(sections: list[v1.ContextSection]) -> None:
-    """Raises what sending all of them would: ValueError, or BatonError, PAYLOAD_TOO_LARGE."""
+    """Raises the error of sending all sections: ValueError, or BatonError, PAYLOAD_TOO_LARGE."""
     check_payload(context_for(sections).ByteSize())
 
 
 async def _take_back(agent: "Agent", wanted: ContextWanted, why: str) -> None:
     cancel = v1.HandoffCancel(reason_text=f"there is no context: {why}"[:1024])
-    with contextlib.suppress(BatonError):  # the handoff ends by its timeout
+    with contextlib.suppress(BatonError):  # otherwise the handoff ends by its timeout
         await agent.send(
             cancel,
             receiver_id=wanted.candidate_id,
@@ -457,7 +457,7 @@ async def outcome(agent: "Agent", results: Conversation, lent: HandedOver) -> Ou
             result = json_format.MessageToDict(update.result)
             return Outcome(envelope.task_id, envelope.epoch + 1, update.status, result, update.details)
         if (task := await _returned(agent, lent)) is not None:
-            # A final status would be on its way by now: the task was given back by a handoff.
+            # A final status would have arrived by now: a handoff returned the task.
             if is_back:
                 return Outcome(task.task_id, task.epoch, task.status, {}, task.details)
             is_back = True
@@ -474,13 +474,13 @@ async def _returned(agent: "Agent", lent: HandedOver) -> v1.Task | None:
 
 
 def is_open(handoff: v1.Handoff) -> bool:
-    """Whether the handoff has not ended."""
+    """Whether the handoff is still open."""
     return handoff.state in _OPEN
 
 
 def code_of(code: v1.ErrorCode) -> str:
-    """A stable code by its number, as ErrorInfo.reason has it."""
+    """Returns the name of an error code, as in ErrorInfo.reason."""
     try:
         return v1.ErrorCode.Name(code).removeprefix("ERROR_CODE_")
     except ValueError:
-        return str(code)  # of a newer schema
+        return str(code)  # a code of a newer schema

@@ -1,4 +1,4 @@
-"""ed25519 keys and their files: PKCS#8 PEM, as `baton keygen` and `openssl genpkey -algorithm ed25519` write them."""
+"""ed25519 keys and their files: PKCS#8 PEM, the format of `baton keygen` and `openssl genpkey -algorithm ed25519`."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 
 def generate_key() -> Ed25519PrivateKey:
-    """Makes a key from the operating system's random numbers."""
+    """Returns a new key from the operating system's random number generator."""
     return Ed25519PrivateKey.generate()
 
 
@@ -27,7 +27,7 @@ def load_key(path: str | os.PathLike[str]) -> Ed25519PrivateKey:
 
 
 def save_key(path: str | os.PathLike[str], key: Ed25519PrivateKey) -> None:
-    """Writes a new key file that only its owner can read. Raises FileExistsError: keys are never overwritten."""
+    """Writes a new key file, readable only by its owner. Raises FileExistsError: no file is overwritten."""
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -35,5 +35,5 @@ def save_key(path: str | os.PathLike[str], key: Ed25519PrivateKey) -> None:
 
 
 def public_bytes(key: Ed25519PrivateKey) -> bytes:
-    """The public half, 32 bytes, as it goes into an AgentCard."""
+    """Returns the public half, 32 bytes, as in an AgentCard."""
     return key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)

@@ -1,4 +1,4 @@
-"""The bounds of the schema, checked before anything is sent: what a broker can only refuse does not go out."""
+"""The bounds of the schema. The client checks them before it sends."""
 
 import grpc
 from google.protobuf.message import Message
@@ -7,18 +7,18 @@ from baton import v1
 from baton.errors import BatonError, FieldViolation
 
 PAYLOAD_BYTES_MAX = 1024 * 1024
-"""The most bytes that a payload's value may have."""
+"""The maximum size of a payload's value, in bytes."""
 FRAME_BYTES_MAX = 4 * 1024 * 1024
-"""The most bytes that one message on a connection may have. A longer one ends the session that it is sent on."""
+"""The maximum size of a message on a connection, in bytes. A longer message ends its session."""
 NAME_LENGTH_MAX = 128
-"""The most characters of an id of an agent, a task or a key, and of the NAME in `type:NAME` and `all:NAME`."""
+"""The maximum length of an agent, task or key id, and of NAME in `type:NAME` and `all:NAME`, in characters."""
 UUID_LENGTH = 36
 _TRACEPARENT_LENGTH_MAX = 55
 _TRACESTATE_LENGTH_MAX = 512
 
 
 def check_envelope(envelope: v1.Envelope) -> None:
-    """Raises BatonError as the broker would: FIELD_INVALID for ids that are too long, PAYLOAD_TOO_LARGE."""
+    """Raises the BatonError of the broker: FIELD_INVALID for an id that is too long, or PAYLOAD_TOO_LARGE."""
     kind, colon, name = envelope.receiver_id.partition(":")
     is_typed = colon and kind in ("type", "all")
     bounds = (
@@ -50,7 +50,7 @@ def check_payload(bytes_count: int) -> None:
 
 
 def check_frame(frame: Message) -> None:
-    """Raises BatonError, OUT_OF_RANGE without a reason: so the transport answers a frame that is too large."""
+    """Raises BatonError with OUT_OF_RANGE and no reason: the transport's answer to a frame that is too large."""
     if (bytes_count := frame.ByteSize()) > FRAME_BYTES_MAX:
         problem = f"the frame has {bytes_count} bytes; the limit is {FRAME_BYTES_MAX}"
         raise BatonError(grpc.StatusCode.OUT_OF_RANGE, problem)

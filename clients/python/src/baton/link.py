@@ -1,4 +1,4 @@
-"""An agent's link to its broker: one session after the other, for as long as the agent lives."""
+"""An agent's link to its broker: one session after the other, for the lifetime of the agent."""
 
 import asyncio
 import logging
@@ -18,16 +18,16 @@ _LOG = logging.getLogger("baton")
 _BACKOFF_SECONDS_MIN = 0.1
 _BACKOFF_SECONDS_MAX = 30.0
 _STEADY_SECONDS = 5.0
-"""After how long a session counts as one that works, so that the backoff begins anew."""
+"""The age in seconds from which a session counts as stable and resets the backoff."""
 _REFUSALS_MAX = 3
-"""How often in a row a broker may refuse to take an agent back before the agent believes it."""
+"""The number of consecutive refusals to reconnect after which the agent ends."""
 
 
 class Link:
-    """Opens a session and, when it ends, the next: after the time that the broker asked for, or with a backoff.
+    """Opens a session and replaces it when it ends, after the delay that the broker named or with a backoff.
 
-    Ends for good when it is closed, when the server is not trusted any more, or when the broker has refused several
-    times in a row for a reason that waiting does not change.
+    The link ends when it is closed, when the server is no longer trusted, or when the broker has refused several times
+    in a row for a reason that does not pass.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Link:
         credit: int,
     ) -> None:
         self.credit = credit
-        """The most deliveries that are handed out and not yet acknowledged, now and on every later session."""
+        """The maximum number of unacknowledged deliveries, for this session and all later ones."""
         self.end: BatonError | None = None
-        """Why there will be no further session, if it was not closed."""
+        """The reason that there will be no further session; None if the link was closed."""
         self.session: Session | None = None
         """The present session."""
         self.is_closing = False
@@ -56,11 +56,11 @@ class Link:
         self._keeper: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Opens the first session; tries once. Raises BatonError."""
+        """Opens the first session. Tries once; raises BatonError."""
         self._keeper = asyncio.create_task(self._keep_up(await self._open()))
 
     async def live(self) -> Session:
-        """The present session; waits for the next one where there is none. Raises BatonError if there will be none."""
+        """Returns the present session, or waits for the next. Raises BatonError after the link's end."""
         if self._keeper is None and self.session is None:
             raise RuntimeError("connect first")
         async with self._changed:
@@ -70,15 +70,15 @@ class Link:
         return self.session
 
     async def ask(self, frame: v1.ConnectRequest) -> v1.ConnectResponse:
-        """One question, on the present session or not at all. Raises BatonError."""
+        """Sends one frame on the present session and waits for its answer. Raises BatonError."""
         if self.session is None:
             raise self.over_by()
         return await self.session.ask(frame)
 
     async def ask_until_answered(self, envelope: v1.Envelope) -> v1.Receipt:
-        """Sends the same bytes on one session after the other, until the broker has answered. Raises BatonError.
+        """Sends the same bytes on each session until the broker answers. Raises BatonError.
 
-        A session that ended because the broker refused a frame may have ended because of this one: that is raised.
+        Raises the refusal of a session that ended on a refused frame, for this envelope may be that frame.
         """
         while True:
             session = await self.live()
@@ -95,19 +95,19 @@ class Link:
                 await asyncio.sleep(error.retry_delay or 1.0)
 
     async def over(self) -> None:
-        """Waits until it is closing, or has ended for good: then raises BatonError."""
+        """Waits for `closing` or for the link's end; raises BatonError on the latter."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.is_closing or self.end)
         if self.end is not None:
             raise self.end
 
     async def closing(self) -> None:
-        """There will be no further session."""
+        """Prevents a further session."""
         self.is_closing = True
         await self._tell()
 
     async def close(self) -> None:
-        """Ends the session in order."""
+        """Closes the session."""
         if self.session is not None:
             await self.session.close()
         if self._keeper is not None:
@@ -115,7 +115,7 @@ class Link:
             await asyncio.gather(self._keeper, return_exceptions=True)
 
     def over_by(self) -> BatonError:
-        """What there is to say where there is no session."""
+        """Returns the error for calls after the link's end."""
         return self.end or SessionEndedError(grpc.StatusCode.UNAVAILABLE, "the session has ended")
 
     async def _open(self) -> Session:

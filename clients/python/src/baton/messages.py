@@ -14,7 +14,7 @@ from baton.signing import context_digest
 
 
 class Messages:
-    """What an agent says, each step as a call that returns the broker's receipt. Raises BatonError where it refuses."""
+    """The steps of a handoff, each as a call that returns the broker's receipt. Raises BatonError if it refuses."""
 
     async def send(
         self,
@@ -30,7 +30,7 @@ class Messages:
         raise NotImplementedError
 
     async def reply(self, to: Delivery, payload: Message) -> v1.Receipt:
-        """Sends to the sender of a message, about the same task, epoch and handoff."""
+        """Sends a payload to the sender of a message, with the same task, epoch and handoff."""
         return await self.send(
             payload,
             receiver_id=to.envelope.sender_id,
@@ -42,9 +42,9 @@ class Messages:
     async def request_handoff(
         self, receiver_id: str, task_id: str, request: v1.HandoffRequest, *, epoch: int = 1
     ) -> v1.Receipt:
-        """Asks an agent, or any able one of `type:NAME`, to take a task. The receipt's handoff_id names the handoff.
+        """Requests a handoff to an agent, or to any agent of `type:NAME`. The receipt has the handoff_id.
 
-        A task_id that is new makes the task, owned by this agent at epoch 1. Raises BatonError, for example
+        An unknown `task_id` creates the task, owned by this agent at epoch 1. Raises BatonError, for example
         HANDOFF_OPEN, STALE_EPOCH, LOOP_LIMIT, RECEIVER_UNKNOWN.
         """
         return await self.send(request, receiver_id=receiver_id, task_id=task_id, epoch=epoch)
@@ -52,7 +52,7 @@ class Messages:
     async def accept(
         self, request: Delivery, *, wanted_sections: Iterable[str] = (), estimate: timedelta | None = None
     ) -> v1.Receipt:
-        """Takes the handoff of a delivered HandoffRequest; `wanted_sections` empty means the whole context."""
+        """Accepts the handoff of a delivered HandoffRequest. An empty `wanted_sections` asks for all sections."""
         accept = v1.HandoffAccept(estimated_handoff_time=duration(estimate), wanted_sections=wanted_sections)
         return await self.reply(request, accept)
 
@@ -65,7 +65,7 @@ class Messages:
         retry_after: timedelta | None = None,
         alternatives: Iterable[str] = (),
     ) -> v1.Receipt:
-        """Does not take the handoff of a delivered HandoffRequest, for a reason REJECT_REASON_*."""
+        """Rejects the handoff of a delivered HandoffRequest with a REJECT_REASON_*."""
         reject = v1.HandoffReject(
             reason=reason,
             reason_text=text,
@@ -75,7 +75,7 @@ class Messages:
         return await self.reply(request, reject)
 
     async def cancel(self, request: v1.Receipt, candidate_id: str, text: str = "") -> v1.Receipt:
-        """Takes back a handoff that this agent asked for, before it is complete. `request` is the request's receipt."""
+        """Cancels an open handoff that this agent requested. `request` is the request's receipt."""
         return await self.send(
             v1.HandoffCancel(reason_text=text),
             receiver_id=candidate_id,
@@ -85,7 +85,7 @@ class Messages:
         )
 
     async def send_context(self, accept: Delivery, sections: Iterable[v1.ContextSection]) -> v1.Receipt:
-        """Hands the context over, to the candidate of a delivered HandoffAccept: the sections that it wants, or all."""
+        """Sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all."""
         return await self.reply(accept, context_for(sections, accept.payload.wanted_sections))
 
     async def complete(
@@ -93,8 +93,8 @@ class Messages:
     ) -> v1.Receipt:
         """Ends the handoff of a delivered TaskContextTransfer.
 
-        By SUCCESS this agent owns the task from the receipt on, at the receipt's epoch; not before. The digest is
-        computed from the sections: raises VerificationError, CONTEXT_DIGEST_MISMATCH if it is not what the sender said.
+        With SUCCESS this agent owns the task from the receipt on, at the receipt's epoch. Verifies the digest of the
+        sections first: raises VerificationError, CONTEXT_DIGEST_MISMATCH if it differs from the sender's.
         """
         digest = context_digest(context.payload.sections)
         if outcome == v1.HANDOFF_OUTCOME_SUCCESS and digest != context.payload.context_digest:
@@ -114,9 +114,10 @@ class Messages:
         receiver_id: str = "",
         handoff_id: str = "",
     ) -> v1.Receipt:
-        """Says how a task is doing that this agent owns: TASK_STATUS_*, progress from 0 to 1; a final status is final.
+        """Reports the status of a task that this agent owns: TASK_STATUS_*, with `progress` from 0 to 1.
 
-        With `handoff_id` and IN_PROGRESS, the side of an open handoff that is on turn gets more time.
+        A final status cannot be changed. With `handoff_id` and IN_PROGRESS, the side of the open handoff whose step is
+        due gets more time.
         """
         update = v1.TaskStatusUpdate(status=status, details=details, progress=progress)
         if result is not None:

@@ -1,4 +1,4 @@
-"""One session with the broker: a `Connect` stream, its frames, its heartbeats. It ends once and is not used again."""
+"""One session with the broker: a `Connect` stream, its frames and its heartbeats. It is used once."""
 
 import asyncio
 import itertools
@@ -15,7 +15,7 @@ from baton.limits import check_frame
 _LOG = logging.getLogger("baton")
 
 CALL_TIMEOUT_SECONDS = 30.0
-"""How long a call or an answer on the session may take."""
+"""The time limit of a call, or of an answer on the session, in seconds."""
 _CLOSE_SECONDS = 5.0
 
 
@@ -23,14 +23,14 @@ _REFUSALS = {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE}
 
 
 class SessionEndedError(BatonError):
-    """The session has ended, and with it every question on it; what was sent may or may not have been taken."""
+    """The session ended with its open questions. The broker may or may not have taken them."""
 
     refusal: BatonError | None = None
-    """The refusal of a frame of this side that ended the session: to send the same bytes again would end the next."""
+    """The broker's refusal of a frame, if it ended the session. The same bytes would end the next session too."""
 
 
 class Session:
-    """An open session. `open` makes one."""
+    """An open session, made by `open`."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Session:
         return cls(call, first.welcome, deliver, heartbeat)
 
     async def ended(self) -> SessionEndedError:
-        """Waits for the session's end. Returns why; its retry_delay is the broker's word on when to come back."""
+        """Waits for the session's end and returns its reason. retry_delay is the broker's reconnect delay."""
         await asyncio.wait([self._reader])
         assert self._end is not None  # noqa: S101
         return self._end
@@ -83,7 +83,7 @@ class Session:
     ) -> v1.ConnectResponse:
         """Sends one frame and waits for its answer.
 
-        Raises BatonError; SessionEndedError if there will be no answer; OUT_OF_RANGE if the frame is too large to send.
+        Raises BatonError; SessionEndedError if the session ends first; OUT_OF_RANGE if the frame is too large.
         """
         frame.request_id = next(self._request_ids)
         answer = asyncio.get_running_loop().create_future()
@@ -102,7 +102,7 @@ class Session:
         return response
 
     async def close(self) -> None:
-        """Ends the session in order: says that nothing more comes, and reads what is still on its way."""
+        """Half-closes the stream and reads the remaining frames."""
         self._beater.cancel()
         try:
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -115,7 +115,7 @@ class Session:
 
     async def _write(self, frame: v1.ConnectRequest) -> None:
         check_frame(frame)
-        # A write that is cancelled ends the whole stream; whoever stops waiting for it must not.
+        # A cancelled write ends the whole stream, so the write outlives a caller that stops waiting.
         writing = asyncio.ensure_future(self._write_in_turn(frame))
         writing.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(writing)
@@ -123,15 +123,15 @@ class Session:
     async def _write_in_turn(self, frame: v1.ConnectRequest) -> None:
         async with self._writing:
             if self._end is not None:
-                raise _ended()  # not by this frame
+                raise _ended()  # another frame ended it
             try:
                 await self._call.write(frame)
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
-                await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)  # which learns why
+                await asyncio.wait([self._reader], timeout=_CLOSE_SECONDS)  # the reader gets the reason
                 raise self._end or _ended() from error
 
     async def _read(self) -> None:
-        """Gives every frame to whoever waits for it, until the session's end."""
+        """Passes each frame to its waiting caller, until the session's end."""
         end = _ended()
         try:
             while (frame := await self._call.read()) is not grpc.aio.EOF:
@@ -146,7 +146,7 @@ class Session:
                 end = _ended(broken.message, broken.reason, broken.retry_delay)
                 end.refusal = broken if broken.code in _REFUSALS else None
         except asyncio.CancelledError:
-            pass  # by close, of the call under it
+            pass  # `close` cancelled the underlying call
         finally:
             self._end = end
             self._beater.cancel()
@@ -164,7 +164,7 @@ class Session:
             _LOG.warning("the broker refused a frame that no call waits for: %s", frame.error.message)
 
     async def _beat(self) -> None:
-        """Says that the agent is there, as often as the broker wants."""
+        """Sends a heartbeat at the broker's interval."""
         interval = self.welcome.heartbeat_interval
         seconds = max(interval.seconds + interval.nanos / 1e9, 0.1)
         while True:
@@ -191,5 +191,5 @@ def _ended(
 
 
 def no_answer() -> BatonError:
-    """Nobody knows whether it was taken."""
+    """Returns the error for a missing answer, whose outcome is unknown."""
     return BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time")

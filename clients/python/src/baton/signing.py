@@ -1,6 +1,6 @@
-"""The byte layouts that are signed or hashed: docs/signing.md of the broker in code.
+"""The byte layouts that are signed or hashed, as docs/signing.md of the broker defines them.
 
-Verification is strict, as the broker's own: canonical encodings only, no weak (small-order) key, no small-order R.
+Verification is as strict as the broker's: canonical encodings only, no weak (small-order) key, no small-order R.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from baton import v1
 from baton.errors import VerificationError
 
 SIGNATURE_VERSION = 1
-"""The layout that is written, and the only one that is read."""
+"""The signature layout that this client writes, and the only one that it accepts."""
 
 _ENVELOPE = "application/vnd.baton.envelope.v1"
 _CONTEXT = "application/vnd.baton.context.v1"
@@ -42,7 +42,7 @@ def pae(kind: str, body: bytes) -> bytes:
 
 
 def envelope_body(envelope: v1.Envelope) -> bytes:
-    """What of an envelope is signed: all but its trace context, signature and signature version."""
+    """Returns the signed bytes of an envelope: all fields but trace context, signature and signature version."""
     payload_digest = hashlib.sha256(pae(envelope.payload.type_url, envelope.payload.value)).digest()
     return b"".join(
         [
@@ -69,10 +69,10 @@ def sign_envelope(envelope: v1.Envelope, key_id: str, key: Ed25519PrivateKey) ->
 
 
 def verify_envelope(envelope: v1.Envelope, key: v1.AgentKey) -> None:
-    """Checks the envelope's signature by this key, which must be valid at the envelope's timestamp.
+    """Verifies the envelope's signature with this key, which must be valid at the envelope's timestamp.
 
-    Whose key it is, is the caller's to know. Raises VerificationError: SIGNATURE_MISSING, SIGNATURE_VERSION_UNKNOWN,
-    KEY_NOT_VALID, KEY_WEAK or SIGNATURE_INVALID.
+    The caller decides whether the key is the sender's. Raises VerificationError: SIGNATURE_MISSING,
+    SIGNATURE_VERSION_UNKNOWN, KEY_NOT_VALID, KEY_WEAK or SIGNATURE_INVALID.
     """
     if not envelope.signature:
         raise VerificationError("SIGNATURE_MISSING", "the envelope is not signed")
@@ -83,9 +83,9 @@ def verify_envelope(envelope: v1.Envelope, key: v1.AgentKey) -> None:
 
 
 def check_key(key: v1.AgentKey, at: Timestamp) -> None:
-    """Checks that the key is valid at this time: from not_before_time on, until before not_after_time.
+    """Checks that the key is valid at this time: at or after not_before_time, and before not_after_time.
 
-    A revoked key is never valid, also not for what was signed before: whoever stole it can write any time. Raises
+    A revoked key is invalid at every time, also for older signatures: its thief can choose any timestamp. Raises
     VerificationError: KEY_NOT_VALID.
     """
     moment = _order(at)
@@ -98,7 +98,7 @@ def check_key(key: v1.AgentKey, at: Timestamp) -> None:
 
 
 def is_weak(public_key: bytes) -> bool:
-    """Whether this encodes a point of small order, canonically or not: signatures can be forged under such a key."""
+    """Whether the key encodes a point of small order, canonically or not. Signatures by such a key can be forged."""
     y = int.from_bytes(public_key, "little") & (1 << 255) - 1
     return y % _P in _SMALL_ORDER_Y
 
@@ -107,7 +107,7 @@ def is_weak(public_key: bytes) -> bool:
 
 
 def section_digest(section: v1.ContextSection) -> bytes:
-    """The digest of one section, 32 bytes: of its text or bytes, or the one that a reference or a delta names."""
+    """Returns a section's digest, 32 bytes: of its text or bytes, or the digest in its reference or delta."""
     match section.WhichOneof("content"):
         case "json":
             return hashlib.sha256(section.json.encode()).digest()
@@ -121,7 +121,7 @@ def section_digest(section: v1.ContextSection) -> bytes:
 
 
 def context_digest(sections: Iterable[v1.ContextSection]) -> bytes:
-    """The digest over all sections of a context, 32 bytes, in whatever order they stand."""
+    """Returns the digest of a context, 32 bytes. The order of the sections does not matter."""
     named = sorted((section.name.encode(), section_digest(section)) for section in sections)
     body = b"".join(_bytes(name) + _bytes(digest) for name, digest in named)
     return hashlib.sha256(pae(_CONTEXT, body)).digest()
@@ -131,17 +131,17 @@ def context_digest(sections: Iterable[v1.ContextSection]) -> bytes:
 
 
 def session_body(agent_id: str, key_id: str, challenge: bytes) -> bytes:
-    """What of a proof of identity is signed."""
+    """Returns the signed bytes of a proof of identity."""
     return _bytes(agent_id.encode()) + _bytes(key_id.encode()) + _bytes(challenge)
 
 
 def sign_session(agent_id: str, key_id: str, challenge: bytes, key: Ed25519PrivateKey) -> bytes:
-    """The proof of who one is, 64 bytes, for AgentService.CreateToken."""
+    """Signs the proof of identity for AgentService.CreateToken, 64 bytes."""
     return key.sign(pae(_SESSION, session_body(agent_id, key_id, challenge)))
 
 
 def receipt_body(receipt: v1.Receipt) -> bytes:
-    """What of a receipt is signed: all but the signature."""
+    """Returns the signed bytes of a receipt: all fields but the signature."""
     return b"".join(
         [
             _bytes(receipt.message_id.encode()),
@@ -160,7 +160,7 @@ def receipt_body(receipt: v1.Receipt) -> bytes:
 
 
 def verify_receipt(receipt: v1.Receipt, broker_key: v1.AgentKey) -> None:
-    """Checks the broker's signature on a receipt.
+    """Verifies the broker's signature on a receipt.
 
     Raises VerificationError: KEY_UNKNOWN if another key signed it, SIGNATURE_MISSING, KEY_WEAK or SIGNATURE_INVALID.
     """
@@ -172,17 +172,17 @@ def verify_receipt(receipt: v1.Receipt, broker_key: v1.AgentKey) -> None:
 
 
 def custody_hash(previous: bytes, entry: bytes) -> bytes:
-    """The next hash of a custody chain, 32 bytes; the first follows 32 zero bytes."""
+    """Returns the next hash of a custody chain, 32 bytes. The first follows 32 zero bytes."""
     return hashlib.sha256(pae(_CUSTODY, _bytes(previous) + _bytes(entry))).digest()
 
 
 def audit_hash(previous: bytes, entry: bytes) -> bytes:
-    """The next hash of the chain of administrative acts, 32 bytes; the first follows 32 zero bytes."""
+    """Returns the next hash of the administrative chain, 32 bytes. The first follows 32 zero bytes."""
     return hashlib.sha256(pae(_AUDIT, _bytes(previous) + _bytes(entry))).digest()
 
 
 def voucher_body(agent_id: str, key: v1.AgentKey, operator_key_id: str, not_after: Timestamp | None) -> bytes:
-    """What of an operator's word for a key is signed; `not_after` is until when the word is good, if not for good."""
+    """Returns the signed bytes of a key voucher. `not_after` is its expiry, if it has one."""
     named = [agent_id.encode(), key.key_id.encode(), key.public_key, operator_key_id.encode()]
     return b"".join(map(_bytes, named)) + _time(not_after)
 
@@ -194,7 +194,7 @@ def vouch(
     operator: Ed25519PrivateKey,
     not_after: Timestamp | None = None,
 ) -> v1.KeyVoucher:
-    """An operator's word that the key is the agent's. `not_after` is until when it is good; None: for good."""
+    """Signs a voucher that the key is the agent's. `not_after` is its expiry; None for no expiry."""
     signed = pae(_VOUCHER, voucher_body(agent_id, key, operator_key_id, not_after))
     return v1.KeyVoucher(operator_key_id=operator_key_id, not_after_time=not_after, signature=operator.sign(signed))
 
@@ -202,9 +202,9 @@ def vouch(
 def verify_voucher(
     agent_id: str, key: v1.AgentKey, operator_key: v1.AgentKey, not_after: Timestamp | None, signature: bytes
 ) -> None:
-    """Checks that this operator's key has signed that the key is the agent's.
+    """Verifies an operator's signature on the voucher for an agent's key.
 
-    Whether the word is still good is the caller's to ask. Raises VerificationError: KEY_WEAK or SIGNATURE_INVALID.
+    The caller checks the voucher's expiry. Raises VerificationError: KEY_WEAK or SIGNATURE_INVALID.
     """
     _verify(operator_key, pae(_VOUCHER, voucher_body(agent_id, key, operator_key.key_id, not_after)), signature)
 
@@ -216,7 +216,7 @@ def _verify(key: v1.AgentKey, signed: bytes, signature: bytes) -> None:
     if len(key.public_key) == _KEY_BYTES and is_weak(key.public_key):
         raise VerificationError("KEY_WEAK", f"key {key.key_id} is weak: signatures can be forged under it")
     invalid = VerificationError("SIGNATURE_INVALID", f"the signature does not verify with key {key.key_id}")
-    # The library refuses an S of L or more and every R but the one it computes; what it lets pass is a small-order R.
+    # The library refuses an S of L or more and every R but the computed one. It accepts a small-order R.
     if len(signature) != _SIGNATURE_BYTES or is_weak(signature[:32]):
         raise invalid
     try:
@@ -230,7 +230,7 @@ def _bytes(value: bytes) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    # A negative number, which no enum of ours has, signs as protobuf writes it: sign-extended.
+    # A negative value, which no enum of the schema has, is sign-extended as protobuf does.
     return _bytes(struct.pack(">Q", value & 2**64 - 1))
 
 

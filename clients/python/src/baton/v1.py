@@ -1,4 +1,4 @@
-"""Everything of the schema package baton.v1: messages, enums and service stubs, under their own names."""
+"""The schema package baton.v1: messages, enums and service stubs, under their own names."""
 
 from baton._gen.baton.v1.agent_pb2 import *
 from baton._gen.baton.v1.agent_service_pb2 import *

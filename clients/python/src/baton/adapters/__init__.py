@@ -1,1 +1,1 @@
-"""Handoffs in the shapes of agent frameworks. Each module needs its framework, and is imported by its own name only."""
+"""Handoffs for agent frameworks. Each module needs its framework and is imported by its full name."""

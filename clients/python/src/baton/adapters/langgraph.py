@@ -20,10 +20,10 @@ def handoff_node(
     result_key: str = "handoff",
     summary: Callable[[Mapping[str, Any]], str] | None = None,
 ) -> Node:
-    """A node that delegates the graph's state as a task and comes back with the result.
+    """Returns a node that delegates the graph's state as a task and returns the result.
 
-    The state goes along as the context: `messages` as the section history_log, all else as session_variables. The
-    update is `{result_key: {"task_id", "status", "result", "details"}}`. A delegation that nobody takes raises
+    The state is the context: `messages` as the section history_log, all else as session_variables. The update is
+    `{result_key: {"task_id", "status", "result", "details"}}`. A delegation that no agent takes raises
     HandoffFailedError, which ends the run unless the node has a retry policy or an error handler.
 
         graph.add_node("billing", handoff_node(agent, "type:billing", "invoice-question"))
@@ -45,7 +45,7 @@ def handoff_node(
 
 
 def state_sections(state: Mapping[str, Any]) -> list[v1.ContextSection]:
-    """A graph's state as context: `messages` as history_log, all else as session_variables."""
+    """Converts a graph's state to a context: `messages` as history_log, all else as session_variables."""
     messages = state.get("messages", [])
     history = messages_to_dict([one for one in messages if isinstance(one, BaseMessage)])
     variables = {key: dumpd(value) for key, value in state.items() if key != "messages"}

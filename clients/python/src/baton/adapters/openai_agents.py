@@ -23,10 +23,10 @@ _PARAMETERS: dict[str, Any] = {
 
 
 def handoff_tool(agent: Agent, receiver_id: str, task_type: str, *, description: str, name: str = "") -> FunctionTool:
-    """A tool `transfer_to_NAME` that delegates a task and gives the model the result.
+    """Returns a tool `transfer_to_NAME` that delegates a task and gives the model the result.
 
-    What the model is told is JSON: `status`, `result` and `details`, or `error` and `message` where nobody took the
-    task or the broker refused, so that it can go on by other means.
+    The model gets JSON: `status`, `result` and `details`; or `error` and `message` if no agent took the task or the
+    broker refused, so that it can continue by other means.
 
         Agent(name="triage", tools=[handoff_tool(agent, "type:billing", "invoice-question", description="…")])
     """
@@ -56,7 +56,7 @@ def handoff_tool(agent: Agent, receiver_id: str, task_type: str, *, description:
 
 
 def tool_name(receiver_id: str) -> str:
-    """`transfer_to_NAME`, in the characters and the length that tools may have; a hash marks what was cut."""
+    """Returns `transfer_to_NAME` in the characters and the length of a tool's name. A hash marks a cut name."""
     plain = "transfer_to_" + re.sub(r"[^a-zA-Z0-9_-]", "_", receiver_id.removeprefix("type:"))
     if len(plain) <= _NAME_CHARACTERS_MAX:
         return plain

@@ -9,16 +9,16 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// Invite makes an invitation: whoever has it may register one new agent, agentID or any if that is empty. The token is an
-// operator's. It returns the secret.
+// Invite creates an invitation and returns its secret. The secret registers one new agent: agentID, or any id if
+// agentID is empty. operatorToken is an operator's token.
 func (a *Agent) Invite(ctx context.Context, operatorToken, agentID string, lifetime time.Duration) (string, error) {
 	request := &v1.CreateInvitationRequest{AgentId: agentID, Lifetime: durationOf(lifetime)}
 	answer, err := administer(ctx, a, operatorToken, a.agents.CreateInvitation, request)
 	return answer.GetInvitation(), err
 }
 
-// AddKey adds a key of an agent, or rotates one: the key ids that it replaces stay good for the grace. Like the calls
-// below, it is made as an operator, or as this agent if operatorToken is empty, and returns the agent as it is now known.
+// AddKey adds a key to an agent. The keys in replaces stay valid for the grace. Like the calls below, it authenticates
+// as an operator, or as this agent if operatorToken is empty, and returns the agent's updated registration.
 func (a *Agent) AddKey(
 	ctx context.Context, operatorToken, agentID string, key *v1.AgentKey, replaces []string, grace time.Duration,
 ) (*v1.Agent, error) {
@@ -27,14 +27,14 @@ func (a *Agent) AddKey(
 	return answer.GetAgent(), err
 }
 
-// RevokeKey revokes a key of an agent for good: nothing that is signed by it is taken any more.
+// RevokeKey revokes a key of an agent permanently: the broker refuses every signature made with it.
 func (a *Agent) RevokeKey(ctx context.Context, operatorToken, agentID, keyID, reason string) (*v1.Agent, error) {
 	request := &v1.RevokeAgentKeyRequest{AgentId: agentID, KeyId: keyID, ReasonText: reason}
 	answer, err := administer(ctx, a, operatorToken, a.agents.RevokeAgentKey, request)
 	return answer.GetAgent(), err
 }
 
-// VouchForKey adds an operator's word for a key of an agent: see Vouch.
+// VouchForKey adds an operator's voucher for a key of an agent: see Vouch.
 func (a *Agent) VouchForKey(
 	ctx context.Context, operatorToken, agentID, keyID string, voucher *v1.KeyVoucher,
 ) (*v1.Agent, error) {
@@ -43,7 +43,7 @@ func (a *Agent) VouchForKey(
 	return answer.GetAgent(), err
 }
 
-// administer makes a unary call as an operator, or as this agent if there is no token of one.
+// administer makes a unary call as an operator, or as this agent if the operator's token is empty.
 func administer[Q, A any](
 	ctx context.Context, a *Agent, operatorToken string,
 	method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q,

@@ -26,55 +26,55 @@ const (
 	creditMax     = 4096
 	callTimeout   = 30 * time.Second
 	keysKeptFor   = time.Minute
-	// A connection on which nothing came for so long is asked whether it is still there.
+	// The idle time of a connection after which gRPC sends a ping.
 	pingAfter = 20 * time.Second
-	// The longest that a broker may be silent with its connection open before the session ends.
+	// The maximum silence of a broker on an open connection before the session ends.
 	silenceMax     = 30 * time.Second
 	handlerDefault = 10 * time.Minute
 	stopDefault    = 10 * time.Second
 	lookDefault    = 30 * time.Second
 )
 
-// Options says who connects to what. Target, AgentID and Key are required.
+// Options configures Connect. Target, AgentID and Key are required.
 type Options struct {
-	// The broker, HOST:PORT; or http://HOST:PORT without TLS, to a broker on this machine that takes such connections.
+	// The broker: HOST:PORT with TLS, or http://HOST:PORT without TLS for a broker on this machine.
 	Target string
-	// Who one is.
+	// The agent's id.
 	AgentID string
-	// Signs what the agent sends, and proves who it is unless Certificate or Token does.
+	// The key that signs the agent's messages. It also proves the agent's identity, unless Certificate or Token does.
 	Key ed25519.PrivateKey
-	// The key's name among the agent's keys; default "k1".
+	// The id of the key among the agent's keys; default "k1".
 	KeyID string
 
-	// The CAs that the broker's certificate may be signed by; default: the system's. See LoadCA.
+	// The CAs that may have signed the broker's certificate; default: the system's. See LoadCA.
 	RootCAs *x509.CertPool
-	// A client certificate that proves who one is.
+	// The client certificate that proves the agent's identity, instead of the key.
 	Certificate *tls.Certificate
-	// A token that proves who one is, from "baton token" or CreateToken. It is not renewed.
+	// A token that proves the agent's identity, from "baton token" or CreateToken. It is not renewed.
 	Token string
 
-	// If set, the agent is registered with this card before it connects; its agent_id and keys are filled in. The same
-	// card again is no error, and a known agent changes its own.
+	// If set, Connect first registers the agent with this card and fills in its agent_id and keys. Registering the same
+	// card again is not an error; a registered agent changes its own card.
 	Card *v1.AgentCard
-	// An invitation to register with, where enrolment is not open.
+	// The secret of an invitation, to register where registration is not open.
 	Invitation string
-	// An operator's token to register with.
+	// An operator's token, to register where registration is not open.
 	OperatorToken string
 
-	// The most deliveries that are handed out and not yet acknowledged, up to 4096; default 16. So many handlers run at a
-	// time. Mail is taken only while Serve, Receive, HandOver, ResumeHandOver or Delegate is called.
+	// The maximum number of unacknowledged deliveries, and so of concurrent handlers: up to 4096; default 16. The agent
+	// takes mail only while Serve, Receive, HandOver, ResumeHandOver or Delegate runs.
 	Credit uint32
-	// How long a handler may have one delivery in hand, which is extended meanwhile; default 10 minutes. Once it is
-	// acknowledged, as an offer is when it is completed, the handler may take its time.
+	// The time limit of a handler for an unacknowledged delivery, which Serve extends meanwhile; default 10 minutes. After
+	// the ack, which for an offer is its completion, the handler has no limit.
 	HandlerTimeout time.Duration
-	// How long Serve waits at its end for handlers that are at work; default 10 s.
+	// The time for which Serve waits for running handlers when it stops; default 10 s.
 	StopTimeout time.Duration
-	// Senders' keys that are not asked from the directory: by agent id, all keys that are good.
+	// Pinned keys by agent id: all valid keys of that agent, used instead of the directory's.
 	PinnedKeys map[string][]*v1.AgentKey
-	// Operators' public keys by their operator_key_id. If there are any, other agents' keys from the directory are good
-	// only with a voucher of one of them.
+	// Operators' public keys by operator_key_id. If any are set, a key from the directory is valid only with a voucher of
+	// one of these operators.
 	OperatorKeys map[string]ed25519.PublicKey
-	// Where to log; default slog.Default().
+	// The logger; default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -93,8 +93,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// Agent is one agent with a session at the broker. When the session breaks, the agent opens another by itself, for as
-// long as it is not closed. All methods may be called from several goroutines.
+// Agent is an agent with a session at the broker. When the session ends, the agent opens another, until Close. Its
+// methods may be called from several goroutines.
 type Agent struct {
 	options  Options
 	conn     *grpc.ClientConn
@@ -103,17 +103,17 @@ type Agent struct {
 	agents   v1.AgentServiceClient
 	handoffs v1.HandoffServiceClient
 	tasks    v1.TaskServiceClient
-	// As it came.
+	// Unverified deliveries.
 	inbox chan inboxEntry
-	// Checked, for Serve and Receive.
+	// Verified deliveries for Serve and Receive.
 	mail    chan *Delivery
 	serving sync.Mutex
 	keys    keyCache
-	// After how long without mail a call looks at its handoff.
+	// The silence after which a call asks the broker for the state of its handoff.
 	lookAfter time.Duration
-	// The mail of conversations.
+	// The messages in conversations.
 	letters *jobs
-	// Held while a credit is on its way, so that the latest one is in force.
+	// Held while a Credit frame is sent, so that the latest credit takes effect last.
 	crediting sync.Mutex
 
 	life    context.Context
@@ -122,18 +122,18 @@ type Agent struct {
 
 	mu      sync.Mutex
 	token   string
-	session *session      // nil while there is none
+	session *session      // nil without a session
 	changed chan struct{} // closed when session changes
 	credit  uint32
 	taking  bool // Serve or Receive was called
-	// Credit was given since the agent waits for mail; it may be 0, for a pause.
+	// Whether credit was given since the agent began to wait for mail; it may be 0, for a pause.
 	isCredited bool
 	waiting    map[string]*conversation
 	heartbeat  *v1.Heartbeat
 }
 
-// Connect registers the agent if Options.Card is set, proves who it is and opens its session. It fails at once where the
-// broker cannot be reached; once there was a session, the agent keeps trying. ctx is for connecting alone: Close ends the
+// Connect registers the agent if Options.Card is set, proves its identity and opens its session. It fails at once if
+// the broker cannot be reached; after the first session the agent keeps trying. ctx bounds only Connect; Close ends the
 // agent.
 func Connect(ctx context.Context, options Options) (*Agent, error) {
 	if err := options.complete(); err != nil {
@@ -147,7 +147,7 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(frameBytesMax)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: silenceMax - pingAfter}),
-		// Our own backoff decides when to try; it resets this one.
+		// The agent has its own backoff, which resets gRPC's.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDisableServiceConfig(),
 	)
@@ -183,35 +183,36 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 	return a, nil
 }
 
-// ID is the agent's id.
+// ID returns the agent's id.
 func (a *Agent) ID() string { return a.options.AgentID }
 
-// Done is closed when the agent is at its end: by Close, or because the broker does not let it in any more. Err says why.
+// Done is closed at the agent's end: by Close, or after the broker refuses it permanently. Err returns the reason.
 func (a *Agent) Done() <-chan struct{} { return a.life.Done() }
 
-// Err is nil until Done, then ErrClosed or what the broker said.
+// Err returns nil until Done, then ErrClosed or the broker's refusal.
 func (a *Agent) Err() error { return context.Cause(a.life) }
 
-// Close ends the session and the connection. What is not acknowledged is delivered again. To stop in order, end the
-// context of Serve first and wait for it.
+// Close ends the session and the connection. The broker redelivers unacknowledged messages. For an orderly stop, end
+// the context of Serve first and wait for Serve to return.
 func (a *Agent) Close() error {
 	a.end(ErrClosed)
 	a.running.Wait()
 	return a.conn.Close()
 }
 
-// Conn is the connection, for stubs of services that this package does not wrap; Authorize gives them the agent's token.
+// Conn returns the connection, for stubs of services that this package does not wrap. Authorize adds the agent's token
+// to their calls.
 func (a *Agent) Conn() grpc.ClientConnInterface { return a.conn }
 
-// Authorize adds the agent's token to what a call of a generated stub sends.
+// Authorize adds the agent's token to the metadata of a stub's call.
 func (a *Agent) Authorize(ctx context.Context) context.Context {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return withToken(ctx, a.token)
 }
 
-// SetHeartbeat sets what the agent says of itself at every heartbeat, from the next one on. It fails with an Error,
-// FIELD_INVALID, if the broker would not take it.
+// SetHeartbeat sets the payload of the agent's heartbeats, from the next one on. It fails with an Error, FIELD_INVALID,
+// if the payload breaks a rule of the schema.
 func (a *Agent) SetHeartbeat(heartbeat *v1.Heartbeat) error {
 	if err := checkHeartbeat(heartbeat); err != nil {
 		return err
@@ -222,25 +223,25 @@ func (a *Agent) SetHeartbeat(heartbeat *v1.Heartbeat) error {
 	return nil
 }
 
-// GetTask looks at a task that this agent takes or took part in.
+// GetTask returns a task of which this agent is or was a party.
 func (a *Agent) GetTask(ctx context.Context, taskID string) (*v1.Task, error) {
 	answer, err := call(ctx, a, a.tasks.GetTask, &v1.GetTaskRequest{TaskId: taskID})
 	return answer.GetTask(), err
 }
 
-// GetHandoff looks at a handoff that this agent takes or took part in.
+// GetHandoff returns a handoff of which this agent is or was a party.
 func (a *Agent) GetHandoff(ctx context.Context, handoffID string) (*v1.Handoff, error) {
 	answer, err := call(ctx, a, a.handoffs.GetHandoff, &v1.GetHandoffRequest{HandoffId: handoffID})
 	return answer.GetHandoff(), err
 }
 
-// GetAgent looks an agent up in the directory.
+// GetAgent returns an agent's entry in the directory.
 func (a *Agent) GetAgent(ctx context.Context, agentID string) (*v1.Agent, error) {
 	answer, err := call(ctx, a, a.agents.GetAgent, &v1.GetAgentRequest{AgentId: agentID})
 	return answer.GetAgent(), err
 }
 
-// enter registers, proves and opens the first session.
+// enter registers the agent, proves its identity and opens the first session.
 func (a *Agent) enter(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -270,7 +271,7 @@ func (a *Agent) register(ctx context.Context) error {
 	if !errors.As(err, &refused) || refused.ErrorCode() != v1.ErrorCode_ERROR_CODE_AGENT_EXISTS {
 		return err
 	}
-	// Known with another card: it may change its own, once it has proven who it is.
+	// The agent is registered with another card. It may change its own card once it has proven its identity.
 	if err := a.prove(ctx); err != nil {
 		return err
 	}
@@ -280,8 +281,8 @@ func (a *Agent) register(ctx context.Context) error {
 	return nil
 }
 
-// prove signs a challenge for a token, unless something else proves who the agent is. Tokens do not outlive the broker,
-// so every session begins with it.
+// prove signs a challenge for a token, unless a certificate or Options.Token proves the agent's identity. Tokens do not
+// survive a restart of the broker, so each session begins with a new one.
 func (a *Agent) prove(ctx context.Context) error {
 	if a.options.Token != "" || a.options.Certificate != nil {
 		return nil
@@ -304,7 +305,7 @@ func (a *Agent) prove(ctx context.Context) error {
 	return nil
 }
 
-// call makes a unary call as this agent. A token whose time is over is renewed once.
+// call makes a unary call as this agent. It renews an expired token once.
 func call[Q, A any](
 	ctx context.Context, a *Agent, method func(context.Context, Q, ...grpc.CallOption) (A, error), request Q,
 ) (A, error) {
@@ -342,7 +343,7 @@ func orElse[T comparable](value, otherwise T) T {
 	return value
 }
 
-// isUnavailable tells whether there is no connection at all.
+// isUnavailable reports whether there is no connection.
 func isUnavailable(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == codes.Unavailable && e.Reason == ""

@@ -40,7 +40,7 @@ func TestAWrongKeyIsRefused(t *testing.T) {
 	options.Key, options.Card = other.Key, nil
 	_, err := Connect(patient(t), options)
 	refused(t, err, "CHALLENGE_FAILED")
-	options.Card = &v1.AgentCard{} // nor can the name be taken over with another key
+	options.Card = &v1.AgentCard{} // nor can another key take the name over
 	_, err = Connect(patient(t), options)
 	refused(t, err, "CHALLENGE_FAILED")
 }
@@ -71,14 +71,14 @@ func TestATokenWhoseTimeIsOverIsRefused(t *testing.T) {
 	b := newBroker(t, "")
 	options := b.options(t, "alice")
 	options.Token = connected(t, options).token
-	before := connected(t, options) // good as long as the broker lives
+	before := connected(t, options) // valid until the broker stops
 	b.kill()
 	b.restart(t)
 	options.Card = nil
 	_, err := Connect(patient(t), options)
 	refused(t, err, "TOKEN_INVALID")
 	select {
-	case <-before.Done(): // it cannot come back by itself
+	case <-before.Done(): // the agent cannot renew it
 		refused(t, before.Err(), "TOKEN_INVALID")
 	case <-patient(t).Done():
 		t.Error("an agent with an old token goes on")
@@ -192,7 +192,7 @@ func TestUnknownFieldsTravelUntouched(t *testing.T) {
 	if !proto.Equal(delivery.Envelope, envelope) || string(info.ProtoReflect().GetUnknown()) != string(newer) {
 		t.Errorf("%v", delivery.Envelope)
 	}
-	// Passed on, it still is what alice signed.
+	// A relayed envelope keeps alice's signature.
 	passedOn := ok[[]byte](t)(proto.Marshal(delivery.Envelope))
 	var again v1.Envelope
 	if err := proto.Unmarshal(passedOn, &again); err != nil {
@@ -214,7 +214,7 @@ func TestAnUnknownMessageType(t *testing.T) {
 	if !errors.As(err, &e) || e.Code != codes.InvalidArgument || e.Reason == "" {
 		t.Errorf("the broker takes it: %v", err)
 	}
-	// From a newer broker it would come; nobody who does not know it says that it was taken.
+	// Stands for a type of a newer broker. An agent that does not know a type must not ack it.
 	payload, err := PayloadOf(envelope)
 	if payload != nil || err != nil {
 		t.Errorf("%v, %v", payload, err)

@@ -12,11 +12,10 @@ import (
 
 const custodyPage = 200
 
-// AuditTask reads the custody log of a task that this agent takes or took part in, and checks all of it: the chain of
-// hashes without a gap, the broker's receipt for every accepted envelope, and the envelopes themselves with their senders'
-// signatures. It returns the entries, oldest first; their states say what became of the task. It fails with a
-// VerificationError, CUSTODY_INVALID or what is wrong with a signature: also KEY_NOT_VALID, if a sender's key was revoked
-// since.
+// AuditTask reads and verifies the custody log of a task of which this agent is or was a party: the unbroken chain of
+// hashes, the broker's receipt for each accepted envelope, and the senders' signatures on the envelopes. It returns the
+// entries, oldest first, with the task's state after each. It fails with a VerificationError: CUSTODY_INVALID, or the
+// reason of an invalid signature, also KEY_NOT_VALID for a sender's key that was revoked later.
 func (a *Agent) AuditTask(ctx context.Context, taskID string) ([]*v1.CustodyEntry, error) {
 	broker, err := a.GetAgent(ctx, brokerID)
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// A real broker for tests: the program that BATON_BIN names.
+// A real broker for tests; BATON_BIN names the program.
 
 // patience is the time limit of a wait for something that must happen. It only ends a test that hangs.
 const patience = 2 * time.Minute
 
-// shared is one broker for all tests that leave it as it is.
+// shared is one broker for all the tests that do not change its state.
 var shared *broker
 
 func TestMain(m *testing.M) {
@@ -54,12 +54,12 @@ func run(m *testing.M) int {
 type broker struct {
 	data    string
 	address string
-	toml    string // its configuration file, if it has one
+	toml    string // the path of its configuration file, if any
 	process *exec.Cmd
 }
 
-// newBroker is one of the test's own. settings, if there are any, are those of a configuration file, in which [tls] is
-// the last section and may be gone on with.
+// newBroker starts a broker for one test. settings, if any, are the text of a configuration file. Its last section is
+// [tls], to which the test may append.
 func newBroker(t *testing.T, settings string) *broker {
 	t.Helper()
 	b := &broker{data: t.TempDir()}
@@ -109,13 +109,13 @@ func (b *broker) start(arguments ...string) error {
 	return errors.New("the broker does not start")
 }
 
-// kill ends it without a word.
+// kill ends the broker as by a crash.
 func (b *broker) kill() {
 	_ = b.process.Process.Kill()
 	_ = b.process.Wait()
 }
 
-// stop ends it in order.
+// stop ends the broker in order.
 func (b *broker) stop() {
 	_ = b.process.Process.Signal(syscall.SIGTERM)
 	_ = b.process.Wait()
@@ -147,7 +147,7 @@ func (b *broker) operatorToken(t *testing.T) string {
 	return strings.TrimSpace(string(text))
 }
 
-// options are those of a new agent with this name, its id made unique.
+// options returns the options of a new agent with this name; its id is made unique.
 func (b *broker) options(t *testing.T, name string) Options {
 	t.Helper()
 	key, err := GenerateKey()
@@ -169,7 +169,7 @@ func (b *broker) options(t *testing.T, name string) Options {
 	}
 }
 
-// agent is a connected one.
+// agent returns a connected agent.
 func (b *broker) agent(t *testing.T, name string) *Agent {
 	t.Helper()
 	return connected(t, b.options(t, name))
@@ -185,7 +185,7 @@ func connected(t *testing.T, options Options) *Agent {
 	return agent
 }
 
-// patient is a context for one test.
+// patient returns the context of one test.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
@@ -199,7 +199,7 @@ func unique(name string) string {
 	return fmt.Sprintf("%s-%d-%d", name, os.Getpid(), uniqueCount.Add(1))
 }
 
-// refused checks that an error is the broker's with this reason.
+// refused checks that an error is the broker's, with this reason.
 func refused(t *testing.T, err error, reason string) *Error {
 	t.Helper()
 	var refused *Error

@@ -13,21 +13,21 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// brokerID is the agent id of every broker.
+// brokerID is the agent id of a broker.
 const brokerID = "baton"
 
-// Delivery is a message handed out to this agent, its signature checked.
+// Delivery is a message that the broker delivered to this agent, its signature verified.
 type Delivery struct {
-	// As its sender sent it.
+	// The envelope as its sender sent it.
 	Envelope *v1.Envelope
-	// The payload as the message of baton.v1 that message_type names, for example *v1.HandoffRequest; nil where this
-	// version does not know the type.
+	// The payload as the message of baton.v1 that message_type names, for example *v1.HandoffRequest; nil for a type
+	// unknown to this version.
 	Payload proto.Message
-	// The how-manieth handing-out it is; more than 1 means that the message may be known already.
+	// The delivery attempt, starting at 1. From 2 on the message may have been handled before.
 	Attempt uint32
-	// The message's place in the order of everything that the broker stored.
+	// The message's position in the order of everything that the broker stored.
 	Sequence uint64
-	// The handoff that it belongs to, if any. Of a request that was redriven this is not the message_id.
+	// The handoff that the message belongs to, if any. For a redriven request it differs from the message_id.
 	HandoffID string
 
 	agent  *Agent
@@ -35,7 +35,7 @@ type Delivery struct {
 	id     string
 	from   *session
 	become outcome
-	// An ack was asked for, and may have been lost with its session.
+	// Whether an ack was sent, which may have been lost with its session.
 	isTaken bool
 }
 
@@ -47,14 +47,14 @@ const (
 	nacked
 )
 
-// About is what an answer to the delivery is about.
+// About returns the task, epoch and handoff for an answer to the delivery.
 func (d *Delivery) About() About {
 	return About{TaskID: d.Envelope.GetTaskId(), Epoch: d.Envelope.GetEpoch(), CorrelationID: d.HandoffID}
 }
 
-// Ack takes it: it is never delivered again. Serve does so by itself when a handler returns nil; a handler that acks
-// before may take its time, and what it returns then is only logged. It fails with an Error: DELIVERY_UNKNOWN if its time
-// was over.
+// Ack acknowledges the delivery: the broker never delivers the message again. Serve acks when a handler returns nil. A
+// handler that acks earlier has no time limit afterwards, and Serve only logs its result. Ack fails with an Error,
+// DELIVERY_UNKNOWN, after the delivery's deadline.
 func (d *Delivery) Ack(ctx context.Context) error {
 	d.mu.Lock()
 	d.isTaken = true
@@ -63,8 +63,8 @@ func (d *Delivery) Ack(ctx context.Context) error {
 	return d.settled(acked, err)
 }
 
-// Nack does not take it. It is delivered again after the wait, or by the broker's backoff if that is 0; for POISON never.
-// The text is at most 4096 bytes.
+// Nack refuses the delivery. The broker redelivers it after the wait, or by its own backoff if the wait is 0; a POISON
+// becomes a dead letter. The text is cut to 4096 bytes.
 func (d *Delivery) Nack(ctx context.Context, cause v1.NackCause, retryAfter time.Duration, text string) error {
 	nack := &v1.Nack{Cause: cause, ReasonText: clipped(text)}
 	if retryAfter > 0 {
@@ -74,8 +74,8 @@ func (d *Delivery) Nack(ctx context.Context, cause v1.NackCause, retryAfter time
 	return d.settled(nacked, err)
 }
 
-// Extend asks for more time, from now: at most 10 minutes, the ack wait if it is 0. It returns the new deadline. Serve
-// does so by itself.
+// Extend moves the delivery's deadline to extension from now: at most 10 minutes, 0 for the ack wait. It returns the
+// new deadline. Serve extends by itself.
 func (d *Delivery) Extend(ctx context.Context, extension time.Duration) (time.Time, error) {
 	extend := &v1.Extend{}
 	if extension > 0 {
@@ -114,8 +114,8 @@ func (d *Delivery) outcome() outcome {
 	return d.become
 }
 
-// renew makes a later handing-out of the same message the one to acknowledge. It tells whether an ack was lost, which is
-// to be made up for at once: the broker keeps back the task's next message until then.
+// renew takes over the delivery id of a redelivery of the same message. It reports whether an ack was lost and must be
+// repeated at once: the broker holds back the task's next message until then.
 func (d *Delivery) renew(later *Delivery) bool {
 	id, from := later.handle()
 	d.mu.Lock()
@@ -127,9 +127,9 @@ func (d *Delivery) renew(later *Delivery) bool {
 	return d.isTaken
 }
 
-// Receive waits for the next delivery; the caller acknowledges it. For most agents Serve is better, which does that by
-// itself. The sender's signature is checked end to end: a message that does not verify is nacked as POISON, so that the
-// broker keeps it as a dead letter, and is not given out.
+// Receive waits for the next delivery, which the caller acknowledges. Most agents use Serve, which acknowledges by
+// itself. The sender's signature is verified end to end. A message that does not verify is not returned: the agent
+// nacks it as POISON, and the broker keeps it as a dead letter.
 func (a *Agent) Receive(ctx context.Context) (*Delivery, error) {
 	if err := a.wantMail(ctx, func() { a.taking = true }); err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (a *Agent) Receive(ctx context.Context) (*Delivery, error) {
 	for {
 		select {
 		case d := <-a.mail:
-			if _, from := d.handle(); from.ended.Err() == nil { // else it will be delivered again
+			if _, from := d.handle(); from.ended.Err() == nil { // after the session's end it is redelivered
 				return d, nil
 			}
 		case <-ctx.Done():
@@ -148,9 +148,8 @@ func (a *Agent) Receive(ctx context.Context) (*Delivery, error) {
 	}
 }
 
-// SetCredit sets how many deliveries may be handed out and not yet acknowledged, 0 (a pause) to 4096, on this session and
-// on later ones, until Serve ends. Without it the first of Serve, Receive and the calls that wait for mail begins with
-// Options.Credit.
+// SetCredit sets the maximum number of unacknowledged deliveries, 0 (a pause) to 4096, for this session and later ones,
+// until Serve ends. Without it, the first call that waits for mail sets Options.Credit.
 func (a *Agent) SetCredit(ctx context.Context, maxOutstanding uint32) error {
 	a.crediting.Lock()
 	defer a.crediting.Unlock()
@@ -162,15 +161,15 @@ func (a *Agent) SetCredit(ctx context.Context, maxOutstanding uint32) error {
 	s := a.session
 	a.mu.Unlock()
 	if s == nil {
-		return nil // the next one begins with it
+		return nil // the next session begins with it
 	}
 	return s.giveCredit(ctx, maxOutstanding)
 }
 
-// checked is the delivery if its signature and its form are right, else nil.
+// checked returns the delivery if its signature and its form are valid, otherwise nil.
 func (a *Agent) checked(ctx context.Context, entry inboxEntry) *Delivery {
 	if entry.session.ended.Err() != nil {
-		return nil // it will be delivered again
+		return nil // it is redelivered
 	}
 	envelope := entry.delivery.GetEnvelope()
 	d := &Delivery{
@@ -208,7 +207,8 @@ func handoffOf(envelope *v1.Envelope) string {
 	return envelope.GetCorrelationId()
 }
 
-// keyCache holds the keys of other agents for a minute: so late a revocation is noticed.
+// keyCache holds the keys of other agents for one minute, which is the maximum delay before a revocation takes effect
+// here.
 type keyCache struct {
 	mu    sync.Mutex
 	known map[string]knownKeys
@@ -219,7 +219,7 @@ type knownKeys struct {
 	until time.Time
 }
 
-// verifySender checks an envelope by its sender's key: pinned, known, or from the directory.
+// verifySender verifies an envelope with its sender's key: pinned, cached, or from the directory.
 func (a *Agent) verifySender(ctx context.Context, envelope *v1.Envelope) error {
 	sender, keyID := envelope.GetSenderId(), envelope.GetKeyId()
 	if pinned, ok := a.options.PinnedKeys[sender]; ok {
@@ -247,8 +247,8 @@ func (a *Agent) verifySender(ctx context.Context, envelope *v1.Envelope) error {
 	return a.verifyVouched(envelope, keys)
 }
 
-// verifyVouched checks an envelope by a key of the directory, whose word may not be enough. The broker's own messages are
-// always its own word.
+// verifyVouched verifies an envelope with a key of the directory, which may need a voucher. The broker itself is the
+// authority for its own key, so that key needs none.
 func (a *Agent) verifyVouched(envelope *v1.Envelope, keys []*v1.AgentKey) error {
 	sender, key := envelope.GetSenderId(), keyOf(keys, envelope.GetKeyId())
 	if key != nil && len(a.options.OperatorKeys) > 0 && sender != brokerID && !a.isVouched(sender, key) {
@@ -282,14 +282,14 @@ func keyOf(keys []*v1.AgentKey, keyID string) *v1.AgentKey {
 	return nil
 }
 
-// clipped keeps a text for people within its bound of 4096 bytes.
+// clipped cuts a text to its bound of 4096 bytes.
 func clipped(text string) string {
 	const most = 4000
 	if len(text) <= most {
 		return text
 	}
 	end := most
-	for end > 0 && text[end]&0xc0 == 0x80 { // not within a character
+	for end > 0 && text[end]&0xc0 == 0x80 { // not inside a character
 		end--
 	}
 	return text[:end]

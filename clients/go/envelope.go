@@ -16,17 +16,17 @@ import (
 
 const typeURL = "type.googleapis.com/"
 
-// About says what a message is about; what is not set is not said.
+// About names the task, epoch and handoff of a message. An empty field is left out of the envelope.
 type About struct {
-	// The task.
+	// The task's id.
 	TaskID string
-	// The task's fencing token as the sender knows it: 1 for a new task, 0 where there is no task.
+	// The task's fencing token as known to the sender: 1 for a new task, 0 without a task.
 	Epoch uint64
 	// The handoff that the message belongs to, or the message that it answers.
 	CorrelationID string
 }
 
-// NewEnvelope makes an envelope around a payload of baton.v1, with a new id, made now and not yet signed.
+// NewEnvelope returns an unsigned envelope around a payload of baton.v1, with a new id and the current time.
 func NewEnvelope(senderID, receiverID string, about About, payload proto.Message) (*v1.Envelope, error) {
 	name := payload.ProtoReflect().Descriptor().FullName()
 	kind, ok := kinds[name]
@@ -54,9 +54,9 @@ func NewEnvelope(senderID, receiverID string, about About, payload proto.Message
 	}, nil
 }
 
-// PayloadOf is the envelope's payload as a message of baton.v1. It is nil if this version does not know the
-// message_type. It fails with a VerificationError: PAYLOAD_TYPE_MISMATCH if the payload is not what message_type says,
-// MALFORMED if it does not parse.
+// PayloadOf returns the envelope's payload as a message of baton.v1, or nil for a message_type unknown to this version.
+// It fails with a VerificationError: PAYLOAD_TYPE_MISMATCH if the payload differs from message_type, MALFORMED if it
+// does not parse.
 func PayloadOf(envelope *v1.Envelope) (proto.Message, error) {
 	kind := envelope.GetMessageType()
 	name, ok := payloads[kind]
@@ -73,7 +73,7 @@ func PayloadOf(envelope *v1.Envelope) (proto.Message, error) {
 	return payload, nil
 }
 
-// JSONSection makes a context section of whatever encoding/json makes an object or a list of.
+// JSONSection returns a context section with a value that encoding/json encodes as an object or an array.
 func JSONSection(name string, value any) (*v1.ContextSection, error) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -82,13 +82,13 @@ func JSONSection(name string, value any) (*v1.ContextSection, error) {
 	return &v1.ContextSection{Name: name, Content: &v1.ContextSection_Json{Json: string(text)}}, nil
 }
 
-// BytesSection makes a context section of bytes of any other kind.
+// BytesSection returns a context section with bytes of the given media type.
 func BytesSection(name, mediaType string, data []byte) *v1.ContextSection {
 	content := &v1.ContextBytes{MediaType: mediaType, Data: data}
 	return &v1.ContextSection{Name: name, Content: &v1.ContextSection_Bytes{Bytes: content}}
 }
 
-// payloads is every payload by the message type that names it; kinds is the other way round.
+// payloads maps each message type to its payload; kinds is the inverse.
 var payloads, kinds = func() (map[v1.MessageType]protoreflect.MessageType, map[protoreflect.FullName]v1.MessageType) {
 	known := []proto.Message{
 		&v1.HandoffRequest{}, &v1.HandoffAccept{}, &v1.HandoffReject{}, &v1.HandoffCancel{}, &v1.TaskContextTransfer{},
@@ -105,7 +105,7 @@ var payloads, kinds = func() (map[v1.MessageType]protoreflect.MessageType, map[p
 	return byKind, byName
 }()
 
-// kindNamed finds MESSAGE_TYPE_HANDOFF_REQUEST for HandoffRequest.
+// kindNamed returns the message type of a payload's name: MESSAGE_TYPE_HANDOFF_REQUEST for HandoffRequest.
 func kindNamed(name string) v1.MessageType {
 	for number, text := range v1.MessageType_name {
 		if strings.EqualFold(strings.ReplaceAll(strings.TrimPrefix(text, "MESSAGE_TYPE_"), "_", ""), name) {

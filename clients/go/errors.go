@@ -13,32 +13,32 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// Error is a refusal of the broker, which then has changed nothing; or a failure of the connection, and then nobody knows.
-// Get it by errors.As, and branch on Reason.
+// Error is a refusal by the broker, which then has changed nothing, or a failure of the connection, whose outcome is
+// unknown. Match it with errors.As, and branch on Reason.
 type Error struct {
-	// The gRPC status code. Unavailable and DeadlineExceeded are those after which nobody knows whether the message was
-	// taken: send the same envelope again, and the broker answers with its first receipt.
+	// The gRPC status code. After Unavailable and DeadlineExceeded the outcome is unknown: send the same envelope again,
+	// and the broker answers with its first receipt.
 	Code codes.Code
-	// The stable reason, for example "STALE_EPOCH": docs/errors.md of the broker says what to do about each. Empty where
-	// the error is not the broker's own, for example without a connection.
+	// The stable reason, for example "STALE_EPOCH"; docs/errors.md of the broker has a remedy for each. It is empty for an
+	// error that the broker did not raise, for example a failed connection.
 	Reason string
-	// In words, for people.
+	// The explanation, for people.
 	Message string
-	// What belongs to the reason, for example "current_epoch".
+	// The details of the reason, for example "current_epoch".
 	Metadata map[string]string
-	// The fields that are wrong, all of them.
+	// All invalid fields.
 	Fields []FieldViolation
-	// After how long trying again may help; 0 where the broker does not say.
+	// The delay after which a retry may succeed; 0 if the broker names none.
 	RetryDelay time.Duration
 
 	cause error
 }
 
-// FieldViolation is one field of a request that is wrong.
+// FieldViolation is an invalid field of a request.
 type FieldViolation struct {
-	// Its path, for example "envelope.task_id".
+	// The field's path, for example "envelope.task_id".
 	Field string
-	// What it should be.
+	// The rule that the field breaks.
 	Description string
 }
 
@@ -50,34 +50,35 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("baton: %s: %s", name, e.Message)
 }
 
-// Unwrap gives what is under it, where that is known: for example a *tls.CertificateVerificationError.
+// Unwrap returns the underlying error, if known: for example a *tls.CertificateVerificationError.
 func (e *Error) Unwrap() error { return e.cause }
 
-// ErrorCode is the reason as the schema's enum; ERROR_CODE_UNSPECIFIED if there is none, or one that this version does
-// not know.
+// ErrorCode returns the reason as the schema's enum; ERROR_CODE_UNSPECIFIED without a reason, or for a reason unknown
+// to this version.
 func (e *Error) ErrorCode() v1.ErrorCode {
 	return v1.ErrorCode(v1.ErrorCode_value["ERROR_CODE_"+e.Reason])
 }
 
-// VerificationError says that a message does not verify here, whatever the broker says of it.
+// VerificationError says that a message fails verification by this client, independent of the broker's checks.
 type VerificationError struct {
-	// The broker's word for the same: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN, KEY_WEAK,
-	// KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH. CUSTODY_INVALID is ours.
+	// The broker's reason for the same fault: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN, KEY_WEAK,
+	// KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH. CUSTODY_INVALID is the
+	// client's own.
 	Reason string
-	// In words, for people.
+	// The explanation, for people.
 	Message string
 }
 
 func (e *VerificationError) Error() string { return fmt.Sprintf("baton: %s: %s", e.Reason, e.Message) }
 
 var (
-	// ErrClosed is what every call gets after Close.
+	// ErrClosed is the error of every call after Close.
 	ErrClosed = errors.New("baton: the agent is closed")
-	// errSessionEnded: what was asked may be asked again on the next one.
+	// errSessionEnded ends a question without an answer; the caller may repeat it on the next session.
 	errSessionEnded = &Error{Code: codes.Unavailable, Message: "the session has ended"}
 )
 
-// errorOf makes an Error of a failed call. What the caller's own context ended stays that.
+// errorOf converts the error of a failed call. An error that the caller's own context caused stays as it is.
 func errorOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -102,24 +103,24 @@ func errorOfStatus(s *status.Status) *Error {
 	return e
 }
 
-// HandoffFailedError says that a handoff has ended without moving the task. For its sender the task stays where it is, at
-// the same epoch; its candidate drops what it has of it.
+// HandoffFailedError says that a handoff ended without moving the task. The sender keeps the task at the same epoch;
+// the candidate discards its copy.
 type HandoffFailedError struct {
-	// The handoff.
+	// The handoff's id.
 	HandoffID string
 	// The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED or TAKEOVER_FAILED.
 	Reason string
-	// In words, for people.
+	// The explanation, for people.
 	Message string
-	// The agents that did not take it, in order; known to its sender.
+	// The agents that did not take the task, in order. Only the sender's side knows them.
 	Rejections []Rejection
 }
 
 func (e *HandoffFailedError) Error() string { return fmt.Sprintf("baton: %s: %s", e.Reason, e.Message) }
 
-// HasGoneOn tells whether the broker refused because the handoff or the task has gone on: it is over, or at another step,
-// or another agent's. Nothing is left to do about the message that led to it, and Serve acks it. So it is with a
-// HandoffFailedError.
+// HasGoneOn reports whether the broker refused because the handoff or the task has moved on: it is over, at another
+// step, or another agent's. The message that led to the call needs no further work, and Serve acks it. HasGoneOn is
+// also true for a HandoffFailedError.
 func HasGoneOn(err error) bool {
 	var failed *HandoffFailedError
 	if errors.As(err, &failed) {
@@ -138,7 +139,8 @@ func HasGoneOn(err error) bool {
 	return false
 }
 
-// isPassing tells whether the same call may work later: connections that fail, and brokers that stop.
+// isPassing reports whether the same call may succeed later: after a failed connection, or on a broker that is
+// stopping.
 func isPassing(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -148,7 +150,7 @@ func isPassing(err error) bool {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.ResourceExhausted:
 		return true
 	case codes.Canceled, codes.Unknown, codes.Internal:
-		// What has no reason is the connection's: one that breaks ends its calls with any of these.
+		// An error without a reason is the connection's: one that breaks ends its calls with any of these codes.
 		return e.Reason == ""
 	}
 	return false

@@ -37,7 +37,7 @@ func Example() {
 			if err != nil {
 				return err
 			}
-			task, err := takeover.Complete(ctx) // checks the context's digest
+			task, err := takeover.Complete(ctx) // verifies the context's digest
 			if err != nil {
 				return err
 			}
@@ -70,7 +70,7 @@ func ExampleAgent_HandOver() {
 	}
 }
 
-// After a restart: what an earlier process of this agent left.
+// After a restart: continues the work of an earlier process of this agent.
 func ExampleAgent_OwnedTasks() {
 	var alice *baton.Agent
 	ctx := context.Background()
@@ -87,7 +87,7 @@ func ExampleAgent_OwnedTasks() {
 	}
 }
 
-// contextOf is what the agent keeps of a task.
+// contextOf returns the context that the agent stores for a task.
 func contextOf(string) []*v1.ContextSection { return nil }
 
 func ExampleError() {

@@ -13,13 +13,14 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// A message that waited for longer than this may be made anew when the broker finds it too old.
+// The age from which a message that the broker finds too old may get a new timestamp and signature.
 const resignAfter = time.Second
 
-// Send signs and sends a payload of baton.v1, and waits for the broker's receipt, whose signature it checks. When the
-// session breaks it sends the same envelope again on the next one, so that the message is taken once, for as long as ctx
-// allows. It fails with an Error if the broker refuses, with a VerificationError if the receipt is not the broker's. What
-// is over a limit of the schema is refused with the broker's reason, for example PAYLOAD_TOO_LARGE, and not sent.
+// Send signs and sends a payload of baton.v1, and waits for the broker's receipt, whose signature it verifies. When the
+// session ends, it sends the same envelope on the next one, so that the broker takes the message once, for as long as
+// ctx allows. It fails with an Error if the broker refuses, and with a VerificationError if the broker did not sign the
+// receipt. A message over a limit of the schema is not sent; Send returns the broker's reason, for example
+// PAYLOAD_TOO_LARGE.
 func (a *Agent) Send(ctx context.Context, receiverID string, about About, payload proto.Message) (*v1.Receipt, error) {
 	envelope, err := NewEnvelope(a.options.AgentID, receiverID, about, payload)
 	if err != nil {
@@ -35,8 +36,8 @@ func (a *Agent) signAndSend(ctx context.Context, envelope *v1.Envelope) (*v1.Rec
 	var refused *Error
 	isOld := errors.As(err, &refused) && refused.ErrorCode() == v1.ErrorCode_ERROR_CODE_TIMESTAMP_OUTSIDE_WINDOW
 	if isOld && time.Since(made) > resignAfter {
-		// The broker was away for longer than its clock window. It knows repeats before it looks at the time, so that the
-		// message was not taken before and may be made anew. A clock that is off is refused again.
+		// The broker was unreachable for longer than its clock window. It detects repeats before it checks the time, so the
+		// message was not taken before and may be signed anew. A wrong local clock is refused again.
 		envelope.Timestamp = timestamppb.Now()
 		SignEnvelope(envelope, a.options.KeyID, a.options.Key)
 		return a.SendEnvelope(ctx, envelope)
@@ -44,8 +45,8 @@ func (a *Agent) signAndSend(ctx context.Context, envelope *v1.Envelope) (*v1.Rec
 	return receipt, err
 }
 
-// SendEnvelope sends an envelope as it is: one that was made by NewEnvelope and SignEnvelope, perhaps before. As Send; the
-// same envelope again gives the first receipt again.
+// SendEnvelope sends a signed envelope unchanged: one made by NewEnvelope and SignEnvelope, also by an earlier process.
+// Otherwise it behaves as Send. A repeated envelope gets its first receipt again.
 func (a *Agent) SendEnvelope(ctx context.Context, envelope *v1.Envelope) (*v1.Receipt, error) {
 	if err := checkSize(envelope); err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func (a *Agent) sendUntilAnswered(ctx context.Context, envelope *v1.Envelope) (*
 		case errors.Is(err, errSessionEnded):
 			continue
 		case errors.As(err, &refused) && refused.Code == codes.Unavailable:
-			// SHUTTING_DOWN, or a disk that is full: nobody knows whether it was taken.
+			// SHUTTING_DOWN, or a full disk: whether the message was taken is unknown.
 			if err := sleep(ctx, max(refused.RetryDelay, reconnectFirst)); err != nil {
 				return nil, err
 			}
@@ -87,15 +88,15 @@ func checkedReceipt(receipt *v1.Receipt, envelope *v1.Envelope, brokerKey *v1.Ag
 	return receipt, nil
 }
 
-// RequestHandoff asks an agent, or any able one of "type:NAME", to take a task. The receipt's handoff_id names the
-// handoff. A task that is new is made by it, owned by this agent at epoch 1.
+// RequestHandoff requests a handoff to an agent, or to any agent of "type:NAME". The receipt has the handoff_id. An
+// unknown task id creates the task, owned by this agent at epoch 1.
 func (a *Agent) RequestHandoff(
 	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest,
 ) (*v1.Receipt, error) {
 	return a.Send(ctx, receiverID, About{TaskID: taskID, Epoch: epoch}, request)
 }
 
-// Accept takes the handoff of a delivered HandoffRequest. A nil accept asks for the whole context.
+// Accept accepts the handoff of a delivered HandoffRequest. A nil accept asks for the whole context.
 func (a *Agent) Accept(ctx context.Context, request *Delivery, accept *v1.HandoffAccept) (*v1.Receipt, error) {
 	if accept == nil {
 		accept = &v1.HandoffAccept{}
@@ -103,12 +104,12 @@ func (a *Agent) Accept(ctx context.Context, request *Delivery, accept *v1.Handof
 	return a.Reply(ctx, request, accept)
 }
 
-// Reject does not take the handoff of a delivered HandoffRequest.
+// Reject rejects the handoff of a delivered HandoffRequest.
 func (a *Agent) Reject(ctx context.Context, request *Delivery, reason v1.RejectReason, text string) (*v1.Receipt, error) {
 	return a.Reply(ctx, request, &v1.HandoffReject{Reason: reason, ReasonText: clipped(text)})
 }
 
-// SendContext sends the context that a delivered HandoffAccept waits for: of these sections those that it wants.
+// SendContext sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all.
 func (a *Agent) SendContext(
 	ctx context.Context, accept *Delivery, sections ...*v1.ContextSection,
 ) (*v1.Receipt, error) {
@@ -128,8 +129,9 @@ func (a *Agent) SendContext(
 	return a.Reply(ctx, accept, transfer)
 }
 
-// Complete takes the task over with a delivered TaskContextTransfer, whose digest it checks: it fails with a
-// VerificationError, CONTEXT_DIGEST_MISMATCH. From the receipt on this agent owns the task, at the receipt's epoch.
+// Complete takes the task over with a delivered TaskContextTransfer. It verifies the context's digest first, and fails
+// with a VerificationError, CONTEXT_DIGEST_MISMATCH. From the receipt on this agent owns the task, at the receipt's
+// epoch.
 func (a *Agent) Complete(ctx context.Context, transfer *Delivery) (*v1.Receipt, error) {
 	payload, ok := transfer.Payload.(*v1.TaskContextTransfer)
 	if !ok {
@@ -143,13 +145,13 @@ func (a *Agent) Complete(ctx context.Context, transfer *Delivery) (*v1.Receipt, 
 	return a.Reply(ctx, transfer, complete)
 }
 
-// FailTakeover says that the task cannot be taken over with a delivered TaskContextTransfer: its sender keeps it.
+// FailTakeover refuses a delivered TaskContextTransfer: the handoff fails and its sender keeps the task.
 func (a *Agent) FailTakeover(ctx context.Context, transfer *Delivery, details string) (*v1.Receipt, error) {
 	complete := &v1.HandoffComplete{Outcome: v1.HandoffOutcome_HANDOFF_OUTCOME_FAILURE, Details: clipped(details)}
 	return a.Reply(ctx, transfer, complete)
 }
 
-// Cancel takes back a handoff that this agent asked for, before it is complete.
+// Cancel cancels an open handoff that this agent requested.
 func (a *Agent) Cancel(ctx context.Context, handoffID, text string) (*v1.Receipt, error) {
 	handoff, err := a.GetHandoff(ctx, handoffID)
 	if err != nil {
@@ -159,21 +161,21 @@ func (a *Agent) Cancel(ctx context.Context, handoffID, text string) (*v1.Receipt
 	return a.Send(ctx, handoff.GetCandidateId(), about, &v1.HandoffCancel{ReasonText: clipped(text)})
 }
 
-// UpdateStatus says how a task is doing, as its owner at this epoch.
+// UpdateStatus reports the status of a task that this agent owns at this epoch.
 func (a *Agent) UpdateStatus(
 	ctx context.Context, taskID string, epoch uint64, update *v1.TaskStatusUpdate,
 ) (*v1.Receipt, error) {
 	return a.Send(ctx, "", About{TaskID: taskID, Epoch: epoch}, update)
 }
 
-// KeepTurn asks for more time for the step of a handoff that is this agent's: an accept, a context or a completion that
-// takes longer than its timeout. A request must be acked before: from then on its accept timeout runs.
+// KeepTurn asks for more time for this agent's step of a handoff: an accept, a context or a completion that takes
+// longer than its timeout. Ack a request first: its accept timeout starts with the ack.
 func (a *Agent) KeepTurn(ctx context.Context, delivery *Delivery, details string) (*v1.Receipt, error) {
 	update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Details: details}
 	return a.Reply(ctx, delivery, update)
 }
 
-// Reply answers a delivery: to its sender, about the same task and handoff.
+// Reply sends a payload to the sender of a delivery, about the same task and handoff.
 func (a *Agent) Reply(ctx context.Context, to *Delivery, payload proto.Message) (*v1.Receipt, error) {
 	return a.Send(ctx, to.Envelope.GetSenderId(), to.About(), payload)
 }

@@ -15,27 +15,27 @@ import (
 
 const tasksPerPage = 200
 
-// HandedOver is a task that has gone to another agent.
+// HandedOver is a task that has moved to another agent.
 type HandedOver struct {
-	// The handoff.
+	// The handoff's id.
 	HandoffID string
-	// The task.
+	// The task's id.
 	TaskID string
-	// Its owner now.
+	// The task's new owner.
 	OwnerID string
-	// The epoch that began with it.
+	// The epoch that began with the new owner.
 	Epoch uint64
-	// The agents that did not take it before, in order.
+	// The agents that did not take the task before, in order.
 	Rejections []Rejection
 }
 
-// Rejection is a candidate that did not take a handoff.
+// Rejection is a candidate's refusal of a handoff.
 type Rejection struct {
 	// The candidate.
 	AgentID string
-	// Why.
+	// The reason.
 	Reason v1.RejectReason
-	// The same in words, if it said any.
+	// The explanation, if the candidate gave one.
 	Text string
 }
 
@@ -43,40 +43,40 @@ func (r Rejection) String() string {
 	return r.AgentID + ": " + orElse(r.Text, strings.TrimPrefix(r.Reason.String(), "REJECT_REASON_"))
 }
 
-// Outcome is how a delegated task ended. The task is this agent's again.
+// Outcome is the outcome of a delegated task, which this agent owns again.
 type Outcome struct {
-	// The task.
+	// The task's id.
 	TaskID string
-	// The epoch that began with its return.
+	// The epoch that began with the task's return.
 	Epoch uint64
 	// COMPLETED, FAILED or CANCELED.
 	Status v1.TaskStatus
-	// What came out; empty if the delegate said nothing.
+	// The result; empty if the delegate gave none.
 	Result map[string]any
-	// The delegate's words.
+	// The delegate's explanation.
 	Details string
 }
 
-// WantedContext is what a candidate that has accepted waits for. Handlers.Context gets it.
+// WantedContext describes the context that a candidate waits for after its accept. Handlers.Context gets it.
 type WantedContext struct {
-	// The handoff.
+	// The handoff's id.
 	HandoffID string
-	// The task.
+	// The task's id.
 	TaskID string
-	// The task's epoch, at this agent.
+	// The task's epoch at this agent.
 	Epoch uint64
 	// The agent that accepted.
 	CandidateID string
-	// The sections that it wants; empty means all. Others are left out by themselves.
+	// The names of the requested sections; empty for all. The agent leaves out the others itself.
 	Sections []string
 }
 
-// HandOver hands a task over, all of it: asks, sends the context to the agent that accepts, waits for the end. It takes as
-// long as any handoff lasts, at most the request's whole timeout. A task that is new is made by it, at epoch 1.
+// HandOver hands a task over: it sends the request, sends the context to the agent that accepts, and waits for the end,
+// at most for the request's total timeout. An unknown task id creates the task, at epoch 1.
 //
-// It fails with a HandoffFailedError if the task stays here, and with an Error if the broker does not take the request or
-// the context. When ctx ends before, the handoff goes on: ResumeHandOver joins it again, Cancel ends it, and its timeouts
-// end it otherwise. Mail is taken meanwhile also without Serve, which gets all other mail.
+// HandOver fails with a HandoffFailedError if the task stays with this agent, and with an Error if the broker refuses
+// the request or the context. If ctx ends first, the handoff continues: ResumeHandOver joins it, Cancel ends it, and
+// otherwise its timeouts end it. HandOver receives its mail also without Serve; all other mail goes to Serve.
 func (a *Agent) HandOver(
 	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*HandedOver, error) {
@@ -87,7 +87,7 @@ func (a *Agent) HandOver(
 	if err != nil {
 		return nil, err
 	}
-	// Known before it is sent: the answer may be quicker than the receipt.
+	// Registered before the request is sent, for the answer may arrive before the receipt.
 	mail, err := a.converse(ctx, ofHandoff(envelope.GetMessageId()), 0)
 	if err != nil {
 		return nil, err
@@ -101,8 +101,8 @@ func (a *Agent) HandOver(
 	return h.told(h.follow(ctx))
 }
 
-// ResumeHandOver joins a handoff that an earlier process of this agent asked for, in whatever state it is, and returns or
-// fails exactly as HandOver does, also where the handoff has ended meanwhile. OwnedTasks says what handoffs are open.
+// ResumeHandOver continues a handoff that an earlier process of this agent requested, from any state. It returns or
+// fails as HandOver, also when the handoff has ended meanwhile. OwnedTasks lists the open handoffs.
 func (a *Agent) ResumeHandOver(
 	ctx context.Context, handoffID string, sections ...*v1.ContextSection,
 ) (*HandedOver, error) {
@@ -114,7 +114,7 @@ func (a *Agent) ResumeHandOver(
 		return nil, err
 	}
 	defer mail.close()
-	// Asked for after the mail is waited for: what ended before shows here, and what ends later comes as mail.
+	// Read after the conversation is registered: an earlier end shows in this state, and a later end arrives as mail.
 	handoff, err := a.GetHandoff(ctx, handoffID)
 	if err != nil {
 		return nil, err
@@ -135,11 +135,11 @@ func (a *Agent) ResumeHandOver(
 	return h.told(h.follow(ctx))
 }
 
-// Delegate lends a task and waits for what comes of it: HandOver with HANDOFF_MODE_DELEGATE, then the final status. With
-// that the task is this agent's again. It takes as long as the delegate takes; ctx bounds it. It fails as HandOver.
+// Delegate lends a task and waits for its final status: HandOver with HANDOFF_MODE_DELEGATE, then the result. On return
+// this agent owns the task again. The wait has no limit but ctx. It fails as HandOver.
 //
-// A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and finds the task in
-// OwnedTasks then.
+// A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and OwnedTasks lists the
+// task from then on.
 func (a *Agent) Delegate(
 	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*Outcome, error) {
@@ -173,8 +173,8 @@ func (a *Agent) Delegate(
 	}
 }
 
-// isReturned tells whether a final status ended the loan of a task that was lent at an epoch. One of a later epoch may have
-// ended a further loan, by the delegate, and name this agent as a receiver too.
+// isReturned reports whether a final status ended the loan of a task that was lent at this epoch. A status of a later
+// epoch may have ended a further loan by the delegate, which names this agent as a receiver too.
 func (a *Agent) isReturned(ctx context.Context, taskID string, lentAt, endedAt uint64) (bool, error) {
 	if endedAt == lentAt {
 		return true, nil
@@ -183,7 +183,7 @@ func (a *Agent) isReturned(ctx context.Context, taskID string, lentAt, endedAt u
 	return task.GetOwnerId() == a.ID() && task.GetEpoch() == endedAt+1, err
 }
 
-// handOver is a handoff as its sender lives through it.
+// handOver is the sender's side of a handoff.
 type handOver struct {
 	HandedOver
 	agent    *Agent
@@ -192,14 +192,14 @@ type handOver struct {
 	sections []*v1.ContextSection
 }
 
-// told is a result of the handoff, of whose end no further mail needs to tell.
+// told records the handoff's result, so that the remaining mail about its end needs no handling.
 func (h *handOver) told(done *HandedOver, err error) (*HandedOver, error) {
 	var failed *HandoffFailedError
 	h.mail.isOver = err == nil || errors.As(err, &failed)
 	return done, err
 }
 
-// follow goes through the handoff to its end.
+// follow processes the handoff's mail until its end.
 func (h *handOver) follow(ctx context.Context) (*HandedOver, error) {
 	var ended *v1.Handoff
 	for {
@@ -256,7 +256,7 @@ func (h *handOver) giveContext(ctx context.Context, accept *letter) (*HandedOver
 		}
 		return nil, err
 	}
-	// Sent before, or over. If it is over its end may have been told to an earlier process.
+	// The context was sent before, or the handoff is over. An earlier process may have received the mail about its end.
 	handoff, err := h.agent.GetHandoff(ctx, h.HandoffID)
 	accept.finish(nil)
 	if err != nil {
@@ -277,7 +277,7 @@ func (h *handOver) failed(reason, text string) error {
 	return &HandoffFailedError{HandoffID: h.HandoffID, Reason: reason, Message: text, Rejections: h.Rejections}
 }
 
-// ended is the result of a handoff in a final state.
+// ended returns the result of a handoff in a final state.
 func (h *handOver) ended(handoff *v1.Handoff) (*HandedOver, error) {
 	if handoff.GetState() == v1.HandoffState_HANDOFF_STATE_COMPLETED {
 		return h.completed(handoff.GetCandidateId()), nil
@@ -285,7 +285,7 @@ func (h *handOver) ended(handoff *v1.Handoff) (*HandedOver, error) {
 	return nil, h.failed(codeName(handoff.GetErrorCode()), handoff.GetErrorMessage())
 }
 
-// rejected remembers a rejection once: an earlier process may have left its message unacked.
+// rejected records a rejection once: its message is redelivered if an earlier process left it unacknowledged.
 func (h *handOver) rejected(one Rejection) {
 	for _, known := range h.Rejections {
 		if known.AgentID == one.AgentID {
@@ -295,8 +295,8 @@ func (h *handOver) rejected(one Rejection) {
 	h.Rejections = append(h.Rejections, one)
 }
 
-// giveContext sends the context that an accept waits for. What the broker refuses for good ends the handoff, since no
-// candidate could take it over. It fails with a nackError where trying again may help.
+// giveContext sends the context for an accept. A permanent refusal ends the handoff, since no candidate could take it
+// over. It fails with a nackError if a retry may succeed.
 func (a *Agent) giveContext(ctx context.Context, accept *Delivery, sections []*v1.ContextSection) error {
 	_, err := a.SendContext(ctx, accept, sections...)
 	var refused *Error
@@ -314,14 +314,14 @@ func (a *Agent) giveContext(ctx context.Context, accept *Delivery, sections []*v
 	if _, failure := a.Reply(ctx, accept, cancel); failure != nil && !HasGoneOn(failure) {
 		return errors.Join(err, failure)
 	}
-	// The accept is answered.
+	// The accept needs no further answer.
 	if failure := accept.Ack(ctx); failure != nil {
 		a.options.Logger.Info("an acknowledgement was lost; the message comes again", "error", failure)
 	}
 	return err
 }
 
-// provideContext answers an accept that no HandOver waits for, by the handler that knows the task's context.
+// provideContext answers an accept that no HandOver waits for, with the context from the handler.
 func (a *Agent) provideContext(
 	ctx context.Context, accept *Delivery, provide func(context.Context, *WantedContext) ([]*v1.ContextSection, error),
 ) error {
@@ -336,22 +336,23 @@ func (a *Agent) provideContext(
 	return a.giveContext(ctx, accept, sections)
 }
 
-// OwnedTask is a task that this agent owns at this epoch. Once it has gone, what is said of it is refused with STALE_EPOCH.
+// OwnedTask is a task that this agent owns at this epoch. After the task has moved on, its methods fail with
+// STALE_EPOCH.
 type OwnedTask struct {
-	// The task.
+	// The task's id.
 	TaskID string
-	// The epoch since which it is this agent's.
+	// The epoch of this agent's ownership.
 	Epoch uint64
-	// How it was doing.
+	// The task's status when it was read.
 	Status v1.TaskStatus
-	// The handoff of it that was open, which ResumeHandOver joins; empty if there was none.
+	// The handoff that was open then, for ResumeHandOver; empty without one.
 	HandoffID string
 
 	agent *Agent
 }
 
-// OwnedTasks goes through every task that this agent owns and that is not final, newest first: what a process that starts
-// finds of the ones before it. It asks the broker page by page, and ends with an error if that fails.
+// OwnedTasks iterates over the unfinished tasks that this agent owns, newest first: the starting point after a restart.
+// It reads page by page, and ends with an error if a page cannot be read.
 func (a *Agent) OwnedTasks(ctx context.Context) iter.Seq2[*OwnedTask, error] {
 	return func(yield func(*OwnedTask, error) bool) {
 		request := &v1.ListTasksRequest{OwnerId: a.ID(), PageSize: tasksPerPage, Statuses: []v1.TaskStatus{
@@ -377,13 +378,13 @@ func (a *Agent) OwnedTasks(ctx context.Context) iter.Seq2[*OwnedTask, error] {
 	}
 }
 
-// Report says how it is going, in words.
+// Report reports the task's progress as text.
 func (t *OwnedTask) Report(ctx context.Context, details string) (*v1.Receipt, error) {
 	return t.Update(ctx, &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_IN_PROGRESS, Details: details})
 }
 
-// Finish says that it is done, for good. The result, which must be what JSON can be, may be nil. That of a delegated task
-// goes to the delegator, who owns the task again.
+// Finish completes the task. The result may be nil and must be encodable as JSON. The result of a delegated task goes
+// to the delegator, which owns the task again.
 func (t *OwnedTask) Finish(ctx context.Context, result map[string]any, details string) (*v1.Receipt, error) {
 	update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_COMPLETED, Details: details}
 	if result != nil {
@@ -395,19 +396,19 @@ func (t *OwnedTask) Finish(ctx context.Context, result map[string]any, details s
 	return t.Update(ctx, update)
 }
 
-// Update says anything of it. A final status is final.
+// Update sends a status update. A final status cannot be changed.
 func (t *OwnedTask) Update(ctx context.Context, update *v1.TaskStatusUpdate) (*v1.Receipt, error) {
 	return t.agent.UpdateStatus(ctx, t.TaskID, t.Epoch, update)
 }
 
-// HandOver hands it on: as Agent.HandOver.
+// HandOver hands the task over: see Agent.HandOver.
 func (t *OwnedTask) HandOver(
 	ctx context.Context, receiverID string, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*HandedOver, error) {
 	return t.agent.HandOver(ctx, receiverID, t.TaskID, t.Epoch, request, sections...)
 }
 
-// Delegate lends it: as Agent.Delegate.
+// Delegate lends the task: see Agent.Delegate.
 func (t *OwnedTask) Delegate(
 	ctx context.Context, receiverID string, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*Outcome, error) {
@@ -416,5 +417,5 @@ func (t *OwnedTask) Delegate(
 
 func codeOf(told *v1.ErrorNotification) string { return codeName(told.GetErrorCode()) }
 
-// codeName is the stable code as Error.Reason has it.
+// codeName returns the name of an error code, as in Error.Reason.
 func codeName(code v1.ErrorCode) string { return strings.TrimPrefix(code.String(), "ERROR_CODE_") }

@@ -9,13 +9,13 @@ import (
 	"os"
 )
 
-// GenerateKey makes a key from the operating system's random numbers.
+// GenerateKey returns a new key from the operating system's random number generator.
 func GenerateKey() (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	return key, err
 }
 
-// LoadKey reads a key file: PKCS#8 PEM, as "baton keygen" and "openssl genpkey -algorithm ed25519" write it.
+// LoadKey reads a key file in PKCS#8 PEM, the format of "baton keygen" and "openssl genpkey -algorithm ed25519".
 func LoadKey(path string) (ed25519.PrivateKey, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -36,7 +36,7 @@ func LoadKey(path string) (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-// SaveKey writes a new key file that only its owner can read. Keys are never overwritten: it fails with fs.ErrExist.
+// SaveKey writes a new key file, readable only by its owner. It does not overwrite a file: it fails with fs.ErrExist.
 func SaveKey(path string, key ed25519.PrivateKey) error {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -53,7 +53,7 @@ func SaveKey(path string, key ed25519.PrivateKey) error {
 	return file.Close()
 }
 
-// LoadCA reads the certificates of a CA, for Options.RootCAs. A broker for development has its own in tls/ca.pem of its
+// LoadCA reads the certificates of a CA, for Options.RootCAs. A development broker writes its CA to tls/ca.pem in its
 // data folder.
 func LoadCA(path string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(path)

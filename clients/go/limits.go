@@ -11,8 +11,8 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// The limits of the schema. What is over one of them is refused before it is sent, with the broker's reason: a frame over
-// the limit would end the session.
+// The limits of the schema. The client refuses a message over a limit before it sends, with the broker's reason: a
+// frame over the limit would end the session.
 const (
 	payloadBytesMax  = 1 << 20
 	frameBytesMax    = 4 << 20
@@ -24,7 +24,7 @@ const (
 	heartbeatMapMax  = 32
 )
 
-// checkSize refuses an envelope that no broker takes.
+// checkSize refuses an envelope over a limit of the schema.
 func checkSize(envelope *v1.Envelope) error {
 	var wrong []FieldViolation
 	atMost := func(field, text string, most int) {
@@ -57,7 +57,7 @@ func checkSize(envelope *v1.Envelope) error {
 	return nil
 }
 
-// checkContext refuses sections that do not fit into one TaskContextTransfer, before a handoff is asked for with them.
+// checkContext refuses sections that do not fit into one TaskContextTransfer, before the handoff's request is sent.
 func checkContext(sections []*v1.ContextSection) error {
 	transfer := &v1.TaskContextTransfer{Sections: sections, ContextDigest: make([]byte, 32)}
 	if found := proto.Size(transfer); found > payloadBytesMax {

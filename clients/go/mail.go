@@ -12,20 +12,23 @@ import (
 )
 
 const (
-	// laterAfter is when a message comes again that no code of this process waits for yet.
+	// laterAfter is the redelivery delay of a message that no call of this process waits for yet.
 	laterAfter = 2 * time.Second
-	// conversationMax is how many letters wait in one conversation. The broker hands out one message of a task at a time.
+	// conversationMax is the maximum number of letters in one conversation. The broker delivers one message of a task at a
+	// time.
 	conversationMax = 16
 )
 
-// conversation is the mail of one handoff, or the final status of one lent task, while a call or a handler waits for it.
+// conversation is the mail of one handoff, or the final status of one lent task, while a call or a handler waits for
+// it.
 type conversation struct {
 	agent *Agent
 	key   string
 	mail  chan *letter
-	// afterEpoch keeps what an earlier loan of the same task came to out of the conversation.
+	// afterEpoch excludes the result of an earlier loan of the same task.
 	afterEpoch uint64
-	// The end is known to what waits here, so that further news of it are too. Set by it before close.
+	// Whether the waiting call knows the end, so that further mail about it needs no handling. The call sets it before
+	// close.
 	isOver bool
 }
 
@@ -42,7 +45,7 @@ func ofTask(id string) string    { return "task " + id }
 // errWaitedFor says that another call of this process waits for the same mail.
 var errWaitedFor = errors.New("baton: another call of this agent waits for it")
 
-// converse opens a conversation. It is known before it returns, so that no answer is missed.
+// converse opens a conversation. It registers the conversation before it returns, so that no answer is missed.
 func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*conversation, error) {
 	c := &conversation{agent: a, key: key, mail: make(chan *letter, conversationMax), afterEpoch: afterEpoch}
 	isTaken := false
@@ -61,8 +64,8 @@ func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*c
 	return c, nil
 }
 
-// close ends the conversation, and waits for nothing. What it did not take is delivered again, to whatever waits for it
-// then, unless the conversation is over.
+// close ends the conversation without waiting. Its remaining letters are redelivered to a later conversation, or
+// settled if the conversation is over.
 func (c *conversation) close() {
 	a := c.agent
 	a.mu.Lock()
@@ -103,8 +106,8 @@ func (c *conversation) next(ctx context.Context) (*letter, error) {
 	}
 }
 
-// nextOrLook is next, and has the caller look at the handoff where nothing came for a while: the news may have been lost with
-// its time.
+// nextOrLook is next, but calls look with the handoff's state after a silence: the mail about a change may have
+// expired.
 func (c *conversation) nextOrLook(ctx context.Context, look func(*v1.Handoff) error) (*letter, error) {
 	for {
 		looking, cancel := context.WithTimeoutCause(ctx, c.agent.lookAfter, errNoMail)
@@ -125,16 +128,16 @@ func (c *conversation) nextOrLook(ctx context.Context, look func(*v1.Handoff) er
 	}
 }
 
-// errNoMail is the cause of a look.
+// errNoMail is the cause for a look at the handoff.
 var errNoMail = errors.New("baton: no mail came")
 
-// finish acknowledges the letter by a handler's result, and waits until the broker was told.
+// finish acknowledges the letter by a handler's result, and waits for the broker's answer.
 func (l *letter) finish(result error) {
 	l.tell(result)
 	<-l.settled
 }
 
-// tell is finish, and waits for nothing.
+// tell is finish without waiting.
 func (l *letter) tell(result error) {
 	select {
 	case l.result <- result:
@@ -142,7 +145,7 @@ func (l *letter) tell(result error) {
 	}
 }
 
-// wantMail changes what this agent waits for. Credit is given while it waits for anything.
+// wantMail changes the mail that this agent waits for. The agent gives credit while it waits for any mail.
 func (a *Agent) wantMail(ctx context.Context, change func()) error {
 	a.mu.Lock()
 	change()
@@ -171,15 +174,15 @@ func (a *Agent) adjustCredit(ctx context.Context) error {
 	credit := a.credit
 	a.mu.Unlock()
 	if s == nil {
-		return nil // the next one begins with it
+		return nil // the next session begins with it
 	}
 	return s.giveCredit(ctx, credit)
 }
 
-// wantsMail is asked with a.mu held.
+// wantsMail requires a.mu.
 func (a *Agent) wantsMail() bool { return a.taking || len(a.waiting) > 0 }
 
-// sortMail checks what comes and gives it to what waits for it, for as long as the agent lives.
+// sortMail verifies each delivery and routes it, until the agent's end.
 func (a *Agent) sortMail() {
 	for {
 		select {
@@ -193,7 +196,7 @@ func (a *Agent) sortMail() {
 	}
 }
 
-// route gives a delivery to the conversation that it belongs to, to Serve or Receive, or back to the broker.
+// route gives a delivery to its conversation, to Serve or Receive, or back to the broker.
 func (a *Agent) route(d *Delivery) {
 	switch state, running := a.letters.again(d); state {
 	case jobRunning:
@@ -215,15 +218,15 @@ func (a *Agent) route(d *Delivery) {
 	case c != nil:
 		c.put(d)
 	case !isQueued && wantsMail:
-		// A conversation takes mail while neither Serve nor Receive does.
+		// Without Serve and Receive only conversations take mail.
 		a.running.Go(func() { a.settle(d, later(laterAfter, "the agent does not take mail at present")) })
 	case !isQueued:
 		a.running.Go(func() { a.settle(d, errStopped) })
 	}
 }
 
-// enqueue keeps a delivery for Serve or Receive. Credit bounds those of the present session, so that a full queue begins
-// with those of ended ones, which come again.
+// enqueue stores a delivery for Serve or Receive. Credit bounds the deliveries of the present session, so a full queue
+// starts with those of ended sessions, which the broker redelivers.
 func (a *Agent) enqueue(d *Delivery) bool {
 	for {
 		select {
@@ -238,7 +241,7 @@ func (a *Agent) enqueue(d *Delivery) bool {
 	}
 }
 
-// put takes a delivery into the conversation, which extends it meanwhile.
+// put adds a delivery to the conversation, which extends it until it is finished.
 func (c *conversation) put(d *Delivery) {
 	a := c.agent
 	l := &letter{Delivery: d, result: make(chan error, 1), settled: make(chan struct{})}
@@ -263,7 +266,7 @@ func (l *letter) wait(ctx context.Context, _ *Delivery) error {
 	}
 }
 
-// conversationOf is asked with a.mu held.
+// conversationOf requires a.mu.
 func (a *Agent) conversationOf(d *Delivery) *conversation {
 	switch payload := d.Payload.(type) {
 	case *v1.HandoffAccept, *v1.HandoffReject, *v1.HandoffCancel, *v1.TaskContextTransfer, *v1.HandoffComplete:
@@ -281,21 +284,21 @@ func (a *Agent) conversationOf(d *Delivery) *conversation {
 	return nil
 }
 
-// later asks for a message again, without it counting as a failure.
+// later asks for a redelivery that does not count as a failure.
 func later(wait time.Duration, text string) error {
 	return &nackError{error: errors.New(text), cause: v1.NackCause_NACK_CAUSE_SHUTDOWN, retryAfter: wait}
 }
 
-// unclaimed decides on the mail of a handoff that no code of this process waits for: an accept whose HandOver died with an
-// earlier process, or a context. While the handoff is open the message comes again, until something claims it or the broker
-// ends the handoff by its timeout.
+// unclaimed settles mail of a handoff that no call of this process waits for: a context, or an accept whose HandOver
+// died with an earlier process. While the handoff is open the message is redelivered, until a call takes it or the
+// broker ends the handoff by its timeout.
 func (a *Agent) unclaimed(ctx context.Context, d *Delivery) error {
 	handoff, err := a.GetHandoff(ctx, d.HandoffID)
 	var refused *Error
 	switch {
 	case err == nil:
 	case errors.As(err, &refused) && !isPassing(err):
-		return nil // it was removed, or is another's: there is nothing to wait for
+		return nil // the handoff was removed, or belongs to other agents: no call can wait for it
 	default:
 		return later(laterAfter, fmt.Sprintf("failed to look at handoff %s: %v", d.HandoffID, err))
 	}
@@ -324,7 +327,7 @@ func isFinalStatus(status v1.TaskStatus) bool {
 	return false
 }
 
-// jobs knows the messages that are in work, and those that were taken lately.
+// jobs records the messages in work, and those that were handled lately.
 type jobs struct {
 	wait    sync.WaitGroup
 	mu      sync.Mutex
@@ -343,7 +346,7 @@ const (
 
 func newJobs() *jobs { return &jobs{running: map[string]*Delivery{}, done: map[string]bool{}} }
 
-// again tells what is known of a message, and what handing-out of it is in work.
+// again returns the recorded state of a message, and its delivery in work.
 func (j *jobs) again(d *Delivery) (jobState, *Delivery) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -379,5 +382,5 @@ func (j *jobs) end(d *Delivery, taken bool) {
 	}
 }
 
-// jobID tells handings-out of one message apart from those of a request that was redriven, which is another handoff.
+// jobID identifies the deliveries of one message in one handoff: a redriven request has another handoff.
 func jobID(d *Delivery) string { return d.Envelope.GetMessageId() + " " + d.HandoffID }

@@ -12,18 +12,18 @@ import (
 
 // Offer is a task that is offered to this agent: Accept or Reject it. Handlers.Offer gets it.
 //
-// A process that dies between its steps gets again what it had not answered. An offer that an earlier process of this
-// agent accepted is gone on with: its Accept sends nothing anew.
+// After a crash the broker redelivers what the process had not answered. An offer that an earlier process of this agent
+// accepted continues: its Accept sends no second accept.
 type Offer struct {
-	// The handoff.
+	// The handoff's id.
 	HandoffID string
-	// The task.
+	// The task's id.
 	TaskID string
 	// The task's epoch at its present owner.
 	Epoch uint64
-	// The task's present owner, who asks.
+	// The task's present owner, which sent the request.
 	SenderID string
-	// What is asked; nil where an earlier process of this agent accepted it.
+	// The request; nil if an earlier process of this agent accepted it.
 	Request *v1.HandoffRequest
 
 	agent *Agent
@@ -40,7 +40,7 @@ type Offer struct {
 }
 
 // offer calls the handler of an offer for a delivered HandoffRequest, or for a TaskContextTransfer whose request an
-// earlier process accepted. It returns what becomes of the delivery.
+// earlier process accepted. It returns the result for the delivery.
 func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Context, *Offer) error) error {
 	mail, err := a.converse(ctx, ofHandoff(d.HandoffID), 0)
 	if errors.Is(err, errWaitedFor) {
@@ -61,12 +61,12 @@ func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Contex
 	case *v1.HandoffRequest:
 		o.Request, o.request = payload, d
 	default:
-		// Serve extends and acknowledges this one by what is returned here.
+		// Serve extends this delivery, and acknowledges it by this function's result.
 		resumed = &letter{Delivery: d, result: make(chan error, 1), settled: make(chan struct{})}
 		close(resumed.settled)
 		o.context <- resumed
 	}
-	// A handler that does not listen to its context is left behind, and what it had comes again.
+	// A handler that ignores its context is abandoned, and its delivery is redelivered.
 	defer context.AfterFunc(ctx, func() {
 		mail.close()
 		o.giveBack(context.Cause(ctx), resumed)
@@ -79,13 +79,13 @@ func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Contex
 	return o.outcome(ctx, err, resumed)
 }
 
-// listen takes the mail of the handoff: its context, or the news that it goes on without this agent.
+// listen receives the mail of the handoff: its context, or the notice that it continues without this agent.
 func (o *Offer) listen(ctx context.Context, mail *conversation) {
 	for {
 		l, err := o.nextOf(ctx, mail)
 		if err != nil {
 			var refused *Error
-			if errors.As(err, &refused) { // the broker does not show the handoff any more
+			if errors.As(err, &refused) { // the broker no longer shows the handoff
 				o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: refused.Reason, Message: refused.Message})
 			}
 			return
@@ -110,7 +110,7 @@ func (o *Offer) listen(ctx context.Context, mail *conversation) {
 	}
 }
 
-// nextOf looks at the handoff for as long as it is not over.
+// nextOf waits for mail and looks at the handoff, until it is over.
 func (o *Offer) nextOf(ctx context.Context, mail *conversation) (*letter, error) {
 	if !o.over() {
 		l, err := mail.nextOrLook(ctx, o.look)
@@ -127,14 +127,14 @@ func (o *Offer) over() bool {
 	return o.isOver
 }
 
-// look ends the handler where the handoff goes on without this agent, and no word of it came.
+// look ends the handler if the handoff continues without this agent although no mail said so.
 func (o *Offer) look(handoff *v1.Handoff) error {
 	o.mu.Lock()
 	isWaiting := !o.isOver && o.inHand == nil && len(o.context) == 0
 	o.mu.Unlock()
 	isOpen := !isFinalState(handoff.GetState())
 	if o.over() {
-		return errNoMail // there is nothing to look for any more
+		return errNoMail // no further look is needed
 	}
 	if !isWaiting || isOpen && handoff.GetCandidateId() == o.agent.ID() {
 		return nil
@@ -147,7 +147,7 @@ func (o *Offer) look(handoff *v1.Handoff) error {
 	return errNoMail
 }
 
-// giveUpWith ends the handler where its context was given back because its time was over.
+// giveUpWith ends the handler after its context was given back at its deadline.
 func (o *Offer) giveUpWith(l *letter) {
 	<-l.settled
 	o.mu.Lock()
@@ -157,7 +157,7 @@ func (o *Offer) giveUpWith(l *letter) {
 	}
 }
 
-// outcome settles what the handler left, and says what becomes of the delivery that it was called with.
+// outcome settles the deliveries that the handler left, and returns the result for the one it was called with.
 func (o *Offer) outcome(ctx context.Context, err error, resumed *letter) error {
 	o.mu.Lock()
 	isOver := o.isOver
@@ -166,7 +166,7 @@ func (o *Offer) outcome(ctx context.Context, err error, resumed *letter) error {
 	switch {
 	case isOver && err != nil:
 		o.agent.options.Logger.Warn("a handler failed after its handoff was over", "handoff_id", o.HandoffID, "error", err)
-		err = nil // it was answered, and is not to come again
+		err = nil // the delivery is answered and must not be redelivered
 	case isOver:
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
@@ -179,7 +179,7 @@ func (o *Offer) outcome(ctx context.Context, err error, resumed *letter) error {
 	return err
 }
 
-// giveBack settles the context, if it is in hand. Serve does so for the delivery that the handler was called with.
+// giveBack settles the context, if one is in hand. Serve settles the delivery that the handler was called with.
 func (o *Offer) giveBack(result error, resumed *letter) {
 	o.mu.Lock()
 	inHand := o.inHand
@@ -196,9 +196,9 @@ func (o *Offer) giveBack(result error, resumed *letter) {
 	}
 }
 
-// Accept takes the handoff and waits for its context; nil asks for the whole of it. It fails with a HandoffFailedError if
-// the handoff ends before the context comes, and with an Error if it is too late. The request is acked once the broker has
-// the accept.
+// Accept accepts the handoff and waits for its context; a nil accept asks for the whole context. It fails with a
+// HandoffFailedError if the handoff ends before the context arrives, and with an Error if the accept is too late. The
+// request is acked after the broker has taken the accept.
 func (o *Offer) Accept(ctx context.Context, accept *v1.HandoffAccept) (*Takeover, error) {
 	o.mu.Lock()
 	request, takeover := o.request, o.takeover
@@ -227,7 +227,7 @@ func (o *Offer) Accept(ctx context.Context, accept *v1.HandoffAccept) (*Takeover
 	}
 }
 
-// Reject does not take it. The next candidate is asked, if there is one.
+// Reject rejects the handoff. The broker asks the next candidate, if any.
 func (o *Offer) Reject(ctx context.Context, reject *v1.HandoffReject) error {
 	o.mu.Lock()
 	request := o.request
@@ -245,7 +245,7 @@ func (o *Offer) Reject(ctx context.Context, reject *v1.HandoffReject) error {
 	return nil
 }
 
-// answered acks the request: the broker keeps back the task's next message until then.
+// answered acks the request: the broker holds back the task's next message until then.
 func (o *Offer) answered(ctx context.Context, request *Delivery) {
 	o.mu.Lock()
 	o.request = nil
@@ -255,7 +255,7 @@ func (o *Offer) answered(ctx context.Context, request *Delivery) {
 	}
 }
 
-// why prefers what ended the offer to what the broker said after that.
+// why returns the cause of the offer's end, if it has ended, in preference to a later refusal of the broker.
 func (o *Offer) why(err error) error {
 	if cause := context.Cause(o.ended); HasGoneOn(cause) && HasGoneOn(err) {
 		return cause
@@ -263,7 +263,7 @@ func (o *Offer) why(err error) error {
 	return err
 }
 
-// isAcceptedBefore tells whether an earlier process of this agent accepted, and did not come to ack the request.
+// isAcceptedBefore reports whether an earlier process of this agent accepted the handoff but did not ack its request.
 func (o *Offer) isAcceptedBefore(ctx context.Context, refusal error) bool {
 	if !HasGoneOn(refusal) {
 		return false
@@ -279,18 +279,19 @@ func (o *Offer) isAcceptedBefore(ctx context.Context, refusal error) bool {
 	return false
 }
 
-// Takeover is a context that was handed over: Complete makes this agent the task's owner, Fail leaves the task where it is.
+// Takeover is the context of a handoff. Complete makes this agent the task's owner; Fail leaves the task with its
+// sender.
 type Takeover struct {
-	// The task.
+	// The task's id.
 	TaskID string
-	// The context.
+	// The sections of the context.
 	Sections []*v1.ContextSection
 
 	offer  *Offer
 	letter *letter
 }
 
-// Section is the section of this name, or nil.
+// Section returns the section of this name, or nil.
 func (t *Takeover) Section(name string) *v1.ContextSection {
 	for _, section := range t.Sections {
 		if section.GetName() == name {
@@ -300,7 +301,7 @@ func (t *Takeover) Section(name string) *v1.ContextSection {
 	return nil
 }
 
-// JSON decodes a JSON section into a value. It fails if there is no such section.
+// JSON decodes a JSON section into a value. It fails without a section of this name.
 func (t *Takeover) JSON(name string, into any) error {
 	content, ok := t.Section(name).GetContent().(*v1.ContextSection_Json)
 	if !ok {
@@ -309,9 +310,9 @@ func (t *Takeover) JSON(name string, into any) error {
 	return json.Unmarshal([]byte(content.Json), into)
 }
 
-// Complete takes the task over: from here on, and not before, it is this agent's. It fails with a VerificationError,
-// CONTEXT_DIGEST_MISMATCH, if the sections are not what the sender said, and with an Error if it is too late. Where an
-// earlier process of this agent completed it, the task is this agent's all the same.
+// Complete takes ownership of the task: this agent owns it from Complete's return on. It fails with a
+// VerificationError, CONTEXT_DIGEST_MISMATCH, if the sections differ from the sender's digest, and with an Error if it
+// is too late. It succeeds if an earlier process of this agent completed the handoff and still owns the task.
 func (t *Takeover) Complete(ctx context.Context) (*OwnedTask, error) {
 	a, o := t.offer.agent, t.offer
 	owned := &OwnedTask{TaskID: t.TaskID, agent: a}
@@ -326,7 +327,7 @@ func (t *Takeover) Complete(ctx context.Context) (*OwnedTask, error) {
 	return owned, nil
 }
 
-// Fail refuses the context, with the reason in words: the handoff fails, and its sender keeps the task.
+// Fail refuses the context for the reason in details. The handoff fails, and its sender keeps the task.
 func (t *Takeover) Fail(ctx context.Context, details string) error {
 	if _, err := t.offer.agent.FailTakeover(ctx, t.letter.Delivery, details); err != nil {
 		return t.offer.why(err)
@@ -335,7 +336,7 @@ func (t *Takeover) Fail(ctx context.Context, details string) error {
 	return nil
 }
 
-// KeepTurn asks for more time, where the takeover lasts longer than the handoff's timeout for it.
+// KeepTurn asks for more time for a takeover that lasts longer than the handoff's timeout for it.
 func (t *Takeover) KeepTurn(ctx context.Context, details string) error {
 	_, err := t.offer.agent.KeepTurn(ctx, t.letter.Delivery, details)
 	return err
@@ -351,8 +352,8 @@ func (t *Takeover) end(ctx context.Context) {
 	t.letter.finish(nil)
 }
 
-// taskIfDoneBefore is the task, if an earlier process of this agent completed the handoff and the task is still this
-// agent's by it; else nil.
+// taskIfDoneBefore returns the task if an earlier process of this agent completed the handoff and still owns the task
+// by it; otherwise nil.
 func (o *Offer) taskIfDoneBefore(ctx context.Context, refusal error) *v1.Task {
 	if !HasGoneOn(refusal) {
 		return nil

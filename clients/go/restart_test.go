@@ -17,7 +17,7 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// taking takes over what it is offered; what it owns then comes out of the channel.
+// taking takes over every offer and sends the owned tasks to the channel.
 func taking() (Handlers, <-chan *OwnedTask) {
 	owned := make(chan *OwnedTask, 16)
 	return Handlers{Offer: func(ctx context.Context, offer *Offer) error {
@@ -64,7 +64,7 @@ func untilState(t *testing.T, agent *Agent, handoffID string, state v1.HandoffSt
 	}
 }
 
-// noDeadLetters checks that nothing of an agent was given up.
+// noDeadLetters checks that an agent has no dead letters.
 func noDeadLetters(t *testing.T, agent *Agent) {
 	t.Helper()
 	list := &v1.ListDeadLettersRequest{Filter: &v1.DeadLetterFilter{AgentId: agent.ID()}}
@@ -75,7 +75,7 @@ func noDeadLetters(t *testing.T, agent *Agent) {
 	}
 }
 
-// receive takes one delivery, which is not acked: its agent dies.
+// receive takes one delivery without an ack: its agent dies.
 func receive[P any](t *testing.T, agent *Agent) *Delivery {
 	t.Helper()
 	d := ok[*Delivery](t)(agent.Receive(patient(t)))
@@ -103,7 +103,7 @@ func TestATaskIsHandedOverWithoutServe(t *testing.T) {
 	if one := await(t, owned); one.TaskID != task || one.Epoch != 2 {
 		t.Errorf("%v", one)
 	}
-	// What came meanwhile was given back.
+	// Mail that arrived meanwhile was given back.
 	if _, info := next[*v1.Info](t, alice); info.GetText() != "for later" {
 		t.Errorf("%v", info)
 	}
@@ -138,13 +138,13 @@ func TestATaskIsDelegatedAndComesBack(t *testing.T) {
 		if _, err := task.Report(ctx, "looking"); err != nil {
 			return err
 		}
-		// alice hears of it too, and does not take it for the end of its own loan.
+		// alice receives it too, and must not take it for the end of its own loan.
 		result := ok[*structpb.Struct](t)(structpb.NewStruct(map[string]any{"cause": "a loose cable"}))
 		update := &v1.TaskStatusUpdate{Status: v1.TaskStatus_TASK_STATUS_COMPLETED, Details: "found", Result: result}
 		_, err = carol.Send(ctx, alice.ID(), About{TaskID: task.TaskID, Epoch: task.Epoch}, update)
 		return err
 	}})
-	// bob lends it further, within the handler of its own offer.
+	// bob lends it further, inside the handler of its own offer.
 	serve(t, bob, Handlers{Offer: func(ctx context.Context, offer *Offer) error {
 		takeover, err := offer.Accept(ctx, nil)
 		if err != nil {
@@ -194,7 +194,7 @@ func TestAnOfferThatIsCancelledEndsItsHandler(t *testing.T) {
 	noDeadLetters(t, bob)
 }
 
-// The news of it are lost here: they go to another process of the same agents.
+// The notices of it are lost here: they go to another process of the same agents.
 func TestAHandoffThatEndsWithoutAWordIsLookedAt(t *testing.T) {
 	alices, bobs := shared.options(t, "alice"), shared.options(t, "bob")
 	alice, bob := connected(t, alices), connected(t, bobs)
@@ -296,7 +296,7 @@ func TestAnAcceptThatNothingWaitsForIsNotPoison(t *testing.T) {
 	noDeadLetters(t, alice)
 }
 
-// told is a log that tells of one message.
+// told is a log that signals one message.
 type told struct {
 	slog.Handler
 	message string
@@ -314,7 +314,7 @@ func (h told) Handle(_ context.Context, record slog.Record) error {
 	return nil
 }
 
-// onlyTask is the one task that an agent owns.
+// onlyTask returns the one task that an agent owns.
 func onlyTask(t *testing.T, agent *Agent) *OwnedTask {
 	t.Helper()
 	var found []*OwnedTask
@@ -449,7 +449,7 @@ func TestAReceiverThatRestartsGoesOnInEachState(t *testing.T) {
 			if done := await(t, handed); done.err != nil || done.done.Epoch != 2 {
 				t.Errorf("%v", done)
 			}
-			// As owner it may die again: the task is found.
+			// As the owner it may die again: the next process finds the task.
 			_ = bob.Close()
 			mine := onlyTask(t, connected(t, options))
 			if mine.TaskID != task || mine.Epoch != 2 || mine.HandoffID != "" {
@@ -541,7 +541,7 @@ func TestWhatIsTooLargeIsRefusedHere(t *testing.T) {
 	}
 }
 
-// Were the limits not known here, the broker would end the session over such a frame, and the next one.
+// Without the check on this side, the broker would end this session and the next one over the frame.
 func TestAFrameThatEndsTheSessionIsNotSentAgain(t *testing.T) {
 	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
 	envelope := ok[*v1.Envelope](t)(NewEnvelope(alice.ID(), bob.ID(), About{}, hello(strings.Repeat("x", frameBytesMax))))
@@ -554,12 +554,12 @@ func TestAFrameThatEndsTheSessionIsNotSentAgain(t *testing.T) {
 	ok[*v1.Receipt](t)(alice.Send(patient(t), bob.ID(), About{}, hello("and goes on")))
 }
 
-// relay is a TCP relay before a broker, which can fall silent with its connections open.
+// relay is a TCP relay before a broker that can fall silent with its connections open.
 type relay struct {
 	listener net.Listener
 	mu       sync.Mutex
-	silent   chan struct{} // closed: a connection of this time passes nothing on any more
-	further  int           // so many of the next connections are silent from the first
+	silent   chan struct{} // closed to silence the present connections
+	further  int           // the number of next connections that are silent from the start
 	opened   chan struct{}
 }
 
@@ -604,7 +604,7 @@ func pass(from, to net.Conn, silent <-chan struct{}) {
 		n, err := from.Read(piece)
 		select {
 		case <-silent:
-			return // reads nothing more, and closes nothing
+			return // reads no more and closes nothing
 		default:
 		}
 		if err == nil {
@@ -620,7 +620,7 @@ func pass(from, to net.Conn, silent <-chan struct{}) {
 	}
 }
 
-// fallSilent makes the connections that there are pass nothing on any more, and so many of the next ones.
+// fallSilent silences the present connections and this number of next ones.
 func (r *relay) fallSilent(further int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -629,7 +629,7 @@ func (r *relay) fallSilent(further int) {
 	r.silent = make(chan struct{})
 }
 
-// The first connection does not answer any more, and the second does not even take up TLS.
+// The first connection stops answering, and the second does not start TLS.
 func TestASilentBrokerIsNoticed(t *testing.T) {
 	t.Parallel() // it takes its time
 	bob, options := shared.agent(t, "bob"), shared.options(t, "alice")

@@ -26,7 +26,7 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// The scenarios that every language's tests play: ../scenarios/README.md says what the files mean.
+// The scenarios that the tests of every language run; ../scenarios/README.md defines their format.
 
 type scenario struct {
 	Name   string
@@ -119,7 +119,7 @@ func strict(text []byte, into any) error {
 	return decoder.Decode(into)
 }
 
-// player plays one scenario.
+// player runs one scenario.
 type player struct {
 	t          *testing.T
 	names      map[string]string
@@ -381,7 +381,7 @@ func (p *player) lookAt(ctx context.Context, agent *Agent, id string, expect map
 	})
 }
 
-// expected checks an answer or a refusal.
+// expected compares an answer or a refusal with the expected one.
 func expected(err error, found, expect map[string]any) error {
 	var refused *Error
 	if errors.As(err, &refused) && expect["error"] != nil {
@@ -415,7 +415,7 @@ func differs[T comparable](what string, found T, expect *T) error {
 	return nil
 }
 
-// partOf checks that everything that is expected is there.
+// partOf checks that every expected field is present and equal.
 func partOf(what string, expect, found map[string]any) error {
 	for name, value := range expect {
 		path := what + "." + name

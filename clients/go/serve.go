@@ -12,41 +12,41 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// How many handled messages Serve remembers, so that one whose ack was lost is not handled twice.
+// The number of handled messages that Serve remembers. A message whose ack was lost is not handled twice.
 const rememberedMax = 4096
 
-// Handler handles deliveries, several at a time. nil acks, and so does a refusal of the broker because the handoff has gone
-// on (HasGoneOn); any other error nacks as FAILURE, so that the message comes again, or as Poison and RetryAfter say. A
-// panic is an error. ctx ends when the handler's time is over (Options.HandlerTimeout),
-// and when the agent stops.
+// Handler handles deliveries, several at a time. Serve acks after nil, and after a refusal because the handoff has
+// moved on (HasGoneOn). It nacks after any other error: as FAILURE, so that the message is redelivered, or as Poison
+// and RetryAfter say. A panic counts as an error. ctx ends at the handler's time limit (Options.HandlerTimeout), and
+// when the agent stops.
 type Handler interface {
 	Handle(ctx context.Context, delivery *Delivery) error
 }
 
-// HandlerFunc is a function as a Handler.
+// HandlerFunc adapts a function to a Handler.
 type HandlerFunc func(ctx context.Context, delivery *Delivery) error
 
-// Handle calls it.
+// Handle calls the function.
 func (f HandlerFunc) Handle(ctx context.Context, delivery *Delivery) error { return f(ctx, delivery) }
 
-// Handlers is a Handler with a function for what this agent does, and one for each kind of message. What HandOver,
-// ResumeHandOver, Delegate or a function of Offer waits for goes there and not here. A function for a kind of message comes
-// before Offer and Context, and these before Other. What has no function:
+// Handlers is a Handler with one function for each role of the agent and one for each kind of message. Mail that
+// HandOver, ResumeHandOver, Delegate or a method of Offer waits for goes there instead. A function for a kind of
+// message takes precedence over Offer and Context, and these over Other. Without a function:
 //
-//   - a HandoffRequest is rejected, as NO_SKILL;
-//   - a HandoffAccept or TaskContextTransfer, of a handoff that an earlier process of this agent began, comes again every
-//     two seconds while the handoff is open, so that ResumeHandOver or another process can go on with it, and is acked then;
-//   - a TaskRequest, TaskOffer, TaskAccept, Delegation, or a type that this version does not know, is nacked as POISON, so
-//     that the broker keeps it as a dead letter;
-//   - news are acked.
+//   - a HandoffRequest is rejected as NO_SKILL;
+//   - a HandoffAccept or TaskContextTransfer of a handoff that an earlier process of this agent began is redelivered every
+//     two seconds while the handoff is open, so that ResumeHandOver or another process can continue it, and then acked;
+//   - a TaskRequest, TaskOffer, TaskAccept or Delegation, and a type unknown to this version, is nacked as POISON, and the
+//     broker keeps it as a dead letter;
+//   - a notice is acked.
 type Handlers struct {
-	// Takes or rejects the handoffs that are offered to this agent, also those that an earlier process of it accepted. It
-	// returns after it has rejected, completed or failed the handoff; before that nil is an error. After its accept its
-	// context ends, with a HandoffFailedError as its cause, when the handoff goes on without this agent; before that the
-	// accept says so.
+	// Accepts or rejects the handoffs that are offered to this agent, also those that an earlier process of it accepted.
+	// It returns after it has rejected, completed or failed the handoff; an earlier nil counts as an error. If the handoff
+	// continues without this agent, Accept fails, or after the accept the context ends, with a HandoffFailedError as the
+	// cause.
 	Offer func(context.Context, *Offer) error
-	// Answers a candidate that has accepted, where no HandOver or ResumeHandOver of this process waits for it: it gives the
-	// context of the task. So a handoff goes on that was asked for by an earlier process.
+	// Returns the context for a candidate that has accepted, if no HandOver or ResumeHandOver of this process waits for
+	// the accept. With it a handoff that an earlier process requested continues.
 	Context func(context.Context, *WantedContext) ([]*v1.ContextSection, error)
 
 	HandoffRequest      func(context.Context, *Delivery, *v1.HandoffRequest) error
@@ -62,7 +62,7 @@ type Handlers struct {
 	TaskAccept          func(context.Context, *Delivery, *v1.TaskAccept) error
 	Delegation          func(context.Context, *Delivery, *v1.Delegation) error
 	Info                func(context.Context, *Delivery, *v1.Info) error
-	// Whatever has no function of its own.
+	// Handles each message without a function of its own.
 	Other func(context.Context, *Delivery) error
 }
 
@@ -120,7 +120,7 @@ func one[P any](
 	return otherwise(ctx, d)
 }
 
-// What becomes of a message that no function is for.
+// The defaults for messages without a function.
 
 func news(context.Context, *Delivery) error { return nil }
 
@@ -143,22 +143,22 @@ type nackError struct {
 
 func (e *nackError) Unwrap() error { return e.error }
 
-// Poison makes an error that a handler returns say that the message can never be taken: it becomes a dead letter at once.
+// Poison marks a handler's error: the message can never be handled and becomes a dead letter at once.
 func Poison(err error) error {
 	return &nackError{error: err, cause: v1.NackCause_NACK_CAUSE_POISON}
 }
 
-// RetryAfter makes an error that a handler returns say when the message is to come again.
+// RetryAfter adds the redelivery delay to a handler's error.
 func RetryAfter(wait time.Duration, err error) error {
 	return &nackError{error: err, cause: v1.NackCause_NACK_CAUSE_FAILURE, retryAfter: wait}
 }
 
-// Serve takes mail and handles it, until ctx ends, and acknowledges each delivery by what its handler returns. While a
-// handler works its delivery is extended; a message that is delivered again meanwhile is not handled twice.
+// Serve takes mail and handles it until ctx ends. It acknowledges each delivery by its handler's result and extends the
+// delivery while the handler runs. A message that is redelivered meanwhile is not handled twice.
 //
-// When ctx ends, Serve takes no more, gives back what was not begun, waits for the handlers at work (Options.StopTimeout,
-// then their context ends and their deliveries are given back, too) and returns nil. It returns an error when the agent is
-// at its end. One Serve at a time.
+// When ctx ends, Serve takes no more mail, gives queued deliveries back, waits up to Options.StopTimeout for the
+// running handlers, then ends their context and gives their deliveries back. Then it returns nil. It returns an error
+// at the agent's end. One Serve may run at a time.
 func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 	if !a.serving.TryLock() {
 		return errors.New("baton: the agent is serving already")
@@ -180,7 +180,7 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 		case jobNew:
 			jobs.begin(d)
 			jobs.wait.Go(func() { jobs.end(d, a.handle(work, handler, d)) })
-		case jobRunning: // from now on this is the handing-out to acknowledge
+		case jobRunning: // the redelivery is now the one to acknowledge
 			if running.renew(d) {
 				jobs.wait.Go(func() { a.settle(running, nil) })
 			}
@@ -190,11 +190,11 @@ func (a *Agent) Serve(ctx context.Context, handler Handler) error {
 	}
 }
 
-// stopServing takes no more mail and gives handlers their time.
+// stopServing takes no more mail and waits for the handlers.
 func (a *Agent) stopServing(jobs *jobs, stop context.CancelCauseFunc) {
 	ctx, cancel := context.WithTimeout(a.life, a.options.StopTimeout)
 	defer cancel()
-	// Handlers at work may wait for mail, which goes on to come to their conversations.
+	// Running handlers may wait for mail, which still reaches their conversations.
 	_ = a.wantMail(ctx, func() { a.taking = false })
 	for {
 		select {
@@ -216,13 +216,13 @@ func (a *Agent) stopServing(jobs *jobs, stop context.CancelCauseFunc) {
 	<-done
 }
 
-// errStopped is the cause of a handler's end where the agent stops.
+// errStopped is the cause of a handler's end when the agent stops.
 var errStopped = errors.New("baton: the agent stops")
 
-// errHandlerTimeout is the cause of a handler's end where it took too long.
+// errHandlerTimeout is the cause of a handler's end at its time limit.
 var errHandlerTimeout = errors.New("baton: the handler took too long")
 
-// handle runs the handler and acknowledges. It tells whether the delivery was taken.
+// handle runs the handler and acknowledges the delivery. It reports whether the message was acked.
 func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool {
 	ctx, cancel := context.WithCancelCause(work)
 	defer cancel(nil)
@@ -242,11 +242,11 @@ func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool 
 		case err := <-result:
 			timer.Stop()
 			if err != nil && ctx.Err() != nil {
-				err = context.Cause(ctx) // whatever it says: it was told to end
+				err = context.Cause(ctx) // the handler's own error is a consequence of the end
 			}
 			return a.settle(d, err)
 		case <-ctx.Done():
-			// A handler that does not listen to its context is left behind; the message comes again.
+			// A handler that ignores its context is abandoned; the message is redelivered.
 			timer.Stop()
 			return a.settle(d, context.Cause(ctx))
 		case <-timer.C:
@@ -260,13 +260,14 @@ func (a *Agent) handle(work context.Context, handler Handler, d *Delivery) bool 
 func (a *Agent) extend(ctx context.Context, d *Delivery) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	// Without a session, or where it came too late, the message is delivered again, and taken up there.
+	// Without a session, or after the deadline, the message is redelivered and renew takes it over.
 	if _, err := d.Extend(ctx, 0); err != nil {
 		a.options.Logger.Debug("failed to extend", "message_id", d.Envelope.GetMessageId(), "error", err)
 	}
 }
 
-// settle acknowledges by what a handler returned, unless it did so itself. It tells whether the message was taken.
+// settle acknowledges a delivery by its handler's result, unless the handler did. It reports whether the message was
+// acked.
 func (a *Agent) settle(d *Delivery, result error) bool {
 	ctx, cancel := context.WithTimeout(a.life, callTimeout)
 	defer cancel()
@@ -281,7 +282,7 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 	case result == nil:
 		err = d.Ack(ctx)
 	case HasGoneOn(result):
-		// The agent did this before it restarted, or came too late: again it would be refused again.
+		// The agent did this before a restart, or came too late: a redelivery would be refused again.
 		log.Warn("the handoff has gone on", "error", result)
 		result = nil
 		err = d.Ack(ctx)
@@ -306,7 +307,7 @@ func (a *Agent) settle(d *Delivery, result error) bool {
 	return result == nil
 }
 
-// guarded makes an error of a panic.
+// guarded converts a panic to an error.
 func (a *Agent) guarded(handle func() error) (err error) {
 	defer func() {
 		if panicked := recover(); panicked != nil {

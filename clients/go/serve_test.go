@@ -33,7 +33,7 @@ func await[T any](t *testing.T, from <-chan T) (value T) {
 	return value
 }
 
-// taker accepts what it is offered and takes it over; what it owns then comes out of the channel.
+// taker accepts and takes over every offer, and sends the owned tasks to the channel.
 func taker(agent *Agent) (Handlers, <-chan *v1.Receipt) {
 	owned := make(chan *v1.Receipt, 16)
 	return Handlers{
@@ -51,7 +51,7 @@ func taker(agent *Agent) (Handlers, <-chan *v1.Receipt) {
 	}, owned
 }
 
-// giver sends the context to whoever accepts; what was completed comes out of the channel.
+// giver sends the context to each agent that accepts, and sends completed handoffs to the channel.
 func giver(t *testing.T, agent *Agent) (Handlers, <-chan *v1.HandoffComplete) {
 	t.Helper()
 	goals := ok[*v1.ContextSection](t)(JSONSection("goals", []string{"find the cause"}))
@@ -101,7 +101,7 @@ func TestAWholeHandoff(t *testing.T) {
 	auditSees(t, alice, task)
 }
 
-// auditSees changes each thing that an audit looks at.
+// auditSees changes each property that an audit checks.
 func auditSees(t *testing.T, agent *Agent, task string) {
 	t.Helper()
 	page := ok[*v1.GetCustodyLogResponse](t)(agent.tasks.GetCustodyLog(
@@ -170,7 +170,7 @@ func TestCancelAndFailedTakeover(t *testing.T) {
 	ok[*v1.Receipt](t)(bob.KeepTurn(patient(t), request, "looking into it"))
 	ok[*v1.Receipt](t)(bob.Accept(patient(t), request, nil))
 	var accept *Delivery
-	for accept == nil { // the status comes before it
+	for accept == nil { // the status precedes it
 		d := ok[*Delivery](t)(alice.Receive(patient(t)))
 		if _, is := d.Payload.(*v1.HandoffAccept); is {
 			accept = d
@@ -190,7 +190,7 @@ func TestCancelAndFailedTakeover(t *testing.T) {
 	refusedHere(t, err, "CONTEXT_DIGEST_MISMATCH")
 }
 
-// A handler that fails, in each of the ways it can, and is given the message again.
+// A handler that fails in each of its ways and gets the message again.
 func TestAHandlerThatFailsGetsTheMessageAgain(t *testing.T) {
 	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
 	attempts := make(chan uint32, 16)
@@ -241,7 +241,7 @@ func TestADeliveryIsExtendedWhileItsHandlerWorks(t *testing.T) {
 		if info.GetText() == "long" {
 			calls.Add(1)
 			before, _ := d.handle()
-			time.Sleep(7 * time.Second) // more than twice the ack wait: the work itself, no waiting for anything
+			time.Sleep(7 * time.Second) // more than twice the ack wait, as the handler's work; it waits for no event
 			if now, _ := d.handle(); now != before {
 				t.Error("it was delivered again")
 			}
@@ -253,7 +253,7 @@ func TestADeliveryIsExtendedWhileItsHandlerWorks(t *testing.T) {
 	if attempt := await(t, finished); attempt != 1 || calls.Load() != 1 {
 		t.Errorf("attempt %d, %d calls", attempt, calls.Load())
 	}
-	// If the first had come again it would be before this one: per receiver, mail is in order.
+	// A redelivery of the first would precede this one: mail to a receiver is in order.
 	ok[*v1.Receipt](t)(alice.Send(patient(t), bob.ID(), About{}, hello("short")))
 	if await(t, finished); calls.Load() != 1 {
 		t.Errorf("%d calls", calls.Load())
@@ -274,11 +274,11 @@ func TestAHandlerThatNeverReturnsIsGivenUp(t *testing.T) {
 	serve(t, bob, Handlers{Info: func(ctx context.Context, d *Delivery, _ *v1.Info) error {
 		calls <- call{d.Attempt, time.Now()}
 		switch d.Attempt {
-		case 1: // listens to its context
+		case 1: // obeys its context
 			<-ctx.Done()
 			causes <- context.Cause(ctx)
 			return ctx.Err()
-		case 2: // listens to nothing
+		case 2: // ignores its context
 			<-never
 		}
 		return nil
@@ -312,7 +312,7 @@ func TestAHandlerThatAcksByItselfMayTakeItsTime(t *testing.T) {
 		if _, err := bob.KeepTurn(ctx, d, "asking a person"); err != nil {
 			return err
 		}
-		time.Sleep(7 * time.Second) // more than twice the ack wait: the work itself
+		time.Sleep(7 * time.Second) // more than twice the ack wait, as the handler's work
 		_, err := bob.Accept(ctx, d, nil)
 		return errors.Join(err, errors.New("only logged"))
 	}
@@ -368,7 +368,7 @@ func TestServeStopsInOrder(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	// What was in work was acked; the rest is there, also for another session: this one takes nothing any more.
+	// The messages in work were acked. Another session gets the rest, for this one takes no more.
 	d, info := next[*v1.Info](t, connected(t, options))
 	if info.GetText() != "for later" || d.Attempt != 1 {
 		t.Errorf("%v, attempt %d", info, d.Attempt)
@@ -415,9 +415,9 @@ func TestABrokerThatIsKilledInMidHandoff(t *testing.T) {
 	await(t, inWork)
 
 	b.kill()
-	close(goOn) // bob accepts while nobody is there
+	close(goOn) // bob accepts while alice is away
 	other := make(chan *v1.Receipt, 1)
-	go func() { // and alice asks for another one
+	go func() { // and alice requests another one
 		receipt, _ := alice.RequestHandoff(context.Background(), bob.ID(), unique("other"), 1, supportRequest())
 		other <- receipt
 	}()
@@ -452,9 +452,9 @@ func TestABrokerThatStopsInOrderIsComeBackTo(t *testing.T) {
 	}
 }
 
-// A message that was sent on a session that broke is sent again under its id, and taken once.
+// A message sent on a session that broke is sent again under its id, and taken once.
 func TestAnUnansweredMessageIsSentAgain(t *testing.T) {
-	const cuts = 5 // each is waited after for longer
+	const cuts = 5 // the wait grows with each of them
 	alice, bob := shared.agent(t, "alice"), shared.agent(t, "bob")
 	for range cuts {
 		s := ok[*session](t)(alice.current(patient(t)))
@@ -491,8 +491,8 @@ func TestAMessageThatWaitedForTooLongIsMadeAnew(t *testing.T) {
 	}
 }
 
-// An agent that stops between its accept and its ack gets the request again; its second accept is refused, and that is no
-// reason to be given the request five times.
+// An agent that stops between its accept and its ack gets the request again. The refusal of its second accept must not
+// cause five redeliveries.
 func TestAnAgentThatRestartsGoesOnWithItsHandoff(t *testing.T) {
 	alice, options := shared.agent(t, "alice"), shared.options(t, "bob")
 	handlers, completed := giver(t, alice)
@@ -516,7 +516,7 @@ func TestAnAgentThatRestartsGoesOnWithItsHandoff(t *testing.T) {
 	await(t, owned)
 	await(t, completed)
 	ok[*v1.Receipt](t)(alice.RequestHandoff(patient(t), bob.ID(), unique("other"), 1, supportRequest()))
-	if err := await(t, calls); err != nil { // the next request, and not the first one again
+	if err := await(t, calls); err != nil { // the next request, not a redelivery of the first
 		t.Error(err)
 	}
 }

@@ -18,13 +18,13 @@ import (
 const (
 	reconnectFirst = 100 * time.Millisecond
 	reconnectMost  = 10 * time.Second
-	// steadyAfter is how long a session has to last for the backoff to begin anew.
+	// steadyAfter is the age from which a session resets the backoff.
 	steadyAfter = 5 * time.Second
-	// How long a session that was told to go away is still read, for answers on their way.
+	// The time for which a session is still read after a GoAway, for answers in flight.
 	goAwayPatience = 5 * time.Second
 )
 
-// session is one Connect stream: answers are matched to their questions.
+// session is one Connect stream: it matches answers to questions.
 type session struct {
 	stream  v1.BrokerService_ConnectClient
 	welcome *v1.Welcome
@@ -35,11 +35,11 @@ type session struct {
 	mu      sync.Mutex
 	answers map[uint64]*question
 	next    uint64
-	leaving bool // told to go away: asks nothing new
+	leaving bool // after a GoAway: no new questions
 	wait    time.Duration
 }
 
-// question is a frame that has no answer yet.
+// question is a frame without an answer yet.
 type question struct {
 	answer chan *v1.ConnectResponse
 	bytes  int
@@ -50,13 +50,13 @@ type inboxEntry struct {
 	session  *session
 }
 
-// open proves who the agent is and opens a session.
+// open proves the agent's identity and opens a session.
 func (a *Agent) open(ctx context.Context) (*session, error) {
 	if err := a.prove(ctx); err != nil {
 		return nil, err
 	}
 	ended, end := context.WithCancelCause(a.life)
-	// The stream lives as long as the session; ctx is only for its beginning.
+	// The stream lives as long as the session; ctx bounds only the opening.
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	stream, err := a.broker.Connect(a.Authorize(ended))
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *Agent) open(ctx context.Context) (*session, error) {
 	return s, nil
 }
 
-// keepConnected opens the next session whenever one has ended.
+// keepConnected opens a new session each time the present one ends.
 func (a *Agent) keepConnected(s *session) {
 	backoff := reconnectFirst
 	for {
@@ -107,7 +107,7 @@ func (a *Agent) keepConnected(s *session) {
 	}
 }
 
-// reopen waits longer each time, also over sessions that ended at once.
+// reopen opens a session after a wait that grows with each failure, also over sessions that end at once.
 func (a *Agent) reopen(wait time.Duration, backoff *time.Duration) (*session, error) {
 	refusals := 0
 	for {
@@ -122,8 +122,8 @@ func (a *Agent) reopen(wait time.Duration, backoff *time.Duration) (*session, er
 		if err == nil {
 			return s, nil
 		}
-		// A broker that answers slowly is one to ask again. One that restarts between two steps of the proof refuses the
-		// second, so that a refusal counts when it comes twice.
+		// A slow broker is asked again. One that restarts between two steps of the proof refuses the second, so a refusal
+		// counts only when it repeats.
 		if !isPassing(err) && !errors.Is(err, context.DeadlineExceeded) {
 			if refusals++; refusals > 1 || a.life.Err() != nil {
 				return nil, err
@@ -138,7 +138,7 @@ func (a *Agent) reopen(wait time.Duration, backoff *time.Duration) (*session, er
 	}
 }
 
-// enterSession makes a session the present one and says how much mail the agent takes.
+// enterSession makes a session the present one and sends the agent's credit.
 func (a *Agent) enterSession(s *session) {
 	a.crediting.Lock()
 	defer a.crediting.Unlock()
@@ -180,7 +180,7 @@ func (a *Agent) current(ctx context.Context) (*session, error) {
 	}
 }
 
-// ask sends a frame and waits for its answer. It fails with errSessionEnded when the session ends before.
+// ask sends a frame and waits for its answer. It fails with errSessionEnded when the session ends first.
 func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.ConnectResponse, error) {
 	answer := make(chan *v1.ConnectResponse, 1)
 	bytes := proto.Size(request)
@@ -214,14 +214,14 @@ func (s *session) ask(ctx context.Context, request *v1.ConnectRequest) (*v1.Conn
 	case <-s.ended.Done():
 	}
 	select {
-	case response := <-answer: // it came just before the end
+	case response := <-answer: // the answer arrived just before the end
 		return checkAnswer(response)
 	default:
 		return nil, errSessionEnded
 	}
 }
 
-// giveCredit is no error where the session ends: the next one begins with the credit.
+// giveCredit sends the credit. The session's end is not an error: the next session begins with the credit.
 func (s *session) giveCredit(ctx context.Context, maxOutstanding uint32) error {
 	credit := &v1.Credit{MaxOutstanding: maxOutstanding}
 	_, err := s.ask(ctx, &v1.ConnectRequest{Request: &v1.ConnectRequest_Credit{Credit: credit}})
@@ -248,7 +248,7 @@ func (s *session) write() {
 	for {
 		select {
 		case frame := <-s.frames:
-			// What went wrong, if anything did, the reader learns.
+			// The reader gets the reason of a failed send.
 			if s.stream.Send(frame) != nil {
 				return
 			}
@@ -287,14 +287,14 @@ func (s *session) read(a *Agent) {
 	}
 }
 
-// isTooLarge tells whether a session ended over a frame that is too large; an older broker gives no reason.
+// isTooLarge reports whether a session ended because of a frame that is too large. An older broker gives no reason.
 func isTooLarge(err error) bool {
 	e := errorOfStatus(status.Convert(err))
 	return e.Code == codes.OutOfRange || e.ErrorCode() == v1.ErrorCode_ERROR_CODE_PAYLOAD_TOO_LARGE
 }
 
-// blameLargest refuses the largest frame without an answer, where the broker has ended the session over a frame that is too
-// large for it. Were it sent again, it would end the next one.
+// blameLargest refuses the largest unanswered frame after the broker has ended the session because of a frame's size.
+// Sent again, the frame would end the next session too.
 func (s *session) blameLargest(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,7 +310,7 @@ func (s *session) blameLargest(err error) {
 	refusal := &v1.ConnectResponse{Response: &v1.ConnectResponse_Error{Error: status.Convert(err).Proto()}}
 	select {
 	case largest.answer <- refusal:
-	default: // it has its answer
+	default: // already answered
 	}
 }
 
@@ -334,14 +334,14 @@ func (s *session) answered(a *Agent, frame *v1.ConnectResponse) {
 	if asked != nil {
 		select {
 		case asked.answer <- frame:
-		default: // a second answer to one question
+		default: // a second answer to the same question
 		}
 	} else if refused := frame.GetError(); refused != nil {
 		a.options.Logger.Warn("the broker refused a frame that no call waits for", "error", refused.GetMessage())
 	}
 }
 
-// beat says that the agent is there, as often as the broker wants.
+// beat sends a heartbeat at the broker's interval.
 func (s *session) beat(a *Agent) {
 	interval := s.welcome.GetHeartbeatInterval().AsDuration()
 	for interval > 0 {
@@ -370,7 +370,7 @@ func sleep(ctx context.Context, span time.Duration) error {
 	}
 }
 
-// jittered is the span, give or take a fifth: a thousand agents shall not come back in the same moment.
+// jittered returns the span plus or minus a fifth, to spread the reconnects of many agents.
 func jittered(span time.Duration) time.Duration {
 	return time.Duration(float64(span) * (0.8 + 0.4*rand.Float64()))
 }

@@ -17,9 +17,9 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// The byte layouts that are signed or hashed: docs/signing.md of the broker in code.
+// The byte layouts that are signed or hashed, as docs/signing.md of the broker defines them.
 
-// SignatureVersion is the layout that is written, and the only one that is read.
+// SignatureVersion is the signature layout that this client writes, and the only one that it accepts.
 const SignatureVersion = 1
 
 const (
@@ -39,9 +39,9 @@ func SignEnvelope(envelope *v1.Envelope, keyID string, key ed25519.PrivateKey) {
 	envelope.Signature = ed25519.Sign(key, pae(envelopeType, envelopeBody(envelope)))
 }
 
-// VerifyEnvelope checks the envelope's signature by this key, which must be valid at the envelope's timestamp. Whose key
-// it is, is the caller's to know. It fails with a VerificationError: SIGNATURE_MISSING, SIGNATURE_VERSION_UNKNOWN,
-// KEY_NOT_VALID, KEY_WEAK or SIGNATURE_INVALID.
+// VerifyEnvelope verifies the envelope's signature with this key, which must be valid at the envelope's timestamp. The
+// caller decides whether the key is the sender's. It fails with a VerificationError: SIGNATURE_MISSING,
+// SIGNATURE_VERSION_UNKNOWN, KEY_NOT_VALID, KEY_WEAK or SIGNATURE_INVALID.
 func VerifyEnvelope(envelope *v1.Envelope, key *v1.AgentKey) error {
 	if len(envelope.GetSignature()) == 0 {
 		return &VerificationError{"SIGNATURE_MISSING", "the envelope is not signed"}
@@ -55,7 +55,7 @@ func VerifyEnvelope(envelope *v1.Envelope, key *v1.AgentKey) error {
 	return verify(key, pae(envelopeType, envelopeBody(envelope)), envelope.GetSignature())
 }
 
-// VerifyReceipt checks the broker's signature on a receipt. It fails with a VerificationError: KEY_UNKNOWN if another
+// VerifyReceipt verifies the broker's signature on a receipt. It fails with a VerificationError: KEY_UNKNOWN if another
 // key signed it, SIGNATURE_MISSING, KEY_WEAK or SIGNATURE_INVALID.
 func VerifyReceipt(receipt *v1.Receipt, brokerKey *v1.AgentKey) error {
 	if len(receipt.GetSignature()) == 0 {
@@ -68,8 +68,8 @@ func VerifyReceipt(receipt *v1.Receipt, brokerKey *v1.AgentKey) error {
 	return verify(brokerKey, pae(receiptType, receiptBody(receipt)), receipt.GetSignature())
 }
 
-// SectionDigest is the digest of one context section, 32 bytes: of its text or bytes, or the one that a reference or a
-// delta names. A section without content has none: nil.
+// SectionDigest returns the digest of a context section, 32 bytes: of its text or bytes, or the digest in its reference
+// or delta. It returns nil for a section without content.
 func SectionDigest(section *v1.ContextSection) []byte {
 	switch content := section.GetContent().(type) {
 	case *v1.ContextSection_Json:
@@ -84,7 +84,7 @@ func SectionDigest(section *v1.ContextSection) []byte {
 	return nil
 }
 
-// ContextDigest is the digest over all sections of a context, 32 bytes, in whatever order they stand.
+// ContextDigest returns the digest of a context, 32 bytes. The order of the sections does not matter.
 func ContextDigest(sections []*v1.ContextSection) []byte {
 	sorted := slices.Clone(sections)
 	slices.SortFunc(sorted, func(a, b *v1.ContextSection) int { return strings.Compare(a.GetName(), b.GetName()) })
@@ -96,17 +96,17 @@ func ContextDigest(sections []*v1.ContextSection) []byte {
 	return sum(pae(contextType, body))
 }
 
-// CustodyHash is the next hash of a task's custody chain, 32 bytes; the first follows 32 zero bytes.
+// CustodyHash returns the next hash of a task's custody chain, 32 bytes. The first follows 32 zero bytes.
 func CustodyHash(previous, entry []byte) []byte {
 	return sum(pae(custodyType, appendBytes(appendBytes(nil, previous), entry)))
 }
 
-// AuditHash is the next hash of the chain of the broker's audit log, 32 bytes; the first follows 32 zero bytes.
+// AuditHash returns the next hash of the chain of the broker's audit log, 32 bytes. The first follows 32 zero bytes.
 func AuditHash(previous, entry []byte) []byte {
 	return sum(pae(auditType, appendBytes(appendBytes(nil, previous), entry)))
 }
 
-// Vouch is an operator's word that the key is the agent's. notAfter is until when it is good; the zero time: for good.
+// Vouch signs an operator's voucher that the key is the agent's. notAfter is its expiry; the zero time for no expiry.
 func Vouch(
 	agentID string, key *v1.AgentKey, operatorKeyID string, operator ed25519.PrivateKey, notAfter time.Time,
 ) *v1.KeyVoucher {
@@ -118,8 +118,8 @@ func Vouch(
 	return voucher
 }
 
-// VerifyVoucher checks an operator's word that the key is the agent's, at this time. It fails with a VerificationError:
-// KEY_NOT_VALID if the word's time is over, KEY_WEAK or SIGNATURE_INVALID.
+// VerifyVoucher verifies an operator's voucher that the key is the agent's, at this time. It fails with a
+// VerificationError: KEY_NOT_VALID for an expired voucher, KEY_WEAK or SIGNATURE_INVALID.
 func VerifyVoucher(agentID string, key *v1.AgentKey, voucher *v1.KeyVoucher, operator ed25519.PublicKey, at time.Time) error {
 	if end := voucher.GetNotAfterTime(); end != nil && compareTimes(timestamppb.New(at), end) >= 0 {
 		return &VerificationError{"KEY_NOT_VALID", fmt.Sprintf("the voucher for key %q is over", key.GetKeyId())}
@@ -128,7 +128,7 @@ func VerifyVoucher(agentID string, key *v1.AgentKey, voucher *v1.KeyVoucher, ope
 	return verify(operatorKey, pae(voucherType, voucherBody(agentID, key, voucher)), voucher.GetSignature())
 }
 
-// signSession is the proof of who one is, for AgentService.CreateToken.
+// signSession signs the proof of identity for AgentService.CreateToken.
 func signSession(agentID, keyID string, challenge []byte, key ed25519.PrivateKey) []byte {
 	return ed25519.Sign(key, pae(sessionType, sessionBody(agentID, keyID, challenge)))
 }
@@ -139,7 +139,7 @@ func envelopeBody(e *v1.Envelope) []byte {
 	body = appendBytes(body, []byte(e.GetSenderId()))
 	body = appendBytes(body, []byte(e.GetReceiverId()))
 	body = appendTime(body, e.GetTimestamp())
-	// A negative number, which no enum of ours has, signs as protobuf writes it: sign-extended.
+	// A negative value, which no enum of the schema has, is sign-extended as protobuf does.
 	body = appendNumber(body, uint64(int64(e.GetMessageType())))
 	body = appendBytes(body, []byte(e.GetCorrelationId()))
 	body = appendBytes(body, []byte(e.GetTaskId()))
@@ -177,8 +177,8 @@ func receiptBody(r *v1.Receipt) []byte {
 	return appendBytes(body, []byte(r.GetKeyId()))
 }
 
-// checkKey checks that the key is valid at this time: from not_before_time on, until before not_after_time. A revoked key
-// is never valid, also not for what was signed before: whoever stole it can write any time.
+// checkKey checks that the key is valid at this time: at or after not_before_time, and before not_after_time. A revoked
+// key is invalid at every time, also for older signatures: its thief can choose any timestamp.
 func checkKey(key *v1.AgentKey, at *timestamppb.Timestamp) error {
 	early := key.GetNotBeforeTime() != nil && compareTimes(at, key.GetNotBeforeTime()) < 0
 	late := key.GetNotAfterTime() != nil && compareTimes(at, key.GetNotAfterTime()) >= 0
@@ -193,7 +193,7 @@ func verify(key *v1.AgentKey, signed, signature []byte) error {
 	if len(public) == ed25519.PublicKeySize && isWeak(public) {
 		return &VerificationError{"KEY_WEAK", fmt.Sprintf("key %q is weak: signatures can be forged under it", key.GetKeyId())}
 	}
-	// The library refuses an S of L or more and every R but the one it computes; what it lets pass is a small-order R.
+	// The library refuses an S of L or more and every R but the computed one. It accepts a small-order R.
 	wellFormed := len(public) == ed25519.PublicKeySize && len(signature) == ed25519.SignatureSize
 	if !wellFormed || isWeak(signature[:32]) || !ed25519.Verify(public, signed, signature) {
 		return &VerificationError{"SIGNATURE_INVALID", fmt.Sprintf("the signature does not verify with key %q", key.GetKeyId())}
@@ -211,8 +211,8 @@ var (
 	}()
 )
 
-// isWeak tells whether 32 bytes encode a point of small order, canonically or not: signatures can be forged under such a
-// key.
+// isWeak reports whether 32 bytes encode a point of small order, canonically or not. Signatures by such a key can be
+// forged.
 func isWeak(point []byte) bool {
 	bigEndian := bytes.Clone(point)
 	slices.Reverse(bigEndian)
@@ -222,7 +222,7 @@ func isWeak(point []byte) bool {
 	return slices.ContainsFunc(smallOrderY, func(weak *big.Int) bool { return weak.Cmp(y) == 0 })
 }
 
-// pae is DSSE's pre-authentication encoding of a body.
+// pae returns DSSE's pre-authentication encoding of a body.
 func pae(kind string, body []byte) []byte {
 	return append(fmt.Appendf(nil, "DSSEv1 %d %s %d ", len(kind), kind, len(body)), body...)
 }

@@ -14,7 +14,8 @@ import (
 
 const plaintextScheme = "http://"
 
-// watchedTransport is TLS, or where that was asked for none, that remembers why its latest handshake failed: of that gRPC passes on the words alone.
+// watchedTransport is the TLS transport, or the plaintext one, and remembers why its latest handshake failed: gRPC
+// passes on only the text of that error.
 type watchedTransport struct {
 	credentials.TransportCredentials
 	failure *handshakeFailure
@@ -25,7 +26,8 @@ type handshakeFailure struct {
 	err error
 }
 
-// newTransport says to what to connect, and how: plaintext never leaves this machine, since what is sent has tokens in it.
+// newTransport returns the address and the transport. Plaintext is restricted to this machine, since the calls carry
+// tokens.
 func newTransport(options *Options) (string, *watchedTransport, error) {
 	if address, isPlaintext := strings.CutPrefix(options.Target, plaintextScheme); isPlaintext {
 		host, _, err := net.SplitHostPort(address)
@@ -41,7 +43,7 @@ func newTransport(options *Options) (string, *watchedTransport, error) {
 	return options.Target, &watchedTransport{credentials.NewTLS(config), &handshakeFailure{}}, nil
 }
 
-// ClientHandshake is that of the transport.
+// ClientHandshake performs the transport's handshake and records its error.
 func (t *watchedTransport) ClientHandshake(
 	ctx context.Context, authority string, raw net.Conn,
 ) (net.Conn, credentials.AuthInfo, error) {
@@ -52,12 +54,12 @@ func (t *watchedTransport) ClientHandshake(
 	return conn, info, err
 }
 
-// Clone shares the memory.
+// Clone returns a transport that shares the recorded error.
 func (t *watchedTransport) Clone() credentials.TransportCredentials {
 	return &watchedTransport{t.TransportCredentials.Clone(), t.failure}
 }
 
-// explain puts the failed handshake under the error of a connection that could not be made.
+// explain attaches the failed handshake's error to the error of a connection that could not be made.
 func (t *watchedTransport) explain(err error) error {
 	t.failure.mu.Lock()
 	defer t.failure.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// The vectors that every language's tests run.
+// The vectors that the tests of every language run.
 
 type hexBytes []byte
 

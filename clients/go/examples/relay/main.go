@@ -1,10 +1,10 @@
-// Relay is the Go agent of the great relay (tests/relay): a task goes from language to language.
+// Relay is the Go agent of the relay test (tests/relay): a task goes from language to language.
 //
 //	relay SERVER CA.pem ID KEY.pem pass NEXT     takes the task and hands it on
 //	relay SERVER CA.pem ID KEY.pem reject WHY    rejects it
 //	relay SERVER CA.pem ID KEY.pem audit TASK    checks its custody log
 //
-// It prints what happens as JSON lines.
+// It prints each event as a JSON line.
 package main
 
 import (

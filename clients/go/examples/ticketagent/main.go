@@ -1,10 +1,11 @@
-// Ticketagent is a support agent that hands tickets over, or takes them.
+// Ticketagent is a support agent that hands tickets over or takes them.
 //
 //	ticketagent -id bob -key bob.pem serve
 //	ticketagent -id carol -key carol.pem serve -then bob
 //	ticketagent -id alice -key alice.pem offer -to carol
 //
-// The key file is made if it is not there. With "-then" each ticket is handed on, with its context. "offer" ends when the ticket is the other's, or with exit code 1 when it is not.
+// The agent creates the key file if it does not exist. With "-then" it hands each ticket on, with its context. "offer"
+// ends when the other agent owns the ticket, or with exit code 1 if the handoff fails.
 package main
 
 import (
@@ -84,7 +85,8 @@ func connect(ctx context.Context, server, ca, id, keyFile string) (*baton.Agent,
 	})
 }
 
-// serve takes every ticket, and hands it on if there is an agent to take it then. Tickets of an earlier run are gone on with.
+// serve takes over every ticket, and hands it on if then names an agent. It first continues the tickets of an earlier
+// run.
 func serve(ctx context.Context, agent *baton.Agent, then string) error {
 	for task, err := range agent.OwnedTasks(ctx) {
 		if err != nil {

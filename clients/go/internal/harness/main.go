@@ -1,4 +1,4 @@
-// Harness is the Go client's for "baton conformance --client": docs/conformance-client.md has its protocol.
+// Harness is the Go client's program for "baton conformance --client"; docs/conformance-client.md defines its protocol.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
 )
 
-// command is what the harness is told.
+// command is one command of the suite.
 type command struct {
 	Command          string                     `json:"command"`
 	ID               uint64                     `json:"id"`
@@ -58,7 +58,7 @@ type harness struct {
 }
 
 func main() {
-	// Logs are for people, and go to stderr.
+	// Logs are for people and go to stderr.
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	h := &harness{
 		stopped:  make(chan struct{}),
@@ -138,7 +138,7 @@ func (h *harness) connect(c command) error {
 	return nil
 }
 
-// handlers are with a context provider where there is a context to provide.
+// handlers returns the agent's handlers, with a context provider if there is a context to provide.
 func (h *harness) handlers(given map[string]json.RawMessage) baton.Handlers {
 	handlers := baton.Handlers{Info: h.info, Offer: h.offer}
 	if given != nil {
@@ -175,7 +175,7 @@ func (h *harness) offer(ctx context.Context, offer *baton.Offer) error {
 	return err
 }
 
-// call does what may take its time.
+// call executes a command that may take long.
 func (h *harness) call(c command) (event, error) {
 	ctx := context.Background()
 	sections, err := sectionsOf(c.Context)
@@ -232,9 +232,9 @@ func sectionsOf(values map[string]json.RawMessage) ([]*v1.ContextSection, error)
 	return sections, nil
 }
 
-// does says that a handler of this kind has a message, and does what it was told to; the rest of it is the caller's.
+// does reports that a handler of this kind has a message, and follows its instruction; the caller handles the rest.
 func (h *harness) does(kind string, facts event) (string, error) {
-	// Read before it is said, since the suite may tell it otherwise at once.
+	// Read before the report, since the suite may change the instruction at once after it.
 	h.mu.Lock()
 	told, released := h.how[kind], h.released
 	h.mu.Unlock()
@@ -248,7 +248,7 @@ func (h *harness) does(kind string, facts event) (string, error) {
 	case "later":
 		return told, baton.RetryAfter(7*time.Second, errors.New("told to ask for it later"))
 	case "wait":
-		<-released // whatever its context says
+		<-released // independent of its context
 	}
 	return told, nil
 }
@@ -277,7 +277,7 @@ func (h *harness) say(e event) {
 	fmt.Println(string(line))
 }
 
-// account is an error in the protocol's words.
+// account converts an error to the protocol's JSON form.
 func account(err error) event {
 	var refused *baton.Error
 	var unverified *baton.VerificationError
@@ -303,7 +303,7 @@ func account(err error) event {
 	return said
 }
 
-// codeName is a code as gRPC writes it: FAILED_PRECONDITION.
+// codeName returns a code as gRPC writes it: FAILED_PRECONDITION.
 func codeName(code codes.Code) string {
 	var name strings.Builder
 	for i, letter := range code.String() {

@@ -49,6 +49,7 @@ impl PolicySource {
             Self::BuiltIn(Enrollment::Open) => Policies::development(),
             Self::Path(path) => Arc::new(Policies::parse(&Source::read(path)?)?),
         };
+        // Asks the loaded policies, not the setting, so that a policy file that opens enrollment is refused too.
         let anybody = Question {
             principal: Principal::Anonymous,
             action: Action::Enroll,
@@ -64,6 +65,7 @@ impl PolicySource {
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
             Self::BuiltIn(_) => Vec::new(),
+            // A folder that cannot be listed is watched itself, so that its repair is noticed.
             Self::Path(path) => Source::files(path).unwrap_or_else(|_| vec![path.clone()]),
         }
     }

@@ -53,6 +53,7 @@ fn demands_participation(condition: &Value) -> bool {
     let participants = json!({ ".": { "left": { "Var": "resource" }, "attr": "participants" } });
     let participation = json!({ "contains": { "left": participants, "right": { "Var": "principal" } } });
     let both = &condition["&&"];
+    // Only a conjunction demands each of its sides. Any other operator makes the rule wide.
     *condition == participation
         || (both.is_object() && (demands_participation(&both["left"]) || demands_participation(&both["right"])))
 }

@@ -70,6 +70,7 @@ impl Source {
         let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
         let mut paths = paths.map_err(failed)?;
         paths.retain(|file| file.extension().is_some_and(|extension| extension == "cedar"));
+        // `read_dir` has no order, and the digest of the policies depends on it.
         paths.sort();
         if paths.is_empty() {
             return Err(PolicyError::Empty { path: path.to_owned() });
@@ -87,6 +88,7 @@ pub(super) fn parse(sources: &[Source]) -> Result<PolicySet, PolicyError> {
             Ok(parsed) => parsed,
             Err(errors) => {
                 problems.extend(errors.iter().map(|error| explain(source, error)));
+                // The other sources are parsed all the same, so that one report has all problems.
                 continue;
             }
         };

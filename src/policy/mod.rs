@@ -148,6 +148,7 @@ impl Policies {
         if let Some(decided) = self.decisions.get(&key) {
             return decided;
         }
+        // Two callers may evaluate the same question at the same time. Their decisions are equal.
         let decision = Arc::new(self.evaluate(question));
         self.decisions.insert(key, decision.clone());
         decision
@@ -166,6 +167,7 @@ impl Policies {
         let failures: Vec<String> = diagnostics.errors().map(ToString::to_string).collect();
         let mut rules: Vec<String> = diagnostics.reason().map(name_of).collect();
         rules.sort();
+        // Cedar leaves a rule that fails out of the decision, also a forbid. Denying keeps this from granting access.
         Decision { is_allowed: response.decision() == CedarDecision::Allow && failures.is_empty(), rules, failures }
     }
 }

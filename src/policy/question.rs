@@ -262,6 +262,7 @@ impl Question<'_> {
         if let Action::AssignType { agent } = &self.action {
             all.push(agent.entity());
         }
+        // The principal can also be the resource or the agent of the action, and an entity occurs once.
         let mut seen = HashSet::new();
         all.retain(|entity| seen.insert(entity.uid()));
         let entities = Entities::from_entities(all, schema);

@@ -33,6 +33,7 @@ fn other_wins(other: &Policy, rule: &Policy) -> bool {
 }
 
 fn covers(wide: &Policy, narrow: &Policy) -> bool {
+    // A condition may exclude any case, so a rule with one covers nothing for certain.
     !wide.has_non_scope_constraint()
         && Scope::from(wide.principal_constraint()).covers(&narrow.principal_constraint().into())
         && Scope::from(wide.resource_constraint()).covers(&narrow.resource_constraint().into())
@@ -79,9 +80,11 @@ impl Scope {
             (Self::Any, _) => true,
             (Self::Is(wide), Self::Is(narrow) | Self::IsIn(narrow, _)) => wide == narrow,
             (Self::Is(wide), Self::Eq(narrow)) => wide == narrow.type_name(),
+            // Memberships are not known here, so only the group itself is in it for certain.
             (Self::In(wide), Self::In(narrow) | Self::IsIn(_, narrow) | Self::Eq(narrow)) => wide == narrow,
             (Self::IsIn(kind, wide), Self::IsIn(narrow_kind, narrow)) => kind == narrow_kind && wide == narrow,
             (Self::Eq(wide), Self::Eq(narrow)) => wide == narrow,
+            // In doubt a rule is not covered: then a warning is missing, and none is wrong.
             (Self::Is(_) | Self::In(_) | Self::IsIn(..) | Self::Eq(_), _) => false,
         }
     }

@@ -186,6 +186,7 @@ fn broker_identity(path: &Path, ids: &dyn IdSource) -> Result<BrokerIdentity, Fo
         PrivateKey::read(path)?
     } else {
         let key = PrivateKey::generate(ids);
+        // The key appears whole or not at all. A draft is left from an interrupted start, and no receipt names its key.
         let draft = disk::draft_of(path);
         let file_error = |source| FolderError::File { path: path.into(), source };
         disk::remove_if_there(&draft).map_err(file_error)?;

@@ -150,12 +150,14 @@ pub async fn run(
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
     let report = tokio::spawn(report_refusals(bounds.clone()));
     let served = serve(&config, &broker, listener, tls, bounds, stop).await;
+    // Both end before the engine, to which the reload task sends its audit entries.
     report.abort();
     fresh.abort();
     // The engine stops after the sessions, so that their last commands are answered.
     let stopped = broker.stop().await;
     folder.remove_address();
     match stopped {
+        // A failure of the engine comes first: it may have caused the failure of serving.
         Ok(()) => served,
         Err(EngineError::Store(damaged)) => Err(damaged.into()),
         Err(EngineError::Panicked) => Err(ServerError::Engine),
@@ -296,6 +298,7 @@ async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServerError> {
     let (mut health, health_service) = tonic_health::server::health_reporter();
+    // The empty name, which stands for the whole broker, begins as SERVING.
     for service in grpc::SERVICES {
         health.set_service_status(service, ServingStatus::Serving).await;
     }
@@ -314,6 +317,7 @@ async fn serve(
     let stall_timeout = limits.keepalive_interval + limits.keepalive_timeout;
     let incoming = listener.incoming(tls, bounds.clone(), stall_timeout, closing.clone());
     let plaintext_allowed = config.plaintext_allowed;
+    // The first layer sees a request first, so requests that the later layers refuse count against the bounds too.
     let grpc = ServiceBuilder::new()
         .layer(BoundsLayer::new(bounds.clone(), grpc::client_streams(), grpc::overuse))
         .layer(RequireTlsLayer::new(plaintext_allowed, || status::of(&BrokerError::TlsRequired).into_http()))

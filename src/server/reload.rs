@@ -54,6 +54,7 @@ impl Source {
 pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<Notify>) {
     let mut seen: Vec<_> = sources.iter().map(Source::marks).collect();
     let mut looks = tokio::time::interval(LOOK_INTERVAL);
+    // No burst of checks follows a reload that took long.
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let is_asked = tokio::select! {
@@ -67,6 +68,8 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
             if !is_asked && now == *seen {
                 continue;
             }
+            // The marks are older than the content that is loaded now. So a change during the load is noticed at the
+            // next check.
             *seen = now;
             acts.push(source.reload());
         }
@@ -82,5 +85,6 @@ type Mark = (u64, i64, i64);
 fn mark(path: &Path) -> Option<Mark> {
     use std::os::unix::fs::MetadataExt as _;
     let file = std::fs::metadata(path).ok()?;
+    // The inode too: a file that is moved into place may have the same time of modification.
     Some((file.ino(), file.mtime(), file.mtime_nsec()))
 }

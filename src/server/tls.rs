@@ -126,6 +126,8 @@ fn client_verifier(clients: &ClientCertificates) -> Result<Arc<dyn ClientCertVer
         builder = builder.with_crls(lists.map_err(|problem| explain(path, problem))?);
     }
     if !clients.required {
+        // Only an absent certificate passes then: its client can authenticate by a token (SPEC 5). An invalid one still
+        // fails the handshake.
         builder = builder.allow_unauthenticated();
     }
     let built = builder.build();
@@ -166,6 +168,7 @@ fn server_config(
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_single_cert(certificates, key)?;
+    // The first protocol that the client also offers is used.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -44,6 +44,7 @@ impl Quota {
     /// Takes an amount for a client. `None`: over the quota.
     pub fn take(self: &Arc<Self>, client: IpAddr, amount: usize) -> Option<Holding> {
         let holding = self.nothing(client);
+        // A refused holding has the amount 0, so dropping it returns nothing.
         holding.grow(amount).then_some(holding)
     }
 
@@ -109,6 +110,7 @@ impl Holding {
     /// Returns the whole amount.
     pub fn clear(&self) {
         match self.amount.swap(0, Ordering::Relaxed) {
+            // The swap gives each amount back once, also if two references clear at the same time.
             0 => {}
             amount => self.quota.give_back(self.network, amount),
         }
@@ -123,6 +125,7 @@ impl Drop for Holding {
 
 /// The network of an address: an IPv4 address itself, or a /64 of IPv6, which one customer usually has.
 fn network_of(client: IpAddr) -> IpAddr {
+    // An IPv4 client is the same network whether the socket is IPv4 or IPv6.
     match client.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => {

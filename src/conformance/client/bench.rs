@@ -432,6 +432,7 @@ async fn within<T>(
     exited: &tokio_util::sync::CancellationToken,
 ) -> Result<T, String> {
     tokio::select! {
+        // `waiting` first, so that events and frames from before the exit still count.
         biased;
         done = tokio::time::timeout(patience, waiting) => match done {
             Ok(Some(done)) => Ok(done),

@@ -192,6 +192,7 @@ impl Session {
 
     /// Removes the first frame that `pick` selects. `None` if the session ends first.
     pub(crate) async fn pick<T>(&mut self, mut pick: impl FnMut(&v1::ConnectRequest) -> Option<T>) -> Option<T> {
+        // The backlog first, because its frames are older than those in the queue.
         for (place, frame) in self.backlog.iter().enumerate() {
             if let Some(picked) = pick(frame) {
                 self.backlog.remove(place);
@@ -305,6 +306,7 @@ impl AgentService for Scripted {
             () if request.agent_id != AGENT || request.key_id != KEY_ID => {
                 Some(format!("it is for {:?} by key {:?}", request.agent_id, request.key_id))
             }
+            // A challenge is good for one try (SPEC 5).
             () if !state.challenges.remove(request.challenge.as_ref()) => {
                 Some("its challenge is none that the broker gave, or was used before".to_owned())
             }
@@ -359,9 +361,11 @@ impl BrokerService for Scripted {
         let (out, answers) = mpsc::unbounded_channel();
         let (sender, frames) = mpsc::unbounded_channel();
         let answers_acknowledgements = Arc::new(AtomicBool::new(true));
+        // Weak, so that the stream ends when the case drops its session.
         let reader = Reader { out: out.downgrade(), answers_acknowledgements: Arc::clone(&answers_acknowledgements) };
         tokio::spawn(reader.read(request.into_inner(), sender));
         let session = Session { frames, backlog: Vec::new(), out, answers_acknowledgements };
+        // Before the case gets the session, because the welcome is the first frame.
         session.say(0, Said::Welcome(self.welcome()));
         let _ = self.sessions.send(session); // fails only after the case is over
         Ok(Response::new(UnboundedReceiverStream::new(answers)))
@@ -424,6 +428,7 @@ impl TaskService for Scripted {
         let request = request.into_inner();
         let from: usize = match request.page_token.as_str() {
             "" => 0,
+            // A token is the index of the next task.
             token => token.parse().map_err(|_| Refusal::new(Code::InvalidArgument, "PAGE_TOKEN_INVALID").status())?,
         };
         let is_asked_for = |task: &&v1::Task| {
@@ -463,6 +468,7 @@ impl Reader {
         while let Some(Ok(frame)) = requests.next().await {
             let answer = self.answer(&frame);
             let request_id = frame.request_id;
+            // Before the answer: once the client acts on the answer, the case already has the frame.
             if frames.send(frame).is_err() {
                 return;
             }

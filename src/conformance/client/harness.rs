@@ -35,6 +35,7 @@ impl Harness {
     /// Starts the program by a shell.
     pub(crate) fn start(command: &str) -> io::Result<Self> {
         let mut child = Command::new("sh")
+            // `exec` replaces the shell, so that the kill at the end reaches the program itself.
             .args(["-c", &format!("exec {command}")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

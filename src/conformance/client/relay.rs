@@ -48,6 +48,7 @@ impl Relay {
 
     /// Closes the port and cuts every connection.
     pub(crate) async fn close(&mut self) {
+        // Waits for the end of the task, which closes the port.
         self.accepting.shutdown().await;
         self.cut();
     }

@@ -282,9 +282,11 @@ impl Player {
 
     async fn take_step(&mut self, step: &Value) -> Verdict {
         let deeds = step.as_object().into_iter().flatten().filter(|(key, _)| !["as", "expect"].contains(&key.as_str()));
+        // serde takes one deed, and would ignore a second.
         if deeds.count() != 1 {
             return broken(&"a step has one deed");
         }
+        // Bound at each step, because earlier steps define names.
         let text = self.bound(&step.to_string())?;
         let Step { who, deed, expect } = serde_json::from_str(&text).or_else(|error| broken(&error))?;
         match deed {
@@ -312,6 +314,7 @@ impl Player {
                 Ok(())
             }
             Deed::Disconnect {} => {
+                // The drop of the actor ends its session.
                 self.actors.remove(&who);
                 Ok(())
             }
@@ -481,6 +484,7 @@ fn check_delivery(receive: &Receive, delivered: &Delivered) -> Verdict {
         ("message", &receive.message, &envelope.message_id),
     ];
     for (field, expected, seen) in texts {
+        // A field that the file does not name may have any value.
         checks.same(field, expected.as_ref().unwrap_or(seen), seen);
     }
     checks.same("epoch", receive.epoch.unwrap_or(envelope.epoch), envelope.epoch);

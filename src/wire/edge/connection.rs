@@ -89,6 +89,7 @@ impl SessionCredit {
         *left += self.taken;
         self.taken = wanted.min(*left);
         *left -= self.taken;
+        // The guaranteed 1 is not taken from the pool, so an exhausted pool does not go below 0.
         self.taken.max(wanted.min(1))
     }
 }
@@ -184,6 +185,7 @@ impl Connection {
         let Some(Linger { left, over }) = &mut self.linger else { return Poll::Ready(()) };
         let over = over.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
         let mut discarded = [0; 4096];
+        // Both the timer and the read have to wake this task, so both are polled before it waits.
         while *left > 0 && over.as_mut().poll(context).is_pending() {
             let mut buffer = ReadBuf::new(&mut discarded);
             match ready!(self.transport.pinned().poll_read(context, &mut buffer)) {

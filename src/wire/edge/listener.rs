@@ -138,6 +138,7 @@ impl Stream for Incoming {
         loop {
             // Accepts first, so that the tasks spawned here are polled below.
             while let Poll::Ready((stream, peer)) = self.poll_accept(context) {
+                // If one quota is full, the place in the other returns at once.
                 let places = self.bounds.connections.take(peer.ip(), 1).zip(self.bounds.handshakes.take(peer.ip(), 1));
                 // Over a quota, dropping the stream closes the connection. The quota counts the refusal.
                 let Some((place, handshake)) = places else { continue };
@@ -157,6 +158,8 @@ impl Stream for Incoming {
                 // The task has logged why the connection did not open.
                 Poll::Ready(Some(Ok(None))) => {}
                 Poll::Ready(Some(Err(failure))) => error!(%failure, "failed to open a connection: this is a bug"),
+                // An empty set wakes no task, but `poll_accept` above has registered the next connection or the end of
+                // a pause.
                 Poll::Ready(None) | Poll::Pending => return Poll::Pending,
             }
         }

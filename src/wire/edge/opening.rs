@@ -96,6 +96,7 @@ async fn recognise(stream: TcpStream, acceptor: TlsAcceptor) -> Result<(Transpor
     let mut first = [0];
     // Peeks, because the TLS handshake has to read the byte itself.
     let peeked = stream.peek(&mut first).await.map_err(OpenError::Left)?;
+    // A client that has closed its side gives 0 bytes. `read_opening` reports that it left.
     let mut transport = if peeked == 1 && first[0] == TLS_HANDSHAKE {
         let stream = acceptor.accept(stream).await.map_err(OpenError::Handshake)?;
         Transport::Encrypted(Box::new(stream))

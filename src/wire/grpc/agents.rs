@@ -63,6 +63,7 @@ impl AgentService for Agents {
         let caller = auth::caller(&self.broker, &request)?;
         self.broker.count_card_change(&caller).map_err(refuse)?;
         let v1::RegisterAgentRequest { card, invitation } = request.into_inner();
+        // With an invitation the engine decides: it uses the invitation up in the commit of the registration.
         if invitation.is_empty() {
             self.broker.access().reach(&caller, Purpose::Enroll).map_err(refuse)?;
         }
@@ -179,6 +180,7 @@ impl AgentService for Agents {
         let agent_type = checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
         checked(checks)?;
         let after = parse_token(&request.page_token, &request.agent_type)?;
+        // One more than the page, to learn whether another page follows.
         let mut found = self.broker.directory().list(after.as_ref(), size + 1, agent_type.as_ref());
         let more = found.len() > size;
         found.truncate(size);
@@ -193,6 +195,8 @@ impl AgentService for Agents {
         &self,
         request: Request<v1::CreateChallengeRequest>,
     ) -> Result<Response<v1::CreateChallengeResponse>, Status> {
+        // Not authenticated: this is the first step of a proof. An id without an agent gets a challenge too, so the
+        // answer does not reveal which agents exist.
         let id = agent_id(&request.get_ref().agent_id)?;
         let broker = &self.broker;
         let (challenge, expires_at) = broker.identities().challenge(&id, broker.ids(), broker.now());
@@ -242,6 +246,7 @@ fn agent_id(text: &str) -> Result<AgentId, Status> {
 
 /// The page token of a list of agents: the last agent's id and the requested type.
 fn make_token(last: &AgentId, agent_type: &str) -> String {
+    // Names contain no colon (SPEC 1), so the token has one reading.
     format!("{last}:{agent_type}")
 }
 
@@ -251,6 +256,7 @@ fn parse_token(token: &str, agent_type: &str) -> Result<Option<AgentId>, Status>
     }
     let invalid = || refuse(BrokerError::PageTokenInvalid);
     let (last, of_type) = token.split_once(':').ok_or_else(invalid)?;
+    // A token continues only the list that it comes from (SPEC 11).
     if of_type != agent_type {
         return Err(invalid());
     }

@@ -139,6 +139,7 @@ where
         match stream {
             Some(ClientStream::Session) => drop(request.extensions_mut().insert(unread)),
             Some(ClientStream::Foreign) => {
+                // Its reading is not observable, so the most that it can leave unread counts from the beginning.
                 unread.bytes += bounds.small_frames_bytes;
                 unread_by_foreign = unread.hold();
                 if unread_by_foreign.is_none() {
@@ -270,6 +271,7 @@ where
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
                     this.frames.pass(data);
+                    // Refused by its length prefix, before its bytes are held (SPEC 5).
                     if this.frames.largest() > FRAME_BYTES_MAX {
                         return this.end(Overuse::FrameTooLarge(this.frames.largest()));
                     }

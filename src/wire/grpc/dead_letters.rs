@@ -80,6 +80,7 @@ impl DeadLetterService for DeadLetters {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadDeadLetters)?;
         let filter = filter(request.into_inner().filter.unwrap_or_default())?;
         let broker = self.broker.clone();
+        // Letters that are parked during the export are left out, so that it has an end.
         let last = look(&broker, &caller, |view| view.last_dead_letter()).await.map_err(refuse)?;
         let (answers, receiver) = mpsc::channel(ANSWERS_MAX);
         tokio::spawn(async move {
@@ -187,6 +188,7 @@ impl Redrive {
         let (dead_letter, to, caller) = (dead.number, self.to.clone(), self.caller.clone());
         match self.broker.ask(|reply| Command::Redrive { dead_letter, to, caller, reply }).await {
             Ok(dead) => v1::RedriveDeadLettersResponse { dead_letter: Some(to_proto::dead_letter(&dead)), error: None },
+            // The refusal of one letter does not end the redrive of the rest.
             Err(error) => v1::RedriveDeadLettersResponse {
                 dead_letter: Some(to_proto::dead_letter(dead)),
                 error: Some(status::message_of(&*error)),
@@ -250,6 +252,7 @@ async fn export(
     while let Some(from) = after {
         let (found, next) = find(broker, caller, filter, from, last).await?;
         for dead in found {
+            // Room first, then the envelope, so that a slow reader keeps few envelopes in memory.
             let Ok(room) = answers.reserve().await else { return Ok(()) };
             let whole = move |view: View<'_>| view.dead_bytes(&dead).map(|envelope_bytes| (dead, envelope_bytes));
             let (dead, envelope_bytes) = look(broker, caller, whole).await?;

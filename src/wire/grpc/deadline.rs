@@ -61,6 +61,7 @@ where
         let Some(limit) = limit else { return Box::pin(answer) };
         let status = self.status;
         let answer = tokio::time::timeout(limit, answer);
+        // The drop of the call does not undo a command that the engine has taken already.
         Box::pin(async move { answer.await.unwrap_or_else(|_elapsed| Ok(status().into_http())) })
     }
 }

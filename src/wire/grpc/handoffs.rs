@@ -58,6 +58,7 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<Self::WatchHandoffStream>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
+        // A handoff that the caller may not see gets the same answer as an absent one (SPEC 5).
         look(&self.broker, &caller, move |view| view.handoff(handoff)).await.map_err(refuse)?;
         let (updates, receiver) = Updates::each(UPDATES_MAX);
         let watch = self.broker.watch(EntityId::Handoff(handoff), updates).await.map_err(refuse_shared)?;
@@ -65,6 +66,7 @@ impl HandoffService for Handoffs {
         let responses = ReceiverStream::new(receiver).map(Some).chain(tokio_stream::once(None));
         let responses = responses.filter_map(move |update| {
             let _open_until_the_stream_ends = &watch;
+            // An error ends the watch as the last update does.
             is_told_all |= update.as_ref().is_some_and(|update| update.as_ref().map_or(true, Update::is_last));
             match update {
                 Some(Ok(Update(record))) => {

@@ -56,6 +56,7 @@ impl BrokerService for Messages {
         let session = match auth::caller(&self.broker, &request)? {
             Caller::Anonymous => None,
             Caller::Agent(agent) => Some(agent),
+            // A caller with a token sends only as itself (SPEC 5), and an operator is no agent.
             caller @ Caller::Operator(_) => {
                 return Err(refuse(BrokerError::SenderNoAgent { caller: caller.to_string() }));
             }

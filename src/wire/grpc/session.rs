@@ -91,6 +91,7 @@ pub(super) async fn open(
     agent: AgentId,
     request: Request<Streaming<v1::ConnectRequest>>,
 ) -> Result<impl Stream<Item = Result<v1::ConnectResponse, Status>> + Send, Status> {
+    // Checked before the queue of the engine, so that an agent over its limit of sessions costs the engine nothing.
     broker.may_open(&agent).map_err(refuse)?;
     let (events, receiver) = Events::channel();
     let consumer = broker.open(agent.clone(), ConsumerKind::Session, events.clone()).await.map_err(refuse_shared)?;
@@ -116,6 +117,7 @@ pub(super) async fn open(
         Ok(response(&broker, outgoing))
     });
     let failure = ReceiverStream::new(failure).map(Err);
+    // The failure comes last, so that answers of earlier frames are still sent.
     Ok(tokio_stream::once(Ok(welcome)).chain(responses).chain(failure))
 }
 
@@ -196,6 +198,8 @@ impl Session {
         let reply = SessionReply { events: self.events.clone(), request_id: frame.request_id, permit };
         match self.command(frame.request) {
             Ok(command) => burst.commands.push(command(reply)),
+            // Answered at once, ahead of the burst. The client matches answers by their request id, so their order is
+            // free.
             Err(error) => reply.send(Err(error)),
         }
         true

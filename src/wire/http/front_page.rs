@@ -7,6 +7,7 @@ use http::{Request, Response, StatusCode, header::HOST, uri::Authority};
 const UNKNOWN_HOST: &str = "HOST:PORT";
 
 pub(super) async fn front_page(request: Request<Body>) -> Response<Body> {
+    // Only a valid authority goes into the commands of the page, because readers paste them into a shell.
     let named = request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
     let host = request.uri().authority().cloned().or(named);
     super::text(StatusCode::OK, page(host.as_ref().map_or(UNKNOWN_HOST, Authority::as_str)))

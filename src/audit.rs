@@ -192,6 +192,7 @@ impl Audit {
         shown: &v1::CustodyLogEntry,
     ) -> Result<Option<(EntityId, Input)>, String> {
         let envelope = v1::Envelope::decode(shown.envelope.clone()).map_err(|error| error.to_string())?;
+        // The chain covers the digest only, so the shown envelope must have that digest.
         if signing::sha256(&[&signing::envelope_input(&envelope)]) != accepted.content_digest[..] {
             return Err("its envelope differs from the accepted one".to_owned());
         }
@@ -199,6 +200,7 @@ impl Audit {
         let resolved = agents(&accepted.resolved_agent_ids)?;
         let terms = accepted.terms.as_ref().map(terms).transpose()?;
         let header = parsed.header();
+        // Otherwise a valid entry of another task could be shown in this log.
         if header.task.as_ref() != Some(&self.task_id) {
             return Err("its envelope names another task".to_owned());
         }
@@ -234,6 +236,7 @@ impl Audit {
     pub fn compare(&self, shown: &v1::Task) -> Result<(), AuditError> {
         let fail = |problem: String| Err(AuditError { number: self.length + 1, problem });
         let Some(task) = self.task() else { return fail("the log is empty".to_owned()) };
+        // The first part of a log has a valid chain too, so the log must end at the head that the broker states.
         if shown.custody_length != self.length || shown.custody_hash != self.hash[..] {
             return fail(format!("the broker states {} entries, the log has {}", shown.custody_length, self.length));
         }

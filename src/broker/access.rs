@@ -225,6 +225,7 @@ impl Access<'_> {
     /// The error for a task that does not exist or that the caller may not see. It does not reveal which of the two
     /// holds.
     pub fn no_such_task(self, caller: &Caller, id: &TaskId) -> BrokerError {
+        // Without participants the policies decide as for a task in which the caller takes no part.
         let resource = Resource::Task(Shared { id: id.as_str(), participants: &[] });
         let denied = self.check(caller, Action::ReadTask, resource).err();
         denied.unwrap_or_else(|| BrokerError::TaskUnknown { task: id.to_string() })

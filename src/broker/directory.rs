@@ -152,6 +152,7 @@ impl Directory {
     pub fn able(&self, agent_type: &AgentType, skills: &[String], now: Timestamp) -> Vec<AgentId> {
         let mut able = self.list(None, usize::MAX, Some(agent_type));
         able.retain(|entry| entry.has_skills(skills));
+        // Lock order: `presence`, then `rule`. No other function holds two of the directory's locks.
         let presence = self.presence.read().expect("no writer panics");
         let unknown = Presence::default();
         let rule = self.rule();
@@ -217,6 +218,7 @@ impl Directory {
         let before = self.agents.write().expect("no writer panics").insert(Arc::new(entry));
         self.card_bytes.fetch_sub(before.as_ref().map_or(0, |entry| entry.card_bytes()), Ordering::Relaxed);
         let mut owners = self.key_owners.write().expect("no writer panics");
+        // The former keys go first: a key that is on both cards keeps its owner.
         for valid in before.iter().flat_map(|entry| entry.keys.values()) {
             owners.remove(valid.key.as_bytes());
         }
@@ -269,6 +271,7 @@ impl Entry {
             checks.wrong("card.keys", "must not be empty");
         }
         let mut keys = IdMap::default();
+        // A longer list is refused already, and the bound also limits the work for its keys.
         for (index, key) in card.keys.iter().enumerate().take(KEYS_MAX) {
             if let Some((id, key)) = parse_key(key, &format!("card.keys[{index}]"), &mut checks)?
                 && keys.insert(id, key).is_some()
@@ -360,6 +363,7 @@ fn parse_key(key: &v1::AgentKey, path: &str, checks: &mut Checks) -> Result<Opti
             let valid = ValidKey { key: public, not_before, not_after, revoked: key.revoke_time.is_some() };
             Ok(key_id.map(|key_id| (key_id, valid)))
         }
+        // A weak key has a code of its own (SPEC 2), so it is no violation among others.
         Err(error @ PublicKeyError::Weak) => {
             Err(BrokerError::KeyWeak { key_id: key.key_id.clone(), problem: error.to_string() })
         }

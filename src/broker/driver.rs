@@ -382,6 +382,7 @@ impl Broker {
         self.shared.queue.close();
         self.ended().await;
         let Some(engine) = self.shared.engine.lock().expect("no holder panics").take() else { return Ok(()) };
+        // A join blocks this thread of the runtime, but not for long: the engine has ended.
         match engine.join() {
             Ok(Ok(())) => Ok(()),
             Ok(Err(damaged)) => Err(EngineError::Store(damaged)),
@@ -506,6 +507,7 @@ async fn run(
         engine.tick(now);
         engine.finish(now);
         send_outputs(&mut engine);
+        // The batch is committed or refused, and its commands give their room in the queue back.
         group_permit = None;
         let is_serving = !engine.has_failed();
         serves.send_if_modified(|before| std::mem::replace(before, is_serving) != is_serving);

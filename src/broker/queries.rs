@@ -182,6 +182,7 @@ impl View<'_> {
         };
         let read = |number, value: &Bytes| {
             let place = HandoffPlace::decode(number, value)?;
+            // The entry names the task, so a handoff of another task costs no read of its record.
             if filter.task.as_ref().is_some_and(|task| place.task != *task) {
                 return Ok(None);
             }
@@ -210,6 +211,7 @@ impl View<'_> {
             let place = HandoffPlace::decode(number, value)?;
             let Some(record) = self.store.get(&TaskRecord::key(&place.task))? else { return Ok(None) };
             let record = TaskRecord::decode(&record.value)?;
+            // A task has an entry for each of its handoffs, and the list shows it at one of them.
             let is_here =
                 of_agent.map_or_else(|| record.is_shown_at(&place), |agent| record.is_shown_to_at(agent, &place));
             Ok(Some(record).filter(|record| is_here && wanted(record)))
@@ -502,6 +504,7 @@ struct Entries<'a> {
 
 impl Entries<'_> {
     fn read_more(&mut self) -> Result<(), BrokerError> {
+        // Counted before the read, so that a caller over its rate costs no scan.
         self.view.count(self.at_a_time)?;
         let entries = self.view.store.scan(self.list.table, self.range.clone(), self.order, self.at_a_time)?;
         self.is_over = entries.len() < self.at_a_time;

@@ -60,7 +60,7 @@ pub(super) fn command_queue() -> (CommandQueue, Commands) {
 }
 
 impl CommandQueue {
-    /// Sends commands in their order, without a command of another sender in between. Waits for room.
+    /// Sends commands in their order. Waits until the queue has room for all of them.
     pub(super) async fn send_all<I>(&self, commands: I) -> Result<(), Closed>
     where
         I: AsRef<[Command]> + IntoIterator<Item = Command>,

@@ -228,6 +228,7 @@ pub fn admit(
             if is_mail { Ok(Standing::Carried) } else { Err(Rejection::TaskFinal { status: removed.status }.into()) }
         }
         KnownTask::Unknown => match header.rules().handling {
+            // A request with an unknown task creates the task (SPEC 2).
             Handling::Request => check_handoff(header, named).map(|()| Standing::OnRecord),
             Handling::Handoff | Handling::Status | Handling::Task | Handling::Heartbeat | Handling::Mail => {
                 answer_outsider(header, task)
@@ -248,6 +249,7 @@ fn answer_outsider(header: &Header, task: &TaskId) -> Result<Standing, Admission
 /// Refuses a message with an epoch before the current one. 0 means no epoch.
 fn fence(header: &Header, current: u64) -> Result<(), AdmissionError> {
     match header.epoch {
+        // A later epoch passes: SPEC 1 permits it in plain mail, and a later check refuses any other message.
         claimed if claimed != 0 && claimed < current => Err(Rejection::StaleEpoch { claimed, current }.into()),
         _ => Ok(()),
     }
@@ -258,6 +260,7 @@ fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), Admissi
     let rules = header.rules();
     let Some(handoff) = named else {
         return match rules.correlation {
+            // A message without a correlation is about the task alone.
             Correlation::Handoff if header.correlation.is_some() => Err(Rejection::HandoffUnknown.into()),
             Correlation::Handoff | Correlation::AnyMessage => Ok(()),
         };
@@ -316,6 +319,7 @@ pub fn candidates(
     let mut seen = std::collections::HashSet::new();
     let mut candidates = [of_receiver, fallbacks].concat();
     candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
+    // Each offer goes to another agent, so further candidates could never be asked.
     candidates.truncate(OFFERS_MAX);
     or_unknown(header, candidates)
 }

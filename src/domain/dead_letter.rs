@@ -167,6 +167,7 @@ impl RefusedEnvelopes {
     /// Counts an envelope of this many bytes, and returns whether to keep it: the bounds leave room, and no equal bytes
     /// are kept. Computes the digest only if the bounds leave room.
     pub fn admit(&mut self, bytes: usize, digest: impl FnOnce() -> [u8; 32]) -> bool {
+        // The kept bytes never exceed the bound, so the subtraction cannot underflow.
         let has_room = self.digests.len() < REFUSED_ENVELOPES_MAX && bytes <= REFUSED_BYTES_MAX - self.bytes;
         let is_kept = has_room && self.digests.insert(digest());
         if is_kept {

@@ -68,6 +68,7 @@ impl PresenceRule {
         match self.gone_at(signs) {
             Some(at) if at <= now => PresenceCheck::Gone,
             Some(at) => PresenceCheck::LookAgain(at),
+            // An open call of `Receive` counts as a sign of life at this moment.
             None => PresenceCheck::LookAgain(now.plus(self.lease)),
         }
     }

@@ -268,6 +268,7 @@ impl TaskRecord {
             task,
             custody: before.map(|record| record.custody).unwrap_or_default(),
             log_tail: before.map(|record| record.log_tail.clone()).unwrap_or_default(),
+            // The step's own version of the handoff goes in when the transaction is staged.
             handoff: before.and_then(|record| record.handoff.clone()),
             refusals_recorded: before.map_or(0, |record| record.refusals_recorded),
             sequence: before.map_or(notes.sequence, |record| record.sequence),

@@ -55,6 +55,7 @@ impl Expiration {
     /// The range of this kind's entries from a key on.
     pub fn range(self, from: KeyBytes) -> KeyRange {
         let first = KeyBytes::from(&[self.byte()]);
+        // An empty key stands for the first key of the kind.
         (Bound::Included(from.max(first)), Bound::Excluded((&[self.byte() + 1]).into()))
     }
 

@@ -1,5 +1,6 @@
-//! Handoffs, in the records of their tasks and in table handoffs, with two indexes: of all handoffs (table handoffs_by_sequence), and of each participant's handoffs
-//! (table handoffs_by_agent). A list of tasks uses the entries of their handoffs; tasks have no index.
+//! Handoffs, in the records of their tasks and in table handoffs, with two indexes: of all handoffs (table
+//! handoffs_by_sequence), and of each participant's handoffs (table handoffs_by_agent). A list of tasks uses the
+//! entries of their handoffs; tasks have no index.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -160,6 +161,7 @@ impl HandoffRecord {
             offers: stored.offers.iter().map(|offer| offer_from_storage(reader, offer)).collect::<Result<_, _>>()?,
             state: reader.some(State::from_number(stored.state), "state")?,
             mode: reader.some(Mode::from_number(stored.mode), "mode")?,
+            // A loan timeout is at least 1 s (SPEC 3), so 0 stands for none.
             loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
             priority: reader.some(Priority::from_number(stored.priority), "priority")?,
             task_type: stored.task_type,

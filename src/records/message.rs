@@ -110,12 +110,14 @@ impl MessageRecord {
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("messages");
         let stored: storage::MessageRecord = reader.message(value)?;
+        // Only a logged message has a task here; a carried one may name a task in its receipt.
         let acceptance = if stored.task_id.is_empty() {
             Acceptance::Carried(Box::new(reader.message(&stored.receipt)?))
         } else {
             Acceptance::Logged(LoggedMessage {
                 task: reader.task(&stored.task_id)?,
                 entry: LogEntry { hash: reader.digest(&stored.hash)?, bytes: stored.entry },
+                // No envelope is empty, so an empty field means that the envelope is elsewhere.
                 envelope: Some(stored.envelope).filter(|envelope| !envelope.is_empty()),
             })
         };

@@ -160,6 +160,7 @@ impl List {
 
 /// The range of all numbers under a name.
 fn range_of_name(name: &str) -> KeyRange {
+    // In each key of the name a zero byte follows the name.
     let bound = |end: u8| [name.as_bytes(), &[end]].into();
     (std::ops::Bound::Included(bound(0)), std::ops::Bound::Excluded(bound(1)))
 }
@@ -188,6 +189,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Mailbox => decode_letter(key, value).map(drop),
         Table::DeadLetters => DeadLetterRecord::decode(key, value).map(drop),
         Table::Custody => LogPage::decode(key, value)?.1.iter().try_for_each(check_item),
+        // The sequence is in the key, and any number does for a check of the value.
         Table::HandoffsBySequence | Table::HandoffsByAgent => HandoffPlace::decode(0, value).map(drop),
         Table::DeadLettersByAgent => number_of(&reader, key).map(drop),
         Table::Audit => reader.message::<v1::AuditEntry>(&unchain(&reader, value)?.1).map(drop),
@@ -199,6 +201,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             Expiration::Task | Expiration::DeadLetter | Expiration::Invitation | Expiration::Rest => Ok(()),
         },
         Table::Outbox => OutboxRecord::decode(value).map(drop),
+        // The first byte of a key names its kind, so at most one of the two can parse it.
         Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }
 }

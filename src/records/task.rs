@@ -129,6 +129,7 @@ impl TaskRecord {
         let mut stored: storage::TaskRecord = reader.message(value)?;
         let log_tail = LogItem::from_storage(&reader, std::mem::take(&mut stored.log_tail))?;
         let handoff = stored.handoff.take().map(|handoff| HandoffRecord::from_storage(&reader, handoff)).transpose()?;
+        // `append` moves a full tail into a page, so a longer one is damage.
         if log_tail.len() >= LogPage::ITEMS || log_tail.len() as u64 > stored.custody_length {
             return Err(reader.error("the custody log has too many entries"));
         }

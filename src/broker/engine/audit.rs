@@ -78,6 +78,7 @@ impl Engine {
                 false => self.act_is_over_at(AuditHead::entry_time(&entry.value)?),
             };
             if !due.as_ref().is_some_and(is_over) || head.first - before.first == REMOVED_AT_ONCE as u64 {
+                // A due entry that is left over makes the timer fire again in the next tick.
                 next = due;
                 break;
             }

@@ -29,7 +29,8 @@ impl RunningClock {
         self.now.plus(self.set_back)
     }
 
-    /// The clock when it shows `now`. An earlier time than before is a set-back.
+    /// The clock when it shows `now`. An earlier time than before is a set-back: its length is added to the sum, so that
+    /// the running time stays the same.
     pub(super) fn showing(self, now: Timestamp) -> Self {
         Self { now, set_back: self.set_back.max(self.running().since(now)) }
     }
@@ -52,6 +53,8 @@ impl Engine {
         if now >= self.timers.clock.now {
             self.timers.clock.now = now;
         } else if self.batch.is_empty() && !self.batch.failed {
+            // Only between batches: to begin again drops the batch in hand with its callers. After a failed commit the
+            // recovery begins again anyway.
             self.set_back(now);
         }
         self.timers.clock.now
@@ -64,6 +67,7 @@ impl Engine {
         tracing::warn!(?by, "the machine's clock was set back: closing all sessions, so that clients reconnect");
         match self.begin_again(now) {
             Ok(before) => {
+                // The bounds on refused envelopes hold from one start to the next (SPEC 4), and this is no start.
                 self.retention.take_over_refused(before.retention);
             }
             Err(error) => {

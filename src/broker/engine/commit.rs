@@ -16,6 +16,7 @@ impl Engine {
     /// [`Engine::poll_output`] yields the outputs.
     pub fn finish(&mut self, now: Timestamp) {
         let now = self.keep_time(now);
+        // The ids are taken out of the batch before the batch is replaced by an empty one.
         let accepted = self.expire_accepted(now);
         let mut batch = self.batch.take();
         if let Some((key, ids)) = &accepted {
@@ -33,6 +34,8 @@ impl Engine {
         let applied = match committed {
             Ok(applied) => applied,
             Err(error) => {
+                // The changes may be on disk in whole, in part or not at all, so no post-commit action runs. The
+                // recovery reads the state again.
                 self.batch.failed = true;
                 return self.outputs.extend(batch.refusals(&refused(BrokerError::from(error))));
             }
@@ -70,6 +73,8 @@ impl Engine {
                 }
             }
             PostCommit::LetterRemoved { agent, place } => {
+                // The end of the lease gives credit back, and the next letter of the same task may be ready: the
+                // mailbox is dispatched again.
                 self.delivery.letter_removed(&agent, place);
                 touched.insert(agent);
             }
@@ -79,6 +84,7 @@ impl Engine {
             }
             PostCommit::MailTimer { agent, at } => {
                 if let Some(at) = at {
+                    // Never put off: this one timer serves all mailboxes, and mail of another one may expire earlier.
                     self.timers.bring_forward(Timer::MailExpiry, at);
                 }
                 self.delivery.set_mail_timer(agent, at);
@@ -108,10 +114,14 @@ impl Engine {
                 self.entities.outbox_written(sequence);
                 self.timers.set_at_once(Timer::Outbox);
             }
+            // The removal drops the watchers' channels, which ends their calls: no further update of the task can
+            // follow.
             PostCommit::TaskRemoved(task) => self.outputs.watchers.remove_all_of(&EntityId::Task(task)),
             PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),
+            // The agent's sessions may have been opened with this key. They come back and authenticate with a key that
+            // is valid (SPEC 5).
             PostCommit::KeyRevoked(agent) => self.send_away(|consumer| consumer.is_of(&agent), now),
         }
     }

@@ -102,6 +102,7 @@ impl Engine {
     /// Writes the dead letter, its index entries and its copy of the envelope.
     fn write_dead_letter(&mut self, transaction: &mut Transaction, about: DeadMail<'_>, why: Why<'_>, now: Timestamp) {
         let DeadMail { agent, letter, attempts, sequence, bytes, handoff } = about;
+        // A message whose envelope cannot be read still becomes a dead letter, with its reason and history.
         let bytes = bytes.unwrap_or_default();
         let summary = EnvelopeSummary::of(&bytes);
         tracing::warn!(
@@ -177,6 +178,7 @@ impl Engine {
     ) -> Result<DeadLetterRecord, Refused> {
         let mut transaction = self.transaction();
         let (mut dead, stored) = self.decided(&mut transaction, number, Decision::Redrive, caller).map_err(refused)?;
+        // A refused envelope was never accepted, so it cannot be delivered (SPEC 4).
         let DeadEnvelope::Accepted(sequence) = dead.envelope else {
             return Err(refused(BrokerError::DeadLetterNotAMessage { dead_letter: number }));
         };
@@ -283,6 +285,7 @@ impl Engine {
         dead: &DeadLetterRecord,
     ) -> Result<Option<HandoffRecord>, BrokerError> {
         let is_request = dead.summary.message_type == MessageType::HandoffRequest.number();
+        // Other mail of a handoff, such as its context, goes into a mailbox again.
         let Some(handoff) = dead.handoff.filter(|_| is_request) else { return Ok(None) };
         let unknown = || BrokerError::HandoffUnknown { handoff: handoff.to_string() };
         // Without the handoff's record, its task has ended and was removed: no task is left to hand over.
@@ -303,6 +306,8 @@ impl Engine {
             Some(to) => {
                 let to = self.registered(to).map_err(refused)?;
                 self.check_hand_off(&Work::of_handoff(&former.handoff), &to).map_err(refused)?;
+                // The agent that the operator names is the only candidate. The request's own candidates are not asked
+                // again.
                 vec![to]
             }
             None => self.candidates_again(former.request, now).map_err(refused)?,
@@ -354,6 +359,7 @@ impl Engine {
             .map_err(|_| BrokerError::DeadLetterNotAMessage { dead_letter: dead.number })?;
         let bytes = self.envelope_bytes(EnvelopePlace::Sequence(dead.number)).ok_or(BrokerError::Internal)?;
         let sequence = self.new_sequence();
+        // The letter gets its own copy, because the retention removes the dead letter with its envelope.
         transaction.put_new(MessageRecord::envelope_key(sequence), bytes);
         Ok(Letter {
             message_sequence,

@@ -44,6 +44,7 @@ impl Engine {
         let permitted = self.access().check(caller, Action::Enroll, Resource::Agent(entry.as_asked()));
         let details = match permitted {
             Ok(()) => {
+                // With an invitation, the invitation names the permitted types instead.
                 self.check_types(caller, &entry, &entry.types)?;
                 String::new()
             }
@@ -102,6 +103,7 @@ impl Engine {
             }
             // As with a new agent: only a valid invitation reveals that the agent is registered.
             self.use_invitation(&mut transaction, invitation, &entry, now)?;
+            // The transaction is dropped, so the invitation stays unused.
             return Err(BrokerError::AgentExists { agent: entry.id() });
         }
         keep_keys(&mut entry, known, may_change.is_ok())?;
@@ -157,6 +159,7 @@ impl Engine {
         transaction.put(AgentRecord::key(&id), entry.record.encode(), before);
         let act = AuditAct { actor: caller.to_string(), action, subject: id.to_string(), details };
         self.record(&mut transaction, act, now)?;
+        // Other threads authorize by the directory, so it changes only when the agent is durable.
         transaction.post_commit.push(PostCommit::AgentStored(Box::new(entry)));
         self.stage(transaction);
         Ok(())

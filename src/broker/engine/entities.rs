@@ -166,6 +166,7 @@ impl Engine {
             self.tell_later(sequence, &to, told, now)?;
             next = sequence + 1;
         }
+        // Rows that the steps of this tick have added set the start again, after the commit.
         Ok((stored.len() == TOLD_A_TICK).then_some(next))
     }
 
@@ -189,6 +190,7 @@ impl Engine {
 
     /// Writes an input for an entity into the outbox.
     pub(super) fn put_outbox(&mut self, transaction: &mut Transaction, to: EntityId, told: Told) {
+        // Only the batch knows of the row before the commit. Later inputs of the batch must queue behind it.
         self.batch.writes_outbox = true;
         let sequence = self.new_sequence();
         transaction.put_new(OutboxRecord::key(sequence), OutboxRecord { to, told }.encode());

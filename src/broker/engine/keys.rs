@@ -139,6 +139,7 @@ fn add(
 ) -> Result<Option<String>, BrokerError> {
     let same = |known: &&AgentKey| known.key_id == key.key_id || known.public_key == key.public_key;
     if let Some(known) = record.card.keys.iter().find(same) {
+        // A revocation is final (SPEC 5): neither the id nor the public key comes back.
         if known.revoke_time.is_some() {
             return Err(BrokerError::KeyRevoked { key_id: known.key_id.clone() });
         }
@@ -172,6 +173,7 @@ fn make_room(keys: &mut Vec<AgentKey>) -> Result<(), BrokerError> {
     if keys.len() < KEYS_MAX {
         return Ok(());
     }
+    // A revoked key stays on the card, where `add` finds it: without it the same key could be added again.
     let ended = |key: &AgentKey| key.not_after_time.filter(|_| key.revoke_time.is_none());
     let ends = keys.iter().enumerate().filter_map(|(place, key)| Some((ended(key)?, place)));
     match ends.min_by_key(|(end, _)| (end.seconds, end.nanos)) {

@@ -149,6 +149,7 @@ impl Engine {
         transaction.put_new(letter_key(&agent, letter.sequence), encode_letter(&letter));
         let at = letter.expires_at;
         if self.mail_timer(&agent).is_none_or(|timer| at < timer) {
+            // The store may have a timer of this mailbox and time that memory does not know of.
             transaction.put_over(mail_timer_key(at, &agent), Bytes::new());
             transaction.post_commit.push(PostCommit::MailTimer { agent: agent.clone(), at: Some(at) });
         }

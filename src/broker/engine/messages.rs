@@ -32,6 +32,7 @@ impl Engine {
     /// Accepts an envelope: a repeat gets its first receipt, and any other message its checks and its step.
     pub(super) fn submit(&mut self, envelope: &VerifiedEnvelope, now: Timestamp) -> Result<v1::Receipt, Refused> {
         if self.batch.failed {
+            // After a failed commit the state on disk is unknown, so no message can be checked against it.
             return Err(refused(BrokerError::StoreUnavailable));
         }
         let mut transaction = self.transaction();
@@ -43,6 +44,8 @@ impl Engine {
         self.check_time(envelope.header(), now).map_err(refused)?;
         // A heartbeat has no receiver's mailbox and no task, so the two checks below do not apply to it.
         if envelope.header().rules().handling != Handling::Heartbeat {
+            // Only registered agents are counted: the count of any other name would stay in memory for ever. The
+            // resolution of the receivers refuses an unregistered one.
             if let Receiver::Agent(to) = &envelope.header().receiver
                 && self.env.directory.is_registered(to)
             {
@@ -57,6 +60,7 @@ impl Engine {
             }
             Body::Mail => self.take_mail(transaction, envelope, now),
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
+            // Suggestions that cannot be asked are left out, and do not make the reject itself invalid (SPEC 3).
             Body::Handoff(Message::Reject { suggestions, .. }) => {
                 let able = self.able_suggestions(envelope.header(), suggestions).map_err(refused)?;
                 self.make_step(transaction, envelope, Resolved { agents: &able, terms: None }, now)
@@ -75,6 +79,7 @@ impl Engine {
     fn able_suggestions(&mut self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
         let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Handoff(handoff))?;
+        // The step refuses a reject of an unknown handoff, with the error that the sender may see.
         let Some(stored) = stored.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(Vec::new()) };
         let work = Work::of_handoff(&stored.handoff);
         let is_able =
@@ -152,6 +157,8 @@ impl Engine {
         let named = self.named(&mut transaction, &task, &about).map_err(refused)?;
         self.admit(&mut transaction, header, &named).map_err(refused)?;
         let sequence = self.batch.head.next_sequence;
+        // The entry has the resolved agents and terms, because a replay has neither the directory nor the settings
+        // (SPEC 12, law 7).
         let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence, resolved });
         // The sequence is assigned before the step, because the step may need further sequences for its own messages.
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
@@ -164,6 +171,8 @@ impl Engine {
             Err(RunError::Rejected(rejection)) => {
                 // A rejected message leaves no gap in the sequence.
                 self.batch.head.next_sequence = sequence;
+                // The transaction of the step is dropped, so the record of a late message (SPEC 3) gets a transaction
+                // of its own.
                 if rejection.is_recorded() {
                     self.keep_refusal(envelope, &rejection, now).map_err(refused)?;
                 }
@@ -198,6 +207,7 @@ impl Engine {
         let Some(task) = &header.task else { return Ok(()) };
         let mut transaction = self.transaction();
         let stored = self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?;
+        // An unknown task has no log, and the log of a removed one is gone.
         let Some(record) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
         // A sender may not fill a log with refusals: each log records a bounded number.
         let most = self.env.settings.refusals_recorded_max;
@@ -229,6 +239,8 @@ impl Engine {
         let receivers = self.receivers(header, now).map_err(refused)?;
         let mut named = Named::default();
         if let Some(task) = &header.task {
+            // The correlation of mail may be the id of any message. If no handoff has it, the open handoff decides
+            // whether the sender is a participant.
             let about = header.correlation.map_or(EntityId::Task(task.clone()), EntityId::Handoff);
             named = self.named(&mut transaction, task, &about).map_err(refused)?;
         }
@@ -244,6 +256,7 @@ impl Engine {
                 return Err(refused(error));
             }
         };
+        // Mail of an agent that takes no part gets no entry, and its receipt says nothing about the task (SPEC 2).
         let task = named.task.filter(|_| standing == Standing::OnRecord);
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
         // The envelope is deleted with its owner: the custody log, the only letter, or the last of several letters.
@@ -283,6 +296,7 @@ impl Engine {
                 Acceptance::Logged(LoggedMessage { task, entry, envelope: is_with_record.then(|| raw.clone()) })
             }
             None => {
+                // The id of a logged message is removed with its task. Any other id expires with the ids of its batch.
                 self.batch.accepted.push(header.message_id);
                 Acceptance::Carried(Box::new(receipt.clone()))
             }

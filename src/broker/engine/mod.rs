@@ -139,6 +139,7 @@ impl Engine {
         let now = self.keep_time(now);
         match command {
             Command::Submit { envelope, reply } => {
+                // Each frame is a sign of life, also that of a message which is then refused (SPEC 6).
                 self.seen(&envelope.header().sender, now);
                 let outcome = self.submit(&envelope, now);
                 log_refusal(&envelope, &outcome);
@@ -175,6 +176,7 @@ impl Engine {
                 self.take_heartbeat(&agent, heartbeat, now);
                 self.answer_credit(consumer, reply);
             }
+            // The commit registers the watcher, whose first update then shows the state that this batch leaves.
             Command::Watch { watcher, entity, updates } => {
                 self.batch.watches.push((entity, Watcher { id: watcher, updates }));
             }
@@ -203,6 +205,7 @@ impl Engine {
         if self.batch.failed {
             return;
         }
+        // The budget grows with the commands of the batch, and is computed before the timers add changes of their own.
         let mut removals = self.removals_of_tick();
         for timer in self.timers.due(TIMERS_A_TICK) {
             match timer {
@@ -241,6 +244,8 @@ impl Engine {
         match self.deadline_of(entity)? {
             Some(due) if due > self.timers.clock.running() => self.timers.set(timer, due),
             Some(_) => {
+                // The deadline is due, but the machine changed nothing, which is a bug. A timer that is not cleared
+                // would fire in every tick.
                 tracing::error!(%entity, "a timer fired for an entity without a deadline");
                 self.timers.clear(timer);
             }
@@ -252,6 +257,7 @@ impl Engine {
     /// The time of the clock at which [`Self::tick`] has work next. `None`: no timer is set, or a commit has failed.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         if self.batch.failed {
+            // The driver times the recovery by itself; no timer can do its work before that.
             return None;
         }
         self.timers.next().map(|at| self.timers.clock.shows(at))

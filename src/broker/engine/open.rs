@@ -65,6 +65,7 @@ impl Engine {
         // Work may have waited in the store since the last stop, so these timers fire in the first tick.
         timers.set_at_once(Timer::Outbox);
         timers.set_at_once(Timer::MailExpiry);
+        // An agent that does not come back counts as suspect for one lease after the start, then as gone (SPEC 6).
         timers.set_after(Timer::Unseen, settings.presence_lease);
         let retention = Retention::new(&settings.retention, &mut timers);
         Ok(Self {
@@ -115,6 +116,7 @@ fn load_timers(store: &dyn Store, timers: &mut Timers) -> Result<IdMap<AgentId, 
         from = Bound::Excluded(last.clone());
         for (key, record) in stored {
             let ((at, entity), counts_for) = records::parse_entity_timer(&key, &record.value)?;
+            // The stored time may be before the deadline. The engine reads the deadline when the timer fires.
             timers.set(Timer::Entity(entity), at);
             if let Some(agent) = counts_for {
                 *open_of.entry(agent).or_default() += 1;

@@ -95,6 +95,7 @@ impl Engine {
 
     /// Searches from this place on. The rest of a long mailbox waits for the next tick.
     fn move_some_offers_on(&mut self, agent: &AgentId, place: u64, now: Timestamp) -> Result<(), BrokerError> {
+        // A gone agent may have no consumer, and then its mailbox is in the store alone.
         let range = (Bound::Included(records::letter_key(agent, place).key), records::mailbox_range(agent).1);
         let stored = self.env.store.scan(Table::Mailbox, range, Order::Ascending, OFFERS_A_TICK)?;
         if let Some((last, _)) = stored.last().filter(|_| stored.len() == OFFERS_A_TICK) {
@@ -107,6 +108,7 @@ impl Engine {
                         self.agent_gone(entity, now);
                     }
                 }
+                // A damaged letter must not keep the other offers with the gone agent.
                 Err(error) => tracing::error!(%agent, %error, "failed to read mail of an agent that is gone"),
             }
         }

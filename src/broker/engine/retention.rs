@@ -70,6 +70,7 @@ pub(super) enum Removal {
 impl Retention {
     /// Starts the search of all kinds, and sets their timers.
     pub(super) fn new(settings: &broker::Retention, timers: &mut Timers) -> Self {
+        // After a start the store may have due entries of each kind, so every search begins in the first tick.
         Expiration::ALL
             .into_iter()
             .map(Timer::Retention)
@@ -153,10 +154,13 @@ impl Engine {
         let retention = &self.env.settings.retention;
         match kind {
             Expiration::Messages => Some(since.plus(retention.message_ids)),
+            // A store over its maximum size loses ended tasks of any age, the oldest first.
             Expiration::Task if self.retention.bytes_over > 0 => Some(Timestamp::default()),
             Expiration::Task => retention.ended_tasks.map(|span| since.plus(span)),
             Expiration::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
+            // The start of an invitation's entry is the expiry of the invitation.
             Expiration::Invitation => Some(since),
+            // No query sees the rest of a removed task, so nothing waits for it.
             Expiration::Rest => Some(Timestamp::default()),
         }
     }
@@ -199,6 +203,7 @@ impl Engine {
     pub(super) fn check_size(&mut self, now: Timestamp) {
         self.timers.set_after(Timer::StoreSize, LOOK_AGAIN);
         let Some(most) = self.env.settings.retention.store_bytes_max else { return };
+        // A timer that is not due means that the search has passed every ended task.
         let has_more = self.timers.is_due(&Timer::Retention(Expiration::Task));
         if self.retention.bytes_over > 0 && !has_more {
             tracing::warn!(
@@ -229,6 +234,7 @@ impl Engine {
         for (key, record) in found {
             let (_, since, what) = Expiration::parse(&key)?;
             let due = self.due(kind, since);
+            // Keys of one kind sort by time, so no later entry is due either.
             if due.is_none_or(|at| at > now) {
                 self.end_search(kind, due, now);
                 return Ok(());

@@ -103,6 +103,7 @@ impl Reader for OpenTransaction<'_> {
     }
 
     fn is_gone(&mut self, agent: &AgentId) -> bool {
+        // The custody entry records the gone agents: a replay has no directory, and must give the same answer.
         let is_gone = self.engine.env.directory.is_gone(agent, self.now);
         if is_gone {
             self.gone.push(agent.clone());
@@ -132,6 +133,7 @@ impl Engine {
                 continue;
             }
             room -= 1;
+            // A failure here fails the first step too: one commit applies all of these steps, or none.
             self.run_one(transaction, &to, &Input::Told(told), Cause::TOLD, &mut to_tell, now)?;
         }
         Ok(has_changed)
@@ -146,6 +148,8 @@ impl Engine {
         to_tell: &mut VecDeque<(EntityId, Told)>,
         now: Timestamp,
     ) -> Result<bool, RunError> {
+        // The machine gets the time of the log, not of the clock: a replay knows only the times of the log, and must
+        // reach the same state (SPEC 12, law 7).
         let pace = self.pace_of(transaction, about, input, now)?;
         let mut read = OpenTransaction { engine: self, transaction, now, gone: Vec::new(), failure: None };
         let result = step(about, input, &mut read, pace.logged_at);
@@ -156,12 +160,15 @@ impl Engine {
             Err(StepError::Rejected(rejection)) => return Err(RunError::Rejected(rejection)),
             Err(StepError::Read(ReadError)) => return Err(failure.unwrap_or(BrokerError::Internal).into()),
         };
+        // Such a step gets no custody entry: a replay refuses an entry that changes no entity.
         if made.is_empty() {
             return Ok(false);
         }
         let Transition { writes, effects } = made;
         gone.sort();
         gone.dedup();
+        // The writes go before the effects, which read the new records: the request of a redriven handoff is known only
+        // from the record that this step makes.
         self.write_entities(transaction, writes, cause, &gone, pace, now)?;
         for effect in effects {
             match effect {
@@ -192,6 +199,7 @@ impl Engine {
             Input::Acked { .. } | Input::Undeliverable { .. } | Input::AgentGone | Input::Time | Input::Told(_) => None,
         };
         let log = self.log_of(transaction, known, task)?;
+        // A task that this step creates has no log yet: its log begins at the clock's time.
         let at = log.and_then(|record| record.log_time(now, self.timers.clock.set_back)).unwrap_or(now);
         Ok(self.pace_at(at, now))
     }
@@ -211,6 +219,7 @@ impl Engine {
 
     /// The pace of a log with this time at this moment.
     fn pace_at(&self, logged_at: Timestamp, now: Timestamp) -> Pace {
+        // A log that is ahead of the clock has not followed that part of the set-backs.
         Pace { logged_at, set_back: self.timers.clock.set_back.saturating_sub(logged_at.since(now)) }
     }
 
@@ -249,6 +258,7 @@ impl Engine {
             transaction.put_entity(after);
         }
         for task in tasks {
+            // A change without a custody entry could not be replayed (SPEC 12, law 7), so the step fails instead.
             let event = cause.event.ok_or_else(|| {
                 tracing::error!(%task, "a step of a task has no event for its custody log");
                 BrokerError::Internal
@@ -278,11 +288,14 @@ impl Engine {
             (record.logged_at, record.set_back) = (pace.logged_at, pace.set_back);
         }
         let number = record.custody.length + 1;
+        // The entry states the task as the step leaves it, so that a replay can compare its own state after each entry.
         let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, gone);
         record.custody = record.custody.followed_by(&entry);
         record.refusals_recorded += u32::from(matches!(event, CustodyEvent::Refused(..)));
         let entry = LogEntry { hash: record.custody.hash, bytes: entry };
         let item = match event {
+            // The record of the message has the entry, and the log only the id. `accept` writes that record in this
+            // transaction.
             CustodyEvent::Accepted(facts) => {
                 transaction.logged = Some((task.clone(), entry));
                 LogItem::Message(facts.envelope.header().message_id)
@@ -306,6 +319,7 @@ impl Engine {
         event: &CustodyEvent<'_>,
         now: Timestamp,
     ) -> Result<bool, BrokerError> {
+        // A letter can outlive its entity: a redriven one may report to a handoff that was removed with its task.
         if self.entity_record(transaction, about)?.is_none() {
             return Ok(false);
         }
@@ -313,6 +327,7 @@ impl Engine {
             Ok(has_changed) => Ok(has_changed),
             Err(RunError::Broker(error)) => Err(error),
             Err(RunError::Rejected(rejection)) => {
+                // A machine answers an event that no longer applies with no change, so a rejection is a bug.
                 tracing::error!(%about, %rejection, "the state machine rejected an input that it must accept");
                 Err(BrokerError::Internal)
             }

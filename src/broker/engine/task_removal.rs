@@ -69,10 +69,13 @@ impl Engine {
             Looked::Free { bytes } => bytes,
         };
         transaction.delete(key);
+        // Without the remains, a later request could use the id again and start at epoch 1 (SPEC 12: the id stays in
+        // use).
         let left = RemovedTaskRecord(RemovedTask::of(&record.task));
         transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
         // The items of the record are removed with it, and the pages as many at a time as one commit allows.
         if let Some(handoff) = &record.handoff {
+            // The hosted handoff has no record of its own, in which `remove_items` would find its index entries.
             remove_listings(&mut transaction, handoff);
         }
         self.remove_items(&mut transaction, &task, record.log_tail, now)?;
@@ -98,6 +101,7 @@ impl Engine {
         let most = self.env.settings.retention.entries_a_step;
         let items = custody::items(&*self.env.store, record, looking.next - 1, most)?;
         let looked_at = items.len();
+        // `mail_waits` finds the candidates of the other handoffs in their own records.
         if let Some(handoff) = &record.handoff {
             looking.agents.extend(handoff.handoff.offers.iter().map(|offer| offer.candidate.clone()));
         }
@@ -108,6 +112,7 @@ impl Engine {
         }
         looking.next += looked_at as u64;
         *budget = budget.saturating_sub(looked_at);
+        // Entries that are missing in the store end the search. Otherwise it would find nothing again in every tick.
         if looking.next <= length && looked_at > 0 {
             self.retention.go_on_looking(looking);
             return Ok(Looked::NotAll);
@@ -121,6 +126,8 @@ impl Engine {
         looking.bytes += entry.bytes.len() as u64;
         let entry = entry.decode()?;
         let known = |text: &String| AgentId::parse(text).ok();
+        // An entry does not name the mailboxes of its message. The receivers are among the owners, the candidates and
+        // the resolved agents of the entries up to it.
         looking.agents.extend(known(&entry.owner_id));
         if let Some(handoff) = self.stored_handoff(&entry.handoff_id)? {
             looking.agents.extend(handoff.handoff.offers.iter().map(|offer| offer.candidate.clone()));
@@ -131,6 +138,8 @@ impl Engine {
             looking.bytes += self.envelope_bytes_of(&message)?;
         }
         for agent in &looking.agents {
+            // Only a letter with the message's own sequence needs the envelope of the log. Later copies have their own
+            // envelopes.
             let key = letter_key(agent, accepted.sequence);
             if self.read(&mut self.transaction(), &key)?.is_some() {
                 return Ok(true);
@@ -160,8 +169,8 @@ impl Engine {
         self.env.settings.retention.entries_a_step.div_ceil(LogPage::ITEMS)
     }
 
-    /// Removes the next pages of a task's log with all that they name. Returns the first entry of the page after them, if
-    /// more may exist.
+    /// Removes the next pages of a task's log with all that they name. Returns the first entry of the page after them,
+    /// if more may exist.
     fn remove_pages(
         &mut self,
         transaction: &mut Transaction,
@@ -197,6 +206,7 @@ impl Engine {
             let entry = entry.decode()?;
             handoffs.insert(entry.handoff_id);
             let Some(message) = message else { continue };
+            // Otherwise the message's record contains the envelope.
             if message.logged().is_none_or(|logged| logged.envelope.is_none()) {
                 transaction.delete(MessageRecord::envelope_key(message.sequence));
             }
@@ -205,6 +215,7 @@ impl Engine {
             let at = entry.entry_time.and_then(|time| Timestamp::from_parts(time.seconds, time.nanos));
             let at = at.unwrap_or_default();
             if at.plus(self.env.settings.retention.message_ids) > now {
+                // A repeat still gets its first receipt (SPEC 2), which can no longer be rebuilt from a log entry.
                 let acceptance = Acceptance::Carried(Box::new(receipt));
                 transaction.put_over(MessageRecord::key(id), MessageRecord { acceptance, ..message }.encode());
                 let (kind, since) = (Expiration::Messages, at);
@@ -242,6 +253,7 @@ impl Engine {
         });
         let first = record.value.first_chunk().copied().map(u64::from_be_bytes);
         let (Some((sequence, task)), Some(first)) = (place, first) else {
+            // The entry is deleted all the same: the search would stop at it in every tick.
             tracing::error!("failed to read the rest of a removed task");
             transaction.delete(entry);
             return Ok(self.stage_removal(transaction, budget));

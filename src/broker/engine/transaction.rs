@@ -117,6 +117,8 @@ impl Engine {
     /// Reads a record for a change. The commit applies the change only if the record is still the same.
     pub(super) fn read(&self, transaction: &mut Transaction, key: &Key) -> Result<Option<Record>, BrokerError> {
         let found = match self.batch.written.get(key) {
+            // An earlier command of this batch has written the record. The store gets that version only with the
+            // commit.
             Some(&Place(change, write)) => self.batch.changes[change].writes[write].record.clone(),
             None => self.env.store.get(key)?,
         };
@@ -143,6 +145,7 @@ impl Engine {
             && let Some(hosted) = record.hosted(id)
         {
             let record = Arc::new(hosted);
+            // A hosted entity has no revision of its own. The expectation on the host's record guards both.
             let before = Some(Stored { record: record.clone(), revision: 0 });
             transaction.entities.push(ReadEntity { id: id.clone(), before, after: None, host: Some(host) });
             return Ok(Some(record));
@@ -191,6 +194,7 @@ impl Engine {
     /// Adds the transaction to the batch, as a part of the command in hand.
     pub(super) fn stage(&mut self, mut transaction: Transaction) {
         let mut entities = std::mem::take(&mut transaction.entities);
+        // The new versions of hosted entities become parts of their hosts' records before those are encoded.
         for (key, host) in put_into_hosts(&mut transaction, &mut entities) {
             self.entities.insert_host(key, host);
         }
@@ -207,12 +211,15 @@ impl Engine {
                 self.entities.forget(&write.key);
             }
         }
+        // From here to the commit the cache is ahead of the store. A conflict clears it, and the recovery after a
+        // failed commit starts with an empty one.
         for (key, stored) in staged {
             self.entities.insert(key, stored);
         }
         if !transaction.change.writes.is_empty() {
             self.batch.changes.push(transaction.change);
         }
+        // Later commands of the batch see the timer here. Each of them would write a further one otherwise.
         for act in &transaction.post_commit {
             if let PostCommit::MailTimer { agent, at } = act {
                 self.batch.mail_timers.insert(agent.clone(), *at);
@@ -253,14 +260,15 @@ impl ReadEntity {
     }
 }
 
-/// Puts the new versions of hosted entities into the records of their hosts. Returns the keys of [`Entities::host`] with
-/// the hosts.
+/// Puts the new versions of hosted entities into the records of their hosts. Returns the keys of [`Entities::host`]
+/// with the hosts.
 ///
 /// [`Entities::host`]: super::entities::Entities::host
 fn put_into_hosts(transaction: &mut Transaction, all: &mut [ReadEntity]) -> Vec<(Key, EntityId)> {
     let mut hosts = Vec::new();
     for guest in 0..all.len() {
         let Some(after) = all[guest].after.clone() else { continue };
+        // Only a new entity gets a host. One that another entity has replaced in its host keeps its own record.
         if all[guest].before.is_none() {
             all[guest].host = after.first_host();
         }
@@ -269,6 +277,8 @@ fn put_into_hosts(transaction: &mut Transaction, all: &mut [ReadEntity]) -> Vec<
         let host = all.iter_mut().find(|read| read.id == host).expect("a step of an entity reads its host");
         let (record, former) = host.record().expect("a host is there").hosting(&after);
         host.after = Some(Arc::new(record));
+        // The host's record holds one handoff: the former one moves to its own key, in this commit. It leaves its host
+        // only once, so the key was never used.
         if let Some(former) = former {
             transaction.put_new(EntityRecord::key(&former.entity().id()), former.encode());
         }
@@ -284,6 +294,7 @@ fn stage_entity(
     all: &[ReadEntity],
 ) -> Option<(Key, Stored)> {
     let before = read.before.as_ref();
+    // A hosted entity is written with its host.
     let own = read.host.is_none().then(|| {
         let key = EntityRecord::key(&read.id);
         let revision = transaction.write_version(key.clone(), after.encode(), before.map(|stored| stored.revision));

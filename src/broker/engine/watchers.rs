@@ -81,6 +81,7 @@ impl Engine {
 
     /// Removes the watcher and drops its handle.
     pub fn unwatch(&mut self, watcher: WatcherId) {
+        // The batch in hand may not have registered the watcher yet.
         self.batch.watches.retain(|(_, new)| new.id != watcher);
         self.outputs.watchers.remove(watcher);
     }

@@ -37,6 +37,7 @@ pub(in crate::domain) fn step_entity(
         // No machine sends an input to a task or a handoff.
         domain::Input::Told(_) => return Ok(domain::Transition::default()),
     };
+    // A message names the task of its handoff: admission has refused any other. An event names the handoff alone.
     let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {
         Some(task) => read_task(read, task)?,
         None => None,
@@ -151,6 +152,7 @@ fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Inp
             (domain::Mail::Notice { notice, about: Some(about), task }, None)
         }
     };
+    // Messages of a handoff have its priority, any other mail the default (SPEC 4).
     let priority = handoff.map_or(Priority::default(), |handoff| handoff.priority);
     domain::Effect::Deliver { to, mail, priority, report_to }
 }

@@ -12,6 +12,7 @@ pub(super) fn loop_limit(limit: &'static str, value: u32, task: &Task) -> Reject
 
 /// Checks a message of the owner. A message of an older epoch is refused as stale, also if a former owner sends it.
 pub(super) fn check_owner(task: &Task, from: &AgentId, epoch: u64) -> Result<(), Rejection> {
+    // An agent that never owned the task does not learn its epoch.
     if !task.has_been_owned_by(from) {
         return Err(Rejection::NotOwner { owner: task.owner.clone() });
     }
@@ -42,6 +43,7 @@ impl Move {
     }
 
     pub(super) fn done(self) -> Transition {
+        // An open handoff is the only open one of its task, and until its completion the sender owns the task (SPEC 3).
         debug_assert!(self.handoff.state.is_final() || self.task.open_handoff == Some(self.handoff.id));
         debug_assert!(self.handoff.state.is_final() || self.task.owner == self.handoff.sender);
         Transition { task: self.task, handoff: Some(self.handoff), effects: self.effects }
@@ -125,8 +127,10 @@ impl Move {
 
     /// Restarts the timeout of the current step.
     pub(super) fn extend(&mut self, step: std::time::Duration) {
+        // An extension never extends the whole timeout (SPEC 3).
         self.handoff.step_deadline = Some(self.now.plus(step).min(self.handoff.whole_deadline));
         self.handoff.updated_at = self.now;
+        // The extension holds in any case; only its place in the bounded history is left out.
         if self.handoff.steps.len() < EXTENSIONS_KEPT_BELOW {
             self.record(Cause::Extended);
         }
@@ -156,6 +160,7 @@ impl Move {
     pub(super) fn next_candidate(&mut self) -> Option<AgentId> {
         let mut candidates = std::mem::take(&mut self.handoff.next_candidates);
         if self.handoff.offers.len() >= OFFERS_MAX {
+            // The candidates that are left can never be asked, and are dropped.
             return None;
         }
         candidates.retain(|candidate| self.can_be_asked(candidate));
@@ -213,6 +218,7 @@ impl Move {
         } else {
             self.end(State::Failed, cause, code, text);
             self.tell_sender();
+            // An undeliverable request is a dead letter already: its mailbox has parked it.
             if code == ErrorCode::AcceptTimeout {
                 self.effects.push(Effect::ParkRequest(Untaken::AcceptTimeout));
             }

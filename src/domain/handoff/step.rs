@@ -16,6 +16,7 @@ use crate::{
 pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
     match input {
         Input::Request(request) => request_handoff(situation, request, now).map(Outcome::moved),
+        // A status and a recall are about the task, and need no handoff of it.
         Input::Message { from, epoch, message: Message::Status { status, progress, details, receivers } } => {
             let update = StatusUpdate { from, epoch: *epoch, status: *status, progress: *progress, details, receivers };
             report_status(situation, &update, now).map(Outcome::moved)
@@ -48,10 +49,13 @@ fn with_both(situation: Situation<'_>, now: Timestamp, act: impl FnOnce(Move) ->
 /// Opens a handoff, and creates the task if it does not exist.
 fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) -> Result<Transition, Rejection> {
     if situation.handoff.is_some() {
+        // Repeats get their receipt before the step. Only a redriven handoff has an id that no message has, and a
+        // request must not take it over.
         return Err(Rejection::HandoffExists);
     }
     let task = match situation.task {
         Some(task) => {
+            // The epoch goes before the state of the task: only a stale message is recorded (SPEC 3).
             check_owner(task, &request.from, request.epoch)?;
             check_free(task)?;
             task.clone()
@@ -89,9 +93,11 @@ fn redrive(
 ) -> Result<Transition, Rejection> {
     let task = situation.task.ok_or(Rejection::TaskUnknown)?;
     let former = situation.handoff.ok_or(Rejection::HandoffUnknown)?;
+    // The handoff has moved the task, so its request has nothing left to do.
     if former.state == State::Completed {
         return Err(Rejection::Final { state: former.state });
     }
+    // The request stands as its sender has made it: it is void if the ownership has moved since.
     check_owner(task, &former.sender, former.epoch)?;
     check_free(task)?;
     let request = Request {
@@ -244,11 +250,14 @@ fn reject(mut moving: Move, reason: i32, text: &str, suggestions: &[AgentId]) ->
             moving.handoff.next_candidates.extend_from_slice(suggestions);
             moving.deliver_to_sender();
             if let Some(candidate) = moving.next_candidate() {
+                // This step shows the candidate that rejected, so it is recorded before the next offer replaces the
+                // candidate.
                 moving.record(Cause::Rejected);
                 moving.offer_to(candidate, Mail::RequestAgain);
             } else {
                 moving.end(State::Rejected, Cause::Rejected, ErrorCode::NoCandidate, "no candidate took the handoff");
                 moving.tell_sender();
+                // The reject of the last candidate makes the request a dead letter (SPEC 4, NO_CANDIDATE).
                 moving.effects.push(Effect::ParkRequest(Untaken::NoCandidate));
             }
             Ok(moving.done())
@@ -269,6 +278,7 @@ fn cancel(mut moving: Move) -> Result<Transition, Rejection> {
                 ErrorCode::HandoffCancelled,
                 "the sender cancelled the handoff",
             );
+            // The cancel itself tells the candidate (SPEC 3), so no notice does.
             moving.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
             Ok(moving.done())
         }
@@ -303,6 +313,7 @@ fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: 
             }
             moving.deliver_to_sender();
             if success {
+                // The delivery above and the move are in one commit, or in none (SPEC 12, law 5).
                 moving.move_ownership();
             } else {
                 let text = format!("the candidate could not take over: {details}");
@@ -373,6 +384,7 @@ fn candidate_is_busy(mut moving: Move, update: &StatusUpdate<'_>) -> Result<Tran
     let step = match moving.handoff.state {
         State::Deciding => moving.handoff.timeouts.accept,
         State::ContextSent => moving.handoff.timeouts.complete,
+        // REQUESTED has no timeout of its own to restart, and in ACCEPTED the sender is on turn (SPEC 3).
         State::Requested | State::Accepted => return Err(moving.wrong_state()),
         State::Completed | State::Rejected | State::Failed | State::Cancelled => return Err(moving.ended()),
     };
@@ -388,6 +400,7 @@ fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejec
         return Err(Rejection::HandoffOpen { handoff });
     }
     let mut effects = Vec::new();
+    // The final status of a delegate ends the loan and not the task (SPEC 3).
     if let Some(Loan { delegator, .. }) = task.loans.pop() {
         task.owner = delegator.clone();
         task.epoch += 1;
@@ -451,6 +464,7 @@ fn recall(situation: Situation<'_>, task: &Task, loan: usize, text: &str, now: T
     let ended = task.loans.split_off(loan);
     let Loan { delegator, handoff: lent_by, .. } = ended[0].clone();
     // The delegators of the inner loans no longer get the task back, and the owner loses it now.
+    // An agent may occur in several loans and is told once. The delegator that gets the task is not told to drop it.
     let mut told = vec![delegator.clone()];
     for former in ended[1..].iter().map(|inner| &inner.delegator).chain([&task.owner]) {
         if !told.contains(former) {
@@ -476,16 +490,18 @@ fn tell_receivers(effects: &mut Vec<Effect>, receivers: &[AgentId]) {
 
 // ----------------------------------------------------------------------------------------- deliveries and deadlines
 
-/// Applies an ack: of the request or the context by the candidate, of the completion by the sender. Any other ack changes
-/// nothing.
+/// Applies an ack: of the request or the context by the candidate, of the completion by the sender. Any other ack
+/// changes nothing.
 fn take_ack(mut moving: Move, by: &AgentId, mail: Acked) -> Option<Transition> {
     let from_candidate = *by == moving.handoff.candidate;
     let from_sender = *by == moving.handoff.sender;
     match (mail, moving.handoff.state) {
+        // The guards leave out the acks of former candidates: their offers have ended.
         (Acked::Request, State::Requested) if from_candidate => {
             let accept = moving.handoff.timeouts.accept;
             moving.enter(State::Deciding, Cause::Delivered, Some(accept));
         }
+        // A second ack must not add a second step (SPEC 12, law 4).
         (Acked::Context, State::ContextSent) if from_candidate && !moving.handoff.context_delivered => {
             moving.handoff.context_delivered = true;
             moving.record(Cause::Delivered);
@@ -513,6 +529,7 @@ fn take_ack(mut moving: Move, by: &AgentId, mail: Acked) -> Option<Transition> {
 fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
     let to_candidate = *to == moving.handoff.candidate;
     match (mail, moving.handoff.state) {
+        // The copy of a former candidate may become a dead letter late: its offer has ended already.
         (Acked::Request, State::Requested | State::Deciding) if to_candidate => {
             moving.settle_offer(OfferOutcome::Undeliverable);
             moving.next_or_fail(Cause::Undeliverable, ErrorCode::NoCandidate, "the request could not be delivered");
@@ -541,6 +558,7 @@ fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
 /// Offers an unacked request to a present candidate, because a gone candidate may never ack it. Without another present
 /// candidate the request stays.
 fn candidate_gone(mut moving: Move) -> Option<Transition> {
+    // An overdue handoff is left to its timer, which ends it.
     if moving.handoff.state != State::Requested || !moving.not_overdue() || !moving.has_other_candidate() {
         return None;
     }

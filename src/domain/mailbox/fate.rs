@@ -108,6 +108,7 @@ pub fn after(
             letter.attempt_ended(lease, AttemptEnd::SessionEnded, "", now);
             requeue(letter, Duration::ZERO, now)
         }
+        // From now, not from the present end of the lease: so repeated extensions do not add up.
         Fate::Extend { extension } => {
             Next::Extend(now.plus(extension.unwrap_or(limits.ack_wait).min(limits.extension_max)))
         }
@@ -115,6 +116,7 @@ pub fn after(
 }
 
 fn retry_or_park(letter: Letter, retry_after: Option<Duration>, jitter: impl FnOnce() -> u8, now: Timestamp) -> Next {
+    // `attempt_ended` has counted the failure of this attempt.
     if letter.failures >= ATTEMPTS_MAX {
         let text = letter.attempts.last().map(|attempt| attempt.text.clone()).unwrap_or_default();
         return Next::Park { letter, reason: ParkReason::DeliveryAttemptsExhausted, text };

@@ -145,8 +145,8 @@ impl AttemptEnd {
 }
 
 impl Letter {
-    /// A letter that owns its envelope and was never dispatched. It stands in no line, has the usual priority, and expires
-    /// at once: the caller sets what differs.
+    /// A letter that owns its envelope and was never dispatched. It stands in no line, has the usual priority, and
+    /// expires at once: the caller sets what differs.
     pub fn new(sequence: u64, message: MessageId, now: Timestamp) -> Self {
         Self {
             sequence,
@@ -298,6 +298,7 @@ impl Mailbox {
     /// The leased letter with this place and delivery attempt.
     pub fn leased(&self, sequence: u64, attempt: u32) -> Result<(&Letter, Lease), NotLeased> {
         let entry = self.entries.get(&sequence).ok_or(NotLeased)?;
+        // A late ack of an earlier attempt must not settle the redelivery.
         let lease = entry.lease.filter(|lease| lease.attempt == attempt).ok_or(NotLeased)?;
         Ok((&entry.letter, lease))
     }
@@ -337,6 +338,7 @@ impl Mailbox {
     pub fn requeue(&mut self, letter: Letter) -> Option<Lease> {
         let sequence = letter.sequence;
         let lease = self.end_lease(sequence);
+        // The queues have the letter under its former priority and delay, so it leaves them before it is replaced.
         self.withdraw(sequence);
         if let Some(entry) = self.entries.get_mut(&sequence) {
             entry.letter = letter;
@@ -345,7 +347,7 @@ impl Mailbox {
         lease
     }
 
-    /// Extends a lease. The deadline never moves forward. Returns the deadline that now holds.
+    /// Extends a lease. The deadline never moves to an earlier time. Returns the deadline that now holds.
     pub fn extend(&mut self, sequence: u64, deadline: Timestamp) -> Timestamp {
         let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.as_mut()) else {
             return deadline;

@@ -76,6 +76,7 @@ impl Engine {
 
     /// The letter of a delivery, if its lease is still open.
     fn leased_letter(&self, agent: &AgentId, delivery: &str) -> Result<(Letter, Lease), BrokerError> {
+        // The id comes from a client and goes into the error, so its length is bounded.
         let unknown = || BrokerError::DeliveryUnknown { delivery: delivery.chars().take(64).collect() };
         let (place, attempt) = parse_delivery_id(delivery).ok_or_else(unknown)?;
         let mailbox = self.delivery.mailboxes.get(agent).ok_or_else(unknown)?;
@@ -110,6 +111,7 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let mut transaction = self.transaction();
         self.remove_letter(&mut transaction, agent, letter)?;
+        // The removal is not staged yet, so the envelope can still be read for the dead letter.
         self.park(&mut transaction, agent, letter, (reason, text), now);
         if let Some((entity, role)) = &letter.report_to {
             let input = Input::Undeliverable { to: agent.clone(), role: *role };
@@ -122,6 +124,7 @@ impl Engine {
     /// Makes the message available for dispatch again, from its `not_before` on.
     fn requeue(&mut self, agent: &AgentId, letter: Letter) {
         let mut transaction = self.transaction();
+        // No revision to compare: the callers have checked that no earlier command of the batch writes the letter.
         transaction.put_over(letter_key(agent, letter.sequence), encode_letter(&letter));
         transaction.post_commit.push(PostCommit::LetterRequeued { agent: agent.clone(), letter });
         self.stage(transaction);
@@ -155,6 +158,7 @@ impl Engine {
         match letter.envelope_owner {
             EnvelopeOwner::Letter => transaction.delete(MessageRecord::envelope_key(letter.sequence)),
             EnvelopeOwner::Letters => self.one_letter_less(transaction, letter.message_sequence)?,
+            // The removal of the task deletes the envelope, and waits for the letter.
             EnvelopeOwner::Log => {}
         }
         Ok(())

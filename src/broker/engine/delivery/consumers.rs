@@ -90,6 +90,7 @@ impl Engine {
         events: Events,
     ) {
         if !self.delivery.mailboxes.contains_key(agent) {
+            // `load_some` loads nothing for an agent without a mailbox in memory.
             self.delivery.mailboxes.insert(agent.clone(), Mailbox::default());
             if let Err(error) = self.load_some(agent, 0) {
                 self.delivery.mailboxes.remove(agent);
@@ -111,6 +112,7 @@ impl Engine {
         if let Some(consumer) = self.delivery.consumers.get_mut(&id) {
             consumer.outstanding_max = outstanding_max;
             let agent = consumer.agent.clone();
+            // Mail may wait for this credit.
             self.batch.touched.insert(agent.clone());
             self.seen(&agent, now);
         }

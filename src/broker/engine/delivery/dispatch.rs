@@ -43,6 +43,8 @@ impl Engine {
     /// Loads the next part of one partly loaded mailbox; the mailboxes take turns.
     pub(in crate::broker::engine) fn load_more(&mut self) {
         let Some((agent, from)) = self.delivery.next_to_load() else { return self.timers.clear(Timer::LoadMail) };
+        // The load has taken the mailbox off the list before it reads, so a damaged record does not hold up other
+        // mailboxes.
         if let Err(error) = self.load_some(&agent, from) {
             tracing::error!(%agent, %error, "failed to load the rest of a mailbox");
         }
@@ -51,6 +53,7 @@ impl Engine {
 
     /// Dispatches mail until no consumer has room or no letter is ready. The consumers take turns.
     pub(in crate::broker::engine) fn dispatch(&mut self, agent: &AgentId, now: Timestamp) {
+        // A copy of the list, because a dispatch may close a consumer that has had its last delivery.
         let consumers = self.delivery.consumers_of.get(agent).cloned().unwrap_or_default();
         // After a failed commit the state on disk is unknown, so nothing is dispatched before the recovery.
         let mut more = !self.batch.failed;

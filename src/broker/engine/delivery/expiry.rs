@@ -78,10 +78,12 @@ impl Engine {
         let stored = self.env.store.scan(Table::Timers, records::mail_timers(), Order::Ascending, MAILBOXES_A_TICK)?;
         for (key, _) in &stored {
             let (timer, agent) = records::parse_mail_timer(key)?;
+            // The keys sort by time, so no later timer has fired either.
             if timer > self.timers.clock.running() {
                 return Ok(Some(timer));
             }
             self.look_for_expired(Expiring { agent, timer, place: 0, looked_at: 0, first: None }, &mut room, now)?;
+            // The scan has used up this tick's bounds, and continues in the same mailbox.
             if self.delivery.expiring.is_some() {
                 break;
             }

@@ -10,23 +10,23 @@ export default tseslint.config(
     languageOptions: { parserOptions: { projectService: true } },
     rules: {
       "@typescript-eslint/explicit-function-return-type": ["error", { allowExpressions: true }],
-      // Numbers in texts are what they look like.
+      // Numbers may stand in template texts.
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true, allowNullish: true }],
-      // Reasons and the like are empty where there is none.
+      // An absent reason is an empty text.
       "@typescript-eslint/prefer-nullish-coalescing": ["error", { ignorePrimitives: { string: true } }],
       "@typescript-eslint/no-base-to-string": "off",
       // Keys of index signatures are data.
       "@typescript-eslint/dot-notation": ["error", { allowIndexSignaturePropertyAccess: true }],
-      // Unused on purpose: what is left out of an object.
+      // An underscore marks a property that is left out of an object on purpose.
       "@typescript-eslint/no-unused-vars": ["error", { varsIgnorePattern: "^_" }],
     },
   },
   {
     files: ["test/**"],
     rules: {
-      // Vectors and scenarios name enums by their numbers.
+      // Vectors and scenarios hold enums as numbers.
       "@typescript-eslint/no-unsafe-enum-assignment": "off",
-      // node:test waits for its tests by itself.
+      // node:test awaits its tests.
       "@typescript-eslint/no-floating-promises": ["error", { allowForKnownSafeCalls: [{ from: "package", name: ["test", "describe", "it"], package: "node:test" }] }],
     },
   },

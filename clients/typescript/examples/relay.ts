@@ -1,10 +1,10 @@
 /**
- * The TypeScript agent of the great relay (tests/relay): a task goes from language to language.
+ * The TypeScript agent of the relay test (tests/relay): a task goes from language to language.
  *
  *     node build/examples/relay.js SERVER CA.pem ID KEY.pem pass NEXT,FALLBACK...    takes the task and hands it on
  *     node build/examples/relay.js SERVER CA.pem ID KEY.pem audit TASK               checks its custody log
  *
- * Prints what happens as JSON lines.
+ * Prints each event as a JSON line.
  */
 import { readFileSync } from "node:fs";
 import { Agent, contextDigest, loadKey, type Offer } from "../src/index.js";

@@ -1,11 +1,12 @@
 /**
- * A support agent that hands tickets over, or takes them.
+ * A support agent that hands tickets over or takes them.
  *
  *     node build/examples/ticket-agent.js --id bob --key bob.pem serve
  *     node build/examples/ticket-agent.js --id carol --key carol.pem serve --then bob
  *     node build/examples/ticket-agent.js --id alice --key alice.pem offer --to carol
  *
- * The key file is made if it is not there. With `--then` each ticket is handed on, with its context. `offer` ends when the ticket is the other's, or with exit code 1 when it is not.
+ * The agent creates the key file if it does not exist. With `--then` it hands each ticket on, with its context. `offer` ends
+ * when the other agent owns the ticket, or with exit code 1 if the handoff fails.
  */
 import { existsSync, readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
@@ -32,7 +33,7 @@ for (const signal of ["SIGINT", "SIGTERM"] as const) {
   });
 }
 
-/** Takes every ticket, and hands it on if there is an agent to take it then. Tickets of an earlier run are gone on with. */
+/** Prints the tickets of an earlier run, then takes over each new ticket, and hands it on if `then` names an agent. */
 async function serve(agent: Agent, then: string): Promise<void> {
   for await (const { taskId, epoch } of agent.ownedTasks()) console.log(`${taskId}: still here, at epoch ${epoch}`);
   console.log(`${agent.id}: waiting for tickets`);
@@ -49,7 +50,7 @@ async function serve(agent: Agent, then: string): Promise<void> {
         console.log(`${offer.taskId}: handed on to ${ownerId}`);
       }
     } catch (error) {
-      // The handoff has gone on without this agent, or the ticket stays here.
+      // The handoff has moved on without this agent, or the ticket stays here.
       if (!(error instanceof HandoffFailed)) throw error;
       console.log(`${offer.taskId}: ${error.message}`);
     }

@@ -23,90 +23,89 @@ import * as v1 from "./v1.js";
 const CREDIT_MAX = 4096;
 const CREDIT = 16;
 const HANDLER_TIMEOUT_MS = 600_000;
-/** A connection on which nothing came for so long is asked whether it is still there. */
+/** The idle time of a connection after which it is tested by a ping. */
 const PING_AFTER_MS = 20_000;
-/** How long the answer may take before the connection counts as broken. */
+/** The time limit for the answer to a ping, after which the connection counts as broken. */
 const PING_TIMEOUT_MS = 10_000;
 const TASKS_PER_PAGE = 200;
 const CALL_TIMEOUT_MS = 30_000;
-/** A message that waited for longer than this may be made anew when the broker finds it too old. */
+/** The age from which a message that the broker finds too old may get a new timestamp and signature. */
 const RESIGN_AFTER_MS = 1_000;
 const PLAINTEXT = "http://";
 const CUSTODY_PAGE = 200;
 const KEYS_KEPT_MS = 60_000;
 const RECONNECT_FIRST_MS = 100;
 const RECONNECT_MOST_MS = 10_000;
-/** After how long a session counts as one that works, so that the backoff begins anew. */
+/** The age from which a session counts as stable and resets the backoff. */
 const STEADY_MS = 5_000;
 
-/** Who connects to what. */
+/** The settings of an agent: the broker, the agent's identity, and limits. */
 export interface AgentOptions {
-  /** The broker, HOST:PORT; or http://HOST:PORT without TLS, to a broker on this machine that takes such connections. */
+  /** The broker: HOST:PORT with TLS, or http://HOST:PORT without TLS for a broker on this machine. */
   server: string;
-  /** Who one is. */
+  /** The agent's id. */
   agentId: string;
-  /** Signs what the agent sends, and proves who it is unless `certificate` or `token` does. */
+  /** The key that signs the agent's messages. It also proves the agent's identity, unless `certificate` or `token` does. */
   key: KeyObject;
-  /** The key's name among the agent's keys; default "k1". */
+  /** The id of the key among the agent's keys; default "k1". */
   keyId?: string;
 
-  /** The CA that the broker's certificate is signed by, PEM; default: Node's. */
+  /** The CA that has signed the broker's certificate, PEM; default: Node's CAs. */
   ca?: string | Buffer;
-  /** A client certificate and its key, PEM, that prove who one is. */
+  /** The client certificate and its key, PEM, that prove the agent's identity, instead of `key`. */
   certificate?: { cert: string | Buffer; key: string | Buffer };
-  /** A token that proves who one is, from `baton token`. It is not renewed. */
+  /** A token that proves the agent's identity, from `baton token`. It is not renewed. */
   token?: string;
 
   /**
-   * If set, the agent is registered with this card before it connects; its agentId and keys are filled in. The same card
-   * again is no error, and a known agent changes its own.
+   * If set, `connect` first registers the agent with this card and fills in its agentId and keys. Registering the same card
+   * again is not an error; a registered agent changes its own card.
    */
   card?: MessageInitShape<typeof v1.AgentCardSchema>;
-  /** An invitation to register with, where enrolment is not open. */
+  /** The secret of an invitation, to register where registration is not open. */
   invitation?: string;
-  /** An operator's token to register with. */
+  /** An operator's token, to register where registration is not open. */
   operatorToken?: string;
 
   /**
-   * The most deliveries that are handed out and not yet acknowledged, up to 4096; default 16. So many handlers run at a
-   * time. Mail is taken only while `serve`, `handoffs`, `deliveries`, `handOver`, `resumeHandOver` or `delegate` is at work.
+   * The maximum number of unacknowledged deliveries, and so of concurrent handlers: up to 4096; default 16. The agent takes
+   * mail only while `serve`, `handoffs`, `deliveries`, `handOver`, `resumeHandOver` or `delegate` runs.
    */
   credit?: number;
   /**
-   * How long a handler may have one delivery in hand, which is extended meanwhile; default 10 minutes. Once it is acknowledged,
-   * as an offer is when it is completed, the handler may take its time.
+   * The time limit of a handler for an unacknowledged delivery, which `serve` extends meanwhile; default 10 minutes. After the
+   * ack, which for an offer is its completion, the handler has no limit.
    */
   handlerTimeoutMs?: number;
-  /** How long `serve` waits at its end for handlers that are at work; default 10 s. */
+  /** The time for which `serve` waits for running handlers when it stops; default 10 s. */
   stopTimeoutMs?: number;
-  /** Senders' keys that are not asked from the directory: by agent id, all keys that are good. */
+  /** Pinned keys by agent id: all valid keys of that agent, used instead of the directory's. */
   pinnedKeys?: ReadonlyMap<string, readonly v1.AgentKey[]>;
   /**
-   * Operators' public keys, 32 bytes each, by their operatorKeyId. If there are any, other agents' keys from the directory
-   * are good only with a voucher of one of them.
+   * Operators' public keys, 32 bytes each, by operatorKeyId. If any are set, a key from the directory is valid only with a
+   * voucher of one of these operators.
    */
   operatorKeys?: ReadonlyMap<string, Uint8Array>;
-  /** Where to log what needs no answer: failed handlers, lost acknowledgements, broken sessions. Default: nowhere. */
+  /** Receives the log: failed handlers, lost acknowledgements, broken sessions. Default: no log. */
   log?: (text: string, error?: unknown) => void;
 }
 
-/** How a call may be ended before its time. */
+/** The options of a call. */
 export interface CallOptions {
   signal?: AbortSignal;
 }
 
-/** As whom to manage keys: an operator, or else the agent itself. */
+/** The caller of a key operation: an operator, or by default the agent itself. */
 export interface KeyCallOptions {
   operatorToken?: string;
 }
 
 /**
- * One agent with a session at the broker. When the session breaks, the agent opens another by itself, for as long as it is
- * not closed.
+ * An agent with a session at the broker. When the session ends, the agent opens another, until `close`.
  */
 export class Agent {
   /**
-   * Settles when the agent is at its end: by `close`, or because the broker does not let it in any more. With that error.
+   * Resolves with the error at the agent's end: by `close`, or after the broker refuses the agent permanently.
    */
   readonly ended: Promise<BatonError>;
 
@@ -117,7 +116,10 @@ export class Agent {
   /** @internal */
   readonly mail: Mail;
   readonly #http: Http2SessionManager;
-  /** For clients of services that this package does not wrap: `createClient(v1.DeadLetterService, agent.transport)`. */
+  /**
+   * The transport, for clients of services that this package does not wrap:
+   * `createClient(v1.DeadLetterService, agent.transport)`.
+   */
   readonly transport: Transport;
   readonly #broker: Client<typeof v1.BrokerService>;
   readonly #agents: Client<typeof v1.AgentService>;
@@ -166,8 +168,8 @@ export class Agent {
   }
 
   /**
-   * Registers the agent if `options.card` is set, proves who it is and opens its session. Throws at once where the broker
-   * cannot be reached; once there was a session, the agent keeps trying.
+   * Registers the agent if `options.card` is set, proves its identity and opens its session. Throws at once if the broker
+   * cannot be reached; after the first session the agent keeps trying.
    */
   static async connect(options: AgentOptions): Promise<Agent> {
     const agent = new Agent(options);
@@ -189,8 +191,8 @@ export class Agent {
   }
 
   /**
-   * What the agent says of itself at every heartbeat; set it at any time. Throws BatonError, FIELD_INVALID, if the broker would
-   * not take it.
+   * The payload of the agent's heartbeats; it may be set at any time. Throws BatonError, FIELD_INVALID, if the payload breaks a
+   * rule of the schema.
    */
   get heartbeat(): MessageInitShape<typeof v1.HeartbeatSchema> {
     return this.#heartbeat;
@@ -201,14 +203,14 @@ export class Agent {
     this.#heartbeat = heartbeat;
   }
 
-  /** What a client made from `transport` sends, to call as this agent. */
+  /** The headers with which a client made from `transport` calls as this agent. */
   get headers(): Record<string, string> {
     return this.#token === "" ? {} : { authorization: `Bearer ${this.#token}` };
   }
 
   /**
-   * Ends the session and the connection. What is not acknowledged is delivered again. To stop in order, abort the signal of
-   * `serve` first and wait for it.
+   * Ends the session and the connection. The broker redelivers unacknowledged messages. For an orderly stop, abort the signal
+   * of `serve` first and wait for `serve` to return.
    */
   close(): void {
     this.#end(closedError());
@@ -223,11 +225,11 @@ export class Agent {
   // ------------------------------------------------------------------------------------------------------- sending
 
   /**
-   * Signs and sends a payload of baton.v1, for example `create(v1.InfoSchema, { text: "hello" })`, and waits for the
-   * broker's receipt, whose signature it checks. When the session breaks it sends the same envelope again on the next one,
-   * so that the message is taken once, until `signal` aborts. Throws BatonError if the broker refuses, VerificationError if
-   * the receipt is not the broker's. What is over a limit of the schema is refused with the broker's reason, for example
-   * PAYLOAD_TOO_LARGE, and not sent.
+   * Signs and sends a payload of baton.v1, for example `create(v1.InfoSchema, { text: "hello" })`, and waits for the broker's
+   * receipt, whose signature it verifies. When the session ends, it sends the same envelope on the next one, so that the broker
+   * takes the message once, until `signal` aborts. Throws BatonError if the broker refuses, VerificationError if the broker did
+   * not sign the receipt. A message over a limit of the schema is not sent; the error has the broker's reason, for example
+   * PAYLOAD_TOO_LARGE.
    */
   async send(receiverId: string, about: About, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
     return this.#signAndSend(makeEnvelope(this.id, receiverId, about, payload), options);
@@ -241,21 +243,21 @@ export class Agent {
     } catch (error) {
       const isOld = error instanceof BatonError && error.reason === "TIMESTAMP_OUTSIDE_WINDOW";
       if (!isOld || performance.now() - madeMs < RESIGN_AFTER_MS) throw error;
-      // The broker was away for longer than its clock window. It knows repeats before it looks at the time, so that the
-      // message was not taken before and may be made anew. A clock that is off is refused again.
+      // The broker was unreachable for longer than its clock window. It detects repeats before it checks the time, so the
+      // message was not taken before and may be signed anew. A wrong local clock is refused again.
       envelope.timestamp = timestampNow();
       signEnvelope(envelope, this.#keyId, this.#options.key);
       return this.sendEnvelope(envelope, options);
     }
   }
 
-  /** Sends an envelope as it is. As `send`; the same envelope again gives the first receipt again. */
+  /** Sends a signed envelope unchanged; otherwise as `send`. A repeated envelope gets its first receipt again. */
   async sendEnvelope(envelope: v1.Envelope, options: CallOptions = {}): Promise<v1.Receipt> {
     checkEnvelope(envelope);
     return this.sendUntilAnswered(envelope, options);
   }
 
-  /** @internal Without a look at its size. */
+  /** @internal Does not check the size. */
   async sendUntilAnswered(envelope: v1.Envelope, { signal }: CallOptions = {}): Promise<v1.Receipt> {
     for (;;) {
       const session = await this.#current(signal);
@@ -265,7 +267,7 @@ export class Agent {
         return checkedReceipt(answer.value, envelope, session.welcome.brokerKey);
       } catch (error) {
         if (error instanceof SessionEnded) continue;
-        // SHUTTING_DOWN, or a disk that is full: nobody knows whether it was taken.
+        // SHUTTING_DOWN, or a full disk: whether the message was taken is unknown.
         if (!(error instanceof BatonError) || error.code !== Code.Unavailable) throw error;
         await sleep(Math.max(error.retryDelayMs ?? 0, RECONNECT_FIRST_MS), anyOf(signal, this.#life.signal));
       }
@@ -273,8 +275,8 @@ export class Agent {
   }
 
   /**
-   * Asks an agent, or any able one of `type:NAME`, to take a task. The receipt's handoffId names the handoff. A task that is
-   * new is made by it, owned by this agent at epoch 1.
+   * Requests a handoff to an agent, or to any agent of `type:NAME`. The receipt has the handoffId. An unknown task id creates
+   * the task, owned by this agent at epoch 1.
    */
   async requestHandoff(
     receiverId: string,
@@ -285,17 +287,17 @@ export class Agent {
     return this.send(receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request), options);
   }
 
-  /** Takes the handoff of a delivered HandoffRequest; by default with the whole context. */
+  /** Accepts the handoff of a delivered HandoffRequest; by default it asks for the whole context. */
   async accept(request: Delivery, accept: MessageInitShape<typeof v1.HandoffAcceptSchema> = {}): Promise<v1.Receipt> {
     return this.reply(request, create(v1.HandoffAcceptSchema, accept));
   }
 
-  /** Does not take the handoff of a delivered HandoffRequest. */
+  /** Rejects the handoff of a delivered HandoffRequest. */
   async reject(request: Delivery, reject: MessageInitShape<typeof v1.HandoffRejectSchema>): Promise<v1.Receipt> {
     return this.reply(request, create(v1.HandoffRejectSchema, reject));
   }
 
-  /** Sends the context that a delivered HandoffAccept waits for: of these sections those that it wants. */
+  /** Sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all. */
   async sendContext(
     accept: Delivery,
     sections: readonly v1.ContextSection[],
@@ -308,7 +310,7 @@ export class Agent {
   }
 
   /**
-   * Takes the task over with a delivered TaskContextTransfer, whose digest it checks: throws VerificationError,
+   * Takes the task over with a delivered TaskContextTransfer. Verifies the context's digest first: throws VerificationError,
    * CONTEXT_DIGEST_MISMATCH. From the receipt on this agent owns the task, at the receipt's epoch.
    */
   async complete(transfer: Delivery): Promise<v1.Receipt> {
@@ -323,20 +325,20 @@ export class Agent {
     return this.reply(transfer, create(v1.HandoffCompleteSchema, { outcome, contextDigest: digest }));
   }
 
-  /** Says that the task cannot be taken over with a delivered TaskContextTransfer: its sender keeps it. */
+  /** Refuses a delivered TaskContextTransfer: the handoff fails and its sender keeps the task. */
   async failTakeover(transfer: Delivery, details: string): Promise<v1.Receipt> {
     const outcome = v1.HandoffOutcome.FAILURE;
     return this.reply(transfer, create(v1.HandoffCompleteSchema, { outcome, details: clipped(details) }));
   }
 
-  /** Takes back a handoff that this agent asked for, before it is complete. */
+  /** Cancels an open handoff that this agent requested. */
   async cancel(handoffId: string, text = ""): Promise<v1.Receipt> {
     const { candidateId, taskId, epoch } = await this.getHandoff(handoffId);
     const cancel = create(v1.HandoffCancelSchema, { reasonText: clipped(text) });
     return this.send(candidateId, { taskId, epoch, correlationId: handoffId }, cancel);
   }
 
-  /** Says how a task is doing, as its owner at this epoch. */
+  /** Reports the status of a task that this agent owns at this epoch. */
   async updateStatus(
     taskId: string,
     epoch: bigint,
@@ -345,13 +347,13 @@ export class Agent {
     return this.send("", { taskId, epoch }, create(v1.TaskStatusUpdateSchema, update));
   }
 
-  /** Asks for more time for the step of a handoff that is this agent's: where it takes longer than its timeout. */
+  /** Asks for more time for this agent's step of a handoff, if the step takes longer than its timeout. */
   async keepTurn(delivery: Delivery, details = ""): Promise<v1.Receipt> {
     const status = v1.TaskStatus.IN_PROGRESS;
     return this.reply(delivery, create(v1.TaskStatusUpdateSchema, { status, details }));
   }
 
-  /** Answers a delivery: to its sender, about the same task and handoff. */
+  /** Sends a payload to the sender of a delivery, about the same task and handoff. */
   async reply(to: Delivery, payload: Payload, options: CallOptions = {}): Promise<v1.Receipt> {
     return this.send(to.envelope.senderId, to.about, payload, options);
   }
@@ -359,12 +361,12 @@ export class Agent {
   // ------------------------------------------------------------------------------------------------- whole handoffs
 
   /**
-   * Hands a task over, all of it: asks, sends the context to the agent that accepts, waits for the end. It takes as long as
-   * any handoff lasts, at most the request's whole timeout. A task that is new is made by it, at epoch 1.
+   * Hands a task over: sends the request, sends the context to the agent that accepts, and waits for the end, at most for the
+   * request's total timeout. An unknown task id creates the task, at epoch 1.
    *
-   * Throws HandoffFailed if the task stays here, BatonError if the broker does not take the request or the context. When
-   * `signal` aborts before, the handoff goes on: `resumeHandOver` joins it again, `cancel` ends it, and its timeouts end it
-   * otherwise. Mail is taken meanwhile also without `serve`, which gets all other mail.
+   * Throws HandoffFailed if the task stays with this agent, BatonError if the broker refuses the request or the context. If
+   * `signal` aborts first, the handoff continues: `resumeHandOver` joins it, `cancel` ends it, and otherwise its timeouts end
+   * it. The call receives its mail also without `serve`; all other mail goes to `serve`.
    */
   async handOver(
     receiverId: string,
@@ -376,7 +378,7 @@ export class Agent {
     checkContext(sections);
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request));
     const handoffId = envelope.messageId;
-    // Known before it is sent: the answer may be quicker than the receipt.
+    // Registered before the request is sent, for the answer may arrive before the receipt.
     const mail = await this.mail.converse(`handoff ${handoffId}`, { signal });
     try {
       await this.#signAndSend(envelope, signal ? { signal } : {});
@@ -387,8 +389,8 @@ export class Agent {
   }
 
   /**
-   * Joins a handoff that an earlier process of this agent asked for, in whatever state it is, and returns or throws exactly as
-   * `handOver` does, also where the handoff has ended meanwhile. `ownedTasks` says what handoffs are open.
+   * Continues a handoff that an earlier process of this agent requested, from any state. Returns or throws as `handOver`, also
+   * when the handoff has ended meanwhile. `ownedTasks` lists the open handoffs.
    */
   async resumeHandOver(
     handoffId: string,
@@ -398,7 +400,7 @@ export class Agent {
     checkContext(sections);
     const mail = await this.mail.converse(`handoff ${handoffId}`, { signal });
     try {
-      // Asked for after the mail is waited for: what ended before shows here, and what ends later comes as mail.
+      // Read after the conversation is registered: an earlier end shows in this state, and a later end arrives as mail.
       const handoff = await this.getHandoff(handoffId);
       const { senderId, taskId, epoch } = handoff;
       if (senderId !== this.id) throw new Error(`handoff ${handoffId} is not one that ${this.id} asked for`);
@@ -409,11 +411,11 @@ export class Agent {
   }
 
   /**
-   * Lends a task and waits for what comes of it: `handOver` with HandoffMode.DELEGATE, then the final status. With that the task
-   * is this agent's again. It takes as long as the delegate takes; `signal` bounds it. Throws as `handOver`.
+   * Lends a task and waits for its final status: `handOver` with HandoffMode.DELEGATE, then the result. On return this agent
+   * owns the task again. The wait has no limit but `signal`. Throws as `handOver`.
    *
-   * A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and finds the task in
-   * `ownedTasks` then.
+   * A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and `ownedTasks` lists the task
+   * from then on.
    */
   async delegate(
     receiverId: string,
@@ -442,8 +444,8 @@ export class Agent {
   }
 
   /**
-   * Whether a final status ended the loan of a task that was lent at an epoch. One of a later epoch may have ended a further
-   * loan, by the delegate, and name this agent as a receiver too.
+   * Whether a final status ended the loan of a task that was lent at this epoch. A status of a later epoch may have ended a
+   * further loan by the delegate, which names this agent as a receiver too.
    */
   async #isReturned(taskId: string, lentAt: bigint, endedAt: bigint): Promise<boolean> {
     if (endedAt === lentAt) return true;
@@ -452,8 +454,8 @@ export class Agent {
   }
 
   /**
-   * Every task that this agent owns and that is not final, newest first: what a process that starts finds of the ones before it.
-   * Asks the broker page by page. Throws BatonError.
+   * Yields the unfinished tasks that this agent owns, newest first: the starting point after a restart. Reads page by page.
+   * Throws BatonError.
    */
   async *ownedTasks({ signal }: CallOptions = {}): AsyncGenerator<OwnedTask, void> {
     const { CREATED, IN_PROGRESS, WAITING_FOR_INPUT } = v1.TaskStatus;
@@ -469,29 +471,29 @@ export class Agent {
 
   // ------------------------------------------------------------------------------------------------------- looking
 
-  /** Looks at a task that this agent takes or took part in. */
+  /** Returns a task of which this agent is or was a party. */
   async getTask(taskId: string): Promise<v1.Task> {
     const { task } = await this.#call((options) => this.#tasks.getTask({ taskId }, options));
     return task ?? create(v1.TaskSchema);
   }
 
-  /** Looks at a handoff that this agent takes or took part in. */
+  /** Returns a handoff of which this agent is or was a party. */
   async getHandoff(handoffId: string): Promise<v1.Handoff> {
     const { handoff } = await this.#call((options) => this.#handoffs.getHandoff({ handoffId }, options));
     return handoff ?? create(v1.HandoffSchema);
   }
 
-  /** Looks an agent up in the directory. */
+  /** Returns an agent's entry in the directory. */
   async getAgent(agentId: string): Promise<v1.Agent> {
     const { agent } = await this.#call((options) => this.#agents.getAgent({ agentId }, options));
     return agent ?? create(v1.AgentSchema);
   }
 
   /**
-   * Reads the custody log of a task that this agent takes or took part in, and checks all of it: the chain of hashes without
-   * a gap, the broker's receipt for every accepted envelope, and the envelopes themselves with their senders' signatures.
-   * Returns the entries, oldest first; their states say what became of the task. Throws VerificationError: CUSTODY_INVALID,
-   * or what is wrong with a signature, also KEY_NOT_VALID if a sender's key was revoked since.
+   * Reads and verifies the custody log of a task of which this agent is or was a party: the unbroken chain of hashes, the
+   * broker's receipt for each accepted envelope, and the senders' signatures on the envelopes. Returns the entries, oldest
+   * first, with the task's state after each. Throws VerificationError: CUSTODY_INVALID, or the reason of an invalid signature,
+   * also KEY_NOT_VALID for a sender's key that was revoked later.
    */
   async auditTask(taskId: string): Promise<v1.CustodyEntry[]> {
     const audit = new Audit((await this.getAgent(BROKER_ID)).card?.keys ?? []);
@@ -508,15 +510,15 @@ export class Agent {
   }
 
   /**
-   * Makes an invitation: whoever has it may register one new agent, `agentId` or any if that is empty. The token is an
-   * operator's. Returns the secret.
+   * Creates an invitation and returns its secret. The secret registers one new agent: `agentId`, or any id if `agentId` is
+   * empty. `operatorToken` is an operator's token.
    */
   async invite(operatorToken: string, agentId: string, lifetimeMs?: number): Promise<string> {
     const request = { agentId, ...(lifetimeMs === undefined ? {} : { lifetime: durationFromMs(lifetimeMs) }) };
     return (await this.#administer(operatorToken, (options) => this.#agents.createInvitation(request, options))).invitation;
   }
 
-  /** Adds a key of an agent, or rotates one: the key ids that it `replaces` stay good for `graceMs`, or else a day. */
+  /** Adds a key to an agent. The keys in `replaces` stay valid for `graceMs`, one day by default. */
   async addKey(
     agentId: string,
     key: MessageInitShape<typeof v1.AgentKeySchema>,
@@ -528,7 +530,7 @@ export class Agent {
     return agent ?? create(v1.AgentSchema);
   }
 
-  /** Revokes a key of an agent for good: nothing that is signed by it is taken any more. */
+  /** Revokes a key of an agent permanently: the broker refuses every signature made with it. */
   async revokeKey(
     agentId: string,
     keyId: string,
@@ -539,7 +541,7 @@ export class Agent {
     return agent ?? create(v1.AgentSchema);
   }
 
-  /** Adds an operator's word for a key of an agent: see `vouch`. */
+  /** Adds an operator's voucher for a key of an agent: see `vouch`. */
   async vouchForKey(
     agentId: string,
     keyId: string,
@@ -554,11 +556,11 @@ export class Agent {
   // ----------------------------------------------------------------------------------------------------- receiving
 
   /**
-   * Takes mail and handles it, until `signal` aborts, and acknowledges each delivery by how its handler ends. While a
-   * handler works its delivery is extended; a message that is delivered again meanwhile is not handled twice.
+   * Takes mail and handles it until `signal` aborts. Acknowledges each delivery by its handler's outcome and extends the
+   * delivery while the handler runs. A message that is redelivered meanwhile is not handled twice.
    *
-   * When `signal` aborts, it takes no more, gives back what was not begun, waits for the handlers at work (stopTimeoutMs,
-   * then their signal aborts and their deliveries are given back, too) and returns. Throws when the agent is at its end.
+   * When `signal` aborts, `serve` takes no more mail, gives queued deliveries back, waits up to `stopTimeoutMs` for the running
+   * handlers, then aborts their signals and gives their deliveries back. Then it returns. Throws at the agent's end.
    */
   async serve(handlers: Handlers, { signal }: CallOptions = {}): Promise<void> {
     const jobs = new Jobs({ handlerTimeoutMs: this.#options.handlerTimeoutMs ?? HANDLER_TIMEOUT_MS, log: this.log });
@@ -572,9 +574,9 @@ export class Agent {
   }
 
   /**
-   * The handoffs that are offered to this agent: accept or reject each, as the handler `offer` of `serve` does. What else comes
-   * goes to `handlers`. Ends as `serve` does, when `signal` aborts or the loop is left; what was not decided then is rejected
-   * for SHUTDOWN.
+   * Yields the handoffs that are offered to this agent; the loop accepts or rejects each, as the handler `offer` of `serve`
+   * does. All other mail goes to `handlers`. The iterator ends as `serve` does, when `signal` aborts or the loop is left; then
+   * it rejects the undecided offers as SHUTDOWN.
    *
    *     for await (const offer of agent.handoffs()) {
    *       const takeover = await offer.accept();
@@ -623,9 +625,9 @@ export class Agent {
   }
 
   /**
-   * The agent's mail; its reader acknowledges each. For most agents `serve` or `handoffs` is better, which do that by
-   * themselves. One loop at a time. The sender's signature is checked end to end: a message that does not verify is nacked
-   * as POISON, so that the broker keeps it as a dead letter, and is not given out.
+   * Yields the agent's mail, which the reader acknowledges; `serve` and `handoffs` acknowledge by themselves. One loop may read
+   * it at a time. Each sender's signature is verified end to end. A message that does not verify is not yielded: the agent
+   * nacks it as POISON, and the broker keeps it as a dead letter.
    */
   async *deliveries({ signal }: CallOptions = {}): AsyncGenerator<Delivery, void> {
     try {
@@ -637,8 +639,8 @@ export class Agent {
   }
 
   /**
-   * Sets how many deliveries may be handed out and not yet acknowledged, 0 (a pause) to 4096, on this session and on later
-   * ones, until `serve` or what else takes mail ends. Without it that begins with `credit`.
+   * Sets the maximum number of unacknowledged deliveries, 0 (a pause) to 4096, for this session and later ones, until `serve`
+   * or another reader of the mail ends. Without it, the reader sets `credit` when it starts.
    */
   async setCredit(maxOutstanding: number): Promise<void> {
     await this.mail.setCredit(maxOutstanding);
@@ -657,15 +659,15 @@ export class Agent {
     } catch (first) {
       const error = BatonError.of(first);
       if (error.reason !== "AGENT_EXISTS") throw error;
-      // Known with another card: it may change its own, once it has proven who it is.
+      // The agent is registered with another card. It may change its own card once it has proven its identity.
       await this.#prove();
       await this.#call((options) => this.#agents.registerAgent(request, options));
     }
   }
 
   /**
-   * Signs a challenge for a token, unless something else proves who the agent is. Tokens do not outlive the broker, so
-   * every session begins with it.
+   * Signs a challenge for a token, unless a certificate or `token` proves the agent's identity. Tokens do not survive a restart
+   * of the broker, so each session begins with a new one.
    */
   async #prove(): Promise<void> {
     const { token, certificate, key } = this.#options;
@@ -682,7 +684,7 @@ export class Agent {
     }
   }
 
-  /** Makes a unary call as this agent. A token whose time is over is renewed once. */
+  /** Makes a unary call as this agent. Renews an expired token once. */
   async #call<T>(call: (options: { headers: Record<string, string>; timeoutMs: number; signal: AbortSignal }) => Promise<T>): Promise<T> {
     const signal = this.#life.signal;
     for (let isFirst = true; ; isFirst = false) {
@@ -697,7 +699,7 @@ export class Agent {
     }
   }
 
-  /** Makes a unary call as an operator, or as this agent if there is no token of one. */
+  /** Makes a unary call as an operator, or as this agent without an operator's token. */
   async #administer<T>(
     operatorToken: string | undefined,
     call: (options: { headers: Record<string, string>; timeoutMs: number }) => Promise<T>,
@@ -717,7 +719,7 @@ export class Agent {
     });
   }
 
-  /** Makes a session the present one, says how much mail the agent takes, and watches over it. */
+  /** Makes a session the present one, sends its credit and heartbeats, and replaces it at its end. */
   async #enter(session: Session): Promise<void> {
     if (this.#life.signal.aborted) session.end(closedError());
     this.#session = session;
@@ -749,14 +751,14 @@ export class Agent {
       const backoff = this.#backoffMs;
       this.#backoffMs = Math.min(2 * backoff, RECONNECT_MOST_MS);
       try {
-        // Give or take a fifth: a thousand agents shall not come back in the same moment.
+        // Plus or minus a fifth, to spread the reconnects of many agents.
         await sleep(Math.max(wait, backoff * (0.8 + 0.4 * Math.random())), life);
         await this.#enter(await this.#open(anyOf(life, AbortSignal.timeout(CALL_TIMEOUT_MS))));
         return;
       } catch (caught) {
         if (isOver()) return;
         const error = BatonError.of(caught);
-        // A broker that restarts between two steps of the proof refuses the second: a refusal counts when it comes twice.
+        // A broker that restarts between two steps of the proof refuses the second, so a refusal counts only when it repeats.
         if (!isPassing(error) && ++refusals > 1) {
           this.#end(error);
           return;
@@ -767,13 +769,13 @@ export class Agent {
     }
   }
 
-  /** Says that the agent is there, as often as the broker wants. */
+  /** Sends a heartbeat at the broker's interval. */
   #startBeating(session: Session): void {
     const { heartbeatInterval } = session.welcome;
     const everyMs = heartbeatInterval ? Number(heartbeatInterval.seconds) * 1000 + heartbeatInterval.nanos / 1e6 : 0;
     const beat = (): void => {
       try {
-        checkHeartbeat(this.#heartbeat); // it may have been changed in place
+        checkHeartbeat(this.#heartbeat); // the heartbeat may have been changed in place
         session.tell({ case: "heartbeat", value: this.#heartbeat });
       } catch (error) {
         this.log("the heartbeat cannot be sent as it is", error);
@@ -815,7 +817,7 @@ export class Agent {
     this.#http.abort();
   }
 
-  /** Checks what comes and gives it to what waits for it, for as long as the agent lives. */
+  /** Verifies each delivery and routes it, until the agent's end. */
   async #sortMail(): Promise<void> {
     const life = this.#life.signal;
     const isOver = (): boolean => life.aborted;
@@ -832,9 +834,9 @@ export class Agent {
 
   // --------------------------------------------------------------------------------------------------- verification
 
-  /** The delivery if its signature and its form are right. */
+  /** Returns the delivery if its signature and its form are valid. */
   async #checked(wire: v1.Delivery, session: Session): Promise<Delivery | undefined> {
-    if (!session.isOpen) return undefined; // it will be delivered again
+    if (!session.isOpen) return undefined; // after the session's end it is redelivered
     const { envelope = create(v1.EnvelopeSchema) } = wire;
     try {
       await this.#verifySender(envelope);
@@ -851,7 +853,7 @@ export class Agent {
     }
   }
 
-  /** Checks an envelope by its sender's key: pinned, known for less than a minute, or from the directory. */
+  /** Verifies an envelope with its sender's key: pinned, cached for up to one minute, or from the directory. */
   async #verifySender(envelope: v1.Envelope): Promise<void> {
     const pinned = this.#options.pinnedKeys?.get(envelope.senderId);
     if (pinned !== undefined) {
@@ -870,7 +872,7 @@ export class Agent {
     this.#verifyVouched(envelope, keys);
   }
 
-  /** By a key of the directory, whose word may not be enough. The broker's own messages are always its own word. */
+  /** A key of the directory may need a voucher. The broker itself is the authority for its own key, so that key needs none. */
   #verifyVouched(envelope: v1.Envelope, keys: readonly v1.AgentKey[]): void {
     const operators = this.#options.operatorKeys;
     const key = keyOf(keys, envelope.keyId);
@@ -881,7 +883,7 @@ export class Agent {
   }
 }
 
-/** Without TLS only to this machine: what is sent has tokens in it. */
+/** Plaintext is restricted to this machine, since the calls carry tokens. */
 function baseUrlOf(server: string): string {
   if (!server.startsWith(PLAINTEXT)) return `https://${server}`;
   const { hostname, origin } = new URL(server);
@@ -913,7 +915,7 @@ function verifyByOneOf(envelope: v1.Envelope, keys: readonly v1.AgentKey[]): voi
   verifyEnvelope(envelope, key);
 }
 
-/** The receipt, if it is the broker's for this envelope. */
+/** Verifies that the broker signed the receipt and that it is for this envelope. Throws VerificationError. */
 export function checkedReceipt(receipt: v1.Receipt, envelope: v1.Envelope, brokerKey: v1.AgentKey | undefined): v1.Receipt {
   verifyReceipt(receipt, brokerKey ?? create(v1.AgentKeySchema));
   if (receipt.messageId !== envelope.messageId) {

@@ -4,15 +4,15 @@ import { VerificationError } from "./errors.js";
 import { custodyHash, envelopeInput, verifyReceipt } from "./signing.js";
 import { AgentKeySchema, type AgentKey, CustodyEntrySchema, type CustodyEntry, type CustodyLogEntry } from "./v1.js";
 
-/** A custody log that is being checked: feed it the entries in order. */
+/** Verifies a custody log, entry by entry in order. */
 export class Audit {
-  /** What was checked, oldest first. */
+  /** The verified entries, oldest first. */
   readonly entries: CustodyEntry[] = [];
   #head: Uint8Array = new Uint8Array(32);
 
   constructor(readonly brokerKeys: readonly AgentKey[]) {}
 
-  /** Checks the next entry: the chain, and of an accepted envelope the receipt and the digest. Throws VerificationError. */
+  /** Verifies the next entry: the chain, and for an accepted envelope its receipt and digest. Throws VerificationError. */
   add(found: CustodyLogEntry): void {
     const number = this.entries.length + 1;
     this.#head = custodyHash(this.#head, found.entryBytes);

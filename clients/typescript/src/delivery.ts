@@ -8,23 +8,23 @@ type Outcome = NonNullable<MessageInitShape<typeof AcknowledgementSchema>["outco
 
 const REASON_TEXT_BYTES = 4000;
 
-/** A message handed out to this agent, its signature checked. `P` is what its payload is. */
+/** A message that the broker delivered to this agent, its signature verified. `P` is the type of its payload. */
 export class Delivery<P extends Payload | undefined = Payload | undefined> {
-  /** As its sender sent it. */
+  /** The envelope as its sender sent it. */
   readonly envelope: Envelope;
-  /** The message of baton.v1 that messageType names; undefined where this version does not know the type. */
+  /** The payload as the message of baton.v1 that messageType names; undefined for a type unknown to this version. */
   readonly payload: P;
-  /** The how-manieth handing-out it is; more than 1 means that the message may be known already. */
+  /** The delivery attempt, starting at 1. From 2 on the message may have been handled before. */
   readonly attempt: number;
-  /** The message's place in the order of everything that the broker stored. */
+  /** The message's position in the order of everything that the broker stored. */
   readonly sequence: bigint;
-  /** The handoff that it belongs to, if any. Of a request that was redriven this is not the messageId. */
+  /** The handoff that the message belongs to, if any. For a redriven request it differs from the messageId. */
   readonly handoffId: string;
 
   #deliveryId: string;
   #session: Session;
   #outcome: "acked" | "nacked" | undefined;
-  /** An ack was asked for, and may have been lost with its session. */
+  /** Whether an ack was sent, which may have been lost with its session. */
   #isTaken = false;
 
   /** @internal */
@@ -38,14 +38,14 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     this.#session = session;
   }
 
-  /** What an answer to it is about. */
+  /** The task, epoch and handoff for an answer to the delivery. */
   get about(): Required<About> {
     return { taskId: this.envelope.taskId, epoch: this.envelope.epoch, correlationId: this.handoffId };
   }
 
   /**
-   * Takes it: it is never delivered again. `serve` does so by itself when the handler is done; a handler that has it acked
-   * before may take its time. Throws BatonError: DELIVERY_UNKNOWN if its time was over.
+   * Acks the message: the broker never delivers it again. `serve` acks when the handler is done. A handler that acks earlier
+   * has no time limit afterwards. Throws BatonError, DELIVERY_UNKNOWN, after the delivery's deadline.
    */
   async ack(): Promise<void> {
     this.#isTaken = true;
@@ -53,7 +53,7 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     this.#outcome = "acked";
   }
 
-  /** Does not take it. It comes again after `retryAfterMs`, or by the broker's backoff; after POISON never. */
+  /** Nacks the message. It is redelivered after `retryAfterMs`, or by the broker's backoff; a POISON becomes a dead letter. */
   async nack(cause: NackCause, options: { retryAfterMs?: number | undefined; text?: string } = {}): Promise<void> {
     const { retryAfterMs, text = "" } = options;
     const retryAfter = retryAfterMs === undefined ? {} : { retryAfter: durationFromMs(retryAfterMs) };
@@ -61,7 +61,10 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     this.#outcome = "nacked";
   }
 
-  /** Asks for more time, from now: at most 10 minutes, by default the ack wait. Returns the new deadline. `serve` does so by itself. */
+  /**
+   * Extends the deadline to `extensionMs` from now: at most 10 minutes, by default the ack wait. Returns the new deadline.
+   * `serve` extends by itself.
+   */
   async extend(extensionMs?: number): Promise<Date | undefined> {
     const value = extensionMs === undefined ? {} : { extension: durationFromMs(extensionMs) };
     const answer = await this.#acknowledge({ case: "extend", value });
@@ -69,12 +72,12 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     return deadline && timestampDate(deadline);
   }
 
-  /** What became of it so far. */
+  /** The acknowledgement so far, if any. */
   get outcome(): "acked" | "nacked" | undefined {
     return this.#outcome;
   }
 
-  /** Names this handing-out; another one after each redelivery. */
+  /** Identifies the delivery attempt; changes with each redelivery. */
   get deliveryId(): string {
     return this.#deliveryId;
   }
@@ -84,7 +87,7 @@ export class Delivery<P extends Payload | undefined = Payload | undefined> {
     return this.#session;
   }
 
-  /** @internal Makes a later handing-out of the same message the one to acknowledge. Tells whether an ack was lost. */
+  /** @internal Takes over the deliveryId of a redelivery of the same message. Returns whether an ack was lost. */
   renew(later: Delivery): boolean {
     this.#deliveryId = later.#deliveryId;
     this.#session = later.#session;
@@ -101,7 +104,7 @@ function handoffOf(envelope: Envelope): string {
   return envelope.messageType === MessageType.HANDOFF_REQUEST ? envelope.messageId : envelope.correlationId;
 }
 
-/** Keeps a text for people within its bound of 4096 bytes. */
+/** Cuts a text to its bound of 4096 bytes. */
 export function clipped(text: string): string {
   const bytes = Buffer.from(text);
   return bytes.length <= REASON_TEXT_BYTES ? text : bytes.subarray(0, REASON_TEXT_BYTES).toString().replace(/\uFFFD+$/, "");

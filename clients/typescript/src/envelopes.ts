@@ -1,4 +1,4 @@
-/** Making and reading envelopes, their payloads and context sections. */
+/** Construction and parsing of envelopes, their payloads and context sections. */
 import { randomBytes } from "node:crypto";
 import { create, fromBinary, type MessageShape, toBinary } from "@bufbuild/protobuf";
 import { AnySchema, timestampNow } from "@bufbuild/protobuf/wkt";
@@ -24,7 +24,7 @@ const PAYLOADS = {
 
 type PayloadSchema = (typeof PAYLOADS)[keyof typeof PAYLOADS];
 
-/** A payload of baton.v1; `$typeName` says which. */
+/** A payload of baton.v1; `$typeName` names its type. */
 export type Payload = MessageShape<PayloadSchema>;
 
 const KINDS = new Map<string, { type: v1.MessageType; schema: PayloadSchema }>(
@@ -33,17 +33,17 @@ const KINDS = new Map<string, { type: v1.MessageType; schema: PayloadSchema }>(
 
 const TYPE_URL = "type.googleapis.com/";
 
-/** What a message is about; what is not set is not said. */
+/** The task, epoch and handoff of a message. An absent field is left out of the envelope. */
 export interface About {
-  /** The task. */
+  /** The task's id. */
   taskId?: string;
-  /** The task's fencing token as the sender knows it: 1 for a new task, 0 where there is no task. */
+  /** The task's fencing token as known to the sender: 1 for a new task, 0 without a task. */
   epoch?: bigint;
   /** The handoff that the message belongs to, or the message that it answers. */
   correlationId?: string;
 }
 
-/** A UUID of version 7: later ids sort after earlier ones. */
+/** Returns a new UUID of version 7: later ids sort after earlier ones. */
 export function newMessageId(): string {
   const bytes = randomBytes(16);
   bytes.writeUIntBE(Date.now(), 0, 6);
@@ -52,7 +52,7 @@ export function newMessageId(): string {
   return bytes.toString("hex").replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
 }
 
-/** An envelope around a payload of baton.v1, with a new id, made now and not yet signed. */
+/** Returns an unsigned envelope around a payload of baton.v1, with a new id and the current time. */
 export function makeEnvelope(senderId: string, receiverId: string, about: About, payload: Payload): v1.Envelope {
   const kind = KINDS.get(payload.$typeName);
   if (kind === undefined) throw new TypeError(`${payload.$typeName} is not a payload`);
@@ -70,8 +70,8 @@ export function makeEnvelope(senderId: string, receiverId: string, about: About,
 }
 
 /**
- * The envelope's payload; undefined if this version does not know the message type. Throws VerificationError:
- * PAYLOAD_TYPE_MISMATCH if it is not what messageType says, MALFORMED if it does not parse.
+ * Returns the envelope's payload; undefined for a message type unknown to this version. Throws VerificationError:
+ * PAYLOAD_TYPE_MISMATCH if the payload differs from messageType, MALFORMED if it does not parse.
  */
 export function payloadOf(envelope: v1.Envelope): Payload | undefined {
   const schema = (PAYLOADS as Partial<Record<number, PayloadSchema>>)[envelope.messageType];
@@ -87,12 +87,12 @@ export function payloadOf(envelope: v1.Envelope): Payload | undefined {
   }
 }
 
-/** A context section of a JSON object or list. */
+/** Returns a context section with a JSON object or list. */
 export function jsonSection(name: string, value: object): v1.ContextSection {
   return create(v1.ContextSectionSchema, { name, content: { case: "json", value: JSON.stringify(value) } });
 }
 
-/** A context section of bytes of any other kind. */
+/** Returns a context section with bytes of the given media type. */
 export function bytesSection(name: string, mediaType: string, data: Uint8Array): v1.ContextSection {
   return create(v1.ContextSectionSchema, { name, content: { case: "bytes", value: { mediaType, data } } });
 }

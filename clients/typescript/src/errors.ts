@@ -5,11 +5,11 @@ import { type BadRequest, BadRequestSchema, type ErrorInfo, ErrorInfoSchema, typ
 import type { Status } from "./gen/google/rpc/status_pb.js";
 import type { RejectReason } from "./v1.js";
 
-/** One field of a request that is wrong. */
+/** One invalid field of a request. */
 export interface FieldViolation {
-  /** Its path, for example `envelope.task_id`. */
+  /** The field's path, for example `envelope.task_id`. */
   readonly field: string;
-  /** What it should be. */
+  /** The rule that the field breaks. */
   readonly description: string;
 }
 
@@ -20,26 +20,29 @@ interface Details {
 }
 
 /**
- * A refusal of the broker, which then has changed nothing; or a failure of the connection, and then nobody knows.
+ * A refusal by the broker, which then has changed nothing, or a failure of the connection, whose outcome is unknown.
  *
- * `code` Unavailable and DeadlineExceeded are of the second kind: send the same envelope again, and the broker answers with
+ * With `code` Unavailable or DeadlineExceeded the outcome is unknown: send the same envelope again, and the broker answers with
  * its first receipt. Branch on `reason`.
  */
 export class BatonError extends Error {
   override readonly name = "BatonError";
-  /** The stable reason, for example `STALE_EPOCH`: docs/errors.md of the broker. Empty where the error is not the broker's own. */
+  /**
+   * The stable reason, for example `STALE_EPOCH`; docs/errors.md of the broker has a remedy for each. It is empty for an error
+   * that the broker did not raise.
+   */
   readonly reason: string;
-  /** What belongs to the reason, for example `current_epoch`. */
+  /** The details of the reason, for example `current_epoch`. */
   readonly metadata: Readonly<Record<string, string>>;
-  /** The fields that are wrong, all of them. */
+  /** All invalid fields. */
   readonly fields: readonly FieldViolation[];
-  /** After how long trying again may help; undefined where the broker does not say. */
+  /** The delay after which a retry may succeed; undefined if the broker names none. */
   readonly retryDelayMs: number | undefined;
 
   constructor(
     /** The gRPC status code. */
     readonly code: Code,
-    /** In words, for people. */
+    /** The explanation, for people. */
     readonly text: string,
     details: Details = {},
     cause?: unknown,
@@ -52,7 +55,7 @@ export class BatonError extends Error {
     this.retryDelayMs = delay && durationMs(delay);
   }
 
-  /** The error of a google.rpc.Status, as it comes on a session. */
+  /** Converts a google.rpc.Status from a session's frame. */
   static ofStatus(status: Status): BatonError {
     const details: Details = {};
     for (const any of status.details) {
@@ -63,7 +66,7 @@ export class BatonError extends Error {
     return new BatonError(codeOf(status.code), status.message, details);
   }
 
-  /** The error of a call that failed. */
+  /** Converts the error of a failed call. */
   static of(error: unknown): BatonError {
     if (error instanceof BatonError) return error;
     const from = ConnectError.from(error);
@@ -76,14 +79,15 @@ export class BatonError extends Error {
   }
 }
 
-/** A message does not verify here, whatever the broker says of it. */
+/** A message fails verification by this client, independent of the broker's checks. */
 export class VerificationError extends Error {
   override readonly name = "VerificationError";
 
   constructor(
     /**
-     * The broker's word for the same: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN, KEY_WEAK,
-     * KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH. CUSTODY_INVALID is ours.
+     * The broker's reason for the same fault: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN, KEY_WEAK,
+     * KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH. CUSTODY_INVALID is the client's
+     * own.
      */
     readonly reason: string,
     text: string,
@@ -92,19 +96,18 @@ export class VerificationError extends Error {
   }
 }
 
-/** A candidate that did not take a handoff. */
+/** A candidate's refusal of a handoff. */
 export interface Rejection {
   /** The candidate. */
   readonly agentId: string;
-  /** Why. */
+  /** The reason. */
   readonly reason: RejectReason;
-  /** The same in words, if it said any. */
+  /** The explanation, if the candidate gave one. */
   readonly text: string;
 }
 
 /**
- * A handoff has ended without moving the task. For its sender the task stays where it is, at the same epoch; its candidate
- * drops what it has of it.
+ * A handoff ended without moving the task. The sender keeps the task at the same epoch; the candidate discards its copy.
  */
 export class HandoffFailed extends Error {
   override readonly name = "HandoffFailed";
@@ -114,7 +117,7 @@ export class HandoffFailed extends Error {
     /** The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED or TAKEOVER_FAILED. */
     readonly reason: string,
     text: string,
-    /** The agents that did not take it, in order; known to its sender. */
+    /** The agents that did not take the task, in order. Only the sender's side knows them. */
     readonly rejections: readonly Rejection[] = [],
     options?: ErrorOptions,
   ) {
@@ -122,7 +125,7 @@ export class HandoffFailed extends Error {
   }
 }
 
-/** The session ended before the answer came: what was asked may be asked again on the next one. */
+/** The session ended before the answer arrived; the question may be repeated on the next session. */
 export class SessionEnded extends BatonError {
   constructor(cause?: unknown) {
     super(Code.Unavailable, "the session has ended", {}, cause);
@@ -145,14 +148,14 @@ const GONE_ON = new Set([
 ]);
 
 /**
- * Whether the broker refused because the handoff or the task has gone on: it is over, or at another step, or another
- * agent's. Nothing is left to do about the message that led to it, and `serve` acks it. So it is with HandoffFailed.
+ * Whether the broker refused because the handoff or the task has moved on: it is over, at another step, or another agent's. The
+ * message that led to the call needs no further work, and `serve` acks it. Also true for HandoffFailed.
  */
 export function hasGoneOn(error: unknown): boolean {
   return error instanceof HandoffFailed || (error instanceof BatonError && GONE_ON.has(error.reason));
 }
 
-/** Whether the same call may work later: connections that fail, and brokers that stop. */
+/** Whether the same call may succeed later: after a failed connection, or on a broker that is stopping. */
 export function isPassing(error: BatonError): boolean {
   switch (error.code) {
     case Code.Unavailable:
@@ -163,7 +166,7 @@ export function isPassing(error: BatonError): boolean {
     case Code.Canceled:
     case Code.Unknown:
     case Code.Internal:
-      // What has no reason is the connection's: one that breaks ends its calls with any of these.
+      // An error without a reason is the connection's: one that breaks ends its calls with any of these codes.
       return error.reason === "";
     default:
       return false;

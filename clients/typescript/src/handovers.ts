@@ -1,4 +1,4 @@
-/** A handoff as its sender lives through it, and the tasks that an agent owns. */
+/** The sender's side of a handoff, and the tasks that an agent owns. */
 import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import type { Agent, CallOptions } from "./agent.js";
 import { clipped, type Delivery } from "./delivery.js";
@@ -21,50 +21,50 @@ import {
   type TaskStatusUpdateSchema,
 } from "./v1.js";
 
-/** A task that has gone to another agent. */
+/** A task that has moved to another agent. */
 export interface HandedOver {
   readonly handoffId: string;
   readonly taskId: string;
-  /** Its owner now. */
+  /** The task's new owner. */
   readonly ownerId: string;
-  /** The epoch that began with it. */
+  /** The epoch that began with the new owner. */
   readonly epoch: bigint;
-  /** The agents that did not take it before, in order. */
+  /** The agents that did not take the task before, in order. */
   readonly rejections: readonly Rejection[];
 }
 
-/** How a delegated task ended. It is this agent's again. */
+/** The outcome of a delegated task, which this agent owns again. */
 export interface Outcome {
   readonly taskId: string;
-  /** The epoch that began with its return. */
+  /** The epoch that began with the task's return. */
   readonly epoch: bigint;
   /** COMPLETED, FAILED or CANCELED. */
   readonly status: TaskStatus;
-  /** What came out; empty if the delegate said nothing. */
+  /** The result; empty if the delegate gave none. */
   readonly result: JsonObject;
-  /** The delegate's words. */
+  /** The delegate's explanation. */
   readonly details: string;
 }
 
-/** What a candidate that has accepted waits for. */
+/** The context that a candidate waits for after its accept. */
 export interface WantedContext {
   readonly handoffId: string;
   readonly taskId: string;
-  /** The task's epoch, at this agent. */
+  /** The task's epoch at this agent. */
   readonly epoch: bigint;
   /** The agent that accepted. */
   readonly candidateId: string;
-  /** The names of the sections that it wants; empty means all. Others are left out by themselves. */
+  /** The names of the requested sections; empty for all. The agent leaves out the others itself. */
   readonly sections: readonly string[];
 }
 
-/** Gives the context of a task to a candidate that has accepted. */
+/** Returns the context of a task for a candidate that has accepted. */
 export type ContextProvider = (
   wanted: WantedContext,
   context: HandlerContext,
 ) => readonly ContextSection[] | Promise<readonly ContextSection[]>;
 
-/** A task that this agent owns at this epoch. Once it has gone, what is said of it is refused with STALE_EPOCH. */
+/** A task that this agent owns at this epoch. After the task has moved on, its methods throw STALE_EPOCH. */
 export class OwnedTask {
   readonly #agent: Agent;
 
@@ -72,11 +72,11 @@ export class OwnedTask {
   constructor(
     agent: Agent,
     readonly taskId: string,
-    /** The epoch since which it is this agent's. */
+    /** The epoch of this agent's ownership. */
     readonly epoch: bigint,
-    /** How it was doing. */
+    /** The task's status when it was read. */
     readonly status: TaskStatus,
-    /** The handoff of it that was open, which `resumeHandOver` joins; empty if there was none. */
+    /** The handoff that was open then, for `resumeHandOver`; empty without one. */
     readonly handoffId: string,
   ) {
     this.#agent = agent;
@@ -87,29 +87,29 @@ export class OwnedTask {
     return new OwnedTask(agent, taskId, epoch, status, openHandoffId);
   }
 
-  /** The agent that owns it. */
+  /** The agent that owns the task. */
   get ownerId(): string {
     return this.#agent.id;
   }
 
-  /** Says how it is going, in words; `progress` is from 0 to 1. */
+  /** Reports the task's progress as text; `progress` is from 0 to 1. */
   async report(details: string, { progress }: { progress?: number } = {}): Promise<Receipt> {
     const status = TaskStatus.IN_PROGRESS;
     return this.update({ status, details, ...(progress === undefined ? {} : { progress }) });
   }
 
-  /** It is done, for good. The result of a delegated task goes to the delegator, who owns the task again. */
+  /** Completes the task. The result of a delegated task goes to the delegator, which owns the task again. */
   async finish(result?: JsonObject, details = ""): Promise<Receipt> {
     const status = TaskStatus.COMPLETED;
     return this.update({ status, details, ...(result === undefined ? {} : { result }) });
   }
 
-  /** Says anything of it. A final status is final. */
+  /** Sends a status update. A final status cannot be changed. */
   async update(update: MessageInitShape<typeof TaskStatusUpdateSchema>): Promise<Receipt> {
     return this.#agent.updateStatus(this.taskId, this.epoch, update);
   }
 
-  /** Hands it on: as `Agent.handOver`. */
+  /** Hands the task over: see `Agent.handOver`. */
   async handOver(
     receiverId: string,
     request: MessageInitShape<typeof HandoffRequestSchema>,
@@ -119,7 +119,7 @@ export class OwnedTask {
     return this.#agent.handOver(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
   }
 
-  /** Lends it: as `Agent.delegate`. */
+  /** Lends the task: see `Agent.delegate`. */
   async delegate(
     receiverId: string,
     request: MessageInitShape<typeof HandoffRequestSchema>,
@@ -130,7 +130,7 @@ export class OwnedTask {
   }
 }
 
-/** A handoff that this agent has asked for. */
+/** A handoff that this agent has requested. */
 export class HandOver {
   readonly #agent: Agent;
   readonly #mail: Conversation;
@@ -150,7 +150,7 @@ export class HandOver {
     this.#sections = sections;
   }
 
-  /** Goes through the handoff to its end, from its request or from whatever state it is in. */
+  /** Processes the handoff to its end, from its request or from the state in `handoff`. */
   async run(signal?: AbortSignal, handoff?: Handoff): Promise<HandedOver> {
     try {
       const done = await (handoff ? this.#resume(handoff, signal) : this.#follow(signal));
@@ -218,7 +218,7 @@ export class HandOver {
         throw error;
       }
     }
-    // Sent before, or over. If it is over, its end may have been told to an earlier process.
+    // The context was sent before, or the handoff is over. An earlier process may have received the mail about its end.
     try {
       const handoff = await this.#agent.getHandoff(this.#about.handoffId);
       return isFinalState(handoff.state) ? this.#ended(handoff) : undefined;
@@ -241,13 +241,13 @@ export class HandOver {
     throw this.#failed(codeOf(errorCode), errorMessage);
   }
 
-  /** Remembers a rejection once: an earlier process may have left its message unacked. */
+  /** Records a rejection once: its message is redelivered if an earlier process left it unacknowledged. */
   #rejected(rejection: Rejection): void {
     if (!this.#rejections.some(({ agentId }) => agentId === rejection.agentId)) this.#rejections.push(rejection);
   }
 }
 
-/** Answers an accept that no `handOver` waits for, by the handler that knows the task's context. */
+/** Answers an accept that no `handOver` waits for, with the context from the handler. */
 export async function provideContext(
   agent: Agent,
   accept: Delivery,
@@ -261,16 +261,16 @@ export async function provideContext(
 }
 
 /**
- * Decides on the mail of a handoff that no code of this process waits for: an accept whose `handOver` died with an earlier
- * process, or a context. While the handoff is open the message comes again, until something claims it or the broker ends the
- * handoff by its timeout.
+ * Settles mail of a handoff that no call of this process waits for: a context, or an accept whose `handOver` died with an
+ * earlier process. While the handoff is open the message is redelivered, until a call takes it or the broker ends the handoff
+ * by its timeout.
  */
 export async function unclaimed(agent: Agent, { handoffId, payload }: Delivery): Promise<void> {
   let handoff: Handoff;
   try {
     handoff = await agent.getHandoff(handoffId);
   } catch (error) {
-    // It was removed, or is another's: there is nothing to wait for.
+    // The handoff was removed, or belongs to other agents: no call can wait for it.
     if (!isPassing(BatonError.of(error))) return;
     throw new Later(LATER_MS, `failed to look at handoff ${handoffId}: ${String(error)}`);
   }
@@ -278,12 +278,12 @@ export async function unclaimed(agent: Agent, { handoffId, payload }: Delivery):
   if (!isSent && !isFinalState(handoff.state)) throw new Later(LATER_MS, "no code of this agent waits for it yet");
 }
 
-/** The stable code as BatonError.reason has it. */
+/** Returns the name of an error code, as in BatonError.reason. */
 export function codeOf(code: ErrorCode): string {
   return (ErrorCode as Partial<Record<number, string>>)[code] ?? String(code);
 }
 
-/** A handoff; undefined where an error passes. */
+/** Reads a handoff; returns undefined after a passing error. */
 export async function lookAt(agent: Agent, handoffId: string): Promise<Handoff | undefined> {
   try {
     return await agent.getHandoff(handoffId);
@@ -300,8 +300,8 @@ export function isFinalState(state: HandoffState): boolean {
 }
 
 /**
- * Sends the context that an accept waits for. What is refused for good ends the handoff, since no candidate could take it
- * over. Throws Later where trying again may help.
+ * Sends the context for an accept. A permanent refusal ends the handoff, since no candidate could take it over. Throws Later if
+ * a retry may succeed.
  */
 async function giveContext(
   agent: Agent,

@@ -1,5 +1,5 @@
 /**
- * Agents for the baton handoff broker: see `Agent`. The messages themselves are in `v1`.
+ * Agents for the baton handoff broker: see `Agent`. The messages of the schema are in `v1`.
  */
 export { Agent, type AgentOptions, type CallOptions, type KeyCallOptions } from "./agent.js";
 export { Delivery } from "./delivery.js";

@@ -1,13 +1,16 @@
-/** The limits of the schema. What is over one is refused before it is sent: a frame over the limit would end the session. */
+/**
+ * The limits of the schema. The client refuses a message over a limit before it sends: a frame over the limit would end the
+ * session.
+ */
 import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { BatonError, type FieldViolation } from "./errors.js";
 import { BadRequestSchema, ErrorInfoSchema } from "./gen/google/rpc/error_details_pb.js";
 import * as v1 from "./v1.js";
 
-/** The most bytes that a payload's value may have. */
+/** The maximum size of a payload's value, in bytes. */
 export const PAYLOAD_BYTES_MAX = 1024 * 1024;
-/** The most bytes that one message on a connection may have. */
+/** The maximum size of a message on a connection, in bytes. */
 export const FRAME_BYTES_MAX = 4 * 1024 * 1024;
 const NAME_LENGTH_MAX = 128;
 const UUID_LENGTH = 36;
@@ -16,7 +19,7 @@ const TRACESTATE_LENGTH_MAX = 512;
 const HEARTBEAT_TEXT_MAX = 256;
 const HEARTBEAT_ENTRIES_MAX = 32;
 
-/** Refuses an envelope that no broker takes, with the broker's reason. Throws BatonError. */
+/** Refuses an envelope over a limit, with the broker's reason. Throws BatonError. */
 export function checkEnvelope(envelope: v1.Envelope): void {
   const { messageId, senderId, correlationId, taskId, keyId, traceContext, payload } = envelope;
   const bounds: [string, string, number][] = [
@@ -40,13 +43,13 @@ export function checkEnvelope(envelope: v1.Envelope): void {
   }
 }
 
-/** Refuses sections that do not fit into one TaskContextTransfer, before a handoff is asked for with them. */
+/** Refuses sections that do not fit into one TaskContextTransfer, before the handoff's request is sent. */
 export function checkContext(sections: readonly v1.ContextSection[]): void {
   const transfer = create(v1.TaskContextTransferSchema, { sections: [...sections], contextDigest: new Uint8Array(32) });
   checkPayload(toBinary(v1.TaskContextTransferSchema, transfer).length);
 }
 
-/** Refuses what a broker would not take, or what would end the session. Throws BatonError. */
+/** Refuses a heartbeat that the broker would refuse, or that would end the session. Throws BatonError. */
 export function checkHeartbeat(heartbeat: MessageInitShape<typeof v1.HeartbeatSchema>): void {
   const { status, metrics } = create(v1.HeartbeatSchema, heartbeat);
   const wrong: FieldViolation[] = [];

@@ -1,4 +1,4 @@
-/** The mail of an agent: what a call or an offer waits for goes there, the rest to `serve` or `deliveries`. */
+/** The routing of an agent's mail: to the call or offer that waits for it, otherwise to `serve` or `deliveries`. */
 import type { Delivery } from "./delivery.js";
 import { BatonError } from "./errors.js";
 import { Queue } from "./queue.js";
@@ -6,11 +6,11 @@ import { type HandlerContext, Jobs, Later, Stopped } from "./serve.js";
 import { deferred, type Session } from "./session.js";
 import { TaskStatus } from "./v1.js";
 
-/** When a message comes again that no code of this process waits for yet. */
+/** The redelivery delay of a message that no call of this process waits for yet. */
 export const LATER_MS = 2_000;
-/** How many letters wait in one conversation. The broker hands out one message of a task at a time. */
+/** The maximum number of letters in one conversation. The broker delivers one message of a task at a time. */
 const LETTERS_MAX = 16;
-/** The agent id of every broker. */
+/** The agent id of a broker. */
 export const BROKER_ID = "baton";
 
 /** Another call of this process waits for the same mail. */
@@ -21,18 +21,18 @@ export class WaitedFor extends Error {
 /** A delivery in a conversation. It is extended until `finish`. */
 export class Letter {
   readonly #result = deferred<unknown>();
-  /** Settles when the broker was told what became of it. */
+  /** Resolves after the broker has answered the acknowledgement. */
   settled: Promise<void> = Promise.resolve();
 
   constructor(readonly delivery: Delivery) {}
 
-  /** Acknowledges it by how its handler ended, and waits until the broker was told. */
+  /** Acknowledges the delivery by its handler's outcome, and waits for the broker's answer. */
   async finish(failure?: unknown): Promise<void> {
     this.#result.resolve(failure);
     await this.settled;
   }
 
-  /** Waits for `finish`; for the job that extends and settles it. */
+  /** Waits for `finish`, for the job that extends and settles the delivery. */
   async wait({ signal }: HandlerContext): Promise<void> {
     const failure = await unlessAborted(this.#result.promise, signal);
     if (failure !== undefined) throw failure as Error;
@@ -45,7 +45,9 @@ export class Conversation {
   readonly #life: AbortSignal;
   readonly #onClose: () => void;
   #waiting = 0;
-  /** The end is known to what waits here, so that further news of it are too. Set by it before `close`. */
+  /**
+   * Whether the waiting call knows the end, so that further mail about it needs no handling. The call sets it before `close`.
+   */
   isOver = false;
 
   constructor(life: AbortSignal, onClose: () => void) {
@@ -53,7 +55,7 @@ export class Conversation {
     this.#onClose = onClose;
   }
 
-  /** The next letter, which the caller finishes. Throws the signal's reason, or the agent's end. */
+  /** Waits for the next letter, which the caller finishes. Throws the signal's reason, or the agent's end. */
   async next(signal?: AbortSignal): Promise<Letter> {
     const letter = await this.#letters.next(AbortSignal.any(signal ? [signal, this.#life] : [this.#life]));
     if (letter === undefined) throw new Stopped("what waited for it has ended");
@@ -61,7 +63,7 @@ export class Conversation {
     return letter;
   }
 
-  /** As `next`; undefined where nothing comes for this long. */
+  /** As `next`, but returns undefined if no letter arrives in time. */
   async nextWithin(ms: number, signal?: AbortSignal): Promise<Letter | undefined> {
     const quiet = new AbortController();
     const timer = setTimeout(() => {
@@ -77,7 +79,7 @@ export class Conversation {
     }
   }
 
-  /** Takes a letter, unless too many wait. */
+  /** Adds a letter. Returns false if the conversation is full. */
   put(letter: Letter): boolean {
     if (this.#waiting >= LETTERS_MAX) return false;
     this.#waiting++;
@@ -85,7 +87,10 @@ export class Conversation {
     return true;
   }
 
-  /** Ends it, and waits for nothing. What it did not take is delivered again, to whatever waits for it then, unless it is over. */
+  /**
+   * Ends the conversation without waiting. Its remaining letters are redelivered to a later conversation, or settled if the
+   * conversation is over.
+   */
   close(): void {
     this.#onClose();
     const rest = this.isOver ? undefined : new Later(0, "what waited for it has ended");
@@ -93,7 +98,7 @@ export class Conversation {
   }
 }
 
-/** What the mail needs of its agent. */
+/** The parts of an agent that its mail uses. */
 interface Owner {
   readonly credit: number;
   readonly handlerTimeoutMs: number;
@@ -102,11 +107,11 @@ interface Owner {
   readonly log: (text: string, error?: unknown) => void;
 }
 
-/** Sorts an agent's deliveries, and says how many it takes. */
+/** Routes an agent's deliveries, and controls the agent's credit. */
 export class Mail {
-  /** How many deliveries may be handed out and not yet acknowledged, now and at the begin of the next session. */
+  /** The maximum number of unacknowledged deliveries, for this session and the start of the next. */
   credit = 0;
-  /** After how long without mail a call looks at its handoff: news may have been lost with their time. */
+  /** The silence after which a call looks at its handoff: the mail about a change may have expired. */
   lookAfterMs = 30_000;
   readonly #owner: Owner;
   readonly #waiting = new Map<string, { conversation: Conversation; afterEpoch: bigint }>();
@@ -122,8 +127,8 @@ export class Mail {
   }
 
   /**
-   * Opens the conversation about a handoff, `handoff ID`, or about the end of a task that is lent, `task ID`, after an epoch.
-   * It is known at once, so that no answer is missed. Throws WaitedFor.
+   * Opens the conversation about a handoff, `handoff ID`, or about the end of a lent task, `task ID`, after an epoch. It is
+   * registered at once, so that no answer is missed. Throws WaitedFor.
    */
   async converse(key: string, { afterEpoch = 0n, signal }: { afterEpoch?: bigint; signal?: AbortSignal | undefined } = {}): Promise<Conversation> {
     if (this.#waiting.has(key)) throw new WaitedFor("another call of this agent waits for it");
@@ -144,7 +149,7 @@ export class Mail {
     }
   }
 
-  /** What goes to no conversation, for one reader at a time. */
+  /** Yields the mail that belongs to no conversation, to one reader at a time. */
   async *read(signal: AbortSignal): AsyncGenerator<Delivery, void> {
     if (this.#isRead) throw new Error("the mail of this agent is being read already");
     this.#isRead = true;
@@ -152,7 +157,7 @@ export class Mail {
       await this.#want(() => (this.#isTaking = true));
       for (;;) {
         const delivery = await this.#queue.next(signal);
-        if (delivery?.session.isOpen === true) yield delivery; // else it will be delivered again
+        if (delivery?.session.isOpen === true) yield delivery; // after the session's end it is redelivered
       }
     } finally {
       this.#isRead = false;
@@ -160,16 +165,16 @@ export class Mail {
     }
   }
 
-  /** Sets the credit, on this session and on later ones. */
+  /** Sets the credit of this session and later ones. */
   async setCredit(maxOutstanding: number): Promise<void> {
     this.credit = maxOutstanding;
     if (maxOutstanding > 0) this.#isTaking = true;
     const session = this.#owner.session();
-    // Without a session the next one begins with it.
+    // Without a session the next one begins with this credit.
     if (session !== undefined) await session.giveCredit(maxOutstanding);
   }
 
-  /** Gives a delivery to the conversation that it belongs to, to the reader, or back to the broker. */
+  /** Gives a delivery to its conversation, to the reader, or back to the broker. */
   route(delivery: Delivery): void {
     if (this.#letters.again(delivery)) return;
     const conversation = this.#conversationOf(delivery);
@@ -180,13 +185,13 @@ export class Mail {
     } else if (this.#isTaking) {
       this.#queue.push(delivery);
     } else {
-      // A conversation takes mail while nothing else does.
+      // Without a reader only conversations take mail.
       const later = new Later(this.#wantsMail ? LATER_MS : 0, "the agent does not take mail at present");
       void this.#letters.settle(delivery, later);
     }
   }
 
-  /** Forgets what waits for a reader: its session has ended, and it comes again. */
+  /** Drops the queued mail of an ended session, which the broker redelivers. */
   forget(): void {
     this.#queue.drain();
   }
@@ -195,7 +200,7 @@ export class Mail {
     return this.#isTaking || this.#waiting.size > 0;
   }
 
-  /** Changes what this agent waits for. Credit is given while it waits for anything. */
+  /** Changes the mail that this agent waits for. The agent gives credit while it waits for any mail. */
   async #want(change: () => unknown, signal?: AbortSignal): Promise<void> {
     const before = this.#wantsMail;
     change();
@@ -204,7 +209,7 @@ export class Mail {
     if (!this.#owner.life.aborted) await this.#owner.session()?.giveCredit(this.credit, signal);
   }
 
-  /** Takes no more mail but that of conversations, and gives back what was not begun. */
+  /** Takes only the mail of conversations from now on, and gives queued deliveries back. */
   async #stopTaking(): Promise<void> {
     try {
       await this.#want(() => (this.#isTaking = false));
@@ -229,7 +234,7 @@ export class Mail {
         return envelope.senderId === BROKER_ID ? this.#waiting.get(`handoff ${handoffId}`)?.conversation : undefined;
       case "baton.v1.TaskStatusUpdate": {
         const waiting = isFinalStatus(payload.status) ? this.#waiting.get(`task ${envelope.taskId}`) : undefined;
-        // Not what an earlier loan of the task came to.
+        // Excludes the result of an earlier loan of the task.
         return waiting && envelope.epoch > waiting.afterEpoch ? waiting.conversation : undefined;
       }
       default:
@@ -243,7 +248,7 @@ export function isFinalStatus(status: TaskStatus): boolean {
   return status === TaskStatus.COMPLETED || status === TaskStatus.FAILED || status === TaskStatus.CANCELED;
 }
 
-/** What the promise gives, or the signal's reason as an error when it aborts before. */
+/** Returns the promise's value, or throws the signal's reason as an error if it aborts first. */
 export async function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   const aborted = deferred<never>();
   const onAbort = (): void => {

@@ -1,4 +1,4 @@
-/** A handoff as its receiver lives through it: an offer, and the takeover of its context. */
+/** The receiver's side of a handoff: an offer, and the takeover of its context. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Agent } from "./agent.js";
 import type { Delivery } from "./delivery.js";
@@ -12,28 +12,28 @@ import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcc
 /**
  * A task that is offered to this agent: `accept` or `reject` it.
  *
- * A process that dies between its steps gets again what it had not answered. An offer that an earlier process of this agent
- * accepted is gone on with: its `accept` sends nothing anew.
+ * After a crash the broker redelivers what the process had not answered. An offer that an earlier process of this agent
+ * accepted continues: its `accept` sends no second accept.
  */
 export class Offer {
-  /** The handoff. */
+  /** The handoff's id. */
   readonly handoffId: string;
-  /** The task. */
+  /** The task's id. */
   readonly taskId: string;
   /** The task's epoch at its present owner. */
   readonly epoch: bigint;
-  /** The task's owner, who asks. */
+  /** The task's owner, which sent the request. */
   readonly senderId: string;
-  /** What is asked; undefined where an earlier process of this agent accepted it. */
+  /** The request; undefined if an earlier process of this agent accepted it. */
   readonly request: HandoffRequest | undefined;
   /**
-   * Aborts, after its accept, when the handoff goes on without this agent, with HandoffFailed as its reason; and as a handler's
-   * does.
+   * Aborts after the accept, with a HandoffFailed as its reason, if the handoff continues without this agent. It also aborts as
+   * the signal of a handler does.
    */
   readonly signal: AbortSignal;
-  /** @internal Settles when it was rejected, completed or failed; throws why it has ended before. */
+  /** @internal Resolves when the offer was rejected, completed or failed; rejects with the cause of an earlier end. */
   readonly over = deferred<undefined>();
-  /** @internal Whether its reader has it. */
+  /** @internal Whether its reader has the offer. */
   isBegun = false;
   readonly #agent: Agent;
   readonly #abort = new AbortController();
@@ -49,7 +49,7 @@ export class Offer {
   /** @internal */
   constructor(
     agent: Agent,
-    /** What brought it: the request, or the context where `request` is undefined. */
+    /** The delivery of the offer: the request, or the context if `request` is undefined. */
     readonly delivery: Delivery,
     signal: AbortSignal,
   ) {
@@ -60,7 +60,7 @@ export class Offer {
     this.epoch = envelope.epoch;
     this.senderId = envelope.senderId;
     this.signal = AbortSignal.any([this.#abort.signal, signal]);
-    this.#contextCame.promise.catch(() => undefined); // it may be that nothing waits for it
+    this.#contextCame.promise.catch(() => undefined); // no caller may be waiting for it
     this.over.promise.catch(() => undefined);
     if (payload?.$typeName === "baton.v1.HandoffRequest") {
       this.request = payload;
@@ -72,8 +72,8 @@ export class Offer {
   }
 
   /**
-   * Takes the handoff and waits for the context; by default for the whole of it. Throws HandoffFailed if it is too late, or
-   * if the handoff ends before. The request is acked once the broker has the accept.
+   * Accepts the handoff and waits for the context, by default for all of it. Throws HandoffFailed if the accept is too late or
+   * the handoff ends first. The request is acked after the broker has taken the accept.
    */
   async accept(accept: MessageInitShape<typeof HandoffAcceptSchema> = {}): Promise<Takeover> {
     if (this.#takeover !== undefined) return this.#takeover;
@@ -95,7 +95,7 @@ export class Offer {
     return this.#takeover;
   }
 
-  /** Does not take it. The next candidate is asked, if there is one. */
+  /** Rejects the handoff. The broker asks the next candidate, if any. */
   async reject(reject: MessageInitShape<typeof HandoffRejectSchema>): Promise<void> {
     const asked = this.#asked;
     if (this.#isDecided || asked === undefined) throw new Error("the offer is decided already");
@@ -111,7 +111,7 @@ export class Offer {
     this.#finish();
   }
 
-  /** @internal Its context is there. Tells whether it was awaited. */
+  /** @internal Stores the context. Returns false if the offer has one already. */
   contextCame(letter: Letter): boolean {
     if (this.#context !== undefined) return false;
     this.#context = letter;
@@ -119,12 +119,12 @@ export class Offer {
     return true;
   }
 
-  /** @internal The context was given back, or answered. */
+  /** @internal Forgets a context that was given back or answered. */
   contextWent(): void {
     if (!this.#isOver) this.end(new HandlerTimeout("the handler took too long"));
   }
 
-  /** @internal It has ended, and not by what this agent said. */
+  /** @internal Ends the offer for a cause other than this agent's own answer. */
   end(cause: Error): void {
     if (this.#isOver) return;
     this.#abort.abort(cause);
@@ -132,7 +132,7 @@ export class Offer {
     this.over.reject(cause);
   }
 
-  /** @internal Its reader has gone: what it has not decided is rejected, so that another agent is asked. */
+  /** @internal Ends the offer without its reader: an undecided offer is rejected, and the broker asks another agent. */
   async leave(): Promise<void> {
     if (!this.isBegun) {
       this.end(new Stopped("the agent stops"));
@@ -143,7 +143,7 @@ export class Offer {
     }
   }
 
-  /** @internal Whether it was rejected, completed or failed here. */
+  /** @internal Whether this agent has rejected, completed or failed the handoff. */
   get isOver(): boolean {
     return this.#isOver;
   }
@@ -153,7 +153,7 @@ export class Offer {
     return this.#agent.mail.lookAfterMs;
   }
 
-  /** @internal Ends it where the handoff goes on without this agent, and no word of it came. */
+  /** @internal Ends the offer if the handoff continues without this agent although no mail said so. */
   async look(): Promise<void> {
     try {
       const handoff = await lookAt(this.#agent, this.handoffId);
@@ -163,20 +163,20 @@ export class Offer {
       const reason = isOpen ? "OFFER_WITHDRAWN" : codeOf(handoff.errorCode);
       this.end(new HandoffFailed(this.handoffId, reason, handoff.errorMessage));
     } catch (error) {
-      // The broker does not show it any more.
+      // The broker no longer shows the handoff.
       const { reason, text } = BatonError.of(error);
       this.end(new HandoffFailed(this.handoffId, reason, text, [], { cause: error }));
     }
   }
 
-  /** @internal Settles the context, if it is in hand. */
+  /** @internal Settles the context, if one is in hand. */
   async giveBack(failure: unknown): Promise<void> {
     const context = this.#context;
     this.#context = undefined;
     await context?.finish(failure);
   }
 
-  /** @internal For its takeover: says what became of the context, and acks it. */
+  /** @internal Answers the context for its takeover, and acks it. */
   async answer<T>(letter: Letter, say: () => Promise<T>, ifRefused?: (error: unknown) => Promise<T | undefined>): Promise<T> {
     let said: T;
     try {
@@ -194,7 +194,7 @@ export class Offer {
   }
 
   /**
-   * @internal The task, if an earlier process of this agent completed the handoff and the task is still this agent's by it.
+   * @internal Returns the task if an earlier process of this agent completed the handoff and still owns the task by it.
    */
   async taskIfDoneBefore(refusal: unknown): Promise<Task | undefined> {
     if (!hasGoneOn(refusal)) return undefined;
@@ -204,7 +204,7 @@ export class Offer {
     return task.ownerId === this.#agent.id && task.epoch === epoch + 1n ? task : undefined;
   }
 
-  /** Whether an earlier process of this agent accepted, and did not come to ack the request. */
+  /** Whether an earlier process of this agent accepted the handoff but did not ack its request. */
   async #isAcceptedBefore(refusal: unknown): Promise<boolean> {
     if (!hasGoneOn(refusal)) return false;
     const { state, candidateId } = await this.#agent.getHandoff(this.handoffId);
@@ -212,7 +212,7 @@ export class Offer {
     return isAccepted && candidateId === this.#agent.id;
   }
 
-  /** What ended the offer, rather than what the broker said after that. */
+  /** The cause of the offer's end takes precedence over a later refusal by the broker. */
   #why(error: unknown): unknown {
     if (!hasGoneOn(error)) return error;
     const reason: unknown = this.#abort.signal.reason;
@@ -228,7 +228,7 @@ export class Offer {
     this.over.resolve(undefined);
   }
 
-  /** The broker keeps back the task's next message until then. */
+  /** Acks the request: the broker holds back the task's next message until then. */
   async #ack(delivery: Delivery): Promise<void> {
     await delivery.ack().catch((error: unknown) => {
       this.#agent.log("an acknowledgement was lost; the message comes again", error);
@@ -236,11 +236,11 @@ export class Offer {
   }
 }
 
-/** A context that was handed over: `complete` makes this agent the task's owner, `fail` leaves the task where it is. */
+/** The context of a handoff. `complete` makes this agent the task's owner; `fail` leaves the task with its sender. */
 export class Takeover {
-  /** The task. */
+  /** The task's id. */
   readonly taskId: string;
-  /** The context. */
+  /** The sections of the context. */
   readonly sections: readonly ContextSection[];
   /** The context's delivery, with its envelope. */
   readonly delivery: Delivery;
@@ -259,16 +259,16 @@ export class Takeover {
     this.sections = payload?.$typeName === "baton.v1.TaskContextTransfer" ? payload.sections : [];
   }
 
-  /** The section of this name, its JSON parsed; undefined if there is none. */
+  /** Returns the parsed JSON of the section of this name; undefined without one. */
   json(name: string): unknown {
     const section = this.sections.find((one) => one.name === name);
     return section?.content.case === "json" ? JSON.parse(section.content.value) : undefined;
   }
 
   /**
-   * Takes the task over, after a check of the digest: from here on, and not before, it is this agent's. Throws
-   * VerificationError, CONTEXT_DIGEST_MISMATCH; HandoffFailed if it is too late. Where an earlier process of this agent
-   * completed it, the task is this agent's all the same.
+   * Verifies the digest and takes ownership of the task: this agent owns it once the promise resolves. Throws
+   * VerificationError, CONTEXT_DIGEST_MISMATCH; HandoffFailed if it is too late. Succeeds if an earlier process of this agent
+   * completed the handoff and still owns the task.
    */
   async complete(): Promise<OwnedTask> {
     const say = async (): Promise<OwnedTask> => {
@@ -281,23 +281,23 @@ export class Takeover {
     });
   }
 
-  /** Says that it cannot take over, and why: the handoff fails and the sender keeps the task. */
+  /** Refuses the context for the reason in `details`. The handoff fails and the sender keeps the task. */
   async fail(details: string): Promise<void> {
     await this.#offer.answer(this.#letter, () => this.#agent.failTakeover(this.delivery, details));
   }
 
-  /** Asks for more time, where the takeover lasts longer than the handoff's timeout for it. */
+  /** Asks for more time for a takeover that lasts longer than the handoff's timeout for it. */
   async keepTurn(details = ""): Promise<void> {
     await this.#agent.keepTurn(this.delivery, details);
   }
 }
 
-/** Takes or rejects an offer. */
+/** Accepts or rejects an offer. */
 export type OfferHandler = (offer: Offer, context: HandlerContext) => unknown;
 
 /**
  * Calls the handler of an offer for a delivered HandoffRequest, or for a TaskContextTransfer whose request an earlier process
- * accepted. Throws what becomes of the delivery, as any handler.
+ * accepted. Throws the error that settles the delivery, as any handler.
  */
 export async function takeOffer(
   agent: Agent,
@@ -314,7 +314,7 @@ export async function takeOffer(
   }
   const offer = new Offer(agent, delivery, signal);
   const listening = new AbortController();
-  // A handler that does not listen to its signal is left behind, and what it had comes again.
+  // A handler that ignores its signal is abandoned, and its delivery is redelivered.
   const abandon = (): void => {
     mail.close();
     void offer.giveBack(signal.reason);
@@ -328,11 +328,11 @@ export async function takeOffer(
       throw hasGoneOn(reason) ? reason : new Error("the handler has neither rejected nor completed the handoff");
     }
   } catch (error) {
-    // Why it has ended counts for more than what its handler made of it.
+    // The cause of the end takes precedence over the handler's own error.
     const failure: unknown = offer.signal.aborted && hasGoneOn(offer.signal.reason) ? offer.signal.reason : error;
     await offer.giveBack(failure);
     if (!offer.isOver) throw failure;
-    agent.log("a handler failed after its handoff was over", failure); // it was answered, and is not to come again
+    agent.log("a handler failed after its handoff was over", failure); // the delivery is answered and must not be redelivered
   } finally {
     signal.removeEventListener("abort", abandon);
     listening.abort();
@@ -340,7 +340,7 @@ export async function takeOffer(
   }
 }
 
-/** Takes the mail of the handoff: its context, or the news that it goes on without this agent. */
+/** Receives the mail of the handoff: its context, or the notice that it continues without this agent. */
 async function listen(offer: Offer, mail: Conversation, signal: AbortSignal): Promise<void> {
   for (;;) {
     let letter: Letter;

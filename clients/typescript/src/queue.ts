@@ -1,4 +1,4 @@
-/** What one side puts in and the other takes out, in order. Ends after `close`, throws after `fail`; both once it is empty. */
+/** A queue from one side to another, in order. After the last item it ends, if `close` was called, or throws, after `fail`. */
 export class Queue<T> implements AsyncIterable<T> {
   readonly #items: T[] = [];
   #wake: (() => void) | undefined;
@@ -21,12 +21,12 @@ export class Queue<T> implements AsyncIterable<T> {
     this.#wake?.();
   }
 
-  /** Takes what is there at once. */
+  /** Removes and returns all items at once. */
   drain(): T[] {
     return this.#items.splice(0);
   }
 
-  /** The next one; undefined once it is closed. For one taker at a time. */
+  /** Waits for the next item and removes it; undefined after `close`. One caller may wait at a time. */
   async next(signal?: AbortSignal): Promise<T | undefined> {
     for (;;) {
       signal?.throwIfAborted();

@@ -9,9 +9,9 @@ import { type OfferHandler, takeOffer } from "./offers.js";
 import { deferred } from "./session.js";
 import { NackCause, RejectReason } from "./v1.js";
 
-/** What a handler gets besides the message. */
+/** The second argument of a handler. */
 export interface HandlerContext {
-  /** Aborts when the handler's time is over, and when the agent stops. */
+  /** Aborts at the handler's time limit, and when the agent stops. */
   readonly signal: AbortSignal;
 }
 
@@ -19,29 +19,29 @@ type Named<Name extends string> = Extract<Payload, { $typeName: `baton.v1.${Name
 type Handler<Name extends string> = (payload: Named<Name>, delivery: Delivery, context: HandlerContext) => unknown;
 
 /**
- * A function for what this agent does, and one for each kind of message. When it is done (its promise is resolved) the
- * message is acked; when it throws the message is nacked as FAILURE and comes again, or as `Poison` and `RetryAfter` say. A
- * refusal of the broker because the handoff has gone on (`hasGoneOn`) acks.
+ * One function for each role of the agent and one for each kind of message. When its promise resolves, the message is acked.
+ * When it throws, the message is nacked: as FAILURE, so that it is redelivered, or as `Poison` and `RetryAfter` say. A refusal
+ * because the handoff has moved on (`hasGoneOn`) acks.
  *
- * What `handOver`, `resumeHandOver`, `delegate` or an offer waits for goes there and not here. A function for a kind of
- * message comes before `offer` and `context`, and these before `other`. What has no function:
+ * Mail that `handOver`, `resumeHandOver`, `delegate` or an offer waits for goes there instead. A function for a kind of message
+ * takes precedence over `offer` and `context`, and these over `other`. Without a function:
  *
- * - a handoffRequest is rejected, as NO_SKILL;
- * - a handoffAccept or taskContextTransfer, of a handoff that an earlier process of this agent began, comes again every two
- *   seconds while the handoff is open, so that `resumeHandOver` or another process can go on with it, and is acked then;
- * - a taskRequest, taskOffer, taskAccept, delegation, or a type that this version does not know, is nacked as POISON, so
- *   that the broker keeps it as a dead letter;
- * - news are acked.
+ * - a handoffRequest is rejected as NO_SKILL;
+ * - a handoffAccept or taskContextTransfer of a handoff that an earlier process of this agent began is redelivered every two
+ *   seconds while the handoff is open, so that `resumeHandOver` or another process can continue it, and then acked;
+ * - a taskRequest, taskOffer, taskAccept or delegation, and a type unknown to this version, is nacked as POISON, and the broker
+ *   keeps it as a dead letter;
+ * - a notice is acked.
  */
 export interface Handlers {
   /**
-   * Takes or rejects the handoffs that are offered to this agent, also those that an earlier process of it accepted. It is
-   * done after it has rejected, completed or failed the handoff; before that, being done is a failure.
+   * Accepts or rejects the handoffs that are offered to this agent, also those accepted by an earlier process of it. Its
+   * promise resolves after it has rejected, completed or failed the handoff; an earlier resolution counts as a failure.
    */
   offer?: OfferHandler;
   /**
-   * Answers a candidate that has accepted, where no `handOver` or `resumeHandOver` of this process waits for it: it gives the
-   * context of the task. So a handoff goes on that was asked for by an earlier process.
+   * Returns the context for a candidate that has accepted, if no `handOver` or `resumeHandOver` of this process waits for the
+   * accept. With it a handoff that an earlier process requested continues.
    */
   context?: ContextProvider;
   handoffRequest?: Handler<"HandoffRequest">;
@@ -57,16 +57,16 @@ export interface Handlers {
   taskAccept?: Handler<"TaskAccept">;
   delegation?: Handler<"Delegation">;
   info?: Handler<"Info">;
-  /** What has no handler of its own. */
+  /** Handles each message without a handler of its own. */
   other?: (delivery: Delivery, context: HandlerContext) => unknown;
 }
 
-/** Thrown by a handler: the message can never be taken. It becomes a dead letter at once. */
+/** Thrown by a handler for a message that can never be handled. It becomes a dead letter at once. */
 export class Poison extends Error {
   override readonly name = "Poison";
 }
 
-/** Thrown by a handler: the message is to come again after this time. */
+/** Thrown by a handler to have the message redelivered after this time. */
 export class RetryAfter extends Error {
   override readonly name = "RetryAfter";
 
@@ -79,17 +79,17 @@ export class RetryAfter extends Error {
   }
 }
 
-/** Why a handler's signal aborts: it took too long. */
+/** The reason of a handler's signal at its time limit. */
 export class HandlerTimeout extends Error {
   override readonly name = "HandlerTimeout";
 }
 
-/** Why a handler's signal aborts: the agent stops. */
+/** The reason of a handler's signal when the agent stops. */
 export class Stopped extends Error {
   override readonly name = "Stopped";
 }
 
-/** Thrown inside: the message is to come again after this time, and that is no failure. */
+/** Thrown internally to have the message redelivered after this time, without counting as a failure. */
 export class Later extends Error {
   override readonly name = "Later";
 
@@ -102,7 +102,7 @@ export class Later extends Error {
 }
 
 const ASKS = new Set(["TaskRequest", "TaskOffer", "TaskAccept", "Delegation"]);
-/** How many handled messages are remembered, so that one whose ack was lost is not handled twice. */
+/** The number of handled messages that are remembered. A message whose ack was lost is not handled twice. */
 const REMEMBERED_MAX = 4096;
 
 /** Gives a delivery to its handler. */
@@ -123,7 +123,7 @@ export async function handle(agent: Agent, handlers: Handlers, delivery: Deliver
   }
 }
 
-/** The messages that are in work, and those that were taken lately. */
+/** The messages in work, and the ones handled lately. */
 export class Jobs {
   readonly #running = new Map<string, { delivery: Delivery; done: Promise<void> }>();
   readonly #taken = new Set<string>();
@@ -131,13 +131,13 @@ export class Jobs {
 
   constructor(readonly options: { handlerTimeoutMs: number; log: (text: string, error?: unknown) => void }) {}
 
-  /** Whether a delivery is in work, or was taken before: then it is acknowledged as that was, and not handled again. */
+  /** Whether a delivery is in work or was handled before. A handled one is acknowledged as before, and not handled again. */
   again(delivery: Delivery): boolean {
     const id = idOf(delivery);
     const running = this.#running.get(id);
     if (running !== undefined) {
-      // From now on this is the handing-out to acknowledge. One whose ack was lost is acked at once: the broker keeps back
-      // the task's next message until then.
+      // The redelivery is now the one to acknowledge. If an ack was lost it is repeated at once: the broker holds back the
+      // task's next message until then.
       if (running.delivery.renew(delivery)) void this.settle(running.delivery, undefined);
     } else if (this.#taken.has(id)) {
       void this.settle(delivery, undefined);
@@ -147,14 +147,14 @@ export class Jobs {
     return true;
   }
 
-  /** Takes up a delivery that is not in work. Settles when the broker was told what became of it. */
+  /** Starts the work on a new delivery. Resolves after the broker has answered the acknowledgement. */
   begin(delivery: Delivery, handler: (context: HandlerContext) => unknown): Promise<void> {
     const done = this.#run(idOf(delivery), delivery, handler);
     this.#running.set(idOf(delivery), { delivery, done });
     return done;
   }
 
-  /** Waits for what is in work, for this long; what is not done then is given back. */
+  /** Waits for the work in progress up to this time, then gives the rest back. */
   async finish(timeoutMs: number): Promise<void> {
     const stop = setTimeout(() => {
       this.#stop.abort(new Stopped("the agent stops"));
@@ -164,7 +164,7 @@ export class Jobs {
   }
 
   async #run(id: string, delivery: Delivery, handler: (context: HandlerContext) => unknown): Promise<void> {
-    await Promise.resolve(); // known as running before anything of it runs
+    await Promise.resolve(); // registers the job before any of it runs
     const abort = new AbortController();
     const timer = setTimeout(() => {
       if (delivery.outcome === undefined) abort.abort(new HandlerTimeout("the handler took too long"));
@@ -177,7 +177,7 @@ export class Jobs {
     const extending = this.#extendUntil(signal, delivery);
     let failure: unknown;
     try {
-      // A handler that does not listen to its signal is left behind; the message comes again.
+      // A handler that ignores its signal is abandoned; the message is redelivered.
       await Promise.race([handler({ signal }), ended.promise]);
     } catch (error) {
       failure = signal.aborted ? signal.reason : (error ?? new Error("the handler failed"));
@@ -188,7 +188,7 @@ export class Jobs {
     this.#running.delete(id);
   }
 
-  /** Extends the delivery at half of its time, again and again. */
+  /** Extends the delivery periodically, at half of its time. */
   #extendUntil(signal: AbortSignal, delivery: Delivery): { timer?: NodeJS.Timeout } {
     const extending: { timer?: NodeJS.Timeout } = {};
     const next = (): void => {
@@ -196,7 +196,7 @@ export class Jobs {
       extending.timer = setTimeout(
         () => {
           if (signal.aborted || delivery.outcome !== undefined) return;
-          // Without a session, or where it came too late, the message is delivered again, and taken up there.
+          // Without a session, or after the deadline, the message is redelivered and `again` takes it over.
           delivery.extend().catch((error: unknown) => {
             this.options.log("failed to extend a delivery", error);
           });
@@ -209,11 +209,11 @@ export class Jobs {
     return extending;
   }
 
-  /** Acknowledges by what a handler came to. Tells whether the message was taken. */
+  /** Acknowledges a delivery by its handler's outcome. Returns whether the message was acked. */
   async settle(delivery: Delivery, outcome: unknown): Promise<boolean> {
     let failure = outcome;
     if (hasGoneOn(failure)) {
-      // The agent did this before it restarted, or came too late: again it would be refused again.
+      // The agent did this before a restart, or came too late: a redelivery would be refused again.
       this.options.log("the handoff has gone on", failure);
       failure = undefined;
     }
@@ -250,12 +250,12 @@ export class Jobs {
   }
 }
 
-/** A request that was redriven is another handoff, and another job. */
+/** A redriven request is another handoff, and another job. */
 function idOf({ envelope, handoffId }: Delivery): string {
   return `${envelope.messageId} ${handoffId}`;
 }
 
-/** What every call gets after `close`. */
+/** The error of every call after `close`. */
 export function closedError(): BatonError {
   return new BatonError(Code.Canceled, "the agent is closed");
 }

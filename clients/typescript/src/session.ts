@@ -7,23 +7,23 @@ import * as v1 from "./v1.js";
 
 type Request = NonNullable<MessageInitShape<typeof v1.ConnectRequestSchema>["request"]>;
 
-/** How long a session that was told to go away is still read, for answers on their way. */
+/** The time for which a session is still read after a GoAway, for answers in flight. */
 const GO_AWAY_PATIENCE_MS = 5_000;
 
 interface Waiting {
-  /** How large the payload of its question is. */
+  /** The size of the question's payload, in bytes. */
   readonly bytes: number;
   resolve: (response: v1.ConnectResponse) => void;
   reject: (error: Error) => void;
 }
 
-/** One Connect stream: answers are matched to their questions. */
+/** One Connect stream: it matches answers to questions. */
 export class Session {
-  /** What the broker said first. */
+  /** The broker's welcome, the first frame of the session. */
   readonly welcome: v1.Welcome;
-  /** Settles, with the cause, when the session is over. */
+  /** Resolves with the cause at the session's end. */
   readonly ended: Promise<BatonError>;
-  /** When the broker wants to be asked again; 0 if it did not say. */
+  /** The broker's reconnect delay; 0 if it named none. */
   reconnectAfterMs = 0;
   isOpen = true;
 
@@ -41,7 +41,7 @@ export class Session {
     this.ended = new Promise((resolve) => (this.#settle = resolve));
   }
 
-  /** Opens a session for the agent of the token. Throws BatonError. */
+  /** Opens a session for the token's agent. Throws BatonError. */
   static async open(
     broker: Client<typeof v1.BrokerService>,
     headers: Record<string, string>,
@@ -73,7 +73,7 @@ export class Session {
     }
   }
 
-  /** Sends a frame and waits for its answer. Throws BatonError; SessionEnded when the session ends before. */
+  /** Sends a frame and waits for its answer. Throws BatonError; SessionEnded if the session ends first. */
   async ask(request: Request, signal?: AbortSignal): Promise<v1.ConnectResponse["response"]> {
     signal?.throwIfAborted();
     if (!this.isOpen) throw new SessionEnded(this.#cause);
@@ -96,12 +96,12 @@ export class Session {
     }
   }
 
-  /** Sends a frame that wants no answer. */
+  /** Sends a frame that has no answer. */
   tell(request: Request): void {
     this.#frames.push(create(v1.ConnectRequestSchema, { request }));
   }
 
-  /** Says how much mail is taken. No error where the session ends: the next one begins with the credit. */
+  /** Sends the credit. The session's end is not an error: the next session begins with the credit. */
   async giveCredit(maxOutstanding: number, signal?: AbortSignal): Promise<void> {
     try {
       await this.ask({ case: "credit", value: { maxOutstanding } }, signal);
@@ -124,8 +124,8 @@ export class Session {
   }
 
   /**
-   * Refuses the largest question without an answer, where the broker has ended the session over a frame that is too large for
-   * it. Were it asked again, it would end the next session.
+   * Refuses the largest unanswered question after the broker has ended the session because of a frame's size. Sent again, the
+   * frame would end the next session too.
    */
   #blameLargest(cause: BatonError): void {
     const [largest] = [...this.#waiting.values()].sort((a, b) => b.bytes - a.bytes);
@@ -159,7 +159,7 @@ export class Session {
   }
 }
 
-/** A promise and what settles it. */
+/** A promise with its resolve and reject functions. */
 export function deferred<T>(): { promise: Promise<T>; resolve: (value: T) => void; reject: (error: Error) => void } {
   let resolve!: (value: T) => void;
   let reject!: (error: Error) => void;
@@ -170,7 +170,7 @@ export function deferred<T>(): { promise: Promise<T>; resolve: (value: T) => voi
   return { promise, resolve, reject };
 }
 
-/** Waits; throws the signal's reason when it aborts before. */
+/** Waits; throws the signal's reason if it aborts first. */
 export async function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   const { promise, resolve, reject } = deferred<undefined>();
   const onAbort = (): void => {

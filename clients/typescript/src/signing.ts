@@ -1,11 +1,11 @@
-/** The byte layouts that are signed or hashed: docs/signing.md of the broker in code. */
+/** The byte layouts that are signed or hashed, as docs/signing.md of the broker defines them. */
 import { createHash, createPublicKey, type KeyObject, sign, verify as verifySignature } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import { type Timestamp, timestampFromDate } from "@bufbuild/protobuf/wkt";
 import { VerificationError } from "./errors.js";
 import { type AgentKey, AgentKeySchema, type ContextSection, type Envelope, type KeyVoucher, KeyVoucherSchema, type Receipt } from "./v1.js";
 
-/** The layout that is written, and the only one that is read. */
+/** The signature layout that this client writes, and the only one that it accepts. */
 export const SIGNATURE_VERSION = 1;
 
 const ENVELOPE = "application/vnd.baton.envelope.v1";
@@ -16,17 +16,17 @@ const CUSTODY = "application/vnd.baton.custody.v1";
 const AUDIT = "application/vnd.baton.audit.v1";
 const VOUCHER = "application/vnd.baton.key-voucher.v1";
 
-/** DSSE's pre-authentication encoding of a body. */
+/** Returns DSSE's pre-authentication encoding of a body. */
 export function pae(kind: string, body: Uint8Array): Buffer {
   return Buffer.concat([Buffer.from(`DSSEv1 ${Buffer.byteLength(kind)} ${kind} ${body.length} `), body]);
 }
 
-/** What is signed of an envelope, before its encoding. */
+/** Returns the bytes to sign for an envelope, in their pre-authentication encoding. */
 export function envelopeInput(envelope: Envelope): Buffer {
   return pae(ENVELOPE, envelopeBody(envelope));
 }
 
-/** All of an envelope but its trace context, signature and signature version. */
+/** Returns the signed fields of an envelope: all but trace context, signature and signature version. */
 export function envelopeBody(e: Envelope): Buffer {
   const payload = sha256(pae(e.payload?.typeUrl ?? "", e.payload?.value ?? new Uint8Array()));
   return Buffer.concat([
@@ -52,8 +52,8 @@ export function signEnvelope(envelope: Envelope, keyId: string, key: KeyObject):
 }
 
 /**
- * Checks the envelope's signature by this key, which must be valid at the envelope's timestamp. Whose key it is, is the
- * caller's to know. Throws VerificationError: SIGNATURE_MISSING, SIGNATURE_VERSION_UNKNOWN, KEY_NOT_VALID, KEY_WEAK or
+ * Verifies the envelope's signature with this key, which must be valid at the envelope's timestamp. The caller decides whether
+ * the key is the sender's. Throws VerificationError: SIGNATURE_MISSING, SIGNATURE_VERSION_UNKNOWN, KEY_NOT_VALID, KEY_WEAK or
  * SIGNATURE_INVALID.
  */
 export function verifyEnvelope(envelope: Envelope, key: AgentKey): void {
@@ -65,7 +65,7 @@ export function verifyEnvelope(envelope: Envelope, key: AgentKey): void {
   verify(key, envelopeInput(envelope), envelope.signature);
 }
 
-/** The digest of one section, 32 bytes: of its text or bytes, or the one that a reference or a delta names. */
+/** Returns a section's digest, 32 bytes: of its text or bytes, or the digest in its reference or delta. */
 export function sectionDigest(section: ContextSection): Uint8Array {
   switch (section.content.case) {
     case "json":
@@ -81,24 +81,24 @@ export function sectionDigest(section: ContextSection): Uint8Array {
   }
 }
 
-/** The digest over all sections of a context, 32 bytes, in whatever order they stand. */
+/** Returns the digest of a context, 32 bytes. The order of the sections does not matter. */
 export function contextDigest(sections: readonly ContextSection[]): Uint8Array {
   const named = sections.map((section) => ({ name: Buffer.from(section.name), digest: sectionDigest(section) }));
   named.sort((a, b) => Buffer.compare(a.name, b.name));
   return sha256(pae(CONTEXT, Buffer.concat(named.flatMap(({ name, digest }) => [bytes(name), bytes(digest)]))));
 }
 
-/** What is signed of a proof of identity. */
+/** Returns the signed bytes of a proof of identity. */
 export function sessionBody(agentId: string, keyId: string, challenge: Uint8Array): Buffer {
   return Buffer.concat([text(agentId), text(keyId), bytes(challenge)]);
 }
 
-/** The proof of who one is, 64 bytes, for AgentService.CreateToken. */
+/** Signs the proof of identity for AgentService.CreateToken, 64 bytes. */
 export function signSession(agentId: string, keyId: string, challenge: Uint8Array, key: KeyObject): Uint8Array {
   return new Uint8Array(sign(null, pae(SESSION, sessionBody(agentId, keyId, challenge)), key));
 }
 
-/** What is signed of a receipt: all but the signature. */
+/** Returns the signed bytes of a receipt: all fields but the signature. */
 export function receiptBody(r: Receipt): Buffer {
   return Buffer.concat([
     text(r.messageId),
@@ -116,7 +116,7 @@ export function receiptBody(r: Receipt): Buffer {
 }
 
 /**
- * Checks the broker's signature on a receipt. Throws VerificationError: KEY_UNKNOWN if another key signed it,
+ * Verifies the broker's signature on a receipt. Throws VerificationError: KEY_UNKNOWN if another key signed it,
  * SIGNATURE_MISSING, KEY_WEAK or SIGNATURE_INVALID.
  */
 export function verifyReceipt(receipt: Receipt, brokerKey: AgentKey): void {
@@ -127,23 +127,23 @@ export function verifyReceipt(receipt: Receipt, brokerKey: AgentKey): void {
   verify(brokerKey, pae(RECEIPT, receiptBody(receipt)), receipt.signature);
 }
 
-/** The next hash of a task's custody chain, 32 bytes; the first follows 32 zero bytes. */
+/** Returns the next hash of a task's custody chain, 32 bytes. The first follows 32 zero bytes. */
 export function custodyHash(previous: Uint8Array, entry: Uint8Array): Uint8Array {
   return sha256(pae(CUSTODY, Buffer.concat([bytes(previous), bytes(entry)])));
 }
 
-/** The next hash of the chain of the broker's audit log, 32 bytes; the first follows 32 zero bytes. */
+/** Returns the next hash of the chain of the broker's audit log, 32 bytes. The first follows 32 zero bytes. */
 export function auditHash(previous: Uint8Array, entry: Uint8Array): Uint8Array {
   return sha256(pae(AUDIT, Buffer.concat([bytes(previous), bytes(entry)])));
 }
 
-/** What is signed of an operator's word for a key, before its encoding. */
+/** Returns the fields of a key voucher that are signed, before their encoding. */
 export function voucherBody(agentId: string, key: AgentKey, voucher: KeyVoucher): Buffer {
   const names = [text(agentId), text(key.keyId), bytes(key.publicKey), text(voucher.operatorKeyId)];
   return Buffer.concat([...names, time(voucher.notAfterTime)]);
 }
 
-/** An operator's word that the key is the agent's. `notAfter` is until when it is good; without it, for good. */
+/** Signs an operator's voucher that the key is the agent's. `notAfter` is its expiry; absent for no expiry. */
 export function vouch(
   agentId: string,
   key: AgentKey,
@@ -160,8 +160,8 @@ export function vouch(
 }
 
 /**
- * Checks an operator's word that the key is the agent's, at this time. `operatorKey` is the operator's public key, 32 bytes.
- * Throws VerificationError: KEY_NOT_VALID if the word's time is over, KEY_WEAK or SIGNATURE_INVALID.
+ * Verifies an operator's voucher that the key is the agent's, at this time. `operatorKey` is the operator's public key, 32
+ * bytes. Throws VerificationError: KEY_NOT_VALID for an expired voucher, KEY_WEAK or SIGNATURE_INVALID.
  */
 export function verifyVoucher(agentId: string, key: AgentKey, voucher: KeyVoucher, operatorKey: Uint8Array, at: Date): void {
   const end = voucher.notAfterTime;
@@ -179,7 +179,7 @@ const P = 2n ** 255n - 19n;
 const Y_8 = 2707385501144840649318225287225658788936804267575313519463743609750303402022n;
 const SMALL_ORDER_Y = new Set([1n, P - 1n, 0n, Y_8, P - Y_8]);
 
-/** Whether 32 bytes encode a point of small order, canonically or not: signatures can be forged under such a key. */
+/** Whether 32 bytes encode a point of small order, canonically or not. Signatures by this key can be forged. */
 export function isWeak(point: Uint8Array): boolean {
   const bigEndian = Buffer.from(point).reverse();
   const y = BigInt(`0x${bigEndian.toString("hex")}`) & ((1n << 255n) - 1n);
@@ -187,8 +187,8 @@ export function isWeak(point: Uint8Array): boolean {
 }
 
 /**
- * A key is good from not_before_time on, until before not_after_time. A revoked one never is, also not for what was signed
- * before: whoever stole it can write any time.
+ * Checks that a key is valid: at or after not_before_time, and before not_after_time. A revoked key is invalid at every time,
+ * also for older signatures: its thief can choose any timestamp.
  */
 function checkKey(key: AgentKey, at: Timestamp | undefined): void {
   const moment = nanoseconds(at);
@@ -204,7 +204,7 @@ function verify(key: AgentKey, signed: Uint8Array, signature: Uint8Array): void 
   if (isSized && isWeak(key.publicKey)) {
     throw new VerificationError("KEY_WEAK", `key ${key.keyId} is weak: signatures can be forged under it`);
   }
-  // The library refuses an S of L or more and every R but the one it computes; what it lets pass is a small-order R.
+  // The library refuses an S of L or more and every R but the computed one. It accepts a small-order R.
   const isWellFormed = isSized && signature.length === SIGNATURE_BYTES && !isWeak(signature.subarray(0, KEY_BYTES));
   if (!isWellFormed || !holds(key.publicKey, signed, signature)) {
     throw new VerificationError("SIGNATURE_INVALID", `the signature does not verify with key ${key.keyId}`);
@@ -217,7 +217,7 @@ function holds(publicKey: Uint8Array, signed: Uint8Array, signature: Uint8Array)
     const key = createPublicKey({ key: { kty: "OKP", crv: "Ed25519", x }, format: "jwk" });
     return verifySignature(null, signed, key, signature);
   } catch {
-    return false; // bytes that are no point of the curve
+    return false; // the bytes are not a point of the curve
   }
 }
 
@@ -237,7 +237,7 @@ function text(value: string): Buffer {
 
 function number(value: bigint): Buffer {
   const buffer = Buffer.alloc(8);
-  // A negative number, which no enum of ours has, signs as protobuf writes it: sign-extended.
+  // A negative value, which no enum of the schema has, is sign-extended as protobuf does.
   buffer.writeBigUInt64BE(BigInt.asUintN(64, value));
   return bytes(buffer);
 }

@@ -5,12 +5,12 @@ import { connect as connectTls, type ConnectionOptions, type TLSSocket } from "n
 const HANDSHAKE_MS = 10_000;
 
 /**
- * A TLS connection for HTTP/2 that ends when its TCP connection does.
+ * Opens a TLS connection for HTTP/2 that ends when its TCP connection does.
  *
- * By itself Node lets TLS write to the TCP handle, and tells nobody when such a write fails, as it does where the peer has
- * reset the connection and that was not read yet: HTTP/2 ignores the error, waits for its next write for ever, and reads
- * nothing while a write waits. So TLS is given a stream here, and not the handle: a TCP socket that is written to as a
- * stream closes when a write fails.
+ * By default Node lets TLS write directly to the TCP handle, and does not report a failed write there, for example after the
+ * peer has reset the connection and before that was read. HTTP/2 then waits forever for its next write, and reads nothing while
+ * a write waits. Therefore TLS gets a stream here instead of the handle: a TCP socket that is written to as a stream closes
+ * when a write fails.
  */
 export function secureSocket({ hostname, port }: URL, options: ConnectionOptions): TLSSocket {
   const host = hostname.replace(/^\[(.*)\]$/, "$1"); // an IPv6 address
@@ -18,7 +18,7 @@ export function secureSocket({ hostname, port }: URL, options: ConnectionOptions
   const tcp = connect({ host, port: Number(port || 443), noDelay: true });
   const socket = Duplex.from({ readable: tcp, writable: tcp });
   const secure = connectTls({ ...options, ...name, socket, host, ALPNProtocols: ["h2"] });
-  // Node waits for ever for a broker that takes the connection and then is silent.
+  // Node waits forever for a broker that accepts the connection and then is silent.
   const timer = setTimeout(() => {
     secure.destroy(new Error("the broker does not answer the TLS handshake"));
   }, HANDSHAKE_MS);

@@ -1,4 +1,4 @@
-/** Everything of the schema package baton.v1: messages, enums and services, under their own names. */
+/** The schema package baton.v1: messages, enums and services, under their own names. */
 export * from "./gen/baton/v1/agent_pb.js";
 export * from "./gen/baton/v1/agent_service_pb.js";
 export * from "./gen/baton/v1/broker_service_pb.js";

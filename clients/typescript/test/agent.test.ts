@@ -56,7 +56,7 @@ test("a wrong key is refused", async () => {
   (await agents.connect(options)).close();
   const { card, ...unregistered } = { ...options, key: generateKey() };
   await assert.rejects(Agent.connect(unregistered), refusal("CHALLENGE_FAILED"));
-  // Nor can the name be taken over with another key.
+  // Nor can another key take the name over.
   await assert.rejects(Agent.connect({ ...unregistered, card: card ?? {} }), refusal("CHALLENGE_FAILED"));
 });
 
@@ -85,11 +85,11 @@ test("a token whose time is over is refused", async () => {
   const token = first.headers["authorization"]?.replace("Bearer ", "") ?? "";
   first.close();
   const { card: _, ...withToken } = { ...options, token };
-  const before = await agents.connect(withToken); // good as long as the broker lives
+  const before = await agents.connect(withToken); // valid until the broker stops
   await b.kill();
   await b.restart();
   await assert.rejects(Agent.connect(withToken), refusal("TOKEN_INVALID"));
-  // It cannot come back by itself.
+  // The agent cannot renew it.
   assert.equal((await patient(before.ended)).reason, "TOKEN_INVALID");
   await assert.rejects(before.send("nobody", {}, hello("")), refusal("TOKEN_INVALID"));
 });
@@ -173,7 +173,7 @@ test("unknown fields travel untouched", async () => {
   const delivery = await new Mail(bob).next("baton.v1.Info");
   assert.deepEqual(toBinary(v1.EnvelopeSchema, delivery.envelope), toBinary(v1.EnvelopeSchema, envelope));
   assert.deepEqual(delivery.payload.$unknown, [newer]);
-  // Passed on, it still is what alice signed.
+  // A relayed envelope keeps alice's signature.
   const passedOn = fromBinary(v1.EnvelopeSchema, toBinary(v1.EnvelopeSchema, delivery.envelope));
   verifyEnvelope(passedOn, create(v1.AgentKeySchema, { keyId: "k1", publicKey: publicBytes(options.key) }));
 });
@@ -190,7 +190,7 @@ test("an unknown message type is refused, and never said to be taken", async () 
     assert.notEqual(error.reason, "");
     return true;
   });
-  // From a newer broker it would come.
+  // Stands for a type of a newer broker.
   assert.equal(payloadOf(envelope), undefined);
   const nacked: unknown[] = [];
   const delivery = { envelope, payload: undefined, handoffId: "", session: { welcome: {} } };

@@ -1,4 +1,4 @@
-/** A real broker for tests: the program that BATON_BIN names. */
+/** A real broker for tests; BATON_BIN names the program. */
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -10,7 +10,7 @@ import { Agent, type AgentOptions, BatonError, type Delivery, generateKey, type 
 /** The time limit of a wait for something that must happen. It only ends a test that hangs. */
 export const PATIENCE_MS = 300_000;
 
-/** All temporary folders of this test file. It goes with the process, and so does each broker that is still there. */
+/** The temporary folders of this test file. They are removed at the process's end, and the remaining brokers are killed. */
 const root = mkdtempSync(join(tmpdir(), "baton-ts-"));
 const running = new Set<ChildProcess>();
 process.on("exit", () => {
@@ -18,7 +18,7 @@ process.on("exit", () => {
   rmSync(root, { recursive: true, force: true, maxRetries: 10 });
 });
 
-/** A new temporary folder. */
+/** Creates a temporary folder. */
 export function temporaryFolder(): string {
   return mkdtempSync(join(root, "test-"));
 }
@@ -28,12 +28,12 @@ const certificates: { folder?: string } = {};
 export class Broker {
   address = "";
   #process: ChildProcess | undefined;
-  /** Its configuration file, if it has one. */
+  /** The path of its configuration file, if any. */
   #toml: string | undefined;
 
   private constructor(readonly data: string) {}
 
-  /** Starts one for development; with `settings` one with a configuration file, in which [tls] is the last section. */
+  /** Starts a development broker; with `settings` one with a configuration file whose last section is [tls]. */
   static async start(settings?: string): Promise<Broker> {
     const folder = temporaryFolder();
     if (settings === undefined) {
@@ -49,24 +49,24 @@ export class Broker {
     return broker;
   }
 
-  /** Starts it again on its folder and port. */
+  /** Restarts the broker on its folder and port. */
   async restart(): Promise<void> {
     if (this.#toml === undefined) return this.#run("dev", "--data", this.data, "--listen", this.address);
     writeFileSync(this.#toml, readFileSync(this.#toml, "utf8").replace("127.0.0.1:0", this.address));
     return this.#run("serve", "--config", this.#toml);
   }
 
-  /** Ends it without a word. */
+  /** Ends the broker as by a crash. */
   async kill(): Promise<void> {
     await this.#end("SIGKILL");
   }
 
-  /** Ends it in order. */
+  /** Stops the broker in order. */
   stop(): Promise<void> {
     return this.#end("SIGTERM");
   }
 
-  /** Ends it for good. */
+  /** Ends the broker for good. */
   async remove(): Promise<void> {
     await this.kill();
     rmSync(this.data, { recursive: true, force: true });
@@ -76,7 +76,7 @@ export class Broker {
     return readFileSync(join(this.data, "operator.token"), "utf8").trim();
   }
 
-  /** The options of a new agent with this name, its id made unique. */
+  /** Returns the options of a new agent with this name; its id is made unique. */
   options(name: string): AgentOptions {
     const own = join(this.data, "tls");
     const ca = readFileSync(join(existsSync(own) ? own : (certificates.folder ?? ""), "ca.pem"));
@@ -130,7 +130,7 @@ export function unique(name: string): string {
   return `${name}-${process.pid}-${++count}`;
 }
 
-/** Agents that are closed at the end of a test. */
+/** The agents that are closed at the end of a test. */
 export class Agents {
   readonly #agents: Agent[] = [];
 
@@ -151,12 +151,12 @@ export class Agents {
   }
 }
 
-/** For assert.rejects: the broker's refusal with this reason. */
+/** Matches the broker's refusal with this reason, for assert.rejects. */
 export function refusal(reason: string): (error: unknown) => boolean {
   return (error) => error instanceof BatonError && error.reason === reason;
 }
 
-/** An agent's mail, one delivery after the other, acked. */
+/** Yields an agent's mail, and acks each delivery. */
 export class Mail {
   readonly #deliveries: AsyncGenerator<Delivery, void>;
 
@@ -176,7 +176,7 @@ export class Mail {
   }
 }
 
-/** Fails what takes too long. */
+/** Fails a promise that takes too long. */
 export async function patient<T>(promise: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {

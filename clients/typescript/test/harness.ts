@@ -1,4 +1,4 @@
-/** The harness for `baton conformance --client`: docs/conformance-client.md has its protocol. */
+/** The program for `baton conformance --client`; docs/conformance-client.md defines its protocol. */
 import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { create } from "@bufbuild/protobuf";
@@ -52,7 +52,7 @@ function say(event: string, facts: Facts = {}): void {
   process.stdout.write(`${JSON.stringify({ event, ...facts })}\n`);
 }
 
-/** What Node says of a certificate that is not of a trusted CA. */
+/** Node's error codes for a certificate that no trusted CA has signed. */
 const UNTRUSTED = /^(UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|CERT_|ERR_TLS_CERT_)/;
 
 function isUntrusted(error: unknown): boolean {
@@ -62,7 +62,7 @@ function isUntrusted(error: unknown): boolean {
   return false;
 }
 
-/** An error in the protocol's words. */
+/** Converts an error to the protocol's JSON form. */
 function account(error: unknown): Facts {
   const message = String(error);
   if (isUntrusted(error)) return { kind: "untrusted", message };
@@ -71,12 +71,12 @@ function account(error: unknown): Facts {
   if (!(error instanceof BatonError)) return { kind: "other", message };
   const { reason, metadata, code, retryDelayMs } = error;
   if (reason === "") return { kind: "unavailable", message };
-  // As gRPC writes it: FAILED_PRECONDITION.
+  // The code as gRPC writes it: FAILED_PRECONDITION.
   const name = Code[code].replace(/(?!^)([A-Z])/g, "_$1").toUpperCase();
   return { kind: "refused", reason, metadata, code: name, retry_delay_ms: retryDelayMs, message };
 }
 
-/** Says that a handler of this kind was called, and does what it was told to do; the rest of it is the caller's. */
+/** Reports that a handler of this kind was called, and follows its instruction; the caller handles the rest. */
 async function does(kind: string, facts: Facts): Promise<string | undefined> {
   say("handling", { type: kind, ...facts });
   const told = how.get(kind);
@@ -85,7 +85,7 @@ async function does(kind: string, facts: Facts): Promise<string | undefined> {
   if (told === "later") throw new RetryAfter(7_000, "told to ask for it later");
   if (told === "wait") {
     await new Promise<void>((resolve) => {
-      waiting.push(resolve); // whatever its signal says
+      waiting.push(resolve); // independent of its signal
     });
   }
   return told;
@@ -100,7 +100,7 @@ function sectionsOf({ context = {} }: Command): v1.ContextSection[] {
   return Object.entries(context).map(([name, value]) => jsonSection(name, value));
 }
 
-/** With a context provider where there is a context to provide. */
+/** Includes a context provider if there is a context to provide. */
 function handlersOf(connecting: Command): Handlers {
   return {
     info: async (_, { envelope }) => {

@@ -1,18 +1,21 @@
-/** A TCP relay before a broker, that can do to its connections what networks do. */
+/** A TCP relay before a broker that can silence and reset its connections. */
 import { once } from "node:events";
 import { type AddressInfo, connect, createServer, type Server, type Socket } from "node:net";
 
 export class Relay {
   readonly #server: Server;
   #connections: Socket[] = [];
-  /** How many of the next connections are silent from the first. */
+  /** The number of next connections that are silent from the start. */
   #silent = 0;
 
   private constructor(server: Server) {
     this.#server = server;
   }
 
-  /** Starts one before a broker. Whenever that has sent `resetAfter` more pieces, the client's connection is reset. */
+  /**
+   * Starts a relay before a broker. Each time the broker has sent `resetAfter` more pieces, the relay resets the client's
+   * connection.
+   */
   static async start(broker: string, resetAfter = Infinity): Promise<Relay> {
     const [host = "", port = ""] = broker.split(":");
     let pieces = 0;
@@ -28,7 +31,7 @@ export class Relay {
       client.pipe(onward);
       onward.pipe(client);
       onward.on("data", () => {
-        // The piece itself is on its way already: the client finds it and then the reset.
+        // The piece itself is already in flight: the client reads it and then the reset.
         if (++pieces % resetAfter === 0) client.resetAndDestroy();
       });
     });
@@ -42,7 +45,7 @@ export class Relay {
     return `127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
-  /** Passes nothing on any more on the connections that there are, which stay open, and on so many of the next ones. */
+  /** Silences the present connections, which stay open, and this number of next ones. */
   fallSilent(further: number): void {
     this.#silent = further;
     for (const connection of this.#connections) {

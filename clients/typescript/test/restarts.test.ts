@@ -22,8 +22,8 @@ import {
 import { Queue } from "../src/queue.js";
 import { Agents, Broker, Mail, patient, refusal, unique } from "./broker.js";
 
-// An agent that dies at any step of a handoff, as sender or as receiver, and the next process of it. A process dies here by
-// `close`, which acknowledges nothing.
+// An agent that dies at any step of a handoff, as sender or as receiver, and its next process. A process dies here by `close`,
+// which acknowledges nothing.
 
 const GOALS = [jsonSection("goals", ["find the cause"])];
 const SUPPORT = { taskType: "support" };
@@ -45,7 +45,7 @@ function serve(agent: Agent, handlers: Handlers): void {
   agent.serve(handlers).catch(() => undefined);
 }
 
-/** Takes over what it is offered; what it owns then comes out of the queue. */
+/** Takes over every offer, and queues the owned tasks. */
 function taking(agent: Agent): Queue<OwnedTask> {
   const owned = new Queue<OwnedTask>();
   serve(agent, {
@@ -62,7 +62,7 @@ async function taken<T>(queue: Queue<T>): Promise<T> {
   return item;
 }
 
-/** The next delivery, which is not acked. */
+/** Returns the next delivery without an ack. */
 async function received(mail: AsyncGenerator<Delivery, void>, type: Payload["$typeName"]): Promise<Delivery> {
   const { value } = await patient(mail.next());
   assert.equal(value?.payload?.$typeName, type);
@@ -109,7 +109,7 @@ test("a task is handed over without serve", async () => {
   ]);
   const mine = await taken(owned);
   assert.deepEqual([mine.taskId, mine.epoch], [taskId, 2n]);
-  // What came meanwhile was given back.
+  // Mail that arrived meanwhile was given back.
   assert.equal((await new Mail(alice).next("baton.v1.Info")).payload.text, "for later");
 });
 
@@ -134,13 +134,13 @@ test("a task is delegated and comes back", async () => {
     offer: async (offer) => {
       const task = await (await offer.accept()).complete();
       await task.report("looking", { progress: 0.5 });
-      // alice hears of it too, and does not take it for the end of its own loan.
+      // alice receives it too, and must not take it for the end of its own loan.
       const update = { status: v1.TaskStatus.COMPLETED, result: { cause: "a loose cable" }, details: "found" };
       const about = { taskId: task.taskId, epoch: task.epoch };
       await carol.send(alice.id, about, create(v1.TaskStatusUpdateSchema, update));
     },
   });
-  // bob lends it further, within the handler of its own offer.
+  // bob lends it further, inside the handler of its own offer.
   serve(bob, {
     offer: async (offer) => {
       const takeover = await offer.accept();
@@ -173,7 +173,7 @@ test("an offer handler that fails gets its context again", async () => {
   assert.equal(calls, 3);
 });
 
-// The news of it are lost here: this process takes no mail meanwhile.
+// The notices of it are lost here: this process takes no mail meanwhile.
 test("a handoff that ends without a word is looked at", async () => {
   const [options, bob] = [broker.options("alice"), await agents.named("bob")];
   const alice = await agents.connect(options);
@@ -231,7 +231,7 @@ test("an accept that nothing waits for is not poison", async () => {
   await noDeadLetters(alice);
 });
 
-/** How far a handoff comes before its sender dies, and how it ends for the next process. */
+/** The state of the handoff at its sender's death, and its end for the next process. */
 const SENDER_DIES: [string, (alice: Agent, bob: Agent, handoffId: string) => Promise<void>, string?][] = [
   ["after the request's receipt", () => Promise.resolve()],
   [
@@ -295,7 +295,7 @@ for (const [when, die, reason] of SENDER_DIES) {
   });
 }
 
-/** How far a handoff comes before its receiver dies. */
+/** The state of the handoff at its receiver's death. */
 const RECEIVER_DIES: [string, (bob: Agent, mail: AsyncGenerator<Delivery, void>) => Promise<void>][] = [
   [
     "with the offer delivered",
@@ -363,7 +363,7 @@ for (const [when, die] of RECEIVER_DIES) {
       assert.equal((await handing).epoch, 2n);
       await noDeadLetters(alice);
 
-      // As owner it may die again: the task is found.
+      // As the owner it may die again: the next process finds the task.
       bob.close();
       const later = await onlyTask(await agents.connect(options));
       assert.deepEqual([later.taskId, later.epoch, later.handoffId], [taskId, 2n, ""]);
@@ -438,7 +438,7 @@ test("what is too large is refused here", async () => {
   }, refusal("FIELD_INVALID"));
 });
 
-// Were the limits not known here, the broker would end the session over such a frame, and the next one.
+// Without the check on this side, the broker would end this session and the next one over the frame.
 test("a frame that ends the session is not sent again", async () => {
   const options = broker.options("alice");
   const [alice, bob] = [await agents.connect(options), await agents.named("bob")];

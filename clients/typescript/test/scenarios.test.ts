@@ -17,7 +17,7 @@ import {
 } from "../src/index.js";
 import { Agents, Broker, patient, unique } from "./broker.js";
 
-// The scenarios that every language's tests play: clients/scenarios/README.md says what the files mean.
+// The scenarios that the tests of every language run; clients/scenarios/README.md defines their format.
 
 const FOLDER = new URL("../../../scenarios/", import.meta.url);
 const REGISTRY = createRegistry(
@@ -267,7 +267,7 @@ async function acknowledge(delivery: Delivery, then: Then): Promise<void> {
   }
 }
 
-/** Checks an answer or a refusal. */
+/** Compares an answer or a refusal with the expected one. */
 async function expected(deed: () => Promise<Record<string, unknown>>, expect: Expect): Promise<void> {
   let found: Record<string, unknown>;
   try {
@@ -281,7 +281,7 @@ async function expected(deed: () => Promise<Record<string, unknown>>, expect: Ex
   partOf("answer", expect, found);
 }
 
-/** Checks that everything that is expected is there. */
+/** Checks that every expected field is present and equal. */
 function partOf(what: string, expect: object, found: object): void {
   for (const [name, value] of Object.entries(expect) as [string, unknown][]) {
     const there = (found as Record<string, unknown>)[name];

@@ -68,7 +68,7 @@ async function taken<T>(queue: Queue<T>): Promise<T> {
   return item;
 }
 
-/** Sends the context to whoever accepts; what is completed comes out of the queue. */
+/** Sends the context to each agent that accepts, and queues the completed handoffs. */
 function give(agent: Agent, more: Handlers = {}): Queue<v1.HandoffComplete> {
   const completed = new Queue<v1.HandoffComplete>();
   const sections = [jsonSection("goals", ["find the cause"]), bytesSection("log", "text/plain", new Uint8Array([1]))];
@@ -82,7 +82,7 @@ function give(agent: Agent, more: Handlers = {}): Queue<v1.HandoffComplete> {
   return completed;
 }
 
-/** Takes over what it is offered; what it owns then comes out of the queue. */
+/** Takes over every offer, and queues the owned tasks. */
 function take(agent: Agent, sections = 1): Queue<OwnedTask> {
   const owned = new Queue<OwnedTask>();
   const taking = async (): Promise<void> => {
@@ -168,7 +168,7 @@ test("a rejected handoff goes to the next", async () => {
   await taken(completed);
 });
 
-// Before its accept its request is not acked, and the broker keeps back the task's next message until then.
+// An offer's request is acked with its accept; until then the broker holds back the next message of the task.
 test("an offer that is cancelled ends, before and after its accept", async () => {
   const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
   const offers = bob.handoffs();
@@ -277,7 +277,7 @@ test("a delivery is extended while its handler works", async () => {
       const { attempt, deliveryId } = delivery;
       if (text === "long") {
         calls++;
-        await wait(7000); // more than twice the ack wait: the work itself, no waiting for anything
+        await wait(7000); // more than twice the ack wait, as the handler's work; it waits for no event
       }
       if (delivery.deliveryId !== deliveryId) finished.fail(new Error("it was delivered again"));
       finished.push(attempt);
@@ -285,7 +285,7 @@ test("a delivery is extended while its handler works", async () => {
   });
   await alice.send(bob.id, {}, hello("long"));
   assert.equal(await taken(finished), 1);
-  // If the first had come again it would be before this one: per receiver, mail is in order.
+  // A redelivery of the first would precede this one: mail to a receiver is in order.
   await alice.send(bob.id, {}, hello("short"));
   await taken(finished);
   assert.equal(calls, 1);
@@ -354,7 +354,7 @@ test("serve stops in order", async () => {
   const stopping = stop();
   goOn.resolve(undefined);
   await stopping;
-  // What was in work was acked; the rest is there, also for another session: this one takes nothing any more.
+  // The messages in work were acked. Another session gets the rest, for this one takes no more.
   const later = await new Mail(await agents.connect(options)).next("baton.v1.Info");
   assert.deepEqual([later.payload.text, later.attempt], ["for later", 1]);
 });
@@ -403,8 +403,8 @@ test("a broker that is killed in mid-handoff", async () => {
   await patient(inWork.promise);
 
   await b.kill();
-  goOn.resolve(undefined); // bob accepts while nobody is there
-  const other = alice.requestHandoff(bob.id, unique("other"), { taskType: "support" }); // and alice asks for another one
+  goOn.resolve(undefined); // bob accepts while alice is away
+  const other = alice.requestHandoff(bob.id, unique("other"), { taskType: "support" }); // and alice requests another one
   await b.restart();
 
   const receipt = await taken(owned);
@@ -477,7 +477,7 @@ test("a message that waited for too long is made anew", async () => {
   assert.equal((await new Mail(bob).next("baton.v1.Info")).payload.text, "late");
 });
 
-// Its second accept is refused, and that is no reason to be given the request five times.
+// The refusal of its second accept must not cause five redeliveries.
 test("an agent that restarts between its accept and its ack goes on with its handoff", async () => {
   const [alice, options] = [await agents.named("alice"), broker.options("bob")];
   const completed = give(alice);
@@ -508,7 +508,7 @@ test("an agent that restarts between its accept and its ack goes on with its han
   assert.equal(await taken(accepts), "HANDOFF_STATE");
   await taken(completed);
   await alice.requestHandoff(bob.id, unique("other"), { taskType: "support" });
-  assert.equal(await taken(accepts), "taken"); // the next request, and not the first one again
+  assert.equal(await taken(accepts), "taken"); // the next request, not a redelivery of the first
 });
 
 test("offers go on after a restart of their agent", async () => {
@@ -520,7 +520,7 @@ test("offers go on after a restart of their agent", async () => {
   assert.ok(request);
   await before.accept(request);
   before.close();
-  const owned = take(await agents.connect(options), 2); // its first accept wanted all
+  const owned = take(await agents.connect(options), 2); // its first accept wanted all sections
   assert.equal((await taken(owned)).ownerId, options.agentId);
   await taken(completed);
 });

@@ -5,9 +5,9 @@ import { v1 } from "../src/index.js";
 import { Agents, Broker, Mail, PATIENCE_MS } from "./broker.js";
 import { Relay } from "./relay.js";
 
-/** The longest that a broker may be silent with its connection open before the session ends. */
+/** The maximum silence of a broker on an open connection before the session ends. */
 const SILENCE_MS = 30_000;
-/** And how long the TLS handshake of the next connection may take, before another one is tried. */
+/** The time limit of the next connection's TLS handshake, before another one is tried. */
 const HANDSHAKE_MS = 10_000;
 
 let broker: Broker;
@@ -20,7 +20,7 @@ after(async () => {
   await broker.remove();
 });
 
-// The first does not answer any more, and the second does not even take up TLS.
+// The first connection stops answering, and the second does not start TLS.
 test("a broker that falls silent is noticed", { timeout: SILENCE_MS + HANDSHAKE_MS + PATIENCE_MS }, async () => {
   const [bob, relay] = [await agents.named("bob"), await Relay.start(broker.address)];
   try {

@@ -7,7 +7,7 @@ import { AnySchema, type Timestamp, TimestampSchema } from "@bufbuild/protobuf/w
 import { VerificationError, v1 } from "../src/index.js";
 import * as signing from "../src/signing.js";
 
-// The vectors that every language's tests run.
+// The vectors that the tests of every language run.
 
 type Time = [number, number] | null;
 
@@ -245,7 +245,7 @@ describe("digests", () => {
         signature: unhex(one.signature),
       });
       assert.equal(hex(signing.voucherBody(one.agent_id, key, voucher)), one.body);
-      // A Date has milliseconds, and the vector's time more.
+      // A Date has milliseconds; the vector's time is finer.
       if (!one.not_after_time) {
         const operator = privateKey(digests.operator_private_key_seed);
         assert.equal(hex(signing.vouch(one.agent_id, key, one.operator_key_id, operator).signature), one.signature);

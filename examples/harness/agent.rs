@@ -155,6 +155,8 @@ impl Handler for Mail {
             Some(Wrong::AcksAcceptsEarly) => {
                 let context = context_of_sections(self.context.clone().unwrap_or_default());
                 tokio::spawn(async move {
+                    // The ack, which the return below causes, must reach the broker before the context.
+                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                     let _ = link.reply(&accept, MessageType::TaskContextTransfer, &context).await;
                 });
                 Err(NotTaken::TooLate("told to ack early".to_owned()))

@@ -33,7 +33,7 @@ pub(super) async fn run(connection: &ConnectionArgs, output: &Output) -> Result<
         let request = v1::ListAuditEntriesRequest { page_size: 1000, after_number };
         let page = client.answer(client.audit().list_audit_entries(request).await)?;
         before_first.get_or_insert((page.first_number.max(1), page.hash_before_first));
-        // An empty page ends the loop even if the log grows faster than it is read.
+        // An empty page ends the loop even if the log grows faster than its pages arrive.
         let is_last = page.entries.is_empty();
         entries.extend(page.entries);
         if is_last || entries.last().map_or(0, number_of) >= page.log_length {

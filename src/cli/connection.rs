@@ -122,6 +122,7 @@ impl ConnectionArgs {
 
 /// Parses HOST:PORT or http://HOST:PORT. A leading https:// is accepted and removed, because TLS is the default.
 pub(super) fn parse_server(text: &str) -> Result<String, String> {
+    // An empty BATON_SERVER counts as absent; `named` removes it.
     if text.is_empty() {
         return Ok(String::new());
     }
@@ -172,6 +173,7 @@ fn check_private(path: &Path) -> Result<(), Failure> {
     use std::os::unix::fs::MetadataExt as _;
     let Ok(file) = std::fs::metadata(path) else { return Ok(()) }; // the later read reports the error
     let mode = file.mode() & 0o777;
+    // Only the owner of a file can change its mode, so the rule applies to the caller's own files.
     if mode & 0o077 == 0 || file.uid() != rustix::process::geteuid().as_raw() {
         return Ok(());
     }

@@ -277,6 +277,7 @@ async fn redrive_all(client: &Client, request: v1::RedriveDeadLettersRequest, ou
     loop {
         let answer = tokio::select! {
             answer = answers.next() => answer,
+            // The end of the stream ends the redrive at the broker. The rest stays parked.
             _ = tokio::signal::ctrl_c() => {
                 tell!("interrupted; run the same command again to continue");
                 break;

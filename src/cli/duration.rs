@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Parses a duration such as 10s, 500ms, 1m 30s or 2d. A number without a unit is in seconds.
+/// Parses a duration, for example 10s, 500ms, 1m 30s or 2d. A number without a unit is in seconds.
 pub(super) fn parse(text: &str) -> Result<Duration, String> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let whole = if is_number { format!("{text}s") } else { text.to_owned() };

@@ -108,6 +108,7 @@ fn type_of_payload(envelope: &v1::Envelope) -> MessageType {
 }
 
 fn verify(public_key: &str, input: &InputArgs) -> Result<(), Failure> {
+    // Hex first: 64 hex digits are valid base64 too, of 48 bytes.
     let bytes = hex::decode(public_key).ok().or_else(|| BASE64_STANDARD.decode(public_key).ok()).unwrap_or_default();
     let key = PublicKey::parse(&bytes).map_err(|error| Failure::usage(format!("--public-key {error}")))?;
     let envelope = read(input)?;

@@ -105,6 +105,7 @@ impl From<ClientError> for Failure {
 /// that helps.
 pub(super) fn describe(error: &ClientError) -> String {
     let ClientError::Refused(refused) = error else { return output::line(&error.to_string()).into_owned() };
+    // Escaped part by part: the whole text has line feeds of its own, which must stay.
     let line = |text: &str| output::line(text).into_owned();
     let mut shown = Refused::clone(refused);
     shown.reason = line(&shown.reason);

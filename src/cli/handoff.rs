@@ -296,6 +296,7 @@ async fn answer<M: Message + Name>(
 ) -> Result<(), Failure> {
     let (client, composer) = as_agent(&args.identity, connection).await?;
     let handoff = get(&client, &args.handoff.handoff(&client).await?).await?;
+    // The receiver is the other side of the handoff, else the broker refuses the message (SPEC 2).
     let to = match kind {
         MessageType::HandoffCancel | MessageType::TaskContextTransfer => &handoff.candidate_id,
         _ => &handoff.sender_id,

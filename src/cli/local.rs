@@ -28,6 +28,7 @@ impl LocalBroker {
     pub(super) fn find(folder: &Path) -> Option<Self> {
         let address = std::fs::read_to_string(folder.join("address")).ok()?.trim().parse().ok()?;
         let found = Self { folder: folder.into(), address };
+        // Without this CA no certificate would prove that the token goes to this broker.
         found.ca().exists().then_some(found)
     }
 
@@ -63,6 +64,7 @@ fn listens_at(address: SocketAddr, server: &str) -> bool {
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    // A path that does not resolve is never the same file, so an error does not release the token.
     whole(one).is_some_and(|path| whole(other).is_some_and(|other| path == other))
 }
 

@@ -60,6 +60,7 @@ impl<W: Write> Write for EscapedLine<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         self.0.write_all(escape::json(&text).as_bytes())?;
+        // The length of the input, not of the escaped text: a larger number would break the contract of `write`.
         Ok(line.len())
     }
 

@@ -42,6 +42,7 @@ pub(super) async fn run(command: MailCommand, connection: &ConnectionArgs, outpu
     while let Some(received) = deliveries.next().await {
         let received = client.answer(received.map(tonic::Response::new))?;
         let delivery = received.delivery.unwrap_or_default();
+        // Shown before the ack: if the output fails, the message comes again.
         show(&delivery, *output)?;
         if ack {
             let outcome = Some(Outcome::Ack(v1::Ack {}));

@@ -78,7 +78,7 @@ pub(super) fn say_json(value: &Value) {
     write(&escape::json(&value.to_string()));
 }
 
-/// Prints a text that is already escaped.
+/// Prints an escaped text.
 pub(super) fn say_text(text: &str) {
     write(text);
 }
@@ -148,7 +148,7 @@ impl Output {
         self.value(&json::of(message)?)
     }
 
-    /// Prints a document.
+    /// Prints a document in the chosen format.
     pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
         match self.format {
             Format::Yaml => write(yaml(value)?.trim_end()),
@@ -235,7 +235,7 @@ pub(super) fn moment(time: Option<&prost_types::Timestamp>) -> String {
     format!("{}.{:03}Z", second.trim_end_matches('Z'), time.nanos / 1_000_000)
 }
 
-/// A time for a table column, in UTC: the time of day if it is today, otherwise the date.
+/// A time for a table column, in UTC: for today the time of day, otherwise the date.
 pub(super) fn brief(time: Option<&prost_types::Timestamp>, now: crate::time::Timestamp) -> String {
     let (seconds, _) = now.to_parts();
     let now = self::time(Some(&prost_types::Timestamp { seconds, nanos: 0 }));

@@ -1,7 +1,7 @@
 //! Resolves id prefixes: a command that looks something up accepts a unique prefix of its id.
 //!
-//! A whole id is looked up first, so it is never mistaken for a prefix of another id. An id that is signed or that
-//! receives a message (`--to`, `agent key vouch`) must be whole.
+//! A whole id is looked up first, so it is never mistaken for a prefix of another id. A signed id, and the id
+//! of a receiver (`--to`, `agent key vouch`), must be whole.
 
 use std::{fmt, str::FromStr};
 
@@ -194,6 +194,7 @@ impl Found {
 
     fn take(&mut self, ids: impl Iterator<Item = String>) {
         for id in ids.filter(|id| id.starts_with(&self.beginning)) {
+            // Every match counts, and only a few are kept: the failure names these, and says how many there are.
             self.count += 1;
             if self.ids.len() < NAMED_MAX {
                 self.ids.push(id);

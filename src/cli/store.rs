@@ -94,7 +94,7 @@ fn export(args: &StoreArgs) -> Result<(), Failure> {
                 "table": table.name(), "key": hex::encode(&key), "revision": record.revision,
                 "value": readable(table, &record), "bytes": BASE64.encode(&record.value),
             }));
-            // Keeps the first failure and reads on: the damage after it is still reported.
+            // Keeps the first failure and reads on, so that later damage is reported too.
             failed = failed.take().or(written.err());
             if let Err(problem) = records::check(table, &key, &record.value) {
                 damaged += 1;
@@ -140,6 +140,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         _ => record.value.clone(),
     };
     let name = match table {
+        // This table has records of two types, and only decoding tells them apart.
         Table::Meta => match AuditHead::decode(&value) {
             Ok(_) => "baton.storage.v1.AuditHeadRecord",
             Err(_) => "baton.storage.v1.SequenceRecord",

@@ -1,6 +1,6 @@
 //! Tables that fit a line of 80 columns, or a wider terminal.
 //!
-//! An id is shown whole, or as its shortest prefix that is unique in its column; every command accepts that prefix. A
+//! An id is shown whole, or as its shortest unique prefix in its column; every command accepts that prefix. A
 //! text that does not fit ends in an ellipsis; `-o json` prints it whole.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ pub(super) const ELLIPSIS: char = '…';
 /// A column, by how its cells may be shortened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
-    /// Ids, shortened to a prefix that is unique in the column.
+    /// Ids, shortened to a unique prefix in the column.
     Id(&'static str),
     /// Texts, cut at the end.
     Text(&'static str),
@@ -101,7 +101,7 @@ fn shorten_ids(rows: &mut [Vec<String>], at: usize) {
         let after = ids.range::<str, _>((std::ops::Bound::Excluded(id.as_str()), std::ops::Bound::Unbounded)).next();
         let shared = before.into_iter().chain(after).map(|other| shared_letters(id, other)).max().unwrap_or(0);
         let letters = (shared + 1).max(CELL_MIN);
-        // A prefix with its ellipsis that is as long as the id would save nothing.
+        // A prefix as long as the id, with its ellipsis, would save nothing.
         if letters + 1 < id.chars().count() {
             let mut short: String = id.chars().take(letters).collect();
             short.push(ELLIPSIS);

@@ -117,7 +117,7 @@ pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Re
     };
     let link = Link::connect(options, Arc::new(SystemClock), Arc::new(SystemIds)).await?;
     say("connected", &json!({"agent": args.identity.id().to_string()}));
-    // Signals count only from here: before the first session there is nothing to finish.
+    // Signals count only from here: before the first session the agent has nothing to finish.
     let stop = serve::stop_on_signal()?;
     let state = Arc::new(tokio::sync::Mutex::default());
     let report = tokio::spawn(report(link.clone(), args.capacity, Arc::clone(&state)));
@@ -130,6 +130,7 @@ pub(super) async fn run(args: ServeAgentArgs, connection: &ConnectionArgs) -> Re
 
 /// Reports the number of owned tasks at intervals.
 async fn report(link: Link, capacity: u32, state: Arc<tokio::sync::Mutex<State>>) {
+    // A session begins without a load report, so the latest one must soon follow it.
     let mut turns = tokio::time::interval(REPORT_INTERVAL);
     loop {
         turns.tick().await;
@@ -145,7 +146,7 @@ fn heartbeat(capacity: u32, state: &State) -> v1::Heartbeat {
     v1::Heartbeat { active_tasks, capacity, ..Default::default() }
 }
 
-/// Registers the agent unless it is already registered.
+/// Registers the agent. An agent that the broker already has is no failure.
 async fn register(args: &ServeAgentArgs, identity: &Identity, connection: &ConnectionArgs) -> Result<(), Failure> {
     let client = connection.client_without_token().await?;
     let card = v1::AgentCard {

@@ -25,13 +25,13 @@ pub enum PolicyError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The error.
+        /// The error of the operating system.
         problem: io::Error,
     },
     /// A folder contains no policy.
     #[error("{} has no policy file; the names of policy files end in .cedar", path.display())]
     Empty {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
     /// The problems found, one line each.

@@ -35,7 +35,7 @@ pub struct Agent<'a> {
 /// The caller, as policies see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Principal<'a> {
-    /// An agent.
+    /// An agent, with its types.
     Agent(Agent<'a>),
     /// An operator, by name.
     Operator(&'a str),
@@ -82,15 +82,15 @@ actions! {
 /// The object of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resource<'a> {
-    /// An agent.
+    /// An agent, with its types.
     Agent(Agent<'a>),
     /// A type of agents.
     Type(&'a str),
-    /// A task.
+    /// A task, with its participants.
     Task(Shared<'a>),
-    /// A handoff.
+    /// A handoff, with its participants.
     Handoff(Shared<'a>),
-    /// A dead letter.
+    /// A dead letter, with its participants.
     DeadLetter(Shared<'a>),
     /// The broker itself.
     Broker,

@@ -55,7 +55,7 @@ pub enum DevelopmentCaError {
         action: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// The error.
+        /// The error of the operating system.
         problem: io::Error,
     },
     /// A file has unusable content.
@@ -71,7 +71,7 @@ pub enum DevelopmentCaError {
     CaKey {
         /// The key file.
         path: PathBuf,
-        /// The error.
+        /// The error of the key parser.
         problem: rcgen::Error,
     },
     /// The CA's certificate is unusable, or belongs to another key.
@@ -79,7 +79,7 @@ pub enum DevelopmentCaError {
     Ca {
         /// The certificate file.
         path: PathBuf,
-        /// The error.
+        /// The error of the certificate check.
         problem: rustls::Error,
     },
     /// A name is neither a host name nor an IP address.
@@ -91,7 +91,7 @@ pub enum DevelopmentCaError {
     /// A certificate cannot be generated.
     #[error("failed to create a certificate: {problem}")]
     Generation {
-        /// The error.
+        /// The error of the certificate library.
         problem: rcgen::Error,
     },
 }

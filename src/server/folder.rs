@@ -36,9 +36,9 @@ pub enum FolderError {
     /// The broker failed to read or write a file.
     #[error("failed to use the data folder: {}: {source}", path.display())]
     File {
-        /// The file.
+        /// The path of the file, or of the folder itself.
         path: PathBuf,
-        /// The error.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Other users of the machine can use the folder, and the broker must not change that.
@@ -48,9 +48,9 @@ pub enum FolderError {
         path.display()
     )]
     Shared {
-        /// The folder.
+        /// The path of the data folder.
         path: PathBuf,
-        /// Its permission bits.
+        /// The lower nine permission bits of the folder.
         mode: u32,
         /// The reason why the broker leaves them unchanged.
         why: String,

@@ -138,7 +138,7 @@ pub async fn run(
         agents: broker.directory().list(None, usize::MAX, None).len(),
         open_handoffs: broker.open_handoffs_at_start(),
     };
-    // Written before `ready`, because scripts read it as soon as the broker reports that it is ready.
+    // Written before `ready`, because scripts read the file as soon as the broker reports ready.
     folder.write_address(address)?;
     if config.plaintext_allowed {
         tracing::warn!("connections without TLS are accepted: other programs on this machine can read them");

@@ -68,7 +68,7 @@ pub(super) async fn keep_fresh(broker: Broker, sources: Vec<Source>, asked: Arc<
             if !is_asked && now == *seen {
                 continue;
             }
-            // The marks are older than the content that is loaded now. So a change during the load is noticed at the
+            // The marks are older than the content loaded now. So a change during the load is noticed at the
             // next check.
             *seen = now;
             acts.push(source.reload());
@@ -85,6 +85,6 @@ type Mark = (u64, i64, i64);
 fn mark(path: &Path) -> Option<Mark> {
     use std::os::unix::fs::MetadataExt as _;
     let file = std::fs::metadata(path).ok()?;
-    // The inode too: a file that is moved into place may have the same time of modification.
+    // The inode too: a file moved into place may have the same time of modification.
     Some((file.ino(), file.mtime(), file.mtime_nsec()))
 }

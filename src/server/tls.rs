@@ -45,15 +45,15 @@ pub enum TlsError {
     /// A file cannot be read.
     #[error("failed to read {}: {problem}", path.display())]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The error.
+        /// The error of the operating system.
         problem: io::Error,
     },
     /// A file is not PEM.
     #[error("{} is not a PEM file: {problem}", path.display())]
     NotPem {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The error of the parser.
         problem: pem::Error,
@@ -61,13 +61,13 @@ pub enum TlsError {
     /// A PEM file contains no certificate.
     #[error("{} has no certificate; a PEM file of a certificate has a BEGIN CERTIFICATE line", path.display())]
     NoCertificate {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// A PEM file contains no private key.
     #[error("{} has no private key; it must have a BEGIN PRIVATE KEY line and must not be encrypted", path.display())]
     NoKey {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The key belongs to another certificate.
@@ -83,7 +83,7 @@ pub enum TlsError {
     ClientCa {
         /// The file of the CA.
         path: PathBuf,
-        /// The error.
+        /// The error of the verifier.
         problem: String,
     },
     /// `rustls` refuses certificate or key for another reason.
@@ -93,7 +93,7 @@ pub enum TlsError {
         certificate: PathBuf,
         /// The key file.
         key: PathBuf,
-        /// The error.
+        /// The error of `rustls`.
         problem: rustls::Error,
     },
 }

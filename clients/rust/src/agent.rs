@@ -17,11 +17,11 @@ use crate::{
     time::{Clock, Moment, Timestamp},
 };
 
-/// A connected agent.
+/// An agent with an open session.
 pub struct Agent {
     /// The connection, with the agent's token.
     pub client: Client,
-    /// The session.
+    /// The session of the agent, on the connection of `client`.
     pub session: Session,
     composer: Composer,
     /// The client with the latest token; `None` until the token of `client` has been replaced.

@@ -15,7 +15,7 @@ pub enum ClientError {
     Certificate {
         /// The path of the file.
         path: PathBuf,
-        /// The I/O error.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The CA's file cannot be read.
@@ -23,7 +23,7 @@ pub enum ClientError {
     Ca {
         /// The path of the file.
         path: PathBuf,
-        /// The I/O error.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The server is not an address, or the CA's file holds no certificate.
@@ -95,7 +95,7 @@ pub enum ClientError {
 /// A refusal by the broker, or by this client in the broker's terms before anything was sent.
 #[derive(Debug, Clone)]
 pub struct Refused {
-    /// The gRPC code.
+    /// The gRPC code of the refusal (SPEC 11).
     pub code: Code,
     /// The stable reason; empty if the status has none.
     pub reason: String,

@@ -26,9 +26,9 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How an agent stays connected and serves.
 #[derive(Debug, Clone)]
 pub struct LinkOptions {
-    /// The broker.
+    /// The address of the broker, and the credentials of the connection.
     pub broker: Options,
-    /// The agent.
+    /// The id of the agent, and its key.
     pub identity: Identity,
     /// The most unacknowledged deliveries, at most 4096.
     pub credit: u32,
@@ -91,7 +91,7 @@ impl Link {
     /// The agent on its present session. Waits for the next session if none is open.
     pub async fn live(&self) -> Result<Arc<Agent>, ClientError> {
         let mut present = self.inner.present.subscribe();
-        // `wait_for` tests the present value first, so a session that is open already is returned at once.
+        // `wait_for` tests the present value first, so an open session is returned at once.
         let settled = present.wait_for(|present| !matches!(present, Present::Away)).await;
         match settled.as_deref() {
             Ok(Present::Live(agent)) => Ok(Arc::clone(agent)),

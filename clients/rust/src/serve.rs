@@ -357,7 +357,7 @@ async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Resul
     if delivered.kind() != MessageType::HandoffAccept {
         return handler.handle(link, delivered).await;
     }
-    // An accept never reaches `handle`. It is answered by the context, which only a call or the provider has.
+    // An accept never reaches `handle`. The context answers it, and only a call or the provider has one.
     match handler.context(link.clone(), delivered.clone()).await? {
         Some(sections) => link.send_provided(&delivered, sections).await,
         None => link.take_unclaimed(&delivered).await,

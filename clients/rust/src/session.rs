@@ -157,7 +157,7 @@ impl Session {
     async fn ask(&self, request: Request) -> Answer {
         let request_id = self.next_request.fetch_add(1, Ordering::Relaxed);
         let frame = v1::ConnectRequest { request_id, request: Some(request) };
-        // Before the insert below, so that a frame that is not sent leaves no waiting entry.
+        // Before the insert below, so that a refused frame leaves no waiting entry.
         check_frame(&frame)?;
         let (sender, receiver) = oneshot::channel();
         {

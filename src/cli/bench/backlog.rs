@@ -141,6 +141,8 @@ async fn send_all(
         };
         let (receivers, senders) = (receivers.clone(), args.senders as usize);
         let many = receivers.len() * args.messages as usize;
+        // The senders take turns, and turn n writes to agent n modulo the number of agents. So all mailboxes fill
+        // evenly.
         let turns = (number..many).step_by(senders);
         sending.spawn(async move { sender.send(turns.map(|turn| receivers[turn % receivers.len()].clone())).await });
     }

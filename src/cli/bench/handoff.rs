@@ -114,7 +114,7 @@ pub(super) async fn run(args: HandoffArgs, connection: &ConnectionArgs, output: 
             return Err(joined(ended).err().unwrap_or_else(|| Failure::failed("a pair of agents stopped without an error")));
         }
     };
-    // Stops new starts before the drain, so that the pairs can finish what is in flight.
+    // Stops new starts before the drain, so that the pairs can finish their handoffs in flight.
     drop(pacer);
     let resident = Resident::of(&target);
     let (mut tally, mut latencies) = (Tally::default(), StepLatencies::new());

@@ -43,7 +43,7 @@ pub(super) async fn run(command: BenchCommand, connection: &ConnectionArgs, outp
     }
 }
 
-/// Parses a duration such as 10s, 500ms or 1m 30s; a bare number is in seconds.
+/// Parses a duration, for example 10s, 500ms or 1m 30s; a bare number is in seconds.
 pub(super) fn parse_span(text: &str) -> Result<std::time::Duration, String> {
     let span = duration::parse(text)?;
     Some(span).filter(|span| span.as_secs() <= 24 * 3600).ok_or_else(|| "must be from 0 to 24h".to_owned())

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::time::Moment;
 
-/// Sends the start times until it is dropped.
+/// Sends the start times. Its drop ends the thread.
 pub(super) struct Pacer {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -200,6 +200,7 @@ impl Pair {
             }
             let has_room = self.flights.len() < self.work.window;
             tokio::select! {
+                // The stop and the drain come first, because frames can be ready at every turn.
                 biased;
                 () = run.stopped(), if !over => over = true,
                 () = &mut drain => break,
@@ -374,7 +375,7 @@ impl Pair {
 
     fn fail(&mut self, number: u64, problem: &str) {
         self.tally.failure.get_or_insert_with(|| problem.to_owned());
-        // Also counts a failure outside the handoffs, such as a refused ack.
+        // Also counts a failure outside the handoffs, for example a refused ack.
         self.flights.remove(&number);
         self.tally.failed += 1;
     }
@@ -432,6 +433,7 @@ async fn next_moment(schedule: &mut Schedule) -> Option<Moment> {
 async fn gather(sides: &mut [Side; 2], frames: &mut Vec<(usize, v1::ConnectResponse)>) -> Result<(), ClientError> {
     std::future::poll_fn(|context| {
         for (number, side) in sides.iter_mut().enumerate() {
+            // Half of the burst is left to the second side, so that a busy sender does not starve the receiver.
             while frames.len() < BURST_MAX * (number + 1) / 2 {
                 match side.session.poll_next(context) {
                     Poll::Ready(Ok(frame)) => frames.push((number, frame)),
@@ -482,6 +484,7 @@ struct Keys(HashMap<AgentId, PublicKey>);
 
 impl KeyRing for Keys {
     fn key(&self, agent: &AgentId, _key_id: &KeyId, _now: Timestamp) -> Result<PublicKey, KeyRingError> {
+        // An agent of a bench has one key, which does not expire.
         self.0.get(agent).cloned().ok_or(KeyRingError::Unknown)
     }
 }

@@ -101,7 +101,7 @@ impl Run {
         }
     }
 
-    /// Runs `act` with a progress bar on stderr, if that is a terminal.
+    /// Runs `act` with a progress bar on stderr, if stderr is a terminal.
     pub(super) async fn show<T>(&self, what: &'static str, goal: Goal, act: impl Future<Output = T>) -> T {
         let (bar, before) = (goal.bar(what), self.done());
         let mut turns = tokio::time::interval(BAR_INTERVAL);

@@ -154,6 +154,7 @@ async fn mailbox_is_ones_own(world: World) -> Verdict {
     let carol = world.enrol("carol", &[]).await?;
     alice.tell(carol.agent.as_str(), &About::default(), &v1::Info::default()).await?;
     alice.tell(bob.id(), &About::default(), &v1::Delegation::default()).await?;
+    // The mail for carol is older. If it were in bob's mailbox, it would come first.
     bob.take(v1::MessageType::Delegation).await?;
     let carol = world.connect(&carol, 1).await?;
     carol.take(v1::MessageType::Info).await.map(drop)

@@ -143,6 +143,7 @@ async fn attempts_exhausted(world: World) -> Verdict {
     checks.same("attempts", vec![v1::DeliveryEnd::Failure; 5], ends);
     checks.same("envelope_bytes", hex::encode(envelope.encode_to_vec()), hex::encode(&dead.envelope_bytes));
     checks.done()?;
+    // The dead message is older. If it were delivered again, it would come first.
     alice.tell(bob.id(), &About::default(), &v1::Delegation::default()).await?;
     bob.take(MessageType::Delegation).await.map(drop)
 }

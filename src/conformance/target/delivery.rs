@@ -117,6 +117,7 @@ async fn ack_is_for_good(world: World) -> Verdict {
     let identity = bob.identity.clone();
     drop(bob);
     let bob = world.connect(&identity, 4).await?;
+    // A redelivery of the acked message would come before this newer one.
     alice.tell(bob.id(), &About::default(), &text("last")).await?;
     same("bob takes the next in a new session", "text", "last", &text_of(&bob.take(MessageType::Info).await?))
 }
@@ -191,6 +192,7 @@ async fn no_ack_comes_again(world: World) -> Verdict {
     let mut checks = Checks::of(&step);
     checks.same("attempt", 2, again.delivery.attempt);
     checks.same("message_id", &first.envelope.message_id, &again.envelope.message_id);
+    // A margin, because the suite and the broker measure with different clocks.
     let early = wait.saturating_sub(Duration::from_millis(200));
     checks.holds("redelivery", began.elapsed() >= early, "after the ack wait", began.elapsed());
     let late = bob.call(bob.agent.session.ack(&first.delivery.delivery_id)).await;
@@ -236,6 +238,7 @@ async fn end_of_session(world: World) -> Verdict {
 async fn shutdown_is_no_failure(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
     alice.tell(bob.id(), &About::default(), &text("still here")).await?;
+    // More than the 5 failed attempts that would make a dead letter (SPEC 4).
     for attempt in 1..=7 {
         let step = format!("delivery {attempt}, which bob nacks as SHUTDOWN");
         let delivered = bob.next(&step).await?;
@@ -354,6 +357,7 @@ async fn lower_priority_moves(world: World) -> Verdict {
     }
     let bob = world.connect(&bob, 1).await?;
     for _ in 0..64 {
+        // Every eighth delivery is the oldest message of any priority (SPEC 4).
         if bob.take(MessageType::HandoffRequest).await?.envelope.task_id == world.id("low") {
             return Ok(());
         }

@@ -32,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The facts about a request's connection; an extension of every request.
 #[derive(Debug, Clone)]
 pub struct ConnectInfo {
-    /// The client's address.
+    /// The client's address and port.
     pub peer_addr: SocketAddr,
     /// Whether the connection uses TLS.
     pub encrypted: bool,

@@ -39,7 +39,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // The request decides which service gets it, and it is not known yet. So both have to be ready.
+        // The request, which decides between the services, is not known yet. So both have to be ready.
         ready!(self.grpc.poll_ready(context))?;
         self.http.poll_ready(context)
     }

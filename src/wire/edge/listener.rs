@@ -44,15 +44,15 @@ pub enum BindError {
     /// Another process listens on the address.
     #[error("failed to listen on {address}: the port is in use; choose another with --listen or --port 0")]
     PortInUse {
-        /// The address.
+        /// The address as configured.
         address: SocketAddr,
     },
     /// Any other error of the operating system.
     #[error("failed to listen on {address}: {problem}")]
     Other {
-        /// The address.
+        /// The address as configured.
         address: SocketAddr,
-        /// The error.
+        /// The error of the operating system.
         problem: io::Error,
     },
 }

@@ -27,7 +27,7 @@ pub(super) fn caller<T>(broker: &Broker, request: &Request<T>) -> Result<Caller,
     };
     let certified = certified(request);
     match broker.identities().caller(token, broker.directory(), broker.now()).map_err(refuse)? {
-        // An agent that is not registered yet stays anonymous, so that it can register over this connection.
+        // An unregistered agent stays anonymous, so that it can register over this connection.
         Caller::Anonymous => match certified.filter(|agent| broker.directory().is_registered(agent)) {
             Some(agent) => Ok(Caller::Agent(agent.clone())),
             None => Ok(Caller::Anonymous),

@@ -13,7 +13,7 @@ pub enum EnvelopeError {
     Malformed {
         /// The part of the envelope.
         part: &'static str,
-        /// The problem.
+        /// The error of the parser.
         problem: String,
     },
     /// Fields are missing, malformed or out of bounds.
@@ -51,7 +51,7 @@ pub enum EnvelopeError {
     /// The signing layout is of a later version.
     #[error("signature_version {version} is not supported; this broker supports {}", super::signing::SIGNATURE_VERSION)]
     SignatureVersionUnknown {
-        /// The version.
+        /// The signature_version of the envelope.
         version: u32,
     },
     /// The envelope is not signed.
@@ -60,25 +60,25 @@ pub enum EnvelopeError {
     /// The signature does not verify.
     #[error("the signature does not verify with key {key_id} of {sender}")]
     SignatureInvalid {
-        /// The sender.
+        /// The sender_id of the envelope.
         sender: AgentId,
-        /// The key.
+        /// The key_id of the envelope.
         key_id: KeyId,
     },
     /// The sender has no key with this id, or is not registered.
     #[error("agent {sender} has no registered key {key_id}")]
     KeyUnknown {
-        /// The sender.
+        /// The sender_id of the envelope.
         sender: AgentId,
-        /// The key.
+        /// The key_id of the envelope.
         key_id: KeyId,
     },
     /// The key is revoked, expired, or not valid yet.
     #[error("key {key_id} of {sender} is revoked, expired or not yet valid")]
     KeyNotValid {
-        /// The sender.
+        /// The sender_id of the envelope.
         sender: AgentId,
-        /// The key.
+        /// The key_id of the envelope.
         key_id: KeyId,
     },
 }

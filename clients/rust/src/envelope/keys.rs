@@ -48,7 +48,7 @@ pub enum PublicKeyError {
 }
 
 impl PublicKey {
-    /// Parses 32 bytes.
+    /// Parses the 32 bytes of a compressed point.
     pub fn parse(bytes: &[u8]) -> Result<Self, PublicKeyError> {
         let bytes: [u8; 32] = bytes.try_into().map_err(|_| PublicKeyError::NotAKey)?;
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| PublicKeyError::NotAKey)?;
@@ -108,17 +108,17 @@ pub enum KeyFileError {
     /// The file cannot be read.
     #[error("failed to read the key file {path}: {source}; `baton keygen` creates one")]
     Read {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file cannot be written.
     #[error("failed to write the key file {path}: {source}")]
     Write {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The cause.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file exists already; keys are never overwritten.
@@ -126,13 +126,13 @@ pub enum KeyFileError {
         "failed to write the key file {path}: the file exists, and baton never overwrites a key; name another file"
     )]
     Exists {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
     /// The file is not a key.
     #[error("failed to read the key file {path}: it is not an ed25519 private key in PKCS#8 PEM")]
     NotAKey {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
 }

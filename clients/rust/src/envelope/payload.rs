@@ -147,7 +147,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         v1::HandoffMode::Delegate => Mode::Delegate,
     };
     Body::Request(Box::new(RequestBody {
-        // Kept as its number: an unknown reason is not refused (SPEC 2 lists the enums for which it is).
+        // Kept as its number: `HandoffReason` is not among the enums whose unknown values SPEC 2 refuses.
         reason: body.reason,
         mode,
         loan_timeout: loan_timeout(mode, body.loan_timeout.as_ref(), checks),

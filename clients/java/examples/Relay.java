@@ -15,13 +15,13 @@ import java.nio.file.Path;
 import java.util.HexFormat;
 
 /**
- * The Java agent of the great relay (tests/relay): a task goes from language to language.
+ * The Java agent of the relay test (tests/relay): a task goes from language to language.
  *
  *     Relay.java SERVER CA.pem ID KEY.pem pass NEXT     takes the task and hands it on
  *     Relay.java SERVER CA.pem ID KEY.pem hold NEXT     accepts it, and with the context in hand waits to be killed
  *     Relay.java SERVER CA.pem ID KEY.pem audit TASK    checks its custody log
  *
- * Prints what happens as JSON lines.
+ * Prints each event as a JSON line.
  */
 public final class Relay {
     private Relay() {}
@@ -71,7 +71,7 @@ public final class Relay {
         say("audited", facts.formatted(count, last.getOwnerId(), last.getEpoch()));
     }
 
-    /** The facts are JSON without its braces; ids need no escapes. */
+    /** Prints one event. The facts are JSON without its braces; ids need no escapes. */
     private static void say(String event, String facts) {
         System.out.printf("{\"event\": \"%s\"%s%s}%n", event, facts.isEmpty() ? "" : ", ", facts);
     }

@@ -20,13 +20,13 @@ import java.util.Optional;
 import java.util.UUID;
 
 /**
- * A support agent that hands tickets over, or takes them.
+ * A support agent that hands tickets over or takes them.
  *
  *     java -cp 'target/*:target/lib/*' examples/TicketAgent.java SERVER CA.pem ID KEY.pem serve
  *     java -cp 'target/*:target/lib/*' examples/TicketAgent.java SERVER CA.pem ID KEY.pem offer TO [TASK]
  *
- * The key file is made if it is not there. `offer` ends when the ticket has gone, or with exit code 1 when it has not.
- * After a restart the same command with the same TASK goes on where it was.
+ * The agent creates the key file if it does not exist. `offer` ends when another agent owns the ticket, or with exit
+ * code 1 if the handoff fails. After a restart the same command with the same TASK continues the handoff.
  */
 public final class TicketAgent {
     private TicketAgent() {}
@@ -64,7 +64,7 @@ public final class TicketAgent {
         System.exit(code);
     }
 
-    /** Hands one ticket over and waits until it is gone. */
+    /** Hands one ticket over and waits for the end of the handoff. */
     private static int offer(Agent agent, String to, String taskId) throws InterruptedException {
         HandoffRequest request = HandoffRequest.newBuilder()
                 .setTaskType("support-ticket")
@@ -88,7 +88,7 @@ public final class TicketAgent {
         }
     }
 
-    /** The handoff of this ticket that an earlier process began. */
+    /** Returns the handoff of this ticket that an earlier process began. */
     private static Optional<String> openHandoff(Agent agent, String taskId) {
         return agent.ownedTasks().stream()
                 .filter(task -> task.taskId().equals(taskId) && !task.openHandoffId().isEmpty())
@@ -96,10 +96,10 @@ public final class TicketAgent {
                 .findFirst();
     }
 
-    /** Takes a ticket that is offered. */
+    /** Takes over an offered ticket. */
     private static void take(Offer offer) throws InterruptedException {
         Takeover takeover = offer.accept();
-        OwnedTask task = takeover.complete(); // checks the digest of the context; from here on the ticket is ours
+        OwnedTask task = takeover.complete(); // verifies the context's digest; on return this agent owns the ticket
         System.out.printf(
                 "%s: taken over from %s at epoch %d, with %d sections%n",
                 task.taskId(), offer.senderId(), task.epoch(), takeover.sections().size());

@@ -85,8 +85,7 @@ func connect(ctx context.Context, server, ca, id, keyFile string) (*baton.Agent,
 	})
 }
 
-// serve takes over every ticket, and hands it on if then names an agent. It first continues the tickets of an earlier
-// run.
+// serve prints the tickets of an earlier run, then takes over each new ticket, and hands it on if then names an agent.
 func serve(ctx context.Context, agent *baton.Agent, then string) error {
 	for task, err := range agent.OwnedTasks(ctx) {
 		if err != nil {

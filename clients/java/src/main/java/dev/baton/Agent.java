@@ -54,7 +54,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.Predicate;
 
 /**
- * One agent: registers, proves who it is, sends and receives.
+ * An agent of the broker: registers, proves its identity, sends messages and handles its mail.
  *
  * <pre>{@code
  * try (Agent bob = Agent.builder()
@@ -71,9 +71,9 @@ import java.util.function.Predicate;
  * }
  * }</pre>
  *
- * <p>Once it is connected the session is kept up: when it ends, another is opened, after the time that the broker asked for
- * or with a backoff of 0.1 to 30 s, and whatever has no answer yet is sent again, byte for byte. Only where the broker
- * refuses for good or its certificate is not trusted, the agent ends. For use from any thread.
+ * <p>When the session ends, the agent opens another, after the delay that the broker named or with a backoff of 0.1 to
+ * 30 s, and sends every unanswered envelope again, byte for byte. The agent ends only when the broker refuses
+ * permanently or its certificate is not trusted. An agent is thread-safe.
  */
 public final class Agent implements AutoCloseable {
     /** The agent id of the broker itself. */
@@ -145,37 +145,40 @@ public final class Agent implements AutoCloseable {
         link = new Link(connection, scheduler, events, from.credit);
     }
 
-    /** What an agent begins with. */
+    /** Returns a builder for an agent. */
     public static AgentBuilder builder() {
         return new AgentBuilder();
     }
 
-    /** Its id. */
+    /** Returns the agent's id. */
     public String id() {
         return id;
     }
 
-    /** The broker's first word on the present session: its id, its key and its times. */
+    /** Returns the broker's welcome on the present session: its id, its key and its timing parameters. */
     public Welcome welcome() {
         return welcome;
     }
 
-    /** What the agent says of itself at every heartbeat from now on; active_tasks and capacity are filled in. */
+    /** Sets the payload of the agent's heartbeats from now on; the agent sets active_tasks and capacity itself. */
     public void setHeartbeat(Heartbeat heartbeat) {
         this.heartbeat = heartbeat;
     }
 
-    // Who one is.
+    // Identity.
 
     /**
-     * Registers this agent's card, with its id, capacity and key filled in, or changes it; the same card again is no error.
-     * Throws {@link BatonException}, CHALLENGE_FAILED if somebody else is registered under this id.
+     * Registers this agent's card, with its id, capacity and key filled in, or updates it. Registering the same card
+     * again is not an error. Throws {@link BatonException}, CHALLENGE_FAILED if the id is registered with another key.
      */
     public dev.baton.v1.Agent register(AgentCard card) {
         return register(card, "");
     }
 
-    /** As {@link #register(AgentCard)}, with an invitation: it lets a new agent in where only operators may register. */
+    /**
+     * As {@link #register(AgentCard)}, with an invitation's secret, which permits a new agent to register where only
+     * operators may.
+     */
     public dev.baton.v1.Agent register(AgentCard card, String invitation) {
         AgentKey agentKey = AgentKey.newBuilder()
                 .setKeyId(keyId)
@@ -197,15 +200,14 @@ public final class Agent implements AutoCloseable {
             if (!e.reason().equals("AGENT_EXISTS")) {
                 throw e;
             }
-            // Known with another card: it may change its own, once it has proven who it is.
+            // The agent is registered with another card. It may change its own card once it has proven its identity.
             connection.prove();
             return connection.agents(stub -> stub.registerAgent(request)).getAgent();
         }
     }
 
     /**
-     * Makes an invitation: whoever has it may register one new agent, this one or any if the id is empty. Returns the
-     * secret.
+     * Creates an invitation and returns its secret, which registers one new agent: this id, or any id if empty.
      */
     public String invite(String agentId, Duration lifetime) {
         CreateInvitationRequest request = CreateInvitationRequest.newBuilder()
@@ -215,7 +217,7 @@ public final class Agent implements AutoCloseable {
         return connection.agents(stub -> stub.createInvitation(request)).getInvitation();
     }
 
-    /** Adds a key of an agent, or rotates one: the key ids that it replaces stay good for the grace. */
+    /** Adds a key to an agent. The keys that it replaces stay valid for the grace. */
     public dev.baton.v1.Agent addKey(String agentId, AgentKey added, Collection<String> replaces, Duration grace) {
         AddAgentKeyRequest request = AddAgentKeyRequest.newBuilder()
                 .setAgentId(agentId)
@@ -226,7 +228,7 @@ public final class Agent implements AutoCloseable {
         return connection.agents(stub -> stub.addAgentKey(request)).getAgent();
     }
 
-    /** Revokes a key of an agent for good: nothing that is signed by it is taken any more. */
+    /** Revokes a key of an agent permanently: the broker refuses every signature made with it. */
     public dev.baton.v1.Agent revokeKey(String agentId, String revokedKeyId, String reason) {
         RevokeAgentKeyRequest request = RevokeAgentKeyRequest.newBuilder()
                 .setAgentId(agentId)
@@ -236,7 +238,7 @@ public final class Agent implements AutoCloseable {
         return connection.agents(stub -> stub.revokeAgentKey(request)).getAgent();
     }
 
-    /** Adds an operator's word for a key of an agent: see {@link Signing#vouch}. */
+    /** Adds an operator's voucher for a key of an agent: see {@link Signing#vouch}. */
     public dev.baton.v1.Agent vouchForKey(String agentId, String vouchedKeyId, KeyVoucher voucher) {
         VouchForAgentKeyRequest request = VouchForAgentKeyRequest.newBuilder()
                 .setAgentId(agentId)
@@ -246,33 +248,33 @@ public final class Agent implements AutoCloseable {
         return connection.agents(stub -> stub.vouchForAgentKey(request)).getAgent();
     }
 
-    /** Signs a challenge for a token, which later calls carry. {@link #connect} does it by itself. */
+    /** Signs a challenge to obtain the token that later calls carry. {@link #connect} calls this. */
     public String proveIdentity() {
         return connection.prove();
     }
 
     // The session.
 
-    /** Proves who one is and opens the session; deliveries and heartbeats begin. Tries once. */
+    /** Proves the agent's identity and opens the session; deliveries and heartbeats begin. Tries once. */
     public Welcome connect() throws InterruptedException {
         link.begin("baton-link-" + id);
         return welcome;
     }
 
-    /** Waits until the agent is closed; throws {@link BatonException} when it ends before. */
+    /** Waits until the agent is closed. Throws {@link BatonException} if the agent ends before. */
     public void awaitEnd() throws InterruptedException {
         link.awaitOver();
     }
 
-    /** Stops in order, with a grace of 10 s: see {@link #close(Duration)}. */
+    /** Closes the agent with a grace of 10 s: see {@link #close(Duration)}. */
     @Override
     public void close() {
         close(GRACE);
     }
 
     /**
-     * Stops in order: takes nothing more, lets listeners end within the grace, and closes session and connection. What a
-     * listener was still at after the grace is nacked as SHUTDOWN, and so is mail that nobody has taken.
+     * Accepts no more mail, waits up to the grace for the listeners, then closes the session and the connection.
+     * Deliveries that a listener still holds after the grace, and mail that was never read, are nacked as SHUTDOWN.
      */
     public void close(Duration grace) {
         if (link.isClosing()) {
@@ -297,15 +299,15 @@ public final class Agent implements AutoCloseable {
         connection.close();
     }
 
-    /** Sets how many deliveries may be handed out and not yet acknowledged: 0 (a pause) to 4096. */
+    /** Sets the maximum number of unacknowledged deliveries: 0 (a pause) to 4096. */
     public void setCredit(int outstandingMax) throws InterruptedException {
         link.credit(outstandingMax);
     }
 
     /**
-     * The next message, for agents without listeners; empty when the time is over. Each sender's signature is checked end
-     * to end; a message that does not verify is nacked as POISON, so that the broker keeps it as a dead letter, and is
-     * not given out. Throws {@link BatonException} when the agent has ended.
+     * Waits for the next message, for agents without listeners; returns empty if none arrives in time. Each sender's
+     * signature is verified end to end. A message that does not verify is not returned: the agent nacks it as POISON,
+     * and the broker keeps it as a dead letter. Throws {@link BatonException} after the agent's end.
      */
     public Optional<Delivery<?>> poll(Duration wait) throws InterruptedException {
         if (dispatcher.hasListeners()) {
@@ -320,24 +322,24 @@ public final class Agent implements AutoCloseable {
 
     // Sending.
 
-    /** A signed envelope of this agent around a payload of baton.v1, of now. */
+    /** Returns a signed envelope of this agent around a payload of baton.v1, with the current time. */
     public Envelope envelope(String receiverId, Envelopes.About about, Message payload) {
         return Signing.sign(Envelopes.make(payload, id, receiverId, about, clock.instant()), keyId, key);
     }
 
     /**
-     * Signs and sends a payload of baton.v1. Returns the broker's receipt, its signature checked. Over a break the same
-     * bytes are sent again, until the broker has answered. Throws {@link BatonException} if the broker refuses, or has
-     * not answered in time; {@link VerificationException} if the receipt is not the broker's.
+     * Signs and sends a payload of baton.v1. Returns the broker's receipt, its signature verified. After a lost
+     * connection the agent sends the same bytes again, until the broker answers. Throws {@link BatonException} if the
+     * broker refuses or does not answer in time; {@link VerificationException} if the broker did not sign the receipt.
      */
     public Receipt send(String receiverId, Envelopes.About about, Message payload) throws InterruptedException {
         return send(envelope(receiverId, about, payload));
     }
 
     /**
-     * Sends an envelope as it is; the same envelope again gives the first receipt again. What is over the bounds of the
-     * schema is refused here, with the broker's own reason, and not sent: PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for
-     * ids that are too long.
+     * Sends a signed envelope unchanged. A repeated envelope gets its first receipt again. An envelope outside the
+     * schema's bounds is not sent; the exception has the broker's reason: PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID
+     * for an id that is too long.
      */
     public Receipt send(Envelope envelope) throws InterruptedException {
         Limits.check(envelope);
@@ -350,14 +352,14 @@ public final class Agent implements AutoCloseable {
         return receipt;
     }
 
-    /** Sends to the sender of a message, about the same task, epoch and handoff. */
+    /** Sends a payload to the sender of a message, with the same task, epoch and handoff. */
     public Receipt reply(Delivery<?> to, Message payload) throws InterruptedException {
         Envelope asked = to.envelope();
         Envelopes.About about = new Envelopes.About(asked.getTaskId(), asked.getEpoch(), to.handoffId());
         return send(asked.getSenderId(), about, payload);
     }
 
-    /** Answers a delivered HandoffAccept with the context: the sections that it wants, or all of them. */
+    /** Sends the context to the candidate of a delivered HandoffAccept: the sections that it wants, or all. */
     public Receipt sendContext(Delivery<?> accept, List<ContextSection> sections) throws InterruptedException {
         List<String> wanted = accept.payload() instanceof HandoffAccept asked
                 ? asked.getWantedSectionsList()
@@ -366,13 +368,13 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
-     * Hands a task over, all of it: asks, waits for an agent to take it, sends the context, waits for the end. A task id
-     * that is new makes the task, owned by this agent at epoch 1.
+     * Hands a task over: sends the request, waits for an accept, sends the context and waits for the end. An unknown
+     * task id creates the task, owned by this agent at epoch 1.
      *
-     * <p>As long as any handoff lasts: at most the request's whole timeout. Throws {@link HandoffFailedException} if the
-     * task stays here; {@link BatonException} if the broker does not take the request or the context, or if the context is
-     * over 1 MiB: then nothing is sent. A caller that is interrupted leaves the handoff to its timeouts, or to
-     * {@link #resumeHandOver}.
+     * <p>Returns within the request's total timeout. Throws {@link HandoffFailedException} if the task stays with this
+     * agent; {@link BatonException} if the broker refuses the request or the context, or if the context is over 1 MiB,
+     * in which case nothing is sent. If the caller is interrupted, the handoff stays open for {@link #resumeHandOver}
+     * until its timeouts.
      */
     public HandedOver handOver(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
@@ -400,10 +402,10 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
-     * Goes on with a handoff that an earlier process of this agent asked for, at whatever step it is, to its end. Returns or
-     * throws as {@link #handOver}, also when the handoff ended meanwhile. {@link #ownedTasks} names the handoffs that are
-     * open. Throws {@link BatonException}, NOT_OWNER if another agent asked for it, PERMISSION_DENIED if this one takes no
-     * part in such a handoff.
+     * Continues a handoff that an earlier process of this agent requested, from any state, to its end. Returns or
+     * throws as {@link #handOver}, also when the handoff has ended meanwhile. {@link #ownedTasks} lists the open
+     * handoffs. Throws {@link BatonException}, NOT_OWNER if another agent requested the handoff, PERMISSION_DENIED if
+     * this agent is not a party of it.
      */
     public HandedOver resumeHandOver(String handoffId, List<ContextSection> context) throws InterruptedException {
         Handover.checkContext(context);
@@ -425,7 +427,7 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
-     * Lends a task and waits for what comes of it, as long as the delegate takes: see
+     * Lends a task, and waits for its final status without a time limit: see
      * {@link #delegate(String, String, long, HandoffRequest, List, Duration)}.
      */
     public Outcome delegate(
@@ -435,11 +437,11 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
-     * Lends a task and waits for what comes of it: {@link #handOver} with HANDOFF_MODE_DELEGATE, then the final status.
-     * With that the task is this agent's again, one epoch on. Throws as {@link #handOver}, and {@link BatonException},
-     * DEADLINE_EXCEEDED, where it has not come back within this time: handoff or loan go on without the caller. A caller
-     * that stops waiting, also by a restart, finds the task in {@link #ownedTasks} when it is back; its final status goes to
-     * the listener of TaskStatusUpdate.
+     * Lends a task, and waits for its final status: {@link #handOver} with HANDOFF_MODE_DELEGATE, then the result. On
+     * return this agent owns the task again, at the next epoch. Throws as {@link #handOver}, and
+     * {@link BatonException}, DEADLINE_EXCEEDED, if the task has not returned within this time; the handoff or the loan
+     * then continues. After an ended wait or a restart, {@link #ownedTasks} lists the task once it is back, and the
+     * listener of TaskStatusUpdate gets its final status.
      */
     public Outcome delegate(
             String receiverId,
@@ -461,23 +463,23 @@ public final class Agent implements AutoCloseable {
         }
     }
 
-    // Looking.
+    // Queries.
 
-    /** An agent as the broker knows it; the broker itself is {@link #BROKER_ID}. */
+    /** Returns an agent's registration; the broker's own id is {@link #BROKER_ID}. */
     public dev.baton.v1.Agent getAgent(String agentId) {
         GetAgentRequest request = GetAgentRequest.newBuilder().setAgentId(agentId).build();
         return connection.agents(stub -> stub.getAgent(request)).getAgent();
     }
 
-    /** A task. */
+    /** Returns a task. */
     public Task getTask(String taskId) {
         GetTaskRequest request = GetTaskRequest.newBuilder().setTaskId(taskId).build();
         return connection.tasks(stub -> stub.getTask(request)).getTask();
     }
 
     /**
-     * Every task that this agent owns and that is not final, newest first: where an agent goes on after a restart. A task
-     * with an open handoff is on its way to another agent: {@link #resumeHandOver} goes on with that.
+     * Returns the unfinished tasks that this agent owns, newest first: the starting point after a restart.
+     * {@link #resumeHandOver} continues the open handoff of a task, if it has one.
      */
     public List<OwnedTask> ownedTasks() {
         ListTasksRequest.Builder request = ListTasksRequest.newBuilder()
@@ -496,18 +498,18 @@ public final class Agent implements AutoCloseable {
         return owned;
     }
 
-    /** A handoff with its state, both views and every step. */
+    /** Returns a handoff: its state, the view of either side, and each step. */
     public Handoff getHandoff(String handoffId) {
         GetHandoffRequest request = GetHandoffRequest.newBuilder().setHandoffId(handoffId).build();
         return connection.handoffs(stub -> stub.getHandoff(request)).getHandoff();
     }
 
-    /** Reads a task's custody log and checks it. Throws {@link VerificationException}, CUSTODY_BROKEN among others. */
+    /** Reads and verifies a task's custody log. Throws {@link VerificationException}, for example CUSTODY_BROKEN. */
     public CustodyLog verifyCustody(String taskId) {
         return CustodyLog.read(connection, taskId, directory);
     }
 
-    /** The stable code of an ErrorNotification, as ErrorInfo.reason has it. */
+    /** Returns the name of an ErrorNotification's code, as in ErrorInfo.reason. */
     public static String codeOf(ErrorNotification told) {
         return Handover.codeOf(told.getErrorCode(), told.getErrorCodeValue());
     }
@@ -522,12 +524,12 @@ public final class Agent implements AutoCloseable {
         return scheduler;
     }
 
-    /** After how long without mail of a handoff, or of a delegated task, the broker is asked how it stands. */
+    /** The silence after which a side asks the broker for the state of its handoff or delegated task. */
     Duration lookInterval() {
         return lookInterval;
     }
 
-    /** Mail that no listener is for. */
+    /** Queues mail that has no listener. */
     void leave(Delivery<?> delivery) {
         if (delivery.attempt() > 1) {
             String messageId = delivery.envelope().getMessageId();
@@ -536,14 +538,14 @@ public final class Agent implements AutoCloseable {
         mail.add(delivery);
     }
 
-    /** What was left and is now waited for. */
+    /** Removes and returns queued mail that a call now waits for. */
     List<Delivery<?>> takeBack(Predicate<Delivery<?>> isWanted) {
         List<Delivery<?>> wanted = new ArrayList<>();
         mail.removeIf(delivery -> isWanted.test(delivery) && wanted.add(delivery));
         return wanted;
     }
 
-    /** As if the broker's ack wait were this. */
+    /** Replaces the broker's ack wait, for tests. */
     void setAckWait(Duration ackWait) {
         this.ackWait = ackWait;
     }
@@ -570,7 +572,7 @@ public final class Agent implements AutoCloseable {
         }
     }
 
-    /** Checks a delivery and gives it to whoever is to have it. Deliveries are taken in the order in which they come. */
+    /** Verifies a delivery and passes it to the dispatcher. Deliveries are processed in the order of arrival. */
     private void take(dev.baton.v1.Delivery arrived) {
         Envelope envelope = arrived.getEnvelope();
         try {

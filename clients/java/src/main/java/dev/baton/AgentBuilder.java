@@ -13,7 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 
-/** Says what an agent is before it connects: see {@link Agent}. */
+/** The settings of an agent, before it connects: see {@link Agent}. */
 public final class AgentBuilder {
     private static final int CREDIT_MAX = 4096;
 
@@ -32,9 +32,9 @@ public final class AgentBuilder {
     Clock clock = Clock.systemUTC();
     HandoffListener handoffListener;
     ContextProvider contextProvider;
-    /** After how long without mail of a handoff, or of a delegated task, the broker is asked how it stands. */
+    /** The silence after which a side asks the broker for the state of its handoff or delegated task. */
     Duration lookInterval = Duration.ofSeconds(30);
-    /** After how long without a byte the connection is tried by a ping; grpc-java takes no less than 10 s. */
+    /** The idle time of a connection after which gRPC sends a ping; grpc-java's minimum is 10 s. */
     Duration keepAliveTime = Connection.KEEP_ALIVE_TIME;
     final Map<Class<? extends Message>, MessageListener<Message>> listeners = new HashMap<>();
     final Map<String, Collection<AgentKey>> pinnedKeys = new HashMap<>();
@@ -43,52 +43,55 @@ public final class AgentBuilder {
     AgentBuilder() {}
 
     /**
-     * The broker, HOST:PORT, 127.0.0.1:22866 if nothing is said; or http://HOST:PORT without TLS, to a broker on this
-     * machine that takes such connections.
+     * Sets the broker: HOST:PORT with TLS, or http://HOST:PORT without TLS for a broker on this machine. Default:
+     * 127.0.0.1:22866.
      */
     public AgentBuilder server(String server) {
         this.server = Objects.requireNonNull(server);
         return this;
     }
 
-    /** The agent's id. Required. */
+    /** Sets the agent's id. Required. */
     public AgentBuilder id(String id) {
         this.id = Objects.requireNonNull(id);
         return this;
     }
 
-    /** The agent's ed25519 key: see {@link Keys}. Required. */
+    /** Sets the agent's ed25519 key: see {@link Keys}. Required. */
     public AgentBuilder key(KeyPair key) {
         this.key = Objects.requireNonNull(key);
         return this;
     }
 
-    /** The name of the key on the agent's card; k1 if nothing is said. */
+    /** Sets the id of the key on the agent's card. Default: k1. */
     public AgentBuilder keyId(String keyId) {
         this.keyId = Objects.requireNonNull(keyId);
         return this;
     }
 
-    /** The CA, PEM, that must have signed the broker's certificate; the JDK's CAs if nothing is said. */
+    /** Sets the CA, PEM, that must have signed the broker's certificate. Default: the JDK's CAs. */
     public AgentBuilder caFile(Path caFile) {
         this.caFile = Objects.requireNonNull(caFile);
         return this;
     }
 
-    /** A client certificate and its key, PEM, to prove by who one is instead of a signed challenge. */
+    /** Sets a client certificate and its key, PEM, which prove the agent's identity instead of a signed challenge. */
     public AgentBuilder clientCertificate(Path certificateFile, Path keyFile) {
         this.certificateFile = Objects.requireNonNull(certificateFile);
         this.certificateKeyFile = Objects.requireNonNull(keyFile);
         return this;
     }
 
-    /** Goes with all calls but the session's, to register where only operators may. */
+    /**
+     * Sets an operator's token, sent with every call except the session's. It permits registration where only operators
+     * may register agents.
+     */
     public AgentBuilder operatorToken(String operatorToken) {
         this.operatorToken = Objects.requireNonNull(operatorToken);
         return this;
     }
 
-    /** The most deliveries that are handed out and not yet acknowledged, up to 4096; 16 if nothing is said. */
+    /** Sets the maximum number of unacknowledged deliveries, up to 4096. Default: 16. */
     public AgentBuilder credit(int credit) {
         if (credit < 0 || credit > CREDIT_MAX) {
             throw new IllegalArgumentException("credit is 0 to " + CREDIT_MAX);
@@ -98,78 +101,77 @@ public final class AgentBuilder {
     }
 
     /**
-     * The most handoffs that are worked on at a time; what is offered beyond it is rejected as OVERLOADED. Without a
-     * limit if nothing is said.
+     * Sets the maximum number of handoffs in progress; a further offer is rejected as OVERLOADED. Default: no limit.
      */
     public AgentBuilder capacity(int capacity) {
         this.capacity = capacity;
         return this;
     }
 
-    /** A listener that takes longer is interrupted, and what it has is nacked. Without a limit if nothing is said. */
+    /** Sets the time limit of a listener. At the limit it is interrupted and its delivery nacked. Default: no limit. */
     public AgentBuilder listenerTimeout(Duration listenerTimeout) {
         this.listenerTimeout = Objects.requireNonNull(listenerTimeout);
         return this;
     }
 
-    /** How long a message waits for its receipt, over as many sessions as that takes; 120 s if nothing is said. */
+    /** Sets the time limit for a message's receipt, over all the sessions that the wait spans. Default: 120 s. */
     public AgentBuilder sendTimeout(Duration sendTimeout) {
         this.sendTimeout = Objects.requireNonNull(sendTimeout);
         return this;
     }
 
-    /** Where the timestamps of envelopes come from; the system's clock if nothing is said. */
+    /** Sets the clock for the timestamps of envelopes. Default: the system's clock. */
     public AgentBuilder clock(Clock clock) {
         this.clock = Objects.requireNonNull(clock);
         return this;
     }
 
-    /** Keys of an agent, or of the broker itself, that are believed instead of the directory's. */
+    /** Pins the keys of an agent, or of the broker itself; they replace the directory's keys of that agent. */
     public AgentBuilder pinnedKeys(String agentId, AgentKey... keys) {
         pinnedKeys.put(agentId, List.of(keys));
         return this;
     }
 
     /**
-     * An operator's public key, 32 bytes, by its operator_key_id. If there are any, other agents' keys from the directory
-     * are good only with a voucher of one of them.
+     * Adds an operator's public key, 32 bytes, by its operator_key_id. If any are set, a key from the directory is
+     * valid only with a voucher of one of these operators.
      */
     public AgentBuilder operatorKey(String operatorKeyId, byte[] publicKey) {
         operatorKeys.put(operatorKeyId, publicKey.clone());
         return this;
     }
 
-    /** Who takes or rejects what is offered. */
+    /** Sets the listener of offered handoffs, which accepts or rejects each. */
     public AgentBuilder onHandoff(HandoffListener listener) {
         this.handoffListener = Objects.requireNonNull(listener);
         return this;
     }
 
     /**
-     * Returns the context of a handoff that was accepted while no call of this process waits for it, as after a restart.
-     * Without a provider such an accept is delivered again, every 2 s, until an {@link Agent#resumeHandOver} takes it or the
-     * broker ends the handoff.
+     * Sets the function that returns the context of an accepted handoff if no call of this process waits for the
+     * accept, as after a restart. Without a provider the agent nacks the accept with a retry after 2 s, until an
+     * {@link Agent#resumeHandOver} takes it or the broker ends the handoff.
      */
     public AgentBuilder contextProvider(ContextProvider provider) {
         this.contextProvider = Objects.requireNonNull(provider);
         return this;
     }
 
-    /** Who handles one kind of message, for example {@code on(Info.class, delivery -> …)}. */
+    /** Sets the listener of one kind of message, for example {@code on(Info.class, delivery -> …)}. */
     @SuppressWarnings("unchecked")
     public <M extends Message> AgentBuilder on(Class<M> payload, MessageListener<M> listener) {
         listeners.put(payload, (MessageListener<Message>) (MessageListener<?>) listener);
         return this;
     }
 
-    /** The agent, not yet connected. */
+    /** Returns the agent, not yet connected. */
     public Agent build() throws IOException {
         Objects.requireNonNull(id, "an agent has an id");
         Objects.requireNonNull(key, "an agent has a key");
         return new Agent(this);
     }
 
-    /** The agent, connected. Throws {@link BatonException} if that does not work at once. */
+    /** Returns the agent, connected. Throws {@link BatonException} if the first attempt fails. */
     public Agent connect() throws IOException, InterruptedException {
         Agent agent = build();
         try {

@@ -17,18 +17,18 @@ import java.util.Optional;
 import java.util.Set;
 
 /**
- * The broker refused, and nothing was changed; or the connection failed, and nobody knows.
+ * The broker refused and changed nothing, or the connection failed and the outcome is unknown.
  *
- * <p>{@code UNAVAILABLE} and {@code DEADLINE_EXCEEDED} are of the second kind: send the same envelope again, under its
- * old message id, and the broker answers with its first receipt. {@link #reason} is the stable code to branch on; the
- * broker's {@code docs/errors.md} says what to do about each.
+ * <p>With {@code UNAVAILABLE} or {@code DEADLINE_EXCEEDED} the outcome is unknown: send the same envelope again, with
+ * the same message id, and the broker answers with its first receipt. {@link #reason} is the stable code to branch on;
+ * {@code docs/errors.md} of the broker has a remedy for each.
  */
 public class BatonException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
     private static final Set<Status.Code> PASSING = EnumSet.of(
             Status.Code.UNAVAILABLE, Status.Code.DEADLINE_EXCEEDED, Status.Code.RESOURCE_EXHAUSTED, Status.Code.ABORTED);
-    // A broker says why it refuses. What has no reason comes from the connection, also in the words of HTTP/2.
+    // The broker gives every refusal a reason. A status without one comes from the connection or from HTTP/2.
     private static final Set<Status.Code> OF_CONNECTION =
             EnumSet.of(Status.Code.UNKNOWN, Status.Code.INTERNAL, Status.Code.CANCELLED);
 
@@ -39,10 +39,10 @@ public class BatonException extends RuntimeException {
     private final Duration retryDelay;
 
     /**
-     * One field of a request that is wrong.
+     * One invalid field of a request.
      *
-     * @param field its path, for example {@code envelope.task_id}
-     * @param description what it should be
+     * @param field the field's path, for example {@code envelope.task_id}
+     * @param description the rule that the field breaks
      */
     public record FieldViolation(String field, String description) {}
 
@@ -65,7 +65,7 @@ public class BatonException extends RuntimeException {
         this.retryDelay = retryDelay;
     }
 
-    /** The error of a {@code google.rpc.Status}, as it comes on a session and in the details of a call. */
+    /** Converts a {@code google.rpc.Status}, from a session's frame or the details of a call. */
     static BatonException of(com.google.rpc.Status status) {
         ErrorInfo info = ErrorInfo.getDefaultInstance();
         List<FieldViolation> violations = List.of();
@@ -83,14 +83,14 @@ public class BatonException extends RuntimeException {
                 }
             }
         } catch (InvalidProtocolBufferException e) {
-            // What does not parse says nothing; the code and the message still do.
+            // Details that do not parse are dropped; the code and the message remain.
         }
         Status.Code code = Status.fromCodeValue(status.getCode()).getCode();
         return new BatonException(
                 code, status.getMessage(), info.getReason(), info.getMetadataMap(), violations, retryDelay);
     }
 
-    /** The error of a call that failed. */
+    /** Converts the error of a failed call. */
     static BatonException of(Throwable error) {
         if (error instanceof BatonException known) {
             return known;
@@ -112,32 +112,35 @@ public class BatonException extends RuntimeException {
         return new BatonException(status.getCode(), message);
     }
 
-    /** The gRPC status code. */
+    /** Returns the gRPC status code. */
     public Status.Code code() {
         return code;
     }
 
-    /** {@code ErrorInfo.reason}, for example {@code STALE_EPOCH}; empty where the error is not the broker's own. */
+    /**
+     * Returns {@code ErrorInfo.reason}, for example {@code STALE_EPOCH}; empty for an error that the broker did not
+     * raise.
+     */
     public String reason() {
         return reason;
     }
 
-    /** {@code ErrorInfo.metadata}, for example {@code current_epoch}. */
+    /** Returns {@code ErrorInfo.metadata}, for example {@code current_epoch}. */
     public Map<String, String> metadata() {
         return metadata;
     }
 
-    /** The fields that are wrong, all of them. */
+    /** Returns all invalid fields. */
     public List<FieldViolation> fieldViolations() {
         return fieldViolations;
     }
 
-    /** After how long trying again may help, where it does. */
+    /** Returns the delay after which a retry may succeed; empty if a retry does not help. */
     public Optional<Duration> retryDelay() {
         return Optional.ofNullable(retryDelay);
     }
 
-    /** Whether the same may work later, without any change. */
+    /** Whether the same request may succeed later, unchanged. */
     public boolean isPassing() {
         if (PASSING.contains(code)) {
             return true;

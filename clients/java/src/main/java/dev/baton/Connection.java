@@ -26,10 +26,10 @@ import java.util.function.Function;
 import java.util.regex.Pattern;
 
 /**
- * The connection to a broker: TLS, who calls, and the calls that are not on the session.
+ * The connection to a broker: TLS, the caller's identity, and the calls outside the session.
  *
- * <p>Who calls is proven by the client certificate if there is one, else by the token that {@link #prove} gets for the
- * signed challenge. An operator's token goes with every call but the session, which is always the agent's own.
+ * <p>Calls authenticate by the client certificate if one is set, otherwise by the token that {@link #prove} obtains. An
+ * operator's token is sent with every call except the session, which always has the agent's own identity.
  */
 final class Connection implements AutoCloseable {
     static final Duration CALL_TIMEOUT = Duration.ofSeconds(30);
@@ -40,7 +40,7 @@ final class Connection implements AutoCloseable {
     private static final Metadata.Key<String> AUTHORIZATION =
             Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
 
-    /** Who an agent is, and the key that proves it. */
+    /** An agent's id, and the key that proves it. */
     record Identity(String agentId, String keyId, KeyPair key) {}
 
     private final ManagedChannel channel;
@@ -82,7 +82,7 @@ final class Connection implements AutoCloseable {
         return tls.build();
     }
 
-    /** The address of a server without TLS, which is never off this machine: what is sent has tokens in it. */
+    /** Returns the address of a server without TLS. Refuses one off this machine: the calls carry tokens. */
     private static String here(String server) {
         String address = server.substring(PLAINTEXT.length());
         String host = address.substring(0, Math.max(0, address.lastIndexOf(':')));
@@ -92,7 +92,7 @@ final class Connection implements AutoCloseable {
         return address;
     }
 
-    /** Signs a challenge for a token, which later calls carry. */
+    /** Signs a challenge to obtain the token that later calls carry. */
     String prove() {
         AgentServiceGrpc.AgentServiceBlockingStub agents = bounded(AgentServiceGrpc.newBlockingStub(channel));
         try {
@@ -115,7 +115,9 @@ final class Connection implements AutoCloseable {
         }
     }
 
-    /** What a session is opened with: nothing but the certificate, or a fresh token. Tries to connect at once. */
+    /**
+     * Returns the session's stub, with a fresh token, or with none for a client certificate. Tries to connect at once.
+     */
     BrokerServiceGrpc.BrokerServiceStub forSession() {
         channel.resetConnectBackoff();
         BrokerServiceGrpc.BrokerServiceStub broker = BrokerServiceGrpc.newStub(channel);
@@ -147,7 +149,7 @@ final class Connection implements AutoCloseable {
         }
     }
 
-    /** One call. A token that has run out is replaced once. */
+    /** Makes one unary call, and renews an expired token once. */
     private <S extends AbstractStub<S>, A> A call(Function<Channel, S> service, Function<S, A> call) {
         String present = operatorToken.isEmpty() ? token : operatorToken;
         S stub = service.apply(channel);

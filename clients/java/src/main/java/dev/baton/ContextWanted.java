@@ -3,14 +3,13 @@ package dev.baton;
 import java.util.List;
 
 /**
- * A handoff of this agent that was accepted: the candidate waits for the context.
+ * An accepted handoff of this agent, whose candidate waits for the context.
  *
- * @param handoffId the handoff
- * @param taskId the task
+ * @param handoffId the handoff's id
+ * @param taskId the task's id
  * @param epoch the task's epoch at this agent
  * @param candidateId the agent that accepted
- * @param wantedSections the names of the sections that it asks for; empty means all. What it does not want is left out by
- *     itself
+ * @param wantedSections the names of the requested sections; empty for all. The agent leaves out the others itself
  */
 public record ContextWanted(
         String handoffId, String taskId, long epoch, String candidateId, List<String> wantedSections) {}

@@ -6,14 +6,14 @@ import java.util.Deque;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 
-/** Mail that a call waits for: that of one handoff, or what comes of a delegated task. */
+/** A queue of mail that a call waits for: the mail of one handoff, or the result of a delegated task. */
 final class Conversation {
     private final long epoch;
     private final Deque<Delivery<?>> mail = new ArrayDeque<>();
     private BatonException end;
     private boolean isClosed;
 
-    /** A queue for mail of this epoch of a task, and later ones. */
+    /** Creates a queue for mail of a task from this epoch on. */
     Conversation(long epoch) {
         this.epoch = epoch;
     }
@@ -22,7 +22,7 @@ final class Conversation {
         return epoch >= this.epoch;
     }
 
-    /** Appends a delivery. Returns false if the conversation is closed: then it is not taken. */
+    /** Appends a delivery. Returns false, without appending, if the conversation is closed. */
     synchronized boolean put(Delivery<?> delivery) {
         if (!isClosed) {
             mail.add(delivery);
@@ -31,13 +31,13 @@ final class Conversation {
         return !isClosed;
     }
 
-    /** Ends it: {@link #next} throws this after the deliveries that are in it. */
+    /** Ends the queue: {@link #next} throws this exception after the queued deliveries. */
     synchronized void fail(BatonException why) {
         end = why;
         notifyAll();
     }
 
-    /** Waits for a delivery and takes it out. Throws {@link BatonException} at the end. */
+    /** Waits for a delivery and removes it. Throws {@link BatonException} at the end of the queue. */
     synchronized Delivery<?> next() throws InterruptedException {
         while (mail.isEmpty() && end == null) {
             wait();
@@ -45,7 +45,7 @@ final class Conversation {
         return poll();
     }
 
-    /** As {@link #next()}; null if there is no delivery within this time. */
+    /** As {@link #next()}, but returns null if no delivery arrives in time. */
     synchronized Delivery<?> next(Duration within) throws InterruptedException {
         long deadlineNanos = System.nanoTime() + within.toNanos();
         while (mail.isEmpty() && end == null) {
@@ -58,7 +58,7 @@ final class Conversation {
         return poll();
     }
 
-    /** Closes it. Returns the deliveries that were not taken out. */
+    /** Closes the queue. Returns the deliveries left in it. */
     synchronized List<Delivery<?>> close() {
         isClosed = true;
         List<Delivery<?>> rest = List.copyOf(mail);

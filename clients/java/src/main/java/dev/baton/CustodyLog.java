@@ -10,16 +10,16 @@ import java.util.Arrays;
 import java.util.List;
 
 /**
- * A task's custody log, checked: every entry follows from the one before, and the broker's receipts and the envelopes in
- * it are signed.
+ * A verified custody log of a task: every entry follows from the entry before, and the broker's receipts and the
+ * envelopes in it are signed.
  *
- * @param entries all of it, oldest first
- * @param hash the head of the chain, 32 bytes: the same as in the task and in the latest receipt
+ * @param entries all entries, oldest first
+ * @param hash the head of the chain, 32 bytes; equal to the hash in the task and in its latest receipt
  */
 public record CustodyLog(List<CustodyLogEntry> entries, byte[] hash) {
     private static final int PAGE_SIZE = 200;
 
-    /** Reads and checks the whole log. */
+    /** Reads and verifies the whole log. */
     static CustodyLog read(Connection connection, String taskId, Directory directory) {
         List<CustodyLogEntry> entries = new ArrayList<>();
         byte[] head = new byte[32];

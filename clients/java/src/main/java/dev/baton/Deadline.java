@@ -6,12 +6,12 @@ import java.time.Duration;
 /**
  * A moment of this machine's monotonic clock until which a call waits.
  *
- * @param nanos the moment, as System.nanoTime() has it
+ * @param nanos the moment, in nanoseconds of System.nanoTime()
  */
 record Deadline(long nanos) {
     private static final Duration FOR_EVER = Duration.ofDays(36_500);
 
-    /** After this time, from now; at most a hundred years. */
+    /** Returns the deadline after this time from now; at most a hundred years. */
     static Deadline in(Duration time) {
         return new Deadline(System.nanoTime() + (time.compareTo(FOR_EVER) < 0 ? time : FOR_EVER).toNanos());
     }
@@ -20,7 +20,7 @@ record Deadline(long nanos) {
         return in(FOR_EVER);
     }
 
-    /** The time that is left, or this time if that is less. */
+    /** Returns the time left, at most this much. */
     Duration leftAtMost(Duration most) {
         Duration left = Duration.ofNanos(Math.max(0, nanos - System.nanoTime()));
         return left.compareTo(most) < 0 ? left : most;

@@ -16,10 +16,10 @@ import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.TimeUnit;
 
 /**
- * A message handed out to this agent, its signature checked. To be acked or nacked before the broker's ack wait is over,
- * or extended.
+ * A message that the broker delivered to this agent, its signature verified. It must be acked, nacked or extended
+ * before the broker's ack wait is over.
  *
- * @param <M> the payload
+ * @param <M> the type of the payload
  */
 public final class Delivery<M extends Message> {
     private static final System.Logger LOG = System.getLogger("dev.baton");
@@ -35,7 +35,7 @@ public final class Delivery<M extends Message> {
     private boolean isSettled;
     private ScheduledFuture<?> extending;
 
-    /** What a delivery needs of its agent. */
+    /** The parts of an agent that a delivery uses. */
     interface Acknowledger {
         Link link();
 
@@ -43,10 +43,10 @@ public final class Delivery<M extends Message> {
 
         ScheduledExecutorService scheduler();
 
-        /** This message is done, though the broker could not be told yet. */
+        /** Records that a message is handled although the broker has no ack yet; its redelivery is acked. */
         void ackWhenItReturns(String messageId);
 
-        /** It was acked or nacked. */
+        /** Records that a delivery was acked or nacked. */
         void settled(Delivery<?> delivery);
     }
 
@@ -61,44 +61,46 @@ public final class Delivery<M extends Message> {
         renew(delivery);
     }
 
-    /** As its sender sent it. */
+    /** Returns the envelope as its sender sent it. */
     public Envelope envelope() {
         return envelope;
     }
 
-    /** The payload as the message of baton.v1 that message_type names. */
+    /** Returns the payload as the message of baton.v1 that message_type names. */
     public M payload() {
         return payload;
     }
 
-    /** The message's place in the order of everything that the broker stored. */
+    /** Returns the message's position in the order of everything that the broker stored. */
     public long sequence() {
         return sequence;
     }
 
-    /** The handoff that it belongs to, if any. Of a request that was redriven this is not the message_id. */
+    /**
+     * Returns the handoff that the message belongs to, if any. For a redriven request it differs from the message_id.
+     */
     public String handoffId() {
         return handoffId;
     }
 
-    /** Names this handing-out. */
+    /** Returns the id of this delivery attempt. */
     public synchronized String deliveryId() {
         return deliveryId;
     }
 
-    /** The how-manieth handing-out it is; more than 1 means that the message may be known already. */
+    /** Returns the delivery attempt, starting at 1. From 2 on the message may have been handled before. */
     public synchronized int attempt() {
         return attempt;
     }
 
-    /** Whether it was acked or nacked here. */
+    /** Whether this delivery was acked or nacked by this process. */
     public synchronized boolean isSettled() {
         return isSettled;
     }
 
     /**
-     * Takes it: it is never delivered again. Throws {@link BatonException}, DELIVERY_UNKNOWN if its time was over. Where
-     * the session ends before the broker has said so, the message is acked as soon as it comes again.
+     * Acks the message: the broker never delivers it again. Throws {@link BatonException}, DELIVERY_UNKNOWN after the
+     * delivery's deadline. If the session ends before the broker confirms the ack, the agent acks the redelivery.
      */
     public void ack() throws InterruptedException {
         settle();
@@ -109,7 +111,7 @@ public final class Delivery<M extends Message> {
         }
     }
 
-    /** Acks what is handled: where the broker does not take the ack now, as soon as the message comes again. */
+    /** Acks a handled message. If the broker cannot take the ack now, the agent acks the redelivery. */
     void ackForSure() throws InterruptedException {
         try {
             ack();
@@ -120,45 +122,48 @@ public final class Delivery<M extends Message> {
         }
     }
 
-    /** Does not take it, for this cause; delivered again by the broker's backoff, or for POISON a dead letter at once. */
+    /**
+     * Nacks the message for this cause. It is redelivered by the broker's backoff; a POISON becomes a dead letter at
+     * once.
+     */
     public void nack(NackCause cause, String text) throws InterruptedException {
         nack(cause, text, null);
     }
 
-    /** Does not take it, for this cause; delivered again after this time. Throws {@link BatonException}. */
+    /** Nacks the message for this cause. It is redelivered after this time. Throws {@link BatonException}. */
     public void nack(NackCause cause, String text, Duration retryAfter) throws InterruptedException {
         settle();
         acknowledger.link().askAndWait(frame(acknowledgement().setNack(nackOf(cause, text, retryAfter))));
     }
 
-    /** Asks for the ack wait once more, from now. Throws {@link BatonException}. */
+    /** Extends the deadline to one ack wait from now. Throws {@link BatonException}. */
     public void extend() throws InterruptedException {
         acknowledger.link().askAndWait(frame(acknowledgement().setExtend(Extend.getDefaultInstance())));
     }
 
-    /** Asks for this much more time, from now: at most 10 minutes. Throws {@link BatonException}. */
+    /** Extends the deadline to this time from now, at most 10 minutes. Throws {@link BatonException}. */
     public void extend(Duration extension) throws InterruptedException {
         Extend.Builder extend = Extend.newBuilder().setExtension(Times.ofDuration(extension));
         acknowledger.link().askAndWait(frame(acknowledgement().setExtend(extend)));
     }
 
-    /** The same message was handed out anew, to be acknowledged under another id. */
+    /** Takes over the delivery id of a redelivery of the same message. */
     synchronized void renew(dev.baton.v1.Delivery delivery) {
         deliveryId = delivery.getDeliveryId();
         attempt = delivery.getAttempt();
     }
 
-    /** Extends it again and again from now on, until it is acked or nacked. */
+    /** Extends the delivery periodically until it is acked or nacked. */
     synchronized void keep() {
         if (extending == null && !isSettled) {
-            // By this machine's own monotonic clock: it need not agree with the broker's on what time it is.
+            // Uses the local monotonic clock, which is independent of the broker's wall clock.
             long millis = Math.max(1, acknowledger.ackWait().toMillis() / 3);
             extending = acknowledger.scheduler()
                     .scheduleAtFixedRate(this::extendSoon, millis, millis, TimeUnit.MILLISECONDS);
         }
     }
 
-    /** Extends it no more. */
+    /** Stops the periodic extension. */
     synchronized void letGo() {
         if (extending != null) {
             extending.cancel(false);
@@ -166,7 +171,7 @@ public final class Delivery<M extends Message> {
         }
     }
 
-    /** Nacks it without waiting for the answer; for what must not block. */
+    /** Nacks the message without waiting for the answer, for callers that must not block. */
     void nackSoon(NackCause cause, String text) {
         settle();
         acknowledger.link().ask(frame(acknowledgement().setNack(nackOf(cause, text, null))));
@@ -177,7 +182,8 @@ public final class Delivery<M extends Message> {
                 .ask(frame(acknowledgement().setExtend(Extend.getDefaultInstance())))
                 .whenComplete((answer, error) -> {
                     if (error != null) {
-                        // Where the session has ended, the message comes again and goes on under its new id.
+                        // After the session's end the broker redelivers the message, and renew sets its new delivery
+                        // id.
                         LOG.log(Level.DEBUG, "message {0} was not extended: {1}", envelope.getMessageId(), error);
                     }
                 });
@@ -207,7 +213,7 @@ public final class Delivery<M extends Message> {
         return nack.build();
     }
 
-    /** At most as long as the broker takes, and still whole characters. */
+    /** Cuts a text to the broker's bound, at a whole character. */
     private static String cut(String text) {
         byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
         int length = Math.min(bytes.length, TEXT_BYTES_MAX);

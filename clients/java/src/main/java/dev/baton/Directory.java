@@ -16,11 +16,11 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Function;
 
 /**
- * Whose key is it: the public keys of other agents, pinned or from the broker's directory. Where operators are known, keys
- * of the directory are good only with a voucher of one of them.
+ * The public keys of other agents, pinned or from the broker's directory. If operators are configured, a key of the
+ * directory is valid only with a voucher of one of them.
  */
 final class Directory {
-    /** How long another agent's keys are believed, and so how late a revocation is noticed. */
+    /** The lifetime of a cached key, and so the maximum delay before a revocation takes effect here. */
     static final Duration KEY_CACHE_TIME = Duration.ofSeconds(60);
 
     private record Fetched(long atNanos, Map<String, AgentKey> keys) {}
@@ -43,17 +43,17 @@ final class Directory {
         pinned.forEach((agentId, keys) -> this.pinned.put(agentId, byId(keys)));
     }
 
-    /** The broker's own key, as it says it over TLS; used unless the broker's keys are pinned. */
+    /** Stores the broker's own key from its welcome over TLS. Pinned keys of the broker take precedence. */
     void meetBroker(Welcome welcome) {
         broker = welcome;
     }
 
-    /** Checks the sender's signature. Throws VerificationException; BatonException if the keys cannot be had. */
+    /** Verifies the sender's signature. Throws VerificationException; BatonException if the keys cannot be fetched. */
     void verify(Envelope envelope) {
         Signing.verify(envelope, key(envelope.getSenderId(), envelope.getKeyId()));
     }
 
-    /** One key. Throws VerificationException, KEY_UNKNOWN; BatonException if the keys cannot be had. */
+    /** Returns one key. Throws VerificationException, KEY_UNKNOWN; BatonException if the keys cannot be fetched. */
     AgentKey key(String agentId, String keyId) {
         Map<String, AgentKey> keys = pinned.get(agentId);
         AgentKey brokerKey = broker.getBrokerKey();
@@ -74,7 +74,7 @@ final class Directory {
         if (key == null) {
             throw new VerificationException("KEY_UNKNOWN", agentId + " has no key " + keyId);
         }
-        // The broker's own messages are always its own word.
+        // The broker itself is the authority for its own key, so that key needs no voucher.
         boolean needsVoucher =
                 !operators.isEmpty() && !pinned.containsKey(agentId) && !agentId.equals(dev.baton.Agent.BROKER_ID);
         if (needsVoucher && key.getVouchersList().stream().noneMatch(voucher -> vouches(voucher, agentId, key))) {

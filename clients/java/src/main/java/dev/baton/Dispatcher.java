@@ -28,8 +28,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 
 /**
- * Who gets a delivery: a handoff that waits for it, a listener, or the caller that polls the agent's mail. Keeps it
- * extended meanwhile, and acks or nacks it by how the listener ends.
+ * The routing of a delivery: to the handoff that waits for it, to a listener, or to the caller that polls the mail.
+ * Extends the delivery meanwhile, and acks or nacks it by the listener's outcome.
  */
 final class Dispatcher {
     private static final System.Logger LOG = System.getLogger("dev.baton");
@@ -39,7 +39,7 @@ final class Dispatcher {
             HandoffAccept.class,
             HandoffReject.class,
             HandoffComplete.class);
-    /** To know of them is enough; a listener is not needed. */
+    /** Notices: without a listener they are logged and acked. */
     private static final Set<Class<? extends Message>> NEWS = Set.of(
             ErrorNotification.class,
             TaskStatusUpdate.class,
@@ -54,7 +54,7 @@ final class Dispatcher {
             Set.of("HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH");
     private static final String STOPPING = "the agent is stopping";
 
-    /** What a listener does. */
+    /** The body of a listener's call. */
     private interface Work {
         void run() throws Exception;
     }
@@ -85,17 +85,17 @@ final class Dispatcher {
         return handoffListener != null || contextProvider != null || !listeners.isEmpty();
     }
 
-    /** Handoffs that are worked on. */
+    /** The number of handoffs in progress. */
     int activeCount() {
         return active.get();
     }
 
-    /** The mail of one handoff, until {@link #close}. */
+    /** Routes the mail of one handoff to a queue, until {@link #close}. */
     Conversation conversation(String handoffId) {
         return open(conversations, handoffId, 0);
     }
 
-    /** The final status of a task from this epoch on, until {@link #closeResults}. */
+    /** Routes a task's final status from this epoch on to a queue, until {@link #closeResults}. */
     Conversation results(String taskId, long epoch) {
         return open(results, taskId, epoch);
     }
@@ -110,13 +110,13 @@ final class Dispatcher {
         conversation.close().forEach(this::dispatch);
     }
 
-    /** There will be no further mail. */
+    /** Ends every queue with this error. */
     void fail(BatonException why) {
         conversations.values().forEach(one -> one.fail(why));
         results.values().forEach(one -> one.fail(why));
     }
 
-    /** Whether a message that was handed out again is in somebody's hands already, who then goes on with it. */
+    /** Gives a redelivery to the holder of the same message. Returns whether there was a holder. */
     boolean renew(dev.baton.v1.Delivery arrived) {
         Delivery<?> delivery = held.get(arrived.getEnvelope().getMessageId());
         if (delivery == null) {
@@ -126,12 +126,12 @@ final class Dispatcher {
         return true;
     }
 
-    /** A delivery was acked or nacked. */
+    /** Forgets a delivery that was acked or nacked. */
     void settled(Delivery<?> delivery) {
         held.remove(delivery.envelope().getMessageId(), delivery);
     }
 
-    /** Gives it to whoever is to have it. */
+    /** Passes a delivery to its queue, its listener or the agent's mail. */
     void dispatch(Delivery<?> delivery) {
         if (isGivenToItsConversation(delivery)) {
             return;
@@ -140,14 +140,14 @@ final class Dispatcher {
             try {
                 executor.execute(() -> handle(delivery));
             } catch (RejectedExecutionException e) {
-                // The agent is closed: the end of the session gives it back.
+                // The agent is closed: the end of the session gives the delivery back.
             }
             return;
         }
         settled(delivery);
         delivery.letGo();
         agent.leave(delivery);
-        // A conversation that was opened meanwhile did not find it there.
+        // A conversation opened since the check above did not find the delivery.
         if (waitingFor(delivery) != null && !agent.takeBack(one -> one == delivery).isEmpty()) {
             dispatch(delivery);
         }
@@ -163,8 +163,8 @@ final class Dispatcher {
     }
 
     /**
-     * Lets listeners end, with the mail that they wait for; those that do not are interrupted. What these had, and
-     * whatever else comes meanwhile, is nacked as SHUTDOWN.
+     * Waits up to the grace for the running listeners and for the mail they wait for, then interrupts the rest. Their
+     * deliveries, and mail that arrives meanwhile, are nacked as SHUTDOWN.
      */
     void stop(Duration grace) throws InterruptedException {
         isStopping = true;
@@ -190,7 +190,7 @@ final class Dispatcher {
         Message payload = delivery.payload();
         if (payload instanceof TaskStatusUpdate update && FINAL.contains(update.getStatus())) {
             Conversation waiting = results.get(delivery.envelope().getTaskId());
-            // The status of an earlier loan is news: kept here it would keep back all later mail of the task.
+            // The status of an earlier loan is a notice. In this queue it would hold back all later mail of the task.
             return waiting != null && waiting.isOfEpoch(delivery.envelope().getEpoch()) ? waiting : null;
         }
         boolean isNotice = payload instanceof ErrorNotification
@@ -310,7 +310,9 @@ final class Dispatcher {
         }
     }
 
-    /** A step of a handoff that an earlier process of this agent was at: kept until a call of this one takes it. */
+    /**
+     * Nacks a step that an earlier process was working on, with a delay, until a call takes it or the handoff is over.
+     */
     private void waitForTaker(Delivery<?> delivery) throws InterruptedException {
         if (isOpen(delivery.handoffId())) {
             String text = "no call of this process waits for this handoff";
@@ -324,7 +326,7 @@ final class Dispatcher {
         try {
             return Handover.isOpen(agent.getHandoff(handoffId));
         } catch (BatonException e) {
-            return e.isPassing(); // any other: its task ended and was removed
+            return e.isPassing(); // any other refusal: the task has ended and was removed
         }
     }
 
@@ -339,7 +341,7 @@ final class Dispatcher {
         request.ackForSure();
     }
 
-    /** One listener at work; whatever it throws becomes a nack of what it has in hand. */
+    /** One running listener; its exception becomes a nack of the delivery in hand. */
     private final class Handling {
         private final String what;
         private final Supplier<Delivery<?>> inHand;
@@ -352,7 +354,7 @@ final class Dispatcher {
             this.inHand = inHand;
         }
 
-        /** A listener may close its agent, which does not wait for itself. */
+        /** Whether another thread runs this listener. A listener that closes its agent does not wait for itself. */
         boolean isOfAnother() {
             return thread != Thread.currentThread();
         }
@@ -382,7 +384,7 @@ final class Dispatcher {
             }
         }
 
-        /** Interrupts it. What it has in hand is nacked at once: a listener need not heed an interrupt. */
+        /** Interrupts the listener. Its delivery is nacked at once, since a listener may ignore the interrupt. */
         synchronized void abort(NackCause cause, String text) {
             if (isDone) {
                 return;
@@ -399,7 +401,7 @@ final class Dispatcher {
         private void end() {
             synchronized (this) {
                 isDone = true;
-                Thread.interrupted(); // an interrupt that came too late is not the next listener's
+                Thread.interrupted(); // a late interrupt must not reach the thread's next listener
             }
             running.remove(this);
             synchronized (running) {
@@ -419,7 +421,7 @@ final class Dispatcher {
                 return;
             }
             if (isTooLate) {
-                delivery.ack(); // trying again cannot help
+                delivery.ack(); // a retry cannot help
             } else if (thrown instanceof PoisonException) {
                 delivery.nack(NackCause.NACK_CAUSE_POISON, thrown.toString());
             } else {

@@ -27,7 +27,7 @@ import java.time.Instant;
 import java.util.Map;
 import java.util.UUID;
 
-/** Making and reading envelopes, their payloads and the sections of a context. */
+/** Construction and parsing of envelopes, their payloads and the sections of a context. */
 public final class Envelopes {
     private static final String TYPE_URL = "type.googleapis.com/baton.v1.";
     private static final SecureRandom RANDOM = new SecureRandom();
@@ -50,30 +50,30 @@ public final class Envelopes {
     private Envelopes() {}
 
     /**
-     * What a message is about. All of it may be empty.
+     * The task, epoch and handoff of a message. Each may be empty.
      *
-     * @param taskId the task
-     * @param epoch its fencing token as the sender knows it: 1 for a new task, 0 where there is no task
+     * @param taskId the task's id
+     * @param epoch the task's fencing token as known to the sender: 1 for a new task, 0 without a task
      * @param correlationId the handoff, or the message that is answered
      */
     public record About(String taskId, long epoch, String correlationId) {
-        /** Plain mail. */
+        /** No task and no handoff, for plain mail. */
         public static final About NOTHING = new About("", 0, "");
 
-        /** A task. */
+        /** Names a task at an epoch. */
         public static About task(String taskId, long epoch) {
             return new About(taskId, epoch, "");
         }
     }
 
-    /** A UUID of version 7: later ids sort after earlier ones. */
+    /** Returns a new UUID of version 7: later ids sort after earlier ones. */
     public static String newMessageId(Instant now) {
         long high = now.toEpochMilli() << 16 | 0x7000 | RANDOM.nextInt(1 << 12);
         long low = RANDOM.nextLong() >>> 2 | 1L << 63;
         return new UUID(high, low).toString();
     }
 
-    /** An envelope around a payload of baton.v1, not yet signed. */
+    /** Returns an unsigned envelope around a payload of baton.v1. */
     public static Envelope make(Message payload, String senderId, String receiverId, About about, Instant now) {
         String name = payload.getDescriptorForType().getName();
         return Envelope.newBuilder()
@@ -90,8 +90,8 @@ public final class Envelopes {
     }
 
     /**
-     * The payload as the message of baton.v1 that message_type names. Throws {@link VerificationException}:
-     * PAYLOAD_TYPE_MISMATCH if it is not what message_type says, MALFORMED if it does not parse.
+     * Returns the payload as the message of baton.v1 that message_type names. Throws {@link VerificationException}:
+     * PAYLOAD_TYPE_MISMATCH if the payload differs from message_type, MALFORMED if it does not parse.
      */
     public static Message payloadOf(Envelope envelope) {
         Message known = PAYLOADS.get(envelope.getMessageType());
@@ -108,18 +108,18 @@ public final class Envelopes {
         }
     }
 
-    /** The handoff that an envelope belongs to: a request's own message_id, any other's correlation_id. */
+    /** Returns the handoff of an envelope: the message_id of a request, the correlation_id of any other message. */
     public static String handoffIdOf(Envelope envelope) {
         boolean isRequest = envelope.getMessageType() == MessageType.MESSAGE_TYPE_HANDOFF_REQUEST;
         return isRequest ? envelope.getMessageId() : envelope.getCorrelationId();
     }
 
-    /** A context section of a JSON object or list, as text; its digest is that of exactly this text. */
+    /** Returns a context section with a JSON object or list as text. Its digest is over exactly this text. */
     public static ContextSection jsonSection(String name, String json) {
         return ContextSection.newBuilder().setName(name).setJson(json).build();
     }
 
-    /** A context section of bytes of any other kind. */
+    /** Returns a context section with bytes of the given media type. */
     public static ContextSection bytesSection(String name, byte[] data, String mediaType) {
         ContextBytes bytes = ContextBytes.newBuilder()
                 .setData(ByteString.copyFrom(data))

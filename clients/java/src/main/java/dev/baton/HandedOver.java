@@ -3,12 +3,12 @@ package dev.baton;
 import java.util.List;
 
 /**
- * A task that has gone to another agent.
+ * A task that has moved to another agent.
  *
- * @param handoffId the handoff
- * @param taskId the task
- * @param ownerId who owns it now
- * @param epoch the epoch that began with it
- * @param rejections the agents that did not take it before, and why, in words
+ * @param handoffId the handoff's id
+ * @param taskId the task's id
+ * @param ownerId the task's new owner
+ * @param epoch the epoch that began with the new owner
+ * @param rejections the agents that did not take the task before, each as text with the reason
  */
 public record HandedOver(String handoffId, String taskId, String ownerId, long epoch, List<String> rejections) {}

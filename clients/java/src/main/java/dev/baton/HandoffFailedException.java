@@ -2,7 +2,7 @@ package dev.baton;
 
 import java.util.List;
 
-/** A handoff ended without moving the task; its sender still owns it, at the same epoch. */
+/** A handoff ended without moving the task. Its sender still owns it, at the same epoch. */
 public final class HandoffFailedException extends RuntimeException {
     private static final long serialVersionUID = 1;
     private final String handoffId;
@@ -16,17 +16,19 @@ public final class HandoffFailedException extends RuntimeException {
         this.rejections = List.copyOf(rejections);
     }
 
-    /** Which one. */
+    /** Returns the handoff's id. */
     public String handoffId() {
         return handoffId;
     }
 
-    /** The stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED, TAKEOVER_FAILED. */
+    /** Returns the stable code, for example NO_CANDIDATE, ACCEPT_TIMEOUT, HANDOFF_CANCELLED, TAKEOVER_FAILED. */
     public String reason() {
         return reason;
     }
 
-    /** Who rejected it and why, in words, in order; known to its sender. */
+    /**
+     * Returns the rejections in order, each as text with the agent and the reason. Only the sender's side knows them.
+     */
     public List<String> rejections() {
         return rejections;
     }

@@ -24,9 +24,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** A handoff that this agent asked for, from the request's receipt to its end. */
+/** A handoff that this agent requested, from the request's receipt to its end. */
 final class Handover {
-    /** How a broker refuses a step that an earlier process of the agent has done, or whose handoff is over. */
+    /** Reasons of a refused step that an earlier process has completed, or whose handoff is over. */
     static final Set<String> DONE_OR_OVER =
             Set.of("HANDOFF_STATE", "HANDOFF_FINAL", "HANDOFF_EXPIRED", "STALE_EPOCH");
 
@@ -66,7 +66,7 @@ final class Handover {
         return OPEN.contains(handoff.getState());
     }
 
-    /** The context of the sections that are wanted, all if none are named. */
+    /** Returns the context with the wanted sections, all if none are named. */
     static TaskContextTransfer contextFor(List<ContextSection> sections, List<String> wanted) {
         List<ContextSection> chosen = sections.stream()
                 .filter(section -> wanted.isEmpty() || wanted.contains(section.getName()))
@@ -77,15 +77,15 @@ final class Handover {
                 .build();
     }
 
-    /** Throws what sending all of them would: IllegalArgumentException, or BatonException, PAYLOAD_TOO_LARGE. */
+    /** Throws the exception of sending all sections: IllegalArgumentException, or BatonException, PAYLOAD_TOO_LARGE. */
     static void checkContext(List<ContextSection> sections) {
         Limits.checkPayload(contextFor(sections, List.of()).getSerializedSize());
     }
 
     /**
-     * Sends the context of a handoff that was accepted. Returns the handoff as it stands where the broker wants no context:
-     * an earlier process of this agent sent it, or the handoff is over; else null. Where there is no context that can be
-     * sent, the handoff is cancelled, and the error thrown.
+     * Sends the context of an accepted handoff. Returns null, or the handoff's state if the broker expects no context:
+     * an earlier process of this agent has sent it, or the handoff is over. If no valid context can be sent, cancels
+     * the handoff and throws the error.
      */
     static Handoff giveContext(Agent agent, ContextWanted wanted, List<ContextSection> sections)
             throws InterruptedException {
@@ -96,7 +96,7 @@ final class Handover {
             if (DONE_OR_OVER.contains(e.reason())) {
                 return agent.getHandoff(wanted.handoffId());
             }
-            // After any other error that passes nobody knows, and the handoff stays open for resumeHandOver.
+            // After a passing error the outcome is unknown, so the handoff stays open for resumeHandOver.
             if (!e.isPassing()) {
                 takeBack(agent, wanted, e);
             }
@@ -108,7 +108,7 @@ final class Handover {
     }
 
     /**
-     * Goes on with each mail of the handoff, to its end. Throws {@link HandoffFailedException}; {@link BatonException},
+     * Processes the mail of the handoff to its end. Throws {@link HandoffFailedException}; {@link BatonException},
      * DEADLINE_EXCEEDED.
      */
     HandedOver end(Deadline deadline) throws InterruptedException {
@@ -122,7 +122,10 @@ final class Handover {
         }
     }
 
-    /** Does what is to be done in this state. Null: it is still open. Throws {@link HandoffFailedException}. */
+    /**
+     * Takes the step that the state asks for. Returns null while the handoff is open. Throws
+     * {@link HandoffFailedException}.
+     */
     HandedOver goOnFrom(Handoff handoff) throws InterruptedException {
         for (HandoffOffer offer : handoff.getOffersList()) {
             if (offer.getOutcome() == OfferOutcome.OFFER_OUTCOME_REJECTED) {
@@ -146,7 +149,7 @@ final class Handover {
         };
     }
 
-    /** A handoff can end without a word to its sender, for example when the sender itself cancels it. */
+    /** Reads the handoff's state: it can end without mail to its sender, for example when the sender cancels it. */
     private HandedOver look() throws InterruptedException {
         Handoff handoff;
         try {
@@ -165,7 +168,7 @@ final class Handover {
         try {
             ended = goOn(delivery);
         } catch (InterruptedException | RuntimeException e) {
-            mail.put(delivery); // for the dispatcher, which settles what no conversation waits for
+            mail.put(delivery); // the dispatcher settles the rest
             throw e;
         }
         delivery.ackForSure();
@@ -191,7 +194,7 @@ final class Handover {
 
     private HandedOver sendContext(String candidateId, List<String> wantedSections) throws InterruptedException {
         if (isContextSent) {
-            return null; // an accept that came again
+            return null; // a redelivered accept
         }
         ContextWanted wanted = new ContextWanted(handoffId, taskId, epoch, candidateId, wantedSections);
         Handoff handoff = giveContext(agent, wanted, context);
@@ -227,7 +230,7 @@ final class Handover {
         return new Envelopes.About(wanted.taskId(), wanted.epoch(), wanted.handoffId());
     }
 
-    /** A stable code, as ErrorInfo.reason has it; of a newer schema its number. */
+    /** Returns the name of an error code, as in ErrorInfo.reason; the number for a code of a newer schema. */
     static String codeOf(ErrorCode code, int number) {
         return code == ErrorCode.UNRECOGNIZED ? Integer.toString(number) : code.name().substring("ERROR_CODE_".length());
     }

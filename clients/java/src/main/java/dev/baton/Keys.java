@@ -24,8 +24,9 @@ import java.util.HexFormat;
 import java.util.Set;
 
 /**
- * ed25519 keys and their files: PKCS#8 PEM, as {@code baton keygen} and {@code openssl genpkey -algorithm ed25519} write
- * them. The arithmetic is the JDK's; what makes verification strict is added here.
+ * ed25519 keys and their files: PKCS#8 PEM, the format of {@code baton keygen} and
+ * {@code openssl genpkey -algorithm ed25519}. The JDK does the arithmetic; this class adds the checks of strict
+ * verification.
  */
 public final class Keys {
     private static final String ALGORITHM = "Ed25519";
@@ -39,12 +40,12 @@ public final class Keys {
             new BigInteger("2707385501144840649318225287225658788936804267575313519463743609750303402022");
     private static final Set<BigInteger> SMALL_ORDER_Y =
             Set.of(BigInteger.ONE, P.subtract(BigInteger.ONE), BigInteger.ZERO, Y_8, P.subtract(Y_8));
-    // PKCS#8 of an ed25519 key, up to its 32 bytes.
+    // The PKCS#8 encoding of an ed25519 key up to its 32 bytes.
     private static final byte[] PKCS8_PREFIX = HexFormat.of().parseHex("302e020100300506032b657004220420");
 
     private Keys() {}
 
-    /** Makes a key from the operating system's random numbers. */
+    /** Returns a new key from the operating system's random number generator. */
     public static KeyPair generate() {
         try {
             KeyPair pair = KeyPairGenerator.getInstance(ALGORITHM).generateKeyPair();
@@ -54,7 +55,7 @@ public final class Keys {
         }
     }
 
-    /** Reads a key file. An {@link IOException} says that it cannot be read, or is not an ed25519 key in PKCS#8 PEM. */
+    /** Reads a key file. Throws {@link IOException} if it cannot be read, or is not an ed25519 key in PKCS#8 PEM. */
     public static KeyPair load(Path file) throws IOException {
         String text = Files.readString(file);
         String begin = "-----BEGIN PRIVATE KEY-----";
@@ -72,7 +73,7 @@ public final class Keys {
         }
     }
 
-    /** Writes a new key file that only its owner can read; keys are never overwritten. */
+    /** Writes a new key file, readable only by its owner. Does not overwrite a file. */
     public static void save(Path file, KeyPair key) throws IOException {
         byte[] encoded = concat(PKCS8_PREFIX, seed(key.getPrivate()));
         String text = "-----BEGIN PRIVATE KEY-----\n" + Base64.getEncoder().encodeToString(encoded)
@@ -87,7 +88,7 @@ public final class Keys {
         }
     }
 
-    /** The key of a seed of 32 bytes. */
+    /** Returns the key of a 32-byte seed. */
     public static KeyPair ofSeed(byte[] seed) {
         if (seed.length != KEY_BYTES) {
             throw new IllegalArgumentException("a seed has 32 bytes");
@@ -95,7 +96,8 @@ public final class Keys {
         try {
             PKCS8EncodedKeySpec encoded = new PKCS8EncodedKeySpec(concat(PKCS8_PREFIX, seed));
             PrivateKey key = KeyFactory.getInstance(ALGORITHM).generatePrivate(encoded);
-            // The JDK computes a public key only when it makes a pair, and makes it from the random numbers it is given.
+            // The JDK computes a public key only when it generates a pair, and generates the pair from the given random
+            // numbers.
             KeyPairGenerator generator = KeyPairGenerator.getInstance(ALGORITHM);
             generator.initialize(NamedParameterSpec.ED25519, new SeedOnly(seed));
             PublicKey publicKey = generator.generateKeyPair().getPublic();
@@ -105,13 +107,13 @@ public final class Keys {
         }
     }
 
-    /** The public half, 32 bytes, as it goes into an agent's card. */
+    /** Returns the public half, 32 bytes, as in an agent's card. */
     public static byte[] publicBytes(KeyPair key) {
         byte[] encoded = key.getPublic().getEncoded();
         return Arrays.copyOfRange(encoded, encoded.length - KEY_BYTES, encoded.length);
     }
 
-    /** Whether this encodes a point of small order, canonically or not: signatures can be forged under such a key. */
+    /** Whether the key encodes a point of small order, canonically or not. Signatures by this key can be forged. */
     public static boolean isWeak(byte[] publicKey) {
         return publicKey.length == KEY_BYTES && SMALL_ORDER_Y.contains(y(publicKey).mod(P));
     }
@@ -127,7 +129,7 @@ public final class Keys {
         }
     }
 
-    /** Strictly: canonical encodings only, no small-order key, no small-order R. */
+    /** Verifies a signature strictly: canonical encodings only, no small-order key, no small-order R. */
     static boolean verifies(byte[] publicKey, byte[] message, byte[] signature) {
         if (publicKey.length != KEY_BYTES || signature.length != SIGNATURE_BYTES) {
             return false;
@@ -183,7 +185,7 @@ public final class Keys {
         return both;
     }
 
-    /** Gives a seed where random numbers are asked for. */
+    /** Returns the seed in place of random numbers. */
     private static final class SeedOnly extends java.security.SecureRandom {
         private static final long serialVersionUID = 1;
         private final transient byte[] seed;

@@ -9,13 +9,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.stream.Collectors;
 
-/** The bounds of the schema, checked before anything is sent: what a broker can only refuse does not go out. */
+/** The bounds of the schema. The client checks them before it sends. */
 final class Limits {
-    /** The most bytes that a payload's value may have. */
+    /** The maximum size of a payload's value, in bytes. */
     static final int PAYLOAD_BYTES_MAX = 1024 * 1024;
-    /** The most bytes that one message on a connection may have. A longer one ends the session that it is sent on. */
+    /** The maximum size of a message on a connection, in bytes. A longer message ends its session. */
     static final int FRAME_BYTES_MAX = 4 * 1024 * 1024;
-    /** The most characters of an id of an agent, a task or a key, and of the NAME in type:NAME and all:NAME. */
+    /** The maximum length of an agent, task or key id, and of NAME in type:NAME and all:NAME, in characters. */
     static final int NAME_LENGTH_MAX = 128;
 
     private static final int UUID_LENGTH = 36;
@@ -24,7 +24,7 @@ final class Limits {
 
     private Limits() {}
 
-    /** Throws as the broker would: FIELD_INVALID for ids that are too long, PAYLOAD_TOO_LARGE. */
+    /** Throws the broker's error: FIELD_INVALID for an id that is too long, or PAYLOAD_TOO_LARGE. */
     static void check(Envelope envelope) {
         List<FieldViolation> violations = new ArrayList<>();
         bound(violations, "message_id", envelope.getMessageId(), UUID_LENGTH);
@@ -53,7 +53,7 @@ final class Limits {
         }
     }
 
-    /** Throws OUT_OF_RANGE without a reason: so the transport answers a frame that is too large. */
+    /** Throws OUT_OF_RANGE without a reason: the transport's answer to a frame that is too large. */
     static void checkFrame(MessageLite frame) {
         int bytesCount = frame.getSerializedSize();
         if (bytesCount > FRAME_BYTES_MAX) {

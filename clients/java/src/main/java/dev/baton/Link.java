@@ -21,22 +21,22 @@ import java.util.function.Consumer;
 import java.util.function.Supplier;
 
 /**
- * An agent's link to its broker: one session after the other, for as long as the agent lives.
+ * An agent's link to its broker: one session after the other, for the lifetime of the agent.
  *
- * <p>When a session ends, the next is opened: after the time that the broker asked for, or with a backoff. That ends for
- * good when the link is closed, when the server is not trusted any more, or when the broker has refused several times in a
- * row for a reason that waiting does not change.
+ * <p>When a session ends, the link opens the next, after the delay that the broker named or with a backoff. The link
+ * ends when it is closed, when the server is no longer trusted, or when the broker has refused several times in a row
+ * for a reason that does not pass.
  */
 final class Link {
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration BACKOFF_MIN = Duration.ofMillis(100);
     private static final Duration BACKOFF_MAX = Duration.ofSeconds(30);
-    /** After how long a session counts as one that works, so that the backoff begins anew. */
+    /** The age from which a session counts as stable and resets the backoff. */
     private static final Duration STEADY = Duration.ofSeconds(5);
-    /** How often in a row a broker may refuse to take an agent back before the agent believes it. */
+    /** The number of consecutive refusals to reconnect after which the agent ends. */
     private static final int REFUSALS_MAX = 3;
 
-    /** What the link tells the agent. */
+    /** The agent's callbacks. */
     record Events(
             Consumer<Welcome> welcomed,
             Consumer<Delivery> delivered,
@@ -60,7 +60,7 @@ final class Link {
         this.credit = credit;
     }
 
-    /** Opens the first session; tries once. */
+    /** Opens the first session. Tries once. */
     void begin(String name) throws InterruptedException {
         Session first = open();
         keeper = new Thread(() -> keepUp(first), name);
@@ -68,12 +68,12 @@ final class Link {
         keeper.start();
     }
 
-    /** The present session, or null. */
+    /** Returns the present session, or null. */
     synchronized Session session() {
         return session;
     }
 
-    /** Why there will be no further session, if it was not closed; or null. */
+    /** Returns the reason that there will be no further session; null before the link's end, or if it was closed. */
     synchronized BatonException end() {
         return end;
     }
@@ -82,7 +82,7 @@ final class Link {
         return isClosing;
     }
 
-    /** One question, on the present session or not at all. */
+    /** Sends one frame on the present session and returns its answer. */
     CompletableFuture<ConnectResponse> ask(ConnectRequest.Builder frame) {
         Session present = session();
         return present == null ? CompletableFuture.failedFuture(over()) : present.ask(frame);
@@ -98,8 +98,8 @@ final class Link {
     }
 
     /**
-     * Sends the same bytes on one session after the other, until the broker has answered. A session that ended because the
-     * broker refused a frame may have ended because of this one: that is thrown.
+     * Sends the same bytes on each session until the broker answers. Throws the refusal of a session that ended on a
+     * refused frame, for this envelope may be that frame.
      */
     Receipt askUntilAnswered(Envelope envelope, Duration timeout) throws InterruptedException {
         long deadlineNanos = System.nanoTime() + timeout.toNanos();
@@ -133,7 +133,7 @@ final class Link {
         }
     }
 
-    /** Sets the most deliveries that are handed out and not yet acknowledged, now and on every later session. */
+    /** Sets the maximum number of unacknowledged deliveries, for this session and all later ones. */
     void credit(int outstandingMax) throws InterruptedException {
         live(System.nanoTime() + Connection.CALL_TIMEOUT.toNanos()).askAndWait(credited(outstandingMax));
         synchronized (this) {
@@ -141,7 +141,7 @@ final class Link {
         }
     }
 
-    /** Waits until it is closing, or has ended for good: then throws. */
+    /** Waits for {@link #closing} or for the link's end, and throws on the latter. */
     synchronized void awaitOver() throws InterruptedException {
         while (!isClosing && end == null) {
             wait();
@@ -151,13 +151,13 @@ final class Link {
         }
     }
 
-    /** There will be no further session. */
+    /** Prevents a further session. */
     synchronized void closing() {
         isClosing = true;
         notifyAll();
     }
 
-    /** Ends the session in order. */
+    /** Closes the session. */
     void close() {
         Session present = session();
         if (present != null) {
@@ -243,7 +243,7 @@ final class Link {
             }
             events.ended().accept(e);
         } catch (InterruptedException e) {
-            // by close()
+            // close() interrupted the thread
         } catch (ExecutionException e) {
             throw new IllegalStateException("it never fails", e);
         }

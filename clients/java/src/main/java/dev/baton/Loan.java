@@ -5,7 +5,7 @@ import dev.baton.v1.Envelope;
 import dev.baton.v1.Task;
 import dev.baton.v1.TaskStatusUpdate;
 
-/** A delegated task, from the moment that it is the delegate's to its return. */
+/** A delegated task, from the delegate's takeover to its return. */
 final class Loan {
     private final Agent agent;
     private final Conversation results;
@@ -27,7 +27,7 @@ final class Loan {
             }
             Task task = returned();
             if (task != null && isBack) {
-                // A final status would be here by now: the task was given back by a handoff.
+                // A final status would have arrived by now: a handoff returned the task.
                 Struct nothing = Struct.getDefaultInstance();
                 return new Outcome(task.getTaskId(), task.getEpoch(), task.getStatus(), nothing, task.getDetails());
             }
@@ -48,7 +48,7 @@ final class Loan {
                 update.getDetails());
     }
 
-    /** The task, if it is this agent's again; else null. */
+    /** Returns the task if this agent owns it again; otherwise null. */
     private Task returned() {
         try {
             Task task = agent.getTask(lent.taskId());

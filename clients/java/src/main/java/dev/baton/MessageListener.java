@@ -5,14 +5,14 @@ import com.google.protobuf.Message;
 /**
  * Handles one kind of message.
  *
- * @param <M> the payload, for example {@code dev.baton.v1.Info}
+ * @param <M> the type of the payload, for example {@code dev.baton.v1.Info}
  */
 @FunctionalInterface
 public interface MessageListener<M extends Message> {
     /**
-     * Called on a thread of its own. When it returns, the message is acked, unless it did that itself. When it throws,
-     * the message is nacked: as POISON for a {@link PoisonException}, with its time for a {@link RetryLaterException},
-     * else as FAILURE.
+     * Handles one message, on its own thread. On return the agent acks the message unless the listener has settled it.
+     * After an exception the agent nacks the message: a {@link PoisonException} as POISON, a
+     * {@link RetryLaterException} as FAILURE with its delay, any other as FAILURE.
      */
     void onMessage(Delivery<M> delivery) throws Exception;
 }

@@ -20,9 +20,9 @@ import java.util.Set;
 /**
  * A task that is offered to this agent: {@link #accept} or {@link #reject} it.
  *
- * <p>The listener that gets it works on its own time: what it was handed out with is extended meanwhile. After a crash or
- * an exception in the listener the broker delivers again what was not yet answered, and the listener is called anew. An
- * offer that an earlier process of this agent accepted has no request, and its {@link #accept} returns the context at once.
+ * <p>The agent extends the delivery while the listener works. After a crash, or an exception in the listener, the
+ * broker redelivers the unacknowledged message and the listener runs again. An offer that an earlier process of this
+ * agent accepted has no request; its {@link #accept} returns the context at once.
  */
 public final class Offer {
     private static final Set<HandoffState> ACCEPTED =
@@ -55,35 +55,35 @@ public final class Offer {
         }
     }
 
-    /** The handoff. */
+    /** Returns the handoff's id. */
     public String handoffId() {
         return handoffId;
     }
 
-    /** The task. */
+    /** Returns the task's id. */
     public String taskId() {
         return taskId;
     }
 
-    /** The task's epoch at its present owner. */
+    /** Returns the task's epoch at its present owner. */
     public long epoch() {
         return epoch;
     }
 
-    /** The task's present owner. */
+    /** Returns the task's present owner. */
     public String senderId() {
         return senderId;
     }
 
-    /** What is asked; empty where an earlier process of this agent accepted it. */
+    /** Returns the request; empty if an earlier process of this agent accepted it. */
     public Optional<HandoffRequest> request() {
         return Optional.ofNullable(request);
     }
 
     /**
-     * Takes it, and waits for the context: the sections of these names, or all of it. Throws
-     * {@link HandoffFailedException} if the handoff ends before the context comes, {@link BatonException} if it is too
-     * late.
+     * Accepts the handoff and waits for the context: the sections of these names, or all. Throws
+     * {@link HandoffFailedException} if the handoff ends before the context arrives, {@link BatonException} if the
+     * accept is too late.
      */
     public Takeover accept(String... wantedSections) throws InterruptedException {
         Delivery<?> asked = requestInHand;
@@ -98,12 +98,12 @@ public final class Offer {
         return new Takeover(agent, this, contextInHand, (TaskContextTransfer) contextInHand.payload());
     }
 
-    /** Does not take it. The next candidate is asked, if there is one. */
+    /** Rejects the handoff. The broker asks the next candidate, if any. */
     public void reject(RejectReason reason, String text) throws InterruptedException {
         reject(reason, text, List.of());
     }
 
-    /** Does not take it, and says who might; these are asked next. */
+    /** Rejects the handoff and names alternatives, which the broker asks next. */
     public void reject(RejectReason reason, String text, Collection<String> alternatives) throws InterruptedException {
         Delivery<?> asked = requestInHand;
         if (asked == null) {
@@ -119,13 +119,13 @@ public final class Offer {
         asked.ackForSure();
     }
 
-    /** What is not yet acknowledged of it, or null. */
+    /** Returns the unacknowledged delivery of this offer, or null. */
     Delivery<?> inHand() {
         Delivery<?> asked = requestInHand;
         return asked != null ? asked : contextInHand;
     }
 
-    /** Whether it was rejected, taken over or refused here. */
+    /** Whether this agent has rejected, completed or failed the handoff. */
     boolean isOver() {
         return isOver;
     }
@@ -147,13 +147,13 @@ public final class Offer {
         }
     }
 
-    /** Whether an earlier process of this agent accepted the handoff and did not come to ack its request. */
+    /** Whether an earlier process of this agent accepted the handoff but did not ack its request. */
     private boolean isAccepted() {
         Handoff handoff = agent.getHandoff(handoffId);
         return ACCEPTED.contains(handoff.getState()) && handoff.getCandidateId().equals(agent.id());
     }
 
-    /** Throws if the handoff has ended, or is another candidate's, without a word to this one. */
+    /** Throws if the handoff has ended or has another candidate, of which no mail told. */
     private void look() {
         Handoff handoff;
         try {

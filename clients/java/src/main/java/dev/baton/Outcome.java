@@ -4,13 +4,12 @@ import com.google.protobuf.Struct;
 import dev.baton.v1.TaskStatus;
 
 /**
- * How a delegated task ended. It is this agent's again.
+ * The outcome of a delegated task, which this agent owns again.
  *
- * @param taskId the task
- * @param epoch the epoch that began with it
- * @param status TASK_STATUS_COMPLETED, FAILED or CANCELED; any other where the task was given back by a handoff, not
- *     finished
- * @param result what came out
- * @param details in words
+ * @param taskId the task's id
+ * @param epoch the epoch that began with the task's return
+ * @param status TASK_STATUS_COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished
+ * @param result the result
+ * @param details the delegate's explanation
  */
 public record Outcome(String taskId, long epoch, TaskStatus status, Struct result, String details) {}

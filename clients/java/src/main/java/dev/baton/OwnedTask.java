@@ -11,21 +11,21 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * A task that this agent owns at this epoch. Once it has gone, what is said of it is refused with STALE_EPOCH.
+ * A task that this agent owns at this epoch. After the task has moved on, its methods throw STALE_EPOCH.
  *
- * @param agent who owns it
- * @param taskId which one
- * @param epoch since which epoch
- * @param status how it was doing when this was made
- * @param openHandoffId the handoff that was open then, for {@link Agent#resumeHandOver}; empty if there was none
+ * @param agent the owner
+ * @param taskId the task's id
+ * @param epoch the epoch of this agent's ownership
+ * @param status the task's status when this object was made
+ * @param openHandoffId the handoff that was open then, for {@link Agent#resumeHandOver}; empty without one
  */
 public record OwnedTask(Agent agent, String taskId, long epoch, TaskStatus status, String openHandoffId) {
-    /** A task of this agent as the broker shows it. */
+    /** Converts a task of this agent from its protobuf form. */
     static OwnedTask of(Agent agent, Task task) {
         return new OwnedTask(agent, task.getTaskId(), task.getEpoch(), task.getStatus(), task.getOpenHandoffId());
     }
 
-    /** Says how it is going, in words. */
+    /** Reports the task's progress as text. */
     public Receipt report(String details) throws InterruptedException {
         return update(TaskStatusUpdate.newBuilder()
                 .setStatus(TaskStatus.TASK_STATUS_IN_PROGRESS)
@@ -33,7 +33,7 @@ public record OwnedTask(Agent agent, String taskId, long epoch, TaskStatus statu
                 .build());
     }
 
-    /** It is done, for good. The result of a delegated task goes to the delegator, who owns the task again. */
+    /** Completes the task. The result of a delegated task goes to the delegator, which owns the task again. */
     public Receipt finish(Struct result, String details) throws InterruptedException {
         return update(TaskStatusUpdate.newBuilder()
                 .setStatus(TaskStatus.TASK_STATUS_COMPLETED)
@@ -42,18 +42,18 @@ public record OwnedTask(Agent agent, String taskId, long epoch, TaskStatus statu
                 .build());
     }
 
-    /** Says anything of it; a final status is final. */
+    /** Sends a status update. A final status cannot be changed. */
     public Receipt update(TaskStatusUpdate update) throws InterruptedException {
         return agent.send("", Envelopes.About.task(taskId, epoch), update);
     }
 
-    /** Hands it on: as {@link Agent#handOver}. */
+    /** Hands the task over: see {@link Agent#handOver}. */
     public HandedOver handOver(String receiverId, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
         return agent.handOver(receiverId, taskId, epoch, request, context);
     }
 
-    /** Lends it: as {@link Agent#delegate(String, String, long, HandoffRequest, List, Duration)}. */
+    /** Lends the task: see {@link Agent#delegate(String, String, long, HandoffRequest, List, Duration)}. */
     public Outcome delegate(String receiverId, HandoffRequest request, List<ContextSection> context, Duration wait)
             throws InterruptedException {
         return agent.delegate(receiverId, taskId, epoch, request, context, wait);

@@ -1,10 +1,10 @@
 package dev.baton;
 
-/** To be thrown by a listener: the message can never be taken. It becomes a dead letter at once. */
+/** Thrown by a listener for a message that can never be handled. It becomes a dead letter at once. */
 public final class PoisonException extends RuntimeException {
     private static final long serialVersionUID = 1;
 
-    /** Says why, in words. */
+    /** Takes the explanation, which goes into the nack. */
     public PoisonException(String message) {
         super(message);
     }

@@ -2,18 +2,18 @@ package dev.baton;
 
 import java.time.Duration;
 
-/** To be thrown by a listener: not now. The message is delivered again after the time that is given. */
+/** Thrown by a listener that cannot handle the message now. It is redelivered after the given time. */
 public final class RetryLaterException extends RuntimeException {
     private static final long serialVersionUID = 1;
     private final Duration retryAfter;
 
-    /** Says when to try again, and why not now. */
+    /** Takes the redelivery delay and the explanation. */
     public RetryLaterException(Duration retryAfter, String message) {
         super(message);
         this.retryAfter = retryAfter;
     }
 
-    /** When to try again. */
+    /** Returns the redelivery delay. */
     public Duration retryAfter() {
         return retryAfter;
     }

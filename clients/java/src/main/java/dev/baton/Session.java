@@ -23,7 +23,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 
-/** One session with the broker: a Connect stream, its frames, its heartbeats. It ends once and is not used again. */
+/** One session with the broker: a Connect stream, its frames and its heartbeats. It is used once. */
 final class Session {
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration CLOSE_TIME = Duration.ofSeconds(5);
@@ -73,14 +73,14 @@ final class Session {
         return welcome.join();
     }
 
-    /** Completes at the session's end with why; its retryDelay is the broker's word on when to come back. */
+    /** Completes at the session's end with its reason. retryDelay is the broker's reconnect delay. */
     CompletableFuture<SessionEndedException> ended() {
         return ended;
     }
 
     /**
-     * Sends one frame. The answer, or a BatonException; a SessionEndedException if there will be no answer; OUT_OF_RANGE if
-     * the frame is too large to send.
+     * Sends one frame. The future completes with the answer or a BatonException: SessionEndedException if the session
+     * ends first, OUT_OF_RANGE if the frame is too large.
      */
     CompletableFuture<ConnectResponse> ask(ConnectRequest.Builder asked) {
         long requestId = lastRequestId.incrementAndGet();
@@ -94,9 +94,10 @@ final class Session {
         answers.put(requestId, answer);
         answer.whenComplete((response, error) -> answers.remove(requestId));
         if (!write(frame)) {
-            answer.completeExceptionally(SessionEndedException.plain()); // it did not end by this frame
+            answer.completeExceptionally(SessionEndedException.plain()); // another frame ended it
         }
-        // The session may have ended between the two, and then nobody else completes it.
+        // The session may have ended during this call, after its open answers were completed. Then only this line
+        // completes the answer.
         if (ended.isDone()) {
             answer.completeExceptionally(why());
         }
@@ -117,7 +118,7 @@ final class Session {
         }
     }
 
-    /** Ends the session in order: says that nothing more comes, and reads what is still on its way. */
+    /** Half-closes the stream and reads the remaining frames. */
     void close() {
         synchronized (this) {
             if (!ended.isDone()) {

@@ -7,7 +7,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 
-/** The session has ended, and with it every question on it; what was sent may or may not have been taken. */
+/** The session ended with its open questions. The broker may or may not have taken them. */
 final class SessionEndedException extends BatonException {
     private static final long serialVersionUID = 1;
     private static final Set<Status.Code> REFUSALS =
@@ -31,14 +31,14 @@ final class SessionEndedException extends BatonException {
         refusal = REFUSALS.contains(broken.code()) ? broken : null;
     }
 
-    /** The end by this error of the stream. */
+    /** Returns the end by this error of the stream. */
     static SessionEndedException by(BatonException broken) {
         return new SessionEndedException(broken);
     }
 
     /**
-     * The refusal of a frame of this side that ended the session: to send the same bytes again would end the next. Null if
-     * it ended otherwise.
+     * Returns the broker's refusal of a frame, if it ended the session; otherwise null. The same bytes would end the
+     * next session too.
      */
     BatonException refusal() {
         return refusal;

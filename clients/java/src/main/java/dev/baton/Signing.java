@@ -16,9 +16,9 @@ import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.Comparator;
 
-/** The byte layouts that are signed or hashed: the broker's {@code docs/signing.md} in code. */
+/** The byte layouts that are signed or hashed, as the broker's {@code docs/signing.md} defines them. */
 public final class Signing {
-    /** The layout that is written, and the only one that is read. */
+    /** The signature layout that this client writes, and the only one that it accepts. */
     public static final int SIGNATURE_VERSION = 1;
 
     private static final String ENVELOPE = "application/vnd.baton.envelope.v1";
@@ -31,7 +31,7 @@ public final class Signing {
 
     private Signing() {}
 
-    /** DSSE's pre-authentication encoding of a body. */
+    /** Returns DSSE's pre-authentication encoding of a body. */
     public static byte[] pae(String type, byte[] body) {
         byte[] name = type.getBytes(StandardCharsets.UTF_8);
         ByteArrayOutputStream out = new ByteArrayOutputStream(body.length + name.length + 32);
@@ -42,7 +42,7 @@ public final class Signing {
         return out.toByteArray();
     }
 
-    /** What of an envelope is signed: all but its trace context, signature and signature version. */
+    /** Returns the signed fields of an envelope: all but trace context, signature and signature version. */
     public static byte[] envelopeBody(Envelope envelope) {
         byte[] value = envelope.getPayload().getValue().toByteArray();
         return new Body()
@@ -60,7 +60,7 @@ public final class Signing {
                 .done();
     }
 
-    /** The envelope, signed: with its key_id, signature_version and signature. */
+    /** Returns the signed envelope, with its key_id, signature_version and signature. */
     public static Envelope sign(Envelope envelope, String keyId, KeyPair key) {
         Envelope.Builder signed = envelope.toBuilder().setKeyId(keyId).setSignatureVersion(SIGNATURE_VERSION);
         byte[] signature = Keys.sign(key.getPrivate(), pae(ENVELOPE, envelopeBody(signed.build())));
@@ -68,9 +68,9 @@ public final class Signing {
     }
 
     /**
-     * Checks the envelope's signature by this key, which must be valid at the envelope's timestamp. Whose key it is, is
-     * the caller's to know. Throws {@link VerificationException}: SIGNATURE_MISSING, SIGNATURE_VERSION_UNKNOWN,
-     * KEY_NOT_VALID, KEY_WEAK or SIGNATURE_INVALID.
+     * Verifies the envelope's signature with this key, which must be valid at the envelope's timestamp. The caller
+     * decides whether the key is the sender's. Throws {@link VerificationException}: SIGNATURE_MISSING,
+     * SIGNATURE_VERSION_UNKNOWN, KEY_NOT_VALID, KEY_WEAK or SIGNATURE_INVALID.
      */
     public static void verify(Envelope envelope, AgentKey key) {
         if (envelope.getSignature().isEmpty()) {
@@ -85,8 +85,8 @@ public final class Signing {
     }
 
     /**
-     * Checks that the key is valid at this time: from not_before_time on, until before not_after_time. A revoked key is
-     * never valid, also not for what was signed before: whoever stole it can write any time. Throws
+     * Checks that the key is valid at this time: at or after not_before_time, and before not_after_time. A revoked key
+     * is invalid at every time, also for older signatures: its thief can choose any timestamp. Throws
      * {@link VerificationException}: KEY_NOT_VALID.
      */
     public static void checkKey(AgentKey key, Timestamp at) {
@@ -98,7 +98,7 @@ public final class Signing {
         }
     }
 
-    /** The digest of one section, 32 bytes: of its text or bytes, or the one that a reference or a delta names. */
+    /** Returns a section's digest, 32 bytes: of its text or bytes, or the digest in its reference or delta. */
     public static byte[] sectionDigest(ContextSection section) {
         return switch (section.getContentCase()) {
             case JSON -> sha256(section.getJsonBytes().toByteArray());
@@ -110,7 +110,7 @@ public final class Signing {
         };
     }
 
-    /** The digest over all sections of a context, 32 bytes, in whatever order they stand. */
+    /** Returns the digest of a context, 32 bytes. The order of the sections does not matter. */
     public static byte[] contextDigest(Iterable<ContextSection> sections) {
         record Named(ByteString name, byte[] digest) {}
         var named = new ArrayList<Named>();
@@ -125,17 +125,17 @@ public final class Signing {
         return sha256(pae(CONTEXT, body.done()));
     }
 
-    /** What of a proof of identity is signed. */
+    /** Returns the signed fields of a proof of identity. */
     public static byte[] sessionBody(String agentId, String keyId, byte[] challenge) {
         return new Body().text(agentId).text(keyId).bytes(challenge).done();
     }
 
-    /** The proof of who one is, 64 bytes, for AgentService.CreateToken. */
+    /** Signs the proof of identity for AgentService.CreateToken, 64 bytes. */
     public static byte[] signSession(String agentId, String keyId, byte[] challenge, KeyPair key) {
         return Keys.sign(key.getPrivate(), pae(SESSION, sessionBody(agentId, keyId, challenge)));
     }
 
-    /** What of a receipt is signed: all but the signature. */
+    /** Returns the signed fields of a receipt: all but the signature. */
     public static byte[] receiptBody(Receipt receipt) {
         return new Body()
                 .text(receipt.getMessageId())
@@ -153,8 +153,8 @@ public final class Signing {
     }
 
     /**
-     * Checks the broker's signature on a receipt. Throws {@link VerificationException}: KEY_UNKNOWN if another key signed
-     * it, SIGNATURE_MISSING, KEY_WEAK or SIGNATURE_INVALID.
+     * Verifies the broker's signature on a receipt. Throws {@link VerificationException}: KEY_UNKNOWN if another key
+     * signed it, SIGNATURE_MISSING, KEY_WEAK or SIGNATURE_INVALID.
      */
     public static void verifyReceipt(Receipt receipt, AgentKey brokerKey) {
         if (receipt.getSignature().isEmpty()) {
@@ -167,17 +167,17 @@ public final class Signing {
         verify(brokerKey, pae(RECEIPT, receiptBody(receipt)), receipt.getSignature());
     }
 
-    /** The next hash of a custody chain, 32 bytes; the first follows 32 zero bytes. */
+    /** Returns the next hash of a custody chain, 32 bytes. The first follows 32 zero bytes. */
     public static byte[] custodyHash(byte[] previous, byte[] entry) {
         return sha256(pae(CUSTODY, new Body().bytes(previous).bytes(entry).done()));
     }
 
-    /** The next hash of the chain of administrative acts, 32 bytes; the first follows 32 zero bytes. */
+    /** Returns the next hash of the administrative chain, 32 bytes. The first follows 32 zero bytes. */
     public static byte[] auditHash(byte[] previous, byte[] entry) {
         return sha256(pae(AUDIT, new Body().bytes(previous).bytes(entry).done()));
     }
 
-    /** What of an operator's word for a key is signed; until when the word is good, or null for good. */
+    /** Returns the signed fields of a key voucher; the last is its expiry, or null for no expiry. */
     public static byte[] voucherBody(String agentId, AgentKey key, String operatorKeyId, Timestamp notAfter) {
         return new Body()
                 .text(agentId)
@@ -188,7 +188,7 @@ public final class Signing {
                 .done();
     }
 
-    /** An operator's word that the key is the agent's. {@code notAfter} is until when it is good; null: for good. */
+    /** Signs an operator's voucher that the key is the agent's. {@code notAfter} is its expiry; null for no expiry. */
     public static KeyVoucher vouch(
             String agentId, AgentKey key, String operatorKeyId, KeyPair operator, Timestamp notAfter) {
         byte[] signed = pae(VOUCHER, voucherBody(agentId, key, operatorKeyId, notAfter));
@@ -199,8 +199,8 @@ public final class Signing {
     }
 
     /**
-     * Checks that this operator's key has signed that the key is the agent's. Whether the word is still good is the
-     * caller's to ask. Throws {@link VerificationException}: KEY_WEAK or SIGNATURE_INVALID.
+     * Verifies an operator's signature on the voucher for an agent's key. The caller checks the voucher's expiry.
+     * Throws {@link VerificationException}: KEY_WEAK or SIGNATURE_INVALID.
      */
     public static void verifyVoucher(
             String agentId, AgentKey key, AgentKey operatorKey, Timestamp notAfter, ByteString signature) {
@@ -228,7 +228,7 @@ public final class Signing {
         }
     }
 
-    /** Fields, each with its length before it. */
+    /** A sequence of fields, each after its length. */
     private static final class Body {
         private final ByteArrayOutputStream out = new ByteArrayOutputStream(256);
 

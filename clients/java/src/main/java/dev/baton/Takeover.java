@@ -13,7 +13,10 @@ import java.util.HexFormat;
 import java.util.List;
 import java.util.NoSuchElementException;
 
-/** A context that was handed over: complete makes this agent the task's owner, fail leaves it where it is. */
+/**
+ * The context of a handoff. {@link #complete} makes this agent the task's owner; {@link #fail} leaves it with the
+ * sender.
+ */
 public final class Takeover {
     private final Agent agent;
     private final Offer offer;
@@ -27,12 +30,12 @@ public final class Takeover {
         this.context = context;
     }
 
-    /** The context. */
+    /** Returns the sections of the context. */
     public List<ContextSection> sections() {
         return context.getSectionsList();
     }
 
-    /** One section. Throws {@link NoSuchElementException}. */
+    /** Returns one section. Throws {@link NoSuchElementException}. */
     public ContextSection section(String name) {
         return sections().stream()
                 .filter(section -> section.getName().equals(name))
@@ -41,8 +44,9 @@ public final class Takeover {
     }
 
     /**
-     * Takes the task over: from here on, and not before, it is this agent's. Throws {@link VerificationException},
-     * CONTEXT_DIGEST_MISMATCH if the sections are not what the sender said; {@link BatonException} if it is too late.
+     * Takes ownership of the task: this agent owns it from the return on. Throws {@link VerificationException},
+     * CONTEXT_DIGEST_MISMATCH if the sections differ from the sender's digest; {@link BatonException} if it is too
+     * late.
      */
     public OwnedTask complete() throws InterruptedException {
         ByteString digest = ByteString.copyFrom(Signing.contextDigest(sections()));
@@ -62,7 +66,7 @@ public final class Takeover {
         return task;
     }
 
-    /** Refuses the context, with the reason in words: the handoff fails and the sender keeps the task. */
+    /** Refuses the context for the reason in {@code details}. The handoff fails and the sender keeps the task. */
     public void fail(String details) throws InterruptedException {
         agent.reply(delivery, answer(HandoffOutcome.HANDOFF_OUTCOME_FAILURE, ByteString.EMPTY, details));
         offer.end();
@@ -76,7 +80,7 @@ public final class Takeover {
                 .build();
     }
 
-    /** The task, if an earlier process of this agent completed the handoff and owns it still; else throws the error. */
+    /** Returns the task if an earlier process completed the handoff and still owns it; otherwise throws the error. */
     private OwnedTask ownedBefore(BatonException error) {
         if (!Handover.DONE_OR_OVER.contains(error.reason())) {
             throw error;
@@ -89,7 +93,7 @@ public final class Takeover {
         }
         Task task = agent.getTask(offer.taskId());
         if (!task.getOwnerId().equals(agent.id()) || task.getEpoch() != offer.epoch() + 1) {
-            throw error; // it has moved on since
+            throw error; // the task has changed hands or epoch since
         }
         return OwnedTask.of(agent, task);
     }

@@ -4,7 +4,7 @@ import com.google.protobuf.Timestamp;
 import java.time.Duration;
 import java.time.Instant;
 
-/** Times and spans, between java.time and protobuf. */
+/** Conversion of times and spans between java.time and protobuf. */
 final class Times {
     private Times() {}
 
@@ -19,7 +19,7 @@ final class Times {
                 .build();
     }
 
-    /** As numbers: what a peer says need not be a time that java.time has. */
+    /** Compares by number: a peer's time may be outside the range of java.time. */
     static int compare(Timestamp one, Timestamp other) {
         int seconds = Long.compare(one.getSeconds(), other.getSeconds());
         return seconds != 0 ? seconds : Integer.compare(one.getNanos(), other.getNanos());

@@ -2,7 +2,7 @@ package dev.baton;
 
 import io.grpc.Status;
 
-/** The server's certificate is not of the CA that is trusted, or not for this name. Trying again does not help. */
+/** The server's certificate is not signed by the trusted CA or has another name. A retry does not help. */
 public final class UntrustedException extends BatonException {
     private static final long serialVersionUID = 1;
 

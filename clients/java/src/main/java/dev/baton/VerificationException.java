@@ -1,6 +1,6 @@
 package dev.baton;
 
-/** A message does not verify here, whatever the broker says of it. */
+/** A message fails verification by this client, independent of the broker's checks. */
 public final class VerificationException extends RuntimeException {
     private static final long serialVersionUID = 1;
     private final String reason;
@@ -11,8 +11,9 @@ public final class VerificationException extends RuntimeException {
     }
 
     /**
-     * The broker's word for the same: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN, KEY_WEAK,
-     * KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH; or CUSTODY_BROKEN.
+     * Returns the broker's reason for the same fault: SIGNATURE_MISSING, SIGNATURE_INVALID, SIGNATURE_VERSION_UNKNOWN,
+     * KEY_WEAK, KEY_UNKNOWN, KEY_NOT_VALID, PAYLOAD_TYPE_MISMATCH, MALFORMED or CONTEXT_DIGEST_MISMATCH; or
+     * CUSTODY_BROKEN, which is the client's own.
      */
     public String reason() {
         return reason;

@@ -285,7 +285,7 @@ class BrokerTest {
                 throw e;
             }
         };
-        // Twice the ack wait and more: without an extension it would have been handed out again meanwhile.
+        // More than twice the ack wait: without an extension the broker would have redelivered it meanwhile.
         MessageListener<Info> slow = delivery -> {
             new CountDownLatch(1).await(5, TimeUnit.SECONDS);
             slowly.add("attempt " + delivery.attempt());
@@ -374,7 +374,7 @@ class BrokerTest {
             next(told);
             takeover.complete();
         };
-        // Later than the context, which has come again before it.
+        // Arrives after the redelivered context.
         MessageListener<Info> read = delivery -> told.add(delivery.payload().getText());
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(broker.agent("bob").onHandoff(slow).on(Info.class, read))) {
@@ -385,7 +385,7 @@ class BrokerTest {
             broker.start();
             HandedOver handed = within(handing);
             assertEquals(List.of("bob", 2L), List.of(handed.ownerId(), handed.epoch()));
-            // About the same task: it waits until whatever is before it is acked.
+            // Mail of the same task waits until the mail before it is acked.
             alice.send(bob.id(), About.task("ticket-1", 2), info("afterwards"));
             assertEquals("afterwards", next(told));
             assertEquals(List.of(handed.handoffId()), calls, "what came again goes on in the same hands");
@@ -541,11 +541,11 @@ class BrokerTest {
     void aBrokerThatFallsSilentIsNoticedAndCalledAgain() throws Exception {
         try (Relay relay = new Relay(broker.server)) {
             AgentBuilder through = broker.agent("alice").server(relay.server());
-            through.keepAliveTime = Duration.ofSeconds(10); // the least that grpc-java takes
+            through.keepAliveTime = Duration.ofSeconds(10); // the minimum of grpc-java
             try (Agent alice = begin(through)) {
                 String session = alice.welcome().getSessionId();
                 relay.fallSilent();
-                // Sent into the silence; the answer is the next session's.
+                // Sent during the silence; the next session answers.
                 var refused = assertThrows(
                         BatonException.class, () -> alice.send("nobody", About.NOTHING, info("hello")));
                 assertEquals("RECEIVER_UNKNOWN", refused.reason());

@@ -9,7 +9,7 @@ import java.security.KeyStore;
 import java.util.Base64;
 import java.util.List;
 
-/** Self-signed certificates, by the JDK's keytool. */
+/** Creates self-signed certificates with the JDK's keytool. */
 final class Certificates {
     private Certificates() {}
 

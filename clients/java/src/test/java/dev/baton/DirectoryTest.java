@@ -13,7 +13,7 @@ import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
 
-/** Where operators are known, a key needs the word of one. */
+/** With operators configured, a key needs a voucher of one of them. */
 class DirectoryTest {
     private static final Timestamp PAST = Timestamp.newBuilder().setSeconds(1).build();
     private static final Timestamp FUTURE = Timestamp.newBuilder().setSeconds(1L << 33).build();

@@ -20,7 +20,7 @@ import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
-/** A broker where only operators register agents: by their token, by an invitation, and certificates as proof. */
+/** A broker where only operators register agents: by operator token, by invitation, and by client certificate. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
 @Timeout(600)
 class EnrollmentTest {
@@ -51,7 +51,7 @@ class EnrollmentTest {
             assertTrue(List.of("IDENTITY_MISSING", "PERMISSION_DENIED").contains(refused.reason()), refused.reason());
             var wrong = assertThrows(BatonException.class, () -> bob.register(CARD, "invitation-0000"));
             assertEquals("INVITATION_INVALID", wrong.reason());
-            // Without types: these are an operator's to give.
+            // Without types, which only an operator may assign.
             bob.register(AgentCard.getDefaultInstance(), broker.invite("bob"));
             bob.connect();
             operator.connect();
@@ -140,7 +140,7 @@ class EnrollmentTest {
         try (Agent operator = broker.agent("bob").operatorToken(broker.operatorToken()).build()) {
             operator.register(CARD);
         }
-        // Another key than the registered one: the challenge could not be signed.
+        // A key other than the registered one: it could not sign the challenge.
         try (Agent bob = broker.agent("bob").clientCertificate(certificate, certificateKey).connect()) {
             assertEquals("bob", bob.welcome().getAgentId());
             var refused = assertThrows(

@@ -25,7 +25,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** The harness for {@code baton conformance --client}: docs/conformance-client.md has its protocol. */
+/** The program for {@code baton conformance --client}; docs/conformance-client.md defines its protocol. */
 final class Harness {
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
     private static final Gson JSON = new Gson();
@@ -56,7 +56,7 @@ final class Harness {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             JsonObject command = JsonParser.parseString(line).getAsJsonObject();
             switch (text(command, "command")) {
-                // In the order in which they come.
+                // In order of arrival.
                 case "handle", "release" -> obey(command);
                 default -> work.execute(() -> obey(command));
             }
@@ -199,9 +199,9 @@ final class Harness {
         does("Info", handling);
     }
 
-    /** Says that a listener has a message, and does what it was told to; the rest of it is the caller's. */
+    /** Reports that a listener has a message, and follows its instruction; the caller handles the rest. */
     private String does(String kind, JsonObject handling) throws InterruptedException {
-        // Before it says so: whoever hears of it may tell it otherwise at once.
+        // Read before the report, since the suite may change the instruction at once after it.
         CountDownLatch waiting = released;
         String told = how.getOrDefault(kind, "");
         handling.addProperty("type", kind);
@@ -216,7 +216,7 @@ final class Harness {
         return told;
     }
 
-    /** An error in the protocol's words. */
+    /** Converts an error to the protocol's JSON form. */
     private static JsonObject account(Exception error) {
         JsonObject account = new JsonObject();
         account.addProperty("message", error.toString());

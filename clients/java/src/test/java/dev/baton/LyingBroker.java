@@ -39,7 +39,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BiConsumer;
 
-/** A broker that answers by script, and so lies and breaks off as a real one would not. */
+/** A scripted broker that lies and drops connections as a real one would not. */
 final class LyingBroker implements AutoCloseable {
     final KeyPair key = Keys.generate();
     final KeyPair bob = Keys.generate();
@@ -49,11 +49,11 @@ final class LyingBroker implements AutoCloseable {
     final List<StreamObserver<ConnectResponse>> sessions = new CopyOnWriteArrayList<>();
     volatile boolean refusesForGood;
     final AtomicInteger looks = new AtomicInteger();
-    /** What there is to say of any handoff; null: it is not there, or not the agent's. */
+    /** The answer to a look at any handoff; null if it is unknown or belongs to other agents. */
     volatile Handoff handoff = Handoff.getDefaultInstance();
-    /** Nobody gets a session for now. */
+    /** Whether sessions are refused for now. */
     volatile boolean isAway;
-    /** What follows an envelope; a receipt unless a test says otherwise. */
+    /** Answers an envelope; with a receipt unless a test replaces it. */
     volatile BiConsumer<ConnectRequest, StreamObserver<ConnectResponse>> onEnvelope =
             (frame, out) -> out.onNext(receipt(frame, key));
 
@@ -172,7 +172,7 @@ final class LyingBroker implements AutoCloseable {
                 out.onError(Status.UNAVAILABLE.asRuntimeException());
             } else {
                 out.onNext(ConnectResponse.newBuilder().setWelcome(welcome).build());
-                sessions.add(out); // only now: a test may send on it at once
+                sessions.add(out); // only now, for a test may send on it at once
             }
             return new StreamObserver<>() {
                 @Override

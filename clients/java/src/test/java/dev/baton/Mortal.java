@@ -12,15 +12,15 @@ import java.time.Duration;
 import java.util.List;
 
 /**
- * An agent that goes to the step of a handoff that its command line names, says so, and waits to be killed: see
- * {@link RestartsTest}. SERVER CA.pem ID KEY.pem STEP
+ * An agent that proceeds to the step on its command line, reports it, and waits to be killed: see {@link RestartsTest}.
+ * SERVER CA.pem ID KEY.pem STEP
  */
 final class Mortal {
     static final String TASK = "ticket-1";
     static final HandoffRequest REQUEST = HandoffRequest.newBuilder().setTaskType("support-ticket").build();
     static final List<ContextSection> SECTIONS = List.of(Envelopes.jsonSection("goals", "[\"find the cause\"]"));
 
-    /** How far an agent is when it dies. */
+    /** The steps at which an agent dies. */
     enum Step {
         REQUEST_STORED,
         ACCEPT_DELIVERED,

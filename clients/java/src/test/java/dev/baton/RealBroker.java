@@ -14,7 +14,7 @@ import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.TimeUnit;
 
-/** A real broker as a process: BATON_BIN says which. It can be killed and started again on the same port. */
+/** A real broker as a process; BATON_BIN names the program. It can be killed and restarted on the same port. */
 final class RealBroker implements AutoCloseable {
     /** The time limit of a wait for something that must happen. It only ends a test that hangs. */
     static final long PATIENCE_SECONDS = 300;
@@ -32,7 +32,7 @@ final class RealBroker implements AutoCloseable {
         command.addAll(List.of(BATON, "dev", "--data", data.toString()));
     }
 
-    /** The same broker, now as `baton serve` runs it: only operators register agents; more of its configuration. */
+    /** Restarts the same broker as `baton serve`, where only operators register agents, with more configuration. */
     void serve(String more) throws Exception {
         close();
         Path config = folder.resolve("broker.toml");
@@ -94,12 +94,12 @@ final class RealBroker implements AutoCloseable {
         return Files.readString(data.resolve("operator.token")).strip();
     }
 
-    /** An agent of this broker, with a new key. */
+    /** Returns a builder for an agent of this broker, with a new key. */
     AgentBuilder agent(String id) {
         return Agent.builder().server(server).caFile(ca()).id(id).key(Keys.generate());
     }
 
-    /** The same, registered and connected. */
+    /** Returns a registered and connected agent of this broker, with a new key. */
     static Agent begin(AgentBuilder from, String... types) throws Exception {
         Agent agent = from.build();
         try {

@@ -11,7 +11,7 @@ import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 
-/** A TCP relay before a broker, that can fall silent: its connections stay, and nothing goes over them any more. */
+/** A TCP relay before a broker that can fall silent: its connections stay open and carry no more bytes. */
 final class Relay implements AutoCloseable {
     private final String broker;
     private final ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
@@ -28,7 +28,7 @@ final class Relay implements AutoCloseable {
         return "127.0.0.1:" + listener.getLocalPort();
     }
 
-    /** The connections that are open; later ones are as before. */
+    /** Silences the connections that are open; later connections work. */
     void fallSilent() {
         firstThatFlows = sockets.size();
     }

@@ -51,13 +51,13 @@ import org.junit.jupiter.api.io.TempDir;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 
-/** Agents that are killed at every step of a handoff: their next process, without any memory, goes on. */
+/** Agents killed at every step of a handoff: the next process continues without any memory. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
 @Timeout(600)
 class RestartsTest {
     private static final Set<TaskStatus> FINAL = Set.of(
             TaskStatus.TASK_STATUS_COMPLETED, TaskStatus.TASK_STATUS_FAILED, TaskStatus.TASK_STATUS_CANCELED);
-    /** Short, for tests of what no mail tells. */
+    /** Short, for tests of changes without mail. */
     private static final Duration LOOK = Duration.ofMillis(200);
 
     private final ExecutorService threads = Executors.newCachedThreadPool();
@@ -136,7 +136,7 @@ class RestartsTest {
     @Test
     void anAcceptThatWasLeftUnreadGoesToTheResume() throws Exception {
         killAt("alice", Step.REQUEST_STORED);
-        // Without a listener the mail is left for poll().
+        // Without a listener the mail stays for poll().
         try (Agent alice = broker.agent("alice").key(Keys.load(keyOf("alice"))).connect();
                 Agent bob = living("bob").onHandoff(this::take).connect()) {
             BlockingQueue<Delivery<?>> seen = new LinkedBlockingQueue<>();
@@ -287,7 +287,7 @@ class RestartsTest {
         }
     }
 
-    /** An agent with a listener: what no listener is for is settled by the library. */
+    /** An agent with a listener: the library settles mail without one. */
     private AgentBuilder living(String id) throws Exception {
         return broker.agent(id).key(Keys.load(keyOf(id))).on(Info.class, delivery -> {});
     }
@@ -332,7 +332,7 @@ class RestartsTest {
         assertTrue(process.waitFor(PATIENCE_SECONDS, TimeUnit.SECONDS));
     }
 
-    /** The handoff that an earlier process asked for, open or not. */
+    /** Returns the handoff of an earlier process, open or not. */
     private static String handoffOf(Agent alice) {
         Task task = alice.getTask(TASK);
         return task.getOpenHandoffId().isEmpty() ? task.getHops(0).getHandoffId() : task.getOpenHandoffId();

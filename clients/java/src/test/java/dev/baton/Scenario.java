@@ -35,12 +35,12 @@ import java.util.UUID;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
-/** Plays one file of clients/scenarios; its README says what everything means. */
+/** Runs one file of clients/scenarios, whose README defines the format. */
 final class Scenario implements AutoCloseable {
     private static final Pattern NAME = Pattern.compile("\\$\\{([^}]+)}");
     private static final Duration STEP_TIME = Duration.ofSeconds(RealBroker.PATIENCE_SECONDS);
 
-    /** One of its agents; connected or not. */
+    /** One of its agents, connected or not. */
     private static final class Player {
         final KeyPair key = Keys.generate();
         String id;
@@ -179,7 +179,7 @@ final class Scenario implements AutoCloseable {
     private void receive(Player player, JsonObject what) throws Exception {
         only(what, Set.of("type", "from", "to", "task", "epoch", "correlation", "message", "attempt", "payload", "id",
                 "then"));
-        // Its signature was checked by the client, by its sender's key.
+        // The client verified the signature with the sender's key.
         Delivery<?> delivery = player.agent.poll(STEP_TIME).orElseThrow(() -> new AssertionError("nothing came"));
         Envelope envelope = delivery.envelope();
         JsonObject seen = new JsonObject();
@@ -229,7 +229,7 @@ final class Scenario implements AutoCloseable {
         Object ask() throws Exception;
     }
 
-    /** Asks, and compares the receipt or the refusal with what is expected. */
+    /** Makes a call and compares the receipt or the refusal with the expected one. */
     private Object answered(Question question, JsonObject expected) throws Exception {
         boolean isRefusalExpected = expected != null && expected.has("error");
         JsonObject seen = new JsonObject();
@@ -296,7 +296,7 @@ final class Scenario implements AutoCloseable {
         return seen;
     }
 
-    /** Whatever is named must be so: objects in turn by what they name, lists whole. */
+    /** Compares the named fields: objects by their named keys in turn, lists as a whole. */
     private static void check(JsonObject expected, JsonObject seen) {
         if (expected == null) {
             return;
@@ -311,7 +311,7 @@ final class Scenario implements AutoCloseable {
         }
     }
 
-    /** The same with every name replaced by what is bound to it. */
+    /** Returns a copy with every name replaced by its bound value. */
     private JsonElement bound(JsonElement element) {
         if (element.isJsonObject()) {
             JsonObject bound = new JsonObject();

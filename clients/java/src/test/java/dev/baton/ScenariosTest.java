@@ -14,7 +14,7 @@ import org.junit.jupiter.api.TestFactory;
 import org.junit.jupiter.api.condition.EnabledIfEnvironmentVariable;
 import org.junit.jupiter.api.io.TempDir;
 
-/** The scenarios that the clients of all languages play. */
+/** The scenarios that the clients of all languages run. */
 @EnabledIfEnvironmentVariable(named = "BATON_BIN", matches = ".+")
 class ScenariosTest {
     @TempDir

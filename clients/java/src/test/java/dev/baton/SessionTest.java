@@ -44,7 +44,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** The session, against a broker that lies and breaks off as a real one would not. */
+/** The session, against a scripted broker that lies and drops connections. */
 @Timeout(600)
 class SessionTest {
     private static final int MIB = 1024 * 1024;

@@ -17,7 +17,7 @@ import java.util.function.Consumer;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.DynamicTest;
 
-/** The vectors that every language's tests run. */
+/** The vectors that the tests of every language run. */
 final class Vectors {
     private static final Path FOLDER = Path.of("../../vectors");
 

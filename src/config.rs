@@ -194,6 +194,7 @@ impl TlsSection {
         let required = self.client_certificate == ClientCertificate::Required;
         let clients = match self.client_ca {
             Some(ca) => Some(ClientCertificates { ca, crl: self.client_crl, required }),
+            // Without a CA no client certificate can be verified, so these settings could not have their effect.
             None if required || self.client_crl.is_some() => {
                 let problem = "tls.client_certificate and tls.client_crl need tls.client_ca".to_owned();
                 return Err(ConfigError::Refused(problem));
@@ -322,6 +323,7 @@ impl RetentionSection {
     fn retention(&self) -> Retention {
         let defaults = Retention::default();
         let or = |span: Option<Duration>, otherwise| match span {
+            // 0 means no end.
             Some(Duration::ZERO) => None,
             Some(span) => Some(span),
             None => otherwise,
@@ -399,6 +401,7 @@ impl Config {
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let file: File = toml::from_str(text)
             .map_err(|source| ConfigError::Parse { path: path.into(), source: Box::new(source) })?;
+        // Before `settings`, which would prefer one of two keys for the same span without a word.
         file.check()?;
         let settings = file.settings();
         let plaintext_allowed = file.tls.allow_plaintext;

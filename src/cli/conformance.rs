@@ -133,6 +133,7 @@ impl ReportArgs {
             ReportFormat::Junit => report.junit(),
         };
         let text = match self.format {
+            // Escaped for a file too, because a reader may print the file on a terminal.
             ReportFormat::Json => escape::json(&text),
             ReportFormat::Text | ReportFormat::Junit => escape::lines(&text),
         };

@@ -443,6 +443,7 @@ async fn watch(id: Prefix, connection: &ConnectionArgs, output: &Output) -> Resu
     while let Some(update) = updates.next().await {
         let handoff = client.answer(update.map(tonic::Response::new))?.handoff.unwrap_or_default();
         if output.is_table() {
+            // Each update has every step so far, and only the new ones are printed.
             handoff.transitions.iter().skip(printed).for_each(say_step);
         } else {
             output.next(&json::of(&handoff)?)?;

@@ -196,6 +196,7 @@ async fn watch(client: &Client, id: &TaskId, after_number: u64, output: &Output)
                 say!("{:>5}  (entries {} to {} are missing)", "", gap.first_number, gap.last_number);
             }
             Some(_) => output.next(&json::of(&update)?)?,
+            // An update of a later version of the schema.
             None => {}
         }
     }

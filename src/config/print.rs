@@ -20,6 +20,7 @@ fn words_of(span: Duration) -> toml::Value {
 /// The sections with settings of the protocol.
 pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 6] {
     let Settings { timeouts, timeout_bounds, loop_limits, limits, retention, broker_limits: all, .. } = settings;
+    // 0 stands for no end. Parsing it gives `None` again.
     let for_good = |span: Option<Duration>| words_of(span.unwrap_or_default());
     // TOML integers are signed 64-bit numbers, and no store reaches that many bytes.
     let bytes = |bytes: u64| toml::Value::Integer(i64::try_from(bytes).unwrap_or(i64::MAX));

@@ -147,6 +147,7 @@ pub fn select<T>(
     name: impl for<'a> Fn(&'a T) -> &'a str,
 ) -> Result<Vec<T>, UnknownPattern> {
     let useless = patterns.iter().find(|pattern| !all.iter().any(|each| fits(pattern, name(each))));
+    // A mistyped name must not pass as a run of no case.
     if let Some(pattern) = useless {
         return Err(UnknownPattern { pattern: pattern.clone() });
     }
@@ -167,6 +168,7 @@ fn fits(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
         Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
+            // Each length of the text for `*` is tried: the shortest need not lead to a match.
             let ends = name.char_indices().map(|(place, _)| place).chain([name.len()]);
             ends.into_iter().any(|place| fits(rest, &name[place..]))
         }),

@@ -187,6 +187,7 @@ impl Case {
         let expected = self.expect == Expected::Allow;
         let other_rule = self.rule.as_ref().filter(|rule| !decision.rules.contains(rule));
         let problem = match other_rule {
+            // A wrong decision comes first: the deciding rule matters only for a right one.
             _ if decision.is_allowed != expected => Some(format!("expected {:?}: {decision}", self.expect)),
             Some(rule) => Some(format!("expected rule {rule} to decide: {decision}")),
             None => None,

@@ -66,6 +66,7 @@ pub async fn run(
         progress(&result);
         results.push((place, result));
     }
+    // Cases end in any order. The report has the order of the list.
     results.sort_by_key(|(place, _)| *place);
     Ok(Report::new(command, results.into_iter().map(|(_, result)| result).collect(), began.elapsed()))
 }
@@ -80,6 +81,7 @@ async fn tried(
     let began = Moment::now();
     let outcome = match Bench::start(&command, patience).await {
         Ok(mut bench) => (case.run)(&mut bench).await,
+        // The fault of the program, so its case fails. Any other error is one of this machine, and ends the run.
         Err(ClientRunError::NoHello(failed)) => Err(*failed),
         Err(error) => return Err(error),
     };

@@ -251,6 +251,7 @@ async fn signature_version(world: World) -> Verdict {
     let signed = alice.info(bob.id(), "another version");
     let unknown = Refusal(Code::InvalidArgument, "SIGNATURE_VERSION_UNKNOWN");
     for version in [0, 2] {
+        // The version is outside the signature, so the envelope is not signed again.
         let envelope = v1::Envelope { signature_version: version, ..signed.clone() };
         refused(&format!("signature_version is {version}"), alice.submit(&envelope).await, unknown)?;
     }
@@ -267,6 +268,7 @@ async fn unknown_key(world: World) -> Verdict {
     let mut envelope = alice.info(bob.id(), "nobody's");
     envelope.sender_id = world.id("nobody");
     alice.sign(&mut envelope);
+    // By a call without a token: a session would refuse another sender than its agent first.
     let request = v1::SendRequest { envelope: envelope.encode_to_vec().into() };
     let answer = world.call(async { world.anybody.answer(world.anybody.messages().send(request).await) }).await;
     refused("an unregistered agent sends", answer, INVALID).map(drop)

@@ -87,6 +87,7 @@ async fn same_on_a_session(world: World) -> Verdict {
     let Err(super::check::NoAnswer::Refused(on_session)) = alice.submit(&envelope).await else {
         return fail("alice sends to nobody on her session", "answer", "a refusal", "something else");
     };
+    // The refusal of an unregistered receiver, as on the session.
     let (_, status) = &by_call[2];
     let details = status.get_error_details();
     checks.same("code", status.code(), on_session.code);
@@ -190,6 +191,7 @@ async fn page_size(world: World) -> Verdict {
     let client = &alice.client;
     let request = v1::ListAgentsRequest { page_size: 5000, ..Default::default() };
     let answer = alice.call(async { client.answer(client.agents().list_agents(request).await) }).await;
+    // A broker may refuse the size, or answer with a smaller page (SPEC 11).
     match answer {
         Err(super::check::NoAnswer::Refused(refused)) => {
             super::check::same("a page of 5000 agents", "reason", "FIELD_INVALID", &refused.reason)

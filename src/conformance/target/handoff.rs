@@ -73,6 +73,7 @@ async fn ownership_moves_once(world: World) -> Verdict {
     let story = Story::at(&world, Stage::Requested).await?;
     let Story { alice, bob, task, .. } = &story;
     let before = (1, alice.id());
+    // Read after each step, because ownership must not move before the completion (SPEC 3).
     alice.owns("the request is stored", task, alice.id(), 1).await?;
     bob.take(MessageType::HandoffRequest).await?;
     let receipt = answered("bob accepts", story.accept().await)?;

@@ -131,6 +131,7 @@ async fn custody_log(world: World) -> Verdict {
     checks.same("head", hex::encode(&task.custody_hash), hex::encode(audit.hash()));
     let replayed = audit.task().map(|task| (task.owner.to_string(), task.epoch));
     checks.same("owner and epoch", Some((task.owner_id, task.epoch)), replayed);
+    // Of the request, the accept, the context and the completion.
     checks.same("receipts", 4, audit.receipts());
     checks.done()
 }

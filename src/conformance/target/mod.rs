@@ -132,6 +132,7 @@ pub async fn run(
         seen(&result);
         results.push((place, result));
     }
+    // Cases end in any order. The report has the order of the list.
     results.sort_by_key(|(place, _)| *place);
     let results = results.into_iter().map(|(_, result)| result).collect();
     Ok(Report::new(subject, results, began.elapsed()))

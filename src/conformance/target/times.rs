@@ -114,6 +114,7 @@ async fn whole_timeout(world: World) -> Verdict {
 
 async fn late_messages(world: World) -> Verdict {
     let story = Story::with(&world, with_timeouts(SHORT, LONG, LONG, LONG), Stage::Deciding).await?;
+    // The notice shows that the time is over, so the case needs no clock.
     story.alice.take(MessageType::ErrorNotification).await?;
     refused("bob accepts after the accept timeout", story.accept().await, EXPIRED)?;
     let story = Story::with(&world.another(), with_timeouts(LONG, SHORT, LONG, LONG), Stage::Accepted).await?;
@@ -161,6 +162,7 @@ async fn in_progress_extends(world: World) -> Verdict {
     checks.holds("deadline", moved, "later than before", (before, after));
     checks.done()?;
     let began = Moment::now();
+    // For twice the timeout of the step, with pauses much shorter than that timeout.
     while began.elapsed() < Duration::from_millis(6 * SHORT.unsigned_abs()) {
         answered("bob says IN_PROGRESS again and again", story.in_progress(&story.bob).await)?;
         tokio::time::sleep(Duration::from_millis(SHORT.unsigned_abs() / 4)).await;

@@ -47,6 +47,7 @@ impl HttpLimits {
             .keep_alive_interval(Some(limits.keepalive_interval))
             .keep_alive_timeout(limits.keepalive_timeout)
             .max_header_list_size(HEADER_BYTES_MAX)
+            // 0 means no limit.
             .max_concurrent_streams(Some(limits.calls_per_connection_max).filter(|most| *most > 0))
             .initial_stream_window_size(limits.window_bytes)
             .initial_connection_window_size(limits.connection_window_bytes)
@@ -76,6 +77,7 @@ where
                 }
                 None => break,
             },
+            // Collected while serving, so that the set holds open connections only.
             Some(ended) = connections.join_next() => report(ended),
         }
     }

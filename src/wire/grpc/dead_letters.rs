@@ -164,6 +164,7 @@ struct Redrive {
 
 impl Redrive {
     async fn run(&self) -> Result<(), BrokerError> {
+        // The first tick is immediate, so the pause is only between two redrives.
         let mut turns = self.pause.map(tokio::time::interval);
         let mut after = Some(0);
         while let Some(from) = after {

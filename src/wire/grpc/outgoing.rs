@@ -122,7 +122,7 @@ impl Stream for Outgoing {
                 Event::GoAway => return Poll::Ready(Some(Ready::GoAway)),
                 Event::Delivery(outgoing) => match this.broker.envelope_in_memory(&outgoing) {
                     Some(Some(envelope)) => return Poll::Ready(Some(Ready::Delivery(delivery(outgoing, envelope)))),
-                    Some(None) => {} // it is not made
+                    Some(None) => {} // another consumer has settled the message, so no delivery is sent
                     None => this.read(outgoing),
                 },
             }

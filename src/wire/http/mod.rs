@@ -35,6 +35,7 @@ pub fn router(grpc_services: impl IntoIterator<Item = &'static str>) -> Router {
 /// The answer to a plaintext request where TLS is required.
 pub fn tls_required() -> Response<Body> {
     let mut answer = text(StatusCode::BAD_REQUEST, "This port needs TLS: use https, not http.\n");
+    // The client has to connect again with TLS, so this connection has no further use.
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }

@@ -40,6 +40,7 @@ impl Checks {
         parse: fn(&str) -> Result<T, IdError>,
     ) -> Vec<T> {
         self.at_most(path, texts.len(), most, "entries");
+        // The entries over the bound are not parsed: the violation of the bound covers them.
         let parse_one = |(index, text): (usize, &String)| self.id(&format!("{path}[{index}]"), text, parse);
         texts.iter().take(most).enumerate().filter_map(parse_one).collect()
     }

@@ -71,6 +71,7 @@ impl Receiver {
         match text.split_once(':') {
             Some(("type", name)) => AgentType::parse(name).map(Self::AnyOf),
             Some(("all", name)) => AgentType::parse(name).map(Self::AllOf),
+            // Names have no colon (SPEC 1), so a text with another prefix fails here.
             Some(_) | None => AgentId::parse(text).map(Self::Agent),
         }
     }

@@ -53,6 +53,7 @@ async fn wrong_key_is_refused(bench: &mut Bench) -> Verdict {
     bench.refused("the client connects with another key", id, expected).await?;
     let proofs = bench.broker.state().proofs;
     match proofs {
+        // A client may try again, but not without end.
         1..=3 => Ok(()),
         _ => Err(bench.failed("the client is refused", "proofs tried", "1 to 3", proofs.to_string())),
     }
@@ -63,6 +64,7 @@ async fn credit_is_as_asked(bench: &mut Bench) -> Verdict {
     command["credit"] = json!(3);
     bench.harness.tell(command);
     let step = "the client connects with credit 3";
+    // Not by `Bench::session`, which takes the frame of the credit itself.
     let mut session =
         bench.broker.session().await.ok_or_else(|| bench.failed(step, "session", "a session", "none".to_owned()))?;
     let credit = bench

@@ -125,6 +125,7 @@ pub(super) async fn taken_over(bench: &mut Bench, session: &mut Session, about: 
     let digest = hex::encode(&context.context_digest);
     expect(step, "payload.context_digest", &digest, &hex::encode(&complete.context_digest))?;
     let mut receipt = bench.unsigned_receipt(&sent);
+    // The completion moves the ownership, which adds 1 to the epoch (SPEC 3).
     receipt.epoch += 1;
     bench.signed_receipt(session, &sent, receipt);
     let step = "the completion has its receipt";
@@ -157,6 +158,7 @@ async fn offer_is_rejected(bench: &mut Bench) -> Verdict {
 async fn handoff_id_is_the_deliverys(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
     let offer = offer(bench);
+    // A redrive gives the handoff an id that differs from the message id of its request (SPEC 4).
     let handoff_id = bench.info("for its id").message_id;
     let about = About::handoff(&offer.task_id, 1, &handoff_id);
     deliver_offer(bench, &session, &offer, &handoff_id);

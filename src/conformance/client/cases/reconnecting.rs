@@ -120,6 +120,7 @@ async fn backoff(bench: &mut Bench) -> Verdict {
 
 async fn refused_for_good(bench: &mut Bench) -> Verdict {
     let session = bench.connected().await?;
+    // Without a token the client has to prove its identity again, and this is refused from now on.
     bench.broker.state().refuses_proofs = Some(Refusal::new(Code::Unauthenticated, "CHALLENGE_FAILED"));
     bench.broker.state().expire_tokens();
     session.end(Some(Refusal::new(Code::Unauthenticated, "TOKEN_INVALID")));
@@ -131,6 +132,7 @@ async fn refused_for_good(bench: &mut Bench) -> Verdict {
 
 async fn lost_ack(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
+    // The ack gets no answer, so the client has to count it as lost with its session.
     session.leave_acknowledgements();
     let envelope = bench.info("once");
     let delivery_id = bench.deliver(&session, &envelope);
@@ -142,6 +144,7 @@ async fn lost_ack(bench: &mut Bench) -> Verdict {
     let delivery_id = bench.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
     bench.acked(step, &mut session, &delivery_id).await?;
     bench.mail_goes_on(&mut session).await?;
+    // The event of the first call was picked above, so only a second call is found here.
     bench.never_handled(step, &envelope.message_id)
 }
 
@@ -156,6 +159,7 @@ async fn running_handler(bench: &mut Bench) -> Verdict {
     let step = "the message comes again while its handler works";
     let mut session = bench.session(step).await?;
     let delivery_id = bench.deliver_bytes(&session, envelope.encode_to_vec().into(), 2);
+    // For later mail only: the handler that runs already goes on waiting.
     bench.handle("Info", "return").await?;
     bench.mail_goes_on(&mut session).await?;
     bench.never_handled(step, &envelope.message_id)?;

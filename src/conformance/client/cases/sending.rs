@@ -134,6 +134,7 @@ async fn receipt_of_another_message_is_refused(bench: &mut Bench) -> Verdict {
     let (first, sent) = send(bench, &mut session, "first").await?;
     bench.receipt(&session, &sent);
     bench.done("the receipt comes", first).await?;
+    // The broker signs this receipt too, so only its message id shows that it answers another message.
     let old = bench.unsigned_receipt(&sent);
     let (id, sent) = send(bench, &mut session, "second").await?;
     bench.signed_receipt(&session, &sent, old);
@@ -146,6 +147,7 @@ async fn is_refused(bench: &mut Bench, refusal: Refusal, expected: Value) -> Ver
     let (id, sent) = send(bench, &mut session, "may I?").await?;
     session.say(sent.request_id, Said::Error(refusal.message()));
     bench.refused("the broker refuses", id, expected).await?;
+    // The refusal must not end the session.
     let (id, sent) = send(bench, &mut session, "and now?").await?;
     bench.receipt(&session, &sent);
     bench.done("the next is taken", id).await.map(drop)

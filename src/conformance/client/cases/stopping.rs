@@ -29,6 +29,7 @@ async fn stop_waits_for_handlers(bench: &mut Bench) -> Verdict {
     let delivery_id = bench.deliver(&session, &envelope);
     bench.handling("the message is delivered", &envelope.message_id).await?;
     let closing = bench.harness.tell(json!({"command": "close"}));
+    // After the stop, so that the handler returns during the grace period.
     let id = bench.harness.tell(json!({"command": "release"}));
     bench.done("the client stops, and the handler returns", id).await?;
     bench.acked("the handler has returned", &mut session, &delivery_id).await?;

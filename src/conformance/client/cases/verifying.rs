@@ -111,6 +111,7 @@ fn info_of(sender: &Composer) -> v1::Envelope {
 async fn unknown_key(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
     let further = further_key(bench, "k9", |_| {});
+    // Removes the key again, so that the signature is by a key without an entry.
     bench.broker.state().directory.get_mut("alice").expect("alice is there").pop();
     bench.refuses_delivery(&mut session, &info_of(&further)).await
 }
@@ -136,6 +137,7 @@ async fn unknown_message_type(bench: &mut Bench) -> Verdict {
     let mut envelope = bench.info("of tomorrow");
     envelope.message_type = 99;
     if let Some(payload) = &mut envelope.payload {
+        // With a payload type of the schema the client could refuse the mismatch instead.
         payload.type_url = "type.googleapis.com/baton.v1.Tomorrow".to_owned();
     }
     sign_by_alice(bench, &mut envelope);
@@ -145,6 +147,7 @@ async fn unknown_message_type(bench: &mut Bench) -> Verdict {
 async fn payload_of_another_type(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
     let mut envelope = bench.info("what am I?");
+    // Signed again below, so that only the type can be the reason for the refusal.
     envelope.message_type = MessageType::Delegation.into();
     sign_by_alice(bench, &mut envelope);
     bench.refuses_delivery(&mut session, &envelope).await
@@ -157,6 +160,7 @@ async fn unknown_fields(bench: &mut Bench) -> Verdict {
         payload.value = with_unknown_field(&payload.value).into();
     }
     sign_by_alice(bench, &mut envelope);
+    // Added after signing: an unknown field of the envelope is outside the signature, one of the payload inside.
     let bytes = with_unknown_field(&envelope.encode_to_vec());
     let delivery_id = bench.deliver_bytes(&session, bytes.into(), 1);
     let step = "an envelope with unknown fields comes";

@@ -61,6 +61,7 @@ pub(super) async fn run(args: ConformanceArgs, connection: &ConnectionArgs) -> R
         let rules: Vec<Rule> = cases.into_iter().map(|case| case.rule).collect();
         return args.report.show_list(&rules);
     };
+    // The target gets an explicit token only, never that of ./baton-data.
     let tried = Target { options: connection.options_of(server)?, patience: args.patience };
     let progress = ProgressBar::new(cases.len() as u64);
     let report = target::run(tried, cases, args.jobs.into(), |_| progress.inc(1)).await;

@@ -59,6 +59,7 @@ pub(super) async fn run(_: DemoArgs, connection: &ConnectionArgs) -> Result<(), 
     };
     cast.free_expert.report(&About::task(&task, receipt.epoch), &done).await?;
     say_lines!("\n4. The chatbot, a former owner, tries to complete the task too, at epoch 1:");
+    // The task has moved twice, so epoch 1 is stale, and the broker has to refuse the message (SPEC 1).
     let stale = cast.chatbot.report(&About::task(&task, 1), &done).await;
     match stale {
         Err(error) => say_lines!("   {}", exit::describe(&error)),

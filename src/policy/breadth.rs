@@ -37,6 +37,7 @@ impl WidePermits {
     /// Whether a wide permit concerns this principal and this action. Its conditions may still fail.
     pub(super) fn concern(&self, principal: &Principal<'_>, action: &Action<'_>) -> bool {
         let (who, groups, action) = (principal.uid(), principal.groups(), action.uid());
+        // The schema has no groups of actions, so equal ids are all that counts.
         let about_action = |wide: &WidePermit| wide.actions.as_ref().is_none_or(|actions| actions.contains(&action));
         self.0.iter().any(|wide| about_action(wide) && wide.principal.holds(&who, &groups))
     }

@@ -275,6 +275,7 @@ fn generation(problem: rcgen::Error) -> DevelopmentCaError {
 fn ca_parameters(now: Timestamp) -> CertificateParams {
     let mut parameters = CertificateParams::default();
     parameters.distinguished_name.push(DnType::CommonName, CA_NAME);
+    // 0: no further CA below this one. It signs server certificates only.
     parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut parameters, now, CA_VALIDITY);

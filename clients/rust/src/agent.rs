@@ -140,6 +140,7 @@ impl Agent {
             false => client.with_token(&client.prove(&identity).await?)?,
         };
         let session = Session::open(&client).await?;
+        // A session begins with a credit of 0 (SPEC 4).
         session.credit(credit).await?;
         let composer = Composer { identity, clock, ids };
         Ok(Self {

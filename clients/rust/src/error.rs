@@ -161,6 +161,7 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } | Self::SessionEnded(_) => true,
             Self::Refused(refused) => {
+                // An invalid token passes too, because the next session gets a new one.
                 matches!(refused.code, Code::Unavailable | Code::ResourceExhausted) || refused.reason == "TOKEN_INVALID"
             }
             _ => false,

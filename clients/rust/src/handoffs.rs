@@ -197,6 +197,7 @@ impl Link {
         // the receipt of the first (SPEC 2).
         let Err(error) = self.reply(request, MessageType::HandoffAccept, accept).await else { return Ok(()) };
         let Some(handoff) = self.after_refusal(&error, request.handoff_id()).await? else { return Err(error) };
+        // The earlier process may have gone on to the completion.
         let is_taken =
             matches!(handoff.state(), HandoffState::Accepted | HandoffState::ContextSent | HandoffState::Completed);
         match is_taken && handoff.candidate_id == self.id().as_str() {

@@ -58,6 +58,7 @@ impl Session {
     pub async fn open(client: &Client) -> Result<Self, ClientError> {
         let (frames, receiver) = mpsc::channel(FRAMES_MAX);
         let (welcome, responses) = open_stream(client, ReceiverStream::new(receiver)).await?;
+        // Without the broker's key no receipt can be verified, so such a session is of no use.
         let key = welcome.broker_key.as_ref().map(|key| PublicKey::parse(&key.public_key));
         let Some(Ok(broker_key)) = key else {
             return Err(ClientError::Answer("the welcome has no good key of the broker".to_owned()));

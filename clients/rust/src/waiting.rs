@@ -72,6 +72,7 @@ impl Waiting {
     /// Routes mail of this subject to the returned conversation. An earlier conversation on the subject gets no more
     /// mail.
     pub(super) fn wait(self: &Arc<Self>, subject: Subject) -> Conversation {
+        // Tells this call's entry from that of a later call on the same subject: see `Conversation::drop`.
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, letters) = mpsc::unbounded_channel();
         // Replaces the sender of an earlier call, which ends that call's conversation.

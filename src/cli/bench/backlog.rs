@@ -97,6 +97,7 @@ async fn measure(args: &BacklogArgs, target: &Target, run: &Run) -> Result<Repor
         async move { agents::open(&connecting.await?, &identity).await }
     });
     let sessions = sessions.await?;
+    // Opening the sessions belongs to neither measurement.
     let back = Reading::take(target);
     let taken = run.show("taken", Goal::Count(messages), take_all(args, sessions, run)).await?;
     let acked = Reading::take(target);

@@ -107,6 +107,7 @@ impl Target {
 
 impl OwnBroker {
     async fn start(folder: tempfile::TempDir, unsigned: bool) -> Result<(Self, String), Failure> {
+        // The same program, so that the measured broker has the version of the bench.
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["dev", "--port", "0", "--data"]).arg(folder.path().join("data"));
         if unsigned {

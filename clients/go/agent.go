@@ -50,7 +50,7 @@ type Options struct {
 	RootCAs *x509.CertPool
 	// The client certificate that proves the agent's identity, instead of the key.
 	Certificate *tls.Certificate
-	// A token that proves the agent's identity, from "baton token" or CreateToken. It is not renewed.
+	// A token that proves the agent's identity, from "baton token" or CreateToken. The agent does not renew it.
 	Token string
 
 	// If set, Connect first registers the agent with this card and fills in its agent_id and keys. Registering the same
@@ -343,7 +343,7 @@ func orElse[T comparable](value, otherwise T) T {
 	return value
 }
 
-// isUnavailable reports whether there is no connection.
+// isUnavailable reports whether an error means a missing connection.
 func isUnavailable(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.Code == codes.Unavailable && e.Reason == ""

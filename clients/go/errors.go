@@ -19,8 +19,8 @@ type Error struct {
 	// The gRPC status code. After Unavailable and DeadlineExceeded the outcome is unknown: send the same envelope again,
 	// and the broker answers with its first receipt.
 	Code codes.Code
-	// The stable reason, for example "STALE_EPOCH"; docs/errors.md of the broker has a remedy for each. It is empty for an
-	// error that the broker did not raise, for example a failed connection.
+	// The stable reason, for example "STALE_EPOCH"; docs/errors.md of the broker has a remedy for each. Empty for an error
+	// that the broker did not raise, for example a failed connection.
 	Reason string
 	// The explanation, for people.
 	Message string

@@ -72,7 +72,7 @@ type WantedContext struct {
 }
 
 // HandOver hands a task over: it sends the request, sends the context to the agent that accepts, and waits for the end,
-// at most for the request's total timeout. An unknown task id creates the task, at epoch 1.
+// at most for the request's whole timeout. An unknown task id creates the task, at epoch 1.
 //
 // HandOver fails with a HandoffFailedError if the task stays with this agent, and with an Error if the broker refuses
 // the request or the context. If ctx ends first, the handoff continues: ResumeHandOver joins it, Cancel ends it, and

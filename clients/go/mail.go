@@ -32,7 +32,7 @@ type conversation struct {
 	isOver bool
 }
 
-// letter is a delivery in a conversation. It is extended until finish.
+// letter is a delivery in a conversation. The conversation extends it until finish.
 type letter struct {
 	*Delivery
 	result  chan error
@@ -327,7 +327,7 @@ func isFinalStatus(status v1.TaskStatus) bool {
 	return false
 }
 
-// jobs records the messages in work, and those that were handled lately.
+// jobs records the messages in work, and the messages handled lately.
 type jobs struct {
 	wait    sync.WaitGroup
 	mu      sync.Mutex

@@ -12,8 +12,8 @@ import (
 
 // Offer is a task that is offered to this agent: Accept or Reject it. Handlers.Offer gets it.
 //
-// After a crash the broker redelivers what the process had not answered. An offer that an earlier process of this agent
-// accepted continues: its Accept sends no second accept.
+// After a crash the broker redelivers the messages that the process had not answered. An offer that an earlier process
+// of this agent accepted continues: its Accept sends no second accept.
 type Offer struct {
 	// The handoff's id.
 	HandoffID string

@@ -194,7 +194,7 @@ func TestAnOfferThatIsCancelledEndsItsHandler(t *testing.T) {
 	noDeadLetters(t, bob)
 }
 
-// The notices of it are lost here: they go to another process of the same agents.
+// Its notices are lost here: they go to another process of the same agents.
 func TestAHandoffThatEndsWithoutAWordIsLookedAt(t *testing.T) {
 	alices, bobs := shared.options(t, "alice"), shared.options(t, "bob")
 	alice, bob := connected(t, alices), connected(t, bobs)

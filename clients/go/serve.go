@@ -40,8 +40,8 @@ func (f HandlerFunc) Handle(ctx context.Context, delivery *Delivery) error { ret
 //     broker keeps it as a dead letter;
 //   - a notice is acked.
 type Handlers struct {
-	// Accepts or rejects the handoffs that are offered to this agent, also those that an earlier process of it accepted.
-	// It returns after it has rejected, completed or failed the handoff; an earlier nil counts as an error. If the handoff
+	// Accepts or rejects the handoffs that are offered to this agent, also offers accepted by an earlier process of it. It
+	// returns after it has rejected, completed or failed the handoff; an earlier nil counts as an error. If the handoff
 	// continues without this agent, Accept fails, or after the accept the context ends, with a HandoffFailedError as the
 	// cause.
 	Offer func(context.Context, *Offer) error

@@ -287,7 +287,7 @@ func (s *session) read(a *Agent) {
 	}
 }
 
-// isTooLarge reports whether a session ended because of a frame that is too large. An older broker gives no reason.
+// isTooLarge reports whether a session ended because of an oversized frame. An older broker gives no reason.
 func isTooLarge(err error) bool {
 	e := errorOfStatus(status.Convert(err))
 	return e.Code == codes.OutOfRange || e.ErrorCode() == v1.ErrorCode_ERROR_CODE_PAYLOAD_TOO_LARGE

@@ -211,7 +211,7 @@ var (
 	}()
 )
 
-// isWeak reports whether 32 bytes encode a point of small order, canonically or not. Signatures by such a key can be
+// isWeak reports whether 32 bytes encode a point of small order, canonically or not. Signatures by this key can be
 // forged.
 func isWeak(point []byte) bool {
 	bigEndian := bytes.Clone(point)

@@ -1,6 +1,6 @@
 """The Python agent of the relay test (tests/relay): a task goes from language to language and comes back.
 
-    relay.py SERVER CA.pem ID KEY.pem start TASK NEXT    makes the task, hands it over, finishes it when it is back
+    relay.py SERVER CA.pem ID KEY.pem start TASK NEXT    makes the task, hands it over, and finishes it on return
     relay.py SERVER CA.pem ID KEY.pem audit TASK         checks its custody log
 
 Prints each event as a JSON line.

@@ -41,7 +41,7 @@ async def offer(agent: Agent, to: str, task_id: str, title: str) -> int:
 
 
 async def open_handoff(agent: Agent, task_id: str) -> str:
-    """Returns the handoff of this ticket that an earlier process began; empty if there is none."""
+    """Returns the handoff of this ticket that an earlier process began; empty without one."""
     open_handoffs = {task.task_id: task.open_handoff_id for task in await agent.owned_tasks()}
     return open_handoffs.get(task_id, "")
 

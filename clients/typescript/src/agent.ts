@@ -54,7 +54,7 @@ export interface AgentOptions {
   ca?: string | Buffer;
   /** The client certificate and its key, PEM, that prove the agent's identity, instead of `key`. */
   certificate?: { cert: string | Buffer; key: string | Buffer };
-  /** A token that proves the agent's identity, from `baton token`. It is not renewed. */
+  /** A token that proves the agent's identity, from `baton token`. The agent does not renew it. */
   token?: string;
 
   /**
@@ -362,7 +362,7 @@ export class Agent {
 
   /**
    * Hands a task over: sends the request, sends the context to the agent that accepts, and waits for the end, at most for the
-   * request's total timeout. An unknown task id creates the task, at epoch 1.
+   * request's whole timeout. An unknown task id creates the task, at epoch 1.
    *
    * Throws HandoffFailed if the task stays with this agent, BatonError if the broker refuses the request or the context. If
    * `signal` aborts first, the handoff continues: `resumeHandOver` joins it, `cancel` ends it, and otherwise its timeouts end

@@ -28,8 +28,8 @@ interface Details {
 export class BatonError extends Error {
   override readonly name = "BatonError";
   /**
-   * The stable reason, for example `STALE_EPOCH`; docs/errors.md of the broker has a remedy for each. It is empty for an error
-   * that the broker did not raise.
+   * The stable reason, for example `STALE_EPOCH`; docs/errors.md of the broker has a remedy for each. Empty for an error that
+   * the broker did not raise.
    */
   readonly reason: string;
   /** The details of the reason, for example `current_epoch`. */

@@ -18,7 +18,7 @@ export class WaitedFor extends Error {
   override readonly name = "WaitedFor";
 }
 
-/** A delivery in a conversation. It is extended until `finish`. */
+/** A delivery in a conversation. The conversation extends it until `finish`. */
 export class Letter {
   readonly #result = deferred<unknown>();
   /** Resolves after the broker has answered the acknowledgement. */

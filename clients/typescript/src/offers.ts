@@ -12,8 +12,8 @@ import { type ContextSection, HandoffState, type HandoffRequest, type HandoffAcc
 /**
  * A task that is offered to this agent: `accept` or `reject` it.
  *
- * After a crash the broker redelivers what the process had not answered. An offer that an earlier process of this agent
- * accepted continues: its `accept` sends no second accept.
+ * After a crash the broker redelivers the messages that the process had not answered. An offer that an earlier process of this
+ * agent accepted continues: its `accept` sends no second accept.
  */
 export class Offer {
   /** The handoff's id. */

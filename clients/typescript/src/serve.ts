@@ -35,7 +35,7 @@ type Handler<Name extends string> = (payload: Named<Name>, delivery: Delivery, c
  */
 export interface Handlers {
   /**
-   * Accepts or rejects the handoffs that are offered to this agent, also those accepted by an earlier process of it. Its
+   * Accepts or rejects the handoffs that are offered to this agent, also offers accepted by an earlier process of it. Its
    * promise resolves after it has rejected, completed or failed the handoff; an earlier resolution counts as a failure.
    */
   offer?: OfferHandler;
@@ -123,7 +123,7 @@ export async function handle(agent: Agent, handlers: Handlers, delivery: Deliver
   }
 }
 
-/** The messages in work, and the ones handled lately. */
+/** The messages in work, and the messages handled lately. */
 export class Jobs {
   readonly #running = new Map<string, { delivery: Delivery; done: Promise<void> }>();
   readonly #taken = new Set<string>();

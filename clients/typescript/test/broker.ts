@@ -66,7 +66,7 @@ export class Broker {
     return this.#end("SIGTERM");
   }
 
-  /** Ends the broker for good. */
+  /** Kills the broker and removes its folder. */
   async remove(): Promise<void> {
     await this.kill();
     rmSync(this.data, { recursive: true, force: true });

@@ -100,7 +100,7 @@ function sectionsOf({ context = {} }: Command): v1.ContextSection[] {
   return Object.entries(context).map(([name, value]) => jsonSection(name, value));
 }
 
-/** Includes a context provider if there is a context to provide. */
+/** Includes a context provider if the command has a context. */
 function handlersOf(connecting: Command): Handlers {
   return {
     info: async (_, { envelope }) => {

@@ -173,7 +173,7 @@ test("an offer handler that fails gets its context again", async () => {
   assert.equal(calls, 3);
 });
 
-// The notices of it are lost here: this process takes no mail meanwhile.
+// Its notices are lost here: this process takes no mail meanwhile.
 test("a handoff that ends without a word is looked at", async () => {
   const [options, bob] = [broker.options("alice"), await agents.named("bob")];
   const alice = await agents.connect(options);

@@ -138,7 +138,7 @@ func (h *harness) connect(c command) error {
 	return nil
 }
 
-// handlers returns the agent's handlers, with a context provider if there is a context to provide.
+// handlers returns the agent's handlers, with a context provider if the command has a context.
 func (h *harness) handlers(given map[string]json.RawMessage) baton.Handlers {
 	handlers := baton.Handlers{Info: h.info, Offer: h.offer}
 	if given != nil {

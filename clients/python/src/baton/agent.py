@@ -335,7 +335,7 @@ class Agent(Messages):
         """Sends a signed envelope unchanged; otherwise as `send`. A repeated envelope gets its first receipt again.
 
         An envelope outside the schema's bounds is not sent. Raises the BatonError that the broker would return:
-        PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for an id that is too long.
+        PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID for an overlong id.
         """
         check_envelope(envelope)
         try:
@@ -360,7 +360,7 @@ class Agent(Messages):
     ) -> HandedOver:
         """Hands a task over: sends the request, waits for an accept, sends the context and waits for the end.
 
-        Returns within the request's total timeout. Raises HandoffFailedError if the task stays with this agent;
+        Returns within the request's whole timeout. Raises HandoffFailedError if the task stays with this agent;
         BatonError if the broker refuses the request or the context, or if the context is over 1 MiB, in which case
         nothing is sent. If the caller cancels the call, the handoff stays open for `resume_hand_over` until its
         timeouts.

@@ -35,7 +35,7 @@ class BatonError(Exception):
 
     With `code` UNAVAILABLE or DEADLINE_EXCEEDED the outcome is unknown: send the same envelope again, with the same
     message_id, and the broker answers with its first receipt. `reason` is the stable code to branch on; docs/errors.md
-    of the broker has a remedy for each. It is empty for an error that the broker did not raise, for example a failed
+    of the broker has a remedy for each. Empty for an error that the broker did not raise, for example a failed
     connection.
     """
 

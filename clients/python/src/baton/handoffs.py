@@ -35,7 +35,7 @@ class Offer:
     """A task that is offered to this agent: `accept` or `reject` it.
 
     The agent extends the delivery while the handler works. After a crash, or an exception in the handler, the broker
-    redelivers what is not acknowledged and the handler runs again. An offer that an earlier process of this agent
+    redelivers the unacknowledged message and the handler runs again. An offer that an earlier process of this agent
     accepted has no request; its `accept` returns the context at once.
     """
 
@@ -127,7 +127,7 @@ class Offer:
                     await delivery.ack_for_sure()
 
     async def _look(self) -> None:
-        """Raises HandoffFailedError if the handoff has ended or has another candidate, of which no mail told."""
+        """Raises HandoffFailedError if the handoff has ended or has another candidate although no mail said so."""
         try:
             handoff = await self._agent.get_handoff(self.handoff_id)
         except BatonError as error:

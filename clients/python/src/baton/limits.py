@@ -18,7 +18,7 @@ _TRACESTATE_LENGTH_MAX = 512
 
 
 def check_envelope(envelope: v1.Envelope) -> None:
-    """Raises the BatonError of the broker: FIELD_INVALID for an id that is too long, or PAYLOAD_TOO_LARGE."""
+    """Raises the BatonError of the broker: FIELD_INVALID for an overlong id, or PAYLOAD_TOO_LARGE."""
     kind, colon, name = envelope.receiver_id.partition(":")
     is_typed = colon and kind in ("type", "all")
     bounds = (
@@ -50,7 +50,7 @@ def check_payload(bytes_count: int) -> None:
 
 
 def check_frame(frame: Message) -> None:
-    """Raises BatonError with OUT_OF_RANGE and no reason: the transport's answer to a frame that is too large."""
+    """Raises BatonError with OUT_OF_RANGE and no reason: the transport's answer to an oversized frame."""
     if (bytes_count := frame.ByteSize()) > FRAME_BYTES_MAX:
         problem = f"the frame has {bytes_count} bytes; the limit is {FRAME_BYTES_MAX}"
         raise BatonError(grpc.StatusCode.OUT_OF_RANGE, problem)

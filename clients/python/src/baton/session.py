@@ -1,4 +1,4 @@
-"""One session with the broker: a `Connect` stream, its frames and its heartbeats. It is used once."""
+"""One session with the broker: a `Connect` stream, its frames and its heartbeats. A session is used once."""
 
 import asyncio
 import itertools
@@ -123,7 +123,7 @@ class Session:
     async def _write_in_turn(self, frame: v1.ConnectRequest) -> None:
         async with self._writing:
             if self._end is not None:
-                raise _ended()  # another frame ended it
+                raise _ended()  # this frame did not end it
             try:
                 await self._call.write(frame)
             except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:

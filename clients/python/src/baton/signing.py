@@ -98,7 +98,7 @@ def check_key(key: v1.AgentKey, at: Timestamp) -> None:
 
 
 def is_weak(public_key: bytes) -> bool:
-    """Whether the key encodes a point of small order, canonically or not. Signatures by such a key can be forged."""
+    """Whether the key encodes a point of small order, canonically or not. Signatures by this key can be forged."""
     y = int.from_bytes(public_key, "little") & (1 << 255) - 1
     return y % _P in _SMALL_ORDER_Y
 

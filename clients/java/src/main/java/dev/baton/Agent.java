@@ -339,7 +339,7 @@ public final class Agent implements AutoCloseable {
     /**
      * Sends a signed envelope unchanged. A repeated envelope gets its first receipt again. An envelope outside the
      * schema's bounds is not sent; the exception has the broker's reason: PAYLOAD_TOO_LARGE over 1 MiB, FIELD_INVALID
-     * for an id that is too long.
+     * for an overlong id.
      */
     public Receipt send(Envelope envelope) throws InterruptedException {
         Limits.check(envelope);
@@ -371,7 +371,7 @@ public final class Agent implements AutoCloseable {
      * Hands a task over: sends the request, waits for an accept, sends the context and waits for the end. An unknown
      * task id creates the task, owned by this agent at epoch 1.
      *
-     * <p>Returns within the request's total timeout. Throws {@link HandoffFailedException} if the task stays with this
+     * <p>Returns within the request's whole timeout. Throws {@link HandoffFailedException} if the task stays with this
      * agent; {@link BatonException} if the broker refuses the request or the context, or if the context is over 1 MiB,
      * in which case nothing is sent. If the caller is interrupted, the handoff stays open for {@link #resumeHandOver}
      * until its timeouts.

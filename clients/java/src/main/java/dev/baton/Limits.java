@@ -24,7 +24,7 @@ final class Limits {
 
     private Limits() {}
 
-    /** Throws the broker's error: FIELD_INVALID for an id that is too long, or PAYLOAD_TOO_LARGE. */
+    /** Throws the broker's error: FIELD_INVALID for an overlong id, or PAYLOAD_TOO_LARGE. */
     static void check(Envelope envelope) {
         List<FieldViolation> violations = new ArrayList<>();
         bound(violations, "message_id", envelope.getMessageId(), UUID_LENGTH);
@@ -53,7 +53,7 @@ final class Limits {
         }
     }
 
-    /** Throws OUT_OF_RANGE without a reason: the transport's answer to a frame that is too large. */
+    /** Throws OUT_OF_RANGE without a reason: the transport's answer to an oversized frame. */
     static void checkFrame(MessageLite frame) {
         int bytesCount = frame.getSerializedSize();
         if (bytesCount > FRAME_BYTES_MAX) {

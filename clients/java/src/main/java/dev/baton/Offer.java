@@ -153,7 +153,7 @@ public final class Offer {
         return ACCEPTED.contains(handoff.getState()) && handoff.getCandidateId().equals(agent.id());
     }
 
-    /** Throws if the handoff has ended or has another candidate, of which no mail told. */
+    /** Throws if the handoff has ended or has another candidate although no mail said so. */
     private void look() {
         Handoff handoff;
         try {

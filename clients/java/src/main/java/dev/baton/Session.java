@@ -23,7 +23,7 @@ import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 
-/** One session with the broker: a Connect stream, its frames and its heartbeats. It is used once. */
+/** One session with the broker: a Connect stream, its frames and its heartbeats. A session is used once. */
 final class Session {
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration CLOSE_TIME = Duration.ofSeconds(5);
@@ -94,7 +94,7 @@ final class Session {
         answers.put(requestId, answer);
         answer.whenComplete((response, error) -> answers.remove(requestId));
         if (!write(frame)) {
-            answer.completeExceptionally(SessionEndedException.plain()); // another frame ended it
+            answer.completeExceptionally(SessionEndedException.plain()); // this frame did not end it
         }
         // The session may have ended during this call, after its open answers were completed. Then only this line
         // completes the answer.

@@ -100,6 +100,7 @@ impl Audit {
         if shown.entry.as_ref().is_some_and(|readable| *readable != entry) {
             return Err("the shown entry differs from the hashed bytes".to_owned());
         }
+        // A number out of order shows that an entry is missing or repeated.
         if entry.number != number {
             return Err(format!("its number is {}", entry.number));
         }

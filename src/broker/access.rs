@@ -56,13 +56,13 @@ impl std::fmt::Display for Caller {
 /// A denial, with its principal, action, resource and rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// The principal.
+    /// The refused caller, as policies name it.
     pub principal: String,
     /// The action with its context, as a text.
     pub action: String,
     /// The name of the action.
     pub action_name: &'static str,
-    /// The resource.
+    /// The object of the action, as policies name it.
     pub resource: String,
     /// The decision with its reasons.
     pub decision: Arc<Decision>,
@@ -107,11 +107,11 @@ impl Purpose {
 /// The most that a caller may see. Within it, the policies decide about each record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach<'a> {
-    /// Nothing.
+    /// No record at all.
     Nothing,
     /// The records in which this agent is a participant.
     Own(&'a AgentId),
-    /// Everything.
+    /// The records of all agents.
     Everything,
 }
 
@@ -120,7 +120,7 @@ pub enum Reach<'a> {
 pub struct Access<'a> {
     /// The policies. They may change between two questions.
     pub policies: &'a ArcSwap<Policies>,
-    /// The registered agents.
+    /// The registered agents, with the types that policies ask about.
     pub directory: &'a Directory,
 }
 

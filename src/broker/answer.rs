@@ -21,7 +21,7 @@ pub fn refused(error: impl Refusal + Send + Sync + 'static) -> Refused {
 /// The answer to [`super::engine::Command::Acknowledge`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acknowledged {
-    /// The delivery.
+    /// The id of the delivery, as the agent gave it.
     pub delivery_id: String,
     /// The new deadline after an extension. `None`: the lease has ended.
     pub ack_deadline: Option<Timestamp>,
@@ -109,6 +109,7 @@ pub struct SessionReply {
 impl SessionReply {
     /// Sends the answer. An ended session ignores it.
     pub fn send(self, outcome: Result<Answer, Refused>) {
+        // The drop of the permit lets the session make its next request.
         if self.request_id == 0 && outcome.is_ok() {
             return;
         }
@@ -140,7 +141,7 @@ impl Answered {
         })
     }
 
-    /// Sends the answer.
+    /// Sends the answer on the channel of its reply. A caller that has gone does not get it.
     pub(super) fn send(self) {
         match self.0 {
             Sending::Caller { send, refusal } => send(refusal),

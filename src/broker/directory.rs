@@ -33,7 +33,7 @@ pub use crate::domain::presence::Liveness;
 /// An agent with its parsed keys.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The stored record.
+    /// The record as stored: the card, and the times of its changes.
     pub record: AgentRecord,
     /// The types of the agent.
     pub types: Vec<AgentType>,

@@ -139,17 +139,17 @@ impl Broker {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The present time.
+    /// The time of the broker's clock.
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// The operator's settings.
+    /// The operator's settings. They stay the same while the broker runs, except for the policies.
     pub fn settings(&self) -> &Settings {
         &self.shared.settings
     }
 
-    /// The broker's key.
+    /// The broker's key, which signs receipts and the broker's messages.
     pub fn identity(&self) -> &BrokerIdentity {
         &self.shared.identity
     }
@@ -245,6 +245,7 @@ impl Broker {
             }
             refused(error)
         })?;
+        // A session sends only as the agent that it has proven to be (SPEC 5; SPEC 12, law 6).
         let sender = parsed.header().sender.clone();
         if let Some(agent) = session.filter(|agent| **agent != sender) {
             return Err(refused(BrokerError::SenderMismatch { sender, agent: agent.clone() }));
@@ -345,6 +346,7 @@ impl Broker {
     /// Checks that the agent may open one more session or call of `Receive`.
     pub fn may_open(&self, agent: &AgentId) -> Result<(), BrokerError> {
         let most = self.shared.settings.limits.sessions_max;
+        // Sessions whose `Open` still waits in the queue are not counted.
         let presence = self.shared.directory.presence(agent);
         if most == 0 || presence.signs.sessions + presence.signs.receives < most {
             return Ok(());
@@ -381,6 +383,7 @@ impl Broker {
     pub async fn stop(&self) -> Result<(), EngineError> {
         self.shared.queue.close();
         self.ended().await;
+        // An earlier call of `stop` may have joined the engine already.
         let Some(engine) = self.shared.engine.lock().expect("no holder panics").take() else { return Ok(()) };
         // A join blocks this thread of the runtime, but not for long: the engine has ended.
         match engine.join() {
@@ -420,7 +423,7 @@ pub struct OpenConsumer {
 }
 
 impl OpenConsumer {
-    /// The consumer's id.
+    /// The id that commands name the consumer by. It is never used again.
     pub fn id(&self) -> ConsumerId {
         self.id
     }

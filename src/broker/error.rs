@@ -25,9 +25,9 @@ pub enum BrokerError {
     /// The sender is not the session's agent.
     #[error("the envelope's sender_id is {sender}, but the session belongs to {agent}")]
     SenderMismatch {
-        /// The sender.
+        /// The agent that the envelope names as its sender.
         sender: AgentId,
-        /// The session's agent.
+        /// The agent that the session belongs to.
         agent: AgentId,
     },
     /// The caller is not an agent, and so cannot be the sender.
@@ -35,13 +35,13 @@ pub enum BrokerError {
         "{caller} is not an agent and may not send envelopes; send the envelope without a token, or with its sender's token"
     )]
     SenderNoAgent {
-        /// The caller.
+        /// The caller, as a text.
         caller: String,
     },
     /// The agent is not registered.
     #[error("agent {agent} is not registered")]
     AgentUnknown {
-        /// The id.
+        /// The id that the call names.
         agent: String,
     },
     /// The id belongs to a registered agent.
@@ -49,7 +49,7 @@ pub enum BrokerError {
         "agent {agent} is already registered with another card; only this agent or an operator may change the card"
     )]
     AgentExists {
-        /// The id.
+        /// The id on the card.
         agent: AgentId,
     },
     /// The invitation is not valid.
@@ -64,15 +64,15 @@ pub enum BrokerError {
     /// The agent has no key with this id.
     #[error("agent {agent} has no key {key_id}")]
     AgentKeyUnknown {
-        /// The agent.
+        /// The agent that the call names.
         agent: AgentId,
-        /// The key.
+        /// The id that no key of the agent has.
         key_id: String,
     },
     /// The agent has this key, or this key id, already.
     #[error("agent {agent} already uses key_id {key_id} for another key, or this key under another key_id")]
     KeyExists {
-        /// The agent.
+        /// The agent that already has the key.
         agent: AgentId,
         /// The id of the existing key.
         key_id: String,
@@ -80,13 +80,13 @@ pub enum BrokerError {
     /// The key was revoked and must not come back.
     #[error("key {key_id} is revoked, permanently; add a new key under a new key_id")]
     KeyRevoked {
-        /// The key.
+        /// The id of the revoked key.
         key_id: String,
     },
     /// The key is weak.
     #[error("key {key_id} {problem}")]
     KeyWeak {
-        /// The key.
+        /// The id of the weak key.
         key_id: String,
         /// The reason for the refusal.
         problem: String,
@@ -94,31 +94,31 @@ pub enum BrokerError {
     /// The task does not exist.
     #[error("task {task} does not exist")]
     TaskUnknown {
-        /// The id.
+        /// The id that the call names.
         task: String,
     },
     /// The handoff does not exist.
     #[error("handoff {handoff} does not exist")]
     HandoffUnknown {
-        /// The id.
+        /// The id that the call names.
         handoff: String,
     },
     /// The delivery does not exist or has ended.
     #[error("delivery {delivery:?} is not leased to this agent: it was acknowledged, or its lease expired")]
     DeliveryUnknown {
-        /// The id.
+        /// The id that the call names, at most 64 characters of it.
         delivery: String,
     },
     /// The dead letter does not exist.
     #[error("dead letter {dead_letter} does not exist")]
     DeadLetterUnknown {
-        /// The id.
+        /// The id that the call names.
         dead_letter: String,
     },
     /// The dead letter has been decided about before.
     #[error("dead letter {dead_letter} is already {state}")]
     DeadLetterSettled {
-        /// The id.
+        /// The number of the dead letter.
         dead_letter: u64,
         /// The state after that decision.
         state: &'static str,
@@ -126,7 +126,7 @@ pub enum BrokerError {
     /// The dead letter is a refused envelope, which cannot be delivered.
     #[error("dead letter {dead_letter} is a refused envelope and cannot be delivered")]
     DeadLetterNotAMessage {
-        /// The id.
+        /// The number of the dead letter.
         dead_letter: u64,
     },
     /// The filter of an action matches nothing.
@@ -146,7 +146,7 @@ pub enum BrokerError {
     /// The token is unknown or expired.
     #[error("the token is unknown or expired; authenticate again")]
     TokenInvalid,
-    /// The challenge failed.
+    /// The caller has not answered the challenge. The error does not say which check failed.
     #[error(
         "the challenge is unknown, used or expired, the agent is not registered, or the signature was not made with a valid \
          key of the agent"
@@ -158,7 +158,7 @@ pub enum BrokerError {
     /// The call is for agents only.
     #[error("{caller} is not an agent; make this call with an agent's token or certificate")]
     AgentsOnly {
-        /// The caller.
+        /// The caller, as a text.
         caller: String,
     },
     /// The page token belongs to another list or filter.
@@ -173,7 +173,7 @@ pub enum BrokerError {
     /// A limit is exceeded.
     #[error("{what}; try again later")]
     LimitExceeded {
-        /// The limit.
+        /// A description of the exceeded limit.
         what: &'static str,
         /// The time until a further attempt may succeed.
         retry_after: Duration,
@@ -187,7 +187,7 @@ pub enum BrokerError {
     /// This version does not support the call.
     #[error("{what} is not supported by this broker version")]
     NotSupported {
-        /// The unsupported feature.
+        /// The feature that the call asks for.
         what: &'static str,
     },
     /// A fault of the broker. Its log has the cause.

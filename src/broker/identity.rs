@@ -194,17 +194,17 @@ fn is_in_time(expires_at: Timestamp, lifetime: Duration, now: Timestamp) -> bool
 /// An agent's proof of its identity.
 #[derive(Debug)]
 pub struct Proof<'a> {
-    /// The claimed agent.
+    /// The agent that the caller claims to be.
     pub agent: &'a AgentId,
     /// The key of the signature.
     pub key_id: &'a KeyId,
-    /// The signed challenge.
+    /// The challenge that the caller has signed, of any length.
     pub challenge: &'a [u8],
-    /// The signature.
+    /// The ed25519 signature over agent, key id and challenge.
     pub signature: &'a [u8],
 }
 
-/// 32 unpredictable bytes.
+/// 32 bytes that no client can predict: a challenge, a token or an invitation.
 pub fn random_bytes(ids: &dyn IdSource) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(&ids.random());

@@ -43,7 +43,7 @@ pub enum OperatorKeysError {
     Unusable {
         /// The id of the key.
         id: String,
-        /// The reason.
+        /// The reason why the key does not fit, for a person to read.
         problem: String,
     },
 }

@@ -28,6 +28,7 @@ impl Rates {
         let frame = NonZeroU32::new(u32::try_from(FRAME_BYTES_MAX).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
         let limiter = |rate: u32, least: NonZeroU32| {
             let rate = NonZeroU32::new(rate)?;
+            // A burst smaller than one frame would never let a large frame pass.
             Some(RateLimiter::keyed(Quota::per_second(rate).allow_burst(rate.max(least))))
         };
         Self {
@@ -42,6 +43,7 @@ impl Rates {
     /// Counts one envelope of this size. Fails with the time to wait if the rate is exceeded.
     pub fn check(&self, agent: &AgentId, bytes: usize) -> Result<(), BrokerError> {
         take(self.messages.as_ref(), agent, NonZeroU32::MIN, "the agent sends too many messages a second")?;
+        // A message that exceeds the rate of bytes has already counted as a message.
         let bytes = u32::try_from(bytes).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
         take(self.bytes.as_ref(), agent, bytes, "the agent sends too many bytes a second")
     }
@@ -71,6 +73,7 @@ fn take(
     match limiter.check_key_n(agent, many) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(not_until)) => {
+            // A wait of 0 would let the caller try again at once.
             let wait = not_until.wait_time_from(limiter.clock().now());
             Err(BrokerError::LimitExceeded { what, retry_after: wait.max(Duration::from_millis(1)) })
         }

@@ -24,7 +24,7 @@ pub enum Output {
     Event {
         /// The consumer's channel.
         to: Events,
-        /// The event.
+        /// The delivery, the answer or the go-away.
         event: Event,
     },
     /// A new state of an entity, or the reason why the watcher ends.
@@ -33,7 +33,7 @@ pub enum Output {
         watcher: WatcherId,
         /// The watcher's channel.
         to: Updates,
-        /// The update.
+        /// The new state. An error is the last update.
         update: Result<Update, Refused>,
     },
 }
@@ -64,7 +64,7 @@ pub enum Event {
     Answer {
         /// The number of the request; 0 for a refusal of a request without a number.
         request_id: u64,
-        /// The answer.
+        /// The answer, or the refusal of the request.
         outcome: Result<Answer, Refused>,
         /// Bounds the session's requests under way. A drop gives it back.
         permit: Option<OwnedSemaphorePermit>,
@@ -83,7 +83,7 @@ pub struct OutgoingDelivery {
     pub delivery_id: String,
     /// The delivery attempt, starting at 1.
     pub attempt: u32,
-    /// The message's sequence.
+    /// The sequence of the message, as in its receipt. A notice of the broker has no receipt.
     pub sequence: u64,
     /// The place of the stored envelope.
     pub bytes_at: EnvelopePlace,

@@ -40,7 +40,7 @@ const DEAD_LETTERS_AT_A_TIME: usize = 8;
 /// A filter of handoffs. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HandoffFilter {
-    /// The handoff's task.
+    /// The task that the handoff is to move.
     pub task: Option<TaskId>,
     /// The sender or candidate of the handoff.
     pub agent: Option<AgentId>,
@@ -115,7 +115,7 @@ const PAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// A page of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page<T> {
-    /// The entries.
+    /// The entries, at most as many as asked for.
     pub entries: Vec<T>,
     /// The token of the next page; empty on the last page.
     pub next_token: String,
@@ -124,11 +124,11 @@ pub struct Page<T> {
 /// The context of a query: the caller, the rules and the store.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    /// The stored records.
+    /// The stored records, without the changes of the batch in hand.
     pub store: &'a dyn Store,
-    /// The rules.
+    /// The policies that decide which records the caller may see.
     pub access: Access<'a>,
-    /// The caller.
+    /// The caller, whose rights limit each answer.
     pub caller: &'a Caller,
     /// The rates that a list of an agent counts against. `None`: lists are not counted.
     pub rates: Option<&'a Rates>,

@@ -44,7 +44,7 @@ pub(super) struct Commands {
     closing: CancellationToken,
 }
 
-/// A new queue.
+/// An open, empty queue: the sending end, and the engine's end.
 pub(super) fn command_queue() -> (CommandQueue, Commands) {
     let (sender, receiver) = mpsc::unbounded_channel(); // the permits bound it
     let closing = CancellationToken::new();
@@ -66,6 +66,7 @@ impl CommandQueue {
         I: AsRef<[Command]> + IntoIterator<Item = Command>,
     {
         let bytes_of_all = commands.as_ref().iter().map(bytes_of).sum();
+        // Room for all at once: no sender waits with a part of its commands in the queue.
         let mut all = self.capacity.clone().acquire_many_owned(bytes_of_all).await.map_err(|_| Closed)?;
         for command in commands {
             let permit = all.split(bytes_of(&command) as usize);
@@ -92,6 +93,7 @@ impl CommandQueue {
     }
 
     fn put(&self, queued: Queued) -> Result<(), Closed> {
+        // The receiver closes its channel only when it next wakes. Until then the channel still takes commands.
         if self.closing.is_cancelled() {
             return Err(Closed);
         }
@@ -122,6 +124,7 @@ fn bytes_of(command: &Command) -> u32 {
         Command::KeepRefused { raw, .. } => raw.len(),
         _ => 0,
     };
+    // A command that counted more than the whole queue could never get its permit.
     u32::try_from(bytes).unwrap_or(u32::MAX).clamp(COMMAND_BYTES_MIN, QUEUE_BYTES_MAX)
 }
 

@@ -232,12 +232,12 @@ impl Settings {
 pub struct BrokerIdentity {
     /// The id of the key.
     pub key_id: KeyId,
-    /// The key.
+    /// The private ed25519 key.
     pub key: PrivateKey,
 }
 
 impl BrokerIdentity {
-    /// The public key.
+    /// The public key, with which clients verify receipts.
     pub fn public(&self) -> PublicKey {
         self.key.public()
     }

@@ -39,19 +39,19 @@ pub enum AdmissionError {
     /// The message is past its `expires_at`.
     #[error("the message expired at {expired_at}")]
     MessageExpired {
-        /// The message's `expires_at`.
+        /// The `expires_at` of the message.
         expired_at: Timestamp,
     },
     /// The broker has accepted another message with the same id.
     #[error("message_id {message_id} belongs to another accepted message; generate a new id for each message")]
     MessageIdReused {
-        /// The id.
+        /// The id that two different messages have.
         message_id: MessageId,
     },
     /// The sender is not a participant of the task, or the task is unknown.
     #[error("{sender} does not own task {task}; only a task's owner may send this message")]
     NotOwner {
-        /// The sender.
+        /// The sender of the message.
         sender: AgentId,
         /// The task that the message names.
         task: TaskId,
@@ -59,7 +59,7 @@ pub enum AdmissionError {
     /// The sender is not a participant of the task, or the task is unknown.
     #[error("{sender} has no offer of task {task}; only a handoff's current candidate may send this message")]
     NotCandidate {
-        /// The sender.
+        /// The sender of the message.
         sender: AgentId,
         /// The task that the message names.
         task: TaskId,
@@ -220,6 +220,7 @@ pub fn admit(
             Ok(Standing::OnRecord)
         }
         KnownTask::Removed(removed) => {
+            // The remains name the owners only, so a former candidate gets the answer of an outsider.
             if !removed.owners.contains(&header.sender) {
                 return answer_outsider(header, task);
             }
@@ -265,6 +266,7 @@ fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), Admissi
             Correlation::Handoff | Correlation::AnyMessage => Ok(()),
         };
     };
+    // The same answer as for an unknown handoff, which reveals nothing about the handoffs of other tasks.
     if header.task.as_ref() != Some(&handoff.task) {
         return Err(Rejection::HandoffUnknown.into());
     }

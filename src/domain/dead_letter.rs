@@ -148,6 +148,8 @@ const fn end_of_offer(outcome: OfferOutcome) -> AttemptEnd {
         OfferOutcome::Rejected => AttemptEnd::Rejected,
         OfferOutcome::Gone => AttemptEnd::Gone,
         OfferOutcome::Undeliverable => AttemptEnd::Undeliverable,
+        // The whole timeout withdraws an offer that is not decided. A request that no candidate took has no accepted
+        // offer.
         OfferOutcome::Pending | OfferOutcome::Accepted | OfferOutcome::TimedOut | OfferOutcome::Withdrawn => {
             AttemptEnd::Undecided
         }

@@ -20,7 +20,7 @@ use crate::{
 /// The id of an entity, an object with its own state machine. Each machine has one variant.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EntityId {
-    /// A task.
+    /// A task, by the id that its first request gave it.
     Task(TaskId),
     /// One attempt to move a task.
     Handoff(MessageId),
@@ -32,7 +32,7 @@ pub enum EntityId {
 /// The state of an entity. A clone costs a reference count.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Entity {
-    /// A task.
+    /// A unit of work with its owner and its loans.
     Task(Arc<Task>),
     /// One attempt to move a task.
     Handoff(Arc<Handoff>),
@@ -68,7 +68,7 @@ pub enum Input {
     },
     /// An agent acked a delivery that reports to this entity.
     Acked {
-        /// The agent.
+        /// The agent whose mailbox had the delivery.
         by: AgentId,
         /// The role of the delivery for the entity.
         role: Acked,
@@ -117,9 +117,9 @@ impl Transition {
 pub enum Effect {
     /// Puts mail into an agent's mailbox.
     Deliver {
-        /// The agent.
+        /// The agent that owns the mailbox.
         to: AgentId,
-        /// The mail.
+        /// The message to deliver, or the broker's notice.
         mail: Mail,
         /// The priority of the mail.
         priority: Priority,
@@ -128,11 +128,11 @@ pub enum Effect {
     },
     /// Keeps the message that opened this entity as a dead letter.
     Park {
-        /// The entity.
+        /// The entity that the message opened.
         entity: EntityId,
         /// The last agent that was to take it.
         to: AgentId,
-        /// The reason.
+        /// The reason that the dead letter shows.
         reason: ParkReason,
         /// The reason, for a person to read.
         text: String,
@@ -142,9 +142,9 @@ pub enum Effect {
     /// Sends an input to another entity: in the same transaction, or in a later one if the transaction has sent too
     /// many.
     Send {
-        /// The receiving entity.
+        /// The entity that gets the input.
         to: EntityId,
-        /// The input.
+        /// The input, of the receiving entity's kind.
         told: Told,
     },
 }
@@ -156,7 +156,7 @@ pub enum Mail {
     ThisMessage,
     /// A further copy of the message that opened the entity.
     Opening {
-        /// The entity.
+        /// The entity that the message opened.
         entity: EntityId,
         /// Whether the message's own expiry still applies. It does not apply to a redriven message.
         expires: bool,

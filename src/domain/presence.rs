@@ -78,6 +78,7 @@ impl PresenceRule {
         if self.is_gone(signs, now) {
             return Liveness::Gone;
         }
+        // A call of `Receive` carries no heartbeats, so it counts as long as it is open.
         let is_heard = signs.last_seen.is_some_and(|seen| now.since(seen) < self.suspect_after);
         if signs.receives > 0 || (signs.sessions > 0 && is_heard) { Liveness::Alive } else { Liveness::Suspect }
     }

@@ -8,9 +8,9 @@ use crate::ids::AgentId;
 /// The remains of a removed task: enough to refuse every later message about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemovedTask {
-    /// The last epoch.
+    /// The epoch at the end of the task. Earlier ones are stale.
     pub epoch: u64,
-    /// The final status.
+    /// The status at the end of the task, for the refusal of late messages.
     pub status: TaskStatus,
     /// The agents that owned the task: at most one more than the number of its completed handoffs.
     pub owners: BTreeSet<AgentId>,

@@ -11,10 +11,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// A registered agent.
+/// An agent as stored: its card, and the times of its changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentRecord {
-    /// The agent's card.
+    /// The card with all keys, revoked ones too.
     pub card: v1::AgentCard,
     /// The time of registration.
     pub created_at: Timestamp,

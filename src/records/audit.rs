@@ -13,7 +13,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// An administrative act.
+/// An administrative act, for one entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditAct {
     /// The caller that acted, as a text.
@@ -72,6 +72,8 @@ impl AuditHead {
     pub fn decode(value: &Bytes) -> Result<Self, DecodeError> {
         let reader = Reader("meta");
         let stored: storage::AuditHeadRecord = reader.message(value)?;
+        // A head without the fields of the removal has lost no entry: its first entry is number 1, after a hash of
+        // zeros.
         let hash_before_first = match stored.hash_before_first.is_empty() {
             true => [0; 32],
             false => reader.digest(&stored.hash_before_first)?,

@@ -79,6 +79,7 @@ impl LogItem {
 
     /// The items of this storage form.
     pub(super) fn from_storage(reader: &Reader, stored: Vec<storage::LogItemRecord>) -> Result<Vec<Self>, DecodeError> {
+        // Only the item of a message has a message id.
         let item = |stored: storage::LogItemRecord| match stored.message_id.is_empty() {
             false => Ok(Self::Message(reader.message_id(&stored.message_id)?)),
             true => Ok(Self::Entry(LogEntry { hash: reader.digest(&stored.hash)?, bytes: stored.entry })),
@@ -145,11 +146,11 @@ pub enum CustodyEvent<'a> {
     Gone,
     /// A dead request was redriven.
     Redriven {
-        /// The dead letter.
+        /// The number of the dead letter.
         dead_letter: u64,
-        /// The former handoff.
+        /// The handoff whose request was the dead letter.
         former: MessageId,
-        /// The new handoff.
+        /// The handoff that the redrive has opened.
         handoff: MessageId,
         /// The candidates of the new handoff.
         candidates: &'a [AgentId],
@@ -159,7 +160,7 @@ pub enum CustodyEvent<'a> {
 /// The facts about an envelope that a custody log records.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvelopeFacts<'a> {
-    /// The envelope.
+    /// The envelope, accepted or refused.
     pub envelope: &'a VerifiedEnvelope,
     /// The sequence; 0 if the envelope was refused.
     pub sequence: u64,
@@ -182,6 +183,7 @@ pub fn custody_entry(
         CustodyEvent::Refused(facts, code) => Event::Refused(envelope_event(facts, code.number())),
         CustodyEvent::Acked(agent, mail) => Event::Acked(delivery_event(agent, *mail)),
         CustodyEvent::GivenUp(agent, mail) => Event::GivenUp(delivery_event(agent, *mail)),
+        // The log is that of one task, and the entry names the handoff, so the kind is enough for a replay.
         CustodyEvent::Time(of) => Event::Time(v1::CustodyTime { of_task: matches!(of, EntityId::Task(_)) }),
         CustodyEvent::Gone => Event::Gone(v1::CustodyAbsence {}),
         CustodyEvent::Redriven { dead_letter, former, handoff, candidates } => Event::Redriven(v1::CustodyRedrive {

@@ -31,15 +31,15 @@ pub enum DeadEnvelope {
 /// The fields of the envelope for operators and filters. A field is empty if the envelope lacks it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EnvelopeSummary {
-    /// The message_id.
+    /// The message_id, in its canonical form.
     pub message_id: String,
-    /// The sender.
+    /// The sender_id. In a refused envelope it is only a claim.
     pub sender_id: String,
     /// The number of the message_type.
     pub message_type: i32,
-    /// The task.
+    /// The task_id, if the message names a task.
     pub task_id: String,
-    /// The W3C traceparent.
+    /// The W3C traceparent, at most 55 bytes.
     pub traceparent: String,
 }
 
@@ -71,10 +71,10 @@ pub struct Settlement {
     pub redriven_handoff: Option<MessageId>,
 }
 
-/// A dead letter.
+/// A message that the broker gave up, or an envelope that it refused and kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetterRecord {
-    /// The id.
+    /// The id: a sequence, so that later dead letters have higher numbers.
     pub number: u64,
     /// The agent of the mailbox; for a refused envelope, the agent that sent it.
     pub agent: AgentId,
@@ -84,13 +84,13 @@ pub struct DeadLetterRecord {
     pub attempts: Vec<(AgentId, Attempt)>,
     /// The handoff of the message.
     pub handoff: Option<MessageId>,
-    /// The reason.
+    /// The reason, for filters.
     pub reason: ParkReason,
     /// The reason as a text.
     pub reason_text: String,
     /// The time of parking.
     pub parked_at: Timestamp,
-    /// The state.
+    /// Whether an operator has decided, and how.
     pub state: DeadState,
     /// The decision, once one is made.
     pub settlement: Option<Settlement>,

@@ -24,7 +24,7 @@ use crate::{
 /// An entity as stored: its state, and the broker's notes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EntityRecord {
-    /// A task.
+    /// A task, with the latest of its handoffs.
     Task(TaskRecord),
     /// One attempt to move a task.
     Handoff(HandoffRecord),
@@ -73,6 +73,7 @@ impl EntityRecord {
             Entity::Task(task) => Self::Task(TaskRecord::after(task, before.and_then(Self::as_task), notes)),
             Entity::Handoff(handoff) => {
                 let before = before.and_then(Self::as_handoff);
+                // Later messages of the handoff are in `opening` too, so the request of the first step goes first.
                 let request = before.map(|record| record.request).or(notes.opening);
                 Self::Handoff(HandoffRecord {
                     handoff,
@@ -317,9 +318,9 @@ pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeEr
 /// input causes also removes the row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRecord {
-    /// The receiving entity.
+    /// The entity that gets the input.
     pub to: EntityId,
-    /// The input.
+    /// The input, of the receiving entity's kind.
     pub told: Told,
 }
 

@@ -37,7 +37,7 @@ numbered! {
 }
 
 impl Expiration {
-    /// All kinds.
+    /// All kinds, each once.
     pub const ALL: [Expiration; 5] =
         [Expiration::Rest, Expiration::Messages, Expiration::Task, Expiration::DeadLetter, Expiration::Invitation];
 

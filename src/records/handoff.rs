@@ -22,22 +22,22 @@ use crate::{
 /// A handoff as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandoffRecord {
-    /// The state.
+    /// The state of the handoff's machine.
     pub handoff: Arc<Handoff>,
     /// The sequence, its place in lists.
     pub sequence: u64,
-    /// The request.
+    /// The place of the request, for further candidates.
     pub request: RequestPlace,
 }
 
 /// The request of a handoff, which is delivered to one candidate after another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestPlace {
-    /// The message_id.
+    /// The message_id, which is the handoff's id unless the request was redriven.
     pub message: MessageId,
     /// The sequence of the message.
     pub sequence: u64,
-    /// The expires_at.
+    /// The expires_at of the request. It does not apply to a redriven one.
     pub expires_at: Option<Timestamp>,
 }
 
@@ -48,7 +48,7 @@ pub struct HandoffPlace {
     pub sequence: u64,
     /// The id of the handoff.
     pub handoff: MessageId,
-    /// The task.
+    /// The task that the handoff is to move.
     pub task: TaskId,
 }
 
@@ -140,6 +140,7 @@ impl HandoffRecord {
     }
 
     pub(super) fn from_storage(reader: &Reader, stored: storage::HandoffRecord) -> Result<Self, DecodeError> {
+        // No error code is 0, so 0 stands for a handoff without a failure.
         let failure = match stored.failure_code {
             0 => None,
             number => Some(Failure {

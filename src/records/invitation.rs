@@ -12,14 +12,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// An invitation.
+/// An invitation as stored, under the digest of its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InvitationRecord {
     /// The invited agent. `None`: any new agent.
     pub agent: Option<AgentId>,
     /// The types that the new agent may have.
     pub types: Vec<AgentType>,
-    /// The expiry.
+    /// The time from which on the invitation is refused.
     pub expires_at: Timestamp,
     /// The agent that used the invitation.
     pub used_by: Option<AgentId>,

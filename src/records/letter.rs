@@ -66,6 +66,8 @@ pub(super) fn attempt_to_storage(attempt: &Attempt) -> storage::AttemptRecord {
         ended_at: attempt.ended_at.unix_nanoseconds(),
         end: attempt.end.number(),
         text: attempt.text.clone(),
+        // The key of the letter names the agent. A dead letter fills this field, because a request may have several
+        // agents.
         agent_id: String::new(),
     }
 }
@@ -82,6 +84,7 @@ pub(super) fn attempt_from_storage(reader: &Reader, stored: storage::AttemptReco
 
 pub(super) fn from_storage(reader: &Reader, place: u64, stored: storage::LetterRecord) -> Result<Letter, DecodeError> {
     let task = if stored.task_id.is_empty() { None } else { Some(reader.task(&stored.task_id)?) };
+    // No entity id is empty, so an empty field means that no entity learns of the ack.
     let report_to = match stored.report_to.is_empty() {
         false => {
             let entity = decode_entity_id(Table::Mailbox, &stored.report_to)?;

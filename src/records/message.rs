@@ -35,7 +35,7 @@ pub enum Acceptance {
 /// A message in a custody log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedMessage {
-    /// The task.
+    /// The task whose log has the entry.
     pub task: TaskId,
     /// The entry in the task's log.
     pub entry: LogEntry,
@@ -171,6 +171,7 @@ pub fn read_envelope<E: From<DecodeError>>(
             let record = MessageRecord::decode(&stored.value)?;
             match record.acceptance {
                 Acceptance::Logged(LoggedMessage { envelope: Some(envelope), .. }) => return Ok(Some(envelope)),
+                // The record does not contain the envelope, so table envelopes has it.
                 Acceptance::Logged(_) | Acceptance::Carried(_) => record.sequence,
             }
         }

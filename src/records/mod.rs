@@ -46,9 +46,9 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a record of table {table} does not decode: {problem}")]
 pub struct DecodeError {
-    /// The table.
+    /// The name of the table.
     pub table: &'static str,
-    /// The problem.
+    /// The part that is wrong, for a person to read.
     pub problem: String,
 }
 
@@ -130,7 +130,7 @@ fn number_of(reader: &Reader, key: &[u8]) -> Result<u64, DecodeError> {
 /// A list of records by number, which is the last eight bytes of their keys: a whole table, or an agent's part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct List {
-    /// The table.
+    /// The table of the records or of their index.
     pub table: Table,
     /// The bytes before the numbers.
     prefix: KeyBytes,

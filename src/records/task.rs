@@ -19,7 +19,7 @@ use crate::{
 /// A task as stored: its state, and the head of its custody log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskRecord {
-    /// The state.
+    /// The state of the task.
     pub task: Arc<Task>,
     /// The head of the custody log.
     pub custody: CustodyLink,

@@ -52,6 +52,7 @@ pub fn parse_entity_timer(key: &[u8], value: &[u8]) -> Result<((Timestamp, Entit
     let (reader, entity) = split(key, ENTITY)?;
     let (at, agent) = value.split_first_chunk().ok_or_else(|| reader.error("a value is too short"))?;
     let agent = std::str::from_utf8(agent).map_err(|_| reader.error("an agent id is not text"))?;
+    // No agent id is empty, so an empty one means that the entity counts against no limit.
     let agent = if agent.is_empty() { None } else { Some(reader.agent(agent)?) };
     Ok(((moment(i64::from_be_bytes(*at)), decode_entity_id(Table::Timers, entity)?), agent))
 }

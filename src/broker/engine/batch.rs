@@ -122,6 +122,7 @@ impl CommitBatch {
         let mut batch = std::mem::take(self);
         batch.written.clear();
         self.written = std::mem::take(&mut batch.written);
+        // Both outlast the batch: sequences are never used twice, and only a recovery ends a failure.
         (self.head, self.failed) = (batch.head, batch.failed);
         batch
     }

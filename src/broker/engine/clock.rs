@@ -24,7 +24,7 @@ impl RunningClock {
         Self { now: running.minus(set_back), set_back }
     }
 
-    /// The running time.
+    /// The running time: the clock's time plus all set-backs. It never goes back.
     pub(super) fn running(self) -> Timestamp {
         self.now.plus(self.set_back)
     }

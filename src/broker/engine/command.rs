@@ -19,11 +19,11 @@ use crate::{
 /// A command to the engine.
 #[derive(Debug)]
 pub enum Command {
-    /// Accepts an envelope.
+    /// Accepts or refuses an envelope, and runs the step that it causes.
     Submit {
-        /// The envelope.
+        /// The envelope, with a verified signature.
         envelope: Box<VerifiedEnvelope>,
-        /// Receives the receipt.
+        /// Receives the unsigned receipt after the commit, or the refusal.
         reply: Reply<v1::Receipt>,
     },
     /// Reports the fate of a delivery.
@@ -34,7 +34,7 @@ pub enum Command {
         delivery_id: String,
         /// The fate of the delivery.
         fate: Fate,
-        /// Receives the answer.
+        /// Receives the new deadline of an extension, or the refusal.
         reply: Reply<Acknowledged>,
     },
     /// Opens a consumer of an agent's mail. The consumer starts without credit.
@@ -45,84 +45,84 @@ pub enum Command {
         agent: AgentId,
         /// The kind of the consumer, which decides how its leases end.
         kind: ConsumerKind,
-        /// Receives the deliveries.
+        /// Receives the deliveries and the go-away.
         events: Events,
     },
     /// Sets the credit of a consumer.
     Credit {
-        /// The consumer.
+        /// The consumer. An unknown one has no credit.
         consumer: ConsumerId,
         /// The most deliveries that are dispatched to the consumer and not acked.
         outstanding_max: u32,
-        /// Receives the answer.
+        /// Receives the credit in force. `None`: no answer.
         reply: Option<Reply<Credited>>,
     },
-    /// Closes a consumer.
+    /// Closes a consumer. The leases of a session end with it.
     Close {
-        /// The consumer.
+        /// The consumer. A closed or unknown one is ignored.
         consumer: ConsumerId,
     },
     /// Records a heartbeat of an agent.
     Heartbeat {
         /// The consumer of the session that carries the heartbeat.
         consumer: ConsumerId,
-        /// The agent.
+        /// The agent that sends the heartbeat.
         agent: AgentId,
-        /// The heartbeat.
+        /// The agent's report of its capacity and load.
         heartbeat: v1::Heartbeat,
-        /// Receives the answer.
+        /// Receives the credit in force. `None`: no answer.
         reply: Option<Reply<Credited>>,
     },
     /// Registers an agent, or changes its card.
     Register {
-        /// The agent.
+        /// The agent with its parsed card and keys.
         entry: Box<Entry>,
         /// The caller that asks for the registration.
         caller: Caller,
         /// The invitation that the caller presents, or an empty string.
         invitation: String,
-        /// Receives the answer.
+        /// Receives the answer once the agent is stored, or the refusal.
         reply: Reply<()>,
     },
     /// Creates an invitation, with which one agent may register once.
     Invite {
-        /// The invitation.
+        /// The secret text of the invitation. The store has only its digest.
         invitation: String,
         /// The terms of the invitation.
         record: InvitationRecord,
         /// The caller that asks for the invitation.
         caller: Caller,
-        /// Receives the answer.
+        /// Receives the answer once the invitation is stored, or the refusal.
         reply: Reply<()>,
     },
     /// Changes an agent's keys.
     ChangeKeys {
-        /// The agent.
+        /// The agent whose keys are changed.
         agent: AgentId,
-        /// The change.
+        /// The key to add, to revoke or to vouch for.
         change: KeyChange,
         /// The caller that asks for the change.
         caller: Caller,
-        /// Receives the answer.
+        /// Receives the answer once the keys are stored, or the refusal.
         reply: Reply<()>,
     },
     /// Writes an act that changes no other record into the audit log.
     Note {
-        /// The act.
+        /// The act, with its caller and its object.
         act: AuditAct,
     },
     /// Sends the current state of an entity, and then each update until the last one.
     Watch {
         /// The new watcher's id, never used before.
         watcher: WatcherId,
-        /// The entity.
+        /// The entity to watch. An unknown one ends the watcher with an error.
         entity: EntityId,
-        /// Receives the updates.
+        /// Receives the updates, after the commit of each.
         updates: Updates,
     },
     /// Ends a watcher: it gets no further update.
     Unwatch {
-        /// The watcher.
+        /// The watcher. One that has ended already is ignored.
         watcher: WatcherId,
     },
     /// Redrives a dead letter.

@@ -66,7 +66,7 @@ impl Entities {
         Ok(Self { cache: new_cache(), hosts: new_cache(), outbox_from, open_of })
     }
 
-    /// Empties the cache.
+    /// Empties the cache of records and that of hosts.
     pub(super) fn clear(&mut self) {
         (self.cache, self.hosts) = (new_cache(), new_cache());
     }
@@ -112,6 +112,7 @@ impl Entities {
     pub(super) fn one_less_open(&mut self, agent: &AgentId) {
         if let Some(open) = self.open_of.get_mut(agent) {
             *open -= 1;
+            // An entry for each agent that ever asked would let the map grow without bound.
             if *open == 0 {
                 self.open_of.remove(agent);
             }
@@ -149,6 +150,7 @@ impl Engine {
                 }
             }
             Err(error) => {
+                // The start of the outbox stays, so no later row overtakes the failed one.
                 tracing::error!(%error, "failed to deliver the inputs in the outbox");
                 self.timers.set_after(Timer::Outbox, TRY_AGAIN);
             }

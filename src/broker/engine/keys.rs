@@ -24,9 +24,9 @@ const TOO_MANY_RETRY: Duration = Duration::from_secs(60 * 60);
 /// A change of an agent's keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum KeyChange {
-    /// Adds a key.
+    /// Adds a key, and may end other keys after a grace period.
     Add {
-        /// The key.
+        /// The new key, with its id and its validity.
         key: Box<AgentKey>,
         /// The keys that end after the grace period.
         replaced: Vec<KeyId>,
@@ -44,7 +44,7 @@ pub enum KeyChange {
     Vouch {
         /// The id of the key.
         key_id: KeyId,
-        /// The voucher.
+        /// The operator's signature for the key. It replaces an earlier one of the same operator key.
         voucher: KeyVoucher,
     },
 }

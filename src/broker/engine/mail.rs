@@ -31,6 +31,7 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         match mail {
             Mail::ThisMessage => {
+                // Only the step of a message has this mail.
                 let this = message.ok_or(BrokerError::Internal)?;
                 self.deliver_this(transaction, &to, this, (EnvelopeOwner::Log, report_to), priority, now);
             }
@@ -52,6 +53,7 @@ impl Engine {
                 self.store_letter(transaction, to, letter);
             }
             Mail::Notice { notice, about, task } => {
+                // No message record has this id. The letter owns the envelope alone, which is deleted with the letter.
                 let message = self.env.ids.message_id(now);
                 let sequence = self.new_sequence();
                 let task_id = task.as_ref().map(|(task, _)| task.clone());

@@ -34,6 +34,7 @@ impl Outputs {
     pub(super) fn update(&mut self, entity: &EntityId, update: &Update) {
         let watchers = self.watchers.of(entity).iter();
         self.queue.extend(watchers.map(|watcher| watcher.clone().output(Ok(update.clone()))));
+        // The registry drops its handles, so each channel ends after the queued update.
         if update.is_last() {
             self.watchers.remove_all_of(entity);
         }

@@ -20,6 +20,7 @@ impl Engine {
         let Some(id) = &header.task else { return Ok(Standing::Carried) };
         let handoff = named.handoff.as_deref();
         let Some(task) = &named.task else {
+            // A removed task still answers its owners; to any other agent it is unknown.
             let removed = self.removed_task(transaction, id)?;
             let known = removed.as_ref().map_or(KnownTask::Unknown, KnownTask::Removed);
             return Ok(admission::admit(header, id, known, handoff)?);

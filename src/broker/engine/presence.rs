@@ -66,6 +66,7 @@ impl Engine {
             None => self.timers.clear(Timer::Unseen),
         }
         for agent in agents.iter().map(|entry| entry.id()) {
+            // An agent that was seen since the start has a timer of its own.
             if self.env.directory.is_gone(&agent, now) {
                 self.is_gone(agent);
             }

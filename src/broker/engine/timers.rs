@@ -89,6 +89,7 @@ impl Timers {
 
     /// Sets the timer so that it fires in the next tick, before all timers that are set to a time.
     pub(super) fn set_at_once(&mut self, timer: Timer) {
+        // The zero time is before every running time, and so before every other timer.
         self.set(timer, Timestamp::default());
     }
 
@@ -104,7 +105,7 @@ impl Timers {
         self.bring_forward(timer, at.plus(self.clock.set_back));
     }
 
-    /// Removes the timer.
+    /// Removes the timer, if it is set.
     pub(super) fn clear(&mut self, timer: Timer) {
         if let Some(before) = self.positions.remove(&timer) {
             self.wheel.remove(&(before, timer));

@@ -49,6 +49,7 @@ impl Watchers {
     }
 
     fn remove(&mut self, id: WatcherId) {
+        // The last update may have removed the watcher already.
         let Some(entity) = self.entity_of.remove(&id) else { return };
         let Some(watchers) = self.of_entity.get_mut(&entity) else { return };
         watchers.retain(|watcher| watcher.id != id);
@@ -68,6 +69,7 @@ impl Engine {
     /// Registers a watcher, and sends it the entity as stored. A watcher of an ended entity is not registered.
     pub(super) fn watch(&mut self, entity: EntityId, watcher: Watcher) {
         let update = self.stored_update(&entity);
+        // No later update would remove a watcher of an ended or unknown entity from the registry.
         if update.as_ref().is_ok_and(|update| !update.is_last()) {
             self.outputs.watchers.add(entity, watcher.clone());
         }

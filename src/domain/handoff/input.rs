@@ -30,12 +30,12 @@ pub enum Input {
         from: AgentId,
         /// The epoch in the sender's view.
         epoch: u64,
-        /// The message.
+        /// The message, without its envelope.
         message: Message,
     },
     /// An agent acked a delivery.
     Acked {
-        /// The agent.
+        /// The agent whose mailbox had the delivery.
         by: AgentId,
         /// The role of the delivery.
         mail: Acked,
@@ -68,7 +68,7 @@ pub enum Input {
 pub struct Request {
     /// The id of the request and of its handoff.
     pub id: MessageId,
-    /// The task.
+    /// The task to hand over. A request of an unknown task creates it.
     pub task: TaskId,
     /// The agent that asks.
     pub from: AgentId,
@@ -86,7 +86,7 @@ pub struct Request {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task, 1 s to 30 d. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
-    /// The priority.
+    /// The priority of all deliveries of the handoff.
     pub priority: Priority,
     /// The timeouts of the steps, within the operator's bounds.
     pub timeouts: Timeouts,
@@ -125,9 +125,9 @@ pub struct Transition {
 pub enum Effect {
     /// Puts mail into an agent's mailbox.
     Deliver {
-        /// The agent.
+        /// The agent that owns the mailbox.
         to: AgentId,
-        /// The mail.
+        /// The message to deliver, or the broker's notice.
         mail: Mail,
     },
     /// Keeps the request as a dead letter: no agent took it, and the handoff has ended for that reason.

@@ -24,7 +24,7 @@ pub enum Rejection {
     /// The sender is not the owner.
     #[error("only the task's owner, {owner}, may send this message")]
     NotOwner {
-        /// The owner.
+        /// The present owner of the task.
         owner: AgentId,
     },
     /// The sender is not the current candidate.
@@ -35,7 +35,7 @@ pub enum Rejection {
     StaleEpoch {
         /// The epoch of the message.
         claimed: u64,
-        /// The current epoch.
+        /// The epoch of the task.
         current: u64,
     },
     /// The message is of an epoch after the current one.
@@ -43,31 +43,31 @@ pub enum Rejection {
     EpochAhead {
         /// The epoch of the message.
         claimed: u64,
-        /// The current epoch.
+        /// The epoch of the task.
         current: u64,
     },
     /// Another handoff of the task is open.
     #[error("the task has an open handoff, {handoff}; cancel it or wait until it ends")]
     HandoffOpen {
-        /// The open handoff.
+        /// The handoff that has to end first.
         handoff: MessageId,
     },
     /// The message is not permitted in this state.
     #[error("the handoff is in state {}, which does not allow this message", state.name())]
     WrongState {
-        /// The state.
+        /// The present state of the handoff.
         state: State,
     },
     /// The handoff is in a final state.
     #[error("the handoff has ended in state {}, which is final", state.name())]
     Final {
-        /// The state.
+        /// The final state of the handoff.
         state: State,
     },
     /// The message is late.
     #[error("the deadline of this step of the handoff has passed")]
     Expired {
-        /// The state.
+        /// The present state of the handoff, open or final.
         state: State,
     },
     /// The loop guard stops the task.
@@ -92,7 +92,7 @@ pub enum Rejection {
     /// The task has ended.
     #[error("the task has ended, and its final status cannot change")]
     TaskFinal {
-        /// The final status.
+        /// The final status of the task.
         status: TaskStatus,
     },
     /// The digest does not match the context that was handed over.

@@ -23,7 +23,7 @@ pub const OFFERS_MAX: usize = 32;
 /// A unit of work. Exactly one agent owns it at every moment (SPEC 12, law 1).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Task {
-    /// The id.
+    /// The id, from the request that created the task. It is never used for another task.
     pub id: TaskId,
     /// The kind of work.
     pub task_type: String,
@@ -31,7 +31,8 @@ pub struct Task {
     pub owner: AgentId,
     /// The fencing token: 1 at first, and 1 higher with each move of the ownership.
     pub epoch: u64,
-    /// The status.
+    /// The status: CREATED at first, then as the owner reports it, and IN_PROGRESS when a loan ends. A final one never
+    /// changes.
     pub status: TaskStatus,
     /// The progress from 0 to 1, if the owner has reported it.
     pub progress: Option<f64>,
@@ -54,7 +55,7 @@ pub struct Task {
 /// One completed handoff of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
-    /// The handoff.
+    /// The id of the completed handoff.
     pub handoff: MessageId,
     /// The agent that gave the task away.
     pub sender: AgentId,
@@ -142,7 +143,7 @@ pub struct Handoff {
     pub next_candidates: Vec<AgentId>,
     /// Every offer, oldest first; the last one is to the current candidate.
     pub offers: Vec<Offer>,
-    /// The state.
+    /// The state at the broker, from which both views follow.
     pub state: State,
     /// Whether the task is transferred or delegated.
     pub mode: Mode,
@@ -200,7 +201,7 @@ pub enum State {
 }
 
 impl State {
-    /// All states.
+    /// All states: the open ones in their order, then the final ones.
     pub const ALL: [State; 8] = [
         State::Requested,
         State::Deciding,
@@ -238,11 +239,11 @@ impl State {
 /// One offer to one candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// The candidate.
+    /// The agent that was asked.
     pub candidate: AgentId,
     /// The time at which the offer was stored.
     pub offered_at: Timestamp,
-    /// The outcome.
+    /// The outcome. Only the last offer of an open handoff can be pending.
     pub outcome: OfferOutcome,
     /// The reason of the rejection, as a number of the reject's enum; 0 if the offer was not rejected.
     pub reject_reason: i32,
@@ -253,11 +254,11 @@ pub struct Offer {
 /// The outcome of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OfferOutcome {
-    /// Not decided yet.
+    /// The candidate may still decide.
     Pending,
-    /// Accepted.
+    /// The candidate accepted: the last offer of its handoff.
     Accepted,
-    /// Rejected.
+    /// The candidate rejected; the offer has the reason.
     Rejected,
     /// Not decided in time.
     TimedOut,

@@ -37,6 +37,7 @@ impl Letter {
             return Expiry::LookAgain(self.expires_at);
         }
         match leased_until {
+            // At the end of the lease its fate comes first: it requeues or parks the letter.
             Some(end) => Expiry::LookAgain(end.max(running.plus(LEASE_GRACE))),
             None => Expiry::Over,
         }

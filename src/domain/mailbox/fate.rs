@@ -67,7 +67,7 @@ pub enum Next {
     Park {
         /// The letter with its last attempt.
         letter: Letter,
-        /// The reason.
+        /// The reason that the dead letter shows.
         reason: ParkReason,
         /// The text of the last attempt, from the agent or from the broker.
         text: String,
@@ -126,6 +126,7 @@ fn retry_or_park(letter: Letter, retry_after: Option<Duration>, jitter: impl FnO
 }
 
 fn requeue(mut letter: Letter, wait: Duration, now: Timestamp) -> Next {
+    // The later mail of the same task waits behind this letter, so the wait that an agent asks for is bounded.
     letter.not_before = now.plus(wait.min(RETRY_AFTER_MAX));
     Next::Requeue(letter)
 }

@@ -54,7 +54,7 @@ pub struct Letter {
     pub message: MessageId,
     /// The task whose line the letter belongs to. A letter without a task is a line by itself.
     pub task: Option<TaskId>,
-    /// The priority.
+    /// The priority: that of its handoff, otherwise the default.
     pub priority: Priority,
     /// The running time at which the letter expires. The running time advances evenly where the clock is set back.
     pub expires_at: Timestamp,
@@ -186,6 +186,7 @@ impl Letter {
         if end.is_failure() {
             self.failures += 1;
         }
+        // The latest attempts stay. `failures` counts all of them.
         if self.attempts.len() == ATTEMPTS_KEPT {
             self.attempts.remove(0);
         }
@@ -240,7 +241,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Adds a letter.
+    /// Adds a letter, which is dispatched after the earlier letters of its task. Panics if its sequence is in use.
     pub fn add(&mut self, letter: Letter) {
         let sequence = letter.sequence;
         let task = letter.task.clone();
@@ -279,11 +280,13 @@ impl Mailbox {
     /// Dispatches the next letter, if one is ready.
     pub fn dispatch(&mut self, consumer: ConsumerId, now: Timestamp, ack_wait: Duration) -> Option<Lease> {
         self.wake(now);
+        // Without these turns, a steady flow of high priority would starve the rest (SPEC 4).
         let by_age = self.turn % AGE_TURN == AGE_TURN - 1;
         let sequence = match by_age {
             true => *self.ready_by_age.first()?,
             false => self.ready.first()?.1,
         };
+        // Only a dispatch counts, so an empty mailbox does not use up the turn by age.
         self.turn += 1;
         self.withdraw(sequence);
         let entry = self.entries.get_mut(&sequence).expect("what is ready is there");
@@ -327,6 +330,7 @@ impl Mailbox {
         let line = self.lines.get_mut(task).expect("mail of a task stands in its line");
         line.remove(&sequence);
         match line.first().copied() {
+            // The predecessor is settled, so no redelivery of it can be overtaken any more (SPEC 4).
             Some(next) => self.offer(next),
             None => {
                 self.lines.remove(task);
@@ -352,6 +356,7 @@ impl Mailbox {
         let Some(lease) = self.entries.get_mut(&sequence).and_then(|entry| entry.lease.as_mut()) else {
             return deadline;
         };
+        // An extension without a length may end before an earlier, longer one.
         if deadline > lease.deadline {
             self.lease_ends.remove(&(lease.deadline, sequence));
             lease.deadline = deadline;

@@ -58,6 +58,7 @@ impl Engine {
                 None => None,
             };
         }
+        // A count that is not complete yet is too low, and the limit takes effect some messages later.
         if depth.letters < most {
             return Ok(());
         }

@@ -105,6 +105,7 @@ impl Engine {
         let is_last = stored.len() < LOADED_AT_ONCE;
         for (key, record) in stored {
             expiring.place = records::letter_place(&key)?;
+            // The place is that of this letter, so the next tick begins with it.
             if *room == 0 {
                 self.delivery.expiring = Some(expiring);
                 return Ok(());

@@ -79,6 +79,7 @@ impl Delivery {
     }
 
     fn lease_ended(&mut self, lease: Option<Lease>) {
+        // A consumer that is closed before the end of its lease has no credit left to give back.
         if let Some(consumer) = lease.and_then(|lease| self.consumers.get_mut(&lease.consumer)) {
             consumer.lease_ended();
         }
@@ -97,7 +98,7 @@ impl Delivery {
         self.mail_timers.get(agent).copied()
     }
 
-    /// All consumers.
+    /// The consumers of all agents, in no order.
     pub(super) fn consumers(&self) -> impl Iterator<Item = &Consumer> {
         self.consumers.values()
     }
@@ -133,6 +134,7 @@ impl Delivery {
     fn next_to_load(&mut self) -> Option<(AgentId, u64)> {
         let after = self.loaded_last.take().map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.loading.range::<AgentId, _>((after, Bound::Unbounded)).next();
+        // After the last mailbox it is the turn of the first.
         let (agent, from) = next.or_else(|| self.loading.first_key_value())?;
         self.loaded_last = Some(agent.clone());
         Some((agent.clone(), *from))
@@ -140,6 +142,7 @@ impl Delivery {
 
     /// Drops the mailbox of an agent without consumers and leases: the store has its mail.
     fn forget_if_idle(&mut self, agent: &AgentId) {
+        // The leases of a `Receive` outlive its consumer, and their acks need the mailbox.
         let is_idle = self.mailboxes.get(agent).is_some_and(|mailbox| !mailbox.has_leases());
         if is_idle && !self.consumers_of.contains_key(agent) {
             self.mailboxes.remove(agent);

@@ -124,6 +124,7 @@ impl Audit {
         let Some(Event::Accepted(accepted)) = &entry.event else { return Ok(()) };
         let Some(key) = &self.broker_key else { return Ok(()) };
         let receipt = shown.receipt.as_ref().ok_or("it has no receipt")?;
+        // The signature covers the hash of the log, so with each receipt the broker vouches for all entries up to here.
         let same = receipt.message_id == accepted.message_id
             && receipt.sequence == accepted.sequence
             && receipt.task_id == self.task_id.as_str()

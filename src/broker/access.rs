@@ -152,6 +152,7 @@ impl Access<'_> {
         match (self.with_principal(caller, is_beyond), caller) {
             (true, _) => Ok(Reach::Everything),
             (false, Caller::Anonymous) => Err(BrokerError::IdentityMissing),
+            // An operator takes part in no task, handoff or dead letter of its own.
             (false, Caller::Operator(_)) => Ok(Reach::Nothing),
             (false, Caller::Agent(agent)) => Ok(Reach::Own(agent)),
         }
@@ -268,6 +269,7 @@ impl Access<'_> {
         if decision.is_allowed {
             return Ok(());
         }
+        // The same caller may be permitted once it has authenticated, so it is asked for an identity.
         if principal == Principal::Anonymous {
             return Err(BrokerError::IdentityMissing);
         }

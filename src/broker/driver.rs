@@ -507,6 +507,8 @@ async fn run(
                 None => group_permit = permit,
             }
         }
+        // The commands go first: a message settles the overdue deadlines of its own task, and due timers do not delay
+        // it.
         engine.tick(now);
         engine.finish(now);
         send_outputs(&mut engine);

@@ -70,6 +70,7 @@ impl OperatorKeys {
     /// The name of the operator, if the token is valid at this time.
     pub fn operator(&self, token: &str, now: Timestamp) -> Option<String> {
         let header = decode_header(token).ok()?;
+        // Where the key or the token has no id, the signature alone decides.
         let fits = |key: &&SigningKey| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
         let claims = self.keys.iter().filter(fits).find_map(|key| self.claims(token, &header, key))?;
         let (seconds, _) = now.to_parts();
@@ -78,6 +79,7 @@ impl OperatorKeys {
     }
 
     fn claims(&self, token: &str, header: &Header, key: &SigningKey) -> Option<Claims> {
+        // A token could otherwise name a symmetric algorithm, with the public key as the shared secret.
         if !key.algorithms.contains(&header.alg) {
             return None;
         }

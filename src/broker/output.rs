@@ -155,6 +155,7 @@ impl Updates {
     /// Whether the channel takes the update. `false`: the watcher is too slow, or has gone.
     fn send(&self, update: Result<Update, Refused>) -> bool {
         match self {
+            // The engine's thread never waits for a watcher.
             Self::Each(sender) => sender.try_send(update).is_ok(),
             Self::Latest(sender) => sender.send(Some(update)).is_ok(),
         }

@@ -146,6 +146,7 @@ impl View<'_> {
         let stored = stored::entity(self.store, &EntityId::Handoff(id))?;
         let stored = self.whole_handoff(stored)?;
         let seen = stored.filter(|handoff| self.access.may_see_handoff(self.caller, handoff));
+        // A handoff that does not exist and a hidden one get the same answer (SPEC 5).
         seen.ok_or_else(|| self.access.no_such_handoff(self.caller, id))
     }
 

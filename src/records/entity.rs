@@ -167,6 +167,7 @@ impl EntityRecord {
     pub fn hosting(&self, guest: &Self) -> (Self, Option<Self>) {
         match (self, guest) {
             (Self::Task(task), Self::Handoff(guest)) => {
+                // A newer version of the same handoff replaces the older one, which needs no record.
                 let former = task.handoff.clone().filter(|former| former.handoff.id != guest.handoff.id);
                 let record = TaskRecord { handoff: Some(guest.clone()), ..task.clone() };
                 (Self::Task(record), former.map(Self::Handoff))

@@ -184,6 +184,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Agents => AgentRecord::decode(value).map(drop),
         Table::Tasks => TaskRecord::decode(value)?.log_tail.iter().try_for_each(check_item),
         Table::Handoffs => HandoffRecord::decode(value).map(drop),
+        // The receipt of a logged message is rebuilt from its custody entry, so the entry is checked too.
         Table::Messages => MessageRecord::decode(value)?.receipt().map(drop),
         Table::Envelopes => reader.message::<v1::Envelope>(value).map(drop),
         Table::Mailbox => decode_letter(key, value).map(drop),

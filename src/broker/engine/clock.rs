@@ -79,6 +79,7 @@ impl Engine {
 
     /// Begins again from the stored records. Consumers get a go-away, watchers stay. Returns the former engine.
     pub(super) fn begin_again(&mut self, now: Timestamp) -> Result<Self, BrokerError> {
+        // Other threads share the directory, so it is filled again and not replaced.
         self.env.directory.reset(self.env.settings.presence_rule(now), load_agents(&*self.env.store)?);
         let (directory, identity) = (self.env.directory.clone(), self.env.identity.clone());
         let (store, settings, ids) = (self.env.store.clone(), self.env.settings.clone(), self.env.ids.clone());

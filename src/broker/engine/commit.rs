@@ -24,6 +24,8 @@ impl Engine {
         }
         // A batch that changes nothing needs no sync: its answers only report stored state.
         if !batch.changes.is_empty() {
+            // Each commit stores the sequence and the clock, so that a restart gives no sequence twice and no earlier
+            // running time.
             batch.put_unconditionally(sequence_key(), self.sequence_value());
         }
         let committed = if batch.changes.is_empty() {

@@ -268,6 +268,7 @@ impl Engine {
         let key = DeadLetterRecord::key(number);
         // A caller without the permission gets the same error as for an unknown number.
         let unknown = || self.access().no_such_dead_letter_to_settle(caller, number);
+        // The read sees the decision of an earlier command of this batch, so only the first decision counts.
         let stored = self.read(transaction, &key)?.ok_or_else(unknown)?;
         let mut dead = DeadLetterRecord::decode(&key.key, &stored.value)?;
         self.access().may_settle_dead_letter(caller, &dead).map_err(|_| unknown())?;
@@ -326,6 +327,7 @@ impl Engine {
         match self.run(transaction, &about, &input, cause, now) {
             Ok(_) => {}
             Err(RunError::Broker(error)) => return Err(refused(error)),
+            // The task may have moved on (SPEC 4). The transaction is dropped, and the dead letter stays parked.
             Err(RunError::Rejected(rejection)) => return Err(refused(rejection)),
         }
         let made = transaction.written(&EntityId::Handoff(id)).and_then(|record| record.as_handoff());

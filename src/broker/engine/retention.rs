@@ -295,6 +295,7 @@ impl Engine {
     pub(super) fn stage_removal(&mut self, transaction: Transaction, budget: &mut usize) -> Removal {
         *budget = budget.saturating_sub(transaction.writes());
         self.stage(transaction);
+        // A part of the batch of its own: a conflict of the removal refuses no caller.
         self.end_unanswered();
         Removal::Done
     }

@@ -163,6 +163,8 @@ impl Move {
             // The candidates that are left can never be asked, and are dropped.
             return None;
         }
+        // A candidate that cannot be asked now cannot be asked later either: offers and completed handoffs only grow in
+        // number.
         candidates.retain(|candidate| self.can_be_asked(candidate));
         let there = candidates.iter().position(|candidate| !self.gone.contains(candidate));
         let next = if candidates.is_empty() { None } else { Some(candidates.remove(there.unwrap_or(0))) };

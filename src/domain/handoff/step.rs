@@ -368,7 +368,8 @@ fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Times
     tell_receivers(&mut effects, update.receivers);
     let handoff = situation.handoff.map(|handoff| {
         let mut moving = Move::new(&task, handoff, situation.gone, now);
-        // The owner reports that it still prepares the context, which extends that step.
+        // The owner reports that it still prepares the context, which extends that step. After the deadline, the report
+        // counts for the task alone.
         if handoff.state == State::Accepted && update.status == TaskStatus::InProgress && moving.not_overdue() {
             let context = handoff.timeouts.context;
             moving.extend(context);

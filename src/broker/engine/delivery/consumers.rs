@@ -132,6 +132,7 @@ impl Engine {
         self.env.directory.change_presence(&consumer.agent, |presence| {
             if is_session { presence.signs.sessions -= 1 } else { presence.signs.receives -= 1 }
         });
+        // The presence lease of the agent runs from the end of its last session (SPEC 6).
         self.seen(&consumer.agent, now);
         // The leases of a `Receive` outlive the call, so only a session requeues its deliveries here.
         if is_session {

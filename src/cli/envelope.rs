@@ -96,6 +96,9 @@ fn sign(key: &Path, key_id: &KeyId, input: &InputArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A bound over the numbers of all message types. The numbers have gaps.
+const NUMBERS_MAX: i32 = 64;
+
 /// The message type with the name of the payload's type.
 fn type_of_payload(envelope: &v1::Envelope) -> MessageType {
     let url = envelope.payload.as_ref().map(|payload| payload.type_url.as_str()).unwrap_or_default();
@@ -104,7 +107,7 @@ fn type_of_payload(envelope: &v1::Envelope) -> MessageType {
         let words = kind.as_str_name().trim_start_matches("MESSAGE_TYPE_").replace('_', "");
         words.eq_ignore_ascii_case(name)
     };
-    (1..=14).filter_map(|number| MessageType::try_from(number).ok()).find(has_name).unwrap_or_default()
+    (1..=NUMBERS_MAX).filter_map(|number| MessageType::try_from(number).ok()).find(has_name).unwrap_or_default()
 }
 
 fn verify(public_key: &str, input: &InputArgs) -> Result<(), Failure> {
@@ -171,4 +174,18 @@ fn read(input: &InputArgs) -> Result<v1::Envelope, Failure> {
 
 fn print(value: &Value) {
     output::say_json_text(&format!("{value:#}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{domain::MessageType as Kind, envelope::payload_of};
+
+    #[test]
+    fn the_type_of_a_payload_is_found_for_every_number() {
+        let of = |payload| type_of_payload(&v1::Envelope { payload: Some(payload), ..Default::default() });
+        assert_eq!(of(payload_of(&v1::HandoffRequest::default())), MessageType::HandoffRequest);
+        assert_eq!(of(payload_of(&v1::TaskRecall::default())), MessageType::TaskRecall);
+        assert!((NUMBERS_MAX..10_000).all(|number| Kind::from_number(number).is_none()), "a type beyond the bound");
+    }
 }

@@ -223,6 +223,12 @@ impl Worker {
                 say("accepted", &facts);
             }
             MessageType::TaskContextTransfer => return self.take_over(link, delivered, about, facts, state).await,
+            // The receiver could not take over, so this agent still owns the task.
+            MessageType::HandoffComplete
+                if delivered.payload::<v1::HandoffComplete>().outcome() == v1::HandoffOutcome::Failure =>
+            {
+                say("not handed on", &facts);
+            }
             MessageType::HandoffComplete => {
                 state.owned.remove(&about.task_id);
                 say("handed on", &facts);

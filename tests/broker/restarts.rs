@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use baton::{domain::handoff::State, proto::v1::MessageType};
+use baton::{
+    broker::BrokerError,
+    domain::handoff::State,
+    proto::v1::MessageType,
+    store::{Change, Key, Store as _, Table, Write},
+};
 
 use crate::world::World;
 
@@ -106,4 +111,17 @@ fn after_a_full_disk_it_goes_on_without_a_restart_and_sessions_are_told_to_come_
     assert!(again.sequence > kept.sequence);
     let mut b = world.connect("b");
     assert_eq!(b.deliveries().len(), 2, "what was handed out before, and what came after");
+}
+
+/// A sequence that began again at 1 would give new messages the places of stored ones.
+#[test]
+fn a_damaged_sequence_record_is_refused_at_the_start() {
+    let mut world = World::with(&["a", "b"]);
+    world.send(world.info("a", "b", "one")).unwrap();
+    let key = Key { table: Table::Meta, key: b"sequence".into() };
+    let mut record = world.disk.get(&key).unwrap().unwrap();
+    record.value = vec![0xff; 3].into();
+    let write = Write { key, record: Some(record), is_new: false };
+    world.disk.commit(vec![Change { expectations: vec![], writes: vec![write] }]).unwrap();
+    assert!(matches!(world.opened().err(), Some(BrokerError::Internal)), "the log names the table");
 }

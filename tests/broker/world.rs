@@ -12,7 +12,7 @@ use std::{
 use baton::{
     audit::Audit,
     broker::{
-        Acknowledged, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
+        Acknowledged, BrokerError, BrokerIdentity, Event, Events, OutgoingDelivery, Refused, Reply, Settings,
         access::{Access, Caller},
         directory::{Entry, Liveness},
         engine::{Command, ConsumerKind, Engine, Fate},
@@ -198,9 +198,12 @@ impl World {
 
     /// Kills the broker and opens a new engine on the same store.
     pub fn restart(&mut self) {
-        self.engine =
-            Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now)
-                .unwrap();
+        self.engine = self.opened().unwrap();
+    }
+
+    /// A new engine on the same store.
+    pub fn opened(&self) -> Result<Engine, BrokerError> {
+        Engine::open(self.disk.clone(), broker_identity(), self.settings.clone(), self.ids.clone(), self.now)
     }
 
     pub fn register(&mut self, name: &str, agent_type: &str) {

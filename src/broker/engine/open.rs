@@ -51,7 +51,9 @@ impl Engine {
         (known, now): (RunningClock, Timestamp),
     ) -> Result<Self, BrokerError> {
         let stored = match store.get(&sequence_key())? {
-            Some(record) => storage::SequenceRecord::decode(record.value).unwrap_or_default(),
+            // A sequence that began again at 1 would overwrite stored messages, so a damaged record is an error.
+            Some(record) => storage::SequenceRecord::decode(record.value)
+                .map_err(|error| records::DecodeError { table: Table::Meta.name(), problem: error.to_string() })?,
             None => storage::SequenceRecord::default(),
         };
         // The later of both clocks wins: a failed commit may have left an earlier running time in the store than in

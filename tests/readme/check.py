@@ -212,10 +212,10 @@ def copy_of_the_checkout(folder: Path) -> None:
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in tracked.decode().rstrip("\0").split("\0"):
         source = ROOT / name
-        if not source.is_file():
+        if not (source.is_symlink() or source.is_file()):
             continue  # removed in the work tree
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, folder / name)
+        shutil.copy2(source, folder / name, follow_symlinks=False)
 
 
 @contextlib.contextmanager

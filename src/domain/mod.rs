@@ -8,6 +8,7 @@ pub mod dead_letter;
 mod entity;
 pub mod handoff;
 pub mod mailbox;
+pub mod matching;
 pub mod presence;
 #[cfg(test)]
 pub(crate) mod probe;

@@ -20,6 +20,7 @@ import dev.baton.v1.MessageType;
 import dev.baton.v1.TaskAccept;
 import dev.baton.v1.TaskContextTransfer;
 import dev.baton.v1.TaskOffer;
+import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskRequest;
 import dev.baton.v1.TaskStatusUpdate;
 import java.security.SecureRandom;
@@ -45,7 +46,8 @@ public final class Envelopes {
             Map.entry(MessageType.MESSAGE_TYPE_TASK_OFFER, TaskOffer.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_ACCEPT, TaskAccept.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_DELEGATION, Delegation.getDefaultInstance()),
-            Map.entry(MessageType.MESSAGE_TYPE_INFO, Info.getDefaultInstance()));
+            Map.entry(MessageType.MESSAGE_TYPE_INFO, Info.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_RECALL, TaskRecall.getDefaultInstance()));
 
     private Envelopes() {}
 

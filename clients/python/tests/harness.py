@@ -13,7 +13,9 @@ from baton import (
     HandoffFailedError,
     Offer,
     PoisonError,
+    Recalled,
     RetryLaterError,
+    TaskRecalledError,
     UntrustedError,
     VerificationError,
     json_section,
@@ -46,15 +48,20 @@ def account(error: Exception) -> dict[str, Any]:
             }
         case BatonError():
             return {"kind": "unavailable", "message": message}
-        case VerificationError():
-            return {"kind": "unverified", "reason": error.reason, "message": message}
-        case HandoffFailedError():
-            return {"kind": "handoff_failed", "reason": error.reason, "message": message}
+        case VerificationError() | HandoffFailedError():
+            kind = "unverified" if isinstance(error, VerificationError) else "handoff_failed"
+            return {"kind": kind, "reason": error.reason, "message": message}
+        case TaskRecalledError():
+            return {"kind": "recalled", "reason": error.reason.value, "epoch": error.epoch, "message": message}
     return {"kind": "other", "message": f"{type(error).__name__}: {message}"}
 
 
 def sections_of(context: dict[str, Any]) -> list[v1.ContextSection]:
     return [json_section(name, value) for name, value in context.items()]
+
+
+def milliseconds(value: int | None) -> timedelta | None:
+    return None if value is None else timedelta(milliseconds=value)
 
 
 class Harness:
@@ -65,6 +72,7 @@ class Harness:
         self.how: dict[str, str] = {}
         self.released = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.calls: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         say("hello", protocol=1, language="python", library="baton-client")
@@ -73,6 +81,7 @@ class Harness:
             command = json.loads(line)
             task = asyncio.create_task(self.obey(command))
             self.tasks.add(task)
+            self.calls[command["id"]] = task
             task.add_done_callback(self.tasks.discard)
             if command["command"] in ("handle", "release"):
                 await task
@@ -80,13 +89,14 @@ class Harness:
     async def obey(self, command: dict[str, Any]) -> None:
         try:
             facts = await getattr(self, command["command"])(command)
+        except asyncio.CancelledError:
+            say("failed", id=command["id"], kind="cancelled", message="the call was cancelled")
         except Exception as error:  # noqa: BLE001
             say("failed", id=command["id"], **account(error))
         else:
             say("done", id=command["id"], **(facts or {}))
 
     async def connect(self, command: dict[str, Any]) -> None:
-        timeout = command.get("handler_timeout_ms")
         self.grace = timedelta(milliseconds=command["stop_grace_ms"])
         self.agent = agent = Agent(
             command["server"],
@@ -95,9 +105,10 @@ class Harness:
             key_id=command["key_id"],
             ca_file=command["ca"],
             credit=command["credit"],
-            handler_timeout=None if timeout is None else timedelta(milliseconds=timeout),
+            handler_timeout=milliseconds(command.get("handler_timeout_ms")),
         )
         agent.on_handoff(self.take)
+        agent.on_recalled(self.recalled)
         agent.on(v1.Info)(self.read)
         if "context" in command:
             self.context = sections_of(command["context"])
@@ -114,12 +125,22 @@ class Harness:
 
     async def take(self, offer: Offer) -> None:
         say("handling", type="HandoffRequest", handoff_id=offer.handoff_id, task_id=offer.task_id)
-        if await self.does("HandoffRequest") == "reject":
+        how = await self.does("HandoffRequest")
+        if how == "reject":
             await offer.reject(v1.REJECT_REASON_NO_SKILL, "told to reject")
             return
         takeover = await offer.accept()
         task = await takeover.complete()
         say("owned", task_id=task.task_id, handoff_id=offer.handoff_id, epoch=task.epoch)
+        if how == "work":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                say("stopped", task_id=task.task_id)
+                raise
+
+    async def recalled(self, recalled: Recalled) -> None:
+        say("recalled", task_id=recalled.task_id, handoff_id=recalled.handoff_id, epoch=recalled.epoch)
 
     async def provide(self, _: ContextWanted) -> list[v1.ContextSection]:
         return self.context
@@ -177,10 +198,23 @@ class Harness:
         request = v1.HandoffRequest(task_type=command["task_type"])
         context = sections_of(command["context"])
         outcome = await self.connected.delegate(
-            command["to"], command["task_id"], request, context, epoch=command["epoch"]
+            command["to"],
+            command["task_id"],
+            request,
+            context,
+            epoch=command["epoch"],
+            timeout=milliseconds(command.get("timeout_ms")),
+            loan_timeout=milliseconds(command.get("loan_timeout_ms")),
         )
         status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")
         return {"epoch": outcome.epoch, "status": status, "result": outcome.result}
+
+    async def recall(self, command: dict[str, Any]) -> dict[str, Any]:
+        task = await self.connected.recall(command["handoff_id"], command["text"])
+        return {"epoch": task.epoch}
+
+    async def cancel(self, command: dict[str, Any]) -> None:
+        self.calls[command["call"]].cancel()
 
     async def owned_tasks(self, _: dict[str, Any]) -> dict[str, Any]:
         owned = await self.connected.owned_tasks()

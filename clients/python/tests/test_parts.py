@@ -1,6 +1,8 @@
+import re
 import stat
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 
 import grpc
 import pytest
@@ -32,6 +34,9 @@ OPENSSL_PEM = """-----BEGIN PRIVATE KEY-----
 MC4CAQAwBQYDK2VwBCIEIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f
 -----END PRIVATE KEY-----
 """
+
+
+SCHEMA = Path(__file__).parents[3] / "proto" / "baton" / "v1"
 
 
 def any_of(message):
@@ -107,6 +112,16 @@ def test_every_message_type_has_its_payload(name):
     assert envelope.message_type == v1.MessageType.Value(name)
     assert envelope.payload.type_url == f"type.googleapis.com/baton.v1.{payload_name}"
     assert payload_of(envelope) == payload
+
+
+@pytest.mark.parametrize(
+    ("file", "prefix", "enum"),
+    [("error.proto", "ERROR_CODE", v1.ErrorCode), ("envelope.proto", "MESSAGE_TYPE", v1.MessageType)],
+)
+def test_the_client_knows_every_number_of_the_schema(file, prefix, enum):
+    found = re.findall(rf"^  ({prefix}_\w+) = (\d+);", (SCHEMA / file).read_text("utf-8"), re.MULTILINE)
+    assert len(found) > 10
+    assert {name: int(number) for name, number in found} == dict(enum.items())
 
 
 def test_an_envelope_carries_what_it_is_given():

@@ -14,12 +14,15 @@ from baton.errors import (
     FieldViolation,
     HandoffFailedError,
     PoisonError,
+    RecallReason,
     RetryLaterError,
+    TaskRecalledError,
     UntrustedError,
     VerificationError,
 )
-from baton.handoffs import ContextWanted, HandedOver, Offer, Outcome, OwnedTask, Takeover
+from baton.handoffs import ContextWanted, HandedOver, Offer, OwnedTask, Takeover
 from baton.keys import generate_key, load_key, public_bytes, save_key
+from baton.loans import Outcome, Recalled
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt, vouch
 
 __all__ = [
@@ -34,8 +37,11 @@ __all__ = [
     "Outcome",
     "OwnedTask",
     "PoisonError",
+    "RecallReason",
+    "Recalled",
     "RetryLaterError",
     "Takeover",
+    "TaskRecalledError",
     "UntrustedError",
     "VerificationError",
     "VerifiedLog",

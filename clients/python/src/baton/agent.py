@@ -13,19 +13,20 @@ import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
 
-from baton import handoffs, v1
+from baton import handoffs, loans, v1
 from baton.connection import Connection, File, Identity
 from baton.conversation import Conversation
 from baton.custody import VerifiedLog, read_custody_log
 from baton.delivery import Delivery, duration
 from baton.directory import Directory
-from baton.dispatch import ContextProvider, Dispatcher, Handler, HandoffHandler
+from baton.dispatch import ContextProvider, Dispatcher, Handler, HandoffHandler, RecallHandler
 from baton.envelopes import make_envelope, payload_of
 from baton.errors import BatonError, VerificationError
-from baton.handoffs import HandedOver, Handover, Outcome, OwnedTask
+from baton.handoffs import HandedOver, Handover, OnView, OwnedTask
 from baton.keys import public_bytes
 from baton.limits import check_envelope
 from baton.link import Link
+from baton.loans import Outcome
 from baton.messages import Messages
 from baton.signing import sign_envelope, verify_receipt
 
@@ -145,6 +146,21 @@ class Agent(Messages):
         self._before_connect()
         self._dispatcher.context_provider = provider
         return provider
+
+    def on_recalled(self, handler: RecallHandler) -> RecallHandler:
+        """Decorator: registers the handler of tasks that were taken from this agent: see `Recalled`.
+
+            @bob.on_recalled
+            async def stop(recalled):
+                print(recalled.task_id, "is not ours any more:", recalled.message)
+
+        The agent that lent the task has recalled it, or its loan timeout passed. The agent cancels the handler of
+        `on_handoff` that works on the task, before it calls this one, and ends its calls `hand_over` and `delegate` of
+        the task. Without a handler here the notice goes to the handler of v1.ErrorNotification.
+        """
+        self._before_connect()
+        self._dispatcher.recall_handler = handler
+        return handler
 
     def on(self, *payload_classes: type[Message]) -> Callable[[Handler], Handler]:
         """Decorator: registers a handler for these payload classes, for example v1.Info.
@@ -357,24 +373,35 @@ class Agent(Messages):
         context: Iterable[v1.ContextSection],
         *,
         epoch: int = 1,
+        on_view: OnView | None = None,
     ) -> HandedOver:
         """Hands a task over: sends the request, waits for an accept, sends the context and waits for the end.
 
-        Returns within the request's whole timeout. Raises HandoffFailedError if the task stays with this agent;
-        BatonError if the broker refuses the request or the context, or if the context is over 1 MiB, in which case
-        nothing is sent. If the caller cancels the call, the handoff stays open for `resume_hand_over` until its
-        timeouts.
+        Returns within the request's whole timeout. `on_view` gets each view that this agent has of the handoff, as
+        SENDER_VIEW_*: IDLE and HANDOFF_INITIATED before the request is stored, then those that `get_handoff` shows.
+        Raises HandoffFailedError if the task stays with this agent; BatonError if the broker refuses the request or the
+        context, or if the context is over 1 MiB, in which case nothing is sent. If the caller cancels the call, the
+        handoff stays open for `resume_hand_over` until its timeouts.
         """
         sections = list(context)
         handoffs.check_context(sections)
         envelope = make_envelope(
             request, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch
         )
-        sign_envelope(envelope, self.key_id, self._key)
-        handoff_id = envelope.message_id
-        with self._dispatcher.conversation(handoff_id) as mail:
-            await self.send_envelope(envelope)
-            return await Handover(self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch).end()
+        return await self._hand_over(envelope, sections, on_view or (lambda _: None))
+
+    async def _hand_over(self, request: v1.Envelope, sections: list[v1.ContextSection], on_view: OnView) -> HandedOver:
+        handoff_id, task_id, epoch = request.message_id, request.task_id, request.epoch
+        on_view(v1.SENDER_VIEW_IDLE)
+        sign_envelope(request, self.key_id, self._key)
+        on_view(v1.SENDER_VIEW_HANDOFF_INITIATED)
+        with self._dispatcher.conversation(handoff_id, task_id, epoch) as mail:
+            await self.send_envelope(request)
+            on_view(v1.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
+            handover = Handover(
+                self, mail, sections, handoff_id=handoff_id, task_id=task_id, epoch=epoch, on_view=on_view
+            )
+            return await handover.end()
 
     async def resume_hand_over(self, handoff_id: str, context: Iterable[v1.ContextSection]) -> HandedOver:
         """Continues a handoff that an earlier process of this agent requested, from any state, to its end.
@@ -387,6 +414,7 @@ class Agent(Messages):
         handoffs.check_context(sections)
         with self._dispatcher.conversation(handoff_id) as mail:
             handoff = await self.get_handoff(handoff_id)
+            mail.task_id, mail.epoch = handoff.task_id, handoff.epoch
             if handoff.sender_id != self.agent_id:
                 text = f"handoff {handoff_id} was asked for by {handoff.sender_id}"
                 raise BatonError(grpc.StatusCode.PERMISSION_DENIED, text, reason="NOT_OWNER")
@@ -403,19 +431,53 @@ class Agent(Messages):
         context: Iterable[v1.ContextSection],
         *,
         epoch: int = 1,
+        timeout: timedelta | None = None,  # noqa: ASYNC109
+        loan_timeout: timedelta | None = None,
+        on_view: OnView | None = None,
     ) -> Outcome:
         """Lends a task, and waits for its final status: `hand_over` with HANDOFF_MODE_DELEGATE, then the result.
 
-        On return this agent owns the task again, at the next epoch. The wait has no limit; bound it with
-        `asyncio.timeout`. After a cancelled wait or a restart, `owned_tasks` lists the task once it is back, and the
-        TaskStatusUpdate handler gets its final status. Raises as `hand_over`.
+        On return this agent owns the task again, at the next epoch. `loan_timeout`, 1 s to 30 days, is the time after
+        the completion at which the broker returns the task without a result. Default: the request's, else `timeout`,
+        else 1 h. `timeout` limits the whole call. At that time, and when the caller cancels the call, the agent takes
+        the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without `timeout` the
+        whole timeout of the handoff and the loan timeout limit the call.
+
+        Raises TaskRecalledError if the task came back without a result: its `reason` is LOAN_TIMEOUT, DEADLINE or
+        RECALL. Raises HandoffFailedError if the task was not lent: `reason` is NO_CANDIDATE after rejections,
+        HANDOFF_CANCELLED at the time limit, and others as for `hand_over`. After a restart, `owned_tasks` lists the
+        task once it is back, and the TaskStatusUpdate handler gets its final status.
         """
-        lent = v1.HandoffRequest()
-        lent.CopyFrom(request)
-        lent.mode = v1.HANDOFF_MODE_DELEGATE
+        sections = list(context)
+        handoffs.check_context(sections)
+        lent, limit = loans.loan_request(request, timeout, loan_timeout)
+        envelope = make_envelope(lent, sender_id=self.agent_id, receiver_id=receiver_id, task_id=task_id, epoch=epoch)
         with self._dispatcher.results(task_id, epoch + 1) as results:
-            handed = await self.hand_over(receiver_id, task_id, lent, context, epoch=epoch)
-            return await handoffs.outcome(self, results, handed)
+            try:
+                async with asyncio.timeout(limit.total_seconds()) as clock:
+                    handed = await self._hand_over(envelope, sections, on_view or (lambda _: None))
+                    return await loans.outcome(self, results, handed)
+            except TimeoutError:
+                if not clock.expired():
+                    raise
+            except asyncio.CancelledError:
+                await loans.take_back_of_cancelled(self, envelope)
+                raise
+            return await loans.end_at_deadline(self, results, envelope)
+
+    async def recall(self, handoff_id: str, reason: str = "") -> OwnedTask:
+        """Takes back the task that a handoff of this agent lent. This agent owns it from the receipt on.
+
+        The loans within this one end too, and an open handoff of the task is cancelled. The broker tells the agents
+        that work on the task. Raises BatonError, NOT_LENT if the loan has ended or the handoff did not lend the task,
+        NOT_OWNER if another agent lent it.
+        """
+        handoff = await self.get_handoff(handoff_id)
+        receipt = await self.send(
+            v1.TaskRecall(reason_text=reason), task_id=handoff.task_id, epoch=handoff.epoch, correlation_id=handoff_id
+        )
+        self._dispatcher.returned(handoff.task_id, handoff_id, receipt.epoch)
+        return OwnedTask(self, handoff.task_id, receipt.epoch, receipt.task_status)
 
     # -------------------------------------------------------------------------------------------------- looking
 

@@ -4,29 +4,30 @@ import asyncio
 from collections.abc import Callable
 
 from baton.delivery import Delivery
-from baton.errors import BatonError
 
 
 class Conversation:
     """A queue of deliveries that can end with an error."""
 
-    def __init__(self, epoch: int = 0) -> None:
+    def __init__(self, task_id: str = "", epoch: int = 0) -> None:
+        self.task_id = task_id
+        """The task that the waiting call is about; empty for the agent's mail, and for an offer."""
         self.epoch = epoch
         """The lowest epoch of the task whose mail belongs to this queue."""
-        self._mail: asyncio.Queue[Delivery | BatonError] = asyncio.Queue()
+        self._mail: asyncio.Queue[Delivery | Exception] = asyncio.Queue()
 
     def put(self, delivery: Delivery) -> None:
         """Appends a delivery."""
         self._mail.put_nowait(delivery)
 
-    def fail(self, why: BatonError) -> None:
+    def fail(self, why: Exception) -> None:
         """Ends the queue: `next` raises `why` after the queued deliveries."""
         self._mail.put_nowait(why)
 
     async def next(self) -> Delivery:
-        """Waits for a delivery and removes it. Raises BatonError at the end of the queue."""
+        """Waits for a delivery and removes it. Raises the error of `fail` at the end of the queue."""
         delivery = await self._mail.get()
-        if isinstance(delivery, BatonError):
+        if isinstance(delivery, Exception):
             self._mail.put_nowait(delivery)
             raise delivery
         return delivery

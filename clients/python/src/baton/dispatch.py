@@ -12,8 +12,16 @@ from google.protobuf.message import Message
 from baton import v1
 from baton.conversation import Conversation
 from baton.delivery import Delivery
-from baton.errors import BatonError, HandoffFailedError, PoisonError, RetryLaterError
+from baton.errors import (
+    BatonError,
+    HandoffFailedError,
+    PoisonError,
+    RecallReason,
+    RetryLaterError,
+    TaskRecalledError,
+)
 from baton.handoffs import ContextWanted, Offer, give_context, is_open
+from baton.loans import Recalled, recalled_by
 
 if TYPE_CHECKING:
     from baton.agent import Agent
@@ -22,6 +30,7 @@ _LOG = logging.getLogger("baton")
 
 Handler = Callable[[Delivery], Awaitable[None]]
 HandoffHandler = Callable[[Offer], Awaitable[None]]
+RecallHandler = Callable[[Recalled], Awaitable[None]]
 ContextProvider = Callable[[ContextWanted], Awaitable[Iterable[v1.ContextSection]]]
 
 _OF_A_HANDOFF = (
@@ -47,12 +56,15 @@ class Dispatcher:
         self.handlers: dict[type[Message], Handler] = {}
         self.handoff_handler: HandoffHandler | None = None
         self.context_provider: ContextProvider | None = None
+        self.recall_handler: RecallHandler | None = None
         self.active_count = 0
         """The number of handoffs in progress."""
         self._agent = agent
         self._timeout = None if handler_timeout is None else handler_timeout.total_seconds()
         self._conversations: dict[str, Conversation] = {}
         self._results: dict[str, Conversation] = {}
+        self._offers: dict[str, tuple[Offer, asyncio.Task[Any] | None]] = {}
+        self._recalled: set[asyncio.Task[Any]] = set()
         self._held: dict[str, Delivery] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_stopping = False
@@ -60,19 +72,24 @@ class Dispatcher:
     @property
     def has_handlers(self) -> bool:
         """Whether any handler is registered."""
-        return bool(self.handlers) or self.handoff_handler is not None or self.context_provider is not None
+        return bool(self.handlers) or any((self.handoff_handler, self.context_provider, self.recall_handler))
 
-    def conversation(self, handoff_id: str) -> contextlib.AbstractContextManager[Conversation]:
-        """Routes the mail of one handoff to a queue, inside the context manager."""
-        return self._waiting(self._conversations, handoff_id)
+    def conversation(
+        self, handoff_id: str, task_id: str = "", epoch: int = 0
+    ) -> contextlib.AbstractContextManager[Conversation]:
+        """Routes the mail of one handoff to a queue, inside the context manager.
+
+        Its sender names the task and its own epoch, so that a recall of the task ends the queue.
+        """
+        return self._waiting(self._conversations, handoff_id, task_id, epoch)
 
     def results(self, task_id: str, epoch: int) -> contextlib.AbstractContextManager[Conversation]:
         """Routes a task's final status from this epoch on to a queue, inside the context manager."""
-        return self._waiting(self._results, task_id, epoch)
+        return self._waiting(self._results, task_id, task_id, epoch)
 
     @contextlib.contextmanager
-    def _waiting(self, waiting: dict[str, Conversation], name: str, epoch: int = 0) -> Iterator[Conversation]:
-        mail = waiting[name] = Conversation(epoch)
+    def _waiting(self, waiting: dict[str, Conversation], name: str, task_id: str, epoch: int) -> Iterator[Conversation]:
+        mail = waiting[name] = Conversation(task_id, epoch)
         for left in self._agent.take_back(lambda delivery: self._waiting_for(delivery) is mail):
             self._hold(left)
             mail.put(left)
@@ -89,6 +106,34 @@ class Dispatcher:
         for mail in [*self._conversations.values(), *self._results.values()]:
             mail.fail(why)
 
+    def returned(self, task_id: str, handoff_id: str, epoch: int) -> None:
+        """Ends the wait for the result of a task that this agent has recalled."""
+        results = self._results.get(task_id)
+        if results is not None and epoch > results.epoch:
+            text = "this agent recalled the task"
+            results.fail(TaskRecalledError(task_id, handoff_id, RecallReason.RECALL, text, epoch=epoch))
+
+    def _stop_work(self, delivery: Delivery) -> None:
+        """If the broker took a task from this agent: ends the calls and cancels the handlers that work on it."""
+        told, envelope = recalled_by(delivery, self._agent.welcome.broker_id), delivery.envelope
+        if told is None or told.next_step != v1.NEXT_STEP_DROP_TASK:
+            return
+        task_id, epoch, text = envelope.task_id, envelope.epoch, told.error_message
+        for handoff_id, mail in self._conversations.items():
+            if mail.task_id == task_id and mail.epoch < epoch:
+                mail.fail(HandoffFailedError(handoff_id, "TASK_RECALLED", text))
+        results = self._results.get(task_id)
+        if results is not None and results.epoch <= epoch:
+            lost = TaskRecalledError(
+                task_id, delivery.handoff_id, RecallReason.RECALL, text, epoch=epoch, is_owner=False
+            )
+            results.fail(lost)
+        for offer, handling in self._offers.values():
+            is_of_task = offer.task_id == task_id and offer.epoch < epoch and not offer.awaits_context
+            if handling is not None and is_of_task:
+                self._recalled.add(handling)
+                handling.cancel()
+
     def renew(self, arrived: v1.Delivery) -> bool:
         """Gives a redelivery to the holder of the same message. Returns whether there was a holder."""
         held = self._held.get(arrived.envelope.message_id)
@@ -103,6 +148,7 @@ class Dispatcher:
 
     def dispatch(self, delivery: Delivery) -> None:
         """Passes a delivery to its queue, its handler or the agent's mail."""
+        self._stop_work(delivery)
         if self.has_handlers or self._waiting_for(delivery) is not None:
             task = asyncio.create_task(self._give(delivery))
             self._running.add(task)
@@ -129,6 +175,8 @@ class Dispatcher:
             await self._offer(delivery, self.handoff_handler)
         elif self.context_provider and isinstance(payload, v1.HandoffAccept):
             await self._provide(delivery, payload, self.context_provider)
+        elif self.recall_handler and self._takes_task(delivery):
+            await self._handle(delivery, self._tell_recalled)
         elif handler is not None:
             await self._handle(delivery, handler)
         elif self.has_handlers:
@@ -162,10 +210,28 @@ class Dispatcher:
             results = self._results.get(delivery.envelope.task_id)
             # The status of an earlier loan is a notice. In this queue it would hold back all later mail of the task.
             return results if results is not None and delivery.envelope.epoch >= results.epoch else None
+        told = recalled_by(delivery, self._agent.welcome.broker_id)
+        if told is not None and told.next_step == v1.NEXT_STEP_KEEP_TASK:
+            results = self._results.get(delivery.envelope.task_id)
+            return results if results is not None and delivery.envelope.epoch > results.epoch else None
+        if told is not None:
+            offer, _ = self._offers.get(delivery.handoff_id, (None, None))
+            # A handler that has the context does not read this queue; it is cancelled.
+            is_waiting = offer is not None and offer.awaits_context
+            return self._conversations.get(delivery.handoff_id) if is_waiting else None
         is_of_broker = delivery.envelope.sender_id == self._agent.welcome.broker_id
         if isinstance(payload, _OF_A_HANDOFF) or (is_of_broker and isinstance(payload, v1.ErrorNotification)):
             return self._conversations.get(delivery.handoff_id)
         return None
+
+    def _takes_task(self, delivery: Delivery) -> bool:
+        told = recalled_by(delivery, self._agent.welcome.broker_id)
+        return told is not None and told.next_step == v1.NEXT_STEP_DROP_TASK
+
+    async def _tell_recalled(self, delivery: Delivery) -> None:
+        if self.recall_handler is not None:
+            envelope, text = delivery.envelope, delivery.payload.error_message
+            await self.recall_handler(Recalled(envelope.task_id, delivery.handoff_id, envelope.epoch, text))
 
     def _hold(self, delivery: Delivery) -> None:
         self._held[delivery.envelope.message_id] = delivery
@@ -186,7 +252,11 @@ class Dispatcher:
             self.active_count -= 1
 
     async def _decided(self, offer: Offer, handler: HandoffHandler) -> None:
-        await handler(offer)
+        self._offers[offer.handoff_id] = (offer, asyncio.current_task())
+        try:
+            await handler(offer)
+        finally:
+            del self._offers[offer.handoff_id]
         if not offer.is_over:
             raise RuntimeError("the handler has neither rejected nor completed the handoff")
 
@@ -232,13 +302,20 @@ class Dispatcher:
             async with asyncio.timeout(self._timeout):
                 await handling
         except asyncio.CancelledError:
-            if not self._is_stopping:
-                raise
             verdict: v1.Nack | None = v1.Nack(cause=v1.NACK_CAUSE_SHUTDOWN, reason_text="the agent is stopping")
+            task = asyncio.current_task()
+            if task in self._recalled:
+                task.uncancel()
+                verdict = None
+                _LOG.info("the task of %s was recalled from its handler", what)
+            elif not self._is_stopping:
+                raise
         except Exception as error:  # noqa: BLE001
             verdict = _verdict(error, what)
         else:
             return
+        finally:
+            self._recalled.discard(asyncio.current_task())
         delivery = in_hand()
         if delivery is None or delivery.is_settled:
             return

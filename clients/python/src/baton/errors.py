@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import Self
 
 import grpc
@@ -128,6 +129,36 @@ class HandoffFailedError(Exception):
         """The explanation, for people."""
         self.rejections = tuple(rejections)
         """The rejections in order, each as text with the agent and the reason. Only the sender's side knows them."""
+
+
+class RecallReason(StrEnum):
+    """The reason why a lent task came back without a result."""
+
+    LOAN_TIMEOUT = "LOAN_TIMEOUT"
+    """The loan timeout passed, and the broker recalled the task."""
+    DEADLINE = "DEADLINE"
+    """The time limit of `delegate` passed, and the client recalled the task."""
+    RECALL = "RECALL"
+    """A `recall` of this agent, or of an agent that had lent the task to it."""
+
+
+class TaskRecalledError(Exception):
+    """A lent task was taken back before its delegate reported a final status."""
+
+    def __init__(
+        self, task_id: str, handoff_id: str, reason: RecallReason, message: str, *, epoch: int, is_owner: bool = True
+    ) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.task_id = task_id
+        self.handoff_id = handoff_id
+        """The handoff that lent the task."""
+        self.reason = reason
+        self.message = message
+        """The explanation, for people."""
+        self.epoch = epoch
+        """The task's epoch after the recall."""
+        self.is_owner = is_owner
+        """Whether this agent owns the task again. False: an agent that had lent the task to this one took it back."""
 
 
 class PoisonError(Exception):

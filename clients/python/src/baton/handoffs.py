@@ -2,12 +2,10 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-
-from google.protobuf import json_format
 
 from baton import v1
 from baton.conversation import Conversation
@@ -18,6 +16,10 @@ from baton.signing import context_digest
 
 if TYPE_CHECKING:
     from baton.agent import Agent
+    from baton.loans import Outcome
+
+OnView = Callable[[v1.SenderView], None]
+"""Gets each view that the sender has of its handoff: SENDER_VIEW_*, from IDLE to HANDOFF_COMPLETED."""
 
 LOOK_SECONDS = 30.0
 """The silence after which a side asks the broker for the state of its handoff or delegated task, in seconds."""
@@ -89,6 +91,11 @@ class Offer:
     def in_hand(self) -> Delivery | None:
         """The unacknowledged delivery of this offer, if any."""
         return self._request or self._context
+
+    @property
+    def awaits_context(self) -> bool:
+        """Whether the context has not arrived."""
+        return self._context is None and not self._is_over
 
     @property
     def is_over(self) -> bool:
@@ -235,16 +242,39 @@ class OwnedTask:
         )
 
     async def hand_over(
-        self, receiver_id: str, request: v1.HandoffRequest, context: Iterable[v1.ContextSection]
+        self,
+        receiver_id: str,
+        request: v1.HandoffRequest,
+        context: Iterable[v1.ContextSection],
+        *,
+        on_view: OnView | None = None,
     ) -> "HandedOver":
         """Hands the task over: see `Agent.hand_over`."""
-        return await self.agent.hand_over(receiver_id, self.task_id, request, context, epoch=self.epoch)
+        return await self.agent.hand_over(
+            receiver_id, self.task_id, request, context, epoch=self.epoch, on_view=on_view
+        )
 
     async def delegate(
-        self, receiver_id: str, request: v1.HandoffRequest, context: Iterable[v1.ContextSection]
+        self,
+        receiver_id: str,
+        request: v1.HandoffRequest,
+        context: Iterable[v1.ContextSection],
+        *,
+        timeout: timedelta | None = None,  # noqa: ASYNC109
+        loan_timeout: timedelta | None = None,
+        on_view: OnView | None = None,
     ) -> "Outcome":
         """Lends the task: see `Agent.delegate`."""
-        return await self.agent.delegate(receiver_id, self.task_id, request, context, epoch=self.epoch)
+        return await self.agent.delegate(
+            receiver_id,
+            self.task_id,
+            request,
+            context,
+            epoch=self.epoch,
+            timeout=timeout,
+            loan_timeout=loan_timeout,
+            on_view=on_view,
+        )
 
 
 def owned_task(agent: "Agent", task: v1.Task) -> OwnedTask:
@@ -280,19 +310,6 @@ class HandedOver:
     """The agents that did not take the task before, each as text with the reason."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a delegated task, which this agent owns again."""
-
-    task_id: str
-    epoch: int
-    """The epoch that began with its return."""
-    status: v1.TaskStatus
-    """TASK_STATUS_COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished."""
-    result: dict[str, Any]
-    details: str
-
-
 class Handover:
     """A handoff that this agent requested, from the request's receipt to its end."""
 
@@ -305,10 +322,12 @@ class Handover:
         handoff_id: str,
         task_id: str,
         epoch: int,
+        on_view: OnView | None = None,
     ) -> None:
         self._agent = agent
         self._mail = mail
         self._sections = sections
+        self._on_view = on_view or (lambda _: None)
         self._handoff_id = handoff_id
         self._task_id = task_id
         self._epoch = epoch
@@ -377,15 +396,18 @@ class Handover:
     async def _send_context(self, candidate_id: str, wanted_sections: Iterable[str]) -> HandedOver | None:
         if self._is_context_sent:
             return None  # a redelivered accept
+        self._on_view(v1.SENDER_VIEW_CONTEXT_PREPARING)
         wanted = ContextWanted(self._handoff_id, self._task_id, self._epoch, candidate_id, tuple(wanted_sections))
         handoff = await give_context(self._agent, wanted, self._sections)
         self._is_context_sent = True
+        self._on_view(v1.SENDER_VIEW_AWAITING_CONTEXT_ACK)
         return None if handoff is None else await self.go_on_from(handoff)
 
     def _rejected(self, candidate_id: str, reason: v1.RejectReason, text: str) -> None:
         self._rejections[candidate_id] = f"{candidate_id}: {text or v1.RejectReason.Name(reason)}"
 
     def _completed(self, owner_id: str) -> HandedOver:
+        self._on_view(v1.SENDER_VIEW_HANDOFF_COMPLETED)
         rejections = tuple(self._rejections.values())
         return HandedOver(self._handoff_id, self._task_id, owner_id, self._epoch + 1, rejections)
 
@@ -444,33 +466,6 @@ async def _take_back(agent: "Agent", wanted: ContextWanted, why: str) -> None:
             epoch=wanted.epoch,
             correlation_id=wanted.handoff_id,
         )
-
-
-async def outcome(agent: "Agent", results: Conversation, lent: HandedOver) -> Outcome:
-    """Waits for the final status of a delegated task."""
-    is_back = False
-    while True:
-        delivery = await results.next_within(LOOK_SECONDS)
-        if delivery is not None:
-            await delivery.ack_for_sure()
-            envelope, update = delivery.envelope, delivery.payload
-            result = json_format.MessageToDict(update.result)
-            return Outcome(envelope.task_id, envelope.epoch + 1, update.status, result, update.details)
-        if (task := await _returned(agent, lent)) is not None:
-            # A final status would have arrived by now: a handoff returned the task.
-            if is_back:
-                return Outcome(task.task_id, task.epoch, task.status, {}, task.details)
-            is_back = True
-
-
-async def _returned(agent: "Agent", lent: HandedOver) -> v1.Task | None:
-    try:
-        task = await agent.get_task(lent.task_id)
-    except BatonError as error:
-        if not error.is_passing:
-            raise
-        return None
-    return task if task.owner_id == agent.agent_id and task.epoch > lent.epoch else None
 
 
 def is_open(handoff: v1.Handoff) -> bool:

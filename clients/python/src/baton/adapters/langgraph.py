@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from langchain_core.load import dumpd
@@ -19,12 +20,15 @@ def handoff_node(
     *,
     result_key: str = "handoff",
     summary: Callable[[Mapping[str, Any]], str] | None = None,
+    timeout: timedelta | None = None,
+    loan_timeout: timedelta | None = None,
 ) -> Node:
     """Returns a node that delegates the graph's state as a task and returns the result.
 
     The state is the context: `messages` as the section history_log, all else as session_variables. The update is
     `{result_key: {"task_id", "status", "result", "details"}}`. A delegation that no agent takes raises
-    HandoffFailedError, which ends the run unless the node has a retry policy or an error handler.
+    HandoffFailedError, one that comes back without a result TaskRecalledError; both end the run unless the node has a
+    retry policy or an error handler. `timeout` and `loan_timeout` are those of `Agent.delegate`.
 
         graph.add_node("billing", handoff_node(agent, "type:billing", "invoice-question"))
     """
@@ -36,7 +40,9 @@ def handoff_node(
             initial_context_summary=summary(state) if summary else "",
         )
         task_id = f"langgraph-{uuid.uuid4()}"
-        outcome = await agent.delegate(receiver_id, task_id, request, state_sections(state))
+        outcome = await agent.delegate(
+            receiver_id, task_id, request, state_sections(state), timeout=timeout, loan_timeout=loan_timeout
+        )
         status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")
         update = {"task_id": task_id, "status": status, "result": outcome.result, "details": outcome.details}
         return {result_key: update}

@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 import uuid
+from datetime import timedelta
 from typing import Any
 
 from agents import FunctionTool
 
-from baton import Agent, BatonError, HandoffFailedError, json_section, v1
+from baton import Agent, BatonError, HandoffFailedError, TaskRecalledError, json_section, v1
 
 _NAME_CHARACTERS_MAX = 40
 _PARAMETERS: dict[str, Any] = {
@@ -22,11 +23,21 @@ _PARAMETERS: dict[str, Any] = {
 }
 
 
-def handoff_tool(agent: Agent, receiver_id: str, task_type: str, *, description: str, name: str = "") -> FunctionTool:
+def handoff_tool(
+    agent: Agent,
+    receiver_id: str,
+    task_type: str,
+    *,
+    description: str,
+    name: str = "",
+    timeout: timedelta | None = None,
+    loan_timeout: timedelta | None = None,
+) -> FunctionTool:
     """Returns a tool `transfer_to_NAME` that delegates a task and gives the model the result.
 
-    The model gets JSON: `status`, `result` and `details`; or `error` and `message` if no agent took the task or the
-    broker refused, so that it can continue by other means.
+    The model gets JSON: `status`, `result` and `details`; or `error` and `message` if no agent took the task, if it
+    came back without a result, or if the broker refused, so that it can continue by other means. `timeout` and
+    `loan_timeout` are those of `Agent.delegate`.
 
         Agent(name="triage", tools=[handoff_tool(agent, "type:billing", "invoice-question", description="…")])
     """
@@ -38,9 +49,13 @@ def handoff_tool(agent: Agent, receiver_id: str, task_type: str, *, description:
         )
         sections = [json_section("task_description", asked)]
         try:
-            outcome = await agent.delegate(receiver_id, f"tool-{uuid.uuid4()}", request, sections)
+            outcome = await agent.delegate(
+                receiver_id, f"tool-{uuid.uuid4()}", request, sections, timeout=timeout, loan_timeout=loan_timeout
+            )
         except HandoffFailedError as error:
             return json.dumps({"error": error.reason, "message": error.message, "rejections": error.rejections})
+        except TaskRecalledError as error:
+            return json.dumps({"error": "TASK_RECALLED", "reason": error.reason, "message": error.message})
         except BatonError as error:
             return json.dumps({"error": error.reason or error.code.name, "message": error.message})
         status = v1.TaskStatus.Name(outcome.status).removeprefix("TASK_STATUS_")

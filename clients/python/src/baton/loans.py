@@ -1,0 +1,238 @@
+"""Lent tasks: the wait for a delegate's result, and the ways in which the task comes back without one."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from google.protobuf import json_format
+
+from baton import handoffs, v1
+from baton.conversation import Conversation
+from baton.errors import BatonError, HandoffFailedError, RecallReason, TaskRecalledError
+from baton.handoffs import HandedOver, Handover
+
+if TYPE_CHECKING:
+    from baton.agent import Agent
+
+_LOG = logging.getLogger("baton")
+
+LOAN_TIMEOUT_DEFAULT = timedelta(hours=1)
+"""The loan timeout of `delegate` when the call names neither a loan timeout nor a time limit."""
+_LOAN_TIMEOUT_MIN = timedelta(seconds=1)
+_LOAN_TIMEOUT_MAX = timedelta(days=30)
+_WHOLE_TIMEOUT_DEFAULT = timedelta(seconds=360)
+# The broker's own timeouts end a delegation. This is the time for the news of it.
+_NEWS_TIME = timedelta(seconds=60)
+_TAKE_BACK_SECONDS = 10.0
+_TAKE_BACK_ATTEMPTS = 10
+_ATTEMPT_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of a delegated task, which this agent owns again."""
+
+    task_id: str
+    epoch: int
+    """The epoch that began with its return."""
+    status: v1.TaskStatus
+    """TASK_STATUS_COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished."""
+    result: dict[str, Any]
+    details: str
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """A task that was taken from this agent: another agent recalled it, or its loan timeout passed."""
+
+    task_id: str
+    handoff_id: str
+    """The handoff that lent the task, to this agent or before it."""
+    epoch: int
+    """The task's epoch after the recall. The broker refuses messages about the task of a lower one."""
+    message: str
+    """The explanation, for people."""
+
+
+def recalled_by(notice: Any, broker_id: str) -> v1.ErrorNotification | None:
+    """Returns the payload of a delivery if it is the broker's notice of a recall."""
+    payload = notice.payload
+    is_notice = isinstance(payload, v1.ErrorNotification) and payload.error_code == v1.ERROR_CODE_TASK_RECALLED
+    return payload if is_notice and notice.envelope.sender_id == broker_id else None
+
+
+def loan_request(
+    request: v1.HandoffRequest, timeout: timedelta | None, loan_timeout: timedelta | None
+) -> tuple[v1.HandoffRequest, timedelta]:
+    """Returns the request of a delegation, and the time limit of the call."""
+    lent = v1.HandoffRequest()
+    lent.CopyFrom(request)
+    lent.mode = v1.HANDOFF_MODE_DELEGATE
+    if loan_timeout is not None:
+        lent.loan_timeout.FromTimedelta(loan_timeout)
+    elif not lent.HasField("loan_timeout"):
+        # If this process dies, nothing but the loan timeout brings the task back.
+        within = min(max(timeout, _LOAN_TIMEOUT_MIN), _LOAN_TIMEOUT_MAX) if timeout else LOAN_TIMEOUT_DEFAULT
+        lent.loan_timeout.FromTimedelta(within)
+    if timeout is not None:
+        return lent, timeout
+    has_whole = lent.timeouts.HasField("whole")
+    whole = lent.timeouts.whole.ToTimedelta() if has_whole else _WHOLE_TIMEOUT_DEFAULT
+    return lent, whole + lent.loan_timeout.ToTimedelta() + _NEWS_TIME
+
+
+async def outcome(agent: "Agent", results: Conversation, lent: HandedOver) -> Outcome:
+    """Waits for the final status of a delegated task. Raises TaskRecalledError."""
+    is_back = False
+    while True:
+        delivery = await results.next_within(handoffs.LOOK_SECONDS)
+        if delivery is not None:
+            envelope, payload = delivery.envelope, delivery.payload
+            is_end = isinstance(payload, v1.ErrorNotification) or await _is_end(agent, lent, envelope.epoch)
+            await delivery.ack_for_sure()
+            if not is_end:
+                continue
+            if isinstance(payload, v1.ErrorNotification):
+                raise TaskRecalledError(
+                    envelope.task_id,
+                    lent.handoff_id,
+                    RecallReason.LOAN_TIMEOUT,
+                    payload.error_message,
+                    epoch=envelope.epoch,
+                )
+            result = json_format.MessageToDict(payload.result)
+            return Outcome(envelope.task_id, envelope.epoch + 1, payload.status, result, payload.details)
+        task = await _look(agent, lent)
+        if task is not None and is_back:
+            return _without_news(agent, lent, task)
+        # Mail about the end of the loan would have arrived by the next look.
+        is_back = task is not None
+
+
+async def _is_end(agent: "Agent", lent: HandedOver, epoch: int) -> bool:
+    """Whether a final status of this epoch ended the loan.
+
+    A status of a later epoch may have ended a further loan by the delegate, and name this agent as its receiver.
+    """
+    if epoch == lent.epoch:
+        return True
+    task = await agent.get_task(lent.task_id)
+    return task.owner_id == agent.agent_id and task.epoch == epoch + 1
+
+
+async def _look(agent: "Agent", lent: HandedOver) -> v1.Task | None:
+    """Reads the task. Returns it if its loan has ended."""
+    try:
+        task = await agent.get_task(lent.task_id)
+    except BatonError as error:
+        if not error.is_passing:
+            raise
+        return None
+    is_lent = any(loan.handoff_id == lent.handoff_id for loan in task.loans)
+    return task if not is_lent and task.epoch > lent.epoch else None
+
+
+def _without_news(agent: "Agent", lent: HandedOver, task: v1.Task) -> Outcome:
+    """Returns the outcome of a task that a handoff returned unfinished. Raises TaskRecalledError for a recalled one."""
+    last = task.hops[-1] if task.hops else v1.TaskHop()
+    is_owner = task.owner_id == agent.agent_id
+    if is_owner and last.receiver_id == agent.agent_id and last.epoch == task.epoch:
+        return Outcome(task.task_id, task.epoch, task.status, {}, task.details)
+    text = "the loan has ended without a final status of the delegate"
+    raise TaskRecalledError(
+        task.task_id, lent.handoff_id, RecallReason.RECALL, text, epoch=task.epoch, is_owner=is_owner
+    )
+
+
+async def take_back(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Receipt | None:
+    """Cancels the handoff of this request, or recalls the task that it lent.
+
+    Returns the receipt of the recall. None: the task was not lent, or its loan has ended. Raises BatonError if the
+    broker cannot be reached within 10 s.
+    """
+    try:
+        async with asyncio.timeout(_TAKE_BACK_SECONDS):
+            return await _take_back(agent, request, reason)
+    except TimeoutError:
+        text = f"task {request.task_id} could not be taken back in time; its loan timeout returns it"
+        raise BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, text) from None
+
+
+async def _take_back(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Receipt | None:
+    last: BatonError | None = None
+    for _ in range(_TAKE_BACK_ATTEMPTS):
+        try:
+            handoff = await agent.get_handoff(request.message_id)
+            if handoff.state == v1.HANDOFF_STATE_COMPLETED:
+                return await _recall(agent, request, reason)
+            if not handoffs.is_open(handoff):
+                return None
+            await agent.send(
+                v1.HandoffCancel(reason_text=reason),
+                receiver_id=handoff.candidate_id,
+                task_id=request.task_id,
+                epoch=request.epoch,
+                correlation_id=request.message_id,
+            )
+        except BatonError as error:
+            # The request may still be on its way, or the handoff has moved on since the look.
+            _LOG.debug("task %s is not back yet: %s", request.task_id, error)
+            last = error
+            await asyncio.sleep(_ATTEMPT_SECONDS)
+        else:
+            return None
+    if last is not None and last.is_passing:
+        raise last
+    return None
+
+
+async def _recall(agent: "Agent", request: v1.Envelope, reason: str) -> v1.Receipt | None:
+    recall = v1.TaskRecall(reason_text=reason)
+    try:
+        return await agent.send(recall, task_id=request.task_id, epoch=request.epoch, correlation_id=request.message_id)
+    except BatonError as error:
+        if error.is_passing:
+            raise
+        return None  # the loan has ended
+
+
+async def take_back_of_cancelled(agent: "Agent", request: v1.Envelope) -> None:
+    """As `take_back`, for a cancelled call, which has no more use for the outcome."""
+    try:
+        await take_back(agent, request, "the delegating call was cancelled")
+    except BatonError as error:
+        _LOG.warning("the loan of task %s ends by its timeout: %s", request.task_id, error)
+
+
+async def end_at_deadline(agent: "Agent", results: Conversation, request: v1.Envelope) -> Outcome:
+    """Takes the task back at the time limit of a call. Returns the delegate's result if it came first.
+
+    Raises TaskRecalledError, or HandoffFailedError if the task was not lent.
+    """
+    text = "the time limit of the delegating call passed"
+    receipt = await take_back(agent, request, text)
+    handoff_id, task_id = request.message_id, request.task_id
+    if receipt is not None:
+        raise TaskRecalledError(task_id, handoff_id, RecallReason.DEADLINE, text, epoch=receipt.epoch)
+    try:
+        handoff = await agent.get_handoff(handoff_id)
+    except BatonError as error:
+        if error.is_passing:
+            raise
+        # The request was not stored.
+        raise HandoffFailedError(handoff_id, "HANDOFF_CANCELLED", text) from error
+    if handoffs.is_open(handoff):
+        raise BatonError(grpc.StatusCode.DEADLINE_EXCEEDED, f"{text}, and the handoff could not be cancelled")
+    handover = Handover(agent, results, [], handoff_id=handoff_id, task_id=task_id, epoch=request.epoch)
+    lent = await handover.go_on_from(handoff)
+    if lent is None:
+        raise AssertionError(f"handoff {handoff_id} is final and has no end")
+    try:
+        async with asyncio.timeout(_TAKE_BACK_SECONDS):
+            return await outcome(agent, results, lent)
+    except TimeoutError:
+        task = await agent.get_task(task_id)
+        return _without_news(agent, lent, task)

@@ -8,11 +8,12 @@ import { secureSocket } from "./socket.js";
 import { Audit, invalid } from "./audit.js";
 import { clipped, Delivery } from "./delivery.js";
 import { type About, makeEnvelope, type Payload, payloadOf } from "./envelopes.js";
-import { BatonError, isPassing, SessionEnded, VerificationError } from "./errors.js";
-import { type HandedOver, HandOver, type Outcome, OwnedTask } from "./handovers.js";
+import { BatonError, HandoffFailed, isPassing, SessionEnded, TaskRecalled, VerificationError } from "./errors.js";
+import { type HandedOver, HandOver, type OnView, OwnedTask } from "./handovers.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, checkHeartbeat, FRAME_BYTES_MAX } from "./limits.js";
-import { BROKER_ID, isFinalStatus, Mail } from "./mail.js";
+import { type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
+import { BROKER_ID, type Conversation, isFinalStatus, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { Queue } from "./queue.js";
 import { closedError, handle, type Handlers, Jobs, Stopped } from "./serve.js";
@@ -128,6 +129,8 @@ export class Agent {
   readonly #life = new AbortController();
   readonly #inbox = new Queue<{ wire: v1.Delivery; session: Session }>();
   readonly #keys = new Map<string, { keys: readonly v1.AgentKey[]; untilMs: number }>();
+  /** The ends of the watches behind `OwnedTask.signal`, by task id. */
+  readonly #signals = new Map<string, () => void>();
   #token = "";
   #session: Session | undefined;
   #sessionCame = deferred<undefined>();
@@ -332,10 +335,44 @@ export class Agent {
   }
 
   /** Cancels an open handoff that this agent requested. */
-  async cancel(handoffId: string, text = ""): Promise<v1.Receipt> {
+  async cancel(handoffId: string, text = "", options: CallOptions = {}): Promise<v1.Receipt> {
     const { candidateId, taskId, epoch } = await this.getHandoff(handoffId);
     const cancel = create(v1.HandoffCancelSchema, { reasonText: clipped(text) });
-    return this.send(candidateId, { taskId, epoch, correlationId: handoffId }, cancel);
+    return this.send(candidateId, { taskId, epoch, correlationId: handoffId }, cancel, options);
+  }
+
+  /**
+   * Takes back the task that a handoff of this agent lent. This agent owns it from the receipt on. The loans within this one
+   * end too, and an open handoff of the task is cancelled. The broker tells the agents that work on the task. Throws BatonError,
+   * NOT_LENT, if the loan has ended or the handoff did not lend the task; NOT_OWNER if another agent lent it.
+   */
+  async recall(handoffId: string, text = "", options: CallOptions = {}): Promise<OwnedTask> {
+    const { taskId, epoch } = await this.getHandoff(handoffId);
+    const recall = create(v1.TaskRecallSchema, { reasonText: clipped(text) });
+    const receipt = await this.send("", { taskId, epoch, correlationId: handoffId }, recall, options);
+    const why = new TaskRecalled(taskId, handoffId, "RECALL", "this agent recalled the task", receipt.epoch, true);
+    this.mail.returned(taskId, receipt.epoch, why);
+    return new OwnedTask(this, taskId, receipt.epoch, receipt.taskStatus, "");
+  }
+
+  /** @internal Returns the signal of a task that this agent owns. */
+  recallSignal(taskId: string, epoch: bigint): AbortSignal {
+    const abort = new AbortController();
+    // The ownership began with this epoch, so a recall to any later one ends it.
+    const unwatch = this.mail.watch(taskId, epoch, ({ handoffId, epoch: recalledTo, text }) => {
+      this.#signals.delete(taskId);
+      abort.abort(new TaskRecalled(taskId, handoffId, "RECALL", text, recalledTo, false));
+      return false;
+    });
+    this.#forgetSignals(taskId);
+    this.#signals.set(taskId, unwatch);
+    return abort.signal;
+  }
+
+  /** Ends the watch for recalls of a task that this agent no longer owns. */
+  #forgetSignals(taskId: string): void {
+    this.#signals.get(taskId)?.();
+    this.#signals.delete(taskId);
   }
 
   /** Reports the status of a task that this agent owns at this epoch. */
@@ -344,7 +381,10 @@ export class Agent {
     epoch: bigint,
     update: MessageInitShape<typeof v1.TaskStatusUpdateSchema>,
   ): Promise<v1.Receipt> {
-    return this.send("", { taskId, epoch }, create(v1.TaskStatusUpdateSchema, update));
+    const message = create(v1.TaskStatusUpdateSchema, update);
+    const receipt = await this.send("", { taskId, epoch }, message);
+    if (isFinalStatus(message.status)) this.#forgetSignals(taskId);
+    return receipt;
   }
 
   /** Asks for more time for this agent's step of a handoff, if the step takes longer than its timeout. */
@@ -367,25 +407,52 @@ export class Agent {
    * Throws HandoffFailed if the task stays with this agent, BatonError if the broker refuses the request or the context. If
    * `signal` aborts first, the handoff continues: `resumeHandOver` joins it, `cancel` ends it, and otherwise its timeouts end
    * it. The call receives its mail also without `serve`; all other mail goes to `serve`.
+   *
+   * `onView` gets each view that this agent has of the handoff: IDLE and HANDOFF_INITIATED before the request is stored, then
+   * those that `getHandoff` shows.
    */
   async handOver(
     receiverId: string,
     taskId: string,
     request: MessageInitShape<typeof v1.HandoffRequestSchema>,
     sections: readonly v1.ContextSection[],
-    { epoch = 1n, signal }: { epoch?: bigint } & CallOptions = {},
+    { epoch = 1n, signal, onView }: { epoch?: bigint; onView?: OnView } & CallOptions = {},
   ): Promise<HandedOver> {
     checkContext(sections);
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, create(v1.HandoffRequestSchema, request));
-    const handoffId = envelope.messageId;
+    return this.#handOver(envelope, sections, signal, onView);
+  }
+
+  async #handOver(
+    request: v1.Envelope,
+    sections: readonly v1.ContextSection[],
+    signal: AbortSignal | undefined,
+    onView: OnView = () => undefined,
+  ): Promise<HandedOver> {
+    const { messageId: handoffId, taskId, epoch } = request;
+    onView(v1.SenderView.IDLE);
     // Registered before the request is sent, for the answer may arrive before the receipt.
     const mail = await this.mail.converse(`handoff ${handoffId}`, { signal });
+    const unwatch = this.#watchHandOver(mail, handoffId, taskId, epoch);
     try {
-      await this.#signAndSend(envelope, signal ? { signal } : {});
-      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal);
+      onView(v1.SenderView.HANDOFF_INITIATED);
+      await this.#signAndSend(request, signal ? { signal } : {});
+      onView(v1.SenderView.AWAITING_HANDOFF_ACCEPT);
+      const handed = await new HandOver(this, mail, { handoffId, taskId, epoch }, sections, onView).run(signal);
+      this.#forgetSignals(taskId);
+      return handed;
     } finally {
+      unwatch();
       mail.close();
     }
+  }
+
+  /** Ends a handoff of a task that is recalled from this agent. */
+  #watchHandOver(mail: Conversation, handoffId: string, taskId: string, epoch: bigint): () => void {
+    return this.mail.watch(taskId, epoch, ({ text }) => {
+      mail.fail(new HandoffFailed(handoffId, "TASK_RECALLED", text));
+      return false;
+    });
   }
 
   /**
@@ -404,7 +471,12 @@ export class Agent {
       const handoff = await this.getHandoff(handoffId);
       const { senderId, taskId, epoch } = handoff;
       if (senderId !== this.id) throw new Error(`handoff ${handoffId} is not one that ${this.id} asked for`);
-      return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
+      const unwatch = this.#watchHandOver(mail, handoffId, taskId, epoch);
+      try {
+        return await new HandOver(this, mail, { handoffId, taskId, epoch }, sections).run(signal, handoff);
+      } finally {
+        unwatch();
+      }
     } finally {
       mail.close();
     }
@@ -412,7 +484,15 @@ export class Agent {
 
   /**
    * Lends a task and waits for its final status: `handOver` with HandoffMode.DELEGATE, then the result. On return this agent
-   * owns the task again. The wait has no limit but `signal`. Throws as `handOver`.
+   * owns the task again, at the next epoch.
+   *
+   * `timeoutMs` limits the whole call, `loanTimeoutMs` the loan at the broker: see `DelegateOptions`. At the time limit, and
+   * when `signal` aborts, the agent takes the task back: it recalls it, or cancels a handoff that is still open, for at most
+   * 10 s. Without `timeoutMs` the whole timeout of the handoff and the loan timeout limit the call.
+   *
+   * Throws TaskRecalled if the task came back without a result, with the reason LOAN_TIMEOUT, DEADLINE or RECALL; HandoffFailed
+   * if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED at the time limit, and others as `handOver`; and
+   * the reason of `signal`.
    *
    * A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and `ownedTasks` lists the task
    * from then on.
@@ -422,35 +502,35 @@ export class Agent {
     taskId: string,
     request: MessageInitShape<typeof v1.HandoffRequestSchema>,
     sections: readonly v1.ContextSection[],
-    options: { epoch?: bigint } & CallOptions = {},
+    options: DelegateOptions = {},
   ): Promise<Outcome> {
-    const { signal } = options;
-    const results = await this.mail.converse(`task ${taskId}`, { afterEpoch: options.epoch ?? 1n, signal });
+    checkContext(sections);
+    const { signal, onView, epoch = 1n } = options;
+    const { lent, limitMs } = loanOf(request, options);
+    const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, lent);
+    const results = await this.mail.converse(`task ${taskId}`, { afterEpoch: epoch, signal });
+    const unwatch = this.mail.watch(taskId, epoch, ({ handoffId, epoch: recalledTo, text }) => {
+      results.fail(new TaskRecalled(taskId, handoffId, "RECALL", text, recalledTo, false));
+      return false;
+    });
+    const limit = new AbortController();
+    const timer = limitMs === undefined ? undefined : setTimeout(() => { limit.abort(); }, limitMs);
+    const over = anyOf(signal, limit.signal);
     try {
-      const lent = { ...request, mode: v1.HandoffMode.DELEGATE };
-      const handed = await this.handOver(receiverId, taskId, lent, sections, options);
-      for (;;) {
-        const letter = await results.next(signal);
-        const { payload, envelope } = letter.delivery;
-        if (payload?.$typeName !== "baton.v1.TaskStatusUpdate") throw new TypeError("the result is no status");
-        const isOver = await this.#isReturned(taskId, handed.epoch, envelope.epoch);
-        await letter.finish();
-        const { status, details, result = {} } = payload;
-        if (isOver) return { taskId, epoch: envelope.epoch + 1n, status, result, details };
+      const handed = await this.#handOver(envelope, sections, over, onView);
+      return await outcomeOf(this, results, handed, over);
+    } catch (error) {
+      if (!over.aborted || error instanceof HandoffFailed || error instanceof TaskRecalled) throw error;
+      if (signal?.aborted === true) {
+        await takeBackOfAborted(this, envelope);
+        throw error;
       }
+      return await endAtDeadline(this, results, envelope);
     } finally {
+      clearTimeout(timer);
+      unwatch();
       results.close();
     }
-  }
-
-  /**
-   * Whether a final status ended the loan of a task that was lent at this epoch. A status of a later epoch may have ended a
-   * further loan by the delegate, which names this agent as a receiver too.
-   */
-  async #isReturned(taskId: string, lentAt: bigint, endedAt: bigint): Promise<boolean> {
-    if (endedAt === lentAt) return true;
-    const { ownerId, epoch } = await this.getTask(taskId);
-    return ownerId === this.id && epoch === endedAt + 1n;
   }
 
   /**

@@ -125,6 +125,31 @@ export class HandoffFailed extends Error {
   }
 }
 
+/**
+ * The reason why a lent task came back without a result: its loan timeout passed; the time limit of `delegate` passed; or a
+ * `recall` by this agent, or by an agent that had lent the task to it.
+ */
+export type RecallReason = "LOAN_TIMEOUT" | "DEADLINE" | "RECALL";
+
+/** A lent task was taken back before its delegate reported a final status. */
+export class TaskRecalled extends Error {
+  override readonly name = "TaskRecalled";
+
+  constructor(
+    readonly taskId: string,
+    /** The handoff that lent the task. */
+    readonly handoffId: string,
+    readonly reason: RecallReason,
+    text: string,
+    /** The task's epoch after the recall. */
+    readonly epoch: bigint,
+    /** Whether this agent owns the task again. False: an agent that had lent the task to this one took it back. */
+    readonly isOwner: boolean,
+  ) {
+    super(`${reason}: ${text}`);
+  }
+}
+
 /** The session ended before the answer arrived; the question may be repeated on the next session. */
 export class SessionEnded extends BatonError {
   constructor(cause?: unknown) {
@@ -149,10 +174,11 @@ const GONE_ON = new Set([
 
 /**
  * Whether the broker refused because the handoff or the task has moved on: it is over, at another step, or another agent's. The
- * message that led to the call needs no further work, and `serve` acks it. Also true for HandoffFailed.
+ * message that led to the call needs no further work, and `serve` acks it. Also true for HandoffFailed and
+ * TaskRecalled.
  */
 export function hasGoneOn(error: unknown): boolean {
-  return error instanceof HandoffFailed || (error instanceof BatonError && GONE_ON.has(error.reason));
+  return error instanceof HandoffFailed || error instanceof TaskRecalled || (error instanceof BatonError && GONE_ON.has(error.reason));
 }
 
 /** Whether the same call may succeed later: after a failed connection, or on a broker that is stopping. */

@@ -4,6 +4,7 @@ import type { Agent, CallOptions } from "./agent.js";
 import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
 import { type Conversation, LATER_MS, type Letter } from "./mail.js";
+import type { DelegateOptions, Outcome } from "./loans.js";
 import { type HandlerContext, Later } from "./serve.js";
 import {
   type ContextSection,
@@ -16,6 +17,7 @@ import {
   NextStep,
   OfferOutcome,
   type Receipt,
+  SenderView,
   type Task,
   TaskStatus,
   type TaskStatusUpdateSchema,
@@ -33,18 +35,8 @@ export interface HandedOver {
   readonly rejections: readonly Rejection[];
 }
 
-/** The outcome of a delegated task, which this agent owns again. */
-export interface Outcome {
-  readonly taskId: string;
-  /** The epoch that began with the task's return. */
-  readonly epoch: bigint;
-  /** COMPLETED, FAILED or CANCELED. */
-  readonly status: TaskStatus;
-  /** The result; empty if the delegate gave none. */
-  readonly result: JsonObject;
-  /** The delegate's explanation. */
-  readonly details: string;
-}
+/** Gets each view that the sender has of its handoff, from IDLE to HANDOFF_COMPLETED. */
+export type OnView = (view: SenderView) => void;
 
 /** The context that a candidate waits for after its accept. */
 export interface WantedContext {
@@ -67,6 +59,7 @@ export type ContextProvider = (
 /** A task that this agent owns at this epoch. After the task has moved on, its methods throw STALE_EPOCH. */
 export class OwnedTask {
   readonly #agent: Agent;
+  #signal: AbortSignal | undefined;
 
   /** @internal */
   constructor(
@@ -92,6 +85,14 @@ export class OwnedTask {
     return this.#agent.id;
   }
 
+  /**
+   * Aborts, with a TaskRecalled as its reason, when the task is recalled from this agent. It does not abort for other ends of
+   * the ownership.
+   */
+  get signal(): AbortSignal {
+    return (this.#signal ??= this.#agent.recallSignal(this.taskId, this.epoch));
+  }
+
   /** Reports the task's progress as text; `progress` is from 0 to 1. */
   async report(details: string, { progress }: { progress?: number } = {}): Promise<Receipt> {
     const status = TaskStatus.IN_PROGRESS;
@@ -114,7 +115,7 @@ export class OwnedTask {
     receiverId: string,
     request: MessageInitShape<typeof HandoffRequestSchema>,
     sections: readonly ContextSection[],
-    options: CallOptions = {},
+    options: CallOptions & { onView?: OnView } = {},
   ): Promise<HandedOver> {
     return this.#agent.handOver(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
   }
@@ -124,26 +125,35 @@ export class OwnedTask {
     receiverId: string,
     request: MessageInitShape<typeof HandoffRequestSchema>,
     sections: readonly ContextSection[],
-    options: CallOptions = {},
+    options: Omit<DelegateOptions, "epoch"> = {},
   ): Promise<Outcome> {
     return this.#agent.delegate(receiverId, this.taskId, request, sections, { epoch: this.epoch, ...options });
   }
+}
+
+interface About {
+  handoffId: string;
+  taskId: string;
+  epoch: bigint;
 }
 
 /** A handoff that this agent has requested. */
 export class HandOver {
   readonly #agent: Agent;
   readonly #mail: Conversation;
-  readonly #about: { handoffId: string; taskId: string; epoch: bigint };
+  readonly #about: About;
   readonly #sections: readonly ContextSection[];
+  readonly #onView: OnView;
   readonly #rejections: Rejection[] = [];
 
   constructor(
     agent: Agent,
     mail: Conversation,
-    about: { handoffId: string; taskId: string; epoch: bigint },
+    about: About,
     sections: readonly ContextSection[],
+    onView: OnView = () => undefined,
   ) {
+    this.#onView = onView;
     this.#agent = agent;
     this.#mail = mail;
     this.#about = about;
@@ -203,8 +213,10 @@ export class HandOver {
 
   /** Sends the context. Returns a result if the handoff has ended. */
   async #accepted(accept: Letter, signal?: AbortSignal): Promise<HandedOver | undefined> {
+    this.#onView(SenderView.CONTEXT_PREPARING);
     try {
       await giveContext(this.#agent, accept.delivery, this.#sections, signal);
+      this.#onView(SenderView.AWAITING_CONTEXT_ACK);
       await accept.finish();
       return undefined;
     } catch (error) {
@@ -228,6 +240,7 @@ export class HandOver {
   }
 
   #completed(ownerId: string): HandedOver {
+    this.#onView(SenderView.HANDOFF_COMPLETED);
     const { handoffId, taskId, epoch } = this.#about;
     return { handoffId, taskId, ownerId, epoch: epoch + 1n, rejections: this.#rejections };
   }
@@ -245,6 +258,16 @@ export class HandOver {
   #rejected(rejection: Rejection): void {
     if (!this.#rejections.some(({ agentId }) => agentId === rejection.agentId)) this.#rejections.push(rejection);
   }
+}
+
+/** Returns where a task went by a handoff that has ended. Throws HandoffFailed if the task stayed. */
+export function endedBy({ state, candidateId, errorCode, errorMessage, offers }: Handoff, about: About): HandedOver {
+  const rejections: Rejection[] = offers
+    .filter(({ outcome }) => outcome === OfferOutcome.REJECTED)
+    .map(({ candidateId: agentId, rejectReason: reason, reasonText: text }) => ({ agentId, reason, text }));
+  const { handoffId, taskId, epoch } = about;
+  if (state === HandoffState.COMPLETED) return { handoffId, taskId, ownerId: candidateId, epoch: epoch + 1n, rejections };
+  throw new HandoffFailed(handoffId, codeOf(errorCode), errorMessage, rejections);
 }
 
 /** Answers an accept that no `handOver` waits for, with the context from the handler. */

@@ -2,9 +2,10 @@
 import type { Delivery } from "./delivery.js";
 import { BatonError } from "./errors.js";
 import { Queue } from "./queue.js";
+import { recallNotice, type Recalled, takenBy } from "./loans.js";
 import { type HandlerContext, Jobs, Later, Stopped } from "./serve.js";
 import { deferred, type Session } from "./session.js";
-import { TaskStatus } from "./v1.js";
+import { NextStep, TaskStatus } from "./v1.js";
 
 /** The redelivery delay of a message that no call of this process waits for yet. */
 export const LATER_MS = 2_000;
@@ -45,6 +46,7 @@ export class Conversation {
   readonly #life: AbortSignal;
   readonly #onClose: () => void;
   #waiting = 0;
+  #isFailed = false;
   /**
    * Whether the waiting call knows the end, so that further mail about it needs no handling. The call sets it before `close`.
    */
@@ -79,9 +81,15 @@ export class Conversation {
     }
   }
 
-  /** Adds a letter. Returns false if the conversation is full. */
+  /** Ends the conversation with an error for its call, after the letters that wait. */
+  fail(error: Error): void {
+    this.#isFailed = true;
+    this.#letters.fail(error);
+  }
+
+  /** Adds a letter. Returns false if the conversation is full or has failed. */
   put(letter: Letter): boolean {
-    if (this.#waiting >= LETTERS_MAX) return false;
+    if (this.#isFailed || this.#waiting >= LETTERS_MAX) return false;
     this.#waiting++;
     this.#letters.push(letter);
     return true;
@@ -96,6 +104,15 @@ export class Conversation {
     const rest = this.isOver ? undefined : new Later(0, "what waited for it has ended");
     for (const letter of this.#letters.drain()) void letter.finish(rest);
   }
+}
+
+/** Work on a task of this agent, which a recall of the task ends. */
+interface Work {
+  readonly taskId: string;
+  /** The task's epoch when the work began. A recall to a later one ends it. */
+  readonly epoch: bigint;
+  /** Ends the work. Returns whether the notice needs no handler. */
+  readonly stop: (recalled: Recalled) => boolean;
 }
 
 /** The parts of an agent that its mail uses. */
@@ -115,6 +132,7 @@ export class Mail {
   lookAfterMs = 30_000;
   readonly #owner: Owner;
   readonly #waiting = new Map<string, { conversation: Conversation; afterEpoch: bigint }>();
+  readonly #works = new Set<Work>();
   readonly #letters: Jobs;
   readonly #queue = new Queue<Delivery>();
   #isTaking = false;
@@ -174,9 +192,39 @@ export class Mail {
     if (session !== undefined) await session.giveCredit(maxOutstanding);
   }
 
+  /** Has `stop` called when the task is recalled from this agent. Returns the function that ends this. */
+  watch(taskId: string, epoch: bigint, stop: (recalled: Recalled) => boolean): () => void {
+    const work = { taskId, epoch, stop };
+    this.#works.add(work);
+    return () => this.#works.delete(work);
+  }
+
+  /** Ends the wait for the result of a task that this agent has recalled. */
+  returned(taskId: string, epoch: bigint, error: Error): void {
+    const waiting = this.#waiting.get(`task ${taskId}`);
+    if (waiting && epoch > waiting.afterEpoch + 1n) waiting.conversation.fail(error);
+  }
+
+  /** Ends the work on a task that the broker took from this agent. Returns whether the notice needs no handler. */
+  #stopWork(delivery: Delivery): boolean {
+    const recalled = takenBy(delivery);
+    if (recalled === undefined) return false;
+    let isDone = false;
+    for (const work of [...this.#works]) {
+      if (work.taskId !== recalled.taskId || work.epoch >= recalled.epoch) continue;
+      this.#works.delete(work);
+      isDone = work.stop(recalled) || isDone;
+    }
+    return isDone;
+  }
+
   /** Gives a delivery to its conversation, to the reader, or back to the broker. */
   route(delivery: Delivery): void {
     if (this.#letters.again(delivery)) return;
+    if (this.#stopWork(delivery)) {
+      void this.#letters.settle(delivery, undefined);
+      return;
+    }
     const conversation = this.#conversationOf(delivery);
     if (conversation !== undefined) {
       const letter = new Letter(delivery);
@@ -230,8 +278,14 @@ export class Mail {
       case "baton.v1.TaskContextTransfer":
       case "baton.v1.HandoffComplete":
         return this.#waiting.get(`handoff ${handoffId}`)?.conversation;
-      case "baton.v1.ErrorNotification":
+      case "baton.v1.ErrorNotification": {
+        const notice = recallNotice(delivery);
+        if (notice !== undefined) {
+          const waiting = notice.nextStep === NextStep.KEEP_TASK ? this.#waiting.get(`task ${envelope.taskId}`) : undefined;
+          return waiting && envelope.epoch > waiting.afterEpoch + 1n ? waiting.conversation : undefined;
+        }
         return envelope.senderId === BROKER_ID ? this.#waiting.get(`handoff ${handoffId}`)?.conversation : undefined;
+      }
       case "baton.v1.TaskStatusUpdate": {
         const waiting = isFinalStatus(payload.status) ? this.#waiting.get(`task ${envelope.taskId}`) : undefined;
         // Excludes the result of an earlier loan of the task.

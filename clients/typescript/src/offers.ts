@@ -2,8 +2,9 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Agent } from "./agent.js";
 import type { Delivery } from "./delivery.js";
-import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
+import { BatonError, HandoffFailed, hasGoneOn, TaskRecalled } from "./errors.js";
 import { codeOf, isFinalState, lookAt, OwnedTask } from "./handovers.js";
+import type { Recalled } from "./loans.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
@@ -27,8 +28,8 @@ export class Offer {
   /** The request; undefined if an earlier process of this agent accepted it. */
   readonly request: HandoffRequest | undefined;
   /**
-   * Aborts after the accept, with a HandoffFailed as its reason, if the handoff continues without this agent. It also aborts as
-   * the signal of a handler does.
+   * Aborts after the accept, with a HandoffFailed as its reason, if the handoff continues without this agent; and with a
+   * TaskRecalled if the task is recalled while the handler works on it. It also aborts as the signal of a handler does.
    */
   readonly signal: AbortSignal;
   /** @internal Resolves when the offer was rejected, completed or failed; rejects with the cause of an earlier end. */
@@ -130,6 +131,18 @@ export class Offer {
     this.#abort.abort(cause);
     this.#contextCame.reject(cause);
     this.over.reject(cause);
+  }
+
+  /** @internal Ends the offer, or the work on its task. Returns whether this agent never owned the task. */
+  recalled({ taskId, handoffId, epoch, text }: Recalled): boolean {
+    if (this.#isOver || this.#context !== undefined) {
+      const cause = new TaskRecalled(taskId, handoffId, "RECALL", text, epoch, false);
+      if (this.#isOver) this.#abort.abort(cause);
+      else this.end(cause);
+      return false;
+    }
+    this.end(new HandoffFailed(this.handoffId, "TASK_RECALLED", text));
+    return true;
   }
 
   /** @internal Ends the offer without its reader: an undecided offer is rejected, and the broker asks another agent. */
@@ -314,6 +327,7 @@ export async function takeOffer(
   }
   const offer = new Offer(agent, delivery, signal);
   const listening = new AbortController();
+  const unwatch = agent.mail.watch(offer.taskId, offer.epoch, (recalled) => offer.recalled(recalled));
   // A handler that ignores its signal is abandoned, and its delivery is redelivered.
   const abandon = (): void => {
     mail.close();
@@ -336,6 +350,7 @@ export async function takeOffer(
   } finally {
     signal.removeEventListener("abort", abandon);
     listening.abort();
+    unwatch();
     mail.close();
   }
 }

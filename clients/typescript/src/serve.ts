@@ -5,6 +5,7 @@ import type { Payload } from "./envelopes.js";
 import type { Agent } from "./agent.js";
 import { BatonError, hasGoneOn } from "./errors.js";
 import { type ContextProvider, provideContext, unclaimed } from "./handovers.js";
+import { type Recalled, takenBy } from "./loans.js";
 import { type OfferHandler, takeOffer } from "./offers.js";
 import { deferred } from "./session.js";
 import { NackCause, RejectReason } from "./v1.js";
@@ -44,6 +45,12 @@ export interface Handlers {
    * accept. With it a handoff that an earlier process requested continues.
    */
   context?: ContextProvider;
+  /**
+   * Learns of a task that was taken from this agent: see `Recalled`. Before it is called, `OwnedTask.signal` and the signal of
+   * the offer that works on the task have aborted, and `handOver` and `delegate` of the task have thrown. Without it the notice
+   * goes to errorNotification.
+   */
+  recalled?: (recalled: Recalled, context: HandlerContext) => unknown;
   handoffRequest?: Handler<"HandoffRequest">;
   handoffAccept?: Handler<"HandoffAccept">;
   handoffReject?: Handler<"HandoffReject">;
@@ -111,7 +118,9 @@ export async function handle(agent: Agent, handlers: Handlers, delivery: Deliver
   const key = name && ((name.charAt(0).toLowerCase() + name.slice(1)) as keyof Handlers);
   const handler = key && (handlers[key] as ((...args: unknown[]) => unknown) | undefined);
   const isOffer = name === "HandoffRequest" || name === "TaskContextTransfer";
-  if (handler) await handler(delivery.payload, delivery, context);
+  const recalled = handlers.recalled && takenBy(delivery);
+  if (recalled) await handlers.recalled?.(recalled, context);
+  else if (handler) await handler(delivery.payload, delivery, context);
   else if (isOffer && handlers.offer) await takeOffer(agent, delivery, handlers.offer, context);
   else if (name === "HandoffAccept" && handlers.context) await provideContext(agent, delivery, handlers.context, context);
   else if (handlers.other) await handlers.other(delivery, context);

@@ -13,6 +13,7 @@ import {
   loadKey,
   Poison,
   RetryAfter,
+  TaskRecalled,
   v1,
   VerificationError,
 } from "../src/index.js";
@@ -38,12 +39,16 @@ interface Command {
   epoch: number;
   task_type: string;
   context?: Record<string, object>;
+  timeout_ms?: number;
+  loan_timeout_ms?: number;
+  call: number;
 }
 
 type Facts = Record<string, unknown>;
 
 const how = new Map<string, string>();
 const stop = new AbortController();
+const calls = new Map<number, AbortController>();
 let waiting: (() => void)[] = [];
 let agent: Agent | undefined;
 let serving: Promise<void> | undefined;
@@ -65,8 +70,10 @@ function isUntrusted(error: unknown): boolean {
 /** Converts an error to the protocol's JSON form. */
 function account(error: unknown): Facts {
   const message = String(error);
+  if (error instanceof Cancelled) return { kind: "cancelled", message };
   if (isUntrusted(error)) return { kind: "untrusted", message };
   if (error instanceof HandoffFailed) return { kind: "handoff_failed", reason: error.reason, message };
+  if (error instanceof TaskRecalled) return { kind: "recalled", reason: error.reason, epoch: Number(error.epoch), message };
   if (error instanceof VerificationError) return { kind: "unverified", reason: error.reason, message };
   if (!(error instanceof BatonError)) return { kind: "other", message };
   const { reason, metadata, code, retryDelayMs } = error;
@@ -113,8 +120,17 @@ function handlersOf(connecting: Command): Handlers {
         await offer.reject({ reason: v1.RejectReason.NO_SKILL, reasonText: "told to reject" });
         return;
       }
-      const { epoch } = await (await offer.accept()).complete();
-      say("owned", { task_id: taskId, handoff_id: handoffId, epoch: Number(epoch) });
+      const task = await (await offer.accept()).complete();
+      say("owned", { task_id: taskId, handoff_id: handoffId, epoch: Number(task.epoch) });
+      if (told === "work") {
+        await new Promise((resolve) => {
+          offer.signal.addEventListener("abort", resolve);
+        });
+        say("stopped", { task_id: taskId });
+      }
+    },
+    recalled: ({ taskId, handoffId, epoch }) => {
+      say("recalled", { task_id: taskId, handoff_id: handoffId, epoch: Number(epoch) });
     },
     ...(connecting.context && { context: () => sectionsOf(connecting) }),
   };
@@ -137,6 +153,15 @@ async function connect(command: Command): Promise<void> {
   serving = agent.serve(handlersOf(command), { signal: stop.signal }).catch((error: unknown) => {
     say("ended", account(error));
   });
+}
+
+class Cancelled extends Error {}
+
+/** The signal that the command `cancel` aborts. */
+function callSignal({ id }: Command): AbortSignal {
+  const call = new AbortController();
+  calls.set(id, call);
+  return call.signal;
 }
 
 function handedOver({ ownerId, epoch }: HandedOver): Facts {
@@ -169,10 +194,23 @@ async function obey(command: Command): Promise<Facts> {
       return handedOver(await connected().resumeHandOver(command.handoff_id, sectionsOf(command)));
     case "delegate": {
       const { to, task_id, task_type } = command;
-      const options = { epoch: BigInt(command.epoch) };
+      const { timeout_ms: timeoutMs, loan_timeout_ms: loanTimeoutMs } = command;
+      const options = {
+        epoch: BigInt(command.epoch),
+        signal: callSignal(command),
+        ...(timeoutMs === undefined ? {} : { timeoutMs }),
+        ...(loanTimeoutMs === undefined ? {} : { loanTimeoutMs }),
+      };
       const lent = await connected().delegate(to, task_id, { taskType: task_type }, sectionsOf(command), options);
       return { epoch: Number(lent.epoch), status: v1.TaskStatus[lent.status], result: lent.result };
     }
+    case "recall": {
+      const { epoch } = await connected().recall(command.handoff_id, command.text);
+      return { epoch: Number(epoch) };
+    }
+    case "cancel":
+      calls.get(command.call)?.abort(new Cancelled("told to cancel"));
+      return {};
     case "owned_tasks": {
       const tasks: Facts[] = [];
       for await (const { taskId, epoch, handoffId } of connected().ownedTasks()) {

@@ -1,0 +1,233 @@
+/** Lent tasks: the wait for a delegate's result, and the ways in which the task comes back without one. */
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
+import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
+import { Code } from "@connectrpc/connect";
+import type { Agent, CallOptions } from "./agent.js";
+import { clipped, type Delivery } from "./delivery.js";
+import { BatonError, HandoffFailed, isPassing, TaskRecalled } from "./errors.js";
+import { endedBy, type HandedOver, isFinalState, type OnView } from "./handovers.js";
+import { BROKER_ID, type Conversation } from "./mail.js";
+import { sleep } from "./session.js";
+import {
+  type Envelope,
+  ErrorCode,
+  type ErrorNotification,
+  HandoffMode,
+  HandoffRequestSchema,
+  type HandoffRequest,
+  HandoffState,
+  NextStep,
+  type Receipt,
+  type Task,
+  TaskRecallSchema,
+  type TaskStatus,
+} from "./v1.js";
+
+/** The loan timeout of `delegate` when the call names neither a loan timeout nor a time limit. */
+export const LOAN_TIMEOUT_MS = 3_600_000;
+const LOAN_TIMEOUT_MS_MIN = 1_000;
+const LOAN_TIMEOUT_MS_MAX = 30 * 24 * 3_600_000;
+const WHOLE_TIMEOUT_MS = 360_000;
+/** The broker's timeouts end a delegation. This is the time for the news of it. */
+const NEWS_MS = 60_000;
+/** The longest time of a timer of Node. */
+const TIMER_MS_MAX = 2 ** 31 - 1;
+const TAKE_BACK_MS = 10_000;
+const ATTEMPTS_MAX = 10;
+const ATTEMPT_MS = 200;
+
+/** The options of `delegate`. */
+export interface DelegateOptions extends CallOptions {
+  /** The task's epoch at this agent; default 1, for a new task. */
+  epoch?: bigint;
+  /** The time limit of the whole call. At this time the agent takes the task back. At most 2^31 - 1 ms. */
+  timeoutMs?: number;
+  /**
+   * The time after the completion at which the broker returns the task without a result, 1 s to 30 days. Default: the
+   * request's, else `timeoutMs`, else one hour.
+   */
+  loanTimeoutMs?: number;
+  /** Gets each view that this agent has of the handoff: see `Agent.handOver`. */
+  onView?: OnView;
+}
+
+/** The outcome of a delegated task, which this agent owns again. */
+export interface Outcome {
+  readonly taskId: string;
+  /** The epoch that began with the task's return. */
+  readonly epoch: bigint;
+  /** COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished. */
+  readonly status: TaskStatus;
+  /** The result; empty if the delegate gave none. */
+  readonly result: JsonObject;
+  /** The delegate's explanation. */
+  readonly details: string;
+}
+
+/** A task that was taken from this agent: another agent recalled it, or its loan timeout passed. */
+export interface Recalled {
+  readonly taskId: string;
+  /** The handoff that lent the task, to this agent or before it. */
+  readonly handoffId: string;
+  /** The task's epoch after the recall. The broker refuses messages about the task of a lower one. */
+  readonly epoch: bigint;
+  /** The explanation, for people. */
+  readonly text: string;
+}
+
+/** Returns the broker's notice of a recall, if the delivery is one. */
+export function recallNotice({ payload, envelope }: Delivery): ErrorNotification | undefined {
+  const isNotice = payload?.$typeName === "baton.v1.ErrorNotification" && envelope.senderId === BROKER_ID;
+  return isNotice && payload.errorCode === ErrorCode.TASK_RECALLED ? payload : undefined;
+}
+
+/** Returns what the broker took from this agent, if the delivery says so. */
+export function takenBy(delivery: Delivery): Recalled | undefined {
+  const notice = recallNotice(delivery);
+  if (notice?.nextStep !== NextStep.DROP_TASK) return undefined;
+  const { taskId, epoch } = delivery.envelope;
+  return { taskId, handoffId: delivery.handoffId, epoch, text: notice.errorMessage };
+}
+
+/** Returns the request of a delegation, and the time limit of the call if a timer can measure it. */
+export function loanOf(
+  request: MessageInitShape<typeof HandoffRequestSchema>,
+  { timeoutMs, loanTimeoutMs }: DelegateOptions,
+): { lent: HandoffRequest; limitMs: number | undefined } {
+  if (timeoutMs !== undefined && timeoutMs > TIMER_MS_MAX) throw new RangeError(`timeoutMs is at most ${TIMER_MS_MAX}`);
+  const lent = create(HandoffRequestSchema, { ...request, mode: HandoffMode.DELEGATE });
+  if (loanTimeoutMs !== undefined || lent.loanTimeout === undefined) {
+    // If this process dies, nothing but the loan timeout brings the task back.
+    const within = Math.min(Math.max(timeoutMs ?? LOAN_TIMEOUT_MS, LOAN_TIMEOUT_MS_MIN), LOAN_TIMEOUT_MS_MAX);
+    lent.loanTimeout = durationFromMs(loanTimeoutMs ?? within);
+  }
+  const whole = lent.timeouts?.whole;
+  const limitMs = timeoutMs ?? (whole ? durationMs(whole) : WHOLE_TIMEOUT_MS) + durationMs(lent.loanTimeout) + NEWS_MS;
+  return { lent, limitMs: limitMs > TIMER_MS_MAX ? undefined : limitMs };
+}
+
+/** Waits for the final status of a delegated task. Throws TaskRecalled. */
+export async function outcomeOf(
+  agent: Agent,
+  results: Conversation,
+  lent: HandedOver,
+  signal: AbortSignal,
+  lookAfterMs = agent.mail.lookAfterMs,
+): Promise<Outcome> {
+  for (let isBack = false; ;) {
+    const letter = await results.nextWithin(lookAfterMs, signal);
+    if (letter === undefined) {
+      const task = await look(agent, lent);
+      // Mail about the end of the loan would have arrived by the next look.
+      if (task !== undefined && isBack) return withoutNews(agent, lent, task);
+      isBack = task !== undefined;
+      continue;
+    }
+    const { payload, envelope } = letter.delivery;
+    const { taskId, epoch } = envelope;
+    if (payload?.$typeName === "baton.v1.ErrorNotification") {
+      await letter.finish();
+      throw new TaskRecalled(taskId, lent.handoffId, "LOAN_TIMEOUT", payload.errorMessage, epoch, true);
+    }
+    if (payload?.$typeName !== "baton.v1.TaskStatusUpdate") throw new TypeError("the result is no status");
+    const isEnd = await isReturned(agent, lent, epoch);
+    await letter.finish();
+    const { status, details, result = {} } = payload;
+    if (isEnd) return { taskId, epoch: epoch + 1n, status, result, details };
+  }
+}
+
+/**
+ * Whether a final status ended the loan. A status of a later epoch may have ended a further loan by the delegate, which names
+ * this agent as a receiver too.
+ */
+async function isReturned(agent: Agent, lent: HandedOver, endedAt: bigint): Promise<boolean> {
+  if (endedAt === lent.epoch) return true;
+  const { ownerId, epoch } = await agent.getTask(lent.taskId);
+  return ownerId === agent.id && epoch === endedAt + 1n;
+}
+
+/** Reads the task. Returns it if its loan has ended. */
+async function look(agent: Agent, lent: HandedOver): Promise<Task | undefined> {
+  try {
+    const task = await agent.getTask(lent.taskId);
+    const isLent = task.loans.some(({ handoffId }) => handoffId === lent.handoffId);
+    return !isLent && task.epoch > lent.epoch ? task : undefined;
+  } catch (error) {
+    if (isPassing(BatonError.of(error))) return undefined;
+    throw error;
+  }
+}
+
+/** Returns the outcome of a task that a handoff returned unfinished. Throws TaskRecalled for a recalled one. */
+function withoutNews(agent: Agent, lent: HandedOver, { taskId, epoch, status, details, ownerId, hops }: Task): Outcome {
+  const last = hops.at(-1);
+  const isOwner = ownerId === agent.id;
+  if (isOwner && last?.receiverId === agent.id && last.epoch === epoch) return { taskId, epoch, status, result: {}, details };
+  const text = "the loan has ended without a final status of the delegate";
+  throw new TaskRecalled(taskId, lent.handoffId, "RECALL", text, epoch, isOwner);
+}
+
+/**
+ * Cancels the handoff of this request, or recalls the task that it lent. Returns the receipt of the recall; undefined if the
+ * task was not lent or its loan has ended. Throws BatonError if the broker cannot be reached within 10 s.
+ */
+async function takeBack(agent: Agent, request: Envelope, text: string): Promise<Receipt | undefined> {
+  const { messageId: correlationId, taskId, epoch } = request;
+  const signal = AbortSignal.timeout(TAKE_BACK_MS);
+  let last: BatonError | undefined;
+  for (let attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
+    try {
+      const { state } = await agent.getHandoff(correlationId);
+      if (state === HandoffState.COMPLETED) {
+        const recall = create(TaskRecallSchema, { reasonText: clipped(text) });
+        return await agent.send("", { taskId, epoch, correlationId }, recall, { signal });
+      }
+      if (!isFinalState(state)) await agent.cancel(correlationId, text, { signal });
+      return undefined;
+    } catch (error) {
+      if (signal.aborted) {
+        throw new BatonError(Code.DeadlineExceeded, `task ${taskId} could not be taken back in time; its loan timeout returns it`);
+      }
+      last = BatonError.of(error);
+      if (last.reason === "NOT_LENT") return undefined;
+      // The request may still be on its way, or the handoff has moved on since the look.
+      await sleep(ATTEMPT_MS, signal);
+    }
+  }
+  if (last && isPassing(last)) throw last;
+  return undefined;
+}
+
+/** As `takeBack`, for an aborted call, which has no more use for the outcome. */
+export async function takeBackOfAborted(agent: Agent, request: Envelope): Promise<void> {
+  try {
+    await takeBack(agent, request, "the delegating call was aborted");
+  } catch (error) {
+    agent.log(`the loan of task ${request.taskId} ends by its timeout`, error);
+  }
+}
+
+/**
+ * Takes the task back at the time limit of a call. Returns the delegate's result if it came first. Throws TaskRecalled, or
+ * HandoffFailed if the task was not lent.
+ */
+export async function endAtDeadline(agent: Agent, results: Conversation, request: Envelope): Promise<Outcome> {
+  const text = "the time limit of the delegating call passed";
+  const { messageId: handoffId, taskId, epoch } = request;
+  const receipt = await takeBack(agent, request, text);
+  if (receipt) throw new TaskRecalled(taskId, handoffId, "DEADLINE", text, receipt.epoch, true);
+  let lent: HandedOver;
+  try {
+    const handoff = await agent.getHandoff(handoffId);
+    if (!isFinalState(handoff.state)) {
+      throw new BatonError(Code.DeadlineExceeded, `${text}, and the handoff could not be cancelled`);
+    }
+    lent = endedBy(handoff, { handoffId, taskId, epoch });
+  } catch (error) {
+    if (error instanceof HandoffFailed || isPassing(BatonError.of(error))) throw error;
+    throw new HandoffFailed(handoffId, "HANDOFF_CANCELLED", text, [], { cause: error }); // the request was not stored
+  }
+  // The mail about the end of the loan is here, or comes before two looks.
+  return outcomeOf(agent, results, lent, AbortSignal.timeout(4 * TAKE_BACK_MS), TAKE_BACK_MS);
+}

@@ -1,0 +1,229 @@
+import assert from "node:assert/strict";
+import { after, afterEach, before, test } from "node:test";
+import { durationFromMs, timestampDate } from "@bufbuild/protobuf/wkt";
+import { type Agent, HandoffFailed, jsonSection, type OwnedTask, type Recalled, TaskRecalled, v1 } from "../src/index.js";
+import { Queue } from "../src/queue.js";
+import { Agents, Broker, patient, refusal, unique } from "./broker.js";
+
+// Lent tasks that come back: by a result, a recall, the loan timeout, or the end of the delegating call.
+
+const GOALS = [jsonSection("goals", ["find the cause"])];
+const SUPPORT = { taskType: "support" };
+
+let broker: Broker;
+const agents = new Agents(() => broker);
+before(async () => {
+  broker = await Broker.start();
+});
+afterEach(() => {
+  agents.close();
+});
+after(async () => {
+  await broker.remove();
+});
+
+/** A delegate that takes the task over, and then works until it is stopped. */
+class Worker {
+  readonly owned = new Queue<OwnedTask>();
+  readonly stopped = new Queue<unknown>();
+  readonly recalled = new Queue<Recalled>();
+
+  constructor(agent: Agent) {
+    const offer = async (one: Parameters<NonNullable<Parameters<Agent["serve"]>[0]["offer"]>>[0]): Promise<void> => {
+      const task = await (await one.accept()).complete();
+      this.owned.push(task);
+      await new Promise((resolve) => {
+        one.signal.addEventListener("abort", resolve);
+      });
+      this.stopped.push(one.signal.reason);
+    };
+    const recalled = (one: Recalled): void => {
+      this.recalled.push(one);
+    };
+    agent.serve({ offer, recalled }).catch(() => undefined);
+  }
+
+  async isStopped(taskId: string, epoch: bigint): Promise<Recalled> {
+    const recalled = await taken(this.recalled);
+    assert.deepEqual([recalled.taskId, recalled.epoch], [taskId, epoch]);
+    const why = await taken(this.stopped);
+    assert.ok(why instanceof TaskRecalled && !why.isOwner && why.epoch === epoch, String(why));
+    return recalled;
+  }
+}
+
+async function taken<T>(queue: Queue<T>): Promise<T> {
+  const item = await patient(queue.next());
+  assert.ok(item !== undefined);
+  return item;
+}
+
+async function isOwned(agent: Agent, taskId: string, epoch: bigint): Promise<void> {
+  const task = await agent.getTask(taskId);
+  assert.deepEqual([task.ownerId, task.epoch, task.openHandoffId], [agent.id, epoch, ""]);
+}
+
+function recalled(reason: string, epoch: bigint, isOwner = true): (error: unknown) => boolean {
+  return (error) => {
+    assert.ok(error instanceof TaskRecalled, String(error));
+    assert.deepEqual([error.reason, error.epoch, error.isOwner], [reason, epoch, isOwner]);
+    return true;
+  };
+}
+
+test("the loan timeout brings the task back", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { loanTimeoutMs: 1_000 });
+  await assert.rejects(patient(lending), recalled("LOAN_TIMEOUT", 3n));
+  await worker.isStopped(ticket, 3n);
+  await isOwned(alice, ticket, 3n);
+  const late = await taken(worker.owned);
+  await assert.rejects(late.finish(), refusal("STALE_EPOCH"));
+});
+
+test("the time limit of the call recalls the task", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { timeoutMs: 3_000 });
+  await assert.rejects(patient(lending), recalled("DEADLINE", 3n));
+  await worker.isStopped(ticket, 3n);
+  await isOwned(alice, ticket, 3n);
+});
+
+test("the time limit of the call cancels an open handoff", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const ticket = unique("ticket");
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { timeoutMs: 1_000 });
+  await assert.rejects(patient(lending), (error) => error instanceof HandoffFailed && error.reason === "HANDOFF_CANCELLED");
+  await isOwned(alice, ticket, 1n);
+});
+
+test("an aborted call recalls the task", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket, abort] = [new Worker(bob), unique("ticket"), new AbortController()];
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { signal: abort.signal });
+  const task = await taken(worker.owned);
+  assert.equal(task.signal.aborted, false);
+  abort.abort(new Error("changed my mind"));
+  await assert.rejects(patient(lending), /changed my mind/);
+  await isOwned(alice, ticket, 3n);
+  await worker.isStopped(ticket, 3n);
+  assert.ok(task.signal.reason instanceof TaskRecalled, "the task's own signal");
+});
+
+test("an aborted call cancels an open handoff", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [ticket, abort] = [unique("ticket"), new AbortController()];
+  const onView = (view: v1.SenderView): void => {
+    if (view === v1.SenderView.AWAITING_HANDOFF_ACCEPT) abort.abort(new Error("changed my mind"));
+  };
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { signal: abort.signal, onView });
+  await assert.rejects(patient(lending), /changed my mind/);
+  await isOwned(alice, ticket, 1n);
+});
+
+test("a recall ends the call, and a second one is refused", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS);
+  lending.catch(() => undefined);
+  await taken(worker.owned);
+  const handoffId = (await alice.getTask(ticket)).loans[0]?.handoffId ?? "";
+  await assert.rejects(bob.recall(handoffId), refusal("NOT_OWNER"));
+  const task = await patient(alice.recall(handoffId, "done by phone"));
+  assert.equal(task.epoch, 3n);
+  await assert.rejects(patient(lending), recalled("RECALL", 3n));
+  await worker.isStopped(ticket, 3n);
+  await assert.rejects(alice.recall(handoffId), refusal("NOT_LENT"));
+  await task.finish();
+});
+
+test("an outer recall ends the inner loan", async () => {
+  const [alice, bob, carol] = [await agents.named("alice"), await agents.named("bob"), await agents.named("carol")];
+  const [worker, ticket] = [new Worker(carol), unique("ticket")];
+  const [inner, told] = [new Queue<unknown>(), new Queue<Recalled>()];
+  const serving = bob.serve({
+    offer: async (offer) => {
+      const task = await (await offer.accept()).complete();
+      await task.delegate(carol.id, SUPPORT, GOALS).catch((error: unknown) => {
+        inner.push(error);
+      });
+    },
+    recalled: (one) => {
+      told.push(one);
+    },
+  });
+  serving.catch(() => undefined);
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS);
+  lending.catch(() => undefined);
+  await taken(worker.owned);
+  const outer = (await alice.getTask(ticket)).loans[0]?.handoffId ?? "";
+  await patient(alice.recall(outer));
+  recalled("RECALL", 4n, false)(await taken(inner));
+  assert.equal((await taken(told)).epoch, 4n);
+  assert.equal((await worker.isStopped(ticket, 4n)).handoffId, outer);
+  await assert.rejects(patient(lending), recalled("RECALL", 4n));
+  await isOwned(alice, ticket, 4n);
+});
+
+test("a recall by another process of the delegator ends the call", async () => {
+  const options = broker.options("alice");
+  const [alice, bob] = [await agents.connect(options), await agents.named("bob")];
+  alice.mail.lookAfterMs = 200;
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS);
+  lending.catch(() => undefined);
+  await taken(worker.owned);
+  const handoffId = (await alice.getTask(ticket)).loans[0]?.handoffId ?? "";
+  const other = await agents.connect(options);
+  await patient(other.recall(handoffId));
+  await assert.rejects(patient(lending), recalled("RECALL", 3n));
+});
+
+test("without a time limit the loan has the default timeout", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS);
+  const task = await taken(worker.owned);
+  const due = (await alice.getTask(ticket)).loans[0]?.dueTime;
+  const leftMs = due ? timestampDate(due).getTime() - Date.now() : 0;
+  assert.ok(leftMs > 50 * 60_000 && leftMs <= 3_601_000, `${leftMs} ms`);
+  await task.update({ status: v1.TaskStatus.FAILED, details: "no such router" });
+  const { epoch, status, details } = await patient(lending);
+  assert.deepEqual([epoch, status, details], [3n, v1.TaskStatus.FAILED, "no such router"]);
+});
+
+test("the request's own loan timeout is kept", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  const [worker, ticket] = [new Worker(bob), unique("ticket")];
+  const request = { ...SUPPORT, loanTimeout: durationFromMs(1_000) };
+  await assert.rejects(patient(alice.delegate(bob.id, ticket, request, GOALS)), recalled("LOAN_TIMEOUT", 3n));
+  await worker.isStopped(ticket, 3n);
+  const tooLong = { loanTimeoutMs: 31 * 24 * 3_600_000 };
+  await assert.rejects(alice.delegate(bob.id, unique("ticket"), SUPPORT, GOALS, tooLong), refusal("FIELD_INVALID"));
+});
+
+test("a loan that is rejected is a failed handoff", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  bob.serve({ offer: (offer) => offer.reject({ reason: v1.RejectReason.NO_SKILL, reasonText: "routers only" }) }).catch(() => undefined);
+  const lending = alice.delegate(bob.id, unique("ticket"), SUPPORT, GOALS, { timeoutMs: 60_000 });
+  await assert.rejects(patient(lending), (error) => {
+    assert.ok(error instanceof HandoffFailed);
+    assert.deepEqual([error.reason, error.rejections.map(({ text }) => text)], ["NO_CANDIDATE", ["routers only"]]);
+    return true;
+  });
+});
+
+test("the sender sees its views from the first on", async () => {
+  const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
+  new Worker(bob);
+  const views: v1.SenderView[] = [];
+  const onView = (view: v1.SenderView): void => {
+    views.push(view);
+  };
+  await patient(alice.handOver(bob.id, unique("ticket"), SUPPORT, GOALS, { onView }));
+  const names = views.map((view) => v1.SenderView[view]);
+  const expected = ["IDLE", "HANDOFF_INITIATED", "AWAITING_HANDOFF_ACCEPT", "CONTEXT_PREPARING", "AWAITING_CONTEXT_ACK", "HANDOFF_COMPLETED"];
+  assert.deepEqual(names, expected);
+});

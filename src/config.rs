@@ -42,6 +42,10 @@ const FRAMES_BYTES_MIN: u64 = 16 * 1024 * 1024;
 pub struct Config {
     /// The listen address; port 0 selects a free port.
     pub listen: SocketAddr,
+    /// The address of `GET /metrics`, over plain HTTP. `None`: off.
+    pub metrics: Option<SocketAddr>,
+    /// Whether the metrics may have an address that is not loopback.
+    pub metrics_public: bool,
     /// The data folder.
     pub data: PathBuf,
     /// The source of the server's certificate.
@@ -156,8 +160,18 @@ struct File {
     retention: RetentionSection,
     #[serde(default)]
     broker_limits: BrokerLimitsSection,
+    #[serde(default)]
+    metrics: MetricsSection,
     operators: Option<OperatorTokens>,
     policy: Option<PolicySection>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MetricsSection {
+    listen: Option<SocketAddr>,
+    #[serde(default)]
+    allow_public: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -381,6 +395,7 @@ impl Config {
         policy: Option<PathBuf>,
         plaintext_allowed: bool,
         unsigned_allowed: bool,
+        metrics: Option<SocketAddr>,
     ) -> Result<Self, ConfigError> {
         // All clients are on this machine and count as one network, so that network may use every limit in full.
         let defaults = BrokerLimits::default();
@@ -388,7 +403,9 @@ impl Config {
         let settings = Settings { unsigned_allowed, broker_limits, ..Settings::default() };
         let policy = policy.map_or(PolicySource::BuiltIn(Enrollment::Open), PolicySource::Path);
         let tls = TlsSource::Development;
-        Self { listen, data, tls, plaintext_allowed, operators: None, policy, settings }.checked()
+        let metrics_public = false;
+        Self { listen, metrics, metrics_public, data, tls, plaintext_allowed, operators: None, policy, settings }
+            .checked()
     }
 
     /// Reads a configuration file.
@@ -415,8 +432,9 @@ impl Config {
                 return Err(ConfigError::Refused(problem.to_owned()));
             }
         };
-        let File { listen, data, operators, .. } = file;
-        Self { listen, data, tls, plaintext_allowed, operators, policy, settings }.checked()
+        let File { listen, data, operators, metrics, .. } = file;
+        let MetricsSection { listen: metrics, allow_public: metrics_public } = metrics;
+        Self { listen, metrics, metrics_public, data, tls, plaintext_allowed, operators, policy, settings }.checked()
     }
 
     /// The whole configuration as TOML, with every default. Parsing it gives the same configuration.
@@ -437,6 +455,9 @@ impl Config {
         if let PolicySource::Path(path) = &self.policy {
             file.insert("policy".to_owned(), table([("path", text_of(path))]).into());
         }
+        let mut metrics = table([("allow_public", self.metrics_public.into())]);
+        metrics.extend(self.metrics.map(|listen| ("listen".to_owned(), listen.to_string().into())));
+        file.insert("metrics".to_owned(), metrics.into());
         if let Some(OperatorTokens { keys, audience, issuer }) = &self.operators {
             let mut tokens = table([("keys", text_of(keys)), ("audience", audience.clone().into())]);
             tokens.extend(issuer.clone().map(|issuer| ("issuer".to_owned(), issuer.into())));
@@ -456,6 +477,13 @@ impl Config {
         }
         if self.plaintext_allowed && !self.listen.ip().is_loopback() {
             return Err(refused(PolicySourceError::TooOpen { what: "plaintext", listen: self.listen }));
+        }
+        if let Some(listen) = self.metrics.filter(|listen| !listen.ip().is_loopback() && !self.metrics_public) {
+            let problem = format!(
+                "metrics.listen is {listen}, and any program that reaches it can read the figures; name a loopback \
+                 address, or set metrics.allow_public = true"
+            );
+            return Err(ConfigError::Refused(problem));
         }
         self.check_timeouts()?;
         self.check_broker_limits()?;
@@ -586,6 +614,7 @@ impl File {
             broker_limits: self.broker_limits.limits(),
             unsigned_allowed: self.allow_unsigned,
             policies: defaults.policies,
+            metrics: defaults.metrics,
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod domain;
 pub mod envelope;
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod metrics;
 pub mod policy;
 pub mod proto;
 pub mod records;

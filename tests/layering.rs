@@ -11,7 +11,7 @@ const CRATES: [&str; 2] = ["src", "clients/rust/src"];
 
 /// Each top-level module, and the modules that it may import. `client` stands for the crate itself: the modules at its
 /// root.
-const ROOMS: [(&str, &[&str]); 21] = [
+const ROOMS: [(&str, &[&str]); 22] = [
     ("codes", &[]),
     ("disk", &[]),
     ("ids", &["time"]),
@@ -23,12 +23,19 @@ const ROOMS: [(&str, &[&str]); 21] = [
     ("domain", &["codes", "ids", "time"]),
     ("envelope", &["codes", "domain", "ids", "proto", "protocol", "time"]),
     ("store", &["disk", "ids"]),
+    ("metrics", &["codes", "domain", "time"]),
     ("records", &["codes", "domain", "envelope", "ids", "proto", "store", "time"]),
-    ("broker", &["codes", "domain", "envelope", "ids", "policy", "proto", "records", "store", "time"]),
+    ("broker", &["codes", "domain", "envelope", "ids", "metrics", "policy", "proto", "records", "store", "time"]),
     ("audit", &["codes", "domain", "envelope", "ids", "proto", "time"]),
-    ("wire", &["broker", "codes", "domain", "envelope", "ids", "proto", "records", "time"]),
+    ("wire", &["broker", "codes", "domain", "envelope", "ids", "metrics", "proto", "records", "time"]),
     ("config", &["broker", "domain", "policy"]),
-    ("server", &["broker", "config", "disk", "envelope", "ids", "policy", "proto", "records", "store", "time", "wire"]),
+    (
+        "server",
+        &[
+            "broker", "config", "disk", "envelope", "ids", "metrics", "policy", "proto", "records", "store", "time",
+            "wire",
+        ],
+    ),
     ("client", &["codes", "envelope", "ids", "proto", "time"]),
     ("conformance", &["audit", "client", "codes", "envelope", "ids", "proto", "time"]),
     // Only `dev` and `serve` know the server, and only to start it.

@@ -164,6 +164,11 @@ impl Broker {
         self.shared.open_handoffs_at_start
     }
 
+    /// The store.
+    pub(super) fn store(&self) -> &dyn Store {
+        &*self.shared.store
+    }
+
     /// The challenges and tokens.
     pub fn identities(&self) -> &Identities {
         &self.shared.identities
@@ -227,6 +232,7 @@ impl Broker {
     /// the sender, and bytes that are no valid message are kept as a dead letter.
     pub fn verify(&self, raw: Bytes, session: Option<&AgentId>) -> Result<Box<VerifiedEnvelope>, Refused> {
         self.check(raw, session).map(Box::new).inspect_err(|refusal| {
+            self.shared.settings.metrics.refused_unverified(&**refusal);
             // Any client can cause this at will, so the line stays out of the usual log.
             tracing::debug!(reason = refusal.code().name(), "refused an envelope before verification: {refusal}");
         })
@@ -251,8 +257,9 @@ impl Broker {
             return Err(refused(BrokerError::SenderMismatch { sender, agent: agent.clone() }));
         }
         let unsigned_allowed = self.shared.settings.unsigned_allowed;
-        let verified = parsed
-            .verify(&*self.shared.directory, self.now(), unsigned_allowed)
+        let verified = parsed.verify(&*self.shared.directory, self.now(), unsigned_allowed);
+        self.shared.settings.metrics.verified(verified.is_ok());
+        let verified = verified
             .map_err(|error| refused(if session.is_some() { error } else { self.as_told_to_anybody(error, raw) }))?;
         // Without a session the sender is authenticated only now. An earlier count would let any client use up another
         // agent's rate.
@@ -510,7 +517,11 @@ async fn run(
         // The commands go first: a message settles the overdue deadlines of its own task, and due timers do not delay
         // it.
         engine.tick(now);
+        let began = engine.has_changes().then(|| clock.now());
         engine.finish(now);
+        if let Some(began) = began {
+            engine.metrics().commit_took(clock.now().since(began));
+        }
         send_outputs(&mut engine);
         // The batch is committed or refused, and its commands give their room in the queue back.
         group_permit = None;

@@ -15,6 +15,7 @@ pub mod directory;
 mod driver;
 pub mod engine;
 mod error;
+mod figures;
 pub mod identity;
 pub mod jwt;
 pub mod limits;

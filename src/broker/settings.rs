@@ -12,6 +12,7 @@ use crate::{
     },
     envelope::keys::{PrivateKey, PublicKey},
     ids::KeyId,
+    metrics::Metrics,
     policy::Policies,
     time::Timestamp,
 };
@@ -49,6 +50,8 @@ pub struct Settings {
     pub unsigned_allowed: bool,
     /// The policies. They may change while the broker runs.
     pub policies: Arc<ArcSwap<Policies>>,
+    /// The figures of this broker, for all its parts.
+    pub metrics: Arc<Metrics>,
 }
 
 /// The limits of one agent, so that no agent can crowd out the others (SPEC 5). 0 means no limit.
@@ -216,6 +219,7 @@ impl Default for Settings {
             broker_limits: BrokerLimits::default(),
             unsigned_allowed: false,
             policies: Arc::new(ArcSwap::new(Policies::built_in())),
+            metrics: Arc::default(),
         }
     }
 }

@@ -31,6 +31,9 @@ pub(super) struct DevArgs {
     /// The authorization policy: a Cedar file, or a folder of them. Default: any caller may register agents.
     #[arg(long, value_name = "PATH")]
     policy: Option<PathBuf>,
+    /// Serve figures for Prometheus at http://ADDRESS:PORT/metrics. Loopback addresses only. Default: off.
+    #[arg(long, env = "BATON_METRICS_LISTEN", value_name = "ADDRESS:PORT")]
+    metrics_listen: Option<SocketAddr>,
     /// Also accept connections without TLS.
     #[arg(long)]
     plaintext: bool,
@@ -45,7 +48,8 @@ pub(super) async fn run(args: DevArgs) -> Result<(), Failure> {
     if let Some(port) = args.port {
         listen.set_port(port);
     }
-    let config = Config::development(listen, args.data, args.policy, args.plaintext, args.allow_unsigned)?;
+    let DevArgs { data, policy, plaintext, allow_unsigned, metrics_listen, .. } = args;
+    let config = Config::development(listen, data, policy, plaintext, allow_unsigned, metrics_listen)?;
     serve::run_until_signal(config, say_what_next).await
 }
 
@@ -61,10 +65,11 @@ fn say_what_next(ready: &Ready) {
         (DEFAULT_LISTEN, Some(DEFAULT_DATA)) => String::new(),
         (address, _) => format!(" --server {address} --ca {ca}"),
     };
+    let metrics = ready.metrics.map(|address| format!("\n  metrics http://{address}/metrics")).unwrap_or_default();
     announce!(
         "baton is ready on {address} (TLS)
   data    {data}: {agents} agents, {open_handoffs} open handoffs
-  CA      {ca}
+  CA      {ca}{metrics}
 
 Try, in another terminal:
   {baton} demo{options}    show a handoff between four agents

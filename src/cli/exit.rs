@@ -135,6 +135,10 @@ impl From<ServerError> for Failure {
             | ServerError::Tls(_)
             | ServerError::OperatorKeys { .. }
             | ServerError::Bind(BindError::Other { .. }) => CONFIGURATION,
+            ServerError::MetricsListen { problem, .. } => match problem.kind() {
+                io::ErrorKind::AddrInUse => PORT_IN_USE,
+                _ => CONFIGURATION,
+            },
             ServerError::Bind(BindError::PortInUse { .. }) => PORT_IN_USE,
             ServerError::Start(StartError::Store(_)) => DATA_DAMAGED,
             ServerError::Start(StartError::Thread(_)) | ServerError::Reflection(_) | ServerError::Engine => FAILED,

@@ -501,6 +501,9 @@ fn server_errors() -> Vec<ServerError> {
         ServerError::OperatorKeys { .. } => ServerError::OperatorKeys {
             path: "operators.pem".into(), problem: OperatorKeysError::NoKey.to_string() };
         ServerError::Bind(_) => ;
+        ServerError::MetricsListen { .. } => ServerError::MetricsListen {
+            address: "127.0.0.1:22868".parse().unwrap(),
+            problem: io::Error::new(io::ErrorKind::AddrInUse, "Address already in use") };
         ServerError::Start(_) => ServerError::Start(StartError::Store(BrokerError::Internal)),
             ServerError::Start(StartError::Thread(absent()));
         // Only a wrong schema in the program makes one.

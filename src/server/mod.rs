@@ -5,13 +5,14 @@
 mod descriptors;
 pub mod development_ca;
 mod folder;
+mod metrics;
 mod reload;
 pub mod tls;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tonic_health::ServingStatus;
 use tower::ServiceBuilder;
@@ -23,12 +24,14 @@ pub use crate::broker::StartError;
 use self::{
     development_ca::{DevelopmentCa, DevelopmentCaError},
     folder::DataFolder,
+    metrics::Endpoint,
     tls::{TlsError, TlsFiles, TlsSetup},
 };
 use crate::{
     broker::{Broker, BrokerError, EngineError, identity::Identities, jwt::OperatorKeys},
     config::{Config, MinimumTls, OperatorTokens, PolicySource, TlsSource},
     ids::{IdSource, SystemIds},
+    metrics::Metrics,
     policy::Policies,
     proto::{self, v1::AuditAction},
     records::AuditAct,
@@ -74,6 +77,16 @@ pub enum ServerError {
     /// The port cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The address of the metrics cannot be bound.
+    #[error(
+        "failed to listen on {address} for metrics: {problem}; choose another address with --metrics-listen or metrics.listen"
+    )]
+    MetricsListen {
+        /// The address as configured.
+        address: SocketAddr,
+        /// The error of the operating system.
+        problem: io::Error,
+    },
     /// The stored state cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -96,6 +109,8 @@ pub struct Ready {
     pub ca: Option<PathBuf>,
     /// The file of the operator's token.
     pub operator_token: PathBuf,
+    /// The address of `GET /metrics`. `None`: off.
+    pub metrics: Option<SocketAddr>,
     /// Whether the broker takes connections without TLS.
     pub plaintext_allowed: bool,
     /// The number of registered agents.
@@ -117,10 +132,15 @@ pub async fn run(
     let folder = DataFolder::open(&config.data, &*ids)?;
     let (setup, ca) = certificate(&config, &folder, &*clock)?;
     let tls = Arc::new(ArcSwap::from_pointee(setup.load()?));
+    note_expiry(&setup, &config.settings.metrics);
     let operators = config.operators.as_ref().map(operator_keys).transpose()?;
     // Binds before the broker starts: a port in use is found before any stored deadline is applied.
     let listener = Listener::bind(config.listen).await?;
     let address = listener.local_addr();
+    let metrics_endpoint = match config.metrics {
+        Some(address) => Some(Endpoint::bind(address).await?),
+        None => None,
+    };
     let broker = Broker::start(
         folder.store.clone(),
         folder.identity.clone(),
@@ -135,6 +155,7 @@ pub async fn run(
         plaintext_allowed: config.plaintext_allowed,
         ca,
         operator_token: folder.operator_token_path(),
+        metrics: metrics_endpoint.as_ref().map(Endpoint::address),
         agents: broker.directory().list(None, usize::MAX, None).len(),
         open_handoffs: broker.open_handoffs_at_start(),
     };
@@ -143,15 +164,20 @@ pub async fn run(
     if config.plaintext_allowed {
         tracing::warn!("connections without TLS are accepted: other programs on this machine can read them");
     }
+    if let Some(address) = ready_state.metrics {
+        tracing::info!(%address, "serving metrics");
+    }
     ready(&ready_state);
     // The audit log names the policies of each start, not only of each change.
     broker.note(policy_act(&config)).await;
     let fresh = tokio::spawn(reload::keep_fresh(broker.clone(), sources(&config, setup, &tls, &broker), reload));
     let bounds = Bounds::new(&descriptors::bounded(config.settings.broker_limits));
-    let report = tokio::spawn(report_refusals(bounds.clone()));
+    let report = tokio::spawn(report_refusals(bounds.clone(), broker.settings().metrics.clone()));
+    let metrics_task = metrics_endpoint.map(|endpoint| tokio::spawn(endpoint.serve(broker.clone())));
     let served = serve(&config, &broker, listener, tls, bounds, stop).await;
     // Both end before the engine, to which the reload task sends its audit entries.
     report.abort();
+    metrics_task.inspect(JoinHandle::abort);
     fresh.abort();
     // The engine stops after the sessions, so that their last commands are answered.
     let stopped = broker.stop().await;
@@ -200,12 +226,14 @@ fn sources(
     broker: &Broker,
 ) -> Vec<reload::Source> {
     let (tls, files) = (tls.clone(), setup.clone());
+    let metrics = config.settings.metrics.clone();
     let certificates = reload::Source {
         what: "certificates",
         files: Box::new(move || files.paths().into_iter().map(Into::into).collect()),
         load: Box::new(move || {
             // Load, then store: an unusable certificate leaves the previous one in force.
             tls.store(Arc::new(setup.load().map_err(|error| error.to_string())?));
+            note_expiry(&setup, &metrics);
             Ok(String::new())
         }),
         loaded: AuditAction::CertificatesLoaded,
@@ -248,6 +276,16 @@ fn sources(
     [Some(certificates), policy, operators].into_iter().flatten().collect()
 }
 
+/// Sets the figure of the end of the certificate's validity.
+fn note_expiry(setup: &TlsSetup, metrics: &Metrics) {
+    match setup.not_after() {
+        Ok(Some(seconds)) => drop(metrics.certificate_expiry.set(seconds)),
+        // TLS works without this program's own reading of the certificate.
+        Ok(None) => tracing::warn!("failed to read the validity of the certificate for the metrics"),
+        Err(error) => tracing::warn!(%error, "failed to read the certificate for the metrics"),
+    }
+}
+
 fn operator_keys(tokens: &OperatorTokens) -> Result<OperatorKeys, ServerError> {
     let unusable = |problem: String| ServerError::OperatorKeys { path: tokens.keys.clone(), problem };
     let text = std::fs::read_to_string(&tokens.keys).map_err(|error| unusable(error.to_string()))?;
@@ -280,12 +318,12 @@ fn certificate(
     }
 }
 
-/// Logs refusals periodically, in one line.
-async fn report_refusals(bounds: Bounds) {
+/// Logs and counts refusals periodically, in one line.
+async fn report_refusals(bounds: Bounds, metrics: Arc<Metrics>) {
     let mut moments = tokio::time::interval(REPORT_INTERVAL);
     loop {
         moments.tick().await;
-        bounds.log_refusals();
+        bounds.report_refusals(&metrics);
     }
 }
 

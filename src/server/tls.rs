@@ -105,6 +105,13 @@ impl TlsSetup {
         self.files.load(verifier, self.minimum)
     }
 
+    /// The end of the server certificate's validity, in seconds since 1970. `None`: this program cannot read it.
+    pub fn not_after(&self) -> Result<Option<i64>, TlsError> {
+        let certificates = read_certificates(&self.files.certificate)?;
+        let parsed = certificates.first().and_then(|first| x509_parser::parse_x509_certificate(first).ok());
+        Ok(parsed.map(|(_, certificate)| certificate.validity().not_after.timestamp()))
+    }
+
     /// All files of the configuration.
     pub fn paths(&self) -> Vec<&Path> {
         let clients = self.clients.iter().flat_map(|clients| [Some(&clients.ca), clients.crl.as_ref()]);

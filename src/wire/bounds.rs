@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 
 use super::quota::{Holding, Quota};
-use crate::broker::BrokerLimits;
+use crate::{broker::BrokerLimits, metrics::Metrics};
 
 /// The quotas of a broker.
 #[derive(Debug, Clone)]
@@ -58,11 +58,20 @@ impl Bounds {
         }
     }
 
-    /// Logs one line with the refusals since the last call, if any.
-    pub fn log_refusals(&self) {
-        let [connections, handshakes, calls, frame_bytes, unread_bytes] =
-            [&self.connections, &self.handshakes, &self.calls, &self.frame_bytes, &self.unread_bytes]
-                .map(|quota| quota.refusals());
+    /// Counts the refusals since the last call, and logs one line with them, if any.
+    pub fn report_refusals(&self, metrics: &Metrics) {
+        let [connections, handshakes, calls, frame_bytes, unread_bytes] = [
+            (&self.connections, "CONNECTIONS"),
+            (&self.handshakes, "HANDSHAKES"),
+            (&self.calls, "CALLS"),
+            (&self.frame_bytes, "FRAME_BYTES"),
+            (&self.unread_bytes, "UNREAD_BYTES"),
+        ]
+        .map(|(quota, limit)| {
+            let refusals = quota.refusals();
+            metrics.over_limit(limit, refusals);
+            refusals
+        });
         if connections + handshakes + calls + frame_bytes + unread_bytes > 0 {
             tracing::warn!(
                 connections,

@@ -18,6 +18,7 @@ mod http;
 mod kill_loop;
 mod load;
 mod many_agents;
+mod metrics;
 mod pauses;
 mod refusals;
 mod restarts;

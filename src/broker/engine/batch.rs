@@ -9,6 +9,7 @@ use crate::{
     broker::{Answered, Output, Refused, Reply, directory::Entry},
     domain::{EntityId, mailbox::Letter},
     ids::{AgentId, IdMap, MessageId, TaskId},
+    metrics::Event,
     records::{EntityRecord, Expiration},
     store::{Change, Key, KeyMap, Record, Write},
     time::Timestamp,
@@ -41,8 +42,13 @@ pub(super) enum PostCommit {
         before: Option<Timestamp>,
         after: Option<Timestamp>,
     },
-    /// A step has changed an entity.
-    EntityMoved(Arc<EntityRecord>),
+    /// A step has changed an entity. `before` is `None` for a new one.
+    EntityMoved {
+        before: Option<Arc<EntityRecord>>,
+        after: Arc<EntityRecord>,
+    },
+    /// The figures count this.
+    Count(Event),
     /// The outbox has a new row with this sequence.
     OutboxWritten(u64),
     TaskRemoved(TaskId),

@@ -34,7 +34,12 @@ impl Engine {
             self.env.store.commit(std::mem::take(&mut batch.changes))
         };
         let applied = match committed {
-            Ok(applied) => applied,
+            Ok(applied) => {
+                if !applied.is_empty() {
+                    self.env.settings.metrics.group_committed(applied.len());
+                }
+                applied
+            }
             Err(error) => {
                 // The changes may be on disk in whole, in part or not at all, so no post-commit action runs. The
                 // recovery reads the state again.
@@ -77,11 +82,11 @@ impl Engine {
             PostCommit::LetterRemoved { agent, place } => {
                 // The end of the lease gives credit back, and the next letter of the same task may be ready: the
                 // mailbox is dispatched again.
-                self.delivery.letter_removed(&agent, place);
+                self.delivery.letter_removed(&agent, place, &self.env.settings.metrics.deliveries_in_flight);
                 touched.insert(agent);
             }
             PostCommit::LetterRequeued { agent, letter } => {
-                self.delivery.letter_requeued(&agent, letter);
+                self.delivery.letter_requeued(&agent, letter, &self.env.settings.metrics.deliveries_in_flight);
                 touched.insert(agent);
             }
             PostCommit::MailTimer { agent, at } => {
@@ -95,9 +100,16 @@ impl Engine {
                 // An entity that counts for an agent has a deadline while it is open: the first timer opens it, and a
                 // removed timer ends it.
                 if let Some(agent) = counts_for {
+                    let open = &self.env.settings.metrics.handoffs_open;
                     match (before, after) {
-                        (None, Some(_)) => self.entities.one_more_open(agent),
-                        (Some(_), None) => self.entities.one_less_open(&agent),
+                        (None, Some(_)) => {
+                            open.inc();
+                            self.entities.one_more_open(agent);
+                        }
+                        (Some(_), None) => {
+                            open.dec();
+                            self.entities.one_less_open(&agent);
+                        }
                         (None, None) | (Some(_), Some(_)) => {}
                     }
                 }
@@ -106,12 +118,15 @@ impl Engine {
                     None => self.timers.clear(Timer::Entity(entity)),
                 }
             }
-            PostCommit::EntityMoved(record) => {
-                if let Some(handoff) = record.as_handoff() {
+            PostCommit::EntityMoved { before, after } => {
+                if let Some(handoff) = after.as_handoff() {
                     log_move(&handoff.handoff);
                 }
-                self.outputs.update(&record.entity().id(), &Update(record));
+                let before = before.map(|record| record.entity());
+                self.env.settings.metrics.entity_moved(before.as_ref(), &after.entity());
+                self.outputs.update(&after.entity().id(), &Update(after));
             }
+            PostCommit::Count(event) => self.env.settings.metrics.count(event),
             PostCommit::OutboxWritten(sequence) => {
                 self.entities.outbox_written(sequence);
                 self.timers.set_at_once(Timer::Outbox);

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::{
     Engine,
     authorization::Work,
+    batch::PostCommit,
     run::{Cause, Origin, RunError},
     transaction::Transaction,
 };
@@ -18,6 +19,7 @@ use crate::{
     },
     envelope::{Body, UnverifiedEnvelope, signing},
     ids::{AgentId, MessageId},
+    metrics::Event,
     proto::v1::AuditAction,
     records::{
         AuditAct, CustodyEvent, DeadEnvelope, DeadLetterRecord, EntityRecord, EnvelopeSummary, Expiration,
@@ -52,6 +54,7 @@ fn handoff_id(entity: &EntityId) -> Option<MessageId> {
 fn put_dead_letter(transaction: &mut Transaction, record: &DeadLetterRecord) {
     record.agent_index_keys().for_each(|key| transaction.put_new(key, Bytes::new()));
     transaction.put_new(DeadLetterRecord::key(record.number), record.encode());
+    transaction.post_commit.push(PostCommit::Count(Event::Parked(record.reason)));
 }
 
 impl Engine {

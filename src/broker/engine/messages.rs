@@ -7,6 +7,7 @@ use prost_types::Timestamp as WireTime;
 use super::{
     Engine,
     authorization::Work,
+    batch::PostCommit,
     run::{Cause, Origin, RunError, ThisMessage},
     timers::Timer,
     transaction::Transaction,
@@ -23,6 +24,7 @@ use crate::{
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
     ids::{AgentId, MessageId, TaskId},
+    metrics::Event,
     proto::v1,
     records::{Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord},
     time::Timestamp,
@@ -39,7 +41,9 @@ impl Engine {
         // A repeat gets its stored receipt before any other check: it may be older than the clock window allows.
         let key = MessageRecord::key(envelope.header().message_id);
         if let Some(known) = self.read(&mut transaction, &key).map_err(refused)? {
-            return repeat(envelope, &known.value);
+            let receipt = repeat(envelope, &known.value)?;
+            self.env.settings.metrics.repeated(envelope.header().message_type);
+            return Ok(receipt);
         }
         self.check_time(envelope.header(), now).map_err(refused)?;
         // A heartbeat has no receiver's mailbox and no task, so the two checks below do not apply to it.
@@ -56,6 +60,7 @@ impl Engine {
         match envelope.body() {
             Body::Heartbeat(heartbeat) => {
                 self.take_heartbeat(&envelope.header().sender, heartbeat.clone(), now);
+                self.env.settings.metrics.count(Event::Accepted(envelope.header().message_type));
                 Ok(heartbeat_receipt(envelope.header(), now))
             }
             Body::Mail => self.take_mail(transaction, envelope, now),
@@ -284,6 +289,7 @@ impl Engine {
     fn accept(&mut self, mut transaction: Transaction, this: ThisMessage<'_>, now: Timestamp) -> v1::Receipt {
         let header = this.envelope.header();
         let receipt = receipt(header, this.sequence, &transaction, now);
+        transaction.post_commit.push(PostCommit::Count(Event::Accepted(header.message_type)));
         let raw = this.envelope.raw();
         let logged = transaction.logged.take();
         // Records by ids without order are merged again and again, so only small ones have such keys.

@@ -53,6 +53,7 @@ use crate::{
     domain::EntityId,
     envelope::VerifiedEnvelope,
     ids::IdSource,
+    metrics::Metrics,
     proto::v1,
     store::{OpenError, Store},
     time::Timestamp,
@@ -129,6 +130,16 @@ impl Engine {
         &self.env.directory
     }
 
+    /// Whether the batch in hand changes a record.
+    pub fn has_changes(&self) -> bool {
+        !self.batch.changes.is_empty()
+    }
+
+    /// The broker's figures.
+    pub fn metrics(&self) -> &Metrics {
+        &self.env.settings.metrics
+    }
+
     /// The number of open handoffs.
     pub fn open_handoffs(&self) -> usize {
         self.entities.open_handoffs()
@@ -142,6 +153,9 @@ impl Engine {
                 // Each frame is a sign of life, also that of a message which is then refused (SPEC 6).
                 self.seen(&envelope.header().sender, now);
                 let outcome = self.submit(&envelope, now);
+                if let Err(refusal) = &outcome {
+                    self.env.settings.metrics.refused(envelope.header().message_type, &**refusal);
+                }
                 log_refusal(&envelope, &outcome);
                 self.batch.answer(reply, outcome);
             }

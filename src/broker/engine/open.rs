@@ -70,6 +70,9 @@ impl Engine {
         // An agent that does not come back counts as suspect for one lease after the start, then as gone (SPEC 6).
         timers.set_after(Timer::Unseen, settings.presence_lease);
         let retention = Retention::new(&settings.retention, &mut timers);
+        settings.metrics.handoffs_open.set(i64::try_from(entities.open_handoffs()).unwrap_or(i64::MAX));
+        // The leases of an earlier engine have ended with it.
+        settings.metrics.deliveries_in_flight.set(0);
         Ok(Self {
             env: Environment { store, directory, identity, settings, ids },
             batch: CommitBatch::after(Head {

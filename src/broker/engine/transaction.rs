@@ -304,7 +304,8 @@ fn stage_entity(
         transaction.put_new(place, value);
     }
     stage_timer(transaction, read, after, all);
-    transaction.post_commit.push(PostCommit::EntityMoved(after.clone()));
+    let before = before.map(|stored| stored.record.clone());
+    transaction.post_commit.push(PostCommit::EntityMoved { before, after: after.clone() });
     own
 }
 

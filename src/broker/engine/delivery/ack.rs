@@ -13,6 +13,7 @@ use crate::{
         mailbox::{self, EnvelopeOwner, Fate, Lease, LeaseLimits, Letter, Next},
     },
     ids::{AgentId, parse_number},
+    metrics::Event,
     records::{CustodyEvent, MessageRecord, encode_letter, letter_key},
     time::Timestamp,
 };
@@ -65,12 +66,15 @@ impl Engine {
         let limits =
             LeaseLimits { ack_wait: self.env.settings.ack_wait, extension_max: self.env.settings.extension_max };
         let jitter = || self.env.ids.random()[0];
-        match mailbox::after(letter, lease, fate, limits, jitter, now) {
+        let next = mailbox::after(letter, lease, fate, limits, jitter, now);
+        let ended = Event::of_delivery(fate, &next);
+        match next {
             Next::Remove(letter) => self.ack(agent, &letter, now)?,
             Next::Requeue(letter) => self.requeue(agent, letter),
             Next::Park { letter, reason, text } => self.park_letter(agent, &letter, reason, &text, now)?,
             Next::Extend(until) => return Ok(Some(self.extend(agent, lease.sequence, until))),
         }
+        self.batch.open_post_commit.extend(ended.map(PostCommit::Count));
         Ok(None)
     }
 

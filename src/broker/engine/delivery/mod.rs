@@ -21,6 +21,7 @@ use super::Engine;
 use crate::{
     domain::mailbox::{ConsumerId, Lease, Letter, Mailbox},
     ids::{AgentId, IdMap},
+    metrics::Gauge,
     time::Timestamp,
 };
 
@@ -64,21 +65,24 @@ impl Delivery {
     }
 
     /// Removes a letter that the store no longer has.
-    pub(super) fn letter_removed(&mut self, agent: &AgentId, place: u64) {
+    pub(super) fn letter_removed(&mut self, agent: &AgentId, place: u64, in_flight: &Gauge) {
         if let Some(depth) = self.depths.get_mut(agent) {
             depth.one_less(place);
         }
         let ended = self.mailboxes.get_mut(agent).and_then(|mailbox| mailbox.remove(place));
-        self.lease_ended(ended);
+        self.lease_ended(ended, in_flight);
     }
 
     /// Makes a letter available for dispatch again, as stored now.
-    pub(super) fn letter_requeued(&mut self, agent: &AgentId, letter: Letter) {
+    pub(super) fn letter_requeued(&mut self, agent: &AgentId, letter: Letter, in_flight: &Gauge) {
         let ended = self.mailboxes.get_mut(agent).and_then(|mailbox| mailbox.requeue(letter));
-        self.lease_ended(ended);
+        self.lease_ended(ended, in_flight);
     }
 
-    fn lease_ended(&mut self, lease: Option<Lease>) {
+    fn lease_ended(&mut self, lease: Option<Lease>, in_flight: &Gauge) {
+        if lease.is_some() {
+            in_flight.dec();
+        }
         // A consumer that is closed before the end of its lease has no credit left to give back.
         if let Some(consumer) = lease.and_then(|lease| self.consumers.get_mut(&lease.consumer)) {
             consumer.lease_ended();

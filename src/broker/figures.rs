@@ -1,0 +1,87 @@
+//! The figures that are read when they are asked for, and not counted as they change: presence, sessions, and the
+//! numbers of stored letters and dead letters.
+
+use std::ops::Bound;
+
+use super::{Broker, BrokerError};
+use crate::{
+    domain::presence::Liveness,
+    ids::AgentId,
+    records::{DeadLetterRecord, decode_letter},
+    store::{KeyBytes, Order, Record, Store, Table},
+};
+
+/// The most agents or records that one read takes.
+const READ_AT_ONCE: usize = 2048;
+
+impl Broker {
+    /// Sets the figures of agents, sessions and the store's size.
+    pub fn measure(&self) {
+        let metrics = &self.settings().metrics;
+        let now = self.now();
+        let mut by_liveness = [0; 3];
+        let mut sessions = 0;
+        let mut after: Option<AgentId> = None;
+        loop {
+            let agents = self.directory().list(after.as_ref(), READ_AT_ONCE, None);
+            let Some(last) = agents.last() else { break };
+            after = Some(last.id());
+            for agent in &agents {
+                let id = agent.id();
+                by_liveness[self.directory().liveness(&id, now) as usize] += 1;
+                let signs = self.directory().presence(&id).signs;
+                sessions += i64::from(signs.sessions) + i64::from(signs.receives);
+            }
+        }
+        for liveness in [Liveness::Alive, Liveness::Suspect, Liveness::Gone] {
+            metrics.set_agents(liveness, by_liveness[liveness as usize]);
+        }
+        metrics.sessions.set(sessions);
+        // The size is unknown during a compaction. The former one stays then.
+        if let Some(size) = self.store().size_bytes() {
+            metrics.store_bytes.set(i64::try_from(size).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Counts the stored letters and the parked dead letters. Reads both tables, so it may wait for the disk: at most
+    /// some seconds for a million letters.
+    pub fn survey(&self) -> Result<(), BrokerError> {
+        let metrics = &self.settings().metrics;
+        let now = self.now();
+        let mut letters = 0;
+        let mut first_expiry = self.settings().mail_lifetime;
+        read_all(self.store(), Table::Mailbox, |key, record| {
+            letters += 1;
+            first_expiry = first_expiry.min(decode_letter(key, &record.value)?.expires_at.since(now));
+            Ok(())
+        })?;
+        let mut parked = 0;
+        read_all(self.store(), Table::DeadLetters, |key, record| {
+            parked += i64::from(!DeadLetterRecord::decode(key, &record.value)?.state.is_final());
+            Ok(())
+        })?;
+        metrics.mailbox_letters.set(letters);
+        metrics.mailbox_first_expiry.set(i64::try_from(first_expiry.as_secs()).unwrap_or(i64::MAX));
+        metrics.dead_letters_parked.set(parked);
+        Ok(())
+    }
+}
+
+/// Passes all records of a table to `each`, in parts, so that no read holds more than one part in memory.
+fn read_all(
+    store: &dyn Store,
+    table: Table,
+    mut each: impl FnMut(&KeyBytes, &Record) -> Result<(), BrokerError>,
+) -> Result<(), BrokerError> {
+    let mut from = Bound::Unbounded;
+    loop {
+        let found = store.scan(table, (from, Bound::Unbounded), Order::Ascending, READ_AT_ONCE)?;
+        for (key, record) in &found {
+            each(key, record)?;
+        }
+        match found.last() {
+            Some((last, _)) if found.len() == READ_AT_ONCE => from = Bound::Excluded(last.clone()),
+            Some(_) | None => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! The broker's figures for Prometheus (SPEC 13).
+//!
+//! Owns the names, the labels and the text format. Each label is one of a fixed set of words: no id of an agent, a task
+//! or a message is ever a label, so the number of series is bounded. Must not know who reads the figures, nor the store.
+
+use std::time::Duration;
+
+pub use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{
+        counter::Counter,
+        family::{Family, MetricConstructor},
+        histogram::{Histogram, exponential_buckets},
+        info::Info,
+    },
+    registry::{Registry, Unit},
+};
+
+use crate::{
+    codes::{ErrorCode, Refusal},
+    domain::{
+        Entity, MessageType,
+        dead_letter::ParkReason,
+        handoff::{Handoff, Mode, State},
+        mailbox::{Fate, Next},
+        presence::Liveness,
+    },
+};
+
+/// The media type of [`Metrics::encode`].
+pub const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The media type of [`plain_text`].
+pub const PLAIN_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The label of a handoff that completed: it has no error code.
+const NO_REASON: &str = "NONE";
+
+/// A histogram of seconds, from 1 ms to 9 h in powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seconds;
+
+impl MetricConstructor<Histogram> for Seconds {
+    fn new_metric(&self) -> Histogram {
+        Histogram::new(exponential_buckets(0.001, 2.0, 25))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndLabels {
+    outcome: &'static str,
+    mode: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct InState {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MessageLabels {
+    r#type: &'static str,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Reason {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Resulting {
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Limit {
+    limit: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PresenceLabel {
+    presence: &'static str,
+}
+
+/// All figures of a broker. They begin at 0 when the process starts.
+pub struct Metrics {
+    registry: Registry,
+    handoffs: Family<EndLabels, Counter>,
+    handoff_seconds: Family<Outcome, Histogram, Seconds>,
+    handoff_state_seconds: Family<InState, Histogram, Seconds>,
+    /// Handoffs that have not ended.
+    pub handoffs_open: Gauge,
+    messages: Family<MessageLabels, Counter>,
+    refusals: Family<Reason, Counter>,
+    limit_refusals: Family<Limit, Counter>,
+    verifications: Family<Resulting, Counter>,
+    deliveries: Family<Kind, Counter>,
+    /// Deliveries that wait for an ack.
+    pub deliveries_in_flight: Gauge,
+    acks: Family<Outcome, Counter>,
+    dead_letters: Family<Reason, Counter>,
+    /// Letters in all mailboxes, as of the latest survey.
+    pub mailbox_letters: Gauge,
+    /// Seconds until the first letter expires, as of the latest survey; the lifetime of mail where there is none.
+    pub mailbox_first_expiry: Gauge,
+    /// Dead letters that wait for a decision, as of the latest survey.
+    pub dead_letters_parked: Gauge,
+    commit_seconds: Histogram,
+    commit_changes: Histogram,
+    agents: Family<PresenceLabel, Gauge>,
+    /// Open sessions, and open calls of `Receive`.
+    pub sessions: Gauge,
+    /// Bytes of the store on disk.
+    pub store_bytes: Gauge,
+    /// The end of the server certificate's validity, in seconds since 1970.
+    pub certificate_expiry: Gauge,
+}
+
+/// A change that the figures count after its commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A message was accepted for the first time.
+    Accepted(MessageType),
+    /// A delivery has ended, with this outcome.
+    DeliveryEnded(&'static str),
+    /// A message became a dead letter.
+    Parked(ParkReason),
+}
+
+impl Event {
+    /// The end of a delivery by its fate. `None`: the delivery goes on.
+    pub fn of_delivery(fate: &Fate, next: &Next) -> Option<Self> {
+        let outcome = match (fate, next) {
+            (_, Next::Extend(_)) => return None,
+            (Fate::Acked, _) => "ACKED",
+            (Fate::Poison { .. }, _) => "POISON",
+            (Fate::Failed { .. }, _) => "FAILURE",
+            (Fate::Shutdown { .. }, _) => "SHUTDOWN",
+            (Fate::Overdue, _) => "OVERDUE",
+            (Fate::SessionEnded, _) => "SESSION_ENDED",
+            (Fate::Extend { .. }, _) => return None,
+        };
+        Some(Self::DeliveryEnded(outcome))
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("the figures of a broker")
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// All figures at 0.
+    pub fn new() -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("baton"),
+            handoffs: Family::default(),
+            handoff_seconds: Family::new_with_constructor(Seconds),
+            handoff_state_seconds: Family::new_with_constructor(Seconds),
+            handoffs_open: Gauge::default(),
+            messages: Family::default(),
+            refusals: Family::default(),
+            limit_refusals: Family::default(),
+            verifications: Family::default(),
+            deliveries: Family::default(),
+            deliveries_in_flight: Gauge::default(),
+            acks: Family::default(),
+            dead_letters: Family::default(),
+            mailbox_letters: Gauge::default(),
+            mailbox_first_expiry: Gauge::default(),
+            dead_letters_parked: Gauge::default(),
+            commit_seconds: Seconds.new_metric(),
+            commit_changes: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
+            agents: Family::default(),
+            sessions: Gauge::default(),
+            store_bytes: Gauge::default(),
+            certificate_expiry: Gauge::default(),
+        };
+        metrics.register();
+        metrics.begin_series();
+        metrics
+    }
+
+    fn register(&mut self) {
+        let mut registry = std::mem::take(&mut self.registry);
+        registry.register(
+            "handoffs",
+            "Handoffs that have ended, by outcome, mode and error code (NONE: completed)",
+            self.handoffs.clone(),
+        );
+        registry.register_with_unit(
+            "handoff",
+            "Time from the stored request to the end of a handoff",
+            Unit::Seconds,
+            self.handoff_seconds.clone(),
+        );
+        registry.register_with_unit(
+            "handoff_state",
+            "Time that a handoff has spent in a state before the next one",
+            Unit::Seconds,
+            self.handoff_state_seconds.clone(),
+        );
+        registry.register("handoffs_open", "Handoffs that have not ended", self.handoffs_open.clone());
+        registry.register(
+            "messages",
+            "Verified envelopes, by type and result (ACCEPTED, REPEATED or REFUSED)",
+            self.messages.clone(),
+        );
+        registry.register("refusals", "Refused envelopes, by error code", self.refusals.clone());
+        registry.register(
+            "limit_refusals",
+            "Connections, requests and messages over a limit, by limit",
+            self.limit_refusals.clone(),
+        );
+        registry.register("verifications", "Checks of signatures, by result", self.verifications.clone());
+        registry.register(
+            "deliveries",
+            "Deliveries to agents: the first attempt of a message, or a later one",
+            self.deliveries.clone(),
+        );
+        registry.register("deliveries_in_flight", "Deliveries that wait for an ack", self.deliveries_in_flight.clone());
+        registry.register("acks", "Deliveries that have ended, by outcome", self.acks.clone());
+        registry.register("dead_letters", "Messages that became dead letters, by reason", self.dead_letters.clone());
+        registry.register(
+            "mailbox_letters",
+            "Letters in all mailboxes; counted once in 30 seconds",
+            self.mailbox_letters.clone(),
+        );
+        registry.register_with_unit(
+            "mailbox_first_expiry",
+            "Time until the first letter expires into the dead letters; counted once in 30 seconds",
+            Unit::Seconds,
+            self.mailbox_first_expiry.clone(),
+        );
+        registry.register(
+            "dead_letters_parked",
+            "Dead letters that wait for a decision; counted once in 30 seconds",
+            self.dead_letters_parked.clone(),
+        );
+        registry.register_with_unit(
+            "commit",
+            "Time of a commit batch: the sync, and the actions after it",
+            Unit::Seconds,
+            self.commit_seconds.clone(),
+        );
+        registry.register("commit_group_changes", "Changes in a commit batch", self.commit_changes.clone());
+        registry.register("agents", "Registered agents, by presence", self.agents.clone());
+        registry.register("sessions", "Open sessions, and open calls of Receive", self.sessions.clone());
+        registry.register_with_unit("store", "Size of the store on disk", Unit::Bytes, self.store_bytes.clone());
+        registry.register_with_unit(
+            "certificate_expiry_timestamp",
+            "End of the server certificate's validity, in seconds since 1970",
+            Unit::Seconds,
+            self.certificate_expiry.clone(),
+        );
+        let build = [("version", env!("CARGO_PKG_VERSION")), ("processor", std::env::consts::ARCH)];
+        registry.register("build", "The version of the broker, and its processor", Info::new(build));
+        self.registry = registry;
+    }
+
+    /// Makes the series that every broker has sooner or later, so that their first increase is one: `rate` does not see
+    /// the beginning of a series.
+    fn begin_series(&self) {
+        for result in ["VERIFIED", "REFUSED"] {
+            drop(self.verifications.get_or_create(&Resulting { result }));
+        }
+        for kind in ["FIRST", "AGAIN"] {
+            drop(self.deliveries.get_or_create(&Kind { kind }));
+        }
+        for mode in ["TRANSFER", "DELEGATE"] {
+            let labels = EndLabels { outcome: State::Completed.name(), mode, reason: NO_REASON };
+            drop(self.handoffs.get_or_create(&labels));
+        }
+        for state in State::ALL.into_iter().filter(|state| state.is_final()) {
+            drop(self.handoff_seconds.get_or_create(&Outcome { outcome: state.name() }));
+        }
+        for liveness in [Liveness::Alive, Liveness::Suspect, Liveness::Gone] {
+            drop(self.agents.get_or_create(&PresenceLabel { presence: presence_name(liveness) }));
+        }
+    }
+
+    /// All figures in the text format of OpenMetrics.
+    pub fn encode(&self) -> String {
+        let mut page = String::new();
+        text::encode(&mut page, &self.registry).expect("a string takes all text");
+        page
+    }
+
+    /// Counts a committed event.
+    pub fn count(&self, event: Event) {
+        match event {
+            Event::Accepted(kind) => {
+                let labels = MessageLabels { r#type: kind.name(), result: "ACCEPTED" };
+                self.messages.get_or_create(&labels).inc();
+            }
+            Event::DeliveryEnded(outcome) => {
+                self.acks.get_or_create(&Outcome { outcome }).inc();
+            }
+            Event::Parked(reason) => {
+                self.dead_letters.get_or_create(&Reason { reason: reason.name() }).inc();
+            }
+        }
+    }
+
+    /// Counts a committed step of an entity.
+    pub fn entity_moved(&self, before: Option<&Entity>, after: &Entity) {
+        let Entity::Handoff(after) = after else { return };
+        let Some(Entity::Handoff(before)) = before else { return };
+        if before.state == after.state {
+            return;
+        }
+        let spent = after.updated_at.since(entered(before));
+        let state = InState { state: before.state.name() };
+        self.handoff_state_seconds.get_or_create(&state).observe(spent.as_secs_f64());
+        if after.state.is_final() {
+            self.handoff_ended(after);
+        }
+    }
+
+    fn handoff_ended(&self, handoff: &Handoff) {
+        let outcome = handoff.state.name();
+        let mode = match handoff.mode {
+            Mode::Transfer => "TRANSFER",
+            Mode::Delegate => "DELEGATE",
+        };
+        let reason = handoff.failure.as_ref().map_or(NO_REASON, |failure| failure.code.name());
+        self.handoffs.get_or_create(&EndLabels { outcome, mode, reason }).inc();
+        let whole = handoff.updated_at.since(handoff.created_at);
+        self.handoff_seconds.get_or_create(&Outcome { outcome }).observe(whole.as_secs_f64());
+    }
+
+    /// Counts a repeat of an accepted message.
+    pub fn repeated(&self, kind: MessageType) {
+        self.messages.get_or_create(&MessageLabels { r#type: kind.name(), result: "REPEATED" }).inc();
+    }
+
+    /// Counts a verified envelope that was refused.
+    pub fn refused(&self, kind: MessageType, refusal: &dyn Refusal) {
+        self.messages.get_or_create(&MessageLabels { r#type: kind.name(), result: "REFUSED" }).inc();
+        self.refused_unverified(refusal);
+    }
+
+    /// Counts an envelope that was refused before its verification ended.
+    pub fn refused_unverified(&self, refusal: &dyn Refusal) {
+        let code = refusal.code();
+        self.refusals.get_or_create(&Reason { reason: code.name() }).inc();
+        if code == ErrorCode::LimitExceeded {
+            self.over_limit("AGENT", 1);
+        }
+    }
+
+    /// Counts refusals by a limit. The name is one of a fixed set.
+    pub fn over_limit(&self, limit: &'static str, many: u64) {
+        self.limit_refusals.get_or_create(&Limit { limit }).inc_by(many);
+    }
+
+    /// Counts a check of a signature.
+    pub fn verified(&self, is_valid: bool) {
+        let result = if is_valid { "VERIFIED" } else { "REFUSED" };
+        self.verifications.get_or_create(&Resulting { result }).inc();
+    }
+
+    /// Counts a delivery; `attempt` starts at 1.
+    pub fn delivered(&self, attempt: u32) {
+        let kind = if attempt <= 1 { "FIRST" } else { "AGAIN" };
+        self.deliveries.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// Counts the changes of a commit batch.
+    pub fn group_committed(&self, changes: usize) {
+        self.commit_changes.observe(changes as f64);
+    }
+
+    /// Counts the time of a commit batch.
+    pub fn commit_took(&self, time: Duration) {
+        self.commit_seconds.observe(time.as_secs_f64());
+    }
+
+    /// Sets the number of agents of one presence.
+    pub fn set_agents(&self, liveness: Liveness, many: usize) {
+        let many = i64::try_from(many).unwrap_or(i64::MAX);
+        self.agents.get_or_create(&PresenceLabel { presence: presence_name(liveness) }).set(many);
+    }
+}
+
+/// The page of [`Metrics::encode`] in the older text format of Prometheus, for readers that ask for no OpenMetrics. In
+/// that format the type of a counter is stated under the name of its sample.
+pub fn plain_text(openmetrics: &str) -> String {
+    let counters: Vec<&str> =
+        openmetrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let mut page = String::with_capacity(openmetrics.len());
+    for line in openmetrics.lines() {
+        let line = match line.splitn(4, ' ').collect::<Vec<_>>()[..] {
+            ["#", "EOF"] | ["#", "UNIT", ..] => continue,
+            ["#", word, name, rest] if counters.contains(&name) => format!("# {word} {name}_total {rest}"),
+            ["#", "TYPE", name, "info"] => format!("# TYPE {name}_info gauge"),
+            ["#", "HELP", "baton_build", rest] => format!("# HELP baton_build_info {rest}"),
+            _ => line.to_owned(),
+        };
+        page.push_str(&line);
+        page.push('\n');
+    }
+    page
+}
+
+/// The time at which a handoff entered its present state.
+fn entered(handoff: &Handoff) -> crate::time::Timestamp {
+    let of_state = handoff.steps.iter().rev().take_while(|step| step.state == handoff.state);
+    of_state.last().map_or(handoff.created_at, |step| step.at)
+}
+
+const fn presence_name(liveness: Liveness) -> &'static str {
+    match liveness {
+        Liveness::Alive => "ALIVE",
+        Liveness::Suspect => "SUSPECT",
+        Liveness::Gone => "GONE",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_series_has_help_and_a_type() {
+        let metrics = Metrics::new();
+        metrics.count(Event::Parked(ParkReason::Expired));
+        metrics.over_limit("CONNECTIONS", 3);
+        let page = metrics.encode();
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let family = ["_total", "_bucket", "_sum", "_count", "_info"]
+                .iter()
+                .find_map(|end| name.strip_suffix(end))
+                .unwrap_or(name);
+            assert!(page.contains(&format!("# HELP {family} ")), "{line}");
+            assert!(page.contains(&format!("# TYPE {family} ")), "{line}");
+        }
+        assert!(page.contains("baton_limit_refusals_total{limit=\"CONNECTIONS\"} 3\n"), "{page}");
+        assert!(page.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn the_older_format_states_the_type_of_each_sample_under_its_name() {
+        let metrics = Metrics::new();
+        metrics.count(Event::Parked(ParkReason::Poison));
+        let page = plain_text(&metrics.encode());
+        assert!(page.contains("# TYPE baton_dead_letters_total counter\n"), "{page}");
+        assert!(page.contains("baton_dead_letters_total{reason=\"POISON\"} 1\n"), "{page}");
+        assert!(page.contains("# TYPE baton_commit_seconds histogram\n"), "{page}");
+        assert!(page.contains("# TYPE baton_build_info gauge\n"), "{page}");
+        assert!(!page.contains("EOF") && !page.contains("# UNIT"), "{page}");
+    }
+}

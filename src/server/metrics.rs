@@ -1,0 +1,124 @@
+//! The endpoint for Prometheus: `GET /metrics` over plain HTTP, on an address of its own (SPEC 13).
+//!
+//! Owns the listener and its bounds. The figures are no secret, but they have no access control either, so the
+//! configuration keeps the address on loopback unless the operator allows more.
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use http::{
+    HeaderValue, Method, Request, Response, StatusCode,
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{net::TcpListener, sync::Semaphore, task::JoinSet};
+
+use super::ServerError;
+use crate::{
+    broker::Broker,
+    metrics::{self, plain_text},
+};
+
+/// The most connections at a time. Further ones wait in the socket's backlog.
+const CONNECTIONS_MAX: usize = 16;
+/// The time for the head of a request. An idle connection is closed after it, too.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The interval between two counts of the stored mail.
+const SURVEY_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A bound endpoint.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Endpoint {
+    /// Binds the address. Port 0 selects a free port.
+    pub(super) async fn bind(address: SocketAddr) -> Result<Self, ServerError> {
+        let bound = async {
+            let listener = TcpListener::bind(address).await?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        bound.await.map_err(|problem| ServerError::MetricsListen { address, problem })
+    }
+
+    /// The bound address.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers requests and counts the stored mail, until the future is dropped.
+    pub(super) async fn serve(self, broker: Broker) {
+        tokio::join!(answer(self.listener, broker.clone()), survey(broker));
+    }
+}
+
+async fn answer(listener: TcpListener, broker: Broker) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let permit = room.clone().acquire_owned().await.expect("the semaphore is never closed");
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else {
+            // Too many open files, for example: the next accept may succeed once some are closed.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let broker = broker.clone();
+        connections.spawn(async move {
+            let service = service_fn(move |request| {
+                let answer = respond(&request, &broker);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(16 * 1024);
+            // An error is a client that hung up, or that speaks no HTTP: nothing to do for the broker.
+            drop(builder.serve_connection(TokioIo::new(stream), service).await);
+            drop(permit);
+        });
+    }
+}
+
+async fn survey(broker: Broker) {
+    let mut moments = tokio::time::interval(SURVEY_INTERVAL);
+    moments.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        moments.tick().await;
+        let broker = broker.clone();
+        let surveyed = tokio::task::spawn_blocking(move || broker.survey()).await;
+        if let Ok(Err(error)) = surveyed {
+            tracing::warn!(%error, "failed to count the stored mail for the metrics");
+        }
+    }
+}
+
+fn respond(request: &Request<Incoming>, broker: &Broker) -> Response<String> {
+    if request.uri().path() != "/metrics" {
+        let text = "There is nothing at this path. GET /metrics has the figures of the broker.\n";
+        return page(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", text.to_owned());
+    }
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        let text = "This path takes GET only.\n".to_owned();
+        let mut answer = page(StatusCode::METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", text);
+        answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return answer;
+    }
+    broker.measure();
+    let figures = broker.settings().metrics.encode();
+    let accepts = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("application/openmetrics-text"));
+    if request.headers().get_all(ACCEPT).iter().any(accepts) {
+        page(StatusCode::OK, metrics::OPENMETRICS, figures)
+    } else {
+        page(StatusCode::OK, metrics::PLAIN_TEXT, plain_text(&figures))
+    }
+}
+
+fn page(status: StatusCode, content_type: &'static str, text: String) -> Response<String> {
+    let mut answer = Response::new(text);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    answer
+}

@@ -163,6 +163,19 @@ impl Audit {
             Event::Time(time) if time.of_task => (EntityId::Task(self.task_id.clone()), Input::Time),
             Event::Time(_) => (handoff()?, Input::Time),
             Event::Gone(_) => (handoff()?, Input::AgentGone),
+            Event::Reassigned(reassigned) => {
+                let task = self.task().ok_or("no entry has created the task")?;
+                let seize = handoff::Seize {
+                    // The broker takes a reassignment at the present epoch only.
+                    expected_epoch: task.epoch,
+                    submitter: reassigned.submitter_id.clone(),
+                    receiver: reassigned.receiver_id.clone(),
+                    reason_text: reassigned.reason_text.clone(),
+                    handoff: message_id(&reassigned.handoff_id)?,
+                };
+                let task = self.task_id.clone();
+                (EntityId::Task(task.clone()), Input::Handoff { task, input: handoff::Input::Seize(seize) })
+            }
             Event::Redriven(redrive) => {
                 let (id, candidates) = (message_id(&redrive.handoff_id)?, agents(&redrive.candidate_ids)?);
                 let input = handoff::Input::Redrive { id, candidates };

@@ -40,6 +40,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 reason: request.reason,
                 mode: request.mode,
                 loan_timeout: request.loan_timeout,
+                submitter: request.submitter.clone(),
                 priority: request.priority,
                 timeouts,
                 loop_limits,

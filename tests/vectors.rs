@@ -134,7 +134,11 @@ fn directory_with(case: &Value) -> Directory {
     };
     let card = v1::AgentCard { agent_id: "x".into(), keys: vec![key], ..Default::default() };
     let record = AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() };
-    let broker = BrokerIdentity { key_id: KeyId::parse("b").unwrap(), key: PrivateKey::from_seed(&[1; 32]) };
+    let broker = BrokerIdentity {
+        key_id: KeyId::parse("b").unwrap(),
+        key: PrivateKey::from_seed(&[1; 32]),
+        coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+    };
     let presence = baton::broker::Settings::default().presence_rule(baton::time::Timestamp::default());
     Directory::new(&broker, presence, [Entry::parse(record).unwrap()])
 }

@@ -70,7 +70,11 @@ pub fn resident_bytes() -> u64 {
 }
 
 fn identity() -> BrokerIdentity {
-    BrokerIdentity { key_id: KeyId::parse("broker-1").expect("a name"), key: PrivateKey::from_seed(&[9; 32]) }
+    BrokerIdentity {
+        key_id: KeyId::parse("broker-1").expect("a name"),
+        key: PrivateKey::from_seed(&[9; 32]),
+        coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+    }
 }
 
 fn engine(store: Arc<EmbeddedStore>, settings: &Arc<Settings>, now: Timestamp) -> Engine {

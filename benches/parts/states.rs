@@ -40,6 +40,7 @@ fn inputs() -> [Input; 4] {
         reason: 0,
         mode: Mode::Transfer,
         loan_timeout: None,
+        submitter: None,
         priority: Priority::Medium,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),

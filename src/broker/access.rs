@@ -42,6 +42,27 @@ impl Caller {
     }
 }
 
+impl Caller {
+    /// The caller as the one for whom the coordinator acts: an agent's id, or `operator:NAME`. No agent's id contains a
+    /// colon.
+    pub fn as_submitter(&self) -> String {
+        match self {
+            Self::Anonymous => "anonymous:".to_owned(),
+            Self::Agent(agent) => agent.to_string(),
+            Self::Operator(name) => format!("operator:{name}"),
+        }
+    }
+
+    /// The caller of this text. `None`: no caller has it.
+    fn of_submitter(text: &str) -> Option<Self> {
+        match text.split_once(':') {
+            Some(("operator", name)) => Some(Self::Operator(name.to_owned())),
+            Some(_) => None,
+            None => AgentId::parse(text).ok().map(Self::Agent),
+        }
+    }
+}
+
 /// The text for the audit log and for errors.
 impl std::fmt::Display for Caller {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -80,6 +101,7 @@ impl std::fmt::Display for Denied {
 #[expect(missing_docs, reason = "each is an action of the policies' schema, which describes it")]
 pub enum Purpose {
     ReadTasks,
+    ReassignTasks,
     ReadHandoffs,
     ReadDeadLetters,
     SettleDeadLetters,
@@ -93,6 +115,7 @@ impl Purpose {
     fn action(self) -> Action<'static> {
         match self {
             Self::ReadTasks => Action::ReadTask,
+            Self::ReassignTasks => Action::ReassignTask,
             Self::ReadHandoffs => Action::ReadHandoff,
             Self::ReadDeadLetters => Action::ReadDeadLetter,
             Self::SettleDeadLetters => Action::SettleDeadLetter,
@@ -169,6 +192,20 @@ impl Access<'_> {
         self.decide(from.principal(), Action::HandOff { task_type, mode }, Resource::Agent(to.as_asked()))
     }
 
+    /// Checks that the coordinator may hand a task of this type to an agent for this submitter: the submitter has to be
+    /// permitted to do so itself.
+    pub fn may_hand_off_for(
+        self,
+        submitter: &str,
+        to: &Entry,
+        task_type: &str,
+        mode: &'static str,
+    ) -> Result<(), BrokerError> {
+        let action = Action::HandOff { task_type, mode };
+        let caller = Caller::of_submitter(submitter).unwrap_or(Caller::Anonymous);
+        self.check(&caller, action, Resource::Agent(to.as_asked()))
+    }
+
     /// Checks that one agent may write to another.
     pub fn may_send(self, from: &Entry, to: &Entry, message_type: &str) -> Result<(), BrokerError> {
         self.decide(from.principal(), Action::Send { message_type }, Resource::Agent(to.as_asked()))
@@ -195,8 +232,7 @@ impl Access<'_> {
 
     /// Whether the caller may see this task.
     pub fn may_see_task(self, caller: &Caller, task: &Task) -> bool {
-        let passed = task.hops.iter().flat_map(|hop| [hop.sender.as_str(), hop.receiver.as_str()]);
-        let participants: Vec<&str> = std::iter::once(task.owner.as_str()).chain(passed).collect();
+        let participants: Vec<&str> = task.owners().map(AgentId::as_str).collect();
         let shared = Shared { id: task.id.as_str(), participants: &participants };
         self.check(caller, Action::ReadTask, Resource::Task(shared)).is_ok()
     }

@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::{Event, Events};
-use crate::{codes::Refusal, proto::v1, time::Timestamp};
+use crate::{codes::Refusal, domain::handoff::Handoff, proto::v1, records::TaskRecord, time::Timestamp};
 
 /// An error for a caller.
 pub type Refused = Arc<dyn Refusal + Send + Sync>;
@@ -32,6 +32,15 @@ pub struct Acknowledged {
 pub struct Credited {
     /// The credit in force; 0 if the consumer is not open.
     pub outstanding_max: u32,
+}
+
+/// The answer to [`super::engine::Command::Reassign`].
+#[derive(Debug, Clone)]
+pub struct Reassigned {
+    /// The task, owned by the coordinator.
+    pub task: TaskRecord,
+    /// The handoff by which the coordinator hands the task on.
+    pub handoff: Arc<Handoff>,
 }
 
 /// The answers of a session: one variant for each type that a [`SessionReply`] can carry.

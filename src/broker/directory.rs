@@ -120,9 +120,10 @@ impl Directory {
         self.agents.read().expect("no writer panics").by_id.get(agent).cloned()
     }
 
-    /// The number of registered agents.
+    /// The number of registered agents, without the coordinator.
     pub fn registered(&self) -> usize {
-        self.agents.read().expect("no holder panics").by_id.len()
+        let agents = self.agents.read().expect("no holder panics");
+        agents.by_id.len() - usize::from(agents.by_id.contains_key(&AgentId::coordinator()))
     }
 
     /// The encoded bytes of the cards of all agents.
@@ -130,9 +131,9 @@ impl Directory {
         self.card_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the agent can receive mail: a registered agent other than the broker.
+    /// Whether the agent can receive mail: a registered agent other than the broker and the coordinator.
     pub fn is_registered(&self, agent: &AgentId) -> bool {
-        self.agents.read().expect("no writer panics").by_id.contains_key(agent)
+        !agent.is_coordinator() && self.agents.read().expect("no writer panics").by_id.contains_key(agent)
     }
 
     /// The agents after this id, in the order of their ids, at most `limit`; only those of this type, if given.
@@ -413,7 +414,11 @@ mod tests {
 
     #[test]
     fn a_list_of_a_type_has_those_whose_card_names_it_now() {
-        let identity = BrokerIdentity { key_id: KeyId::parse("b").unwrap(), key: PrivateKey::from_seed(&[2; 32]) };
+        let identity = BrokerIdentity {
+            key_id: KeyId::parse("b").unwrap(),
+            key: PrivateKey::from_seed(&[2; 32]),
+            coordinator: crate::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+        };
         let entry = |name: &str, types: &[&str]| {
             let public_key = PrivateKey::from_seed(&[name.as_bytes()[0]; 32]).public().as_bytes().to_vec().into();
             let card = v1::AgentCard {

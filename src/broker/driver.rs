@@ -26,6 +26,7 @@ use super::{
     refused, send_outputs,
 };
 use crate::{
+    codes::FieldViolation,
     domain::{EntityId, dead_letter::ParkReason, mailbox::ConsumerId},
     envelope::{EnvelopeError, UnverifiedEnvelope, VerifiedEnvelope, signing},
     ids::{AgentId, IdSource},
@@ -251,6 +252,12 @@ impl Broker {
             }
             refused(error)
         })?;
+        // The coordinator's messages are made in the engine, and come from no client.
+        if parsed.header().sender.is_reserved() {
+            let path = "envelope.sender_id".to_owned();
+            let problem = "begins with \"baton.\", which is reserved for agents that the broker runs".to_owned();
+            return Err(refused(BrokerError::Fields { violations: vec![FieldViolation { path, problem }] }));
+        }
         // A session sends only as the agent that it has proven to be (SPEC 5; SPEC 12, law 6).
         let sender = parsed.header().sender.clone();
         if let Some(agent) = session.filter(|agent| **agent != sender) {
@@ -554,7 +561,11 @@ mod tests {
 
     fn broker(store: Arc<GatedStore>) -> Broker {
         let key = crate::envelope::keys::PrivateKey::from_seed(&[1; 32]);
-        let identity = BrokerIdentity { key_id: KeyId::parse("k1").unwrap(), key };
+        let identity = BrokerIdentity {
+            key_id: KeyId::parse("k1").unwrap(),
+            key,
+            coordinator: crate::broker::Signer::new(crate::envelope::keys::PrivateKey::from_seed(&[77; 32])),
+        };
         let identities = Identities::new("token", None);
         let (ids, clock) = (Arc::new(SystemIds), Arc::new(SystemClock));
         Broker::start(store, identity, Settings::default(), identities, ids, clock).unwrap()

@@ -132,6 +132,18 @@ pub enum BrokerError {
     /// The filter of an action matches nothing.
     #[error("no dead letter matches the filter")]
     NothingMatches,
+    /// The agent that a reassignment names is gone.
+    #[error("{agent} is gone: it gave no sign of life for the length of its lease, and would not take the task over")]
+    AgentGone {
+        /// The receiver that the call names.
+        agent: String,
+    },
+    /// The coordinator's key cannot sign.
+    #[error("the coordinator cannot send the message: {problem}")]
+    CoordinatorKey {
+        /// The reason, for a person to read.
+        problem: String,
+    },
     /// The call needs an identity.
     #[error("the call needs an authenticated caller: send a token as \"authorization: Bearer TOKEN\"")]
     IdentityMissing,
@@ -230,6 +242,8 @@ impl Refusal for BrokerError {
             Self::DeadLetterSettled { .. } => ErrorCode::DeadLetterSettled,
             Self::DeadLetterNotAMessage { .. } => ErrorCode::DeadLetterNotAMessage,
             Self::NothingMatches => ErrorCode::NothingMatches,
+            Self::AgentGone { .. } => ErrorCode::AgentGone,
+            Self::CoordinatorKey { .. } => ErrorCode::KeyNotValid,
             Self::IdentityMissing => ErrorCode::IdentityMissing,
             Self::TokenInvalid => ErrorCode::TokenInvalid,
             Self::ChallengeFailed => ErrorCode::ChallengeFailed,

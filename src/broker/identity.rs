@@ -150,6 +150,10 @@ impl Identities {
         let issued = challenges.open.remove(proof.challenge);
         drop(challenges);
         let (agent, expires_at) = issued.ok_or(BrokerError::ChallengeFailed)?;
+        // The broker runs the coordinator in itself: it has no session.
+        if proof.agent.is_reserved() {
+            return Err(BrokerError::ChallengeFailed);
+        }
         let key = directory.key(proof.agent, proof.key_id, now).map_err(|_| BrokerError::ChallengeFailed)?;
         let input = signing::session_input(proof.agent.as_str(), proof.key_id.as_str(), proof.challenge);
         let in_time = is_in_time(expires_at, CHALLENGE_LIFETIME, now);
@@ -248,7 +252,11 @@ mod tests {
             ..Default::default()
         };
         let entry = Entry::parse(AgentRecord { card, created_at: at(0), updated_at: at(0) }).unwrap();
-        let broker = BrokerIdentity { key_id: KeyId::parse("b").unwrap(), key: PrivateKey::from_seed(&[2; 32]) };
+        let broker = BrokerIdentity {
+            key_id: KeyId::parse("b").unwrap(),
+            key: PrivateKey::from_seed(&[2; 32]),
+            coordinator: crate::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+        };
         Case {
             identities: Identities::new("operator", None),
             directory: Directory::new(

@@ -25,8 +25,8 @@ mod queue;
 mod settings;
 mod stored;
 
-pub use answer::{Acknowledged, Answer, Answered, Credited, Refused, Reply, SessionReply, refused};
+pub use answer::{Acknowledged, Answer, Answered, Credited, Reassigned, Refused, Reply, SessionReply, refused};
 pub use driver::{Broker, EngineError, OpenConsumer, OpenWatch, StartError};
 pub use error::BrokerError;
 pub use output::{Event, Events, OutgoingDelivery, Output, Update, Updates, WatcherId, send_outputs};
-pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings};
+pub use settings::{AgentLimits, BrokerIdentity, BrokerLimits, Retention, Settings, Signer};

@@ -10,10 +10,15 @@ use crate::{
         handoff::{LoopLimits, Timeouts},
         presence::PresenceRule,
     },
-    envelope::keys::{PrivateKey, PublicKey},
+    envelope::{
+        self,
+        keys::{PrivateKey, PublicKey},
+        signing,
+    },
     ids::KeyId,
     metrics::Metrics,
     policy::Policies,
+    proto::v1,
     time::Timestamp,
 };
 
@@ -238,6 +243,40 @@ pub struct BrokerIdentity {
     pub key_id: KeyId,
     /// The private ed25519 key.
     pub key: PrivateKey,
+    /// The signer of the coordinator's messages.
+    pub coordinator: Signer,
+}
+
+/// Signs the messages of the coordinator. The engine gets it like the clock and the random numbers, so that no rule of
+/// the protocol knows a private key.
+#[derive(Debug, Clone)]
+pub struct Signer {
+    key_id: KeyId,
+    key: PrivateKey,
+}
+
+impl Signer {
+    /// A signer with this key. The id of the key is derived from the key, so that no two keys of the coordinator have
+    /// the same id.
+    pub fn new(key: PrivateKey) -> Self {
+        let fingerprint = signing::sha256(&[key.public().as_bytes()]);
+        let key_id = KeyId::parse(&format!("coordinator-{}", hex::encode(&fingerprint[..8]))).expect("it is a name");
+        Self { key_id, key }
+    }
+
+    /// The public half, as on the coordinator's card.
+    pub fn public_key(&self) -> v1::AgentKey {
+        v1::AgentKey {
+            key_id: self.key_id.to_string(),
+            public_key: self.key.public().as_bytes().to_vec().into(),
+            ..Default::default()
+        }
+    }
+
+    /// Signs an envelope of the coordinator: sets its key, version and signature.
+    pub fn sign(&self, envelope: &mut v1::Envelope) {
+        envelope::sign(envelope, &self.key_id, &self.key);
+    }
 }
 
 impl BrokerIdentity {

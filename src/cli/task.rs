@@ -67,6 +67,15 @@ pub(super) enum TaskCommand {
   baton task recall crash-7 --id alice --key alice.pem
   baton task recall crash-7 --id alice --key alice.pem --loan 0198c0de --reason 'solved meanwhile'")]
     Recall(RecallArgs),
+    /// Take a task from its owner and hand it to another agent. For operators.
+    ///
+    /// The agent baton.coordinator owns the task at once, at the next epoch, and asks the new agent to take it, with the
+    /// last context that the broker has. All loans end, an open handoff is cancelled, and the former owner is told to
+    /// drop the task. If no agent takes the task, it stays with baton.coordinator, and the request is a dead letter.
+    #[command(after_help = "Examples:
+  baton task reassign crash-7 --to carol --reason 'bob is gone'
+  baton task reassign crash-7 --to type:support --epoch 2")]
+    Reassign(ReassignArgs),
     /// Verify a task's custody log.
     ///
     /// Checks the hash chain and the broker's receipts, replays the log from an empty state, and compares the result
@@ -77,6 +86,22 @@ pub(super) enum TaskCommand {
         /// The task's id, or a unique prefix of it.
         id: Prefix,
     },
+}
+
+/// The task and its new receiver.
+#[derive(Debug, Args)]
+pub(super) struct ReassignArgs {
+    /// The task's id, or a unique prefix of it.
+    task: Prefix,
+    /// The agent that is to take the task: its id, or type:NAME for any able agent of a type.
+    #[arg(long, value_name = "AGENT")]
+    to: String,
+    /// The task's epoch. Another one is refused: the task has moved since. The default is the present epoch.
+    #[arg(long)]
+    epoch: Option<u64>,
+    /// The reason, for people to read.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    reason: String,
 }
 
 /// The task, its delegator, and the loan.
@@ -98,6 +123,7 @@ pub(super) struct RecallArgs {
 pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         TaskCommand::Recall(args) => recall(args, connection, output).await,
+        TaskCommand::Reassign(args) => reassign(args, connection, output).await,
         TaskCommand::List { owner, limit } => {
             let client = connection.client().await?;
             let owner_id = resolve::agent_filter(owner.as_ref(), &client).await?;
@@ -168,6 +194,31 @@ async fn recall(args: RecallArgs, connection: &ConnectionArgs, output: &Output) 
     handoff::send(&client, &composer, "", MessageType::TaskRecall, &about, &payload, output).await
 }
 
+async fn reassign(args: ReassignArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let client = connection.client().await?;
+    let task_id = args.task.task(&client).await?.to_string();
+    let expected_epoch = match args.epoch {
+        Some(epoch) => epoch,
+        None => {
+            let request = v1::GetTaskRequest { task_id: task_id.clone() };
+            client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default().epoch
+        }
+    };
+    let request = v1::ReassignTaskRequest { task_id, expected_epoch, to: args.to, reason_text: args.reason };
+    let answer = client.answer(client.tasks().reassign_task(request).await)?;
+    output.one(&answer, |answer| {
+        let (task, handoff) = (answer.task.clone().unwrap_or_default(), answer.handoff.clone().unwrap_or_default());
+        vec![
+            ("task".into(), task.task_id),
+            ("owner".into(), task.owner_id),
+            ("epoch".into(), task.epoch.to_string()),
+            ("handoff".into(), handoff.handoff_id.clone()),
+            ("candidate".into(), handoff.candidate_id.clone()),
+            ("state".into(), output::short(handoff.state().as_str_name(), "HANDOFF_STATE_")),
+        ]
+    })
+}
+
 /// The handoff of the only loan with this delegator.
 fn only_loan(task: &v1::Task, delegator: &AgentId) -> Result<String, Failure> {
     let is_own = |loan: &&v1::TaskLoan| loan.delegator_id == delegator.as_str();
@@ -229,6 +280,7 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         Some(Event::Time(time)) if time.of_task => "the loan is due".to_owned(),
         Some(Event::Time(_)) => "a deadline passed".to_owned(),
         Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
+        Some(Event::Reassigned(taken)) => format!("reassigned to {} by {}", taken.receiver_id, taken.submitter_id),
         Some(Event::Redriven(redrive)) => format!("redriven from dead letter {}", redrive.dead_letter_id),
         None => String::new(),
     };

@@ -305,6 +305,8 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::KeyRevoked { .. } => BrokerError::KeyRevoked { key_id: key_id() };
         BrokerError::KeyWeak { .. } => BrokerError::KeyWeak {
             key_id: key_id(), problem: crate::envelope::keys::PublicKeyError::Weak.to_string() };
+        BrokerError::AgentGone { .. } => BrokerError::AgentGone { agent: "carol".into() };
+        BrokerError::CoordinatorKey { .. } => BrokerError::CoordinatorKey { problem: "key coordinator-1 is revoked".into() };
         BrokerError::TaskUnknown { .. } => BrokerError::TaskUnknown { task: "crash-7".into() };
         BrokerError::HandoffUnknown { .. } => BrokerError::HandoffUnknown { handoff: message().to_string() };
         BrokerError::DeliveryUnknown { .. } => BrokerError::DeliveryUnknown { delivery: "17-1".into() };

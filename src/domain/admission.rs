@@ -293,6 +293,10 @@ pub fn check_named(agent: &AgentId, is_registered: bool) -> Result<(), Admission
         let problem = "it is the broker itself".to_owned();
         return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem });
     }
+    if agent.is_coordinator() {
+        let problem = "the coordinator has no mailbox and takes no task from an agent".to_owned();
+        return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem });
+    }
     if is_registered { Ok(()) } else { Err(AdmissionError::ReceiverUnknown { receiver: agent.to_string() }) }
 }
 

@@ -8,6 +8,7 @@ use std::{fmt, sync::Arc};
 #[cfg(test)]
 use super::probe::{self, Probe, ProbeId};
 use super::{
+    coordinator::Order,
     dead_letter::ParkReason,
     handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task},
     mailbox::Attempt,
@@ -147,6 +148,8 @@ pub enum Effect {
         /// The input, of the receiving entity's kind.
         told: Told,
     },
+    /// The coordinator sends a message, which is composed, signed and applied in the same transaction.
+    Order(Order),
 }
 
 /// The mail of an [`Effect::Deliver`].

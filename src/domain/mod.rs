@@ -4,6 +4,7 @@
 //! random numbers: the present time and every id come in as arguments.
 
 pub mod admission;
+pub mod coordinator;
 pub mod dead_letter;
 mod entity;
 pub mod handoff;

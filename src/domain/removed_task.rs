@@ -12,15 +12,13 @@ pub struct RemovedTask {
     pub epoch: u64,
     /// The status at the end of the task, for the refusal of late messages.
     pub status: TaskStatus,
-    /// The agents that owned the task: at most one more than the number of its completed handoffs.
+    /// The agents that owned the task: at most one more than the number of its handoffs and seizures.
     pub owners: BTreeSet<AgentId>,
 }
 
 impl RemovedTask {
     /// The remains of this task.
     pub fn of(task: &Task) -> Self {
-        let passed = task.hops.iter().flat_map(|hop| [&hop.sender, &hop.receiver]);
-        let owners = std::iter::once(&task.owner).chain(passed).cloned().collect();
-        Self { epoch: task.epoch, status: task.status, owners }
+        Self { epoch: task.epoch, status: task.status, owners: task.owners().cloned().collect() }
     }
 }

@@ -162,6 +162,7 @@ impl Asked {
             "send" => Action::Send { message_type },
             "sendToAll" => Action::SendToAll { message_type },
             "readTask" => Action::ReadTask,
+            "reassignTask" => Action::ReassignTask,
             "readHandoff" => Action::ReadHandoff,
             "readDeadLetter" => Action::ReadDeadLetter,
             "settleDeadLetter" => Action::SettleDeadLetter,
@@ -234,7 +235,7 @@ mod tests {
         for name in Action::NAMES {
             let (principal, resource) = match *name {
                 "sendToAll" | "assignType" => ("agent:a", "type:t"),
-                "readTask" => ("anonymous", "task:t"),
+                "readTask" | "reassignTask" => ("anonymous", "task:t"),
                 "readHandoff" => ("anonymous", "handoff:h"),
                 "readDeadLetter" | "settleDeadLetter" => ("operator:o", "dead-letter:1"),
                 "readDirectory" | "invite" | "readAuditLog" => ("operator:o", "broker"),

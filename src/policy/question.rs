@@ -67,6 +67,7 @@ actions! {
     Send { message_type: &'a str } = "send",
     SendToAll { message_type: &'a str } = "sendToAll",
     ReadTask = "readTask",
+    ReassignTask = "reassignTask",
     ReadHandoff = "readHandoff",
     ReadDeadLetter = "readDeadLetter",
     SettleDeadLetter = "settleDeadLetter",
@@ -224,6 +225,7 @@ impl Action<'_> {
                 vec![("agent".to_owned(), RestrictedExpression::new_entity_uid(uid(&KINDS.agent, agent.id)))]
             }
             Self::ReadTask
+            | Self::ReassignTask
             | Self::ReadHandoff
             | Self::ReadDeadLetter
             | Self::SettleDeadLetter
@@ -333,12 +335,14 @@ pub(super) fn examples() -> Vec<Question<'static>> {
     let by_all = [Principal::Agent(agent), Principal::Operator("olga"), Principal::Anonymous];
     let mut all = vec![
         (by_all[0], Action::HandOff { task_type: "t", mode: "TRANSFER" }, to_agent),
+        (by_all[1], Action::HandOff { task_type: "t", mode: "TRANSFER" }, to_agent),
         (by_all[0], Action::Send { message_type: "INFO" }, to_agent),
         (by_all[0], Action::SendToAll { message_type: "INFO" }, Resource::Type("t")),
     ];
     for principal in by_all {
         all.extend([
             (principal, Action::ReadTask, Resource::Task(shared)),
+            (principal, Action::ReassignTask, Resource::Task(shared)),
             (principal, Action::ReadHandoff, Resource::Handoff(shared)),
             (principal, Action::ReadDeadLetter, Resource::DeadLetter(shared)),
             (principal, Action::SettleDeadLetter, Resource::DeadLetter(shared)),

@@ -13,7 +13,7 @@ use crate::{
     codes::ErrorCode,
     domain::{
         EntityId,
-        handoff::{Acked, Handoff, LoopLimits, Task, Timeouts},
+        handoff::{Acked, Handoff, LoopLimits, Seize, Task, Timeouts},
     },
     envelope::{Resolved, VerifiedEnvelope, signing},
     ids::{AgentId, MessageId, TaskId},
@@ -144,6 +144,8 @@ pub enum CustodyEvent<'a> {
     Time(&'a EntityId),
     /// The candidate was gone before it got the request.
     Gone,
+    /// An operator took the task from its owner.
+    Reassigned(&'a Seize),
     /// A dead request was redriven.
     Redriven {
         /// The number of the dead letter.
@@ -186,6 +188,12 @@ pub fn custody_entry(
         // The log is that of one task, and the entry names the handoff, so the kind is enough for a replay.
         CustodyEvent::Time(of) => Event::Time(v1::CustodyTime { of_task: matches!(of, EntityId::Task(_)) }),
         CustodyEvent::Gone => Event::Gone(v1::CustodyAbsence {}),
+        CustodyEvent::Reassigned(seize) => Event::Reassigned(v1::CustodyReassignment {
+            submitter_id: seize.submitter.clone(),
+            receiver_id: seize.receiver.clone(),
+            reason_text: seize.reason_text.clone(),
+            handoff_id: seize.handoff.to_string(),
+        }),
         CustodyEvent::Redriven { dead_letter, former, handoff, candidates } => Event::Redriven(v1::CustodyRedrive {
             dead_letter_id: dead_letter.to_string(),
             former_handoff_id: former.to_string(),

@@ -272,6 +272,7 @@ impl TaskRecord {
             log_tail: before.map(|record| record.log_tail.clone()).unwrap_or_default(),
             // The step's own version of the handoff goes in when the transaction is staged.
             handoff: before.and_then(|record| record.handoff.clone()),
+            last_context: before.and_then(|record| record.last_context),
             refusals_recorded: before.map_or(0, |record| record.refusals_recorded),
             sequence: before.map_or(notes.sequence, |record| record.sequence),
             logged_at: notes.pace.logged_at,

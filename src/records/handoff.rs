@@ -110,6 +110,7 @@ impl HandoffRecord {
             state: handoff.state.number(),
             mode: handoff.mode.number(),
             loan_timeout: handoff.loan_timeout.map_or(0, nanoseconds),
+            submitter: handoff.submitter.clone().unwrap_or_default(),
             priority: handoff.priority.number(),
             task_type: handoff.task_type.clone(),
             reason: handoff.reason,
@@ -164,6 +165,7 @@ impl HandoffRecord {
             mode: reader.some(Mode::from_number(stored.mode), "mode")?,
             // A loan timeout is at least 1 s (SPEC 3), so 0 stands for none.
             loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
+            submitter: Some(stored.submitter.clone()).filter(|submitter| !submitter.is_empty()),
             priority: reader.some(Priority::from_number(stored.priority), "priority")?,
             task_type: stored.task_type,
             reason: stored.reason,

@@ -9,8 +9,8 @@ use super::{
     CustodyLink, DecodeError, HandoffPlace, HandoffRecord, LogItem, LogPage, Pace, Reader, by_name, id_bytes, moment,
 };
 use crate::{
-    domain::handoff::{Hop, Loan, LoopLimits, Task, TaskStatus},
-    ids::{AgentId, TaskId},
+    domain::handoff::{Hop, Loan, LoopLimits, Seizure, Task, TaskStatus},
+    ids::{AgentId, MessageId, TaskId},
     proto::storage,
     store::{Key, Table},
     time::Timestamp,
@@ -28,6 +28,8 @@ pub struct TaskRecord {
     /// The task's latest handoff that a request began, open or ended: one record serves both, since each step of the
     /// handoff also changes the log of the task.
     pub handoff: Option<HandoffRecord>,
+    /// The latest context of the task that an agent or the coordinator has sent. `None`: none was sent.
+    pub last_context: Option<MessageId>,
     /// The number of refusals in the log. Bounded, because a former owner could send late messages for ever.
     pub refusals_recorded: u32,
     /// The sequence of the request that created the task, which is also that of its first handoff.
@@ -49,11 +51,13 @@ impl TaskRecord {
     /// creator, or at the one by which the agent first became its owner. An agent that never owned the task does not
     /// list it.
     pub fn is_shown_to_at(&self, agent: &AgentId, place: &HandoffPlace) -> bool {
-        let hops = &self.task.hops;
-        let maker = hops.first().map_or(&self.task.owner, |first| &first.sender);
+        // The coordinator came to own the task at the seizure before its own first handoff.
+        if agent.is_coordinator() {
+            return self.task.seizures.first().is_some_and(|seizure| seizure.handoff == place.handoff);
+        }
         // The creator lists the task at its first handoff, even if it got the task back later.
-        match hops.iter().find(|hop| hop.receiver == *agent) {
-            _ if maker == agent => self.is_shown_at(place),
+        match self.task.hops.iter().find(|hop| hop.receiver == *agent) {
+            _ if self.task.creator() == agent => self.is_shown_at(place),
             Some(hop) => hop.handoff == place.handoff,
             None => false,
         }
@@ -118,6 +122,8 @@ impl TaskRecord {
             set_back: u64::try_from(self.set_back.as_nanos()).unwrap_or(u64::MAX),
             log_tail: LogItem::to_storage(&self.log_tail),
             handoff: self.handoff.as_ref().map(HandoffRecord::to_storage),
+            seizures: task.seizures.iter().map(seizure_to_storage).collect(),
+            last_context_message_id: self.last_context.map(id_bytes).unwrap_or_default(),
         }
         .encode_to_vec()
         .into()
@@ -137,6 +143,7 @@ impl TaskRecord {
             custody: CustodyLink { length: stored.custody_length, hash: reader.digest(&stored.custody_hash)? },
             log_tail,
             handoff,
+            last_context: reader.optional_message_id(&stored.last_context_message_id)?,
             refusals_recorded: stored.refusals_recorded,
             sequence: stored.sequence,
             // A record older than this field has nearly the same time in its task.
@@ -153,6 +160,11 @@ impl TaskRecord {
                 open_handoff: reader.optional_message_id(&stored.open_handoff_id)?,
                 hops: stored.hops.iter().map(|hop| hop_from_storage(&reader, hop)).collect::<Result<_, _>>()?,
                 loans: stored.loans.iter().map(|loan| loan_from_storage(&reader, loan)).collect::<Result<_, _>>()?,
+                seizures: stored
+                    .seizures
+                    .iter()
+                    .map(|seizure| seizure_from_storage(&reader, seizure))
+                    .collect::<Result<_, _>>()?,
                 loop_limits: LoopLimits {
                     handoffs_max: stored.handoffs_max,
                     handoffs_per_pair_max: stored.handoffs_per_pair_max,
@@ -177,6 +189,22 @@ fn loan_from_storage(reader: &Reader, stored: &storage::LoanRecord) -> Result<Lo
         delegator: reader.agent(&stored.delegator_id)?,
         handoff: reader.message_id(&stored.handoff_id)?,
         due: stored.due.map(moment),
+    })
+}
+
+fn seizure_to_storage(seizure: &Seizure) -> storage::SeizureRecord {
+    storage::SeizureRecord {
+        owner_id: seizure.from.to_string(),
+        epoch: seizure.epoch,
+        handoff_id: id_bytes(seizure.handoff),
+    }
+}
+
+fn seizure_from_storage(reader: &Reader, stored: &storage::SeizureRecord) -> Result<Seizure, DecodeError> {
+    Ok(Seizure {
+        from: reader.agent(&stored.owner_id)?,
+        epoch: stored.epoch,
+        handoff: reader.message_id(&stored.handoff_id)?,
     })
 }
 

@@ -4,6 +4,7 @@
 //! ```text
 //! store/          tasks, handoffs, mail: see `store`
 //! keys/broker.pem the broker's own key
+//! keys/coordinator.pem the key of its agent baton.coordinator
 //! tls/            the development CA, if used
 //! operator.token  the operator's token
 //! address         the broker's listen address, while it runs
@@ -20,7 +21,7 @@ use std::{
 use zeroize::Zeroizing;
 
 use crate::{
-    broker::{BrokerIdentity, identity::random_bytes},
+    broker::{BrokerIdentity, Signer, identity::random_bytes},
     disk,
     envelope::{
         keys::{KeyFileError, PrivateKey},
@@ -182,8 +183,18 @@ pub(super) fn warn_of_readers(path: &Path) {
 }
 
 fn broker_identity(path: &Path, ids: &dyn IdSource) -> Result<BrokerIdentity, FolderError> {
-    let key = if path.exists() {
-        PrivateKey::read(path)?
+    let key = key_file(path, ids)?;
+    // The id is derived from the key, so that receipts of an earlier key are never attributed to this one.
+    let fingerprint = signing::sha256(&[key.public().as_bytes()]);
+    let key_id = KeyId::parse(&format!("broker-{}", hex::encode(&fingerprint[..8]))).expect("it is a name");
+    let coordinator = Signer::new(key_file(&path.with_file_name("coordinator.pem"), ids)?);
+    Ok(BrokerIdentity { key_id, key, coordinator })
+}
+
+/// Reads a key of the broker's own, or makes it.
+fn key_file(path: &Path, ids: &dyn IdSource) -> Result<PrivateKey, FolderError> {
+    if path.exists() {
+        Ok(PrivateKey::read(path)?)
     } else {
         let key = PrivateKey::generate(ids);
         // The key appears whole or not at all. A draft is left from an interrupted start, and no receipt names its key.
@@ -192,12 +203,8 @@ fn broker_identity(path: &Path, ids: &dyn IdSource) -> Result<BrokerIdentity, Fo
         disk::remove_if_there(&draft).map_err(file_error)?;
         key.write(&draft)?;
         disk::rename(&draft, path).map_err(file_error)?;
-        key
-    };
-    // The id is derived from the key, so that receipts of an earlier key are never attributed to this one.
-    let fingerprint = signing::sha256(&[key.public().as_bytes()]);
-    let key_id = KeyId::parse(&format!("broker-{}", hex::encode(&fingerprint[..8]))).expect("it is a name");
-    Ok(BrokerIdentity { key_id, key })
+        Ok(key)
+    }
 }
 
 fn operator_token(path: &Path, ids: &dyn IdSource) -> Result<String, FolderError> {

@@ -16,7 +16,7 @@ use super::files::Damage;
 use crate::disk;
 
 /// The content of `FORMAT` for this version.
-const FORMAT: &str = "baton-store 12\n";
+const FORMAT: &str = "baton-store 13\n";
 /// The folder of the log, within the store's folder.
 pub(super) const LOG_FOLDER: &str = "log";
 const WITNESS_MAGIC: &[u8; 8] = b"batonwit";

@@ -3,7 +3,7 @@
 use crate::{
     broker::directory::{Entry, Liveness, Presence},
     domain::{
-        handoff::{Handoff, Hop, Loan, Offer, Step},
+        handoff::{Handoff, Hop, Loan, Offer, Seizure, Step},
         mailbox::Attempt,
     },
     ids::AgentId,
@@ -51,6 +51,7 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         error_message: failure.map(|failure| failure.message.clone()).unwrap_or_default(),
         redrive_of_handoff_id: handoff.redrive_of.map(|id| id.to_string()).unwrap_or_default(),
         loan_timeout: handoff.loan_timeout.map(span),
+        submitter_id: handoff.submitter.clone().unwrap_or_default(),
     }
 }
 
@@ -89,6 +90,7 @@ pub(super) fn task(record: &TaskRecord) -> v1::Task {
         hops: task.hops.iter().map(hop).collect(),
         delegator_ids: task.loans.iter().map(|loan| loan.delegator.to_string()).collect(),
         loans: task.loans.iter().map(loan).collect(),
+        seizures: task.seizures.iter().map(seizure).collect(),
         custody_length: record.custody.length,
         custody_hash: record.custody.hash.to_vec().into(),
         create_time: Some(time(task.created_at)),
@@ -104,6 +106,14 @@ fn loan(loan: &Loan) -> v1::TaskLoan {
     }
 }
 
+fn seizure(seizure: &Seizure) -> v1::TaskSeizure {
+    v1::TaskSeizure {
+        owner_id: seizure.from.to_string(),
+        epoch: seizure.epoch,
+        handoff_id: seizure.handoff.to_string(),
+    }
+}
+
 fn hop(hop: &Hop) -> v1::TaskHop {
     v1::TaskHop {
         handoff_id: hop.handoff.to_string(),
@@ -114,7 +124,8 @@ fn hop(hop: &Hop) -> v1::TaskHop {
 }
 
 pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v1::Agent {
-    let is_broker = entry.id() == AgentId::broker();
+    // The coordinator is a part of the broker, and has no session to show that it is there.
+    let is_broker = entry.id() == AgentId::broker() || entry.id().is_coordinator();
     let is_there = match liveness {
         _ if is_broker => v1::Presence::Alive,
         Liveness::Alive => v1::Presence::Alive,

@@ -279,6 +279,7 @@ fn the_custody_log_chains_everything_that_was_accepted_and_decided() {
         Event::Time(_) => "time",
         Event::Gone(_) => "gone",
         Event::Redriven(_) => "redriven",
+        Event::Reassigned(_) => "reassigned",
     };
     let log = world.custody("t");
     let events: Vec<_> = log.iter().map(name).collect();

@@ -11,6 +11,7 @@ mod loans;
 mod participants;
 mod policies;
 mod presence;
+mod reassign;
 mod records;
 mod refusals;
 mod restarts;

@@ -547,5 +547,9 @@ pub fn context_payload() -> v1::TaskContextTransfer {
 }
 
 fn broker_identity() -> BrokerIdentity {
-    BrokerIdentity { key_id: KeyId::parse("broker").unwrap(), key: PrivateKey::from_seed(&[9; 32]) }
+    BrokerIdentity {
+        key_id: KeyId::parse("broker").unwrap(),
+        key: PrivateKey::from_seed(&[9; 32]),
+        coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+    }
 }

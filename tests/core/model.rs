@@ -10,9 +10,10 @@ use std::{
 
 use baton::{
     codes::{ErrorCode, Refusal as _},
+    domain::coordinator::Order,
     domain::handoff::{
-        Acked, Effect, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Situation, State, Task,
-        TaskStatus, Timeouts, Transition, step,
+        Acked, Effect, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Situation, State,
+        Task, TaskStatus, Timeouts, Transition, step,
     },
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
@@ -20,6 +21,8 @@ use baton::{
 use proptest::prelude::*;
 
 const AGENTS: [&str; 4] = ["a", "b", "c", "d"];
+/// The number of the coordinator, behind those of the agents.
+const COORDINATOR: usize = AGENTS.len();
 const GOOD: [u8; 32] = [7; 32];
 const BAD: [u8; 32] = [8; 32];
 
@@ -44,6 +47,10 @@ enum Op {
     Recall {
         from: usize,
         hop: usize,
+    },
+    /// An operator takes the task, and the coordinator hands it to these candidates.
+    Reassign {
+        candidates: Vec<usize>,
     },
     Context {
         from: usize,
@@ -86,6 +93,7 @@ fn ops() -> impl Strategy<Value = Vec<(Op, Offset)>> {
         3 => (who.clone(), some(), lend())
             .prop_map(|(from, candidates, lend)| Op::Request { from, candidates, lend }),
         1 => (who.clone(), 0usize..4).prop_map(|(from, hop)| Op::Recall { from, hop }),
+        1 => some().prop_map(|candidates| Op::Reassign { candidates }),
         4 => who.clone().prop_map(|from| Op::Accept { from }),
         2 => (who.clone(), some()).prop_map(|(from, suggestions)| Op::Reject { from, suggestions }),
         1 => who.clone().prop_map(|from| Op::Cancel { from }),
@@ -118,7 +126,7 @@ fn resolve(op: &Op, model: &Model) -> Op {
             (to, sender)
         }
         Op::Acked { by: to, .. } | Op::Undeliverable { to, .. } => (to, asked),
-        Op::Pass { .. } => return op,
+        Op::Pass { .. } | Op::Reassign { .. } => return op,
     };
     if *who >= AGENTS.len() {
         *who = right;
@@ -151,6 +159,8 @@ struct Model {
     /// Each loan: the lender, the number of its handoff, and its end.
     lenders: Vec<(usize, usize, Option<u64>)>,
     hops: Vec<(usize, usize)>,
+    /// The owners from which the task was taken.
+    seized: Vec<usize>,
     attempt: Option<Attempt>,
     now: u64,
 }
@@ -169,7 +179,8 @@ impl Attempt {
 
 impl Model {
     fn owned_once(&self, who: usize) -> bool {
-        who == self.owner || self.hops.iter().any(|hop| hop.0 == who || hop.1 == who)
+        let handed_over = self.hops.iter().any(|hop| hop.0 == who || hop.1 == who);
+        who == self.owner || handed_over || self.seized.contains(&who)
     }
 
     fn fence(&self, who: usize, epoch: u64) -> Told {
@@ -211,7 +222,8 @@ impl Model {
             let who = attempt.queue.remove(0);
             let used = hops.iter().filter(|hop| **hop == (attempt.sender, who)).count();
             let was_asked = attempt.refused.contains(&who) || who == attempt.asked;
-            if who != attempt.sender && !was_asked && used < 4 {
+            // An operator decides about each handoff of the coordinator, and no loop guard does.
+            if who != attempt.sender && !was_asked && (used < 4 || attempt.sender == COORDINATOR) {
                 return Some(who);
             }
         }
@@ -274,8 +286,14 @@ impl Model {
             },
             Op::Accept { from } => {
                 self.candidate_may(*from, epoch)?;
-                self.move_from(&["REQUESTED", "DECIDING"], "ACCEPTED", Some(now + 60))
+                self.move_from(&["REQUESTED", "DECIDING"], "ACCEPTED", Some(now + 60))?;
+                // The coordinator sends the context at once.
+                match self.attempt.as_ref().unwrap().sender {
+                    COORDINATOR => self.move_from(&["ACCEPTED"], "CONTEXT_SENT", Some(now + 120)),
+                    _ => Ok(()),
+                }
             }
+            Op::Reassign { candidates } => self.reassign(candidates, epoch),
             Op::Reject { from, suggestions } => {
                 self.candidate_may(*from, epoch)?;
                 self.must_be(&["REQUESTED", "DECIDING"])?;
@@ -322,6 +340,22 @@ impl Model {
         }
     }
 
+    fn reassign(&mut self, candidates: &[usize], epoch: u64) -> Told {
+        match () {
+            () if epoch < self.epoch => return Err(ErrorCode::StaleEpoch),
+            () if epoch > self.epoch => return Err(ErrorCode::EpochAhead),
+            () if self.finished => return Err(ErrorCode::TaskFinal),
+            () => {}
+        }
+        if let Some(open) = self.attempt.as_mut().filter(|attempt| attempt.is_open()) {
+            open.state = "CANCELLED";
+        }
+        self.lenders.clear();
+        self.seized.push(self.owner);
+        (self.owner, self.epoch) = (COORDINATOR, self.epoch + 1);
+        self.request(COORDINATOR, candidates, None, self.epoch)
+    }
+
     /// Returns the task to the lender of this loan, and ends all loans within it.
     fn take_back(&mut self, loan: usize) {
         (self.owner, self.epoch) = (self.lenders[loan].0, self.epoch + 1);
@@ -355,7 +389,7 @@ impl Model {
         } else if epoch > 1 {
             return Err(ErrorCode::EpochAhead);
         }
-        if self.hops.len() >= 16 {
+        if self.hops.len() >= 16 && from != COORDINATOR {
             return Err(ErrorCode::LoopLimit);
         }
         if candidates.iter().all(|who| *who == from) {
@@ -452,10 +486,16 @@ struct Real {
     handoff: Option<Handoff>,
     requests: u8,
     now: Timestamp,
+    /// What the coordinator sends next.
+    orders: Vec<Order>,
+}
+
+fn name(who: usize) -> &'static str {
+    AGENTS.get(who).unwrap_or(&"baton.coordinator")
 }
 
 fn agent(who: usize) -> AgentId {
-    AgentId::parse(AGENTS[who]).unwrap()
+    AgentId::parse(name(who)).unwrap()
 }
 
 impl Real {
@@ -464,11 +504,29 @@ impl Real {
             self.pass(Duration::from_secs(*seconds));
             return Ok(());
         }
-        let is_request = matches!(op, Op::Request { .. });
         let input = self.input(op, epoch);
+        self.step(&input)?;
+        while let Some(order) = self.orders.pop() {
+            let epoch = self.task.as_ref().unwrap().epoch;
+            let input = match (order, op) {
+                (Order::Request(order), Op::Reassign { candidates }) => {
+                    assert_eq!(order.epoch, epoch);
+                    let request = Op::Request { from: COORDINATOR, candidates: candidates.clone(), lend: None };
+                    self.input(&request, epoch)
+                }
+                (Order::Context { .. }, _) => self.input(&Op::Context { from: COORDINATOR }, epoch),
+                (order, op) => panic!("{order:?} after {op:?}"),
+            };
+            self.step(&input)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, input: &Input) -> Told {
+        let is_request = matches!(input, Input::Request(_));
         let handoff = self.handoff.as_ref().filter(|_| !is_request);
         let before = (self.task.clone(), self.handoff.clone());
-        let outcome = step(Situation { task: self.task.as_ref(), handoff, gone: &[] }, &input, self.now);
+        let outcome = step(Situation { task: self.task.as_ref(), handoff, gone: &[] }, input, self.now);
         match outcome {
             Ok(Outcome::Moved(next)) => self.take(*next),
             Ok(Outcome::Unchanged) => {}
@@ -485,7 +543,9 @@ impl Real {
         if let Some(before) = &self.task {
             assert!(next.task.epoch >= before.epoch, "the epoch never falls");
             // A recall raises the epoch even if the delegator owns the task already, by a loan within its own.
-            let moved = next.task.owner != before.owner || next.task.loans.len() < before.loans.len();
+            // So does a reassignment of a task that the coordinator owns.
+            let seized = next.effects.iter().any(|effect| matches!(effect, Effect::Order(Order::Request(_))));
+            let moved = next.task.owner != before.owner || next.task.loans.len() < before.loans.len() || seized;
             assert_eq!(next.task.epoch != before.epoch, moved, "they move together");
             assert_eq!(next.task.epoch - before.epoch, u64::from(moved));
             assert!(!before.status.is_final() || next.task.status == before.status, "a final status never changes");
@@ -502,7 +562,8 @@ impl Real {
         }
         for effect in &next.effects {
             match effect {
-                Effect::Deliver { to, .. } => assert!(AGENTS.contains(&to.as_str())),
+                Effect::Deliver { to, .. } => assert!(AGENTS.contains(&to.as_str()) || to.is_coordinator()),
+                Effect::Order(order) => self.orders.push(order.clone()),
                 Effect::ParkRequest(_) => assert!(next.handoff.as_ref().unwrap().state.is_final()),
             }
         }
@@ -543,6 +604,7 @@ impl Real {
                     reason: 0,
                     mode: if lend.is_some() { Mode::Delegate } else { Mode::Transfer },
                     loan_timeout: lend.flatten().map(Duration::from_secs),
+                    submitter: None,
                     priority: Priority::Medium,
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),
@@ -558,6 +620,13 @@ impl Real {
                 let hop = self.task.as_ref().and_then(|task| task.hops.get(*hop));
                 said(*from, Message::Recall { loan: hop.map_or(MessageId::from_bytes([0; 16]), |hop| hop.handoff) })
             }
+            Op::Reassign { .. } => Input::Seize(Seize {
+                expected_epoch: epoch,
+                submitter: "operator:olga".into(),
+                receiver: "type:x".into(),
+                reason_text: String::new(),
+                handoff: MessageId::from_bytes([255; 16]),
+            }),
             Op::Context { from } => said(*from, Message::Context { digest: GOOD }),
             Op::Complete { from, success, digest } => {
                 let digest = Some(if *digest { GOOD } else { BAD });
@@ -587,11 +656,11 @@ struct Seen {
 fn seen_by_model(model: &Model) -> Seen {
     let attempt = model.attempt.as_ref();
     Seen {
-        owner: model.exists.then(|| AGENTS[model.owner].into()),
+        owner: model.exists.then(|| name(model.owner).into()),
         epoch: model.epoch,
         finished: model.finished,
         state: attempt.map(|attempt| attempt.state.into()),
-        asked: attempt.map(|attempt| AGENTS[attempt.asked].into()),
+        asked: attempt.map(|attempt| name(attempt.asked).into()),
     }
 }
 

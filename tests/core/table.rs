@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton::{
     codes::Refusal as _,
     domain::handoff::{
-        Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Situation, State, Task,
+        Acked, Handoff, Input, LoopLimits, Message, Mode, Outcome, Priority, Request, Seize, Situation, State, Task,
         TaskStatus, Timeouts, step,
     },
     ids::{AgentId, MessageId, TaskId},
@@ -44,9 +44,20 @@ fn request(number: u8) -> Input {
         reason: 0,
         mode: Mode::Transfer,
         loan_timeout: None,
+        submitter: None,
         priority: Priority::Medium,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
+    })
+}
+
+fn seize(expected_epoch: u64) -> Input {
+    Input::Seize(Seize {
+        expected_epoch,
+        submitter: "operator:olga".into(),
+        receiver: "c".into(),
+        reason_text: String::new(),
+        handoff: MessageId::from_bytes([3; 16]),
     })
 }
 
@@ -132,6 +143,8 @@ fn the_whole_table() {
         ("context undeliverable", Input::Undeliverable { to: agent("b"), mail: Acked::Context }, 1),
         ("candidate is gone", Input::CandidateGone, 2),
         ("redrive", Input::Redrive { id: MessageId::from_bytes([2; 16]), candidates: vec![agent("c")] }, 2),
+        ("reassigned", seize(1), 2),
+        ("reassigned, old epoch", seize(0), 2),
         ("time: no loan due", Input::LoanDue, 360),
         ("time: nothing due", Input::Time, 2),
         ("time: step due", Input::Time, 200),

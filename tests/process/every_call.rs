@@ -86,6 +86,12 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             task_id: ids.task.clone(),
             ..Default::default()
         }),
+        both!("TaskService/ReassignTask", Permission, |ids| v1::ReassignTaskRequest {
+            task_id: ids.task.clone(),
+            expected_epoch: 1,
+            to: ids.agent.clone(),
+            ..Default::default()
+        }),
         both!("DeadLetterService/GetDeadLetter", Permission, |ids| v1::GetDeadLetterRequest {
             dead_letter_id: ids.dead_letter.clone()
         }),

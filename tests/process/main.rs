@@ -20,6 +20,7 @@ mod load;
 mod many_agents;
 mod metrics;
 mod pauses;
+mod reassign;
 mod refusals;
 mod restarts;
 mod sessions;

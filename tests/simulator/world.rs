@@ -279,8 +279,11 @@ impl World {
         if self.engine.is_some() {
             return;
         }
-        let identity =
-            BrokerIdentity { key_id: KeyId::parse("broker-1").unwrap(), key: PrivateKey::from_seed(&[9; 32]) };
+        let identity = BrokerIdentity {
+            key_id: KeyId::parse("broker-1").unwrap(),
+            key: PrivateKey::from_seed(&[9; 32]),
+            coordinator: baton::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+        };
         // A new process knows only the stored time.
         self.seen = self.disk.laws.lock().unwrap().committed.unwrap_or((self.now, self.broker_now()));
         let (settings, ids, now) = (self.settings.clone(), self.ids.clone(), self.see_clock());

@@ -115,6 +115,7 @@ codes! {
     DeadLetterNotAMessage = 110 "DEAD_LETTER_NOT_A_MESSAGE" FailedPrecondition,
     KeyRevoked = 111 "KEY_REVOKED" FailedPrecondition,
     NotLent = 253 "NOT_LENT" FailedPrecondition,
+    AgentGone = 254 "AGENT_GONE" FailedPrecondition,
     Conflict = 120 "CONFLICT" Aborted,
     LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
     ShuttingDown = 140 "SHUTTING_DOWN" Unavailable,
@@ -132,6 +133,7 @@ codes! {
     OfferWithdrawn = 168 "OFFER_WITHDRAWN" NotificationOnly,
     HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
     TaskRecalled = 300 "TASK_RECALLED" NotificationOnly,
+    TaskReassigned = 305 "TASK_REASSIGNED" NotificationOnly,
 }
 
 /// An invalid field of a request.

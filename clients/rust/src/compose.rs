@@ -7,7 +7,7 @@ use prost::{Message, Name};
 
 use super::Identity;
 use crate::{
-    envelope::{self, signing},
+    envelope::{self, context_of_sections, digest_of},
     ids::IdSource,
     proto::v1::{self, MessageType, context_section::Content},
     time::Clock,
@@ -89,12 +89,6 @@ pub fn context_of<'a>(sections: impl IntoIterator<Item = (&'a str, String)>) -> 
     context_of_sections(sections.into_iter().map(section).collect())
 }
 
-/// A context of these sections, with its digest.
-pub fn context_of_sections(sections: Vec<v1::ContextSection>) -> v1::TaskContextTransfer {
-    let context_digest = digest_of(&sections).to_vec().into();
-    v1::TaskContextTransfer { sections, context_digest }
-}
-
 /// The message that reports a successful takeover, with the digest computed from the received sections.
 pub(super) fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffComplete {
     v1::HandoffComplete {
@@ -102,20 +96,4 @@ pub(super) fn completion_of(context: &v1::TaskContextTransfer) -> v1::HandoffCom
         context_digest: digest_of(&context.sections).to_vec().into(),
         ..Default::default()
     }
-}
-
-/// The digest of a context, computed from its sections.
-pub(super) fn digest_of(sections: &[v1::ContextSection]) -> [u8; 32] {
-    signing::context_digest(sections.iter().map(|section| {
-        // The broker refuses a section without content, a delta, and a digest of another size than 32 bytes. So
-        // the default values in these arms never pass.
-        let digest = match &section.content {
-            Some(Content::Json(json)) => signing::sha256(&[json.as_bytes()]),
-            Some(Content::Bytes(bytes)) => signing::sha256(&[&bytes.data]),
-            Some(Content::Reference(reference)) => reference.sha256.as_ref().try_into().unwrap_or_default(),
-            Some(Content::Delta(delta)) => delta.result_sha256.as_ref().try_into().unwrap_or_default(),
-            None => [0; 32],
-        };
-        (section.name.as_str(), digest)
-    }))
 }

@@ -293,7 +293,7 @@ impl Link {
         let envelope = self.composer().compose(to, MessageType::HandoffRequest, about, request);
         let handoff_id = envelope.message_id.clone();
         let about = About::handoff(&about.task_id, about.epoch, &handoff_id);
-        let context = compose::context_of_sections(sections);
+        let context = crate::context_of_sections(sections);
         // The accepting agent is not known yet; the receiver of the draft does not affect its size check.
         let draft = self.composer().draft("candidate", MessageType::TaskContextTransfer, &about, &context);
         limits::check_envelope(&draft.encode_to_vec().into())?;
@@ -563,7 +563,7 @@ impl Link {
     async fn send_context(&self, progress: &mut Progress, candidate: &str, wanted: &[String]) -> Option<End> {
         let is_wanted = |section: &&v1::ContextSection| wanted.is_empty() || wanted.contains(&section.name);
         let sections = progress.sections.iter().filter(is_wanted).cloned().collect();
-        let context = compose::context_of_sections(sections);
+        let context = crate::context_of_sections(sections);
         let error = loop {
             match self.send(candidate, MessageType::TaskContextTransfer, &progress.about, &context).await {
                 Ok(_) => {

@@ -123,6 +123,22 @@ impl AgentId {
     pub fn broker() -> Self {
         Self("baton".into())
     }
+
+    /// The coordinator: the agent that the broker runs, with a key of its own. It owns the tasks that an operator has
+    /// taken from their owners, has no mailbox and no session, and signs what it sends.
+    pub fn coordinator() -> Self {
+        Self("baton.coordinator".into())
+    }
+
+    /// Whether the id is reserved for agents that the broker runs: it begins with `baton.`.
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with("baton.")
+    }
+
+    /// Whether this is the coordinator.
+    pub fn is_coordinator(&self) -> bool {
+        *self.0 == *"baton.coordinator"
+    }
 }
 
 /// A message's id, its idempotency key. The id of a `HandoffRequest` is also the id of its handoff.

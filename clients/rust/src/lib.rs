@@ -92,8 +92,9 @@ mod trust;
 mod waiting;
 
 pub use agent::{Agent, Delivered};
-pub use compose::{About, Composer, context_of, context_of_sections};
+pub use compose::{About, Composer, context_of};
 pub use connection::{Authorized, Client, ClientCertificate, Identity, Options, Token};
+pub use envelope::context_of_sections;
 pub use error::{ClientError, Refused};
 pub use handoffs::{HandOverError, HandedOver, OwnedTask, Rejection, Returned};
 pub use link::{Link, LinkOptions};

@@ -19,15 +19,19 @@ pub(super) struct Work<'a> {
     from: &'a AgentId,
     task_type: &'a str,
     mode: Mode,
+    /// For whom the coordinator asks. `None`: the sender asks for itself.
+    submitter: Option<&'a str>,
 }
 
 impl<'a> Work<'a> {
     pub(super) fn of_request(header: &'a Header, request: &'a RequestBody) -> Self {
-        Self { from: &header.sender, task_type: &request.task_type, mode: request.mode }
+        let submitter = request.submitter.as_deref();
+        Self { from: &header.sender, task_type: &request.task_type, mode: request.mode, submitter }
     }
 
     pub(super) fn of_handoff(handoff: &'a Handoff) -> Self {
-        Self { from: &handoff.sender, task_type: &handoff.task_type, mode: handoff.mode }
+        let submitter = handoff.submitter.as_deref();
+        Self { from: &handoff.sender, task_type: &handoff.task_type, mode: handoff.mode, submitter }
     }
 }
 
@@ -41,6 +45,10 @@ impl Engine {
             Mode::Transfer => "TRANSFER",
             Mode::Delegate => "DELEGATE",
         };
+        // The coordinator has no rights of its own.
+        if let Some(submitter) = work.submitter {
+            return self.access().may_hand_off_for(submitter, &to, work.task_type, mode);
+        }
         let permitted = self.access().may_hand_off(&from, &to, work.task_type, mode);
         permitted.map_err(|denied| self.unless_secret(denied, work.from, &to.id()))
     }

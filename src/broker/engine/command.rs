@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 
-use super::KeyChange;
+use super::{KeyChange, Reassignment};
 use crate::{
-    broker::{Acknowledged, Credited, Events, Reply, Updates, WatcherId, access::Caller, directory::Entry},
+    broker::{Acknowledged, Credited, Events, Reassigned, Reply, Updates, WatcherId, access::Caller, directory::Entry},
     domain::{
         EntityId,
         dead_letter::ParkReason,
@@ -135,6 +135,15 @@ pub enum Command {
         caller: Caller,
         /// Receives the dead letter as it is stored after the redrive.
         reply: Reply<DeadLetterRecord>,
+    },
+    /// Takes a task from its owner and has the coordinator hand it on.
+    Reassign {
+        /// The task, its epoch, and the new receiver.
+        wanted: Reassignment,
+        /// The caller that asks for it.
+        caller: Caller,
+        /// Receives the task and the coordinator's handoff as they are stored.
+        reply: Reply<Reassigned>,
     },
     /// Discards a dead letter for good.
     Discard {

@@ -23,6 +23,11 @@ impl Engine {
     ) -> Result<(), Refused> {
         let mut transaction = self.transaction();
         let id = entry.id();
+        if id.is_reserved() {
+            let problem = "begins with \"baton.\", which is reserved for agents that the broker runs".to_owned();
+            let violations = vec![FieldViolation { path: "card.agent_id".to_owned(), problem }];
+            return Err(refused(BrokerError::Fields { violations }));
+        }
         let known = self.agent_record(&mut transaction, &id).map_err(refused)?;
         let outcome = match known {
             Some((known, stored)) => self.change(transaction, entry, &known, &stored, (caller, invitation), now),

@@ -30,7 +30,11 @@ fn agent() -> AgentId {
 }
 
 fn engine(store: &Arc<MemoryStore>, now: Timestamp) -> Engine {
-    let identity = BrokerIdentity { key_id: KeyId::parse("k1").unwrap(), key: PrivateKey::from_seed(&[1; 32]) };
+    let identity = BrokerIdentity {
+        key_id: KeyId::parse("k1").unwrap(),
+        key: PrivateKey::from_seed(&[1; 32]),
+        coordinator: crate::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+    };
     Engine::open(store.clone(), identity, Arc::new(Settings::default()), Arc::new(SystemIds), now).unwrap()
 }
 

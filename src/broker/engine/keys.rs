@@ -169,7 +169,7 @@ fn add(
 }
 
 /// Removes the key that ends first if the list is full. Fails if no unrevoked key has an end.
-fn make_room(keys: &mut Vec<AgentKey>) -> Result<(), BrokerError> {
+pub(super) fn make_room(keys: &mut Vec<AgentKey>) -> Result<(), BrokerError> {
     if keys.len() < KEYS_MAX {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     broker::{BrokerError, Refused, refused},
-    codes::Refusal,
+    codes::{FieldViolation, Refusal},
     domain::{
         EntityId, Handling, Header, Input, Receiver,
         admission::{self, Standing},
@@ -55,7 +55,7 @@ impl Engine {
             {
                 self.check_mailbox(to).map_err(refused)?;
             }
-            self.settle_overdue(envelope.header(), now).map_err(refused)?;
+            self.settle_overdue(envelope.header().task.as_ref(), now).map_err(refused)?;
         }
         match envelope.body() {
             Body::Heartbeat(heartbeat) => {
@@ -102,13 +102,13 @@ impl Engine {
 
     /// Runs the overdue deadlines of the task and of its open handoff before the message, so that a late message meets
     /// the state after them.
-    fn settle_overdue(&mut self, header: &Header, now: Timestamp) -> Result<(), BrokerError> {
+    pub(super) fn settle_overdue(&mut self, task: Option<&TaskId>, now: Timestamp) -> Result<(), BrokerError> {
         let running = self.timers.clock.running();
         // Each deadline has a timer, so without a due timer nothing is overdue.
         if self.timers.next().is_none_or(|at| at > running) {
             return Ok(());
         }
-        let Some(task) = &header.task else { return Ok(()) };
+        let Some(task) = task else { return Ok(()) };
         let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(task.clone()))?;
         let Some(stored) = stored.as_deref().and_then(EntityRecord::as_task) else { return Ok(()) };
         let open = stored.task.open_handoff.map(EntityId::Handoff);
@@ -140,6 +140,13 @@ impl Engine {
         let header = envelope.header();
         check_fallbacks(&header.sender, &request.fallback_candidates)
             .map_err(|violations| refused(BrokerError::Fields { violations }))?;
+        // Only the broker sends for others, and its own requests do not come this way.
+        if request.submitter.is_some() {
+            let path = "envelope.payload.on_behalf_of".to_owned();
+            let problem = "is set by baton.coordinator alone".to_owned();
+            let violations = vec![FieldViolation { path, problem }];
+            return Err(refused(BrokerError::Fields { violations }));
+        }
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         let candidates = self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
@@ -287,8 +294,30 @@ impl Engine {
 
     /// Stores the envelope and its receipt in the same change as everything else that the message writes.
     fn accept(&mut self, mut transaction: Transaction, this: ThisMessage<'_>, now: Timestamp) -> v1::Receipt {
+        // After a message of the coordinator the entities no longer show the state that this message has left; its
+        // entry in the custody log does.
+        let of_entry = match (&transaction.logged, transaction.has_orders) {
+            (Some((task, entry)), true) => {
+                let logged = LoggedMessage { task: task.clone(), entry: entry.clone(), envelope: None };
+                logged.receipt().ok()
+            }
+            (Some(_) | None, _) => None,
+        };
+        let receipt = of_entry.unwrap_or_else(|| receipt(this.envelope.header(), this.sequence, &transaction, now));
+        self.store_message(&mut transaction, this, now, Some(&receipt));
+        self.stage(transaction);
+        receipt
+    }
+
+    /// Writes the record of an accepted message. A message without an entry in a custody log needs its receipt.
+    pub(super) fn store_message(
+        &mut self,
+        transaction: &mut Transaction,
+        this: ThisMessage<'_>,
+        now: Timestamp,
+        receipt: Option<&v1::Receipt>,
+    ) {
         let header = this.envelope.header();
-        let receipt = receipt(header, this.sequence, &transaction, now);
         transaction.post_commit.push(PostCommit::Count(Event::Accepted(header.message_type)));
         let raw = this.envelope.raw();
         let logged = transaction.logged.take();
@@ -304,14 +333,12 @@ impl Engine {
             None => {
                 // The id of a logged message is removed with its task. Any other id expires with the ids of its batch.
                 self.batch.accepted.push(header.message_id);
-                Acceptance::Carried(Box::new(receipt.clone()))
+                Acceptance::Carried(Box::new(receipt.cloned().unwrap_or_default()))
             }
         };
         let content_digest = *this.envelope.content_digest();
         let record = MessageRecord { sequence: this.sequence, content_digest, acceptance };
         transaction.put_new(MessageRecord::key(header.message_id), record.encode());
-        self.stage(transaction);
-        receipt
     }
 
     /// Whether the id sorts among the ids of messages that are accepted about now: it is a UUID of version 7, with a

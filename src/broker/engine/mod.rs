@@ -15,6 +15,7 @@ mod batch;
 mod clock;
 mod command;
 mod commit;
+mod coordinator;
 mod dead_letters;
 mod delivery;
 mod enrollment;
@@ -61,6 +62,7 @@ use crate::{
 
 pub use self::{
     command::{Command, ConsumerKind},
+    coordinator::Reassignment,
     keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX},
 };
 pub use crate::domain::mailbox::Fate;
@@ -197,6 +199,10 @@ impl Engine {
             Command::Unwatch { watcher } => self.unwatch(watcher),
             Command::Redrive { dead_letter, to, caller, reply } => {
                 let outcome = self.redrive(dead_letter, to.as_ref(), &caller, now);
+                self.batch.answer(reply, outcome);
+            }
+            Command::Reassign { wanted, caller, reply } => {
+                let outcome = self.reassign(&wanted, &caller, now);
                 self.batch.answer(reply, outcome);
             }
             Command::Discard { dead_letter, caller, reason_text, reply } => {

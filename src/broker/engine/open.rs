@@ -73,7 +73,7 @@ impl Engine {
         settings.metrics.handoffs_open.set(i64::try_from(entities.open_handoffs()).unwrap_or(i64::MAX));
         // The leases of an earlier engine have ended with it.
         settings.metrics.deliveries_in_flight.set(0);
-        Ok(Self {
+        let mut engine = Self {
             env: Environment { store, directory, identity, settings, ids },
             batch: CommitBatch::after(Head {
                 next_sequence: stored.last + 1,
@@ -85,7 +85,9 @@ impl Engine {
             outputs: Outputs::default(),
             presence: Presence::default(),
             retention,
-        })
+        };
+        engine.register_coordinator(now)?;
+        Ok(engine)
     }
 
     /// The value of the sequence record for the commit in hand.

@@ -6,13 +6,14 @@ use super::{Engine, transaction::Transaction};
 use crate::{
     broker::BrokerError,
     domain::{
-        Effect, Entity, EntityId, Input, ReadError, Reader, StepError, Told, Transition,
+        Effect, Entity, EntityId, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
+        coordinator::Order,
         handoff::{Handoff, Rejection},
         step,
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, TaskId},
-    records::{CustodyEvent, EntityRecord, LogEntry, LogItem, Notes, Pace, RequestPlace, custody_entry},
+    records::{CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, custody_entry},
     time::Timestamp,
 };
 
@@ -30,6 +31,15 @@ pub(super) struct Cause<'a> {
 impl Cause<'_> {
     /// An input from another entity.
     pub(super) const TOLD: Self = Self { origin: Origin::Broker, event: None };
+}
+
+/// What follows from a step in the same transaction.
+#[derive(Default)]
+struct Follows {
+    /// Inputs for other entities, in their order.
+    to_tell: VecDeque<(EntityId, Told)>,
+    /// Messages that the coordinator sends.
+    orders: Vec<Order>,
 }
 
 /// The origin of a step: a message, a dead request that is redriven, or the broker itself.
@@ -123,18 +133,22 @@ impl Engine {
         cause: Cause<'_>,
         now: Timestamp,
     ) -> Result<bool, RunError> {
-        let mut to_tell = VecDeque::new();
-        let has_changed = self.run_one(transaction, about, input, cause, &mut to_tell, now)?;
+        let mut follows = Follows::default();
+        let has_changed = self.run_one(transaction, about, input, cause, &mut follows, now)?;
         // Inputs that already wait in the outbox go first, so no later input overtakes them.
         let mut room = if self.entities.has_outbox() || self.batch.writes_outbox { 0 } else { TOLD_A_TRANSACTION };
-        while let Some((to, told)) = to_tell.pop_front() {
+        while let Some((to, told)) = follows.to_tell.pop_front() {
             if room == 0 {
                 self.put_outbox(transaction, to, told);
                 continue;
             }
             room -= 1;
             // A failure here fails the first step too: one commit applies all of these steps, or none.
-            self.run_one(transaction, &to, &Input::Told(told), Cause::TOLD, &mut to_tell, now)?;
+            self.run_one(transaction, &to, &Input::Told(told), Cause::TOLD, &mut follows, now)?;
+        }
+        // A message of the coordinator is a step like any other, so a failure here fails the first step too.
+        for order in follows.orders {
+            self.carry_out(transaction, &order, now)?;
         }
         Ok(has_changed)
     }
@@ -145,7 +159,7 @@ impl Engine {
         about: &EntityId,
         input: &Input,
         cause: Cause<'_>,
-        to_tell: &mut VecDeque<(EntityId, Told)>,
+        follows: &mut Follows,
         now: Timestamp,
     ) -> Result<bool, RunError> {
         // The machine gets the time of the log, not of the clock: a replay knows only the times of the log, and must
@@ -178,7 +192,8 @@ impl Engine {
                 Effect::Park { entity, to, reason, text, attempts } => {
                     self.park_opening(transaction, &entity, &to, (reason, &text), attempts, now)?;
                 }
-                Effect::Send { to, told } => to_tell.push_back((to, told)),
+                Effect::Send { to, told } => follows.to_tell.push_back((to, told)),
+                Effect::Order(order) => follows.orders.push(order),
             }
         }
         Ok(true)
@@ -291,6 +306,13 @@ impl Engine {
         // The entry states the task as the step leaves it, so that a replay can compare its own state after each entry.
         let entry = custody_entry(number, record.logged_at, event, &record.task, handoff, gone);
         record.custody = record.custody.followed_by(&entry);
+        // The coordinator sends on what another agent has sent, perhaps only a part of it.
+        if let CustodyEvent::Accepted(EnvelopeFacts { envelope, .. }) = event
+            && envelope.header().message_type == MessageType::TaskContextTransfer
+            && !envelope.header().sender.is_coordinator()
+        {
+            record.last_context = Some(envelope.header().message_id);
+        }
         record.refusals_recorded += u32::from(matches!(event, CustodyEvent::Refused(..)));
         let entry = LogEntry { hash: record.custody.hash, bytes: entry };
         let item = match event {

@@ -25,6 +25,9 @@ pub(super) struct Transaction {
     pub(super) post_commit: Vec<PostCommit>,
     /// The entry of the message in hand in the custody log of its task. [`Engine::accept`] stores it with the message.
     pub(super) logged: Option<(TaskId, LogEntry)>,
+    /// Whether the coordinator has sent a message in this transaction: its entities are then further than the message
+    /// in hand has brought them.
+    pub(super) has_orders: bool,
     /// The entities that the transaction has read, with their new versions. The list is short, so a lookup scans it.
     entities: Vec<ReadEntity>,
 }

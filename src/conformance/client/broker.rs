@@ -445,6 +445,10 @@ impl TaskService for Scripted {
         Ok(Response::new(v1::ListTasksResponse { tasks, next_page_token }))
     }
 
+    async fn reassign_task(&self, _: Request<v1::ReassignTaskRequest>) -> Answer<v1::ReassignTaskResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
     async fn get_custody_log(&self, _: Request<v1::GetCustodyLogRequest>) -> Answer<v1::GetCustodyLogResponse> {
         Err(NOT_IN_SCRIPT.status())
     }

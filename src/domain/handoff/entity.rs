@@ -44,9 +44,11 @@ pub(in crate::domain) fn step_entity(
     };
     // An input about the task alone may end its open handoff.
     let handoff = match (&handoff, &task, input) {
-        (None, Some(task), Input::LoanDue | Input::Message { message: Message::Recall { .. }, .. }) => {
-            task.open_handoff.map_or(Ok(None), |open| read_handoff(read, open))?
-        }
+        (
+            None,
+            Some(task),
+            Input::LoanDue | Input::Seize(_) | Input::Message { message: Message::Recall { .. }, .. },
+        ) => task.open_handoff.map_or(Ok(None), |open| read_handoff(read, open))?,
         _ => handoff,
     };
     let gone = gone(read, handoff.as_deref(), input);
@@ -80,7 +82,7 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
         Input::Message { message: Message::Reject { suggestions, .. }, .. } => suggestions,
         // Other messages and acks ask no further candidate.
         Input::Message { .. } | Input::Acked { .. } => return Vec::new(),
-        Input::LoanDue => return Vec::new(),
+        Input::LoanDue | Input::Seize(_) => return Vec::new(),
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
     let mut gone: Vec<AgentId> = next.iter().chain(new).filter(|agent| read.is_gone(agent)).cloned().collect();
@@ -106,6 +108,7 @@ fn role_of(input: &Input) -> Option<Acked> {
         | Input::Undeliverable { .. }
         | Input::Time
         | Input::LoanDue
+        | Input::Seize(_)
         | Input::CandidateGone
         | Input::Redrive { .. } => return None,
     };
@@ -115,10 +118,16 @@ fn role_of(input: &Input) -> Option<Acked> {
 fn of_entities(transition: Transition, input: &Input) -> domain::Transition {
     let Transition { task, handoff, effects } = transition;
     let handoff = handoff.map(Arc::new);
-    let effects = effects.into_iter().map(|effect| effect_on(effect, &task, handoff.as_deref(), input)).collect();
+    let effects = effects.into_iter().filter(|effect| !is_to_coordinator(effect));
+    let effects = effects.map(|effect| effect_on(effect, &task, handoff.as_deref(), input)).collect();
     let mut writes: Vec<Entity> = handoff.into_iter().map(Entity::Handoff).collect();
     writes.push(Entity::Task(Arc::new(task)));
     domain::Transition { writes, effects }
+}
+
+/// Whether the effect is mail for the coordinator. It has no mailbox: the step itself is its input.
+fn is_to_coordinator(effect: &Effect) -> bool {
+    matches!(effect, Effect::Deliver { to, .. } if to.is_coordinator())
 }
 
 fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Input) -> domain::Effect {
@@ -126,6 +135,7 @@ fn effect_on(effect: Effect, task: &Task, handoff: Option<&Handoff>, input: &Inp
     let id = || EntityId::Handoff(moved().id);
     let (to, mail) = match effect {
         Effect::Deliver { to, mail } => (to, mail),
+        Effect::Order(order) => return domain::Effect::Order(order),
         Effect::ParkRequest(why) => {
             let handoff = moved();
             return domain::Effect::Park {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Acked, Handoff, LoopLimits, Message, Mode, Priority, Task, Timeouts};
 use crate::{
     codes::ErrorCode,
+    domain::coordinator::Order,
     ids::{AgentId, MessageId, TaskId},
 };
 
@@ -51,6 +52,8 @@ pub enum Input {
     Time,
     /// Time has passed for the task. The machine recalls a loan whose timeout is over, and changes nothing else.
     LoanDue,
+    /// An operator takes the task from its owner. The coordinator owns it next, and hands it on.
+    Seize(Seize),
     /// The candidate is gone. If the request is still undelivered and a present candidate remains, that candidate is
     /// asked.
     CandidateGone,
@@ -61,6 +64,21 @@ pub enum Input {
         /// The registered agents to ask, best first.
         candidates: Vec<AgentId>,
     },
+}
+
+/// A reassignment by an operator.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seize {
+    /// The epoch in the operator's view.
+    pub expected_epoch: u64,
+    /// The principal that takes the task: an agent's id, or `operator:NAME`.
+    pub submitter: String,
+    /// The new receiver: an agent's id, or `type:NAME`.
+    pub receiver: String,
+    /// The reason, for people to read; may be empty.
+    pub reason_text: String,
+    /// The id of the handoff by which the coordinator hands the task on.
+    pub handoff: MessageId,
 }
 
 /// A handoff request with the resolved agents and terms.
@@ -86,6 +104,8 @@ pub struct Request {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task, 1 s to 30 d. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
+    /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
+    pub submitter: Option<String>,
     /// The priority of all deliveries of the handoff.
     pub priority: Priority,
     /// The timeouts of the steps, within the operator's bounds.
@@ -132,6 +152,8 @@ pub enum Effect {
     },
     /// Keeps the request as a dead letter: no agent took it, and the handoff has ended for that reason.
     ParkRequest(Untaken),
+    /// The coordinator sends a message.
+    Order(Order),
 }
 
 /// The reason why no agent took a request.

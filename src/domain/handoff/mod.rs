@@ -9,13 +9,14 @@ mod input;
 mod moving;
 mod numbers;
 mod rejection;
+mod seizure;
 mod state;
 mod step;
 mod views;
 
 pub use baton_client::protocol::{Acked, Message, Mode, Priority, TaskStatus};
 pub(super) use entity::step_entity;
-pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Situation, Transition, Untaken};
+pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Situation, Transition, Untaken};
 pub use rejection::Rejection;
 pub use state::*;
 pub use step::step;

@@ -4,7 +4,7 @@ use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
     OfferOutcome, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
 };
-use crate::{codes::ErrorCode, ids::AgentId, time::Timestamp};
+use crate::{codes::ErrorCode, domain::coordinator::Order, ids::AgentId, time::Timestamp};
 
 pub(super) fn loop_limit(limit: &'static str, value: u32, task: &Task) -> Rejection {
     Rejection::LoopLimit { limit, value, hops: task.hops.clone() }
@@ -185,7 +185,8 @@ impl Move {
         // The loop guard counts handoffs along one ordered pair, so the way back has a separate count.
         let along_pair = |hop: &&Hop| hop.sender == handoff.sender && hop.receiver == *candidate;
         let times = self.task.hops.iter().filter(along_pair).count();
-        *candidate != handoff.sender && !was_asked && times < self.task.loop_limits.handoffs_per_pair_max as usize
+        let is_free = times < self.task.loop_limits.handoffs_per_pair_max as usize || handoff.sender.is_coordinator();
+        *candidate != handoff.sender && !was_asked && is_free
     }
 
     /// Offers the request to a candidate. The accept timeout starts with the ack of the request.
@@ -236,6 +237,8 @@ impl Move {
         // Only a request that no candidate took becomes a dead letter.
         if !was_taken {
             self.effects.push(Effect::ParkRequest(Untaken::AcceptTimeout));
+        } else {
+            self.park_for_coordinator();
         }
     }
 
@@ -249,7 +252,28 @@ impl Move {
         self.enter(state, cause, None);
     }
 
-    /// Completes the handoff. Owner and epoch change only here and at the end of a loan.
+    /// Makes the request a dead letter after a failed takeover of a task of the coordinator. An agent that hands a task
+    /// over gets a notice and decides what to do; for the coordinator an operator decides, by a redrive.
+    pub(super) fn park_for_coordinator(&mut self) {
+        if self.handoff.sender.is_coordinator() {
+            self.effects.push(Effect::ParkRequest(Untaken::NoCandidate));
+        }
+    }
+
+    /// Answers the accept of a handoff of the coordinator with the context, in the same commit.
+    pub(super) fn answer_for_coordinator(&mut self) {
+        if self.handoff.sender.is_coordinator() {
+            self.effects.push(Effect::Order(Order::Context {
+                handoff: self.handoff.id,
+                task: self.handoff.task.clone(),
+                epoch: self.handoff.epoch,
+                to: self.handoff.candidate.clone(),
+                wanted_sections: self.handoff.wanted_sections.clone(),
+            }));
+        }
+    }
+
+    /// Completes the handoff. Owner and epoch change only here, at the end of a loan, and at a seizure.
     pub(super) fn move_ownership(&mut self) {
         self.close();
         self.task.owner = self.handoff.candidate.clone();
@@ -275,6 +299,8 @@ impl Move {
         self.handoff.next_candidates.clear();
         self.handoff.state = State::Completed;
         self.handoff.step_deadline = None;
+        // The coordinator has no mailbox, and learns of the completion in this commit.
+        self.handoff.let_go = self.handoff.sender.is_coordinator();
         // Two steps in one commit: the takeover, and the move of the ownership.
         self.record_seen_as(Cause::Completed, ReceiverView::HandoffCompleted);
         self.record(Cause::OwnershipMoved);

@@ -40,10 +40,12 @@ pub struct Task {
     pub details: String,
     /// The open handoff, if one is open.
     pub open_handoff: Option<MessageId>,
-    /// The completed handoffs, oldest first; at most [`LoopLimits::handoffs_max`].
+    /// The completed handoffs, oldest first; at most [`LoopLimits::handoffs_max`], and those of the coordinator.
     pub hops: Vec<Hop>,
     /// The loans of the task that have not ended, the outermost first. Each returns the task to its delegator.
     pub loans: Vec<Loan>,
+    /// The owners from which an operator has taken the task: the first seizure from each, oldest first.
+    pub seizures: Vec<Seizure>,
     /// The loop guard's limits.
     pub loop_limits: LoopLimits,
     /// The time of creation.
@@ -63,6 +65,17 @@ pub struct Hop {
     pub receiver: AgentId,
     /// The epoch that began with the handoff.
     pub epoch: u64,
+}
+
+/// The end of an ownership by a reassignment: the coordinator owns the task next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seizure {
+    /// The former owner.
+    pub from: AgentId,
+    /// The epoch that began with the seizure.
+    pub epoch: u64,
+    /// The handoff by which the coordinator hands the task on.
+    pub handoff: MessageId,
 }
 
 /// Ownership given with mode DELEGATE, until it returns to the delegator (SPEC 3).
@@ -149,6 +162,8 @@ pub struct Handoff {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task, 1 s to 30 d. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
+    /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
+    pub submitter: Option<String>,
     /// The priority of its deliveries.
     pub priority: Priority,
     /// The kind of work.
@@ -333,12 +348,32 @@ pub enum Cause {
     CandidateGone,
     /// The task was recalled from the handoff's sender: the loan that made it the owner has ended.
     Recalled,
+    /// An operator took the task from the handoff's sender.
+    Reassigned,
 }
 
 impl Task {
     /// Whether the agent is the present owner or a former one.
     pub fn has_been_owned_by(&self, agent: &AgentId) -> bool {
-        self.owner == *agent || self.hops.iter().any(|hop| hop.sender == *agent || hop.receiver == *agent)
+        self.owner == *agent
+            || self.hops.iter().any(|hop| hop.sender == *agent || hop.receiver == *agent)
+            || self.seizures.iter().any(|seizure| seizure.from == *agent)
+    }
+
+    /// Every present and former owner; an agent may occur more than once.
+    pub fn owners(&self) -> impl Iterator<Item = &AgentId> {
+        let handed_over = self.hops.iter().flat_map(|hop| [&hop.sender, &hop.receiver]);
+        handed_over.chain(self.seizures.iter().map(|seizure| &seizure.from)).chain([&self.owner])
+    }
+
+    /// The agent that created the task: its first owner.
+    pub fn creator(&self) -> &AgentId {
+        match (self.hops.first(), self.seizures.first()) {
+            (Some(hop), Some(seizure)) if seizure.epoch < hop.epoch => &seizure.from,
+            (Some(hop), _) => &hop.sender,
+            (None, Some(seizure)) => &seizure.from,
+            (None, None) => &self.owner,
+        }
     }
 
     /// The time at which the first loan is due. `None`: no loan has a timeout. A final task has no loans.

@@ -5,6 +5,7 @@ use super::{
     Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, Rejection,
     Request, Situation, State, Task, TaskStatus, Transition, Untaken,
     moving::{Move, check_owner, loop_limit},
+    seizure::take_from_owner,
 };
 use crate::{
     codes::ErrorCode,
@@ -33,6 +34,7 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
         Input::Undeliverable { to, mail } => Ok(with_both(situation, now, |moving| give_up(moving, to, *mail))),
         Input::Time => Ok(with_both(situation, now, pass_time)),
         Input::LoanDue => Ok(recall_overdue(situation, now).map_or(Outcome::Unchanged, Outcome::moved)),
+        Input::Seize(seize) => take_from_owner(situation, seize, now).map(Outcome::moved),
         Input::CandidateGone => Ok(with_both(situation, now, candidate_gone)),
         Input::Redrive { id, candidates } => redrive(situation, *id, candidates, now).map(Outcome::moved),
     }
@@ -69,7 +71,10 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
 
 /// Opens a handoff and offers it to the first candidate.
 fn open(mut task: Task, handoff: Handoff, gone: &[AgentId], request: Mail, now: Timestamp) -> Result<Move, Rejection> {
-    check_loop_over_all(&task)?;
+    // An operator decides about each handoff of the coordinator, so the loop guard leaves them alone.
+    if !handoff.sender.is_coordinator() {
+        check_loop_over_all(&task)?;
+    }
     if handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender) {
         return Err(Rejection::NoCandidate);
     }
@@ -111,6 +116,7 @@ fn redrive(
         reason: former.reason,
         mode: former.mode,
         loan_timeout: former.loan_timeout,
+        submitter: former.submitter.clone(),
         priority: former.priority,
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
@@ -134,6 +140,7 @@ fn new_task(request: &Request, now: Timestamp) -> Task {
         open_handoff: None,
         hops: Vec::new(),
         loans: Vec::new(),
+        seizures: Vec::new(),
         loop_limits: request.loop_limits,
         created_at: now,
         updated_at: now,
@@ -155,6 +162,7 @@ fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         state: State::Requested,
         mode: request.mode,
         loan_timeout: request.loan_timeout,
+        submitter: request.submitter.clone(),
         priority: request.priority,
         task_type: request.task_type.clone(),
         reason: request.reason,
@@ -230,6 +238,7 @@ fn accept(mut moving: Move, wanted_sections: &[String]) -> Result<Transition, Re
             let context = moving.handoff.timeouts.context;
             moving.enter(State::Accepted, Cause::Accepted, Some(context));
             moving.deliver_to_sender();
+            moving.answer_for_coordinator();
             Ok(moving.done())
         }
         State::Accepted | State::ContextSent => Err(moving.wrong_state()),
@@ -320,6 +329,7 @@ fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: 
                 moving.end(State::Failed, Cause::CompletedFailure, ErrorCode::TakeoverFailed, &text);
                 moving.tell_sender();
                 moving.tell_candidate();
+                moving.park_for_coordinator();
             }
             Ok(moving.done())
         }
@@ -540,6 +550,7 @@ fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
             moving.end(State::Failed, Cause::Undeliverable, ErrorCode::TakeoverFailed, text);
             moving.tell_sender();
             moving.tell_candidate();
+            moving.park_for_coordinator();
         }
         (
             Acked::Request | Acked::Context | Acked::Completion,

@@ -166,7 +166,11 @@ mod tests {
     }
 
     fn broker(store: Arc<GatedStore>) -> Broker {
-        let identity = BrokerIdentity { key_id: KeyId::parse("k1").unwrap(), key: PrivateKey::from_seed(&[1; 32]) };
+        let identity = BrokerIdentity {
+            key_id: KeyId::parse("k1").unwrap(),
+            key: PrivateKey::from_seed(&[1; 32]),
+            coordinator: crate::broker::Signer::new(PrivateKey::from_seed(&[77; 32])),
+        };
         let identities = Identities::new("token", None);
         let (ids, clock) = (Arc::new(SystemIds), Arc::new(SystemClock));
         Broker::start(store, identity, Settings::default(), identities, ids, clock).unwrap()

@@ -9,16 +9,20 @@ use tonic::{Request, Response, Status};
 use super::{auth, blocking_call, checked, look, numbered, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
-        Broker, BrokerError, Refused, Update, Updates,
+        Broker, BrokerError, Reassigned, Refused, Update, Updates,
         access::{Caller, Purpose},
+        engine::{Command, Reassignment},
         queries::{CustodyPage, TaskFilter},
     },
-    domain::{EntityId, handoff::TaskStatus},
+    domain::{EntityId, Receiver, handoff::TaskStatus},
     envelope::Checks,
     ids::{AgentId, TaskId},
     proto::v1::{self, task_service_server::TaskService},
     wire::to_proto,
 };
+
+/// The most bytes of a reason in words, as in an envelope.
+const REASON_BYTES_MAX: usize = 4096;
 
 pub(super) struct Tasks {
     broker: Broker,
@@ -55,6 +59,20 @@ impl TaskService for Tasks {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let broker = self.broker.clone();
         blocking_call(move || custody_log(&broker, &caller, request.get_ref())).await.map(Response::new)
+    }
+
+    async fn reassign_task(
+        &self,
+        request: Request<v1::ReassignTaskRequest>,
+    ) -> Result<Response<v1::ReassignTaskResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReassignTasks)?;
+        let wanted = reassignment(request.into_inner())?;
+        let command = |reply| Command::Reassign { wanted, caller, reply };
+        let Reassigned { task, handoff } = self.broker.ask(command).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::ReassignTaskResponse {
+            task: Some(to_proto::task(&task)),
+            handoff: Some(to_proto::handoff(&handoff)),
+        }))
     }
 
     type WatchTaskStream = Pin<Box<dyn Stream<Item = Result<v1::WatchTaskResponse, Status>> + Send>>;
@@ -190,6 +208,24 @@ fn task_id(text: &str) -> Result<TaskId, Status> {
     let id = checks.id("task_id", text, TaskId::parse);
     checked(checks)?;
     Ok(id.expect("checked above"))
+}
+
+fn reassignment(request: v1::ReassignTaskRequest) -> Result<Reassignment, Status> {
+    let mut checks = Checks::default();
+    let task = checks.id("task_id", &request.task_id, TaskId::parse);
+    let to = checks.id("to", &request.to, Receiver::parse);
+    // An empty receiver is one of its own in an envelope, but nobody can take a task.
+    if request.to.is_empty() {
+        checks.wrong("to", "must not be empty");
+    }
+    if request.expected_epoch == 0 {
+        checks.wrong("expected_epoch", "must be at least 1");
+    }
+    checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
+    checked(checks)?;
+    let v1::ReassignTaskRequest { expected_epoch, reason_text, .. } = request;
+    let (task, to) = (task.expect("checked above"), to.expect("checked above"));
+    Ok(Reassignment { task, expected_epoch, to, reason_text })
 }
 
 fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Result<v1::ListTasksResponse, Status> {

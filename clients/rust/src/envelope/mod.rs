@@ -6,6 +6,7 @@
 
 mod author;
 mod checks;
+mod context;
 mod error;
 pub mod keys;
 mod payload;
@@ -14,6 +15,7 @@ mod verified;
 
 pub use author::{payload_of, sign};
 pub use checks::Checks;
+pub use context::{context_of_sections, digest_of, only_sections};
 pub use error::EnvelopeError;
 pub use payload::{Body, RequestBody, check_heartbeat};
 pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};

@@ -13,6 +13,8 @@ use crate::{
 
 const TEXT_BYTES_MAX: usize = 4096;
 const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+/// An operator's name is the `sub` of its token, which has no bound of its own below this one.
+const SUBMITTER_BYTES_MAX: usize = 1024;
 const INFO_BYTES_MAX: usize = 64 * 1024;
 const SECTIONS_MAX: usize = 64;
 const AGENTS_MAX: usize = 16;
@@ -56,6 +58,8 @@ pub struct RequestBody {
     pub mode: Mode,
     /// The time from the completion until the broker recalls a delegated task. `None`: no loan timeout.
     pub loan_timeout: Option<Duration>,
+    /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
+    pub submitter: Option<String>,
     /// The priority.
     pub priority: Priority,
     /// The requested timeouts, before the operator's bounds are applied.
@@ -151,6 +155,10 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         reason: body.reason,
         mode,
         loan_timeout: loan_timeout(mode, body.loan_timeout.as_ref(), checks),
+        submitter: body.on_behalf_of.map(|submitter| {
+            checks.text("envelope.payload.on_behalf_of.submitter_id", &submitter.submitter_id, SUBMITTER_BYTES_MAX);
+            submitter.submitter_id
+        }),
         priority: match unset_or_known(checks, "envelope.payload.priority", body.priority) {
             v1::Priority::Low => Priority::Low,
             v1::Priority::Unspecified | v1::Priority::Medium => Priority::Medium,

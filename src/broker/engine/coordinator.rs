@@ -1,0 +1,311 @@
+//! The coordinator: its entry in the directory, the messages that it sends, and reassignments by operators.
+//!
+//! The machines say which message the coordinator sends ([`Order`]). This module composes the message, has it signed,
+//! and applies it in the transaction of the step that ordered it, by the same way as the message of any agent.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::{
+    Engine,
+    run::{Cause, Origin, RunError, ThisMessage},
+    transaction::Transaction,
+};
+use crate::{
+    broker::{BrokerError, Reassigned, Refused, access::Caller, directory::Entry, refused},
+    domain::{
+        EntityId, Input, MessageType, Receiver,
+        admission::AdmissionError,
+        coordinator::{Order, RequestOrder},
+        handoff,
+        mailbox::EnvelopePlace,
+    },
+    envelope::{self, Body, Resolved, UnverifiedEnvelope, VerifiedEnvelope},
+    ids::{AgentId, MessageId, TaskId},
+    policy::{Action, Resource, Shared},
+    proto::v1::{self, AuditAction},
+    records::{AgentRecord, AuditAct, CustodyEvent, EntityRecord, EnvelopeFacts},
+    time::Timestamp,
+};
+
+/// The caller's wishes for a reassignment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reassignment {
+    /// The task to take from its owner.
+    pub task: TaskId,
+    /// The task's epoch in the caller's view.
+    pub expected_epoch: u64,
+    /// The agent that is to take the task, or a type.
+    pub to: Receiver,
+    /// The reason in the caller's words, or an empty string.
+    pub reason_text: String,
+}
+
+impl Engine {
+    /// Registers the coordinator at the first start, and adds its key to the card after the key file was replaced.
+    pub(super) fn register_coordinator(&mut self, now: Timestamp) -> Result<(), BrokerError> {
+        let id = AgentId::coordinator();
+        let mut transaction = self.transaction();
+        let key = self.env.identity.coordinator.public_key();
+        let (record, stored) = match self.agent_record(&mut transaction, &id)? {
+            Some((record, _)) if record.card.keys.iter().any(|known| known.key_id == key.key_id) => return Ok(()),
+            Some((mut record, stored)) => {
+                let details = format!("key {} {}", key.key_id, hex::encode(&key.public_key));
+                super::keys::make_room(&mut record.card.keys)?;
+                record.card.keys.push(key);
+                record.updated_at = now;
+                let (actor, subject) = ("the broker".to_owned(), id.to_string());
+                let act = AuditAct { actor, action: AuditAction::KeyAdded, subject, details };
+                self.record(&mut transaction, act, now)?;
+                (record, Some(stored))
+            }
+            None => {
+                let card = v1::AgentCard {
+                    agent_id: id.to_string(),
+                    description:
+                        "The coordinator, which the broker runs: it owns tasks that an operator has taken from \
+                                  their owners, and hands them on."
+                            .to_owned(),
+                    keys: vec![key],
+                    ..Default::default()
+                };
+                (AgentRecord { card, created_at: now, updated_at: now }, None)
+            }
+        };
+        transaction.put(AgentRecord::key(&id), record.encode(), stored.as_ref());
+        // The directory has the coordinator at once: the first command may need its key. A failed commit ends with a
+        // recovery, which fills the directory and registers the coordinator again.
+        self.env.directory.put(Entry::parse(record)?);
+        self.stage(transaction);
+        self.end_unanswered();
+        Ok(())
+    }
+
+    /// Takes a task from its owner for an operator: the coordinator owns it, and hands it on in the same commit.
+    pub(super) fn reassign(
+        &mut self,
+        wanted: &Reassignment,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<Reassigned, Refused> {
+        if self.batch.failed {
+            return Err(refused(BrokerError::StoreUnavailable));
+        }
+        self.check_reassignment(wanted, caller, now).map_err(refused)?;
+        let Reassignment { task, expected_epoch, to, reason_text } = wanted;
+        self.settle_overdue(Some(task), now).map_err(refused)?;
+        let handoff = self.env.ids.message_id(now);
+        let seize = handoff::Seize {
+            expected_epoch: *expected_epoch,
+            submitter: caller.as_submitter(),
+            receiver: to.to_string(),
+            reason_text: reason_text.clone(),
+            handoff,
+        };
+        let sequence = self.batch.head.next_sequence;
+        let mut transaction = self.transaction();
+        let event = CustodyEvent::Reassigned(&seize);
+        let cause = Cause { origin: Origin::Broker, event: Some(&event) };
+        let input = Input::Handoff { task: task.clone(), input: handoff::Input::Seize(seize.clone()) };
+        let ran = self.run(&mut transaction, &EntityId::Task(task.clone()), &input, cause, now);
+        if let Err(error) = ran {
+            // A refused reassignment leaves no gap in the sequence.
+            self.batch.head.next_sequence = sequence;
+            return Err(match error {
+                RunError::Rejected(rejection) => refused(rejection),
+                RunError::Broker(error) => refused(error),
+            });
+        }
+        let written = |id: EntityId| transaction.written(&id).cloned().ok_or_else(|| refused(BrokerError::Internal));
+        let made = written(EntityId::Handoff(handoff))?;
+        let record = written(EntityId::Task(task.clone()))?;
+        let (Some(made), Some(record)) = (made.as_handoff(), record.as_task()) else {
+            return Err(refused(BrokerError::Internal));
+        };
+        let answer = Reassigned { task: record.clone(), handoff: made.handoff.clone() };
+        let details = format!("to {to}, epoch {}, handoff {handoff}: {reason_text}", record.task.epoch);
+        let (actor, subject) = (caller.to_string(), task.to_string());
+        let act = AuditAct { actor, action: AuditAction::TaskReassigned, subject, details };
+        self.record(&mut transaction, act, now).map_err(refused)?;
+        self.stage(transaction);
+        tracing::warn!(%task, by = %caller, %to, %handoff, "took a task from its owner and hand it on");
+        Ok(answer)
+    }
+
+    /// Checks the caller's right, and that the new receiver can take the task.
+    fn check_reassignment(
+        &mut self,
+        wanted: &Reassignment,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let stored = self.entity_record(&mut self.transaction(), &EntityId::Task(wanted.task.clone()))?;
+        let task = stored.as_deref().and_then(EntityRecord::as_task).map(|record| record.task.clone());
+        let participants: Vec<&str> = task.iter().flat_map(|task| task.owners()).map(AgentId::as_str).collect();
+        let shared = Shared { id: wanted.task.as_str(), participants: &participants };
+        // The right comes first: a caller without it does not learn whether the task exists.
+        self.access().check(caller, Action::ReassignTask, Resource::Task(shared))?;
+        let Some(task) = task else {
+            // A task that has ended stays known by its remains.
+            let removed = self.removed_task(&mut self.transaction(), &wanted.task)?;
+            return Err(match removed {
+                Some(removed) => AdmissionError::from(handoff::Rejection::TaskFinal { status: removed.status }).into(),
+                None => BrokerError::TaskUnknown { task: wanted.task.to_string() },
+            });
+        };
+        let of_type;
+        let asked: &[AgentId] = match &wanted.to {
+            Receiver::Agent(agent) => {
+                self.registered(agent)?;
+                if *agent == task.owner {
+                    let problem = "it owns the task already".to_owned();
+                    return Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into());
+                }
+                self.check_mailbox(agent)?;
+                std::slice::from_ref(agent)
+            }
+            Receiver::AnyOf(agent_type) => {
+                of_type = self.env.directory.able(agent_type, &[], now);
+                &of_type
+            }
+            Receiver::AllOf(_) | Receiver::Nobody => {
+                let problem = "a task is reassigned to one agent, or to type:NAME".to_owned();
+                return Err(AdmissionError::ReceiverInvalid { receiver: wanted.to.to_string(), problem }.into());
+            }
+        };
+        // The request of a reassignment would wait for an absent agent, and the task with it.
+        if !asked.is_empty() && asked.iter().all(|agent| self.env.directory.is_gone(agent, now)) {
+            return Err(BrokerError::AgentGone { agent: wanted.to.to_string() });
+        }
+        Ok(())
+    }
+
+    /// Composes, signs and applies a message of the coordinator, as a part of the transaction that ordered it.
+    pub(super) fn carry_out(
+        &mut self,
+        transaction: &mut Transaction,
+        order: &Order,
+        now: Timestamp,
+    ) -> Result<(), RunError> {
+        let envelope = self.composed(transaction, order, now)?;
+        let header = envelope.header();
+        let (agents, terms) = match (order, envelope.body()) {
+            (Order::Request(order), Body::Request(request)) => {
+                let mut candidates = self.candidates(header, request, now)?;
+                candidates.retain(|candidate| *candidate != order.former_owner);
+                if candidates.is_empty() {
+                    let receiver = order.receiver.clone();
+                    return Err(BrokerError::from(AdmissionError::ReceiverUnknown { receiver }).into());
+                }
+                (candidates, Some(self.terms(request)?))
+            }
+            (Order::Request(_) | Order::Context { .. }, _) => (Vec::new(), None),
+        };
+        let resolved = Resolved { agents: &agents, terms };
+        let task = header.task.clone().ok_or(BrokerError::Internal)?;
+        let input = envelope::input_of(header, envelope.body(), resolved).ok_or(BrokerError::Internal)?;
+        let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
+        let this = ThisMessage { envelope: &envelope, sequence: self.new_sequence() };
+        let event = CustodyEvent::Accepted(EnvelopeFacts { envelope: &envelope, sequence: this.sequence, resolved });
+        // The message that ordered this one has its own entry, which is stored with it later.
+        let of_ordering = transaction.logged.take();
+        let cause = Cause { origin: Origin::Message(this), event: Some(&event) };
+        if !self.run(transaction, &about, &Input::Handoff { task, input }, cause, now)? {
+            return Err(BrokerError::Internal.into());
+        }
+        self.store_message(transaction, this, now, None);
+        transaction.logged = of_ordering;
+        transaction.has_orders = true;
+        Ok(())
+    }
+
+    /// The signed envelope of an order. The broker verifies its own signature too: a revoked key of the coordinator must
+    /// not get past the broker.
+    fn composed(
+        &mut self,
+        transaction: &mut Transaction,
+        order: &Order,
+        now: Timestamp,
+    ) -> Result<VerifiedEnvelope, BrokerError> {
+        let mut envelope = match order {
+            Order::Request(order) => request_envelope(order),
+            Order::Context { handoff, task, epoch, to, wanted_sections } => {
+                let context = self.last_context(transaction, task)?;
+                v1::Envelope {
+                    message_id: self.env.ids.message_id(now).to_string(),
+                    receiver_id: to.to_string(),
+                    message_type: MessageType::TaskContextTransfer.number(),
+                    correlation_id: handoff.to_string(),
+                    task_id: task.to_string(),
+                    epoch: *epoch,
+                    payload: Some(envelope::payload_of(&envelope::only_sections(context, wanted_sections))),
+                    ..Default::default()
+                }
+            }
+        };
+        let (seconds, nanos) = now.to_parts();
+        envelope.sender_id = AgentId::coordinator().to_string();
+        envelope.timestamp = Some(prost_types::Timestamp { seconds, nanos });
+        self.env.identity.coordinator.sign(&mut envelope);
+        let raw: Bytes = envelope.encode_to_vec().into();
+        UnverifiedEnvelope::parse(raw).and_then(|parsed| parsed.verify(&*self.env.directory, now, false)).map_err(
+            |error| {
+                tracing::error!(%error, "the coordinator's own message is not valid");
+                BrokerError::CoordinatorKey { problem: error.to_string() }
+            },
+        )
+    }
+
+    /// The latest context of a task that an agent has sent. Without one, a context that says so.
+    fn last_context(
+        &mut self,
+        transaction: &mut Transaction,
+        task: &TaskId,
+    ) -> Result<v1::TaskContextTransfer, BrokerError> {
+        let record = self.entity_record(transaction, &EntityId::Task(task.clone()))?;
+        let record = record.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?;
+        let Some(message) = record.last_context else { return Ok(no_context()) };
+        let read = |message: MessageId| {
+            let raw = self.envelope_bytes(EnvelopePlace::Message(message))?;
+            let payload = v1::Envelope::decode(raw).ok()?.payload?;
+            v1::TaskContextTransfer::decode(payload.value).ok()
+        };
+        read(message).ok_or_else(|| {
+            tracing::error!(%task, %message, "the last context of a task cannot be read");
+            BrokerError::Internal
+        })
+    }
+}
+
+fn request_envelope(order: &RequestOrder) -> v1::Envelope {
+    let payload = v1::HandoffRequest {
+        task_type: order.task_type.clone(),
+        reason: v1::HandoffReason::Other.into(),
+        reason_text: order.reason_text.clone(),
+        priority: order.priority.number(),
+        initial_context_summary: order.summary.clone(),
+        on_behalf_of: Some(v1::OnBehalfOf { submitter_id: order.submitter.clone() }),
+        ..Default::default()
+    };
+    v1::Envelope {
+        message_id: order.id.to_string(),
+        receiver_id: order.receiver.clone(),
+        message_type: MessageType::HandoffRequest.number(),
+        task_id: order.task.to_string(),
+        epoch: order.epoch,
+        payload: Some(envelope::payload_of(&payload)),
+        ..Default::default()
+    }
+}
+
+/// The context of a task of which no agent has sent one.
+fn no_context() -> v1::TaskContextTransfer {
+    let json =
+        r#"{"context":"none","explanation":"no agent has sent a context of this task to the broker"}"#.to_owned();
+    let section = v1::ContextSection {
+        name: "current_status".to_owned(),
+        content: Some(v1::context_section::Content::Json(json)),
+        ..Default::default()
+    };
+    envelope::context_of_sections(vec![section])
+}

@@ -129,6 +129,7 @@ type Agent struct {
 	// Whether credit was given since the agent began to wait for mail; it may be 0, for a pause.
 	isCredited bool
 	waiting    map[string]*conversation
+	works      map[*work]bool
 	heartbeat  *v1.Heartbeat
 }
 
@@ -166,6 +167,7 @@ func Connect(ctx context.Context, options Options) (*Agent, error) {
 		mail:      make(chan *Delivery, creditMax),
 		letters:   newJobs(),
 		waiting:   map[string]*conversation{},
+		works:     map[*work]bool{},
 		lookAfter: lookDefault,
 		changed:   make(chan struct{}),
 		token:     options.Token,

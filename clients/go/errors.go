@@ -114,16 +114,22 @@ type HandoffFailedError struct {
 	Message string
 	// The agents that did not take the task, in order. Only the sender's side knows them.
 	Rejections []Rejection
+
+	cause error
 }
 
 func (e *HandoffFailedError) Error() string { return fmt.Sprintf("baton: %s: %s", e.Reason, e.Message) }
 
+// Unwrap returns the cause of the end of Delegate's context, if that ended the handoff.
+func (e *HandoffFailedError) Unwrap() error { return e.cause }
+
 // HasGoneOn reports whether the broker refused because the handoff or the task has moved on: it is over, at another
 // step, or another agent's. The message that led to the call needs no further work, and Serve acks it. HasGoneOn is
-// also true for a HandoffFailedError.
+// also true for a HandoffFailedError and a TaskRecalledError.
 func HasGoneOn(err error) bool {
 	var failed *HandoffFailedError
-	if errors.As(err, &failed) {
+	var recalled *TaskRecalledError
+	if errors.As(err, &failed) || errors.As(err, &recalled) {
 		return true
 	}
 	var e *Error

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
@@ -43,20 +42,6 @@ func (r Rejection) String() string {
 	return r.AgentID + ": " + orElse(r.Text, strings.TrimPrefix(r.Reason.String(), "REJECT_REASON_"))
 }
 
-// Outcome is the outcome of a delegated task, which this agent owns again.
-type Outcome struct {
-	// The task's id.
-	TaskID string
-	// The epoch that began with the task's return.
-	Epoch uint64
-	// COMPLETED, FAILED or CANCELED.
-	Status v1.TaskStatus
-	// The result; empty if the delegate gave none.
-	Result map[string]any
-	// The delegate's explanation.
-	Details string
-}
-
 // WantedContext describes the context that a candidate waits for after its accept. Handlers.Context gets it.
 type WantedContext struct {
 	// The handoff's id.
@@ -77,6 +62,7 @@ type WantedContext struct {
 // HandOver fails with a HandoffFailedError if the task stays with this agent, and with an Error if the broker refuses
 // the request or the context. If ctx ends first, the handoff continues: ResumeHandOver joins it, Cancel ends it, and
 // otherwise its timeouts end it. HandOver receives its mail also without Serve; all other mail goes to Serve.
+// WithSenderView shows its progress.
 func (a *Agent) HandOver(
 	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
 ) (*HandedOver, error) {
@@ -87,18 +73,52 @@ func (a *Agent) HandOver(
 	if err != nil {
 		return nil, err
 	}
+	return a.handOver(ctx, envelope, sections)
+}
+
+func (a *Agent) handOver(ctx context.Context, request *v1.Envelope, sections []*v1.ContextSection) (*HandedOver, error) {
+	view := senderViewOf(ctx)
+	view(v1.SenderView_SENDER_VIEW_IDLE)
+	handoffID := request.GetMessageId()
 	// Registered before the request is sent, for the answer may arrive before the receipt.
-	mail, err := a.converse(ctx, ofHandoff(envelope.GetMessageId()), 0)
+	mail, err := a.converse(ctx, ofHandoff(handoffID), 0)
 	if err != nil {
 		return nil, err
 	}
 	defer mail.close()
-	if _, err := a.signAndSend(ctx, envelope); err != nil {
+	defer a.watchHandOver(mail, handoffID, request.GetTaskId(), request.GetEpoch())()
+	view(v1.SenderView_SENDER_VIEW_HANDOFF_INITIATED)
+	if _, err := a.signAndSend(ctx, request); err != nil {
 		return nil, err
 	}
-	h := &handOver{agent: a, mail: mail, sections: sections}
-	h.HandoffID, h.TaskID, h.epoch = envelope.GetMessageId(), taskID, epoch
+	view(v1.SenderView_SENDER_VIEW_AWAITING_HANDOFF_ACCEPT)
+	h := &handOver{agent: a, mail: mail, sections: sections, view: view}
+	h.HandoffID, h.TaskID, h.epoch = handoffID, request.GetTaskId(), request.GetEpoch()
 	return h.told(h.follow(ctx))
+}
+
+// watchHandOver ends the handoff of a task that is recalled from this agent.
+func (a *Agent) watchHandOver(mail *conversation, handoffID, taskID string, epoch uint64) func() {
+	return a.watch(taskID, epoch, func(r *Recalled) bool {
+		mail.fail(&HandoffFailedError{HandoffID: handoffID, Reason: "TASK_RECALLED", Message: r.Message})
+		return false
+	})
+}
+
+type senderViewKey struct{}
+
+// WithSenderView returns a context with which HandOver, ResumeHandOver and Delegate call view with each view that this
+// agent has of its handoff: IDLE and HANDOFF_INITIATED before the request is stored, then those that GetHandoff shows,
+// to HANDOFF_COMPLETED. view must not block.
+func WithSenderView(ctx context.Context, view func(v1.SenderView)) context.Context {
+	return context.WithValue(ctx, senderViewKey{}, view)
+}
+
+func senderViewOf(ctx context.Context) func(v1.SenderView) {
+	if view, ok := ctx.Value(senderViewKey{}).(func(v1.SenderView)); ok {
+		return view
+	}
+	return func(v1.SenderView) {}
 }
 
 // ResumeHandOver continues a handoff that an earlier process of this agent requested, from any state. It returns or
@@ -122,65 +142,14 @@ func (a *Agent) ResumeHandOver(
 	if handoff.GetSenderId() != a.ID() {
 		return nil, fmt.Errorf("baton: handoff %s is not one that %s asked for", handoffID, a.ID())
 	}
-	h := &handOver{agent: a, mail: mail, sections: sections}
+	h := &handOver{agent: a, mail: mail, sections: sections, view: senderViewOf(ctx)}
 	h.HandoffID, h.TaskID, h.epoch = handoffID, handoff.GetTaskId(), handoff.GetEpoch()
-	for _, offer := range handoff.GetOffers() {
-		if offer.GetOutcome() == v1.OfferOutcome_OFFER_OUTCOME_REJECTED {
-			h.rejected(Rejection{offer.GetCandidateId(), offer.GetRejectReason(), offer.GetReasonText()})
-		}
-	}
+	defer a.watchHandOver(mail, handoffID, h.TaskID, h.epoch)()
+	h.knows(handoff)
 	if isFinalState(handoff.GetState()) {
 		return h.told(h.ended(handoff))
 	}
 	return h.told(h.follow(ctx))
-}
-
-// Delegate lends a task and waits for its final status: HandOver with HANDOFF_MODE_DELEGATE, then the result. On return
-// this agent owns the task again. The wait has no limit but ctx. It fails as HandOver.
-//
-// A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and OwnedTasks lists the
-// task from then on.
-func (a *Agent) Delegate(
-	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
-) (*Outcome, error) {
-	results, err := a.converse(ctx, ofTask(taskID), epoch)
-	if err != nil {
-		return nil, err
-	}
-	defer results.close()
-	lent := proto.CloneOf(request)
-	lent.Mode = v1.HandoffMode_HANDOFF_MODE_DELEGATE
-	handed, err := a.HandOver(ctx, receiverID, taskID, epoch, lent, sections...)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		l, err := results.next(ctx)
-		if err != nil {
-			return nil, err
-		}
-		isOver, err := a.isReturned(ctx, taskID, handed.Epoch, l.Envelope.GetEpoch())
-		l.finish(err)
-		if err != nil {
-			return nil, err
-		}
-		if update := l.Payload.(*v1.TaskStatusUpdate); isOver {
-			return &Outcome{
-				TaskID: taskID, Epoch: l.Envelope.GetEpoch() + 1, Status: update.GetStatus(),
-				Result: update.GetResult().AsMap(), Details: update.GetDetails(),
-			}, nil
-		}
-	}
-}
-
-// isReturned reports whether a final status ended the loan of a task that was lent at this epoch. A status of a later
-// epoch may have ended a further loan by the delegate, which names this agent as a receiver too.
-func (a *Agent) isReturned(ctx context.Context, taskID string, lentAt, endedAt uint64) (bool, error) {
-	if endedAt == lentAt {
-		return true, nil
-	}
-	task, err := a.GetTask(ctx, taskID)
-	return task.GetOwnerId() == a.ID() && task.GetEpoch() == endedAt+1, err
 }
 
 // handOver is the sender's side of a handoff.
@@ -190,6 +159,16 @@ type handOver struct {
 	mail     *conversation
 	epoch    uint64
 	sections []*v1.ContextSection
+	view     func(v1.SenderView)
+}
+
+// knows records the rejections of a handoff.
+func (h *handOver) knows(handoff *v1.Handoff) {
+	for _, offer := range handoff.GetOffers() {
+		if offer.GetOutcome() == v1.OfferOutcome_OFFER_OUTCOME_REJECTED {
+			h.rejected(Rejection{offer.GetCandidateId(), offer.GetRejectReason(), offer.GetReasonText()})
+		}
+	}
 }
 
 // told records the handoff's result, so that the remaining mail about its end needs no handling.
@@ -243,7 +222,11 @@ func (h *handOver) follow(ctx context.Context) (*HandedOver, error) {
 
 // giveContext answers an accept. It returns a result if the handoff has ended.
 func (h *handOver) giveContext(ctx context.Context, accept *letter) (*HandedOver, error) {
+	h.view(v1.SenderView_SENDER_VIEW_CONTEXT_PREPARING)
 	err := h.agent.giveContext(ctx, accept.Delivery, h.sections)
+	if err == nil {
+		h.view(v1.SenderView_SENDER_VIEW_AWAITING_CONTEXT_ACK)
+	}
 	if ctx.Err() != nil {
 		accept.tell(later(0, "what would have sent the context has ended"))
 		return nil, context.Cause(ctx)
@@ -269,6 +252,7 @@ func (h *handOver) giveContext(ctx context.Context, accept *letter) (*HandedOver
 }
 
 func (h *handOver) completed(owner string) *HandedOver {
+	h.view(v1.SenderView_SENDER_VIEW_HANDOFF_COMPLETED)
 	h.OwnerID, h.Epoch = owner, h.epoch+1
 	return &h.HandedOver
 }

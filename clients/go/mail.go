@@ -30,6 +30,18 @@ type conversation struct {
 	// Whether the waiting call knows the end, so that further mail about it needs no handling. The call sets it before
 	// close.
 	isOver bool
+	// Closed by fail, after err is set.
+	failed   chan struct{}
+	failOnce sync.Once
+	err      error
+}
+
+// fail ends the conversation with an error for its call, after the letters that wait.
+func (c *conversation) fail(err error) {
+	c.failOnce.Do(func() {
+		c.err = err
+		close(c.failed)
+	})
 }
 
 // letter is a delivery in a conversation. The conversation extends it until finish.
@@ -47,7 +59,9 @@ var errWaitedFor = errors.New("baton: another call of this agent waits for it")
 
 // converse opens a conversation. It registers the conversation before it returns, so that no answer is missed.
 func (a *Agent) converse(ctx context.Context, key string, afterEpoch uint64) (*conversation, error) {
-	c := &conversation{agent: a, key: key, mail: make(chan *letter, conversationMax), afterEpoch: afterEpoch}
+	c := &conversation{
+		agent: a, key: key, mail: make(chan *letter, conversationMax), afterEpoch: afterEpoch, failed: make(chan struct{}),
+	}
 	isTaken := false
 	err := a.wantMail(ctx, func() {
 		if _, isTaken = a.waiting[key]; !isTaken {
@@ -99,6 +113,13 @@ func (c *conversation) next(ctx context.Context) (*letter, error) {
 	select {
 	case l := <-c.mail:
 		return l, nil
+	default:
+	}
+	select {
+	case l := <-c.mail:
+		return l, nil
+	case <-c.failed:
+		return nil, c.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-c.agent.life.Done():
@@ -209,6 +230,10 @@ func (a *Agent) route(d *Delivery) {
 		return
 	case jobNew:
 	}
+	if a.stopWork(d) {
+		a.running.Go(func() { a.settle(d, nil) })
+		return
+	}
 	a.mu.Lock()
 	c := a.conversationOf(d)
 	wantsMail := a.wantsMail()
@@ -272,6 +297,14 @@ func (a *Agent) conversationOf(d *Delivery) *conversation {
 	case *v1.HandoffAccept, *v1.HandoffReject, *v1.HandoffCancel, *v1.TaskContextTransfer, *v1.HandoffComplete:
 		return a.waiting[ofHandoff(d.HandoffID)]
 	case *v1.ErrorNotification:
+		if notice := recallNotice(d); notice != nil {
+			c := a.waiting[ofTask(d.Envelope.GetTaskId())]
+			isBack := notice.GetNextStep() == v1.NextStep_NEXT_STEP_KEEP_TASK
+			if c != nil && isBack && d.Envelope.GetEpoch() > c.afterEpoch+1 {
+				return c
+			}
+			return nil
+		}
 		if d.Envelope.GetSenderId() == brokerID {
 			return a.waiting[ofHandoff(d.HandoffID)]
 		}

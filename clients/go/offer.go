@@ -71,6 +71,7 @@ func (a *Agent) offer(ctx context.Context, d *Delivery, take func(context.Contex
 		mail.close()
 		o.giveBack(context.Cause(ctx), resumed)
 	})()
+	defer a.watch(o.TaskID, o.Epoch, o.recalled)()
 	var listening sync.WaitGroup
 	listening.Go(func() { o.listen(ended, mail) })
 	err = a.guarded(func() error { return take(ended, o) })
@@ -125,6 +126,19 @@ func (o *Offer) over() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.isOver
+}
+
+// recalled ends the offer, or the work on its task. It reports whether this agent never owned the task.
+func (o *Offer) recalled(r *Recalled) bool {
+	o.mu.Lock()
+	isWaiting := !o.isOver && o.inHand == nil && len(o.context) == 0
+	o.mu.Unlock()
+	if isWaiting {
+		o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: "TASK_RECALLED", Message: r.Message})
+	} else {
+		o.end(r.lost())
+	}
+	return isWaiting
 }
 
 // look ends the handler if the handoff continues without this agent although no mail said so.

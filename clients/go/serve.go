@@ -43,11 +43,16 @@ type Handlers struct {
 	// Accepts or rejects the handoffs that are offered to this agent, also offers accepted by an earlier process of it. It
 	// returns after it has rejected, completed or failed the handoff; an earlier nil counts as an error. If the handoff
 	// continues without this agent, Accept fails, or after the accept the context ends, with a HandoffFailedError as the
-	// cause.
+	// cause. If the task is recalled while the function works on it, the context ends with a TaskRecalledError as the cause.
 	Offer func(context.Context, *Offer) error
 	// Returns the context for a candidate that has accepted, if no HandOver or ResumeHandOver of this process waits for
 	// the accept. With it a handoff that an earlier process requested continues.
 	Context func(context.Context, *WantedContext) ([]*v1.ContextSection, error)
+
+	// Learns of a task that was taken from this agent. Before it is called, the context of the Offer function that works on
+	// the task and those of OwnedTask.UntilRecalled have ended, with a TaskRecalledError as the cause, and HandOver and
+	// Delegate of the task have failed. Without it the notice goes to ErrorNotification.
+	Recalled func(context.Context, *Recalled) error
 
 	HandoffRequest      func(context.Context, *Delivery, *v1.HandoffRequest) error
 	HandoffAccept       func(context.Context, *Delivery, *v1.HandoffAccept) error
@@ -93,6 +98,9 @@ func (h Handlers) Handle(ctx context.Context, d *Delivery) error {
 	case *v1.TaskStatusUpdate:
 		return one(ctx, h, d, h.TaskStatusUpdate, payload, news)
 	case *v1.ErrorNotification:
+		if recalled := takenBy(d); recalled != nil && h.Recalled != nil {
+			return h.Recalled(ctx, recalled)
+		}
 		return one(ctx, h, d, h.ErrorNotification, payload, news)
 	case *v1.TaskRequest:
 		return one(ctx, h, d, h.TaskRequest, payload, poison)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	baton "github.com/baton-broker/baton/clients/go"
 	v1 "github.com/baton-broker/baton/clients/go/batonv1"
@@ -42,6 +43,9 @@ type command struct {
 	Epoch            uint64                     `json:"epoch"`
 	TaskType         string                     `json:"task_type"`
 	Context          map[string]json.RawMessage `json:"context"`
+	TimeoutMS        int64                      `json:"timeout_ms"`
+	LoanTimeoutMS    int64                      `json:"loan_timeout_ms"`
+	Call             uint64                     `json:"call"`
 }
 
 type event map[string]any
@@ -55,6 +59,7 @@ type harness struct {
 	mu       sync.Mutex
 	how      map[string]string
 	released chan struct{}
+	calls    map[uint64]context.CancelFunc
 }
 
 func main() {
@@ -64,6 +69,7 @@ func main() {
 		stopped:  make(chan struct{}),
 		how:      map[string]string{},
 		released: make(chan struct{}),
+		calls:    map[uint64]context.CancelFunc{},
 	}
 	h.say(event{"event": "hello", "protocol": 1, "language": "go", "library": "github.com/baton-broker/baton/clients/go"})
 	lines := bufio.NewScanner(os.Stdin)
@@ -92,9 +98,19 @@ func (h *harness) obey(c command) {
 		h.released = make(chan struct{})
 		h.mu.Unlock()
 		h.answer(c, nil, nil)
-	case "send", "hand_over", "resume", "delegate", "owned_tasks":
+	case "cancel":
+		h.mu.Lock()
+		h.calls[c.Call]()
+		h.mu.Unlock()
+		h.answer(c, nil, nil)
+	case "send", "hand_over", "resume", "delegate", "recall", "owned_tasks":
+		ctx, cancel := context.WithCancel(context.Background())
+		h.mu.Lock()
+		h.calls[c.ID] = cancel
+		h.mu.Unlock()
 		go func() {
-			facts, err := h.call(c)
+			defer cancel()
+			facts, err := h.call(ctx, c)
 			h.answer(c, facts, err)
 		}()
 	case "close":
@@ -140,7 +156,7 @@ func (h *harness) connect(c command) error {
 
 // handlers returns the agent's handlers, with a context provider if the command has a context.
 func (h *harness) handlers(given map[string]json.RawMessage) baton.Handlers {
-	handlers := baton.Handlers{Info: h.info, Offer: h.offer}
+	handlers := baton.Handlers{Info: h.info, Offer: h.offer, Recalled: h.recalled}
 	if given != nil {
 		handlers.Context = func(context.Context, *baton.WantedContext) ([]*v1.ContextSection, error) {
 			return sectionsOf(given)
@@ -169,15 +185,24 @@ func (h *harness) offer(ctx context.Context, offer *baton.Offer) error {
 		return err
 	}
 	task, err := takeover.Complete(ctx)
-	if err == nil {
-		h.say(event{"event": "owned", "task_id": task.TaskID, "handoff_id": offer.HandoffID, "epoch": task.Epoch})
+	if err != nil {
+		return err
 	}
-	return err
+	h.say(event{"event": "owned", "task_id": task.TaskID, "handoff_id": offer.HandoffID, "epoch": task.Epoch})
+	if told == "work" {
+		<-ctx.Done()
+		h.say(event{"event": "stopped", "task_id": task.TaskID})
+	}
+	return nil
+}
+
+func (h *harness) recalled(_ context.Context, r *baton.Recalled) error {
+	h.say(event{"event": "recalled", "task_id": r.TaskID, "handoff_id": r.HandoffID, "epoch": r.Epoch})
+	return nil
 }
 
 // call executes a command that may take long.
-func (h *harness) call(c command) (event, error) {
-	ctx := context.Background()
+func (h *harness) call(ctx context.Context, c command) (event, error) {
 	sections, err := sectionsOf(c.Context)
 	if err != nil {
 		return nil, err
@@ -188,7 +213,21 @@ func (h *harness) call(c command) (event, error) {
 		return handedOver(h.agent.HandOver(ctx, c.To, c.TaskID, c.Epoch, request, sections...))
 	case "resume":
 		return handedOver(h.agent.ResumeHandOver(ctx, c.HandoffID, sections...))
+	case "recall":
+		task, err := h.agent.Recall(ctx, c.HandoffID, c.Text)
+		if err != nil {
+			return nil, err
+		}
+		return event{"epoch": task.Epoch}, nil
 	case "delegate":
+		if c.LoanTimeoutMS > 0 {
+			request.LoanTimeout = durationpb.New(time.Duration(c.LoanTimeoutMS) * time.Millisecond)
+		}
+		if c.TimeoutMS > 0 {
+			limited, cancel := context.WithTimeout(ctx, time.Duration(c.TimeoutMS)*time.Millisecond)
+			defer cancel()
+			ctx = limited
+		}
 		outcome, err := h.agent.Delegate(ctx, c.To, c.TaskID, c.Epoch, request, sections...)
 		if err != nil {
 			return nil, err
@@ -283,8 +322,13 @@ func account(err error) event {
 	var unverified *baton.VerificationError
 	var failed *baton.HandoffFailedError
 	var untrusted *tls.CertificateVerificationError
+	var recalled *baton.TaskRecalledError
 	said := event{"kind": "other", "message": err.Error()}
 	switch {
+	case errors.Is(err, context.Canceled):
+		said["kind"] = "cancelled"
+	case errors.As(err, &recalled):
+		said["kind"], said["reason"], said["epoch"] = "recalled", recalled.Reason, recalled.Epoch
 	case errors.As(err, &untrusted):
 		said["kind"] = "untrusted"
 	case errors.As(err, &failed):

@@ -1,0 +1,438 @@
+package baton
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	v1 "github.com/baton-broker/baton/clients/go/batonv1"
+)
+
+const (
+	// LoanTimeoutDefault is the loan timeout of Delegate if neither the request nor the context limits the loan.
+	LoanTimeoutDefault = time.Hour
+
+	loanTimeoutMin      = time.Second
+	loanTimeoutMax      = 30 * 24 * time.Hour
+	wholeTimeoutDefault = 360 * time.Second
+	// The broker's timeouts end a delegation. This is the time for the news of it.
+	newsTime         = time.Minute
+	takeBackTime     = 10 * time.Second
+	takeBackAttempts = 10
+	attemptWait      = 200 * time.Millisecond
+)
+
+// Outcome is the outcome of a delegated task, which this agent owns again.
+type Outcome struct {
+	// The task's id.
+	TaskID string
+	// The epoch that began with the task's return.
+	Epoch uint64
+	// COMPLETED, FAILED or CANCELED; another status if a handoff returned the task unfinished.
+	Status v1.TaskStatus
+	// The result; empty if the delegate gave none.
+	Result map[string]any
+	// The delegate's explanation.
+	Details string
+}
+
+// RecallReason is the reason why a lent task came back without a result.
+type RecallReason string
+
+const (
+	// The loan timeout passed, and the broker recalled the task.
+	RecalledByLoanTimeout RecallReason = "LOAN_TIMEOUT"
+	// The context of Delegate ended, and the client recalled the task.
+	RecalledByDeadline RecallReason = "DEADLINE"
+	// A Recall by this agent, or by an agent that had lent the task to it.
+	RecalledByRecall RecallReason = "RECALL"
+)
+
+// TaskRecalledError says that a lent task was taken back before its delegate reported a final status.
+type TaskRecalledError struct {
+	// The task's id.
+	TaskID string
+	// The handoff that lent the task.
+	HandoffID string
+	// The reason.
+	Reason RecallReason
+	// The explanation, for people.
+	Message string
+	// The task's epoch after the recall.
+	Epoch uint64
+	// Whether this agent owns the task again. False: an agent that had lent the task to this one took it back.
+	IsOwner bool
+
+	cause error
+}
+
+func (e *TaskRecalledError) Error() string { return fmt.Sprintf("baton: %s: %s", e.Reason, e.Message) }
+
+// Unwrap returns the cause of the context's end, if that ended the loan: for example context.DeadlineExceeded.
+func (e *TaskRecalledError) Unwrap() error { return e.cause }
+
+// Recalled is a task that was taken from this agent: another agent recalled it, or its loan timeout passed.
+type Recalled struct {
+	// The task's id.
+	TaskID string
+	// The handoff that lent the task, to this agent or before it.
+	HandoffID string
+	// The task's epoch after the recall. The broker refuses messages about the task of a lower one.
+	Epoch uint64
+	// The explanation, for people.
+	Message string
+}
+
+func (r *Recalled) lost() error {
+	return &TaskRecalledError{
+		TaskID: r.TaskID, HandoffID: r.HandoffID, Reason: RecalledByRecall, Message: r.Message, Epoch: r.Epoch,
+	}
+}
+
+// recallNotice returns the broker's notice of a recall, or nil if the delivery is another message.
+func recallNotice(d *Delivery) *v1.ErrorNotification {
+	notice, _ := d.Payload.(*v1.ErrorNotification)
+	if notice.GetErrorCode() != v1.ErrorCode_ERROR_CODE_TASK_RECALLED || d.Envelope.GetSenderId() != brokerID {
+		return nil
+	}
+	return notice
+}
+
+// takenBy returns what the broker took from this agent by this delivery, or nil.
+func takenBy(d *Delivery) *Recalled {
+	notice := recallNotice(d)
+	if notice.GetNextStep() != v1.NextStep_NEXT_STEP_DROP_TASK {
+		return nil
+	}
+	return &Recalled{d.Envelope.GetTaskId(), d.HandoffID, d.Envelope.GetEpoch(), notice.GetErrorMessage()}
+}
+
+// work is work on a task of this agent, which a recall of the task ends.
+type work struct {
+	taskID string
+	// The task's epoch when the work began. A recall to a later one ends it.
+	epoch uint64
+	// Ends the work. Returns whether the notice needs no handler.
+	stop func(*Recalled) bool
+}
+
+// watch has stop called when the task is recalled from this agent. It returns the function that ends this.
+func (a *Agent) watch(taskID string, epoch uint64, stop func(*Recalled) bool) func() {
+	w := &work{taskID, epoch, stop}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.works[w] = true
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.works, w)
+	}
+}
+
+// stopWork ends the work on a task that the broker took from this agent. It reports whether the notice needs no
+// handler.
+func (a *Agent) stopWork(d *Delivery) bool {
+	recalled := takenBy(d)
+	if recalled == nil {
+		return false
+	}
+	var ended []*work
+	a.mu.Lock()
+	for w := range a.works {
+		if w.taskID == recalled.TaskID && w.epoch < recalled.Epoch {
+			ended = append(ended, w)
+			delete(a.works, w)
+		}
+	}
+	a.mu.Unlock()
+	isDone := false
+	for _, w := range ended {
+		isDone = w.stop(recalled) || isDone
+	}
+	return isDone
+}
+
+// UntilRecalled returns a context that also ends when the task is recalled from this agent, with a TaskRecalledError as
+// its cause. Call cancel when the work on the task is done. The context of Handlers.Offer ends in the same way.
+func (t *OwnedTask) UntilRecalled(ctx context.Context) (working context.Context, cancel context.CancelFunc) {
+	working, end := context.WithCancelCause(ctx)
+	unwatch := t.agent.watch(t.TaskID, t.Epoch, func(r *Recalled) bool {
+		end(r.lost())
+		return false
+	})
+	return working, func() {
+		unwatch()
+		end(nil)
+	}
+}
+
+// Recall takes back the task that a handoff of this agent lent. This agent owns it from Recall's return on. The loans
+// within this one end too, and an open handoff of the task is cancelled. The broker tells the agents that work on the
+// task. It fails with an Error: NOT_LENT if the loan has ended or the handoff did not lend the task, NOT_OWNER if
+// another agent lent it.
+func (a *Agent) Recall(ctx context.Context, handoffID, reason string) (*OwnedTask, error) {
+	handoff, err := a.GetHandoff(ctx, handoffID)
+	if err != nil {
+		return nil, err
+	}
+	taskID := handoff.GetTaskId()
+	about := About{TaskID: taskID, Epoch: handoff.GetEpoch(), CorrelationID: handoffID}
+	receipt, err := a.Send(ctx, "", about, &v1.TaskRecall{ReasonText: clipped(reason)})
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	results := a.waiting[ofTask(taskID)]
+	a.mu.Unlock()
+	if results != nil && receipt.GetEpoch() > results.afterEpoch+1 {
+		results.fail(&TaskRecalledError{
+			TaskID: taskID, HandoffID: handoffID, Reason: RecalledByRecall, Message: "this agent recalled the task",
+			Epoch: receipt.GetEpoch(), IsOwner: true,
+		})
+	}
+	return &OwnedTask{TaskID: taskID, Epoch: receipt.GetEpoch(), Status: receipt.GetTaskStatus(), agent: a}, nil
+}
+
+// Delegate lends a task and waits for its final status: HandOver with HANDOFF_MODE_DELEGATE, then the result. On return
+// this agent owns the task again, at the next epoch.
+//
+// ctx limits the whole call, and HandoffRequest.LoanTimeout the loan at the broker, 1 s to 30 days after the
+// completion; default: the time until the deadline of ctx, or without a deadline LoanTimeoutDefault. When ctx ends, the
+// agent takes the task back: it recalls it, or cancels a handoff that is still open, for at most 10 s. Without a
+// deadline the whole timeout of the handoff and the loan timeout limit the call.
+//
+// Delegate fails with a TaskRecalledError if the task came back without a result; it wraps the cause of ctx if that has
+// ended. It fails with a HandoffFailedError if the task was not lent: NO_CANDIDATE after rejections, HANDOFF_CANCELLED
+// when ctx ends, and others as HandOver.
+//
+// A process that restarts while the task is lent gets the final status as a TaskStatusUpdate, and OwnedTasks lists the
+// task from then on.
+func (a *Agent) Delegate(
+	ctx context.Context, receiverID, taskID string, epoch uint64, request *v1.HandoffRequest, sections ...*v1.ContextSection,
+) (*Outcome, error) {
+	if err := checkContext(sections); err != nil {
+		return nil, err
+	}
+	lent, limit := loanOf(ctx, request)
+	if limit > 0 {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		ctx = limited
+	}
+	envelope, err := NewEnvelope(a.options.AgentID, receiverID, About{TaskID: taskID, Epoch: epoch}, lent)
+	if err != nil {
+		return nil, err
+	}
+	results, err := a.converse(ctx, ofTask(taskID), epoch)
+	if err != nil {
+		return nil, err
+	}
+	defer results.close()
+	defer a.watch(taskID, epoch, func(r *Recalled) bool {
+		results.fail(r.lost())
+		return false
+	})()
+	handed, err := a.handOver(ctx, envelope, sections)
+	var outcome *Outcome
+	if err == nil {
+		outcome, err = a.outcomeOf(ctx, results, handed, a.lookAfter)
+	}
+	var failed *HandoffFailedError
+	var recalled *TaskRecalledError
+	if err == nil || ctx.Err() == nil || errors.As(err, &failed) || errors.As(err, &recalled) {
+		return outcome, err
+	}
+	return a.endLoan(ctx, results, envelope)
+}
+
+// loanOf returns the request of a delegation, and the time limit of the call if ctx has none.
+func loanOf(ctx context.Context, request *v1.HandoffRequest) (lent *v1.HandoffRequest, limit time.Duration) {
+	lent = proto.CloneOf(request)
+	lent.Mode = v1.HandoffMode_HANDOFF_MODE_DELEGATE
+	deadline, hasDeadline := ctx.Deadline()
+	if lent.GetLoanTimeout() == nil {
+		// If this process dies, nothing but the loan timeout brings the task back.
+		loan := LoanTimeoutDefault
+		if hasDeadline {
+			loan = min(max(time.Until(deadline), loanTimeoutMin), loanTimeoutMax)
+		}
+		lent.LoanTimeout = durationpb.New(loan)
+	}
+	if hasDeadline {
+		return lent, 0
+	}
+	whole := wholeTimeoutDefault
+	if given := lent.GetTimeouts().GetWhole(); given != nil {
+		whole = given.AsDuration()
+	}
+	return lent, whole + lent.GetLoanTimeout().AsDuration() + newsTime
+}
+
+// outcomeOf waits for the final status of a delegated task.
+func (a *Agent) outcomeOf(
+	ctx context.Context, results *conversation, lent *HandedOver, lookAfter time.Duration,
+) (*Outcome, error) {
+	for isBack := false; ; {
+		looking, cancel := context.WithTimeoutCause(ctx, lookAfter, errNoMail)
+		l, err := results.next(looking)
+		cancel()
+		if errors.Is(err, errNoMail) {
+			task, err := a.backFrom(ctx, lent)
+			// Mail about the end of the loan would have arrived by the next look.
+			if err != nil || task != nil && isBack {
+				return a.withoutNews(lent, task, err)
+			}
+			isBack = task != nil
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		update, isStatus := l.Payload.(*v1.TaskStatusUpdate)
+		if !isStatus {
+			l.finish(nil)
+			return nil, &TaskRecalledError{
+				TaskID: lent.TaskID, HandoffID: lent.HandoffID, Reason: RecalledByLoanTimeout,
+				Message: recallNotice(l.Delivery).GetErrorMessage(), Epoch: l.Envelope.GetEpoch(), IsOwner: true,
+			}
+		}
+		isOver, err := a.isReturned(ctx, lent.TaskID, lent.Epoch, l.Envelope.GetEpoch())
+		l.finish(err)
+		if err != nil {
+			return nil, err
+		}
+		if isOver {
+			return &Outcome{
+				TaskID: lent.TaskID, Epoch: l.Envelope.GetEpoch() + 1, Status: update.GetStatus(),
+				Result: update.GetResult().AsMap(), Details: update.GetDetails(),
+			}, nil
+		}
+	}
+}
+
+// isReturned reports whether a final status ended the loan of a task that was lent at this epoch. A status of a later
+// epoch may have ended a further loan by the delegate, which names this agent as a receiver too.
+func (a *Agent) isReturned(ctx context.Context, taskID string, lentAt, endedAt uint64) (bool, error) {
+	if endedAt == lentAt {
+		return true, nil
+	}
+	task, err := a.GetTask(ctx, taskID)
+	return task.GetOwnerId() == a.ID() && task.GetEpoch() == endedAt+1, err
+}
+
+// backFrom reads the task. It returns the task if its loan has ended.
+func (a *Agent) backFrom(ctx context.Context, lent *HandedOver) (*v1.Task, error) {
+	task, err := a.GetTask(ctx, lent.TaskID)
+	if isPassing(err) {
+		return nil, nil
+	}
+	for _, loan := range task.GetLoans() {
+		if loan.GetHandoffId() == lent.HandoffID {
+			return nil, err
+		}
+	}
+	if err != nil || task.GetEpoch() <= lent.Epoch {
+		return nil, err
+	}
+	return task, nil
+}
+
+// withoutNews returns the outcome of a task that a handoff returned unfinished, or the error for a recalled one.
+func (a *Agent) withoutNews(lent *HandedOver, task *v1.Task, err error) (*Outcome, error) {
+	if err != nil {
+		return nil, err
+	}
+	isOwner := task.GetOwnerId() == a.ID()
+	if hops := task.GetHops(); isOwner && len(hops) > 0 {
+		last := hops[len(hops)-1]
+		if last.GetReceiverId() == a.ID() && last.GetEpoch() == task.GetEpoch() {
+			return &Outcome{
+				TaskID: lent.TaskID, Epoch: task.GetEpoch(), Status: task.GetStatus(), Result: map[string]any{},
+				Details: task.GetDetails(),
+			}, nil
+		}
+	}
+	return nil, &TaskRecalledError{
+		TaskID: lent.TaskID, HandoffID: lent.HandoffID, Reason: RecalledByRecall,
+		Message: "the loan has ended without a final status of the delegate", Epoch: task.GetEpoch(), IsOwner: isOwner,
+	}
+}
+
+// endLoan takes the task back after the end of the call's context. It returns the delegate's result if it came first.
+func (a *Agent) endLoan(ctx context.Context, results *conversation, request *v1.Envelope) (*Outcome, error) {
+	const text = "the delegating call has ended"
+	cause := context.Cause(ctx)
+	handoffID, taskID := request.GetMessageId(), request.GetTaskId()
+	back, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeBackTime)
+	defer cancel()
+	receipt, err := a.takeBack(back, request, text)
+	if err != nil {
+		return nil, fmt.Errorf("baton: task %s is not taken back, its loan timeout returns it: %w", taskID, errors.Join(cause, err))
+	}
+	if receipt != nil {
+		return nil, &TaskRecalledError{
+			TaskID: taskID, HandoffID: handoffID, Reason: RecalledByDeadline, Message: text, Epoch: receipt.GetEpoch(),
+			IsOwner: true, cause: cause,
+		}
+	}
+	notLent := &HandoffFailedError{HandoffID: handoffID, Reason: "HANDOFF_CANCELLED", Message: text, cause: cause}
+	handoff, err := a.GetHandoff(back, handoffID)
+	switch {
+	case err != nil && (isPassing(err) || back.Err() != nil):
+		return nil, errors.Join(cause, err)
+	case err != nil:
+		return nil, notLent // the request was not stored
+	case !isFinalState(handoff.GetState()):
+		return nil, fmt.Errorf("baton: the handoff of task %s could not be cancelled: %w", taskID, cause)
+	}
+	h := &handOver{agent: a, mail: results, epoch: request.GetEpoch(), view: func(v1.SenderView) {}}
+	h.HandoffID, h.TaskID = handoffID, taskID
+	h.knows(handoff)
+	lent, err := h.ended(handoff)
+	if err != nil {
+		errors.As(err, &notLent)
+		notLent.cause = cause
+		return nil, notLent
+	}
+	waiting, stop := context.WithTimeout(context.WithoutCancel(ctx), 4*takeBackTime)
+	defer stop()
+	return a.outcomeOf(waiting, results, lent, takeBackTime)
+}
+
+// takeBack cancels the handoff of this request, or recalls the task that it lent. It returns the receipt of the recall;
+// nil if the task was not lent or its loan has ended.
+func (a *Agent) takeBack(ctx context.Context, request *v1.Envelope, text string) (*v1.Receipt, error) {
+	about := About{TaskID: request.GetTaskId(), Epoch: request.GetEpoch(), CorrelationID: request.GetMessageId()}
+	var last error
+	for range takeBackAttempts {
+		var receipt *v1.Receipt
+		handoff, err := a.GetHandoff(ctx, request.GetMessageId())
+		switch {
+		case err != nil:
+		case handoff.GetState() == v1.HandoffState_HANDOFF_STATE_COMPLETED:
+			receipt, err = a.Send(ctx, "", about, &v1.TaskRecall{ReasonText: text})
+		case isFinalState(handoff.GetState()):
+			return nil, nil
+		default:
+			_, err = a.Send(ctx, handoff.GetCandidateId(), about, &v1.HandoffCancel{ReasonText: text})
+		}
+		var refused *Error
+		if err == nil || errors.As(err, &refused) && refused.ErrorCode() == v1.ErrorCode_ERROR_CODE_NOT_LENT {
+			return receipt, nil
+		}
+		// The request may still be on its way, or the handoff has moved on since the look.
+		last = err
+		if err := sleep(ctx, attemptWait); err != nil {
+			return nil, &Error{Code: codes.DeadlineExceeded, Message: "no answer in time", cause: last}
+		}
+	}
+	if isPassing(last) {
+		return nil, last
+	}
+	return nil, nil
+}

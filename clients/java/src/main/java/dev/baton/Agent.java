@@ -14,7 +14,6 @@ import dev.baton.v1.GetHandoffRequest;
 import dev.baton.v1.GetTaskRequest;
 import dev.baton.v1.Handoff;
 import dev.baton.v1.HandoffAccept;
-import dev.baton.v1.HandoffMode;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.Heartbeat;
 import dev.baton.v1.KeyVoucher;
@@ -24,7 +23,9 @@ import dev.baton.v1.NackCause;
 import dev.baton.v1.Receipt;
 import dev.baton.v1.RegisterAgentRequest;
 import dev.baton.v1.RevokeAgentKeyRequest;
+import dev.baton.v1.SenderView;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskStatus;
 import dev.baton.v1.VouchForAgentKeyRequest;
 import dev.baton.v1.Welcome;
@@ -34,7 +35,6 @@ import java.lang.System.Logger.Level;
 import java.security.KeyPair;
 import java.time.Clock;
 import java.time.Duration;
-import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Collections;
@@ -79,6 +79,9 @@ public final class Agent implements AutoCloseable {
     /** The agent id of the broker itself. */
     public static final String BROKER_ID = "baton";
 
+    /** The loan timeout of a delegation for which neither the request nor the call names a time: one hour. */
+    public static final Duration LOAN_TIMEOUT = Duration.ofHours(1);
+
     private static final System.Logger LOG = System.getLogger("dev.baton");
     private static final Duration GRACE = Duration.ofSeconds(10);
     private static final int RETURNING_MAX = 4096;
@@ -91,6 +94,7 @@ public final class Agent implements AutoCloseable {
     private final Duration sendTimeout;
     private final int capacity;
     private final Duration lookInterval;
+    private final ViewListener viewListener;
     private final Connection connection;
     private final Directory directory;
     private final Dispatcher dispatcher;
@@ -120,6 +124,7 @@ public final class Agent implements AutoCloseable {
         sendTimeout = from.sendTimeout;
         capacity = from.capacity;
         lookInterval = from.lookInterval;
+        viewListener = from.viewListener;
         ThreadFactory threads = work -> {
             Thread thread = new Thread(work, "baton-" + id);
             thread.setDaemon(true);
@@ -342,8 +347,12 @@ public final class Agent implements AutoCloseable {
      * for an overlong id.
      */
     public Receipt send(Envelope envelope) throws InterruptedException {
+        return send(envelope, sendTimeout);
+    }
+
+    Receipt send(Envelope envelope, Duration within) throws InterruptedException {
         Limits.check(envelope);
-        Receipt receipt = link.askUntilAnswered(envelope, sendTimeout);
+        Receipt receipt = link.askUntilAnswered(envelope, within);
         Signing.verifyReceipt(receipt, directory.key(welcome.getBrokerId(), receipt.getKeyId()));
         if (!receipt.getMessageId().equals(envelope.getMessageId())) {
             throw new VerificationException(
@@ -379,23 +388,20 @@ public final class Agent implements AutoCloseable {
     public HandedOver handOver(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
-        return handOver(receiverId, Envelopes.About.task(taskId, epoch), request, context, Deadline.none());
+        Handover.checkContext(context);
+        return handOver(envelope(receiverId, Envelopes.About.task(taskId, epoch), request), context, Deadline.none());
     }
 
-    private HandedOver handOver(
-            String receiverId,
-            Envelopes.About about,
-            HandoffRequest request,
-            List<ContextSection> context,
-            Deadline deadline)
+    private HandedOver handOver(Envelope request, List<ContextSection> context, Deadline deadline)
             throws InterruptedException {
-        Handover.checkContext(context);
-        Envelope envelope = envelope(receiverId, about, request);
-        String handoffId = envelope.getMessageId();
-        Conversation conversation = dispatcher.conversation(handoffId);
+        String handoffId = request.getMessageId();
+        show(handoffId, SenderView.SENDER_VIEW_IDLE);
+        Conversation conversation = dispatcher.conversation(handoffId, request.getTaskId(), request.getEpoch());
         try {
-            send(envelope);
-            return new Handover(this, conversation, context, handoffId, about.taskId(), about.epoch()).end(deadline);
+            show(handoffId, SenderView.SENDER_VIEW_HANDOFF_INITIATED);
+            send(request, deadline.leftAtMost(sendTimeout));
+            show(handoffId, SenderView.SENDER_VIEW_AWAITING_HANDOFF_ACCEPT);
+            return new Handover(this, conversation, context, request).end(deadline);
         } finally {
             dispatcher.close(handoffId, conversation);
         }
@@ -412,6 +418,7 @@ public final class Agent implements AutoCloseable {
         Conversation conversation = dispatcher.conversation(handoffId);
         try {
             Handoff handoff = getHandoff(handoffId);
+            conversation.isAbout(handoff.getTaskId(), handoff.getEpoch());
             if (!handoff.getSenderId().equals(id)) {
                 String text = "handoff " + handoffId + " was asked for by " + handoff.getSenderId();
                 throw new BatonException(
@@ -427,21 +434,29 @@ public final class Agent implements AutoCloseable {
     }
 
     /**
-     * Lends a task, and waits for its final status without a time limit: see
-     * {@link #delegate(String, String, long, HandoffRequest, List, Duration)}.
+     * Lends a task, and waits for its final status, at most for the whole timeout of the handoff and the loan timeout:
+     * see {@link #delegate(String, String, long, HandoffRequest, List, Duration)}.
      */
     public Outcome delegate(
             String receiverId, String taskId, long epoch, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
-        return delegate(receiverId, taskId, epoch, request, context, ChronoUnit.FOREVER.getDuration());
+        HandoffRequest lent = Loan.requestOf(request, null);
+        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, Loan.limitOf(lent));
     }
 
     /**
      * Lends a task, and waits for its final status: {@link #handOver} with HANDOFF_MODE_DELEGATE, then the result. On
-     * return this agent owns the task again, at the next epoch. Throws as {@link #handOver}, and
-     * {@link BatonException}, DEADLINE_EXCEEDED, if the task has not returned within this time; the handoff or the loan
-     * then continues. After an ended wait or a restart, {@link #ownedTasks} lists the task once it is back, and the
-     * listener of TaskStatusUpdate gets its final status.
+     * return this agent owns the task again, at the next epoch.
+     *
+     * <p>The limit is for the whole call. The request's loan_timeout, 1 s to 30 days, is the time after the completion
+     * at which the broker returns the task without a result; default: the limit, or {@link #LOAN_TIMEOUT} without one.
+     * At the limit, and when the caller is interrupted, the agent takes the task back: it recalls it, or cancels a
+     * handoff that is still open, for about 10 s at most.
+     *
+     * <p>Throws {@link TaskRecalledException} if the task came back without a result, by its loan timeout, the limit or
+     * a recall; {@link HandoffFailedException} if the task was not lent: NO_CANDIDATE after rejections,
+     * HANDOFF_CANCELLED at the limit, and others as {@link #handOver}. After a restart, {@link #ownedTasks} lists the
+     * task once it is back, and the listener of TaskStatusUpdate gets its final status.
      */
     public Outcome delegate(
             String receiverId,
@@ -449,18 +464,52 @@ public final class Agent implements AutoCloseable {
             long epoch,
             HandoffRequest request,
             List<ContextSection> context,
-            Duration wait)
+            Duration limit)
             throws InterruptedException {
-        Deadline deadline = Deadline.in(wait);
-        HandoffRequest lent = request.toBuilder().setMode(HandoffMode.HANDOFF_MODE_DELEGATE).build();
-        Conversation results = dispatcher.results(taskId, epoch + 1);
+        HandoffRequest lent = Loan.requestOf(request, limit);
+        return lend(receiverId, Envelopes.About.task(taskId, epoch), lent, context, limit);
+    }
+
+    private Outcome lend(
+            String receiverId,
+            Envelopes.About about,
+            HandoffRequest request,
+            List<ContextSection> context,
+            Duration limit)
+            throws InterruptedException {
+        Handover.checkContext(context);
+        Deadline deadline = Deadline.in(limit);
+        Envelope envelope = envelope(receiverId, about, request);
+        Conversation results = dispatcher.results(about.taskId(), about.epoch() + 1);
+        Loan loan = new Loan(this, results, envelope);
         try {
-            Envelopes.About about = Envelopes.About.task(taskId, epoch);
-            HandedOver handed = handOver(receiverId, about, lent, context, deadline);
-            return new Loan(this, results, handed).outcome(deadline);
+            return loan.outcome(handOver(envelope, context, deadline), deadline);
+        } catch (InterruptedException e) {
+            loan.takeBackOfInterrupted();
+            throw e;
+        } catch (BatonException e) {
+            if (e.code() != Status.Code.DEADLINE_EXCEEDED || !deadline.isOver()) {
+                throw e;
+            }
+            return loan.endAtDeadline();
         } finally {
-            dispatcher.closeResults(taskId, results);
+            dispatcher.closeResults(about.taskId(), results);
         }
+    }
+
+    /**
+     * Takes back the task that a handoff of this agent lent. This agent owns it from the receipt on. The loans within
+     * this one end too, and an open handoff of the task is cancelled. The broker tells the agents that work on the
+     * task. Throws {@link BatonException}, NOT_LENT if the loan has ended or the handoff did not lend the task,
+     * NOT_OWNER if another agent lent it.
+     */
+    public OwnedTask recall(String handoffId, String reason) throws InterruptedException {
+        Handoff handoff = getHandoff(handoffId);
+        String taskId = handoff.getTaskId();
+        Envelopes.About about = new Envelopes.About(taskId, handoff.getEpoch(), handoffId);
+        Receipt receipt = send("", about, TaskRecall.newBuilder().setReasonText(reason).build());
+        dispatcher.returned(taskId, handoffId, receipt.getEpoch());
+        return new OwnedTask(this, taskId, receipt.getEpoch(), receipt.getTaskStatus(), "");
     }
 
     // Queries.
@@ -522,6 +571,11 @@ public final class Agent implements AutoCloseable {
 
     ScheduledExecutorService scheduler() {
         return scheduler;
+    }
+
+    /** Tells the listener of views. */
+    void show(String handoffId, SenderView view) {
+        viewListener.onView(handoffId, view);
     }
 
     /** The silence after which a side asks the broker for the state of its handoff or delegated task. */

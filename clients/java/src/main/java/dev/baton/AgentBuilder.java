@@ -32,6 +32,8 @@ public final class AgentBuilder {
     Clock clock = Clock.systemUTC();
     HandoffListener handoffListener;
     ContextProvider contextProvider;
+    RecallListener recallListener;
+    ViewListener viewListener = (handoffId, view) -> {};
     /** The silence after which a side asks the broker for the state of its handoff or delegated task. */
     Duration lookInterval = Duration.ofSeconds(30);
     /** The idle time of a connection after which gRPC sends a ping; grpc-java's minimum is 10 s. */
@@ -154,6 +156,26 @@ public final class AgentBuilder {
      */
     public AgentBuilder contextProvider(ContextProvider provider) {
         this.contextProvider = Objects.requireNonNull(provider);
+        return this;
+    }
+
+    /**
+     * Sets the listener of tasks that were taken from this agent: see {@link Recalled}. Before it is called, the agent
+     * interrupts the listener of {@link #onHandoff} that works on the task, and ends its calls {@link Agent#handOver}
+     * and {@link Agent#delegate} of the task. Without this listener the notice goes to the listener of
+     * ErrorNotification.
+     */
+    public AgentBuilder onRecalled(RecallListener listener) {
+        this.recallListener = Objects.requireNonNull(listener);
+        return this;
+    }
+
+    /**
+     * Sets the listener of the views that this agent has of the handoffs that it sends: IDLE and HANDOFF_INITIATED
+     * before the request is stored, then those that {@link Agent#getHandoff} shows, to HANDOFF_COMPLETED.
+     */
+    public AgentBuilder onView(ViewListener listener) {
+        this.viewListener = Objects.requireNonNull(listener);
         return this;
     }
 

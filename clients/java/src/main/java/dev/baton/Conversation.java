@@ -8,17 +8,30 @@ import java.util.concurrent.TimeUnit;
 
 /** A queue of mail that a call waits for: the mail of one handoff, or the result of a delegated task. */
 final class Conversation {
-    private final long epoch;
+    private String taskId;
+    private long epoch;
     private final Deque<Delivery<?>> mail = new ArrayDeque<>();
-    private BatonException end;
+    private RuntimeException end;
     private boolean isClosed;
 
-    /** Creates a queue for mail of a task from this epoch on. */
-    Conversation(long epoch) {
+    /** Creates a queue for mail of a task from this epoch on. The task's id is empty for an offer. */
+    Conversation(String taskId, long epoch) {
+        this.taskId = taskId;
         this.epoch = epoch;
     }
 
-    boolean isOfEpoch(long epoch) {
+    /** Sets the task and the epoch of the waiting call, once they are known. */
+    synchronized void isAbout(String taskId, long epoch) {
+        this.taskId = taskId;
+        this.epoch = epoch;
+    }
+
+    /** Whether the waiting call is about this task, and began before this epoch. */
+    synchronized boolean isBefore(String taskId, long epoch) {
+        return this.taskId.equals(taskId) && this.epoch < epoch;
+    }
+
+    synchronized boolean isOfEpoch(long epoch) {
         return epoch >= this.epoch;
     }
 
@@ -32,12 +45,12 @@ final class Conversation {
     }
 
     /** Ends the queue: {@link #next} throws this exception after the queued deliveries. */
-    synchronized void fail(BatonException why) {
+    synchronized void fail(RuntimeException why) {
         end = why;
         notifyAll();
     }
 
-    /** Waits for a delivery and removes it. Throws {@link BatonException} at the end of the queue. */
+    /** Waits for a delivery and removes it. Throws the exception of {@link #fail} at its end. */
     synchronized Delivery<?> next() throws InterruptedException {
         while (mail.isEmpty() && end == null) {
             wait();

@@ -26,9 +26,13 @@ record Deadline(long nanos) {
         return left.compareTo(most) < 0 ? left : most;
     }
 
+    boolean isOver() {
+        return nanos - System.nanoTime() <= 0;
+    }
+
     /** Throws {@link BatonException}, DEADLINE_EXCEEDED with this text, if no time is left. */
     void check(String text) {
-        if (nanos - System.nanoTime() <= 0) {
+        if (isOver()) {
             throw new BatonException(Status.Code.DEADLINE_EXCEEDED, text);
         }
     }

@@ -10,6 +10,7 @@ import dev.baton.v1.HandoffComplete;
 import dev.baton.v1.HandoffReject;
 import dev.baton.v1.HandoffRequest;
 import dev.baton.v1.NackCause;
+import dev.baton.v1.NextStep;
 import dev.baton.v1.RejectReason;
 import dev.baton.v1.TaskContextTransfer;
 import dev.baton.v1.TaskStatus;
@@ -54,6 +55,9 @@ final class Dispatcher {
             Set.of("HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH");
     private static final String STOPPING = "the agent is stopping";
 
+    /** An offer whose listener runs. */
+    private record Working(Offer offer, Handling handling) {}
+
     /** The body of a listener's call. */
     private interface Work {
         void run() throws Exception;
@@ -63,11 +67,13 @@ final class Dispatcher {
     private final ExecutorService executor;
     private final HandoffListener handoffListener;
     private final ContextProvider contextProvider;
+    private final RecallListener recallListener;
     private final Map<Class<? extends Message>, MessageListener<Message>> listeners;
     private final Duration timeout;
     private final Map<String, Conversation> conversations = new ConcurrentHashMap<>();
     private final Map<String, Conversation> results = new ConcurrentHashMap<>();
     private final Map<String, Delivery<?>> held = new ConcurrentHashMap<>();
+    private final Map<String, Working> offers = new ConcurrentHashMap<>();
     private final Set<Handling> running = ConcurrentHashMap.newKeySet();
     private final AtomicInteger active = new AtomicInteger();
     private volatile boolean isStopping;
@@ -77,12 +83,14 @@ final class Dispatcher {
         this.executor = executor;
         this.handoffListener = from.handoffListener;
         this.contextProvider = from.contextProvider;
+        this.recallListener = from.recallListener;
         this.listeners = Map.copyOf(from.listeners);
         this.timeout = from.listenerTimeout;
     }
 
     boolean hasListeners() {
-        return handoffListener != null || contextProvider != null || !listeners.isEmpty();
+        boolean hasRoles = handoffListener != null || contextProvider != null || recallListener != null;
+        return hasRoles || !listeners.isEmpty();
     }
 
     /** The number of handoffs in progress. */
@@ -92,12 +100,17 @@ final class Dispatcher {
 
     /** Routes the mail of one handoff to a queue, until {@link #close}. */
     Conversation conversation(String handoffId) {
-        return open(conversations, handoffId, 0);
+        return open(conversations, handoffId, new Conversation("", 0));
+    }
+
+    /** As {@link #conversation(String)}, for the handoff's sender: a recall of the task ends the queue. */
+    Conversation conversation(String handoffId, String taskId, long epoch) {
+        return open(conversations, handoffId, new Conversation(taskId, epoch));
     }
 
     /** Routes a task's final status from this epoch on to a queue, until {@link #closeResults}. */
     Conversation results(String taskId, long epoch) {
-        return open(results, taskId, epoch);
+        return open(results, taskId, new Conversation(taskId, epoch));
     }
 
     void close(String handoffId, Conversation conversation) {
@@ -114,6 +127,42 @@ final class Dispatcher {
     void fail(BatonException why) {
         conversations.values().forEach(one -> one.fail(why));
         results.values().forEach(one -> one.fail(why));
+    }
+
+    /** Ends the wait for the result of a task that this agent has recalled. */
+    void returned(String taskId, String handoffId, long epoch) {
+        Conversation waiting = results.get(taskId);
+        if (waiting != null && waiting.isBefore(taskId, epoch)) {
+            TaskRecalledException.Reason reason = TaskRecalledException.Reason.RECALL;
+            String text = "this agent recalled the task";
+            waiting.fail(new TaskRecalledException(taskId, handoffId, reason, text, epoch, true));
+        }
+    }
+
+    /** If the broker took a task from this agent: ends the calls and interrupts the listeners that work on it. */
+    private void stopWork(Delivery<?> delivery) {
+        Recalled recalled = Recalled.of(delivery, agent.welcome().getBrokerId());
+        if (recalled == null) {
+            return;
+        }
+        conversations.forEach((handoffId, waiting) -> {
+            if (waiting.isBefore(recalled.taskId(), recalled.epoch())) {
+                String text = recalled.message();
+                waiting.fail(new HandoffFailedException(handoffId, "TASK_RECALLED", text, List.of()));
+            }
+        });
+        Conversation waiting = results.get(recalled.taskId());
+        // The queue of results begins with the epoch of the loan, which is one after this agent's own.
+        if (waiting != null && waiting.isBefore(recalled.taskId(), recalled.epoch() + 1)) {
+            waiting.fail(recalled.asLoss());
+        }
+        offers.values().forEach(working -> {
+            Offer offer = working.offer();
+            boolean isOfTask = offer.taskId().equals(recalled.taskId()) && offer.epoch() < recalled.epoch();
+            if (isOfTask && !offer.awaitsContext()) {
+                working.handling().recall();
+            }
+        });
     }
 
     /** Gives a redelivery to the holder of the same message. Returns whether there was a holder. */
@@ -133,6 +182,7 @@ final class Dispatcher {
 
     /** Passes a delivery to its queue, its listener or the agent's mail. */
     void dispatch(Delivery<?> delivery) {
+        stopWork(delivery);
         if (isGivenToItsConversation(delivery)) {
             return;
         }
@@ -179,8 +229,7 @@ final class Dispatcher {
                 .forEach(one -> one.abort(NackCause.NACK_CAUSE_SHUTDOWN, STOPPING));
     }
 
-    private Conversation open(Map<String, Conversation> waiting, String name, long epoch) {
-        Conversation conversation = new Conversation(epoch);
+    private Conversation open(Map<String, Conversation> waiting, String name, Conversation conversation) {
         waiting.put(name, conversation);
         agent.takeBack(delivery -> waitingFor(delivery) == conversation).forEach(this::dispatch);
         return conversation;
@@ -192,6 +241,19 @@ final class Dispatcher {
             Conversation waiting = results.get(delivery.envelope().getTaskId());
             // The status of an earlier loan is a notice. In this queue it would hold back all later mail of the task.
             return waiting != null && waiting.isOfEpoch(delivery.envelope().getEpoch()) ? waiting : null;
+        }
+        ErrorNotification told = Recalled.noticeOf(delivery, agent.welcome().getBrokerId());
+        if (told != null && told.getNextStep() == NextStep.NEXT_STEP_KEEP_TASK) {
+            Conversation waiting = results.get(delivery.envelope().getTaskId());
+            boolean isOfLoan = waiting != null
+                    && waiting.isBefore(delivery.envelope().getTaskId(), delivery.envelope().getEpoch());
+            return isOfLoan ? waiting : null;
+        }
+        if (told != null) {
+            // A listener that has the context does not read this queue; it is interrupted.
+            Working working = offers.get(delivery.handoffId());
+            boolean isWaiting = working != null && working.offer().awaitsContext();
+            return isWaiting ? conversations.get(delivery.handoffId()) : null;
         }
         boolean isNotice = payload instanceof ErrorNotification
                 && delivery.envelope().getSenderId().equals(agent.welcome().getBrokerId());
@@ -216,6 +278,9 @@ final class Dispatcher {
                 offer(delivery);
             } else if (payload instanceof HandoffAccept accept && contextProvider != null) {
                 provide(delivery, accept);
+            } else if (recallListener != null && Recalled.of(delivery, agent.welcome().getBrokerId()) != null) {
+                hold(delivery);
+                new Handling(delivery.toString(), () -> delivery).run(() -> tellRecalled(delivery));
             } else if (listener != null) {
                 hold(delivery);
                 new Handling(delivery.toString(), () -> delivery).run(() -> listen(listener, delivery));
@@ -237,6 +302,11 @@ final class Dispatcher {
         }
     }
 
+    private void tellRecalled(Delivery<?> delivery) throws Exception {
+        recallListener.onRecalled(Recalled.of(delivery, agent.welcome().getBrokerId()));
+        delivery.ack();
+    }
+
     private void offer(Delivery<?> delivery) throws InterruptedException {
         int capacity = agent.capacity();
         int working = active.incrementAndGet();
@@ -250,7 +320,8 @@ final class Dispatcher {
             Conversation mail = conversation(delivery.handoffId());
             Offer offer = new Offer(agent, mail, delivery);
             try {
-                new Handling("handoff " + offer.handoffId(), offer::inHand).run(() -> decide(offer));
+                Handling handling = new Handling("handoff " + offer.handoffId(), offer::inHand);
+                handling.run(() -> decide(offer, handling));
             } finally {
                 close(offer.handoffId(), mail);
             }
@@ -259,8 +330,13 @@ final class Dispatcher {
         }
     }
 
-    private void decide(Offer offer) throws Exception {
-        handoffListener.onHandoff(offer);
+    private void decide(Offer offer, Handling handling) throws Exception {
+        offers.put(offer.handoffId(), new Working(offer, handling));
+        try {
+            handoffListener.onHandoff(offer);
+        } finally {
+            offers.remove(offer.handoffId());
+        }
         if (!offer.isOver()) {
             throw new IllegalStateException("the listener has neither rejected nor completed the handoff");
         }
@@ -348,6 +424,7 @@ final class Dispatcher {
         private final Thread thread = Thread.currentThread();
         private boolean isDone;
         private boolean isAborted;
+        private boolean isRecalled;
 
         Handling(String what, Supplier<Delivery<?>> inHand) {
             this.what = what;
@@ -379,7 +456,9 @@ final class Dispatcher {
                 }
                 end();
             }
-            if (thrown != null && !isAborted) {
+            if (isRecalled) {
+                settleRecalled();
+            } else if (thrown != null && !isAborted) {
                 settle(thrown);
             }
         }
@@ -396,6 +475,22 @@ final class Dispatcher {
                 delivery.nackSoon(cause, text);
             }
             thread.interrupt();
+        }
+
+        /** Interrupts the listener, whose task was recalled. */
+        synchronized void recall() {
+            if (!isDone) {
+                LOG.log(Level.INFO, "the task of {0} was recalled from its listener", what);
+                isRecalled = true;
+                thread.interrupt();
+            }
+        }
+
+        private void settleRecalled() throws InterruptedException {
+            Delivery<?> delivery = inHand.get();
+            if (delivery != null && !delivery.isSettled()) {
+                delivery.ackForSure(); // a retry cannot help
+            }
         }
 
         private void end() {

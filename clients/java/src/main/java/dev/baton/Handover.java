@@ -3,6 +3,7 @@ package dev.baton;
 import com.google.protobuf.ByteString;
 import com.google.protobuf.Message;
 import dev.baton.v1.ContextSection;
+import dev.baton.v1.Envelope;
 import dev.baton.v1.ErrorCode;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.Handoff;
@@ -16,6 +17,7 @@ import dev.baton.v1.HandoffState;
 import dev.baton.v1.NextStep;
 import dev.baton.v1.OfferOutcome;
 import dev.baton.v1.RejectReason;
+import dev.baton.v1.SenderView;
 import dev.baton.v1.TaskContextTransfer;
 import java.lang.System.Logger.Level;
 import java.util.EnumSet;
@@ -46,6 +48,10 @@ final class Handover {
     private final long epoch;
     private final Map<String, String> rejections = new LinkedHashMap<>();
     private boolean isContextSent;
+
+    Handover(Agent agent, Conversation mail, List<ContextSection> context, Envelope request) {
+        this(agent, mail, context, request.getMessageId(), request.getTaskId(), request.getEpoch());
+    }
 
     Handover(
             Agent agent,
@@ -196,9 +202,11 @@ final class Handover {
         if (isContextSent) {
             return null; // a redelivered accept
         }
+        agent.show(handoffId, SenderView.SENDER_VIEW_CONTEXT_PREPARING);
         ContextWanted wanted = new ContextWanted(handoffId, taskId, epoch, candidateId, wantedSections);
         Handoff handoff = giveContext(agent, wanted, context);
         isContextSent = true;
+        agent.show(handoffId, SenderView.SENDER_VIEW_AWAITING_CONTEXT_ACK);
         return handoff == null ? null : goOnFrom(handoff);
     }
 
@@ -207,6 +215,7 @@ final class Handover {
     }
 
     private HandedOver completed(String ownerId) {
+        agent.show(handoffId, SenderView.SENDER_VIEW_HANDOFF_COMPLETED);
         return new HandedOver(handoffId, taskId, ownerId, epoch + 1, List.copyOf(rejections.values()));
     }
 

@@ -1,63 +1,234 @@
 package dev.baton;
 
+import com.google.protobuf.Message;
 import com.google.protobuf.Struct;
 import dev.baton.v1.Envelope;
+import dev.baton.v1.ErrorNotification;
+import dev.baton.v1.Handoff;
+import dev.baton.v1.HandoffCancel;
+import dev.baton.v1.HandoffMode;
+import dev.baton.v1.HandoffRequest;
+import dev.baton.v1.HandoffState;
+import dev.baton.v1.Receipt;
 import dev.baton.v1.Task;
+import dev.baton.v1.TaskHop;
+import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskStatusUpdate;
+import io.grpc.Status;
+import java.lang.System.Logger.Level;
+import java.time.Duration;
+import java.util.List;
 
-/** A delegated task, from the delegate's takeover to its return. */
+/** A delegated task, from its request to its return. */
 final class Loan {
+    private static final System.Logger LOG = System.getLogger("dev.baton");
+    private static final Duration LOAN_TIMEOUT_MIN = Duration.ofSeconds(1);
+    private static final Duration LOAN_TIMEOUT_MAX = Duration.ofDays(30);
+    private static final Duration WHOLE_TIMEOUT = Duration.ofSeconds(360);
+    /** The broker's timeouts end a delegation. This is the time for the news of it. */
+    private static final Duration NEWS_TIME = Duration.ofSeconds(60);
+
+    private static final Duration TAKE_BACK_TIME = Duration.ofSeconds(10);
+    private static final int ATTEMPTS_MAX = 10;
+    private static final long ATTEMPT_MILLIS = 200;
+
     private final Agent agent;
     private final Conversation results;
-    private final HandedOver lent;
+    private final Envelope request;
 
-    Loan(Agent agent, Conversation results, HandedOver lent) {
+    Loan(Agent agent, Conversation results, Envelope request) {
         this.agent = agent;
         this.results = results;
-        this.lent = lent;
+        this.request = request;
     }
 
-    /** Waits for the task's final status. Throws {@link BatonException}, DEADLINE_EXCEEDED. */
-    Outcome outcome(Deadline deadline) throws InterruptedException {
+    /** Returns the request of a delegation. A null limit stands for none. */
+    static HandoffRequest requestOf(HandoffRequest request, Duration limit) {
+        HandoffRequest.Builder lent = request.toBuilder().setMode(HandoffMode.HANDOFF_MODE_DELEGATE);
+        if (!lent.hasLoanTimeout()) {
+            // If this process dies, nothing but the loan timeout brings the task back.
+            Duration within = limit == null ? Agent.LOAN_TIMEOUT : limit;
+            within = within.compareTo(LOAN_TIMEOUT_MIN) < 0 ? LOAN_TIMEOUT_MIN : within;
+            within = within.compareTo(LOAN_TIMEOUT_MAX) > 0 ? LOAN_TIMEOUT_MAX : within;
+            lent.setLoanTimeout(Times.ofDuration(within));
+        }
+        return lent.build();
+    }
+
+    /** Returns the time after which the broker's own timeouts have ended a delegation. */
+    static Duration limitOf(HandoffRequest lent) {
+        boolean hasWhole = lent.getTimeouts().hasWhole();
+        Duration whole = hasWhole ? Times.toDuration(lent.getTimeouts().getWhole()) : WHOLE_TIMEOUT;
+        return whole.plus(Times.toDuration(lent.getLoanTimeout())).plus(NEWS_TIME);
+    }
+
+    /**
+     * Waits for the task's final status. Throws {@link TaskRecalledException}; {@link BatonException},
+     * DEADLINE_EXCEEDED.
+     */
+    Outcome outcome(HandedOver lent, Deadline deadline) throws InterruptedException {
+        return outcome(lent, deadline, agent.lookInterval());
+    }
+
+    private Outcome outcome(HandedOver lent, Deadline deadline, Duration lookInterval) throws InterruptedException {
         boolean isBack = false;
         while (true) {
-            Delivery<?> delivery = results.next(deadline.leftAtMost(agent.lookInterval()));
+            Delivery<?> delivery = results.next(deadline.leftAtMost(lookInterval));
             if (delivery != null) {
-                return outcomeOf(delivery);
+                Outcome outcome = outcomeOf(delivery, lent);
+                if (outcome != null) {
+                    return outcome;
+                }
+                continue;
             }
-            Task task = returned();
+            Task task = look(lent);
             if (task != null && isBack) {
-                // A final status would have arrived by now: a handoff returned the task.
-                Struct nothing = Struct.getDefaultInstance();
-                return new Outcome(task.getTaskId(), task.getEpoch(), task.getStatus(), nothing, task.getDetails());
+                return withoutNews(lent, task); // mail about the end of the loan would have arrived by now
             }
             isBack = task != null;
-            deadline.check("task " + lent.taskId() + " has not come back in time; it stays lent to " + lent.ownerId());
+            deadline.check("task " + lent.taskId() + " has not come back in time");
         }
     }
 
-    private static Outcome outcomeOf(Delivery<?> delivery) throws InterruptedException {
-        delivery.ackForSure();
+    private Outcome outcomeOf(Delivery<?> delivery, HandedOver lent) throws InterruptedException {
         Envelope envelope = delivery.envelope();
-        TaskStatusUpdate update = (TaskStatusUpdate) delivery.payload();
-        return new Outcome(
-                envelope.getTaskId(),
-                envelope.getEpoch() + 1,
-                update.getStatus(),
-                update.getResult(),
-                update.getDetails());
+        Message payload = delivery.payload();
+        if (payload instanceof ErrorNotification told) {
+            delivery.ackForSure();
+            TaskRecalledException.Reason reason = TaskRecalledException.Reason.LOAN_TIMEOUT;
+            throw recalled(reason, told.getErrorMessage(), envelope.getEpoch(), true);
+        }
+        boolean isEnd = isReturned(lent, envelope.getEpoch());
+        delivery.ackForSure();
+        TaskStatusUpdate update = (TaskStatusUpdate) payload;
+        long epoch = envelope.getEpoch() + 1;
+        return isEnd
+                ? new Outcome(lent.taskId(), epoch, update.getStatus(), update.getResult(), update.getDetails())
+                : null;
     }
 
-    /** Returns the task if this agent owns it again; otherwise null. */
-    private Task returned() {
+    /**
+     * Whether a final status ended the loan. A status of a later epoch may have ended a further loan by the delegate,
+     * which names this agent as a receiver too.
+     */
+    private boolean isReturned(HandedOver lent, long endedAt) {
+        if (endedAt == lent.epoch()) {
+            return true;
+        }
+        Task task = agent.getTask(lent.taskId());
+        return task.getOwnerId().equals(agent.id()) && task.getEpoch() == endedAt + 1;
+    }
+
+    /** Returns the task if its loan has ended; otherwise null. */
+    private Task look(HandedOver lent) {
         try {
             Task task = agent.getTask(lent.taskId());
-            return task.getOwnerId().equals(agent.id()) && task.getEpoch() > lent.epoch() ? task : null;
+            boolean isLent = task.getLoansList().stream().anyMatch(loan -> loan.getHandoffId().equals(lent.handoffId()));
+            return !isLent && task.getEpoch() > lent.epoch() ? task : null;
         } catch (BatonException e) {
             if (!e.isPassing()) {
                 throw e;
             }
             return null;
         }
+    }
+
+    /**
+     * Returns the outcome of a task that a handoff returned unfinished. Throws {@link TaskRecalledException} for a
+     * recalled one.
+     */
+    private Outcome withoutNews(HandedOver lent, Task task) {
+        List<TaskHop> hops = task.getHopsList();
+        TaskHop last = hops.isEmpty() ? TaskHop.getDefaultInstance() : hops.get(hops.size() - 1);
+        boolean isOwner = task.getOwnerId().equals(agent.id());
+        if (isOwner && last.getReceiverId().equals(agent.id()) && last.getEpoch() == task.getEpoch()) {
+            Struct nothing = Struct.getDefaultInstance();
+            return new Outcome(lent.taskId(), task.getEpoch(), task.getStatus(), nothing, task.getDetails());
+        }
+        String text = "the loan has ended without a final status of the delegate";
+        throw recalled(TaskRecalledException.Reason.RECALL, text, task.getEpoch(), isOwner);
+    }
+
+    /**
+     * Takes the task back at the time limit of the call. Returns the delegate's result if it came first. Throws
+     * {@link TaskRecalledException}, or {@link HandoffFailedException} if the task was not lent.
+     */
+    Outcome endAtDeadline() throws InterruptedException {
+        String text = "the time limit of the delegating call passed";
+        Receipt receipt = takeBack(text);
+        if (receipt != null) {
+            throw recalled(TaskRecalledException.Reason.DEADLINE, text, receipt.getEpoch(), true);
+        }
+        String handoffId = request.getMessageId();
+        Handoff handoff;
+        try {
+            handoff = agent.getHandoff(handoffId);
+        } catch (BatonException e) {
+            if (e.isPassing()) {
+                throw e;
+            }
+            // The request was not stored.
+            throw new HandoffFailedException(handoffId, "HANDOFF_CANCELLED", text, List.of());
+        }
+        if (Handover.isOpen(handoff)) {
+            throw new BatonException(Status.Code.DEADLINE_EXCEEDED, text + ", and the handoff could not be cancelled");
+        }
+        HandedOver lent = new Handover(agent, results, List.of(), request).goOnFrom(handoff);
+        return outcome(lent, Deadline.in(TAKE_BACK_TIME.multipliedBy(4)), TAKE_BACK_TIME);
+    }
+
+    /** Takes the task back for an interrupted call, which has no more use for the outcome. */
+    void takeBackOfInterrupted() {
+        try {
+            takeBack("the delegating call was interrupted");
+        } catch (BatonException e) {
+            String text = "the loan of task {0} ends by its timeout: {1}";
+            LOG.log(Level.WARNING, text, request.getTaskId(), e.getMessage());
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /**
+     * Cancels the handoff of the request, or recalls the task that it lent. Returns the receipt of the recall; null if
+     * the task was not lent or its loan has ended.
+     */
+    private Receipt takeBack(String text) throws InterruptedException {
+        Deadline deadline = Deadline.in(TAKE_BACK_TIME);
+        Envelopes.About about =
+                new Envelopes.About(request.getTaskId(), request.getEpoch(), request.getMessageId());
+        BatonException last = null;
+        for (int attempt = 0; attempt < ATTEMPTS_MAX; attempt++) {
+            try {
+                Handoff handoff = agent.getHandoff(request.getMessageId());
+                if (handoff.getState() == HandoffState.HANDOFF_STATE_COMPLETED) {
+                    TaskRecall recall = TaskRecall.newBuilder().setReasonText(text).build();
+                    return agent.send(agent.envelope("", about, recall), deadline.leftAtMost(TAKE_BACK_TIME));
+                }
+                if (Handover.isOpen(handoff)) {
+                    HandoffCancel cancel = HandoffCancel.newBuilder().setReasonText(text).build();
+                    Envelope envelope = agent.envelope(handoff.getCandidateId(), about, cancel);
+                    agent.send(envelope, deadline.leftAtMost(TAKE_BACK_TIME));
+                }
+                return null;
+            } catch (BatonException e) {
+                if (e.reason().equals("NOT_LENT")) {
+                    return null;
+                }
+                // The request may still be on its way, or the handoff has moved on since the look.
+                last = e;
+                deadline.check("task " + request.getTaskId() + " is not taken back; its loan timeout returns it");
+                Thread.sleep(ATTEMPT_MILLIS);
+            }
+        }
+        if (last.isPassing()) {
+            throw last;
+        }
+        return null;
+    }
+
+    private TaskRecalledException recalled(
+            TaskRecalledException.Reason reason, String text, long epoch, boolean isOwner) {
+        return new TaskRecalledException(request.getTaskId(), request.getMessageId(), reason, text, epoch, isOwner);
     }
 }

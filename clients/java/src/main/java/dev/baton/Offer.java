@@ -130,6 +130,11 @@ public final class Offer {
         return isOver;
     }
 
+    /** Whether the context has not arrived. */
+    boolean awaitsContext() {
+        return contextInHand == null && !isOver;
+    }
+
     void end() throws InterruptedException {
         isOver = true;
         Delivery<?> context = contextInHand;

@@ -53,9 +53,15 @@ public record OwnedTask(Agent agent, String taskId, long epoch, TaskStatus statu
         return agent.handOver(receiverId, taskId, epoch, request, context);
     }
 
-    /** Lends the task: see {@link Agent#delegate(String, String, long, HandoffRequest, List, Duration)}. */
-    public Outcome delegate(String receiverId, HandoffRequest request, List<ContextSection> context, Duration wait)
+    /** Lends the task: see {@link Agent#delegate(String, String, long, HandoffRequest, List)}. */
+    public Outcome delegate(String receiverId, HandoffRequest request, List<ContextSection> context)
             throws InterruptedException {
-        return agent.delegate(receiverId, taskId, epoch, request, context, wait);
+        return agent.delegate(receiverId, taskId, epoch, request, context);
+    }
+
+    /** Lends the task: see {@link Agent#delegate(String, String, long, HandoffRequest, List, Duration)}. */
+    public Outcome delegate(String receiverId, HandoffRequest request, List<ContextSection> context, Duration limit)
+            throws InterruptedException {
+        return agent.delegate(receiverId, taskId, epoch, request, context, limit);
     }
 }

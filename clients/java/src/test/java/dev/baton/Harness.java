@@ -24,6 +24,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 
 /** The program for {@code baton conformance --client}; docs/conformance-client.md defines its protocol. */
 final class Harness {
@@ -36,6 +37,7 @@ final class Harness {
         thread.setDaemon(true);
         return thread;
     });
+    private final Map<Long, Future<?>> calls = new ConcurrentHashMap<>();
     private volatile CountDownLatch released = new CountDownLatch(1);
     private volatile Duration grace = Duration.ZERO;
     private volatile Agent agent;
@@ -58,7 +60,7 @@ final class Harness {
             switch (text(command, "command")) {
                 // In order of arrival.
                 case "handle", "release" -> obey(command);
-                default -> work.execute(() -> obey(command));
+                default -> calls.put(command.get("id").getAsLong(), work.submit(() -> obey(command)));
             }
         }
     }
@@ -104,12 +106,21 @@ final class Harness {
             case "delegate" -> {
                 long epoch = command.get("epoch").getAsLong();
                 String to = text(command, "to");
-                Outcome outcome =
-                        agent.delegate(to, text(command, "task_id"), epoch, requestOf(command), contextOf(command));
+                String taskId = text(command, "task_id");
+                HandoffRequest request = requestOf(command);
+                List<ContextSection> context = contextOf(command);
+                Outcome outcome = command.has("timeout_ms")
+                        ? agent.delegate(to, taskId, epoch, request, context, millisOf(command, "timeout_ms"))
+                        : agent.delegate(to, taskId, epoch, request, context);
                 facts.addProperty("epoch", outcome.epoch());
                 facts.addProperty("status", outcome.status().name().substring("TASK_STATUS_".length()));
                 facts.add("result", JsonParser.parseString(JsonFormat.printer().print(outcome.result())));
             }
+            case "recall" -> {
+                OwnedTask task = agent.recall(text(command, "handoff_id"), text(command, "text"));
+                facts.addProperty("epoch", task.epoch());
+            }
+            case "cancel" -> calls.get(command.get("call").getAsLong()).cancel(true);
             case "owned_tasks" -> {
                 JsonArray tasks = new JsonArray();
                 for (OwnedTask owned : agent.ownedTasks()) {
@@ -128,7 +139,15 @@ final class Harness {
     }
 
     private static HandoffRequest requestOf(JsonObject command) {
-        return HandoffRequest.newBuilder().setTaskType(text(command, "task_type")).build();
+        HandoffRequest.Builder request = HandoffRequest.newBuilder().setTaskType(text(command, "task_type"));
+        if (command.has("loan_timeout_ms")) {
+            request.setLoanTimeout(Times.ofDuration(millisOf(command, "loan_timeout_ms")));
+        }
+        return request.build();
+    }
+
+    private static Duration millisOf(JsonObject command, String name) {
+        return Duration.ofMillis(command.get(name).getAsLong());
     }
 
     private static List<ContextSection> contextOf(JsonObject command) {
@@ -152,6 +171,7 @@ final class Harness {
                 .key(Keys.load(Path.of(text(command, "key"))))
                 .credit(command.get("credit").getAsInt())
                 .onHandoff(this::take)
+                .onRecalled(Harness::recalled)
                 .on(Info.class, this::read);
         if (command.has("handler_timeout_ms")) {
             builder.listenerTimeout(
@@ -178,7 +198,8 @@ final class Harness {
         JsonObject handling = new JsonObject();
         handling.addProperty("handoff_id", offer.handoffId());
         handling.addProperty("task_id", offer.taskId());
-        if (does("HandoffRequest", handling).equals("reject")) {
+        String told = does("HandoffRequest", handling);
+        if (told.equals("reject")) {
             offer.reject(RejectReason.REJECT_REASON_NO_SKILL, "told to reject");
             return;
         }
@@ -188,6 +209,23 @@ final class Harness {
         owned.addProperty("handoff_id", offer.handoffId());
         owned.addProperty("epoch", task.epoch());
         say("owned", owned);
+        if (told.equals("work")) {
+            try {
+                new CountDownLatch(1).await();
+            } catch (InterruptedException e) {
+                JsonObject stopped = new JsonObject();
+                stopped.addProperty("task_id", task.taskId());
+                say("stopped", stopped);
+            }
+        }
+    }
+
+    private static void recalled(Recalled recalled) {
+        JsonObject facts = new JsonObject();
+        facts.addProperty("task_id", recalled.taskId());
+        facts.addProperty("handoff_id", recalled.handoffId());
+        facts.addProperty("epoch", recalled.epoch());
+        say("recalled", facts);
     }
 
     private void read(Delivery<Info> delivery) throws InterruptedException {
@@ -234,6 +272,12 @@ final class Harness {
         } else if (error instanceof VerificationException unverified) {
             kind = "unverified";
             account.addProperty("reason", unverified.reason());
+        } else if (error instanceof InterruptedException) {
+            kind = "cancelled";
+        } else if (error instanceof TaskRecalledException recalled) {
+            kind = "recalled";
+            account.addProperty("reason", recalled.reason().name());
+            account.addProperty("epoch", recalled.epoch());
         } else if (error instanceof HandoffFailedException failed) {
             kind = "handoff_failed";
             account.addProperty("reason", failed.reason());

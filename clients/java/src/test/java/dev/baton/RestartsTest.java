@@ -25,7 +25,6 @@ import dev.baton.v1.Receipt;
 import dev.baton.v1.RejectReason;
 import dev.baton.v1.Task;
 import dev.baton.v1.TaskStatus;
-import io.grpc.Status;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
@@ -248,20 +247,6 @@ class RestartsTest {
                 Outcome expected = new Outcome(TASK, 5, TaskStatus.TASK_STATUS_COMPLETED, loan(2), "");
                 assertEquals(expected, outcome);
             }
-        }
-    }
-
-    @Test
-    void aCallerNeedNotWaitForEverForALoan() throws Exception {
-        try (Agent alice = living("alice").connect();
-                Agent bob = living("bob").onHandoff(this::take).connect()) {
-            Duration wait = Duration.ofSeconds(6);
-            var late = assertThrows(
-                    BatonException.class, () -> alice.delegate(bob.id(), TASK, 1, REQUEST, SECTIONS, wait));
-            assertEquals(Status.Code.DEADLINE_EXCEEDED, late.code());
-            next(taken).finish(loan(1), "");
-            RealBroker.until("it is back", () -> !alice.ownedTasks().isEmpty());
-            assertEquals(3, alice.ownedTasks().get(0).epoch());
         }
     }
 

@@ -9,7 +9,7 @@ pub use baton_client::envelope::*;
 use crate::{
     domain::{
         Header,
-        handoff::{Input, LoopLimits, Message, Request, Timeouts},
+        handoff::{Input, LoopLimits, Message, Question, Request, Timeouts},
     },
     ids::AgentId,
 };
@@ -17,7 +17,8 @@ use crate::{
 /// The agents and the terms that the broker resolved for an envelope.
 #[derive(Debug, Clone, Copy)]
 pub struct Resolved<'a> {
-    /// Candidates of a request, suggestions of a reject, or receivers of any other message; all of them registered.
+    /// Candidates of a request, suggestions of a reject, or receivers of any other message; all of them registered. Of a
+    /// report with a question, the first one is the agent that is asked.
     pub agents: &'a [AgentId],
     /// The terms of a request. `None`: the envelope is no request.
     pub terms: Option<(Timeouts, LoopLimits)>,
@@ -44,19 +45,36 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 priority: request.priority,
                 timeouts,
                 loop_limits,
+                parent: request.parent.clone(),
             }));
         }
-        Body::Handoff(Message::Reject { reason, text, .. }) => {
-            Message::Reject { reason: *reason, text: text.clone(), suggestions: resolved.agents.to_vec() }
-        }
+        Body::Handoff(Message::Reject { reason, text, retry_after, .. }) => Message::Reject {
+            reason: *reason,
+            text: text.clone(),
+            suggestions: resolved.agents.to_vec(),
+            retry_after: *retry_after,
+        },
         Body::Handoff(message) => message.clone(),
         Body::Recall => Message::Recall { loan: header.correlation? },
-        Body::Status { status, progress, details } => Message::Status {
-            status: *status,
-            progress: *progress,
-            details: details.clone(),
-            receivers: resolved.agents.to_vec(),
-        },
+        Body::Input { .. } => Message::Input { prompt: header.correlation? },
+        Body::Status { status, progress, details, has_result, prompt } => {
+            let (prompt, receivers) = match prompt {
+                Some(prompt) => {
+                    let (asked, receivers) = resolved.agents.split_first()?;
+                    (Some(Question { asked: asked.clone(), due: prompt.answer_before }), receivers)
+                }
+                None => (None, resolved.agents),
+            };
+            Message::Status {
+                id: header.message_id,
+                status: *status,
+                progress: *progress,
+                details: details.clone(),
+                receivers: receivers.to_vec(),
+                has_result: *has_result,
+                prompt,
+            }
+        }
     };
     Some(Input::Message { from: header.sender.clone(), epoch: header.epoch, message })
 }

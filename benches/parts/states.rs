@@ -44,8 +44,9 @@ fn inputs() -> [Input; 4] {
         priority: Priority::Medium,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
+        parent: None,
     });
-    let accept = said("taker", Message::Accept { wanted_sections: vec![] });
+    let accept = said("taker", Message::Accept { wanted_sections: vec![], estimate: None });
     let context = said("giver", Message::Context { digest: DIGEST });
     let complete = Message::Complete { success: true, digest: Some(DIGEST), details: String::new() };
     [request, accept, context, said("taker", complete)]

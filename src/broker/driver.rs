@@ -482,6 +482,7 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
         }
         EnvelopeError::Malformed { .. } => Some(ParkReason::Malformed),
         EnvelopeError::Fields { .. }
+        | EnvelopeError::NotSupported { .. }
         | EnvelopeError::PayloadTooLarge { .. }
         | EnvelopeError::FrameTooLarge { .. }
         | EnvelopeError::ContextDigestMismatch { .. }

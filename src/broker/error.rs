@@ -275,6 +275,7 @@ impl Refusal for BrokerError {
     fn violations(&self) -> &[FieldViolation] {
         match self {
             Self::Fields { violations } => violations,
+            Self::NotAdmitted(error) => error.violations(),
             _ => &[],
         }
     }

@@ -10,6 +10,7 @@
 
 pub mod access;
 mod answer;
+mod answer_schema;
 mod custody;
 pub mod directory;
 mod driver;

@@ -17,13 +17,14 @@ use crate::{
         EntityId, MessageType,
         dead_letter::{DeadState, ParkReason},
         handoff::{Handoff, State, TaskStatus},
+        mailbox::EnvelopePlace,
     },
     ids::{AgentId, MessageId, TaskId},
     policy::{Action, Resource},
     proto::v1,
     records::{
         AuditHead, DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord,
-        TaskRecord, receipt_of,
+        TaskRecord, read_envelope, receipt_of,
     },
     store::{KeyBytes, KeyRange, Order, Record, Store, Table},
     time::Timestamp,
@@ -55,7 +56,36 @@ pub struct TaskFilter {
     pub owner: Option<AgentId>,
     /// The permitted statuses. Empty: all.
     pub statuses: Vec<TaskStatus>,
+    /// The task that the task is a part of.
+    pub parent: Option<TaskId>,
 }
+
+/// A task with what its messages say of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownTask {
+    /// The task.
+    pub record: TaskRecord,
+    /// The status update with the task's result.
+    pub result: Option<v1::TaskStatusUpdate>,
+    /// The status update with the open question.
+    pub prompt: Option<v1::TaskStatusUpdate>,
+    /// The latest parts of the task, at most [`PARTS_SHOWN_MAX`].
+    pub parts: Vec<TaskId>,
+    /// Whether the caller sees the task only because of its open question.
+    pub is_asked_only: bool,
+}
+
+/// A handoff with what its request says of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShownHandoff {
+    /// The handoff.
+    pub handoff: Arc<Handoff>,
+    /// The request.
+    pub request: v1::HandoffRequest,
+}
+
+/// The most parts that a task shows by itself.
+pub const PARTS_SHOWN_MAX: usize = 100;
 
 /// A filter of dead letters. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -150,12 +180,58 @@ impl View<'_> {
         seen.ok_or_else(|| self.access.no_such_handoff(self.caller, id))
     }
 
+    /// One handoff that the caller may see, with its request.
+    pub fn shown_handoff(&self, id: MessageId) -> Result<ShownHandoff, BrokerError> {
+        let handoff = self.handoff(id)?;
+        let stored = stored::entity(self.store, &EntityId::Handoff(id))?;
+        let request = stored.as_ref().and_then(EntityRecord::as_handoff).map(|record| record.request.message);
+        // A removal between the two reads leaves nothing to show of the request.
+        let request = request.map(|request| self.payload_of(request)).transpose()?.flatten().unwrap_or_default();
+        Ok(ShownHandoff { handoff, request })
+    }
+
+    /// The payload of a stored message in a custody log. `None`: the message was removed.
+    fn payload_of<M: prost::Message + Default>(&self, message: MessageId) -> Result<Option<M>, BrokerError> {
+        let read = |key: &crate::store::Key| Ok::<_, BrokerError>(self.store.get(key)?);
+        let Some(bytes) = read_envelope(EnvelopePlace::Message(message), read)? else { return Ok(None) };
+        let payload = v1::Envelope::decode(bytes).ok().and_then(|envelope| envelope.payload);
+        let payload = payload.and_then(|payload| M::decode(payload.value).ok());
+        payload.map(Some).ok_or_else(|| {
+            tracing::error!(%message, "a stored envelope does not decode");
+            BrokerError::Internal
+        })
+    }
+
     /// A handoff as stored. A final handoff whose task is removed counts as removed: its record goes next.
     fn whole_handoff(&self, stored: Option<EntityRecord>) -> Result<Option<Arc<Handoff>>, BrokerError> {
         let Some(handoff) = stored.as_ref().and_then(EntityRecord::as_handoff) else { return Ok(None) };
         let handoff = handoff.handoff.clone();
         let is_whole = !handoff.state.is_final() || self.store.get(&TaskRecord::key(&handoff.task))?.is_some();
         Ok(is_whole.then_some(handoff))
+    }
+
+    /// One task that the caller may see, with its result, its open question and its parts. The agent that is asked the
+    /// open question sees that question, also without the right to see the task.
+    pub fn shown_task(&self, id: &TaskId) -> Result<ShownTask, BrokerError> {
+        let stored = self.store.get(&TaskRecord::key(id))?;
+        let stored = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
+        let record = stored.ok_or_else(|| self.access.no_such_task(self.caller, id))?;
+        let open = record.task.open_prompt();
+        let is_asked = open.is_some_and(|prompt| *self.caller == Caller::Agent(prompt.asked.clone()));
+        let is_seen = self.access.may_see_task(self.caller, &record.task);
+        if !is_seen && !is_asked {
+            return Err(self.access.no_such_task(self.caller, id));
+        }
+        let prompt = open.map(|prompt| self.payload_of(prompt.id)).transpose()?.flatten();
+        if !is_seen {
+            return Ok(ShownTask { record, result: None, prompt, parts: Vec::new(), is_asked_only: true });
+        }
+        let result = record.task.result.map(|message| self.payload_of(message)).transpose()?.flatten();
+        let list = TaskRecord::parts(id);
+        let range = (Bound::Included(list.key(0)), Bound::Included(list.key(u64::MAX)));
+        let parts = self.store.scan(list.table, range, Order::Descending, PARTS_SHOWN_MAX)?;
+        let parts = parts.iter().map(|(_, part)| TaskRecord::decode_part(&part.value)).collect::<Result<_, _>>()?;
+        Ok(ShownTask { record, result, prompt, parts, is_asked_only: false })
     }
 
     /// One task that the caller may see.
@@ -208,6 +284,17 @@ impl View<'_> {
                 && (filter.statuses.is_empty() || filter.statuses.contains(&record.task.status))
                 && self.access.may_see_task(self.caller, &record.task)
         };
+        // The parts of a task have a list of their own, which shows each of them once.
+        if let Some(parent) = &filter.parent {
+            let list = list.map(|_| TaskRecord::parts(parent));
+            let read = |_, value: &Bytes| {
+                let Some(record) = self.store.get(&TaskRecord::key(&TaskRecord::decode_part(value)?))? else {
+                    return Ok(None);
+                };
+                Ok(Some(TaskRecord::decode(&record.value)?).filter(wanted))
+            };
+            return self.page(list.as_ref(), &format!("{filter:?}"), size, token, read);
+        }
         let read = |number, value: &Bytes| {
             let place = HandoffPlace::decode(number, value)?;
             let Some(record) = self.store.get(&TaskRecord::key(&place.task))? else { return Ok(None) };

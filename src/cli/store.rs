@@ -161,6 +161,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         | Table::HandoffsBySequence
         | Table::DeadLettersByAgent
         | Table::Outbox
+        | Table::Parts
         | Table::Timers
         | Table::Expirations => return None,
     };

@@ -16,7 +16,7 @@ use crate::{
     config::{ConfigError, PolicySourceError},
     domain::{
         admission::AdmissionError,
-        handoff::{Hop, Rejection, State, TaskStatus},
+        handoff::{Hop, PromptState, Rejection, State, TaskStatus},
     },
     envelope::{EnvelopeError, keys::KeyFileError},
     ids::{AgentId, KeyId, MessageId, TaskId},
@@ -234,6 +234,7 @@ fn envelope_errors() -> Vec<EnvelopeError> {
     samples!(EnvelopeError {
         EnvelopeError::Malformed { .. } => EnvelopeError::Malformed { part: "payload", problem: "unexpected end".into() };
         EnvelopeError::Fields { .. } => EnvelopeError::Fields { violations: violations() };
+        EnvelopeError::NotSupported { .. } => EnvelopeError::NotSupported { path: "envelope.payload.award_rule".into() };
         EnvelopeError::PayloadTypeMismatch { .. } => EnvelopeError::PayloadTypeMismatch {
             expected: "baton.v1.HandoffAccept", found: "baton.v1.Info".into() };
         EnvelopeError::PayloadTooLarge { .. } => EnvelopeError::PayloadTooLarge { bytes: 1_048_577 };
@@ -259,6 +260,8 @@ fn admission_errors() -> Vec<AdmissionError> {
         AdmissionError::MessageIdReused { .. } => AdmissionError::MessageIdReused { message_id: message() };
         AdmissionError::NotOwner { .. } => AdmissionError::NotOwner { sender: agent("alice"), task: task() };
         AdmissionError::NotCandidate { .. } => AdmissionError::NotCandidate { sender: agent("bob"), task: task() };
+        AdmissionError::NotAsked { .. } => AdmissionError::NotAsked { sender: agent("bob"), task: task() };
+        AdmissionError::ParentInvalid { .. } => AdmissionError::ParentInvalid { violation: violations().remove(0) };
         AdmissionError::ReceiverUnknown { .. } => AdmissionError::ReceiverUnknown { receiver: "bob".into() };
         AdmissionError::ReceiverInvalid { .. } => AdmissionError::ReceiverInvalid {
             receiver: "all:expert".into(), problem: "a handoff needs one receiver".into() };
@@ -283,6 +286,10 @@ fn rejections() -> Vec<Rejection> {
             handoff: message(), sender: agent("alice"), receiver: agent("bob"), epoch: 2 }] };
         Rejection::NotDelegator => Rejection::NotDelegator;
         Rejection::NotLent { .. } => Rejection::NotLent { handoff: message() };
+        Rejection::NotAsked => Rejection::NotAsked;
+        Rejection::InputTaken => Rejection::InputTaken;
+        Rejection::InputExpired { .. } => Rejection::InputExpired { state: PromptState::Expired };
+        Rejection::ParentDiffers { .. } => Rejection::ParentDiffers { violation: violations().remove(0) };
         Rejection::TaskFinal { .. } => Rejection::TaskFinal { status: TaskStatus::Completed };
         Rejection::DigestMismatch { .. } => Rejection::DigestMismatch { expected: [7; 32] };
         Rejection::NoCandidate => Rejection::NoCandidate;

@@ -11,7 +11,7 @@ use super::{
     removed_task::RemovedTask,
 };
 use crate::{
-    codes::{ErrorCode, Refusal},
+    codes::{ErrorCode, FieldViolation, Refusal},
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
 };
@@ -64,6 +64,20 @@ pub enum AdmissionError {
         /// The task that the message names.
         task: TaskId,
     },
+    /// The sender was not asked a question about the task, or the task is unknown.
+    #[error("{sender} was not asked a question about task {task}; only the agent that was asked may answer")]
+    NotAsked {
+        /// The sender of the message.
+        sender: AgentId,
+        /// The task that the message names.
+        task: TaskId,
+    },
+    /// The parent of a new task is not permitted.
+    #[error("{violation}")]
+    ParentInvalid {
+        /// The field and its problem.
+        violation: FieldViolation,
+    },
     /// No agent is registered under the name.
     #[error("no registered agent matches {receiver}")]
     ReceiverUnknown {
@@ -98,6 +112,8 @@ impl AdmissionError {
             | Self::MessageIdReused { .. }
             | Self::NotOwner { .. }
             | Self::NotCandidate { .. }
+            | Self::NotAsked { .. }
+            | Self::ParentInvalid { .. }
             | Self::ReceiverUnknown { .. }
             | Self::ReceiverInvalid { .. } => None,
         }
@@ -112,6 +128,8 @@ impl Refusal for AdmissionError {
             Self::MessageIdReused { .. } => ErrorCode::MessageIdReused,
             Self::NotOwner { .. } => ErrorCode::NotOwner,
             Self::NotCandidate { .. } => ErrorCode::NotCandidate,
+            Self::NotAsked { .. } => ErrorCode::NotAsked,
+            Self::ParentInvalid { .. } => ErrorCode::FieldInvalid,
             Self::ReceiverUnknown { .. } => ErrorCode::ReceiverUnknown,
             Self::ReceiverInvalid { .. } => ErrorCode::ReceiverInvalid,
             Self::Rejected(rejection) => rejection.code(),
@@ -120,6 +138,14 @@ impl Refusal for AdmissionError {
 
     fn metadata(&self) -> Vec<(&'static str, String)> {
         self.rejection().map(Rejection::metadata).unwrap_or_default()
+    }
+
+    fn violations(&self) -> &[FieldViolation] {
+        match self {
+            Self::ParentInvalid { violation } => std::slice::from_ref(violation),
+            Self::Rejected(rejection) => rejection.violations(),
+            _ => &[],
+        }
     }
 }
 
@@ -185,11 +211,13 @@ pub fn deciding_handoff(task: &Task, named: Option<&Handoff>, sender: &AgentId) 
     task.open_handoff.filter(|_| !names_one && !task.has_been_owned_by(sender))
 }
 
-/// Whether an agent is a participant: a present or former owner of the task, or a present or former candidate of the
-/// named handoff, or of the open one if no handoff of the task is named.
+/// Whether an agent is a participant: a present or former owner of the task, an agent that was asked one of its latest
+/// questions, or a present or former candidate of the named handoff, or of the open one if no handoff of the task is named.
 pub fn takes_part(task: &Task, named: Option<&Handoff>, open: Option<&Handoff>, agent: &AgentId) -> bool {
     let of_task = named.filter(|handoff| handoff.task == task.id).or(open);
-    task.has_been_owned_by(agent) || of_task.is_some_and(|handoff| handoff.was_offered_to(agent))
+    task.has_been_owned_by(agent)
+        || task.has_asked(agent)
+        || of_task.is_some_and(|handoff| handoff.was_offered_to(agent))
 }
 
 /// Admits a message that names this task and perhaps the handoff `named`.
@@ -243,6 +271,7 @@ fn answer_outsider(header: &Header, task: &TaskId) -> Result<Standing, Admission
     match header.rules().outsider {
         Outsider::NotCandidate => Err(AdmissionError::NotCandidate { sender, task }),
         Outsider::NotOwner => Err(AdmissionError::NotOwner { sender, task }),
+        Outsider::NotAsked => Err(AdmissionError::NotAsked { sender, task }),
         Outsider::Carried => Ok(Standing::Carried),
     }
 }
@@ -283,6 +312,34 @@ fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), Admissi
 /// Candidates that never owned the task leave half of the room to its present and former owners.
 pub fn refusals_of(task: &Task, sender: &AgentId, most: u32) -> u32 {
     if task.has_been_owned_by(sender) { most } else { most.div_ceil(2) }
+}
+
+// ------------------------------------------------------------------------------------------------------------ parts
+
+/// The most levels of parts: a task without a parent is on level 1.
+pub const LEVELS_MAX: usize = 32;
+
+/// Checks the parent of a new task: another task that the sender owns and that has not ended, on a level that permits
+/// parts. `level` is that of the parent.
+pub fn check_parent(header: &Header, id: &TaskId, parent: Option<&Task>, level: usize) -> Result<(), AdmissionError> {
+    let invalid = |problem: &str| {
+        let path = "envelope.payload.parent_task_id".to_owned();
+        AdmissionError::ParentInvalid { violation: FieldViolation { path, problem: problem.to_owned() } }
+    };
+    if header.task.as_ref() == Some(id) {
+        return Err(invalid("must be another task: no task is a part of itself"));
+    }
+    // The same answer for an unknown task and for one of another agent.
+    let Some(parent) = parent.filter(|parent| parent.owner == header.sender) else {
+        return Err(AdmissionError::NotOwner { sender: header.sender.clone(), task: id.clone() });
+    };
+    if parent.status.is_final() {
+        return Err(Rejection::TaskFinal { status: parent.status }.into());
+    }
+    if level >= LEVELS_MAX {
+        return Err(invalid(&format!("is on level {level} of at most {LEVELS_MAX}, and can have no parts")));
+    }
+    Ok(())
 }
 
 // -------------------------------------------------------------------------------------------------------- receivers

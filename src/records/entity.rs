@@ -198,7 +198,12 @@ impl EntityRecord {
 
     /// The index entries that the entity did not have before. They are written with the entity and never change.
     pub fn new_listings(&self, before: Option<&Self>) -> Vec<(Key, Bytes)> {
-        let Self::Handoff(HandoffRecord { handoff, sequence, .. }) = self else { return Vec::new() };
+        let (handoff, sequence) = match self {
+            Self::Task(task) => return task.part_entry().filter(|_| before.is_none()).into_iter().collect(),
+            Self::Handoff(HandoffRecord { handoff, sequence, .. }) => (handoff, sequence),
+            #[cfg(test)]
+            Self::Probe(_) => return Vec::new(),
+        };
         let before = before.and_then(Self::as_handoff).map(|record| &*record.handoff);
         // Only an offer adds an agent, and most steps make none.
         if before.is_some_and(|before| before.offers.len() == handoff.offers.len()) {

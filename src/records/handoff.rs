@@ -118,6 +118,7 @@ impl HandoffRecord {
             step_deadline: handoff.step_deadline.map(|at| at.unix_nanoseconds()),
             whole_deadline: handoff.whole_deadline.unix_nanoseconds(),
             wanted_sections: handoff.wanted_sections.clone(),
+            estimate: handoff.estimate.map(nanoseconds),
             context_digest: handoff.context_digest.map(|digest| digest.to_vec().into()).unwrap_or_default(),
             context_delivered: handoff.context_delivered,
             let_go: handoff.let_go,
@@ -173,6 +174,7 @@ impl HandoffRecord {
             step_deadline: stored.step_deadline.map(moment),
             whole_deadline: moment(stored.whole_deadline),
             wanted_sections: stored.wanted_sections,
+            estimate: stored.estimate.map(Duration::from_nanos),
             context_digest,
             context_delivered: stored.context_delivered,
             let_go: stored.let_go,
@@ -207,6 +209,7 @@ fn offer_to_storage(offer: &Offer) -> storage::OfferRecord {
         outcome: offer.outcome.number(),
         reject_reason: offer.reject_reason,
         reason_text: offer.reason_text.clone(),
+        retry_at: offer.retry_at.map(Timestamp::unix_nanoseconds),
     }
 }
 
@@ -217,6 +220,7 @@ fn offer_from_storage(reader: &Reader, stored: &storage::OfferRecord) -> Result<
         outcome: reader.some(OfferOutcome::from_number(stored.outcome), "outcome")?,
         reject_reason: stored.reject_reason,
         reason_text: stored.reason_text.clone(),
+        retry_at: stored.retry_at.map(moment),
     })
 }
 

@@ -144,7 +144,12 @@ impl List {
 
     /// The records of one agent, in a table whose keys are an agent's id, a zero byte and a number.
     pub fn of_agent(table: Table, agent: &AgentId) -> Self {
-        Self { table, prefix: [agent.as_str().as_bytes(), &[0]].into() }
+        Self::of_name(table, agent.as_str())
+    }
+
+    /// The records of one name, in a table whose keys are a name, a zero byte and a number.
+    pub fn of_name(table: Table, name: &str) -> Self {
+        Self { table, prefix: [name.as_bytes(), &[0]].into() }
     }
 
     /// The key of the record with this number.
@@ -202,6 +207,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             Expiration::Task | Expiration::DeadLetter | Expiration::Invitation | Expiration::Rest => Ok(()),
         },
         Table::Outbox => OutboxRecord::decode(value).map(drop),
+        Table::Parts => TaskRecord::decode_part(value).map(drop),
         // The first byte of a key names its kind, so at most one of the two can parse it.
         Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }

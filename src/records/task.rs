@@ -1,4 +1,5 @@
-//! Table tasks. Lists find tasks by the index entries of their handoffs.
+//! Table tasks. Lists find tasks by the index entries of their handoffs. Table parts: for each task that is a part of
+//! another one, an index entry under the other one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,10 +7,11 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    CustodyLink, DecodeError, HandoffPlace, HandoffRecord, LogItem, LogPage, Pace, Reader, by_name, id_bytes, moment,
+    CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogItem, LogPage, Pace, Reader, by_name,
+    by_name_and_number, id_bytes, moment,
 };
 use crate::{
-    domain::handoff::{Hop, Loan, LoopLimits, Seizure, Task, TaskStatus},
+    domain::handoff::{Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus},
     ids::{AgentId, MessageId, TaskId},
     proto::storage,
     store::{Key, Table},
@@ -91,6 +93,30 @@ impl TaskRecord {
         Some((key, LogPage::encode(&std::mem::take(&mut self.log_tail))))
     }
 
+    /// The parts of a task, in a list by the sequences of the tasks that are its parts. The value is the id of the part.
+    pub fn parts(parent: &TaskId) -> List {
+        List::of_name(Table::Parts, parent.as_str())
+    }
+
+    /// The index entry of a task that is a part of another one.
+    pub(super) fn part_entry(&self) -> Option<(Key, Bytes)> {
+        let parent = self.task.parent.as_ref()?;
+        let id = Bytes::copy_from_slice(self.task.id.as_str().as_bytes());
+        Some((Self::part_key(parent, self.sequence), id))
+    }
+
+    /// The key of the index entry of the part with this sequence.
+    pub fn part_key(parent: &TaskId, sequence: u64) -> Key {
+        by_name_and_number(Table::Parts, parent.as_str(), sequence)
+    }
+
+    /// Decodes the value of an index entry of a part.
+    pub fn decode_part(value: &Bytes) -> Result<TaskId, DecodeError> {
+        let reader = Reader("parts");
+        let id = std::str::from_utf8(value).map_err(|error| reader.error(error.to_string()))?;
+        reader.task(id)
+    }
+
     /// The key of the record.
     pub fn key(task: &TaskId) -> Key {
         by_name(Table::Tasks, task.as_str())
@@ -122,6 +148,9 @@ impl TaskRecord {
             set_back: u64::try_from(self.set_back.as_nanos()).unwrap_or(u64::MAX),
             log_tail: LogItem::to_storage(&self.log_tail),
             handoff: self.handoff.as_ref().map(HandoffRecord::to_storage),
+            result_message_id: task.result.map(id_bytes).unwrap_or_default(),
+            prompts: task.prompts.iter().map(prompt_to_storage).collect(),
+            parent_task_id: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
             seizures: task.seizures.iter().map(seizure_to_storage).collect(),
             last_context_message_id: self.last_context.map(id_bytes).unwrap_or_default(),
         }
@@ -157,6 +186,17 @@ impl TaskRecord {
                 status: reader.some(TaskStatus::from_number(stored.status), "status")?,
                 progress: stored.progress,
                 details: stored.details,
+                result: reader.optional_message_id(&stored.result_message_id)?,
+                prompts: stored
+                    .prompts
+                    .iter()
+                    .map(|prompt| prompt_from_storage(&reader, prompt))
+                    .collect::<Result<_, _>>()?,
+                // No task id is empty, so an empty field means that the task is no part.
+                parent: match stored.parent_task_id.as_str() {
+                    "" => None,
+                    parent => Some(reader.task(parent)?),
+                },
                 open_handoff: reader.optional_message_id(&stored.open_handoff_id)?,
                 hops: stored.hops.iter().map(|hop| hop_from_storage(&reader, hop)).collect::<Result<_, _>>()?,
                 loans: stored.loans.iter().map(|loan| loan_from_storage(&reader, loan)).collect::<Result<_, _>>()?,
@@ -205,6 +245,26 @@ fn seizure_from_storage(reader: &Reader, stored: &storage::SeizureRecord) -> Res
         from: reader.agent(&stored.owner_id)?,
         epoch: stored.epoch,
         handoff: reader.message_id(&stored.handoff_id)?,
+    })
+}
+
+fn prompt_to_storage(prompt: &Prompt) -> storage::PromptRecord {
+    storage::PromptRecord {
+        message_id: id_bytes(prompt.id),
+        asked_id: prompt.asked.to_string(),
+        due: prompt.due.map(Timestamp::unix_nanoseconds),
+        state: prompt.state.number(),
+        asked_at: prompt.asked_at.unix_nanoseconds(),
+    }
+}
+
+fn prompt_from_storage(reader: &Reader, stored: &storage::PromptRecord) -> Result<Prompt, DecodeError> {
+    Ok(Prompt {
+        id: reader.message_id(&stored.message_id)?,
+        asked: reader.agent(&stored.asked_id)?,
+        asked_at: moment(stored.asked_at),
+        due: stored.due.map(moment),
+        state: reader.some(PromptState::from_number(stored.state), "state of a question")?,
     })
 }
 

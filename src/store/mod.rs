@@ -56,11 +56,12 @@ pub enum Table {
     RemovedTasks,
     DeadLettersByAgent,
     Outbox,
+    Parts,
 }
 
 impl Table {
     /// Every table, in the order of the numbers on disk.
-    pub const ALL: [Table; 19] = [
+    pub const ALL: [Table; 20] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -80,6 +81,7 @@ impl Table {
         Table::RemovedTasks,
         Table::DeadLettersByAgent,
         Table::Outbox,
+        Table::Parts,
     ];
 
     /// The table's name on disk.
@@ -104,6 +106,7 @@ impl Table {
             Table::RemovedTasks => "removed_tasks",
             Table::DeadLettersByAgent => "dead_letters_by_agent",
             Table::Outbox => "outbox",
+            Table::Parts => "parts",
         }
     }
 }

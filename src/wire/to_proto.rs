@@ -1,7 +1,10 @@
 //! Converts the broker's types to `baton.v1` messages.
 
 use crate::{
-    broker::directory::{Entry, Liveness, Presence},
+    broker::{
+        directory::{Entry, Liveness, Presence},
+        queries::{ShownHandoff, ShownTask},
+    },
     domain::{
         handoff::{Handoff, Hop, Loan, Offer, Seizure, Step},
         mailbox::Attempt,
@@ -21,6 +24,22 @@ pub(super) fn span(span: std::time::Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(span).unwrap_or_default()
 }
 
+/// A handoff with what its request says of it.
+pub(super) fn shown_handoff(shown: &ShownHandoff) -> v1::Handoff {
+    with_request(handoff(&shown.handoff), &shown.request)
+}
+
+/// Adds what the request says to a handoff.
+pub(super) fn with_request(handoff: v1::Handoff, request: &v1::HandoffRequest) -> v1::Handoff {
+    v1::Handoff {
+        initial_context_summary: request.initial_context_summary.clone(),
+        reason_text: request.reason_text.clone(),
+        desired_agent_type: request.desired_agent_type.clone(),
+        ..handoff
+    }
+}
+
+/// A handoff without what its request says of it.
 pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
     let failure = handoff.failure.as_ref();
     let open = !handoff.state.is_final();
@@ -52,6 +71,8 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         redrive_of_handoff_id: handoff.redrive_of.map(|id| id.to_string()).unwrap_or_default(),
         loan_timeout: handoff.loan_timeout.map(span),
         submitter_id: handoff.submitter.clone().unwrap_or_default(),
+        estimated_handoff_time: handoff.estimate.map(span),
+        ..Default::default()
     }
 }
 
@@ -62,6 +83,7 @@ fn offer(offer: &Offer) -> v1::HandoffOffer {
         outcome: offer.outcome.number(),
         reject_reason: offer.reject_reason,
         reason_text: offer.reason_text.clone(),
+        retry_time: offer.retry_at.map(time),
     }
 }
 
@@ -76,6 +98,35 @@ fn transition(step: &Step) -> v1::HandoffTransition {
     }
 }
 
+/// A task with its result, its open question and its parts, as far as the caller may see them.
+pub(super) fn shown_task(shown: &ShownTask) -> v1::Task {
+    let task = &shown.record.task;
+    let open_prompt = task.open_prompt().map(|prompt| v1::OpenPrompt {
+        message_id: prompt.id.to_string(),
+        asked_agent_id: prompt.asked.to_string(),
+        prompt: shown.prompt.as_ref().and_then(|status| status.prompt.clone()),
+        ask_time: Some(time(prompt.asked_at)),
+    });
+    if shown.is_asked_only {
+        return v1::Task {
+            task_id: task.id.to_string(),
+            task_type: task.task_type.clone(),
+            owner_id: task.owner.to_string(),
+            epoch: task.epoch,
+            status: task.status.number(),
+            open_prompt,
+            ..Default::default()
+        };
+    }
+    v1::Task {
+        result: shown.result.as_ref().and_then(|status| status.result.clone()),
+        open_prompt,
+        part_task_ids: shown.parts.iter().map(ToString::to_string).collect(),
+        ..self::task(&shown.record)
+    }
+}
+
+/// A task without what its messages say of it.
 pub(super) fn task(record: &TaskRecord) -> v1::Task {
     let task = &record.task;
     v1::Task {
@@ -95,6 +146,8 @@ pub(super) fn task(record: &TaskRecord) -> v1::Task {
         custody_hash: record.custody.hash.to_vec().into(),
         create_time: Some(time(task.created_at)),
         update_time: Some(time(task.updated_at)),
+        parent_task_id: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
+        ..Default::default()
     }
 }
 

@@ -578,7 +578,7 @@ impl Real {
             let loan_due = self.task.as_ref().and_then(Task::next_deadline);
             let Some(due) = step_due.into_iter().chain(loan_due).min().filter(|due| *due <= end) else { break };
             self.now = due;
-            let input = if step_due == Some(due) { Input::Time } else { Input::LoanDue };
+            let input = if step_due == Some(due) { Input::Time } else { Input::TaskDue };
             let situation = Situation { task: self.task.as_ref(), handoff: self.handoff.as_ref(), gone: &[] };
             match step(situation, &input, self.now) {
                 Ok(Outcome::Moved(next)) => self.take(*next),
@@ -608,12 +608,13 @@ impl Real {
                     priority: Priority::Medium,
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),
+                    parent: None,
                 })
             }
-            Op::Accept { from } => said(*from, Message::Accept { wanted_sections: vec![] }),
+            Op::Accept { from } => said(*from, Message::Accept { wanted_sections: vec![], estimate: None }),
             Op::Reject { from, suggestions } => {
                 let suggestions = suggestions.iter().map(|who| agent(*who)).collect();
-                said(*from, Message::Reject { reason: 2, text: String::new(), suggestions })
+                said(*from, Message::Reject { reason: 2, text: String::new(), suggestions, retry_after: None })
             }
             Op::Cancel { from } => said(*from, Message::Cancel),
             Op::Recall { from, hop } => {
@@ -634,7 +635,18 @@ impl Real {
             }
             Op::Status { from, end } => {
                 let status = if *end { TaskStatus::Completed } else { TaskStatus::InProgress };
-                said(*from, Message::Status { status, progress: None, details: String::new(), receivers: vec![] })
+                said(
+                    *from,
+                    Message::Status {
+                        id: MessageId::from_bytes([9; 16]),
+                        status,
+                        progress: None,
+                        details: String::new(),
+                        receivers: vec![],
+                        has_result: false,
+                        prompt: None,
+                    },
+                )
             }
             Op::Acked { by, mail } => Input::Acked { by: agent(*by), mail: *mail },
             Op::Undeliverable { to, mail } => Input::Undeliverable { to: agent(*to), mail: *mail },

@@ -28,7 +28,15 @@ fn said(from: &str, epoch: u64, message: Message) -> Input {
 }
 
 fn status(from: &str, epoch: u64, status: TaskStatus) -> Input {
-    let message = Message::Status { status, progress: None, details: String::new(), receivers: vec![] };
+    let message = Message::Status {
+        id: MessageId::from_bytes([9; 16]),
+        status,
+        progress: None,
+        details: String::new(),
+        receivers: vec![],
+        has_result: false,
+        prompt: None,
+    };
     said(from, epoch, message)
 }
 
@@ -48,6 +56,7 @@ fn request(number: u8) -> Input {
         priority: Priority::Medium,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),
+        parent: None,
     })
 }
 
@@ -62,11 +71,11 @@ fn seize(expected_epoch: u64) -> Input {
 }
 
 fn accept() -> Message {
-    Message::Accept { wanted_sections: vec![] }
+    Message::Accept { wanted_sections: vec![], estimate: None }
 }
 
 fn reject() -> Message {
-    Message::Reject { reason: 1, text: String::new(), suggestions: vec![] }
+    Message::Reject { reason: 1, text: String::new(), suggestions: vec![], retry_after: None }
 }
 
 fn complete(success: bool) -> Message {
@@ -145,7 +154,7 @@ fn the_whole_table() {
         ("redrive", Input::Redrive { id: MessageId::from_bytes([2; 16]), candidates: vec![agent("c")] }, 2),
         ("reassigned", seize(1), 2),
         ("reassigned, old epoch", seize(0), 2),
-        ("time: no loan due", Input::LoanDue, 360),
+        ("time: no loan due", Input::TaskDue, 360),
         ("time: nothing due", Input::Time, 2),
         ("time: step due", Input::Time, 200),
         ("time: whole due", Input::Time, 360),

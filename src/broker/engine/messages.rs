@@ -17,7 +17,7 @@ use crate::{
     codes::{FieldViolation, Refusal},
     domain::{
         EntityId, Handling, Header, Input, Receiver,
-        admission::{self, Standing},
+        admission::{self, LEVELS_MAX, Standing},
         check_fallbacks,
         handoff::{Handoff, Message, Priority, Rejection, Task},
         mailbox::EnvelopeOwner,
@@ -73,9 +73,16 @@ impl Engine {
             Body::Handoff(_) | Body::Recall => {
                 self.make_step(transaction, envelope, Resolved { agents: &[], terms: None }, now)
             }
-            Body::Status { .. } => {
-                let receivers = self.receivers(envelope.header(), now).map_err(refused)?;
-                self.make_step(transaction, envelope, Resolved { agents: &receivers, terms: None }, now)
+            Body::Input { data } => {
+                self.check_answer(envelope.header(), data.as_ref()).map_err(refused)?;
+                self.make_step(transaction, envelope, Resolved { agents: &[], terms: None }, now)
+            }
+            Body::Status { prompt, .. } => {
+                let mut agents = self.receivers(envelope.header(), now).map_err(refused)?;
+                if let Some(prompt) = prompt {
+                    agents.insert(0, self.asked(envelope.header(), prompt, now).map_err(refused)?);
+                }
+                self.make_step(transaction, envelope, Resolved { agents: &agents, terms: None }, now)
             }
         }
     }
@@ -148,9 +155,31 @@ impl Engine {
             return Err(refused(BrokerError::Fields { violations }));
         }
         self.check_open_handoffs(&header.sender).map_err(refused)?;
+        self.check_parent(header, request).map_err(refused)?;
         let candidates = self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
         self.make_step(transaction, envelope, Resolved { agents: &candidates, terms: Some(terms) }, now)
+    }
+
+    /// Checks the parent of a task that the request creates. The machine compares that of a known task.
+    fn check_parent(&mut self, header: &Header, request: &RequestBody) -> Result<(), BrokerError> {
+        let (Some(parent), Some(task)) = (&request.parent, &header.task) else { return Ok(()) };
+        let mut transaction = self.transaction();
+        // A task whose parent is itself is known at best, and refused all the same.
+        if parent != task && self.entity_record(&mut transaction, &EntityId::Task(task.clone()))?.is_some() {
+            return Ok(());
+        }
+        let (mut found, mut level, mut next) = (None, 0, Some(parent.clone()));
+        while let Some(id) = next.take()
+            && level < LEVELS_MAX
+            && let Some(record) = self.entity_record(&mut transaction, &EntityId::Task(id))?
+        {
+            let above = record.as_task().ok_or(BrokerError::Internal)?.task.clone();
+            level += 1;
+            next = above.parent.clone();
+            found = found.or(Some(above));
+        }
+        Ok(admission::check_parent(header, parent, found.as_deref(), level)?)
     }
 
     /// Runs the step of a message. The transaction takes all of it, or the message is refused and the custody log may

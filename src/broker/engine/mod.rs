@@ -29,6 +29,7 @@ mod open;
 mod outputs;
 mod participants;
 mod presence;
+mod questions;
 mod resolution;
 mod retention;
 mod run;

@@ -74,6 +74,9 @@ impl Engine {
         let left = RemovedTaskRecord(RemovedTask::of(&record.task));
         transaction.put_new(RemovedTaskRecord::key(&task), left.encode());
         // The items of the record are removed with it, and the pages as many at a time as one commit allows.
+        if let Some(parent) = &record.task.parent {
+            transaction.delete(TaskRecord::part_key(parent, record.sequence));
+        }
         if let Some(handoff) = &record.handoff {
             // The hosted handoff has no record of its own, in which `remove_items` would find its index entries.
             remove_listings(&mut transaction, handoff);

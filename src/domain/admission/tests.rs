@@ -52,6 +52,9 @@ fn task() -> Task {
         status: TaskStatus::InProgress,
         progress: None,
         details: String::new(),
+        result: None,
+        prompts: Vec::new(),
+        parent: None,
         open_handoff: Some(id(1)),
         hops: vec![Hop { handoff: id(0), sender: agent("olga"), receiver: agent("alice"), epoch: 2 }],
         loans: Vec::new(),
@@ -69,6 +72,7 @@ fn handoff() -> Handoff {
         outcome,
         reject_reason: 0,
         reason_text: String::new(),
+        retry_at: None,
     };
     Handoff {
         id: id(1),
@@ -91,6 +95,7 @@ fn handoff() -> Handoff {
         step_deadline: None,
         whole_deadline: at(100),
         wanted_sections: Vec::new(),
+        estimate: None,
         context_digest: None,
         context_delivered: false,
         let_go: false,

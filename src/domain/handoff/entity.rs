@@ -31,7 +31,7 @@ pub(in crate::domain) fn step_entity(
         domain::Input::Undeliverable { to, role } => (None, &Input::Undeliverable { to: to.clone(), mail: *role }),
         domain::Input::AgentGone => (None, &Input::CandidateGone),
         domain::Input::Time => match about {
-            EntityId::Task(task) => (Some(task), &Input::LoanDue),
+            EntityId::Task(task) => (Some(task), &Input::TaskDue),
             _ => (None, &Input::Time),
         },
         // No machine sends an input to a task or a handoff.
@@ -47,7 +47,7 @@ pub(in crate::domain) fn step_entity(
         (
             None,
             Some(task),
-            Input::LoanDue | Input::Seize(_) | Input::Message { message: Message::Recall { .. }, .. },
+            Input::TaskDue | Input::Seize(_) | Input::Message { message: Message::Recall { .. }, .. },
         ) => task.open_handoff.map_or(Ok(None), |open| read_handoff(read, open))?,
         _ => handoff,
     };
@@ -82,7 +82,7 @@ fn gone(read: &mut dyn Reader, handoff: Option<&Handoff>, input: &Input) -> Vec<
         Input::Message { message: Message::Reject { suggestions, .. }, .. } => suggestions,
         // Other messages and acks ask no further candidate.
         Input::Message { .. } | Input::Acked { .. } => return Vec::new(),
-        Input::LoanDue | Input::Seize(_) => return Vec::new(),
+        Input::TaskDue | Input::Seize(_) => return Vec::new(),
         Input::Undeliverable { .. } | Input::Time | Input::CandidateGone => &[],
     };
     let mut gone: Vec<AgentId> = next.iter().chain(new).filter(|agent| read.is_gone(agent)).cloned().collect();
@@ -103,11 +103,12 @@ fn role_of(input: &Input) -> Option<Acked> {
             Message::Complete { .. } => MessageType::HandoffComplete,
             Message::Status { .. } => MessageType::TaskStatusUpdate,
             Message::Recall { .. } => MessageType::TaskRecall,
+            Message::Input { .. } => MessageType::TaskInput,
         },
         Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::Time
-        | Input::LoanDue
+        | Input::TaskDue
         | Input::Seize(_)
         | Input::CandidateGone
         | Input::Redrive { .. } => return None,

@@ -50,8 +50,9 @@ pub enum Input {
     },
     /// Time has passed for the handoff. The machine handles its overdue deadlines, and changes nothing else.
     Time,
-    /// Time has passed for the task. The machine recalls a loan whose timeout is over, and changes nothing else.
-    LoanDue,
+    /// Time has passed for the task. The machine recalls a loan whose timeout is over, or else ends a question without an
+    /// answer in time, and changes nothing else.
+    TaskDue,
     /// An operator takes the task from its owner. The coordinator owns it next, and hands it on.
     Seize(Seize),
     /// The candidate is gone. If the request is still undelivered and a present candidate remains, that candidate is
@@ -112,6 +113,8 @@ pub struct Request {
     pub timeouts: Timeouts,
     /// The loop guard's limits, within the operator's. Only a new task takes them over.
     pub loop_limits: LoopLimits,
+    /// The task that this one is a part of. A known task keeps its own.
+    pub parent: Option<TaskId>,
 }
 
 /// The result of an accepted step.

@@ -8,13 +8,14 @@ mod entity;
 mod input;
 mod moving;
 mod numbers;
+mod prompts;
 mod rejection;
 mod seizure;
 mod state;
 mod step;
 mod views;
 
-pub use baton_client::protocol::{Acked, Message, Mode, Priority, TaskStatus};
+pub use baton_client::protocol::{Acked, Message, Mode, Priority, Question, TaskStatus};
 pub(super) use entity::step_entity;
 pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Situation, Transition, Untaken};
 pub use rejection::Rejection;

@@ -70,6 +70,10 @@ impl Move {
         if self.handoff.state.is_final() {
             return Err(self.ended());
         }
+        // The candidate's offer has ended, and the next one is not made yet.
+        if self.handoff.waits_to_retry() {
+            return Err(self.wrong_state());
+        }
         if epoch < self.handoff.epoch {
             return Err(Rejection::StaleEpoch { claimed: epoch, current: self.handoff.epoch });
         }
@@ -119,10 +123,26 @@ impl Move {
 
     /// Enters a state, with the timeout of its step. `None`: only the whole handoff has a deadline.
     pub(super) fn enter(&mut self, state: State, cause: Cause, step: Option<std::time::Duration>) {
+        self.begin(state, step);
+        self.record(cause);
+    }
+
+    /// As [`Self::enter`], with another view of the receiver in the record of the step than the state gives.
+    pub(super) fn enter_seen_as(
+        &mut self,
+        state: State,
+        cause: Cause,
+        step: Option<std::time::Duration>,
+        receiver_view: ReceiverView,
+    ) {
+        self.begin(state, step);
+        self.record_seen_as(cause, receiver_view);
+    }
+
+    fn begin(&mut self, state: State, step: Option<std::time::Duration>) {
         self.handoff.state = state;
         // No step outlasts the whole handoff.
         self.handoff.step_deadline = step.map(|step| self.now.plus(step).min(self.handoff.whole_deadline));
-        self.record(cause);
     }
 
     /// Restarts the timeout of the current step.
@@ -197,10 +217,53 @@ impl Move {
             outcome: OfferOutcome::Pending,
             reject_reason: 0,
             reason_text: String::new(),
+            retry_at: None,
         });
         self.handoff.candidate = candidate.clone();
         self.enter(State::Requested, Cause::Requested, None);
         self.effects.push(Effect::Deliver { to: candidate, mail });
+    }
+
+    /// Asks the next candidate, or waits for the time at which a candidate may be asked once more. Returns false if no
+    /// candidate is left. `cause` ended the last offer.
+    pub(super) fn go_on(&mut self, cause: Cause) -> bool {
+        if let Some(candidate) = self.next_candidate() {
+            // This step shows the former candidate, so it is recorded before the offer replaces the candidate.
+            self.record(cause);
+            self.offer_to(candidate, Mail::RequestAgain);
+            return true;
+        }
+        let Some((candidate, at)) = self.next_retry() else { return false };
+        if at <= self.now {
+            self.record(cause);
+            self.offer_to(candidate, Mail::RequestAgain);
+        } else {
+            self.handoff.state = State::Requested;
+            self.handoff.step_deadline = Some(at);
+            self.record(cause);
+            self.handoff.candidate = candidate;
+        }
+        true
+    }
+
+    /// The candidate that may be asked once more, and the time from which on: the one with the earliest time.
+    fn next_retry(&self) -> Option<(AgentId, Timestamp)> {
+        let offers = &self.handoff.offers;
+        if offers.len() >= OFFERS_MAX {
+            return None;
+        }
+        let offers_to = |agent: &AgentId| offers.iter().filter(|offer| offer.candidate == *agent).count();
+        let open = offers.iter().filter_map(|offer| Some((offer.candidate.clone(), offer.retry_at?)));
+        // A second offer to the candidate is its last one.
+        let left = open.filter(|(agent, at)| *at < self.handoff.whole_deadline && offers_to(agent) == 1);
+        left.min_by_key(|(_, at)| *at)
+    }
+
+    /// The time from which on a candidate that rejects now may be asked once more, if it asks for that.
+    pub(super) fn retry_at(&self, retry_after: Option<std::time::Duration>) -> Option<Timestamp> {
+        // Before this time the handoff has no deadline (`Entity::no_deadline_before`), and its timer does not fire.
+        let earliest = self.handoff.created_at.plus(self.handoff.timeouts.shortest());
+        retry_after.map(|span| self.now.plus(span).max(earliest))
     }
 
     /// Sets the outcome of the last offer, unless it has one.
@@ -215,10 +278,7 @@ impl Move {
     /// Withdraws the offer of the current candidate and asks the next one. Without a next one, the handoff fails.
     pub(super) fn next_or_fail(&mut self, cause: Cause, code: ErrorCode, text: &str) {
         self.notify(self.handoff.candidate.clone(), code, text, Advice::DropTask);
-        if let Some(candidate) = self.next_candidate() {
-            self.record(cause);
-            self.offer_to(candidate, Mail::RequestAgain);
-        } else {
+        if !self.go_on(cause) {
             self.end(State::Failed, cause, code, text);
             self.tell_sender();
             // An undeliverable request is a dead letter already: its mailbox has parked it.

@@ -2,10 +2,10 @@
 
 use super::{
     TaskStatus,
-    state::{Hop, State},
+    state::{Hop, PromptState, State},
 };
 use crate::{
-    codes::{ErrorCode, Refusal},
+    codes::{ErrorCode, FieldViolation, Refusal},
     ids::{AgentId, MessageId},
 };
 
@@ -89,6 +89,28 @@ pub enum Rejection {
         /// The handoff that the recall names.
         handoff: MessageId,
     },
+    /// The sender of an answer was not asked the question.
+    #[error("the agent was not asked the question in correlation_id, or it is not among the task's latest questions")]
+    NotAsked,
+    /// The question has its answer.
+    #[error("the question has its answer already; the first one counts")]
+    InputTaken,
+    /// The question ended without an answer.
+    #[error("the question is no longer open: {}", match state {
+        PromptState::Expired => "its deadline has passed",
+        PromptState::Withdrawn => "its owner has reported again, or the task has moved",
+        PromptState::Open | PromptState::Answered => "it has ended",
+    })]
+    InputExpired {
+        /// The state of the question.
+        state: PromptState,
+    },
+    /// A request names another parent than the task has.
+    #[error("{violation}")]
+    ParentDiffers {
+        /// The field and its problem.
+        violation: FieldViolation,
+    },
     /// The task has ended.
     #[error("the task has ended, and its final status cannot change")]
     TaskFinal {
@@ -133,6 +155,10 @@ impl Refusal for Rejection {
             Self::Expired { .. } => ErrorCode::HandoffExpired,
             Self::LoopLimit { .. } => ErrorCode::LoopLimit,
             Self::NotLent { .. } => ErrorCode::NotLent,
+            Self::NotAsked => ErrorCode::NotAsked,
+            Self::InputTaken => ErrorCode::InputTaken,
+            Self::InputExpired { .. } => ErrorCode::InputExpired,
+            Self::ParentDiffers { .. } => ErrorCode::FieldInvalid,
             Self::TaskFinal { .. } => ErrorCode::TaskFinal,
             Self::DigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
             Self::NoCandidate => ErrorCode::ReceiverUnknown,
@@ -152,6 +178,7 @@ impl Refusal for Rejection {
             Self::LoopLimit { limit, value, hops } => {
                 vec![("limit", (*limit).to_owned()), ("value", value.to_string()), ("chain", chain(hops))]
             }
+            Self::InputExpired { state } => vec![("state", format!("{state:?}").to_uppercase())],
             Self::TaskFinal { status } => vec![("status", format!("{status:?}"))],
             Self::DigestMismatch { expected } => vec![("expected_digest", hex::encode(expected))],
             Self::TaskUnknown
@@ -159,7 +186,17 @@ impl Refusal for Rejection {
             | Self::HandoffExists
             | Self::NotDelegator
             | Self::NotCandidate
+            | Self::NotAsked
+            | Self::InputTaken
+            | Self::ParentDiffers { .. }
             | Self::NoCandidate => Vec::new(),
+        }
+    }
+
+    fn violations(&self) -> &[FieldViolation] {
+        match self {
+            Self::ParentDiffers { violation } => std::slice::from_ref(violation),
+            _ => &[],
         }
     }
 }

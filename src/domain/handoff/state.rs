@@ -17,6 +17,8 @@ use crate::{
 pub const STEPS_MAX: usize = 256;
 /// From this number of steps on, extensions are not recorded, so that they cannot grow without bound.
 pub const EXTENSIONS_KEPT_BELOW: usize = 128;
+/// The most questions that a task remembers. An answer to an older one is refused as one that was never asked.
+pub const PROMPTS_MAX: usize = 8;
 /// The most offers of one handoff, over all candidates.
 pub const OFFERS_MAX: usize = 32;
 
@@ -38,6 +40,12 @@ pub struct Task {
     pub progress: Option<f64>,
     /// The details of the owner's latest report.
     pub details: String,
+    /// The latest report with a final status that has a result. The message keeps the result itself.
+    pub result: Option<MessageId>,
+    /// The latest questions, oldest first, at most [`PROMPTS_MAX`]. Only the last one can be open.
+    pub prompts: Vec<Prompt>,
+    /// The task that this one is a part of.
+    pub parent: Option<TaskId>,
     /// The open handoff, if one is open.
     pub open_handoff: Option<MessageId>,
     /// The completed handoffs, oldest first; at most [`LoopLimits::handoffs_max`], and those of the coordinator.
@@ -52,6 +60,34 @@ pub struct Task {
     pub created_at: Timestamp,
     /// The time of the last change.
     pub updated_at: Timestamp,
+}
+
+/// A question of an owner to one agent (SPEC 2). Its text is in the status report that asks it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// The status report that asks. An answer names it.
+    pub id: MessageId,
+    /// The agent that was asked.
+    pub asked: AgentId,
+    /// The time at which the question was stored.
+    pub asked_at: Timestamp,
+    /// The time at which the question expires. `None`: never.
+    pub due: Option<Timestamp>,
+    /// Whether the question waits for its answer, or how it ended.
+    pub state: PromptState,
+}
+
+/// The state of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PromptState {
+    /// The question waits for its answer.
+    Open,
+    /// The agent that was asked has answered.
+    Answered,
+    /// The question got no answer in time.
+    Expired,
+    /// A later report of the owner, a move of the ownership or the end of the task has withdrawn the question.
+    Withdrawn,
 }
 
 /// One completed handoff of a task.
@@ -178,6 +214,8 @@ pub struct Handoff {
     pub whole_deadline: Timestamp,
     /// The sections that the accept asks for. Empty: all sections.
     pub wanted_sections: Vec<String>,
+    /// The time that the candidate expects to need for the takeover. `None`: not stated.
+    pub estimate: Option<Duration>,
     /// The digest of the context, once the context is stored.
     pub context_digest: Option<[u8; 32]>,
     /// Whether the candidate has acked the context.
@@ -264,6 +302,8 @@ pub struct Offer {
     pub reject_reason: i32,
     /// The reason in the candidate's words.
     pub reason_text: String,
+    /// The time from which on the candidate may be asked once more, after all others. `None`: never.
+    pub retry_at: Option<Timestamp>,
 }
 
 /// The outcome of an offer.
@@ -376,13 +416,36 @@ impl Task {
         }
     }
 
-    /// The time at which the first loan is due. `None`: no loan has a timeout. A final task has no loans.
+    /// Whether the owner has asked the agent one of the latest questions.
+    pub fn has_asked(&self, agent: &AgentId) -> bool {
+        self.prompts.iter().any(|prompt| prompt.asked == *agent)
+    }
+
+    /// The open question.
+    pub fn open_prompt(&self) -> Option<&Prompt> {
+        self.prompts.last().filter(|prompt| prompt.state == PromptState::Open)
+    }
+
+    /// The time at which the first loan is due or the open question expires. `None`: neither has a deadline. A final
+    /// task has no loans and no open question.
     pub fn next_deadline(&self) -> Option<Timestamp> {
-        self.loans.iter().filter_map(|loan| loan.due).min()
+        let prompt = self.open_prompt().and_then(|prompt| prompt.due);
+        self.loans.iter().filter_map(|loan| loan.due).chain(prompt).min()
     }
 }
 
 impl Handoff {
+    /// Whether no offer is pending, and the broker waits until it may ask the candidate once more.
+    pub fn waits_to_retry(&self) -> bool {
+        let is_pending = |offer: &Offer| offer.outcome == OfferOutcome::Pending;
+        self.state == State::Requested && !self.offers.last().is_some_and(is_pending)
+    }
+
+    /// The time from the context to the completion: the timeout of the request, or the candidate's own longer estimate.
+    pub fn time_to_complete(&self) -> Duration {
+        self.estimate.map_or(self.timeouts.complete, |estimate| estimate.max(self.timeouts.complete))
+    }
+
     /// Whether the agent is the current candidate or a former one.
     pub fn was_offered_to(&self, agent: &AgentId) -> bool {
         self.offers.iter().any(|offer| offer.candidate == *agent)

@@ -2,25 +2,47 @@
 //! and the effects. Every pair of state and input is defined: a transition, no change, or a typed rejection.
 
 use super::{
-    Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, Rejection,
-    Request, Situation, State, Task, TaskStatus, Transition, Untaken,
+    Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, Question,
+    ReceiverView, Rejection, Request, Situation, State, Task, TaskStatus, Transition, Untaken,
     moving::{Move, check_owner, loop_limit},
+    prompts,
     seizure::take_from_owner,
 };
 use crate::{
-    codes::ErrorCode,
+    codes::{ErrorCode, FieldViolation},
     ids::{AgentId, MessageId},
     time::Timestamp,
 };
 
 /// Applies one input. See the module.
 pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
+    let outcome = apply(situation, input, now)?;
+    Ok(match (outcome, situation.task) {
+        (Outcome::Moved(mut transition), Some(before)) => {
+            prompts::withdraw_with_ownership(&mut transition.task, before);
+            Outcome::Moved(transition)
+        }
+        (outcome, _) => outcome,
+    })
+}
+
+fn apply(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<Outcome, Rejection> {
     match input {
         Input::Request(request) => request_handoff(situation, request, now).map(Outcome::moved),
         // A status and a recall are about the task, and need no handoff of it.
-        Input::Message { from, epoch, message: Message::Status { status, progress, details, receivers } } => {
-            let update = StatusUpdate { from, epoch: *epoch, status: *status, progress: *progress, details, receivers };
+        Input::Message {
+            from,
+            epoch,
+            message: Message::Status { id, status, progress, details, receivers, has_result, prompt },
+        } => {
+            let (epoch, status, progress, has_result) = (*epoch, *status, *progress, *has_result);
+            let prompt = prompt.as_ref();
+            let update =
+                StatusUpdate { id: *id, from, epoch, status, progress, details, receivers, has_result, prompt };
             report_status(situation, &update, now).map(Outcome::moved)
+        }
+        Input::Message { from, epoch, message: Message::Input { prompt } } => {
+            prompts::answer(situation, from, *epoch, *prompt, now).map(Outcome::moved)
         }
         Input::Message { from, message: Message::Recall { loan }, .. } => {
             recall_by_delegator(situation, from, *loan, now).map(Outcome::moved)
@@ -33,7 +55,10 @@ pub fn step(situation: Situation<'_>, input: &Input, now: Timestamp) -> Result<O
         Input::Acked { by, mail } => Ok(with_both(situation, now, |moving| take_ack(moving, by, *mail))),
         Input::Undeliverable { to, mail } => Ok(with_both(situation, now, |moving| give_up(moving, to, *mail))),
         Input::Time => Ok(with_both(situation, now, pass_time)),
-        Input::LoanDue => Ok(recall_overdue(situation, now).map_or(Outcome::Unchanged, Outcome::moved)),
+        Input::TaskDue => {
+            let due = recall_overdue(situation, now).or_else(|| prompts::expire(situation, now));
+            Ok(due.map_or(Outcome::Unchanged, Outcome::moved))
+        }
         Input::Seize(seize) => take_from_owner(situation, seize, now).map(Outcome::moved),
         Input::CandidateGone => Ok(with_both(situation, now, candidate_gone)),
         Input::Redrive { id, candidates } => redrive(situation, *id, candidates, now).map(Outcome::moved),
@@ -60,6 +85,7 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
             // The epoch goes before the state of the task: only a stale message is recorded (SPEC 3).
             check_owner(task, &request.from, request.epoch)?;
             check_free(task)?;
+            check_parent(task, request)?;
             task.clone()
         }
         // An unknown task begins at epoch 1.
@@ -120,6 +146,7 @@ fn redrive(
         priority: former.priority,
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
+        parent: None,
     };
     let handoff = Handoff { redrive_of: Some(former.id), ..new_handoff(&request, now) };
     let mut moving = open(task.clone(), handoff, situation.gone, Mail::RequestAgain, now)?;
@@ -137,6 +164,9 @@ fn new_task(request: &Request, now: Timestamp) -> Task {
         status: TaskStatus::Created,
         progress: None,
         details: String::new(),
+        result: None,
+        prompts: Vec::new(),
+        parent: request.parent.clone(),
         open_handoff: None,
         hops: Vec::new(),
         loans: Vec::new(),
@@ -170,6 +200,7 @@ fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         step_deadline: None,
         whole_deadline: now.plus(request.timeouts.whole),
         wanted_sections: Vec::new(),
+        estimate: None,
         context_digest: None,
         context_delivered: false,
         let_go: false,
@@ -191,6 +222,19 @@ fn check_free(task: &Task) -> Result<(), Rejection> {
     }
 }
 
+/// Checks that a request of a known task names no other parent than the task has.
+fn check_parent(task: &Task, request: &Request) -> Result<(), Rejection> {
+    if request.parent.is_none() || request.parent == task.parent {
+        return Ok(());
+    }
+    let problem = match &task.parent {
+        Some(parent) => format!("must be empty or {parent}: the parent of a task never changes"),
+        None => "must be empty: the task exists already, and is no part of another one".to_owned(),
+    };
+    let violation = FieldViolation { path: "envelope.payload.parent_task_id".to_owned(), problem };
+    Err(Rejection::ParentDiffers { violation })
+}
+
 /// The loop guard's limit on all handoffs of a task. [`Move::can_be_asked`] has the limit along one pair.
 fn check_loop_over_all(task: &Task) -> Result<(), Rejection> {
     let limit = task.loop_limits.handoffs_max;
@@ -200,15 +244,17 @@ fn check_loop_over_all(task: &Task) -> Result<(), Rejection> {
 // --------------------------------------------------------------------------------------------------------- messages
 
 /// Applies a message of one side, after the checks that its side requires.
-fn take_message(moving: Move, from: &AgentId, epoch: u64, message: &Message) -> Result<Transition, Rejection> {
+fn take_message(mut moving: Move, from: &AgentId, epoch: u64, message: &Message) -> Result<Transition, Rejection> {
     match message {
-        Message::Accept { wanted_sections } => {
+        Message::Accept { wanted_sections, estimate } => {
             moving.check_candidate(from, epoch)?;
+            moving.handoff.estimate = *estimate;
             accept(moving, wanted_sections)
         }
-        Message::Reject { reason, text, suggestions } => {
+        Message::Reject { reason, text, suggestions, retry_after } => {
             moving.check_candidate(from, epoch)?;
-            reject(moving, *reason, text, suggestions)
+            let retry_at = moving.retry_at(*retry_after);
+            reject(moving, (*reason, text, retry_at), suggestions)
         }
         Message::Complete { success, digest, details } => {
             moving.check_candidate(from, epoch)?;
@@ -222,7 +268,7 @@ fn take_message(moving: Move, from: &AgentId, epoch: u64, message: &Message) -> 
             moving.check_sender(from, epoch)?;
             take_context(moving, *digest)
         }
-        Message::Status { .. } | Message::Recall { .. } => {
+        Message::Status { .. } | Message::Recall { .. } | Message::Input { .. } => {
             unreachable!("a message about the task has its own function")
         }
     }
@@ -236,7 +282,7 @@ fn accept(mut moving: Move, wanted_sections: &[String]) -> Result<Transition, Re
             moving.settle_offer(OfferOutcome::Accepted);
             moving.handoff.wanted_sections = wanted_sections.to_vec();
             let context = moving.handoff.timeouts.context;
-            moving.enter(State::Accepted, Cause::Accepted, Some(context));
+            moving.enter_seen_as(State::Accepted, Cause::Accepted, Some(context), ReceiverView::HandoffAccepted);
             moving.deliver_to_sender();
             moving.answer_for_coordinator();
             Ok(moving.done())
@@ -247,23 +293,23 @@ fn accept(mut moving: Move, wanted_sections: &[String]) -> Result<Transition, Re
 }
 
 /// Offers the request to the next candidate, or ends in REJECTED and parks the request.
-fn reject(mut moving: Move, reason: i32, text: &str, suggestions: &[AgentId]) -> Result<Transition, Rejection> {
+fn reject(
+    mut moving: Move,
+    (reason, text, retry_at): (i32, &str, Option<Timestamp>),
+    suggestions: &[AgentId],
+) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         State::Requested | State::Deciding => {
             if let Some(offer) = moving.handoff.offers.last_mut() {
                 offer.reject_reason = reason;
                 text.clone_into(&mut offer.reason_text);
+                offer.retry_at = retry_at;
             }
             moving.settle_offer(OfferOutcome::Rejected);
             // The suggestions go behind the candidates of the request.
             moving.handoff.next_candidates.extend_from_slice(suggestions);
             moving.deliver_to_sender();
-            if let Some(candidate) = moving.next_candidate() {
-                // This step shows the candidate that rejected, so it is recorded before the next offer replaces the
-                // candidate.
-                moving.record(Cause::Rejected);
-                moving.offer_to(candidate, Mail::RequestAgain);
-            } else {
+            if !moving.go_on(Cause::Rejected) {
                 moving.end(State::Rejected, Cause::Rejected, ErrorCode::NoCandidate, "no candidate took the handoff");
                 moving.tell_sender();
                 // The reject of the last candidate makes the request a dead letter (SPEC 4, NO_CANDIDATE).
@@ -300,7 +346,7 @@ fn take_context(mut moving: Move, digest: [u8; 32]) -> Result<Transition, Reject
     match moving.handoff.state {
         State::Accepted => {
             moving.handoff.context_digest = Some(digest);
-            let complete = moving.handoff.timeouts.complete;
+            let complete = moving.handoff.time_to_complete();
             moving.enter(State::ContextSent, Cause::ContextStored, Some(complete));
             let to = moving.handoff.candidate.clone();
             moving.effects.push(Effect::Deliver { to, mail: Mail::ThisMessage });
@@ -342,12 +388,15 @@ fn complete(mut moving: Move, success: bool, digest: Option<[u8; 32]>, details: 
 
 /// The fields of a status message.
 struct StatusUpdate<'a> {
+    id: MessageId,
     from: &'a AgentId,
     epoch: u64,
     status: TaskStatus,
     progress: Option<f64>,
     details: &'a str,
     receivers: &'a [AgentId],
+    has_result: bool,
+    prompt: Option<&'a Question>,
 }
 
 /// Applies a status: an extension by the candidate, or a report of the owner.
@@ -370,12 +419,21 @@ fn report_status(situation: Situation<'_>, update: &StatusUpdate<'_>, now: Times
     task.updated_at = now;
     task.progress = update.progress;
     update.details.clone_into(&mut task.details);
+    // The owner has something new to say, so its question no longer stands.
+    prompts::withdraw(&mut task);
     if update.status.is_final() {
         return finish(task, update);
     }
     task.status = update.status;
     let mut effects = Vec::new();
-    tell_receivers(&mut effects, update.receivers);
+    if let Some(question) = update.prompt {
+        prompts::ask(&mut task, update.id, question, now);
+        effects.push(Effect::Deliver { to: question.asked.clone(), mail: Mail::ThisMessage });
+    }
+    // The agent that is asked gets the message once.
+    let is_asked = |agent: &AgentId| update.prompt.is_some_and(|question| question.asked == *agent);
+    let others: Vec<_> = update.receivers.iter().filter(|receiver| !is_asked(receiver)).cloned().collect();
+    tell_receivers(&mut effects, &others);
     let handoff = situation.handoff.map(|handoff| {
         let mut moving = Move::new(&task, handoff, situation.gone, now);
         // The owner reports that it still prepares the context, which extends that step. After the deadline, the report
@@ -394,7 +452,7 @@ fn candidate_is_busy(mut moving: Move, update: &StatusUpdate<'_>) -> Result<Tran
     moving.check_candidate(update.from, update.epoch)?;
     let step = match moving.handoff.state {
         State::Deciding => moving.handoff.timeouts.accept,
-        State::ContextSent => moving.handoff.timeouts.complete,
+        State::ContextSent => moving.handoff.time_to_complete(),
         // REQUESTED has no timeout of its own to restart, and in ACCEPTED the sender is on turn (SPEC 3).
         State::Requested | State::Accepted => return Err(moving.wrong_state()),
         State::Completed | State::Rejected | State::Failed | State::Cancelled => return Err(moving.ended()),
@@ -411,6 +469,9 @@ fn finish(mut task: Task, update: &StatusUpdate<'_>) -> Result<Transition, Rejec
         return Err(Rejection::HandoffOpen { handoff });
     }
     let mut effects = Vec::new();
+    if update.has_result {
+        task.result = Some(update.id);
+    }
     // The final status of a delegate ends the loan and not the task (SPEC 3).
     if let Some(Loan { delegator, .. }) = task.loans.pop() {
         task.owner = delegator.clone();
@@ -508,7 +569,7 @@ fn take_ack(mut moving: Move, by: &AgentId, mail: Acked) -> Option<Transition> {
     let from_sender = *by == moving.handoff.sender;
     match (mail, moving.handoff.state) {
         // The guards leave out the acks of former candidates: their offers have ended.
-        (Acked::Request, State::Requested) if from_candidate => {
+        (Acked::Request, State::Requested) if from_candidate && !moving.handoff.waits_to_retry() => {
             let accept = moving.handoff.timeouts.accept;
             moving.enter(State::Deciding, Cause::Delivered, Some(accept));
         }
@@ -541,7 +602,7 @@ fn give_up(mut moving: Move, to: &AgentId, mail: Acked) -> Option<Transition> {
     let to_candidate = *to == moving.handoff.candidate;
     match (mail, moving.handoff.state) {
         // The copy of a former candidate may become a dead letter late: its offer has ended already.
-        (Acked::Request, State::Requested | State::Deciding) if to_candidate => {
+        (Acked::Request, State::Requested | State::Deciding) if to_candidate && !moving.handoff.waits_to_retry() => {
             moving.settle_offer(OfferOutcome::Undeliverable);
             moving.next_or_fail(Cause::Undeliverable, ErrorCode::NoCandidate, "the request could not be delivered");
         }
@@ -602,6 +663,11 @@ fn pass_time(mut moving: Move) -> Option<Transition> {
         State::ContextSent => {
             let text = "the candidate did not complete in time";
             moving.fail_in_time(Cause::CompleteTimeout, ErrorCode::CompleteTimeout, text);
+        }
+        // The time has come to ask the candidate once more.
+        State::Requested if moving.handoff.waits_to_retry() => {
+            let candidate = moving.handoff.candidate.clone();
+            moving.offer_to(candidate, Mail::RequestAgain);
         }
         // An undelivered request has the whole timeout: its candidate may be away and come back.
         State::Requested | State::Completed | State::Rejected | State::Failed | State::Cancelled => return None,

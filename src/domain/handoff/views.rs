@@ -33,6 +33,8 @@ pub enum ReceiverView {
     HandoffRequested,
     /// The candidate's turn: it decides.
     AwaitingDecision,
+    /// The candidate has accepted.
+    HandoffAccepted,
     /// The candidate waits for the context.
     AwaitingContextTransfer,
     /// The candidate's turn: it has the context and takes it over.
@@ -63,8 +65,9 @@ impl SenderView {
 }
 
 impl ReceiverView {
-    /// The present view. `HandoffCompleted` occurs only in the record of the completing step: the ownership moves in
-    /// the same commit, so a later query gets `Active`.
+    /// The present view. `HandoffAccepted` occurs only in the record of the accepting step: the wait for the context
+    /// begins in the same commit. Likewise `HandoffCompleted` in that of the completing step: a later query gets
+    /// `Active`.
     pub(super) fn of(handoff: &Handoff) -> Self {
         match handoff.state {
             State::Requested => Self::HandoffRequested,

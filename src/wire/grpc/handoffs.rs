@@ -37,8 +37,8 @@ impl HandoffService for Handoffs {
     ) -> Result<Response<v1::GetHandoffResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let id = handoff_id(&request.get_ref().handoff_id)?;
-        let handoff = look(&self.broker, &caller, move |view| view.handoff(id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetHandoffResponse { handoff: Some(to_proto::handoff(&handoff)) }))
+        let handoff = look(&self.broker, &caller, move |view| view.shown_handoff(id)).await.map_err(refuse)?;
+        Ok(Response::new(v1::GetHandoffResponse { handoff: Some(to_proto::shown_handoff(&handoff)) }))
     }
 
     async fn list_handoffs(
@@ -59,7 +59,9 @@ impl HandoffService for Handoffs {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadHandoffs)?;
         let handoff = handoff_id(&request.get_ref().handoff_id)?;
         // A handoff that the caller may not see gets the same answer as an absent one (SPEC 5).
-        look(&self.broker, &caller, move |view| view.handoff(handoff)).await.map_err(refuse)?;
+        let shown = look(&self.broker, &caller, move |view| view.shown_handoff(handoff)).await.map_err(refuse)?;
+        // A request never changes, so it is read once.
+        let request = shown.request;
         let (updates, receiver) = Updates::each(UPDATES_MAX);
         let watch = self.broker.watch(EntityId::Handoff(handoff), updates).await.map_err(refuse_shared)?;
         let mut is_told_all = false;
@@ -71,6 +73,7 @@ impl HandoffService for Handoffs {
             match update {
                 Some(Ok(Update(record))) => {
                     let handoff = record.as_handoff().map(|record| to_proto::handoff(&record.handoff));
+                    let handoff = handoff.map(|handoff| to_proto::with_request(handoff, &request));
                     Some(Ok(v1::WatchHandoffResponse { handoff }))
                 }
                 Some(Err(error)) => Some(Err(refuse_shared(error))),

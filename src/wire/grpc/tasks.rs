@@ -39,8 +39,8 @@ impl TaskService for Tasks {
     async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Result<Response<v1::GetTaskResponse>, Status> {
         let caller = auth::admitted(&self.broker, &request, Purpose::ReadTasks)?;
         let id = task_id(&request.get_ref().task_id)?;
-        let task = look(&self.broker, &caller, move |view| view.task(&id)).await.map_err(refuse)?;
-        Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::task(&task)) }))
+        let task = look(&self.broker, &caller, move |view| view.shown_task(&id)).await.map_err(refuse)?;
+        Ok(Response::new(v1::GetTaskResponse { task: Some(to_proto::shown_task(&task)) }))
     }
 
     async fn list_tasks(
@@ -234,7 +234,8 @@ fn list(broker: &Broker, caller: &Caller, request: &v1::ListTasksRequest) -> Res
     let owner = checks.optional_id("owner_id", &request.owner_id, AgentId::parse);
     checks.at_most("statuses", request.statuses.len(), 6, "entries");
     let statuses = numbered(&mut checks, "statuses", "known statuses", &request.statuses, TaskStatus::from_number);
-    let filter = TaskFilter { owner, statuses };
+    let parent = checks.optional_id("parent_task_id", &request.parent_task_id, TaskId::parse);
+    let filter = TaskFilter { owner, statuses, parent };
     checked(checks)?;
     let page = broker.view(caller).tasks(&filter, size, &request.page_token).map_err(refuse)?;
     Ok(v1::ListTasksResponse {

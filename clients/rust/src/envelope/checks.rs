@@ -13,12 +13,18 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Checks {
     violations: Vec<FieldViolation>,
+    unsupported: Option<String>,
 }
 
 impl Checks {
     /// Records a violation.
     pub fn wrong(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         self.violations.push(FieldViolation { path: path.into(), problem: problem.into() });
+    }
+
+    /// Records a field that asks for a feature which does not exist yet. Violations go first.
+    pub fn not_supported(&mut self, path: impl Into<String>) {
+        self.unsupported = Some(path.into());
     }
 
     /// Parses an id.
@@ -102,6 +108,9 @@ impl Checks {
 
     /// Fails with the violations so far, if any exist.
     pub fn finish(self) -> Result<(), EnvelopeError> {
-        if self.violations.is_empty() { Ok(()) } else { Err(EnvelopeError::Fields { violations: self.violations }) }
+        if !self.violations.is_empty() {
+            return Err(EnvelopeError::Fields { violations: self.violations });
+        }
+        self.unsupported.map_or(Ok(()), |path| Err(EnvelopeError::NotSupported { path }))
     }
 }

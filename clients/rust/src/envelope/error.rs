@@ -22,6 +22,12 @@ pub enum EnvelopeError {
         /// The violations; never empty.
         violations: Vec<FieldViolation>,
     },
+    /// A field asks for a feature that does not exist yet.
+    #[error("{path} asks for a feature that this version does not have")]
+    NotSupported {
+        /// The path of the field.
+        path: String,
+    },
     /// message_type and payload do not agree.
     #[error("the payload is {found:?}, but message_type requires {expected}")]
     PayloadTypeMismatch {
@@ -88,6 +94,7 @@ impl Refusal for EnvelopeError {
         match self {
             Self::Malformed { .. } => ErrorCode::Malformed,
             Self::Fields { .. } => ErrorCode::FieldInvalid,
+            Self::NotSupported { .. } => ErrorCode::NotSupported,
             Self::PayloadTypeMismatch { .. } => ErrorCode::PayloadTypeMismatch,
             Self::PayloadTooLarge { .. } | Self::FrameTooLarge { .. } => ErrorCode::PayloadTooLarge,
             Self::ContextDigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
@@ -101,6 +108,7 @@ impl Refusal for EnvelopeError {
 
     fn metadata(&self) -> Vec<(&'static str, String)> {
         let (name, most, bytes) = match self {
+            Self::NotSupported { path } => return vec![("field", path.clone())],
             Self::PayloadTooLarge { bytes } => ("payload_bytes_max", super::PAYLOAD_BYTES_MAX, bytes),
             Self::FrameTooLarge { bytes } => ("frame_bytes_max", super::FRAME_BYTES_MAX, bytes),
             _ => return Vec::new(),

@@ -8,6 +8,7 @@ mod author;
 mod checks;
 mod context;
 mod error;
+mod json;
 pub mod keys;
 mod payload;
 pub mod signing;
@@ -17,7 +18,8 @@ pub use author::{payload_of, sign};
 pub use checks::Checks;
 pub use context::{context_of_sections, digest_of, only_sections};
 pub use error::EnvelopeError;
-pub use payload::{Body, RequestBody, check_heartbeat};
+pub use json::json_of;
+pub use payload::{Body, PromptBody, RequestBody, check_heartbeat};
 pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};
 
 /// The largest payload value, in bytes.

@@ -4,11 +4,12 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use prost::{Message, Name};
 
-use super::{Checks, EnvelopeError, signing};
+use super::{Checks, EnvelopeError, json, signing};
 use crate::{
-    ids::{AgentId, check_name},
+    ids::{AgentId, TaskId, check_name},
     proto::{Any, v1},
-    protocol::{self, MessageType, Mode, Priority, RequestedTimeouts, TaskStatus},
+    protocol::{self, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
+    time::Timestamp,
 };
 
 const TEXT_BYTES_MAX: usize = 4096;
@@ -16,12 +17,18 @@ const SUMMARY_BYTES_MAX: usize = 16 * 1024;
 /// An operator's name is the `sub` of its token, which has no bound of its own below this one.
 const SUBMITTER_BYTES_MAX: usize = 1024;
 const INFO_BYTES_MAX: usize = 64 * 1024;
+const QUESTION_BYTES_MAX: usize = 16 * 1024;
+const SCHEMA_BYTES_MAX: usize = 64 * 1024;
+const INPUT_BYTES_MAX: usize = 64 * 1024;
+const RESULT_BYTES_MAX: usize = 256 * 1024;
 const SECTIONS_MAX: usize = 64;
 const AGENTS_MAX: usize = 16;
 const SKILLS_MAX: usize = 32;
 const MAP_ENTRIES_MAX: usize = 32;
+/// The longest span that a message may name.
+const SPAN_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// The bounds of a loan timeout (SPEC 3).
-const LOAN_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30 * 24 * 60 * 60);
+const LOAN_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=SPAN_MAX;
 
 /// A checked payload.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,6 +39,11 @@ pub enum Body {
     Handoff(protocol::Message),
     /// The recall of a loan.
     Recall,
+    /// The answer to a question.
+    Input {
+        /// The answer for programs, a JSON object. `None`: the answer has a text alone.
+        data: Option<serde_json::Value>,
+    },
     /// A report of a task's status.
     Status {
         /// The new status.
@@ -40,11 +52,26 @@ pub enum Body {
         progress: Option<f64>,
         /// Details as a text.
         details: String,
+        /// Whether the report has a result.
+        has_result: bool,
+        /// The question of the report.
+        prompt: Option<Box<PromptBody>>,
     },
     /// A heartbeat. Not stored.
     Heartbeat(v1::Heartbeat),
     /// Mail between agents, which the broker only carries.
     Mail,
+}
+
+/// A question as received. The text of the question stays in the envelope.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PromptBody {
+    /// The agent, or the type of agent, that is to answer.
+    pub answer_by: Receiver,
+    /// The time at which the question expires. `None`: never.
+    pub answer_before: Option<Timestamp>,
+    /// The JSON Schema of the answer's data, not yet checked. Empty: any data.
+    pub answer_schema: String,
 }
 
 /// A handoff request as received.
@@ -70,6 +97,8 @@ pub struct RequestBody {
     pub required_skills: Vec<String>,
     /// The agents to ask after the receiver.
     pub fallback_candidates: Vec<AgentId>,
+    /// The task that this one is a part of.
+    pub parent: Option<TaskId>,
 }
 
 /// Checks that the payload has the type of the message, and is within its bounds.
@@ -94,6 +123,7 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
         T::Delegation => checked(payload, delegation),
         T::Info => checked(payload, info),
         T::TaskRecall => checked(payload, recall),
+        T::TaskInput => checked(payload, input),
     }
 }
 
@@ -151,8 +181,8 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         v1::HandoffMode::Delegate => Mode::Delegate,
     };
     Body::Request(Box::new(RequestBody {
-        // Kept as its number: `HandoffReason` is not among the enums whose unknown values SPEC 2 refuses.
-        reason: body.reason,
+        // Kept as its number, which the broker only shows.
+        reason: unset_or_known::<v1::HandoffReason>(checks, "envelope.payload.reason", body.reason).into(),
         mode,
         loan_timeout: loan_timeout(mode, body.loan_timeout.as_ref(), checks),
         submitter: body.on_behalf_of.map(|submitter| {
@@ -169,6 +199,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         loop_limits: (limits.max_handoffs, limits.max_handoffs_per_pair),
         required_skills: body.required_skills,
         fallback_candidates,
+        parent: checks.optional_id("envelope.payload.parent_task_id", &body.parent_task_id, TaskId::parse),
         task_type: body.task_type,
     }))
 }
@@ -199,6 +230,15 @@ fn loan_timeout(mode: Mode, span: Option<&prost_types::Duration>, checks: &mut C
     Some(timeout)
 }
 
+/// Reads a span of at most 30 days that may be unset.
+fn short_span(checks: &mut Checks, path: &str, span: Option<&prost_types::Duration>) -> Option<Duration> {
+    let span = checks.span(path, span)?;
+    if span > SPAN_MAX {
+        checks.wrong(path, format!("must be at most 30 days, not {span:?}"));
+    }
+    Some(span)
+}
+
 /// Reads an enum that may be unset; an unknown number is a violation.
 fn unset_or_known<E: TryFrom<i32> + Default>(checks: &mut Checks, path: &str, number: i32) -> E {
     E::try_from(number).unwrap_or_else(|_| {
@@ -208,18 +248,18 @@ fn unset_or_known<E: TryFrom<i32> + Default>(checks: &mut Checks, path: &str, nu
 }
 
 fn accept(body: v1::HandoffAccept, checks: &mut Checks) -> Body {
-    checks.span("envelope.payload.estimated_handoff_time", body.estimated_handoff_time.as_ref());
+    let estimate = short_span(checks, "envelope.payload.estimated_handoff_time", body.estimated_handoff_time.as_ref());
     checks.ids("envelope.payload.wanted_sections", &body.wanted_sections, SECTIONS_MAX, check_name);
-    Body::Handoff(protocol::Message::Accept { wanted_sections: body.wanted_sections })
+    Body::Handoff(protocol::Message::Accept { wanted_sections: body.wanted_sections, estimate })
 }
 
 fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
-    checks.span("envelope.payload.retry_after", body.retry_after.as_ref());
+    let retry_after = short_span(checks, "envelope.payload.retry_after", body.retry_after.as_ref());
     unset_or_known::<v1::RejectReason>(checks, "envelope.payload.reason", body.reason);
     let path = "envelope.payload.alternative_agent_suggestions";
     let suggestions = checks.ids(path, &body.alternative_agent_suggestions, AGENTS_MAX, AgentId::parse);
-    Body::Handoff(protocol::Message::Reject { reason: body.reason, text: body.reason_text, suggestions })
+    Body::Handoff(protocol::Message::Reject { reason: body.reason, text: body.reason_text, suggestions, retry_after })
 }
 
 fn cancel(body: v1::HandoffCancel, checks: &mut Checks) -> Body {
@@ -230,6 +270,15 @@ fn cancel(body: v1::HandoffCancel, checks: &mut Checks) -> Body {
 fn recall(body: v1::TaskRecall, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
     Body::Recall
+}
+
+fn input(body: v1::TaskInput, checks: &mut Checks) -> Body {
+    checks.text("envelope.payload.text", &body.text, INPUT_BYTES_MAX);
+    if body.text.is_empty() && body.data.is_none() {
+        checks.wrong("envelope.payload", "must have a text or data");
+    }
+    let advice = "send a reference instead";
+    Body::Input { data: json::checked(checks, "envelope.payload.data", body.data.as_ref(), INPUT_BYTES_MAX, advice) }
 }
 
 fn context(payload: &Any) -> Result<Body, EnvelopeError> {
@@ -333,11 +382,40 @@ fn status(body: v1::TaskStatusUpdate, checks: &mut Checks) -> Body {
         checks.wrong("envelope.payload.progress", "must be from 0 to 1");
     }
     checks.text("envelope.payload.details", &body.details, SUMMARY_BYTES_MAX);
-    Body::Status { status, progress: body.progress, details: body.details }
+    let advice = "store it elsewhere and send a reference to it";
+    json::checked(checks, "envelope.payload.result", body.result.as_ref(), RESULT_BYTES_MAX, advice);
+    if body.prompt.is_some() && status != TaskStatus::WaitingForInput {
+        checks.wrong("envelope.payload.prompt", "is only for WAITING_FOR_INPUT");
+    }
+    Body::Status {
+        status,
+        progress: body.progress,
+        details: body.details,
+        has_result: body.result.is_some(),
+        prompt: body.prompt.and_then(|prompt| prompt_body(prompt, checks)).map(Box::new),
+    }
+}
+
+fn prompt_body(prompt: v1::TaskPrompt, checks: &mut Checks) -> Option<PromptBody> {
+    if prompt.question.is_empty() {
+        checks.wrong("envelope.payload.prompt.question", "must not be empty");
+    }
+    checks.text("envelope.payload.prompt.question", &prompt.question, QUESTION_BYTES_MAX);
+    checks.text("envelope.payload.prompt.answer_schema_json", &prompt.answer_schema_json, SCHEMA_BYTES_MAX);
+    let path = "envelope.payload.prompt.answer_by";
+    let answer_by = checks.id(path, &prompt.answer_by, Receiver::parse);
+    // One agent answers, so neither all agents of a type nor no agent can be asked.
+    if matches!(answer_by, Some(Receiver::AllOf(_) | Receiver::Nobody)) {
+        checks.wrong(path, "must be an agent or type:NAME");
+    }
+    let answer_before = checks.time("envelope.payload.prompt.answer_before", prompt.answer_before.as_ref());
+    Some(PromptBody { answer_by: answer_by?, answer_before, answer_schema: prompt.answer_schema_json })
 }
 
 fn error_notification(body: v1::ErrorNotification, checks: &mut Checks) -> Body {
     checks.known::<v1::ErrorCode>("envelope.payload.error_code", body.error_code);
+    unset_or_known::<v1::Severity>(checks, "envelope.payload.severity", body.severity);
+    unset_or_known::<v1::NextStep>(checks, "envelope.payload.next_step", body.next_step);
     checks.text("envelope.payload.error_message", &body.error_message, TEXT_BYTES_MAX);
     checks.text("envelope.payload.next_step_text", &body.next_step_text, TEXT_BYTES_MAX);
     checks.optional_id("envelope.payload.origin_agent_id", &body.origin_agent_id, AgentId::parse);
@@ -347,8 +425,14 @@ fn error_notification(body: v1::ErrorNotification, checks: &mut Checks) -> Body 
 fn task_request(body: v1::TaskRequest, checks: &mut Checks) -> Body {
     checks.text("envelope.payload.description", &body.description, SUMMARY_BYTES_MAX);
     checks.ids("envelope.payload.required_skills", &body.required_skills, SKILLS_MAX, check_name);
+    checks.text("envelope.payload.task_type", &body.task_type, 128);
     checks.time("envelope.payload.needed_by_time", body.needed_by_time.as_ref());
     checks.time("envelope.payload.offers_deadline", body.offers_deadline.as_ref());
+    let path = "envelope.payload.award_rule";
+    // The requester decides; no other rule exists yet.
+    if unset_or_known::<v1::AwardRule>(checks, path, body.award_rule) != v1::AwardRule::Unspecified {
+        checks.not_supported(path);
+    }
     Body::Mail
 }
 

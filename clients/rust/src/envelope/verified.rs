@@ -195,4 +195,7 @@ fn require(checks: &mut Checks, wire: &v1::Envelope, names: Names) {
     if names.handoff() && wire.correlation_id.is_empty() {
         checks.wrong("envelope.correlation_id", "must be the id of the handoff");
     }
+    if names.question() && wire.correlation_id.is_empty() {
+        checks.wrong("envelope.correlation_id", "must be the message_id of the status update with the question");
+    }
 }

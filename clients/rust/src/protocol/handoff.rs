@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     ids::{AgentId, MessageId},
     numbered,
+    time::Timestamp,
 };
 
 /// The status of a task.
@@ -65,6 +66,8 @@ pub enum Message {
     Accept {
         /// The sections of the context that the candidate wants. Empty: all sections.
         wanted_sections: Vec<String>,
+        /// The time that the candidate expects to need for the takeover. `None`: not stated.
+        estimate: Option<Duration>,
     },
     /// The candidate rejects the task.
     Reject {
@@ -74,6 +77,8 @@ pub enum Message {
         text: String,
         /// Registered agents that the candidate suggests instead.
         suggestions: Vec<AgentId>,
+        /// The time after which the candidate may be asked once more. `None`: never.
+        retry_after: Option<Duration>,
     },
     /// The owner cancels the handoff.
     Cancel,
@@ -96,8 +101,15 @@ pub enum Message {
         /// The completed handoff that lent the task.
         loan: MessageId,
     },
+    /// The answer to a question about the task.
+    Input {
+        /// The status update with the question.
+        prompt: MessageId,
+    },
     /// A report of the task's status.
     Status {
+        /// The id of the message, by which the task names its result and its question.
+        id: MessageId,
         /// The new status.
         status: TaskStatus,
         /// The progress from 0 to 1, if known.
@@ -106,7 +118,20 @@ pub enum Message {
         details: String,
         /// The registered agents that the report goes to.
         receivers: Vec<AgentId>,
+        /// Whether the report has a result.
+        has_result: bool,
+        /// The question of the report.
+        prompt: Option<Question>,
     },
+}
+
+/// A question of a status report, after the broker has found the agent that is to answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// The agent that is asked.
+    pub asked: AgentId,
+    /// The time at which the question expires. `None`: never.
+    pub due: Option<Timestamp>,
 }
 
 /// The deliveries whose fate is reported to a handoff.

@@ -39,13 +39,15 @@ pub enum MessageType {
     Info,
     /// Takes a delegated task back.
     TaskRecall,
+    /// Answers a question about a task.
+    TaskInput,
 }
 
 numbered! {
     MessageType {
         HandoffRequest = 1, HandoffAccept = 2, HandoffReject = 3, HandoffCancel = 4, TaskContextTransfer = 5,
         HandoffComplete = 6, TaskStatusUpdate = 7, ErrorNotification = 8, Heartbeat = 9, TaskRequest = 10, TaskOffer = 11,
-        TaskAccept = 12, Delegation = 13, Info = 14, TaskRecall = 20,
+        TaskAccept = 12, Delegation = 13, Info = 14, TaskRecall = 20, TaskInput = 21,
     }
 }
 
@@ -68,6 +70,7 @@ impl MessageType {
             Self::Delegation => "DELEGATION",
             Self::Info => "INFO",
             Self::TaskRecall => "TASK_RECALL",
+            Self::TaskInput => "TASK_INPUT",
         }
     }
 }
@@ -117,6 +120,8 @@ pub enum Names {
     Task,
     /// A task, its epoch, and a handoff as the correlation.
     Handoff,
+    /// A task, its epoch, and a question as the correlation.
+    Question,
 }
 
 impl Names {
@@ -124,15 +129,23 @@ impl Names {
     pub const fn task(self) -> bool {
         match self {
             Self::Nothing => false,
-            Self::Task | Self::Handoff => true,
+            Self::Task | Self::Handoff | Self::Question => true,
         }
     }
 
-    /// Whether `correlation_id` must be set.
+    /// Whether `correlation_id` must be the id of a handoff.
     pub const fn handoff(self) -> bool {
         match self {
-            Self::Nothing | Self::Task => false,
+            Self::Nothing | Self::Task | Self::Question => false,
             Self::Handoff => true,
+        }
+    }
+
+    /// Whether `correlation_id` must be the id of the status update with a question.
+    pub const fn question(self) -> bool {
+        match self {
+            Self::Nothing | Self::Task | Self::Handoff => false,
+            Self::Question => true,
         }
     }
 }
@@ -201,6 +214,8 @@ pub enum Outsider {
     NotOwner,
     /// The sender is not a candidate of a handoff of the task.
     NotCandidate,
+    /// The sender was not asked a question about the task.
+    NotAsked,
     /// No refusal: the broker carries the message without a record in the task's custody log.
     Carried,
 }
@@ -263,6 +278,15 @@ pub const fn rules(kind: MessageType) -> MessageRules {
             reports: None,
             outsider: Outsider::NotOwner,
         },
+        MessageType::TaskInput => MessageRules {
+            handling: Handling::Task,
+            names: Names::Question,
+            receivers: Receivers::Nobody,
+            correlation: Correlation::AnyMessage,
+            other_side: OtherSide::Any,
+            reports: None,
+            outsider: Outsider::NotAsked,
+        },
         MessageType::Heartbeat => {
             MessageRules { handling: Handling::Heartbeat, receivers: Receivers::AnyOrNobody, ..MAIL }
         }
@@ -281,27 +305,28 @@ mod tests {
 
     /// The whole table, one line for each type.
     const TABLE: &str = "
-        HANDOFF_REQUEST        Request    Task     AgentOrType  AnyMessage  Any                 Some(Request)     NotOwner
-        HANDOFF_ACCEPT         Handoff    Handoff  Agent        Handoff     Sender              None              NotCandidate
-        HANDOFF_REJECT         Handoff    Handoff  Agent        Handoff     Sender              None              NotCandidate
-        HANDOFF_CANCEL         Handoff    Handoff  Agent        Handoff     CandidateWhileOpen  None              NotOwner
-        TASK_CONTEXT_TRANSFER  Handoff    Handoff  Agent        Handoff     Candidate           Some(Context)     NotOwner
-        HANDOFF_COMPLETE       Handoff    Handoff  Agent        Handoff     Sender              Some(Completion)  NotCandidate
-        TASK_STATUS_UPDATE     Status     Task     AnyOrNobody  Handoff     Any                 None              NotOwner
-        ERROR_NOTIFICATION     Mail       Nothing  Any          AnyMessage  Any                 None              Carried
-        HEARTBEAT              Heartbeat  Nothing  AnyOrNobody  AnyMessage  Any                 None              Carried
-        TASK_REQUEST           Mail       Nothing  Any          AnyMessage  Any                 None              Carried
-        TASK_OFFER             Mail       Nothing  Any          AnyMessage  Any                 None              Carried
-        TASK_ACCEPT            Mail       Nothing  Any          AnyMessage  Any                 None              Carried
-        DELEGATION             Mail       Nothing  Any          AnyMessage  Any                 None              Carried
-        INFO                   Mail       Nothing  Any          AnyMessage  Any                 None              Carried
-        TASK_RECALL            Task       Handoff  Nobody       AnyMessage  Any                 None              NotOwner
+        HANDOFF_REQUEST        Request    Task      AgentOrType  AnyMessage  Any                 Some(Request)     NotOwner
+        HANDOFF_ACCEPT         Handoff    Handoff   Agent        Handoff     Sender              None              NotCandidate
+        HANDOFF_REJECT         Handoff    Handoff   Agent        Handoff     Sender              None              NotCandidate
+        HANDOFF_CANCEL         Handoff    Handoff   Agent        Handoff     CandidateWhileOpen  None              NotOwner
+        TASK_CONTEXT_TRANSFER  Handoff    Handoff   Agent        Handoff     Candidate           Some(Context)     NotOwner
+        HANDOFF_COMPLETE       Handoff    Handoff   Agent        Handoff     Sender              Some(Completion)  NotCandidate
+        TASK_STATUS_UPDATE     Status     Task      AnyOrNobody  Handoff     Any                 None              NotOwner
+        ERROR_NOTIFICATION     Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        HEARTBEAT              Heartbeat  Nothing   AnyOrNobody  AnyMessage  Any                 None              Carried
+        TASK_REQUEST           Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        TASK_OFFER             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        TASK_ACCEPT            Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        DELEGATION             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        TASK_RECALL            Task       Handoff   Nobody       AnyMessage  Any                 None              NotOwner
+        TASK_INPUT             Task       Question  Nobody       AnyMessage  Any                 None              NotAsked
     ";
 
     fn line(kind: MessageType) -> String {
         let MessageRules { handling, names, receivers, correlation, other_side, reports, outsider } = rules(kind);
         format!(
-            "{:<21}  {:<9}  {:<7}  {:<11}  {:<10}  {:<18}  {:<16}  {outsider:?}",
+            "{:<21}  {:<9}  {:<8}  {:<11}  {:<10}  {:<18}  {:<16}  {outsider:?}",
             kind.name(),
             format!("{handling:?}"),
             format!("{names:?}"),

@@ -1,0 +1,90 @@
+//! The questions of a task's owner: asked with a status report, answered once by the agent that was asked.
+
+use super::{
+    Advice, Effect, Mail, Notice, PROMPTS_MAX, Prompt, PromptState, Question, Rejection, Situation, Task, Transition,
+};
+use crate::{
+    codes::ErrorCode,
+    ids::{AgentId, MessageId},
+    time::Timestamp,
+};
+
+/// Opens a question. The task forgets the oldest one if it has too many.
+pub(super) fn ask(task: &mut Task, id: MessageId, question: &Question, now: Timestamp) {
+    let Question { asked, due } = question.clone();
+    if task.prompts.len() >= PROMPTS_MAX {
+        task.prompts.remove(0);
+    }
+    task.prompts.push(Prompt { id, asked, asked_at: now, due, state: PromptState::Open });
+}
+
+/// Withdraws the open question, if one is open.
+pub(super) fn withdraw(task: &mut Task) {
+    end(task, PromptState::Withdrawn);
+}
+
+/// Withdraws the open question if the ownership has moved or the task has ended: the answer would reach an agent that did
+/// not ask.
+pub(super) fn withdraw_with_ownership(task: &mut Task, before: &Task) {
+    if task.epoch != before.epoch || task.status.is_final() {
+        withdraw(task);
+    }
+}
+
+/// Takes the first answer to the open question and delivers it to the owner.
+pub(super) fn answer(
+    situation: Situation<'_>,
+    from: &AgentId,
+    epoch: u64,
+    id: MessageId,
+    now: Timestamp,
+) -> Result<Transition, Rejection> {
+    let task = situation.task.ok_or(Rejection::TaskUnknown)?;
+    // An agent that was not asked learns nothing about the task.
+    let prompt = task.prompts.iter().find(|prompt| prompt.id == id && prompt.asked == *from);
+    let prompt = prompt.ok_or(Rejection::NotAsked)?;
+    // An answer names the epoch of the question, and is late once the ownership has moved.
+    if epoch < task.epoch {
+        return Err(Rejection::StaleEpoch { claimed: epoch, current: task.epoch });
+    }
+    if epoch > task.epoch {
+        return Err(Rejection::EpochAhead { claimed: epoch, current: task.epoch });
+    }
+    if task.status.is_final() {
+        return Err(Rejection::TaskFinal { status: task.status });
+    }
+    match prompt.state {
+        PromptState::Answered => return Err(Rejection::InputTaken),
+        state @ (PromptState::Expired | PromptState::Withdrawn) => return Err(Rejection::InputExpired { state }),
+        // The timer may be late.
+        PromptState::Open if prompt.due.is_some_and(|due| due <= now) => {
+            return Err(Rejection::InputExpired { state: PromptState::Expired });
+        }
+        PromptState::Open => {}
+    }
+    let mut task = task.clone();
+    end(&mut task, PromptState::Answered);
+    task.updated_at = now;
+    let effects = vec![Effect::Deliver { to: task.owner.clone(), mail: Mail::ThisMessage }];
+    Ok(Transition { task, handoff: None, effects })
+}
+
+/// Ends an overdue question and tells the owner. Nothing changes before the deadline.
+pub(super) fn expire(situation: Situation<'_>, now: Timestamp) -> Option<Transition> {
+    let task = situation.task?;
+    let overdue = task.open_prompt().filter(|prompt| prompt.due.is_some_and(|due| due <= now))?;
+    let message = format!("{} did not answer the question in time", overdue.asked);
+    let notice = Notice { code: ErrorCode::InputExpired, message, advice: Advice::KeepTask };
+    let mail = Mail::Notice { notice, about: overdue.id };
+    let mut task = task.clone();
+    end(&mut task, PromptState::Expired);
+    task.updated_at = now;
+    let effects = vec![Effect::Deliver { to: task.owner.clone(), mail }];
+    Some(Transition { task, handoff: None, effects })
+}
+
+fn end(task: &mut Task, state: PromptState) {
+    if let Some(prompt) = task.prompts.last_mut().filter(|prompt| prompt.state == PromptState::Open) {
+        prompt.state = state;
+    }
+}

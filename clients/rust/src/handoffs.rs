@@ -21,7 +21,7 @@ use crate::{
 const UNCLAIMED_AFTER: Duration = Duration::from_secs(2);
 /// After this time without mail, a waiting call reads the handoff from the broker: another process may have received
 /// the message that ends it.
-const LOOK_AFTER: Duration = Duration::from_secs(30);
+pub(super) const LOOK_AFTER: Duration = Duration::from_secs(30);
 /// The page size for listing tasks.
 const TASKS_A_PAGE: u32 = 200;
 /// The longest reason of a cancel, in bytes.
@@ -167,8 +167,12 @@ impl OwnedTask {
         self.link.delegate(to, &self.about(), request, sections).await
     }
 
-    fn about(&self) -> About {
+    pub(super) fn about(&self) -> About {
         About::task(&self.task_id, self.epoch)
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
     }
 }
 
@@ -299,9 +303,28 @@ impl Link {
         limits::check_envelope(&draft.encode_to_vec().into())?;
         // Wait before sending: the answer can arrive ahead of the receipt.
         let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id));
+        let initiated = self.inner.initiated.begin(&about.task_id);
         self.send_bytes(envelope.encode_to_vec().into()).await?;
+        drop(initiated);
         let progress = Progress { about, sections: context.sections, is_sent: false, rejections: Vec::new() };
         self.to_the_end(mail, progress).await
+    }
+
+    /// The view that this agent has as the sender of the task's handoff (SPEC 3): `HandoffInitiated` while a call of this
+    /// process has made a request that the broker has not stored yet, the view of the open handoff after that, and `Idle`
+    /// if no handoff of the task is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::Refused`]; [`ClientError::SessionEnded`] if the link has ended.
+    pub async fn sender_view(&self, task_id: &str) -> Result<v1::SenderView, ClientError> {
+        if self.inner.initiated.contains(task_id) {
+            return Ok(v1::SenderView::HandoffInitiated);
+        }
+        match self.get_task(task_id).await?.open_handoff_id.as_str() {
+            "" => Ok(v1::SenderView::Idle),
+            handoff => Ok(self.get_handoff(handoff).await?.sender_view()),
+        }
     }
 
     /// Resumes a handoff that an earlier process of this agent requested, in any state: sends the context if the
@@ -601,7 +624,7 @@ impl Link {
         }
     }
 
-    async fn next_letter(&self, mail: &mut Conversation) -> Result<Letter, HandOverError> {
+    pub(super) async fn next_letter(&self, mail: &mut Conversation) -> Result<Letter, HandOverError> {
         tokio::select! {
             letter = mail.next() => letter.ok_or(HandOverError::Superseded),
             why = self.ended() => Err(ClientError::SessionEnded(why).into()),

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{
-    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust, limits, waiting::Waiting,
+    About, Agent, Client, ClientError, Composer, Delivered, Identity, Options, Trust, initiated::Initiated, limits,
+    waiting::Waiting,
 };
 use crate::{
     ids::{AgentId, IdSource},
@@ -50,6 +51,8 @@ pub(super) struct Inner {
     pub(super) options: LinkOptions,
     /// The calls that wait for mail.
     pub(super) waiting: Arc<Waiting>,
+    /// The requests without a receipt.
+    pub(super) initiated: Arc<Initiated>,
     composer: Composer,
     present: watch::Sender<Present>,
 }
@@ -73,7 +76,9 @@ impl Link {
     ) -> Result<Self, ClientError> {
         let composer = Composer { identity: options.identity.clone(), clock, ids };
         let (present, _) = watch::channel(Present::Away);
-        let link = Self { inner: Arc::new(Inner { options, waiting: Arc::default(), composer, present }) };
+        let link = Self {
+            inner: Arc::new(Inner { options, waiting: Arc::default(), initiated: Arc::default(), composer, present }),
+        };
         link.open().await?;
         Ok(link)
     }

@@ -27,9 +27,10 @@ pub trait Handler: Send + Sync + 'static {
     /// with a higher `delivery.attempt`.
     ///
     /// The handler receives all mail except messages for which a call waits ([`Link::hand_over`],
-    /// [`Link::resume_hand_over`], [`Link::delegate`]), and except every `HandoffAccept`. No state connects two
-    /// messages, so any process of the agent can handle any of them: answer a `HandoffRequest` by [`Link::accept`] or
-    /// [`Link::reject`], and a `TaskContextTransfer` by [`Link::complete`], also if an earlier process has accepted.
+    /// [`Link::resume_hand_over`], [`Link::delegate`], [`super::OwnedTask::ask`]), and except every `HandoffAccept`. No
+    /// state connects two messages, so any process of the agent can handle any of them: answer a `HandoffRequest` by
+    /// [`Link::accept`] or [`Link::reject`], a `TaskContextTransfer` by [`Link::complete`], also if an earlier process has
+    /// accepted, and a `TaskStatusUpdate` with a prompt by [`Link::answer`].
     fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
 
     /// The context provider: supplies the context for an accept that no call of this process waits for, because an
@@ -74,6 +75,8 @@ impl From<ClientError> for NotTaken {
             "HANDOFF_FINAL",
             "HANDOFF_STATE",
             "HANDOFF_UNKNOWN",
+            "INPUT_EXPIRED",
+            "INPUT_TAKEN",
             "NOT_CANDIDATE",
             "NOT_OWNER",
             "STALE_EPOCH",

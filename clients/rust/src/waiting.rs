@@ -1,4 +1,4 @@
-//! Calls of this process that wait for mail of a handoff, or for the end of a delegation.
+//! Calls of this process that wait for mail of a handoff, for the end of a delegation, or for the answer to a question.
 
 use std::{
     collections::HashMap,
@@ -23,6 +23,8 @@ pub(super) enum Subject {
     Handoff(String),
     /// A final status of the task with this id.
     Result(String),
+    /// The answer to the question with this id, or the notice of its expiry.
+    Answer(String),
 }
 
 impl Subject {
@@ -33,8 +35,12 @@ impl Subject {
             MessageType::HandoffAccept | MessageType::HandoffReject | MessageType::HandoffComplete => of_handoff(),
             // An agent may send a notification with any correlation id. Only the broker's own can end a handoff.
             MessageType::ErrorNotification if delivered.envelope.sender_id == AgentId::broker().as_str() => {
-                of_handoff()
+                match delivered.payload::<v1::ErrorNotification>().error_code() {
+                    v1::ErrorCode::InputExpired => Some(Self::Answer(delivered.envelope.correlation_id.clone())),
+                    _ => of_handoff(),
+                }
             }
+            MessageType::TaskInput => Some(Self::Answer(delivered.envelope.correlation_id.clone())),
             MessageType::TaskStatusUpdate if is_final(delivered.payload::<v1::TaskStatusUpdate>().status()) => {
                 Some(Self::Result(delivered.envelope.task_id.clone()))
             }

@@ -1,0 +1,109 @@
+//! Questions about a task: ask one agent and wait for its answer, or answer a question.
+
+use prost::Message as _;
+use tokio::time;
+
+use super::{
+    About, ClientError, Delivered, HandOverError, Link, OwnedTask, handoffs::LOOK_AFTER, limits, waiting::Subject,
+};
+use crate::proto::v1::{self, MessageType};
+
+/// How a question has ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Asked {
+    /// The agent that was asked has answered.
+    Answered(Answer),
+    /// The question got no answer before its deadline.
+    Expired,
+    /// The question is no longer open, and no answer has arrived: a later status update or a move of the task has
+    /// withdrawn it, or another process of this agent got the answer.
+    Withdrawn,
+}
+
+/// The answer to a question.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The agent that answered.
+    pub agent_id: String,
+    /// The answer for people to read; may be empty.
+    pub text: String,
+    /// The answer for programs. It fits the question's schema, if the question has one.
+    pub data: Option<prost_types::Struct>,
+}
+
+impl OwnedTask {
+    /// Asks a question and waits until it ends: reports WAITING_FOR_INPUT with this prompt and these details.
+    ///
+    /// The call lasts until the answer, the deadline of the prompt or the withdrawal; bound it with
+    /// `tokio::time::timeout`. A dropped call leaves the question open, and its answer reaches the handler as a
+    /// [`v1::TaskInput`].
+    ///
+    /// # Errors
+    ///
+    /// As [`OwnedTask::report`]; `RECEIVER_UNKNOWN` if no able agent can be asked, `FIELD_INVALID` for an invalid prompt.
+    pub async fn ask(&self, prompt: v1::TaskPrompt, details: &str) -> Result<Asked, ClientError> {
+        let update = v1::TaskStatusUpdate {
+            status: v1::TaskStatus::WaitingForInput.into(),
+            details: details.to_owned(),
+            prompt: Some(prompt),
+            ..Default::default()
+        };
+        self.link().put_question(&self.about(), &update).await
+    }
+}
+
+impl Link {
+    /// Answers a question that was delivered to this agent. The first answer counts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::send`]; `INPUT_TAKEN`, `INPUT_EXPIRED`, `STALE_EPOCH` or `TASK_FINAL` if the question is no longer open,
+    /// `FIELD_INVALID` if the data does not fit the question's schema.
+    pub async fn answer(&self, question: &Delivered, input: &v1::TaskInput) -> Result<v1::Receipt, ClientError> {
+        let mut about = question.about();
+        about.correlation_id.clone_from(&question.envelope.message_id);
+        self.send("", MessageType::TaskInput, &about, input).await
+    }
+
+    async fn put_question(&self, about: &About, update: &v1::TaskStatusUpdate) -> Result<Asked, ClientError> {
+        let envelope = self.composer().compose("", MessageType::TaskStatusUpdate, about, update);
+        let question = envelope.message_id.clone();
+        let bytes = envelope.encode_to_vec().into();
+        limits::check_envelope(&bytes)?;
+        // Wait before sending: the answer can arrive ahead of the receipt.
+        let mut answers = self.inner.waiting.wait(Subject::Answer(question.clone()));
+        self.send_bytes(bytes).await?;
+        let mut was_closed = false;
+        loop {
+            match time::timeout(LOOK_AFTER, self.next_letter(&mut answers)).await {
+                Ok(letter) => {
+                    // No other call waits for this question: its id is new.
+                    let letter = letter.map_err(|error| match error {
+                        HandOverError::Client(error) => error,
+                        other => ClientError::SessionEnded(other.to_string()),
+                    })?;
+                    let asked = asked_of(&letter.delivered);
+                    letter.answer(Ok(()));
+                    return Ok(asked);
+                }
+                // The mail of a question that has ended may still be on its way, so the second look decides.
+                Err(_) if was_closed => return Ok(Asked::Withdrawn),
+                Err(_) => {
+                    let open = self.get_task(&about.task_id).await?.open_prompt;
+                    was_closed = open.is_none_or(|prompt| prompt.message_id != question);
+                }
+            }
+        }
+    }
+}
+
+fn asked_of(delivered: &Delivered) -> Asked {
+    match delivered.kind() {
+        MessageType::TaskInput => {
+            let v1::TaskInput { text, data } = delivered.payload();
+            Asked::Answered(Answer { agent_id: delivered.envelope.sender_id.clone(), text, data })
+        }
+        // The only other mail of a question is the broker's notice of its expiry.
+        _ => Asked::Expired,
+    }
+}

@@ -33,7 +33,13 @@ pub(super) enum HandoffCommand {
     /// Accept a handoff that is offered to this agent. The sender then sends the context.
     #[command(after_help = "Examples:
   baton handoff accept crash-7 --id bob --key bob.pem")]
-    Accept(AnswerArgs),
+    Accept {
+        #[command(flatten)]
+        answer: AnswerArgs,
+        /// The time that the takeover will take. A longer time than the timeout of the completion replaces it.
+        #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+        estimate: Option<Duration>,
+    },
     /// Reject a handoff that is offered to this agent. The broker then asks the next candidate.
     #[command(after_help = "Examples:
   baton handoff reject crash-7 --id bob --key bob.pem --reason overloaded --suggest carol")]
@@ -49,6 +55,9 @@ pub(super) enum HandoffCommand {
         /// An agent that may be better suited. May be repeated.
         #[arg(long = "suggest", value_name = "AGENT")]
         suggestions: Vec<AgentId>,
+        /// The time after which the broker may ask this agent once more, if no other candidate is left.
+        #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+        retry_after: Option<Duration>,
     },
     /// Send the context of an accepted handoff.
     #[command(after_help = "Examples:
@@ -137,6 +146,9 @@ pub(super) struct RequestArgs {
     /// no timeout.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "delegate")]
     loan_timeout: Option<Duration>,
+    /// The task that the new task is a part of.
+    #[arg(long, value_name = "TASK")]
+    parent: Option<TaskId>,
     #[command(flatten)]
     timeouts: TimeoutArgs,
 }
@@ -210,16 +222,16 @@ pub(super) enum Reason {
 pub(super) async fn run(command: HandoffCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         HandoffCommand::Request(args) => request(args, connection, output).await,
-        HandoffCommand::Accept(args) => {
-            let payload = v1::HandoffAccept::default();
+        HandoffCommand::Accept { answer: args, estimate } => {
+            let payload = v1::HandoffAccept { estimated_handoff_time: span(estimate)?, ..Default::default() };
             answer(&args, connection, output, MessageType::HandoffAccept, |_| payload).await
         }
-        HandoffCommand::Reject { answer: args, reason, text, suggestions } => {
+        HandoffCommand::Reject { answer: args, reason, text, suggestions, retry_after } => {
             let payload = v1::HandoffReject {
                 reason: reason.to_proto().into(),
                 reason_text: text,
+                retry_after: span(retry_after)?,
                 alternative_agent_suggestions: suggestions.iter().map(ToString::to_string).collect(),
-                ..Default::default()
             };
             answer(&args, connection, output, MessageType::HandoffReject, |_| payload).await
         }
@@ -261,10 +273,14 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
         mode: mode.into(),
         loan_timeout: span(args.loan_timeout)?,
         timeouts: Some(args.timeouts.to_proto()?),
+        parent_task_id: args.parent.map(|parent| parent.to_string()).unwrap_or_default(),
         ..Default::default()
     };
     let task = args.task.map_or_else(|| SystemIds.message_id(SystemClock.now()).to_string(), |task| task.to_string());
     let about = About::task(&task, args.epoch);
+    // The broker does not know the handoff before its request is stored, so only the sender can show this view.
+    let view = output::short(v1::SenderView::HandoffInitiated.as_str_name(), "SENDER_VIEW_");
+    tell!("{view}: {} asks {} to take task {task}", composer.identity.agent, args.to);
     send(&client, &composer, &args.to, MessageType::HandoffRequest, &about, &payload, output).await
 }
 
@@ -422,6 +438,13 @@ fn show(handoff: &v1::Handoff, output: &Output) -> Result<(), Failure> {
             ("from".into(), handoff.sender_id.clone()),
             ("to".into(), handoff.candidate_id.clone()),
             ("asked for".into(), handoff.receiver_id.clone()),
+            ("summary".into(), handoff.initial_context_summary.clone()),
+            ("reason".into(), handoff.reason_text.clone()),
+            ("wanted type".into(), handoff.desired_agent_type.clone()),
+            (
+                "estimate".into(),
+                handoff.estimated_handoff_time.map(|span| format!("{} s", span.seconds)).unwrap_or_default(),
+            ),
             ("state".into(), output::short(handoff.state().as_str_name(), "HANDOFF_STATE_")),
             ("sender sees".into(), output::short(handoff.sender_view().as_str_name(), "SENDER_VIEW_")),
             ("receiver sees".into(), output::short(handoff.receiver_view().as_str_name(), "RECEIVER_VIEW_")),

@@ -1,15 +1,15 @@
-//! `baton task`: list, show, watch, recall, audit.
+//! `baton task`: list, show, watch, status, input, recall, audit.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use prost::Message as _;
 use tokio_stream::StreamExt as _;
 
 use super::{
     Failure,
     connection::{ConnectionArgs, IdentityArgs},
-    handoff, json,
+    duration, handoff, json,
     output::{self, Output},
     resolve::{self, Prefix},
     table::Column,
@@ -17,8 +17,8 @@ use super::{
 use crate::{
     audit::{Audit, AuditError},
     client::{About, Client},
-    envelope::keys::PublicKey,
-    ids::{AgentId, TaskId},
+    envelope::{self, keys::PublicKey},
+    ids::{AgentId, MessageId, TaskId},
     proto::v1::{self, MessageType, custody_entry::Event, watch_task_response::Update},
     time::{Clock as _, SystemClock},
 };
@@ -37,11 +37,14 @@ pub(super) enum TaskCommand {
         /// List only tasks that this agent owns: its id, or a unique prefix of it.
         #[arg(long, value_name = "AGENT")]
         owner: Option<Prefix>,
+        /// List only parts of this task: its id, or a unique prefix of it.
+        #[arg(long, value_name = "TASK")]
+        parent: Option<Prefix>,
         /// The most tasks to list.
         #[arg(long, default_value_t = 50)]
         limit: u32,
     },
-    /// Show one task: its owner, its epoch, and the handoffs that moved it.
+    /// Show one task: its owner, its epoch, the handoffs that moved it, its open question, its result and its parts.
     #[command(after_help = "Examples:
   baton task show crash-7")]
     Show {
@@ -59,6 +62,20 @@ pub(super) enum TaskCommand {
         #[arg(long, default_value_t = 0, value_name = "NUMBER")]
         after: u64,
     },
+    /// Report the status of a task that this agent owns, with a result or a question.
+    ///
+    /// A final status (completed, failed, canceled) ends the task, or the loan if the task is lent. A question is only for
+    /// waiting-for-input, and is answered with `baton task input`.
+    #[command(after_help = "Examples:
+  baton task status crash-7 in-progress --id bob --key bob.pem --progress 0.5 --details 'reproduced'
+  baton task status crash-7 completed --id bob --key bob.pem --result-json '{\"fixed_in\": \"1.2.4\"}'
+  baton task status crash-7 waiting-for-input --id bob --key bob.pem --question 'May I refund?' --answer-by type:human --answer-before 2h")]
+    Status(StatusArgs),
+    /// Answer a question about a task that was put to this agent. The first answer counts.
+    #[command(after_help = "Examples:
+  baton task input crash-7 --id carol --key carol.pem --text 'yes'
+  baton task input crash-7 --id carol --key carol.pem --data-json '{\"refund\": true}'")]
+    Input(InputArgs),
     /// Recall a task that this agent has delegated. The agent owns it again at once.
     ///
     /// The loan ends, and all loans within it. The present owner and the candidate of an open handoff are told to drop
@@ -120,17 +137,99 @@ pub(super) struct RecallArgs {
     reason: String,
 }
 
+/// The task, its owner, and what the owner reports.
+#[derive(Debug, Args)]
+pub(super) struct StatusArgs {
+    /// The task's id, or a unique prefix of it.
+    task: Prefix,
+    /// The new status.
+    status: Status,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// The progress, from 0 to 1.
+    #[arg(long, value_name = "NUMBER")]
+    progress: Option<f64>,
+    /// Details for people.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    details: String,
+    /// The result for programs, a JSON object.
+    #[arg(long, value_name = "JSON", value_parser = parse_object)]
+    result_json: Option<serde_json::Value>,
+    /// An agent that gets the report, or type:NAME, or all:NAME.
+    #[arg(long, value_name = "RECEIVER", default_value = "", hide_default_value = true)]
+    to: String,
+    /// A question for people to read. Needs --answer-by.
+    #[arg(long, value_name = "TEXT", requires = "answer_by")]
+    question: Option<String>,
+    /// The agent that is to answer, or type:NAME for one agent of that type.
+    #[arg(long, value_name = "AGENT", requires = "question")]
+    answer_by: Option<String>,
+    /// The time from now after which the question expires, for example 2h. Default: never.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, requires = "question")]
+    answer_before: Option<Duration>,
+    /// A file with the JSON Schema that the answer's data must fit.
+    #[arg(long, value_name = "FILE", requires = "question")]
+    answer_schema: Option<PathBuf>,
+}
+
+/// A status that an owner reports.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum Status {
+    InProgress,
+    WaitingForInput,
+    Completed,
+    Failed,
+    Canceled,
+}
+
+/// The task, the agent that was asked, and its answer.
+#[derive(Debug, Args)]
+pub(super) struct InputArgs {
+    /// The task's id.
+    task: TaskId,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// The answer for people.
+    #[arg(long, default_value = "", hide_default_value = true, required_unless_present = "data_json")]
+    text: String,
+    /// The answer for programs, a JSON object.
+    #[arg(long, value_name = "JSON", value_parser = parse_object)]
+    data_json: Option<serde_json::Value>,
+    /// The message_id of the question. Default: the open question of the task.
+    #[arg(long, value_name = "MESSAGE", requires = "epoch")]
+    question: Option<MessageId>,
+    /// The epoch of the question. Default: that of the task.
+    #[arg(long, requires = "question")]
+    epoch: Option<u64>,
+}
+
+fn parse_object(text: &str) -> Result<serde_json::Value, String> {
+    match serde_json::from_str(text) {
+        Ok(value @ serde_json::Value::Object(_)) => Ok(value),
+        Ok(_) => Err("must be a JSON object, as {\"answer\": 42}".to_owned()),
+        Err(error) => Err(format!("is not JSON: {error}")),
+    }
+}
+
 pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
+        TaskCommand::Status(args) => report(args, connection, output).await,
+        TaskCommand::Input(args) => input(args, connection, output).await,
         TaskCommand::Recall(args) => recall(args, connection, output).await,
         TaskCommand::Reassign(args) => reassign(args, connection, output).await,
-        TaskCommand::List { owner, limit } => {
+        TaskCommand::List { owner, parent, limit } => {
             let client = connection.client().await?;
             let owner_id = resolve::agent_filter(owner.as_ref(), &client).await?;
+            let parent_task_id = resolve::task_filter(parent.as_ref(), &client).await?;
             let (mut tasks, mut page_token) = (Vec::new(), String::new());
             while let Some(page_size) = output::page_size(limit, tasks.len()) {
-                let request =
-                    v1::ListTasksRequest { page_size, page_token, owner_id: owner_id.clone(), ..Default::default() };
+                let request = v1::ListTasksRequest {
+                    page_size,
+                    page_token,
+                    owner_id: owner_id.clone(),
+                    parent_task_id: parent_task_id.clone(),
+                    ..Default::default()
+                };
                 let page = client.answer(client.tasks().list_tasks(request).await)?;
                 tasks.extend(page.tasks);
                 page_token = page.next_page_token;
@@ -173,6 +272,75 @@ pub(super) async fn run(command: TaskCommand, connection: &ConnectionArgs, outpu
         TaskCommand::Audit { id } => {
             let client = connection.client().await?;
             audit(&client, id.task(&client).await?, output).await
+        }
+    }
+}
+
+async fn report(args: StatusArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
+    let request = v1::GetTaskRequest { task_id: args.task.task(&client).await?.to_string() };
+    let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
+    let payload = v1::TaskStatusUpdate {
+        status: args.status.to_proto().into(),
+        progress: args.progress,
+        details: args.details.clone(),
+        prompt: prompt(&args)?,
+        ..with_struct("result", args.result_json)?
+    };
+    let about = About::task(&task.task_id, task.epoch);
+    handoff::send(&client, &composer, &args.to, MessageType::TaskStatusUpdate, &about, &payload, output).await
+}
+
+fn prompt(args: &StatusArgs) -> Result<Option<v1::TaskPrompt>, Failure> {
+    let (Some(question), Some(answer_by)) = (&args.question, &args.answer_by) else { return Ok(None) };
+    let answer_before = args.answer_before.map(|span| {
+        let (seconds, nanos) = SystemClock.now().plus(span).to_parts();
+        prost_types::Timestamp { seconds, nanos }
+    });
+    let schema = args.answer_schema.as_ref();
+    let schema = schema.map(|path| std::fs::read_to_string(path).map_err(|error| Failure::file(path, error)));
+    Ok(Some(v1::TaskPrompt {
+        question: question.clone(),
+        answer_by: answer_by.clone(),
+        answer_before,
+        answer_schema_json: schema.transpose()?.unwrap_or_default(),
+    }))
+}
+
+async fn input(args: InputArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let (client, composer) = handoff::as_agent(&args.identity, connection).await?;
+    let (question, epoch) = match (args.question, args.epoch) {
+        (Some(question), Some(epoch)) => (question.to_string(), epoch),
+        _ => {
+            let request = v1::GetTaskRequest { task_id: args.task.to_string() };
+            let task = client.answer(client.tasks().get_task(request).await)?.task.unwrap_or_default();
+            let open = task.open_prompt.ok_or_else(|| {
+                Failure::usage(format!("no question about task {} is open; baton task show lists it", args.task))
+            })?;
+            (open.message_id, task.epoch)
+        }
+    };
+    let payload = v1::TaskInput { text: args.text, ..with_struct("data", args.data_json)? };
+    let about = About::handoff(args.task.as_str(), epoch, &question);
+    handoff::send(&client, &composer, "", MessageType::TaskInput, &about, &payload, output).await
+}
+
+/// A message with this field, if it is set.
+fn with_struct<M: prost::Message + prost::Name + Default>(
+    field: &str,
+    value: Option<serde_json::Value>,
+) -> Result<M, Failure> {
+    value.map_or_else(|| Ok(M::default()), |value| json::parse(serde_json::json!({ field: value })))
+}
+
+impl Status {
+    fn to_proto(self) -> v1::TaskStatus {
+        match self {
+            Self::InProgress => v1::TaskStatus::InProgress,
+            Self::WaitingForInput => v1::TaskStatus::WaitingForInput,
+            Self::Completed => v1::TaskStatus::Completed,
+            Self::Failed => v1::TaskStatus::Failed,
+            Self::Canceled => v1::TaskStatus::Canceled,
         }
     }
 }
@@ -277,7 +445,7 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         }
         Some(Event::Acked(delivery)) => format!("acked {}", mail(delivery)),
         Some(Event::GivenUp(delivery)) => format!("given up {}", mail(delivery)),
-        Some(Event::Time(time)) if time.of_task => "the loan is due".to_owned(),
+        Some(Event::Time(time)) if time.of_task => "a loan or a question is due".to_owned(),
         Some(Event::Time(_)) => "a deadline passed".to_owned(),
         Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
         Some(Event::Reassigned(taken)) => format!("reassigned to {} by {}", taken.receiver_id, taken.submitter_id),
@@ -352,6 +520,14 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
 }
 
 fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
+    let question = task.open_prompt.as_ref().map(|open| {
+        let prompt = open.prompt.clone().unwrap_or_default();
+        let until = prompt.answer_before.map(|due| format!(" until {}", output::time(Some(&due))));
+        let until = until.unwrap_or_default();
+        (format!("{}, put to {}{until}", prompt.question, open.asked_agent_id), open.message_id.clone())
+    });
+    let (question, question_id) = question.unwrap_or_default();
+    let result = task.result.as_ref().map(|result| envelope::json_of(result).to_string()).unwrap_or_default();
     let mut chain = task.hops.first().map(|hop| hop.sender_id.clone()).unwrap_or_default();
     for hop in &task.hops {
         chain.push_str(&format!(" → {}", hop.receiver_id));
@@ -368,6 +544,11 @@ fn lines(task: &v1::Task) -> Vec<(Cow<'static, str>, String)> {
         ("epoch".into(), task.epoch.to_string()),
         ("status".into(), output::short(task.status().as_str_name(), "TASK_STATUS_")),
         ("details".into(), task.details.clone()),
+        ("question".into(), question),
+        ("question id".into(), question_id),
+        ("result".into(), result),
+        ("part of".into(), task.parent_task_id.clone()),
+        ("parts".into(), task.part_task_ids.join(", ")),
         ("open handoff".into(), task.open_handoff_id.clone()),
         ("chain".into(), chain),
         ("lent by".into(), lent_by),

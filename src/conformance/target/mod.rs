@@ -21,6 +21,7 @@ mod errors;
 mod handoff;
 mod keys;
 mod messages;
+mod questions;
 mod scenario;
 mod states;
 mod story;
@@ -91,6 +92,7 @@ pub fn cases() -> Vec<Case> {
     let lists = [
         envelope::cases(),
         messages::cases(),
+        questions::cases(),
         handoff::cases(),
         states::cases(),
         times::cases(),

@@ -197,9 +197,23 @@ impl Agent {
             2 => v1::TaskStatus::WaitingForInput,
             _ => v1::TaskStatus::InProgress,
         };
-        let update = v1::TaskStatusUpdate { status: status.into(), details: "so".into(), ..Default::default() };
+        let asks = status == v1::TaskStatus::WaitingForInput && other != self.id.as_str();
+        let prompt = asks.then(|| self.question(other, now));
+        let result = self.dice.once_in(2).then(prost_types::Struct::default);
+        let update =
+            v1::TaskStatusUpdate { status: status.into(), details: "so".into(), prompt, result, ..Default::default() };
         let to = if self.dice.once_in(2) { other } else { "" };
         Some(Deed::Send(self.make(to, T::TaskStatusUpdate, &task, "", epoch, &update, ids, now)))
+    }
+
+    /// A question to one agent or to a type, often with a deadline.
+    fn question(&mut self, other: &str, now: Timestamp) -> v1::TaskPrompt {
+        let answer_by = if self.dice.once_in(3) { "type:worker".to_owned() } else { other.to_owned() };
+        let answer_before = self.dice.once_in(2).then(|| {
+            let (seconds, nanos) = now.to_parts();
+            prost_types::Timestamp { seconds: seconds + i64::try_from(1 + self.dice.roll(120)).unwrap(), nanos }
+        });
+        v1::TaskPrompt { question: "which?".into(), answer_by, answer_before, ..Default::default() }
     }
 
     fn cancel(&mut self, ids: &Ids, now: Timestamp) -> Option<Deed> {
@@ -309,12 +323,26 @@ impl Agent {
                 let reject = v1::HandoffReject {
                     reason: v1::RejectReason::Overloaded.into(),
                     alternative_agent_suggestions: vec!["a".into(), "nobody".into()],
+                    retry_after: self.dice.once_in(2).then(|| prost_types::Duration {
+                        seconds: i64::try_from(self.dice.roll(90)).unwrap(),
+                        nanos: 0,
+                    }),
                     ..Default::default()
                 };
                 Some(self.make(to, T::HandoffReject, task, handoff, epoch, &reject, ids, now))
             }
             T::HandoffRequest => {
-                Some(self.make(to, T::HandoffAccept, task, handoff, epoch, &v1::HandoffAccept::default(), ids, now))
+                let seconds = i64::try_from(self.dice.roll(400)).unwrap();
+                let estimate = self.dice.once_in(3).then_some(prost_types::Duration { seconds, nanos: 0 });
+                let accept = v1::HandoffAccept { estimated_handoff_time: estimate, ..Default::default() };
+                Some(self.make(to, T::HandoffAccept, task, handoff, epoch, &accept, ids, now))
+            }
+            // Also agents that were not asked answer, and slow ones after others or too late.
+            T::TaskStatusUpdate if envelope.payload.is_some() => {
+                let update = v1::TaskStatusUpdate::decode(envelope.payload.clone()?.value).ok()?;
+                update.prompt.filter(|_| !self.dice.once_in(8))?;
+                let input = v1::TaskInput { text: "that".into(), data: None };
+                Some(self.make("", T::TaskInput, task, &envelope.message_id.clone(), epoch, &input, ids, now))
             }
             T::HandoffAccept => Some(self.make(to, T::TaskContextTransfer, task, handoff, epoch, &context(), ids, now)),
             T::TaskContextTransfer => {

@@ -12,7 +12,7 @@ use baton::{
     broker::Retention,
     domain::{
         dead_letter::DeadState,
-        handoff::{Handoff, State, Task},
+        handoff::{Handoff, PromptState, State, Task},
         mailbox::{EnvelopePlace, Letter},
     },
     ids::{AgentId, MessageId, TaskId},
@@ -63,6 +63,8 @@ pub struct Laws {
     known_mail: HashSet<Mail>,
     /// The acks that agents have sent, by delivery. The broker may not have received them.
     pub acks_sent: HashSet<(AgentId, u64)>,
+    /// The questions that have an answer.
+    answered: HashSet<String>,
     /// The first receipt for each message, by the message's bytes.
     receipts: HashMap<Bytes, v1::Receipt>,
     /// The owner of a task at an epoch, according to the receipts.
@@ -256,6 +258,12 @@ impl Laws {
             }
         }
         self.see_loans(task);
+        let ended = task.prompts.split_last().map_or(&[][..], |(_, ended)| ended);
+        assert!(
+            ended.iter().all(|prompt| prompt.state != PromptState::Open),
+            "an earlier question about {} is still open",
+            task.id
+        );
         let custody = seen.custody.clone().expect("law 7: every change of a task is in its log");
         let LogEntry { hash, bytes: entry_bytes } = custody;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).unwrap();
@@ -270,6 +278,12 @@ impl Laws {
         };
         if !envelope.is_empty() {
             let said = v1::Envelope::decode(envelope.clone()).unwrap();
+            if said.message_type() == v1::MessageType::TaskInput {
+                let is_first = self.answered.insert(said.correlation_id.clone());
+                assert!(is_first, "a question about {} has two answers", task.id);
+                assert!(seen.letters.contains(&task.owner), "an answer about {} did not reach its owner", task.id);
+                *self.by_end.entry("ANSWERED").or_default() += 1;
+            }
             // A delegator does not see how often its delegate has lent the task on.
             if said.message_type() != v1::MessageType::TaskRecall {
                 assert_eq!(said.epoch, epoch_before, "law 1: a message of another epoch was applied to {}", task.id);

@@ -54,7 +54,9 @@ fn sent(schema: &DescriptorPool) -> Vec<MessageDescriptor> {
 
 fn message_of(field: &FieldDescriptor) -> Option<MessageDescriptor> {
     match field.kind() {
-        Kind::Message(message) => Some(message).filter(|message| message.full_name().starts_with("baton.v1.")),
+        Kind::Message(message) if !message.is_map_entry() => {
+            Some(message).filter(|message| message.full_name().starts_with("baton.v1."))
+        }
         _ => None,
     }
 }

@@ -210,6 +210,62 @@ fn a_whole_handoff_by_hand() {
 }
 
 #[test]
+fn a_question_is_asked_and_answered_on_the_command_line() {
+    let broker = Broker::start();
+    let folder = Arc::clone(&broker.folder);
+    let run = |arguments: &[&str]| {
+        let mut command = baton();
+        command.current_dir(folder.path()).args(["--server", &broker.address, "-o", "json", "--ca"]).arg(broker.ca());
+        command.args(arguments);
+        command
+    };
+    for (name, kind) in [("alice", "robot"), ("carol", "human")] {
+        let key = format!("{name}.pem");
+        json_of(&mut run(&["keygen", "--out", &key]));
+        json_of(&mut run(&["agent", "register", "--id", name, "--key", &key, "--type", kind]));
+    }
+    let alice = |first: &[&str]| run(&[first, &["--id", "alice", "--key", "alice.pem"]].concat());
+    let carol = |first: &[&str]| run(&[first, &["--id", "carol", "--key", "carol.pem"]].concat());
+    let (code, said) = exit_of(&mut alice(&["handoff", "request", "--to", "carol", "--task", "t"]));
+    check((code, said.clone()), 0, "HANDOFF_INITIATED");
+    json_of(&mut alice(&["handoff", "cancel", "t"]));
+    json_of(&mut alice(&["handoff", "request", "--to", "carol", "--task", "t.1", "--parent", "t"]));
+    assert_eq!(json_of(&mut run(&["task", "show", "t"]))["partTaskIds"][0], "t.1");
+    assert_eq!(json_of(&mut run(&["task", "list", "--parent", "t"]))[0]["taskId"], "t.1");
+
+    write(
+        &folder.path().join("schema.json"),
+        r#"{"required": ["refund"], "properties": {"refund": {"type": "boolean"}}}"#,
+    );
+    let ask = ["task", "status", "t", "waiting-for-input", "--question", "may I refund?", "--answer-by", "type:human"];
+    let ask = [&ask[..], &["--answer-before", "2h", "--answer-schema", "schema.json"]].concat();
+    check(exit_of(&mut alice(&ask[..6])), 2, "--answer-by");
+    json_of(&mut alice(&ask));
+    let open = json_of(&mut run(&["task", "show", "t"]))["openPrompt"].clone();
+    assert_eq!(
+        (open["askedAgentId"].as_str(), open["prompt"]["question"].as_str()),
+        (Some("carol"), Some("may I refund?"))
+    );
+    let table = broker.command(&["task", "show", "t", "-o", "table"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&table.stdout).contains("may I refund?, put to carol until"), "{table:?}");
+
+    check(
+        exit_of(&mut carol(&["task", "input", "t", "--data-json", r#"{"refund": 1}"#])),
+        8,
+        "envelope.payload.data/refund",
+    );
+    check(exit_of(&mut alice(&["task", "input", "t", "--text", "yes"])), 8, "NOT_ASKED");
+    json_of(&mut carol(&["task", "input", "t", "--data-json", r#"{"refund": true}"#]));
+    let question = open["messageId"].as_str().unwrap();
+    let again = ["task", "input", "t", "--text", "no", "--question", question, "--epoch", "1"];
+    check(exit_of(&mut carol(&again)), 8, "INPUT_TAKEN");
+    let mail = json_of(&mut alice(&["mail", "receive", "--max", "1", "--ack"]));
+    assert_eq!(mail["envelope"]["payload"]["data"], json!({"refund": true}));
+    json_of(&mut alice(&["task", "status", "t", "completed", "--result-json", r#"{"refunded": 12}"#]));
+    assert_eq!(json_of(&mut run(&["task", "show", "t"]))["result"], json!({"refunded": 12.0}));
+}
+
+#[test]
 fn the_demo_runs_and_can_be_repeated() {
     let broker = Broker::start();
     for _ in 0..2 {

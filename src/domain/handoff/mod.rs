@@ -8,6 +8,7 @@ mod entity;
 mod input;
 mod moving;
 mod numbers;
+mod parts;
 mod prompts;
 mod rejection;
 mod seizure;

@@ -5,11 +5,12 @@ use super::{
     Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, Question,
     ReceiverView, Rejection, Request, Situation, State, Task, TaskStatus, Transition, Untaken,
     moving::{Move, check_owner, loop_limit},
+    parts::check_parent,
     prompts,
     seizure::take_from_owner,
 };
 use crate::{
-    codes::{ErrorCode, FieldViolation},
+    codes::ErrorCode,
     ids::{AgentId, MessageId},
     time::Timestamp,
 };
@@ -220,19 +221,6 @@ fn check_free(task: &Task) -> Result<(), Rejection> {
         Some(handoff) => Err(Rejection::HandoffOpen { handoff }),
         None => Ok(()),
     }
-}
-
-/// Checks that a request of a known task names no other parent than the task has.
-fn check_parent(task: &Task, request: &Request) -> Result<(), Rejection> {
-    if request.parent.is_none() || request.parent == task.parent {
-        return Ok(());
-    }
-    let problem = match &task.parent {
-        Some(parent) => format!("must be empty or {parent}: the parent of a task never changes"),
-        None => "must be empty: the task exists already, and is no part of another one".to_owned(),
-    };
-    let violation = FieldViolation { path: "envelope.payload.parent_task_id".to_owned(), problem };
-    Err(Rejection::ParentDiffers { violation })
 }
 
 /// The loop guard's limit on all handoffs of a task. [`Move::can_be_asked`] has the limit along one pair.

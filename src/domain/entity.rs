@@ -58,7 +58,7 @@ pub struct ReadError;
 
 /// An input of a state machine.
 #[derive(Debug, Clone, PartialEq)]
-#[cfg_attr(not(test), expect(clippy::large_enum_variant, reason = "an input lives on the stack, for one step"))]
+#[expect(clippy::large_enum_variant, reason = "an input lives on the stack, for one step")]
 pub enum Input {
     /// A request, a message or a redrive, about a handoff or its task.
     Handoff {

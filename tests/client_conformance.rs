@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PATIENCE_WITH_FAULTS: Duration = Duration::from_secs(20);
 
 /// The faults of `examples/harness`, and the cases that must detect them.
-const FAULTS: [(&str, &[&str]); 26] = [
+const FAULTS: [(&str, &[&str]); 27] = [
     (
         "naive",
         &[
@@ -80,7 +80,16 @@ const FAULTS: [(&str, &[&str]); 26] = [
     ("poisons-contexts", &["client.receiver-restart-takes-context", "client.receiver-restart-after-complete"]),
     ("fails-repeats", &["client.receiver-restart-after-accept"]),
     ("lists-one-page", &["client.owned-tasks-are-listed"]),
-    ("ends-loans-early", &["client.task-is-delegated"]),
+    (
+        "ends-loans-early",
+        &[
+            "client.task-is-delegated",
+            "client.loan-timeout-ends-the-delegation",
+            "client.delegation-ends-at-its-limit",
+            "client.cancelled-delegation-is-recalled",
+        ],
+    ),
+    ("keeps-recalled-tasks", &["client.recalled-task-is-dropped"]),
     ("sends-too-large", &["client.too-large-is-refused-locally"]),
 ];
 

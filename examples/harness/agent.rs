@@ -7,7 +7,10 @@ use std::{
 };
 
 use baton::{
-    client::{About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, context_of, context_of_sections},
+    client::{
+        About, ClientError, Delivered, HandOverError, Handler, Link, NotTaken, Recalled, context_of,
+        context_of_sections,
+    },
     ids::SystemIds,
     proto::v1::{self, MessageType},
     time::SystemClock,
@@ -47,6 +50,11 @@ impl Manners {
     pub fn release(&self, command: &Value) {
         self.released.send_modify(|count| *count += 1);
         done(command, json!({}));
+    }
+
+    /// Whether a handler that has taken a task over goes on to work on it.
+    fn works(&self) -> bool {
+        self.how.lock().expect("no holder panics").get("HandoffRequest").is_some_and(|how| how == "work")
     }
 
     fn is_wrong(&self, wrong: Wrong) -> bool {
@@ -142,8 +150,27 @@ impl Handler for Mail {
                 say(&json!({
                     "event": "owned", "task_id": task.task_id, "handoff_id": handoff_id, "epoch": task.epoch,
                 }));
+                // The work goes on after this handler: the notice of a recall waits for the context's ack.
+                if manners.works() {
+                    let recalled = task.recalled();
+                    tokio::spawn(async move {
+                        say(&json!({"event": "stopped", "task_id": recalled.await.task_id}));
+                    });
+                }
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    async fn recalled(&self, _: Link, _: Delivered, recalled: Recalled) -> Result<(), NotTaken> {
+        if !self.manners.is_wrong(Wrong::KeepsRecalledTasks) {
+            say(&json!({
+                "event": "recalled",
+                "task_id": recalled.task_id,
+                "handoff_id": recalled.handoff_id,
+                "epoch": recalled.epoch,
+            }));
         }
         Ok(())
     }
@@ -192,8 +219,13 @@ fn json_of_value(value: prost_types::Value) -> Value {
 /// The receiver, the task and the request in a command.
 fn request_of(command: &Value) -> (String, About, v1::HandoffRequest) {
     let text = |name: &str| command[name].as_str().unwrap_or_default().to_owned();
-    let request = v1::HandoffRequest { task_type: text("task_type"), ..Default::default() };
+    let loan_timeout = milliseconds(command, "loan_timeout_ms").and_then(|time| time.try_into().ok());
+    let request = v1::HandoffRequest { task_type: text("task_type"), loan_timeout, ..Default::default() };
     (text("to"), About::task(&text("task_id"), command["epoch"].as_u64().unwrap_or_default()), request)
+}
+
+fn milliseconds(command: &Value, name: &str) -> Option<Duration> {
+    command[name].as_u64().map(Duration::from_millis)
 }
 
 /// Reports that the handoff has failed.
@@ -202,6 +234,10 @@ fn not_handed_over(command: &Value, error: &HandOverError, wrong: Option<Wrong>)
         HandOverError::Client(error) => failed(command, error, wrong),
         HandOverError::Failed { reason, message, .. } => {
             let account = json!({"kind": "handoff_failed", "reason": reason, "message": message});
+            failed_as(command, account, wrong);
+        }
+        HandOverError::Recalled { reason, message, epoch, .. } => {
+            let account = json!({"kind": "recalled", "reason": reason.name(), "message": message, "epoch": epoch});
             failed_as(command, account, wrong);
         }
         HandOverError::Superseded => {
@@ -216,6 +252,8 @@ pub(super) struct Agent {
     manners: Arc<Manners>,
     stop: CancellationToken,
     stopped: CancellationToken,
+    /// The calls of `delegate`, by command id.
+    calls: Mutex<HashMap<u64, CancellationToken>>,
 }
 
 impl Agent {
@@ -246,7 +284,7 @@ impl Agent {
             }
             has_stopped.cancel();
         });
-        Ok(Self { link, manners, stop, stopped })
+        Ok(Self { link, manners, stop, stopped, calls: Mutex::default() })
     }
 
     pub fn handle(&self, command: &Value) {
@@ -303,8 +341,30 @@ impl Agent {
         });
     }
 
+    pub fn recall(&self, command: Value) {
+        let (link, wrong) = (self.link.clone(), self.manners.wrong);
+        tokio::spawn(async move {
+            let text = |name: &str| command[name].as_str().unwrap_or_default();
+            match link.recall(text("handoff_id"), text("text")).await {
+                Ok(task) => done(&command, json!({"epoch": task.epoch})),
+                Err(error) => failed(&command, &error, wrong),
+            }
+        });
+    }
+
+    pub fn cancel(&self, command: &Value) {
+        let calls = self.calls.lock().expect("no holder panics");
+        if let Some(call) = command["call"].as_u64().and_then(|id| calls.get(&id)) {
+            call.cancel();
+        }
+        done(command, json!({}));
+    }
+
     pub fn delegate(&self, command: Value) {
         let (link, wrong) = (self.link.clone(), self.manners.wrong);
+        let cancelled = CancellationToken::new();
+        let id = command["id"].as_u64().unwrap_or_default();
+        self.calls.lock().expect("no holder panics").insert(id, cancelled.clone());
         tokio::spawn(async move {
             let (to, about, mut request) = request_of(&command);
             let sections = sections(&command["context"]);
@@ -316,7 +376,15 @@ impl Agent {
                 }
                 return;
             }
-            match link.delegate(&to, &about, &request, sections).await {
+            let limit = milliseconds(&command, "timeout_ms");
+            let ended = tokio::select! {
+                ended = link.delegate(&to, &about, &request, sections, limit) => ended,
+                () = cancelled.cancelled() => {
+                    failed_as(&command, json!({"kind": "cancelled", "message": "told to cancel"}), wrong);
+                    return;
+                }
+            };
+            match ended {
                 Ok(returned) => {
                     let status = returned.status.as_str_name().trim_start_matches("TASK_STATUS_");
                     let result = json_of(returned.result.unwrap_or_default());

@@ -49,6 +49,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             (Some("hand_over"), Some(agent)) => agent.hand_over(command),
             (Some("resume"), Some(agent)) => agent.resume(command),
             (Some("delegate"), Some(agent)) => agent.delegate(command),
+            (Some("recall"), Some(agent)) => agent.recall(command),
+            (Some("cancel"), Some(agent)) => agent.cancel(&command),
             (Some("owned_tasks"), Some(agent)) => agent.owned_tasks(command),
             (Some("close"), Some(agent)) => agent.close(command),
             (other, _) => return Err(format!("a command that cannot be: {other:?}").into()),

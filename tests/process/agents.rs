@@ -1,11 +1,15 @@
 //! Agents of the Rust client at a broker: handing over and delegating tasks by calls, processes that die in between,
 //! and messages over the size limits.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use baton::{
     client::{
-        About, ClientError, Delivered, HandOverError, Handler, Link, LinkOptions, NotTaken, Options, Trust, context_of,
+        About, ClientError, Delivered, HandOverError, Handler, Link, LinkOptions, NotTaken, Options, RecallReason,
+        Returned, Trust, context_of,
     },
     ids::SystemIds,
     proto::v1::{self, MessageType},
@@ -156,12 +160,111 @@ async fn a_task_is_lent_in_one_call_and_comes_back_with_its_result() {
     let alice = Process::start(&broker, "alice", Plan::default()).await;
     let _bob = Process::start(&broker, "bob", Plan { finishes: Some(result()), ..Plan::default() }).await;
     let task = new_task();
-    let returned = alice.link.delegate("bob", &About::task(&task, 1), &a_request(), context()).await.unwrap();
+    let returned = alice.link.delegate("bob", &About::task(&task, 1), &a_request(), context(), None).await.unwrap();
     assert_eq!((returned.epoch, returned.status, returned.result), (3, v1::TaskStatus::Completed, Some(result())));
     let [own] = &alice.link.owned_tasks().await.unwrap()[..] else { panic!("the task is alice's again") };
     assert_eq!((own.task_id.as_str(), own.epoch, own.open_handoff_id.as_str()), (task.as_str(), 3, ""));
     own.finish(None).await.unwrap();
     assert!(alice.link.owned_tasks().await.unwrap().is_empty(), "a task that is final is not listed");
+}
+
+/// Checks why a delegation ended without a result, and that the task is alice's again at epoch 3.
+async fn is_back(alice: &Process, task: &str, ended: Result<Returned, HandOverError>, expected: RecallReason) {
+    let error = ended.unwrap_err();
+    let HandOverError::Recalled { reason, epoch, is_owner, .. } = error else { panic!("{error}") };
+    assert_eq!((reason, epoch, is_owner), (expected, 3, true));
+    is_owned(alice, task, 3).await;
+}
+
+async fn is_owned(alice: &Process, task: &str, epoch: u64) {
+    let task = alice.link.get_task(task).await.unwrap();
+    assert_eq!((task.owner_id.as_str(), task.epoch, task.open_handoff_id.as_str()), ("alice", epoch, ""));
+}
+
+/// Waits until the broker tells bob to drop a task.
+async fn is_dropped(bob: &mut Process) -> v1::ErrorNotification {
+    bob.sees(MessageType::ErrorNotification).await.payload()
+}
+
+/// Waits until bob owns the task. Returns the handoff that lent it.
+async fn lent_by(alice: &Process, task: &str) -> String {
+    loop {
+        match alice.link.get_task(task).await {
+            Ok(task) if task.owner_id == "bob" => return task.loans[0].handoff_id.clone(),
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lent_task_comes_back_by_its_loan_timeout_by_the_limit_and_by_a_recall() {
+    let broker = two_agents().await;
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    let mut bob = Process::start(&broker, "bob", Plan::default()).await;
+
+    let task = new_task();
+    let short = prost_types::Duration { seconds: 1, nanos: 0 };
+    let request = v1::HandoffRequest { loan_timeout: Some(short), ..a_request() };
+    let ended = alice.link.delegate("bob", &About::task(&task, 1), &request, context(), None).await;
+    is_back(&alice, &task, ended, RecallReason::LoanTimeout).await;
+    assert_eq!(is_dropped(&mut bob).await.error_code(), v1::ErrorCode::TaskRecalled);
+
+    let task = new_task();
+    let limit = Some(Duration::from_secs(3));
+    let ended = alice.link.delegate("bob", &About::task(&task, 1), &a_request(), context(), limit).await;
+    is_back(&alice, &task, ended, RecallReason::Deadline).await;
+    is_dropped(&mut bob).await;
+
+    let task = new_task();
+    let lending = {
+        let (link, about) = (alice.link.clone(), About::task(&task, 1));
+        tokio::spawn(async move { link.delegate("bob", &about, &a_request(), context(), None).await })
+    };
+    let handoff = lent_by(&alice, &task).await;
+    assert_eq!(bob.link.recall(&handoff, "").await.unwrap_err().reason(), Some("NOT_OWNER"));
+    let owned = alice.link.recall(&handoff, "done by phone").await.unwrap();
+    is_back(&alice, &task, lending.await.unwrap(), RecallReason::Recall).await;
+    is_dropped(&mut bob).await;
+    assert_eq!(alice.link.recall(&handoff, "").await.unwrap_err().reason(), Some("NOT_LENT"));
+    owned.finish(None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_delegation_whose_call_is_dropped_is_taken_back() {
+    let broker = two_agents().await;
+    let alice = Process::start(&broker, "alice", Plan::default()).await;
+    let task = new_task();
+    let views = Arc::new(Mutex::new(Vec::new()));
+    let lend = || {
+        let seen = Arc::clone(&views);
+        let link = alice.link.with_views(move |_, view| seen.lock().unwrap().push(view));
+        let about = About::task(&task, 1);
+        tokio::spawn(async move { link.delegate("bob", &about, &a_request(), context(), None).await })
+    };
+    // Before the accept: bob is not there, and the handoff is cancelled.
+    let lending = lend();
+    while views.lock().unwrap().last() != Some(&v1::SenderView::AwaitingHandoffAccept) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    lending.abort();
+    while !alice.link.get_task(&task).await.unwrap().open_handoff_id.is_empty() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    is_owned(&alice, &task, 1).await;
+
+    let mut bob = Process::start(&broker, "bob", Plan::default()).await;
+    views.lock().unwrap().clear();
+    let lending = lend();
+    lent_by(&alice, &task).await;
+    let [own] = &bob.link.owned_tasks().await.unwrap()[..] else { panic!("the task is bob's") };
+    let recalled = own.recalled();
+    lending.abort();
+    let recalled = tokio::time::timeout(PATIENCE, recalled).await.unwrap();
+    assert_eq!((recalled.task_id.as_str(), recalled.epoch, recalled.is_reassigned), (task.as_str(), 3, false));
+    is_dropped(&mut bob).await;
+    is_owned(&alice, &task, 3).await;
+    let first = [v1::SenderView::Idle, v1::SenderView::HandoffInitiated, v1::SenderView::AwaitingHandoffAccept];
+    assert_eq!(views.lock().unwrap()[..3], first);
 }
 
 #[tokio::test]

@@ -7,9 +7,8 @@ use prost::Message as _;
 use tokio::time;
 
 use super::{
-    About, ClientError, Delivered, Link, NotTaken, compose,
+    About, ClientError, Delivered, Link, NotTaken, RecallReason, Returned, compose,
     error::Refused,
-    limits,
     waiting::{Conversation, Letter, Subject},
 };
 use crate::{
@@ -53,21 +52,6 @@ pub struct Rejection {
     pub text: String,
 }
 
-/// A delegation that has ended: this agent owns the task again.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Returned {
-    /// The task id.
-    pub task_id: String,
-    /// The epoch at which this agent owns it again.
-    pub epoch: u64,
-    /// The delegate's final status: COMPLETED, FAILED or CANCELED. The task itself is not final.
-    pub status: v1::TaskStatus,
-    /// The result, if the delegate sent one.
-    pub result: Option<prost_types::Struct>,
-    /// The delegate's details; may be empty.
-    pub details: String,
-}
-
 /// Why a handoff did not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum HandOverError {
@@ -82,6 +66,22 @@ pub enum HandOverError {
         message: String,
         /// The rejections by candidates, oldest first.
         rejections: Vec<Rejection>,
+    },
+    /// A lent task was taken back before its delegate reported a final status: see [`Link::delegate`].
+    #[error("task {task_id} came back without a result, by {}: {message}", reason.name())]
+    Recalled {
+        /// The task id.
+        task_id: String,
+        /// The handoff that lent the task.
+        handoff_id: String,
+        /// The reason.
+        reason: RecallReason,
+        /// The explanation as text.
+        message: String,
+        /// The epoch after the recall.
+        epoch: u64,
+        /// Whether this agent owns the task again. False: an agent that had lent the task to this one took it back.
+        is_owner: bool,
     },
     /// A later call of this process has taken over waiting for this handoff.
     #[error("another call already waits for this handoff")]
@@ -157,21 +157,22 @@ impl OwnedTask {
     ///
     /// # Errors
     ///
-    /// As [`Link::hand_over`].
+    /// As [`Link::delegate`].
     pub async fn delegate(
         &self,
         to: &str,
         request: &v1::HandoffRequest,
         sections: Vec<v1::ContextSection>,
+        limit: Option<Duration>,
     ) -> Result<Returned, HandOverError> {
-        self.link.delegate(to, &self.about(), request, sections).await
+        self.link.delegate(to, &self.about(), request, sections, limit).await
     }
 
     pub(super) fn about(&self) -> About {
         About::task(&self.task_id, self.epoch)
     }
 
-    pub(super) fn link(&self) -> &Link {
+    pub(super) const fn link(&self) -> &Link {
         &self.link
     }
 }
@@ -186,7 +187,7 @@ struct Progress {
 }
 
 /// The final outcome of a handoff.
-type End = Result<HandedOver, HandOverError>;
+pub(super) type End = Result<HandedOver, HandOverError>;
 
 impl Link {
     /// Accepts the handoff of this request. Succeeds also if an earlier process of this agent has accepted it. The
@@ -229,14 +230,8 @@ impl Link {
         let complete = compose::completion_of(&context.payload());
         let error = match self.reply(context, MessageType::HandoffComplete, &complete).await {
             Ok(receipt) => {
-                return Ok(OwnedTask {
-                    link: self.clone(),
-                    task_id: receipt.task_id.clone(),
-                    epoch: receipt.epoch,
-                    status: receipt.task_status(),
-                    // The completion has closed the task's only open handoff (SPEC 2).
-                    open_handoff_id: String::new(),
-                });
+                // The completion has closed the task's only open handoff (SPEC 2).
+                return Ok(task_of(self, &receipt));
             }
             Err(error) => error,
         };
@@ -294,19 +289,23 @@ impl Link {
         request: &v1::HandoffRequest,
         sections: Vec<v1::ContextSection>,
     ) -> Result<HandedOver, HandOverError> {
-        let envelope = self.composer().compose(to, MessageType::HandoffRequest, about, request);
-        let handoff_id = envelope.message_id.clone();
-        let about = About::handoff(&about.task_id, about.epoch, &handoff_id);
-        let context = crate::context_of_sections(sections);
-        // The accepting agent is not known yet; the receiver of the draft does not affect its size check.
-        let draft = self.composer().draft("candidate", MessageType::TaskContextTransfer, &about, &context);
-        limits::check_envelope(&draft.encode_to_vec().into())?;
+        self.hand_over_by(&self.composer().compose(to, MessageType::HandoffRequest, about, request), sections).await
+    }
+
+    /// Hands a task over by this signed request.
+    pub(super) async fn hand_over_by(&self, request: &v1::Envelope, sections: Vec<v1::ContextSection>) -> End {
+        let handoff_id = &request.message_id;
+        self.show(handoff_id, v1::SenderView::Idle);
+        let about = About::handoff(&request.task_id, request.epoch, handoff_id);
+        let sections = self.check_context(&about, sections)?;
         // Wait before sending: the answer can arrive ahead of the receipt.
-        let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id));
+        let mail = self.inner.waiting.wait(Subject::Handoff(handoff_id.clone()));
         let initiated = self.inner.initiated.begin(&about.task_id);
-        self.send_bytes(envelope.encode_to_vec().into()).await?;
+        self.show(handoff_id, v1::SenderView::HandoffInitiated);
+        self.send_bytes(request.encode_to_vec().into()).await?;
         drop(initiated);
-        let progress = Progress { about, sections: context.sections, is_sent: false, rejections: Vec::new() };
+        self.show(handoff_id, v1::SenderView::AwaitingHandoffAccept);
+        let progress = Progress { about, sections, is_sent: false, rejections: Vec::new() };
         self.to_the_end(mail, progress).await
     }
 
@@ -359,51 +358,6 @@ impl Link {
             return end;
         }
         self.to_the_end(mail, progress).await
-    }
-
-    /// Delegates a task and waits for its return: runs [`Link::hand_over`] in mode DELEGATE, then waits for the final
-    /// status by which the delegate ends the delegation. This agent then owns the task again.
-    ///
-    /// The call lasts as long as the delegate works; bound it with `tokio::time::timeout`. If the process dies during
-    /// the delegation, the final status reaches the next process's handler as a [`v1::TaskStatusUpdate`], and the task
-    /// is listed by [`Link::owned_tasks`] again. A delegate that returns the task by a handoff of its own sends no
-    /// final status.
-    ///
-    /// # Errors
-    ///
-    /// As [`Link::hand_over`].
-    pub async fn delegate(
-        &self,
-        to: &str,
-        about: &About,
-        request: &v1::HandoffRequest,
-        sections: Vec<v1::ContextSection>,
-    ) -> Result<Returned, HandOverError> {
-        let lent = v1::HandoffRequest { mode: v1::HandoffMode::Delegate.into(), ..request.clone() };
-        // Wait before the handoff: a quick delegate may report its final status before the handoff call returns.
-        let mut results = self.inner.waiting.wait(Subject::Result(about.task_id.clone()));
-        self.hand_over(to, about, &lent, sections).await?;
-        loop {
-            let letter = self.next_letter(&mut results).await?;
-            let envelope = &letter.delivered.envelope;
-            let update: v1::TaskStatusUpdate = letter.delivered.payload();
-            // The end of a loan moves the ownership, which adds 1 to the epoch (SPEC 3).
-            let (task_id, epoch) = (envelope.task_id.clone(), envelope.epoch + 1);
-            let is_back = match self.get_task(&task_id).await {
-                // A delegate of the delegate may name this agent as its receiver: only that inner delegation has
-                // ended then.
-                Ok(task) => task.owner_id == self.id().as_str(),
-                // The task is no longer readable, so the status counts as the end of this delegation.
-                Err(ClientError::Refused(_)) => true,
-                Err(error) => return Err(error.into()),
-            };
-            // Acked only now: if the read fails, the letter is dropped, and the handler receives the status instead.
-            letter.answer(Ok(()));
-            if is_back {
-                let (status, details) = (update.status(), update.details.clone());
-                return Ok(Returned { task_id, epoch, status, result: update.result, details });
-            }
-        }
     }
 
     /// Lists the tasks that this agent owns and that are not final, newest first. They include the tasks of earlier
@@ -508,8 +462,26 @@ impl Link {
         }
     }
 
-    /// Processes the mail of a handoff until the handoff ends.
-    async fn to_the_end(&self, mut mail: Conversation, mut progress: Progress) -> End {
+    /// Processes the mail of a handoff until the handoff ends, or until its task is recalled from this agent.
+    async fn to_the_end(&self, mail: Conversation, progress: Progress) -> End {
+        let handoff_id = progress.about.correlation_id.clone();
+        let watch = self.inner.waiting.watch(&progress.about.task_id, progress.about.epoch, false);
+        let end = tokio::select! {
+            end = self.take_letters(mail, progress) => end,
+            Ok(taken) = watch => Err(HandOverError::Failed {
+                handoff_id: handoff_id.clone(),
+                reason: taken.recalled.code().to_owned(),
+                message: taken.recalled.message,
+                rejections: Vec::new(),
+            }),
+        };
+        if end.is_ok() {
+            self.show(&handoff_id, v1::SenderView::HandoffCompleted);
+        }
+        end
+    }
+
+    async fn take_letters(&self, mut mail: Conversation, mut progress: Progress) -> End {
         loop {
             // Cancel-safe: a letter that arrives at the end of the time stays in the queue.
             let letter = match time::timeout(LOOK_AFTER, self.next_letter(&mut mail)).await {
@@ -587,10 +559,13 @@ impl Link {
         let is_wanted = |section: &&v1::ContextSection| wanted.is_empty() || wanted.contains(&section.name);
         let sections = progress.sections.iter().filter(is_wanted).cloned().collect();
         let context = crate::context_of_sections(sections);
+        let handoff_id = progress.about.correlation_id.clone();
+        self.show(&handoff_id, v1::SenderView::ContextPreparing);
         let error = loop {
             match self.send(candidate, MessageType::TaskContextTransfer, &progress.about, &context).await {
                 Ok(_) => {
                     progress.is_sent = true;
+                    self.show(&handoff_id, v1::SenderView::AwaitingContextAck);
                     return None;
                 }
                 // Retries until the handoff times out: the broker then refuses the context for another reason.
@@ -632,8 +607,19 @@ impl Link {
     }
 }
 
+/// The task that a receipt gives to this agent. No handoff of it is open.
+pub(super) fn task_of(link: &Link, receipt: &v1::Receipt) -> OwnedTask {
+    OwnedTask {
+        link: link.clone(),
+        task_id: receipt.task_id.clone(),
+        epoch: receipt.epoch,
+        status: receipt.task_status(),
+        open_handoff_id: String::new(),
+    }
+}
+
 /// The outcome of a handoff; `None` while it is open.
-fn end_of(handoff: &v1::Handoff) -> Option<End> {
+pub(super) fn end_of(handoff: &v1::Handoff) -> Option<End> {
     match handoff.state() {
         HandoffState::Unspecified
         | HandoffState::Requested

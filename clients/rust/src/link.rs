@@ -45,7 +45,11 @@ pub struct LinkOptions {
 #[derive(Clone)]
 pub struct Link {
     pub(super) inner: Arc<Inner>,
+    /// Gets the views of this agent's handoffs: see [`Link::with_views`].
+    views: Option<Views>,
 }
+
+type Views = Arc<dyn Fn(&str, v1::SenderView) + Send + Sync>;
 
 pub(super) struct Inner {
     pub(super) options: LinkOptions,
@@ -76,11 +80,24 @@ impl Link {
     ) -> Result<Self, ClientError> {
         let composer = Composer { identity: options.identity.clone(), clock, ids };
         let (present, _) = watch::channel(Present::Away);
-        let link = Self {
-            inner: Arc::new(Inner { options, waiting: Arc::default(), initiated: Arc::default(), composer, present }),
-        };
+        let inner = Inner { options, waiting: Arc::default(), initiated: Arc::default(), composer, present };
+        let link = Self { inner: Arc::new(inner), views: None };
         link.open().await?;
         Ok(link)
+    }
+
+    /// Has `show` called with the handoff id and each view that this agent has of a handoff, for the calls on the
+    /// returned clone: IDLE and HANDOFF_INITIATED before the request is stored, then those that [`Link::get_handoff`]
+    /// shows, to HANDOFF_COMPLETED. `show` must not block.
+    #[must_use]
+    pub fn with_views(&self, show: impl Fn(&str, v1::SenderView) + Send + Sync + 'static) -> Self {
+        Self { inner: Arc::clone(&self.inner), views: Some(Arc::new(show)) }
+    }
+
+    pub(super) fn show(&self, handoff_id: &str, view: v1::SenderView) {
+        if let Some(show) = &self.views {
+            show(handoff_id, view);
+        }
     }
 
     /// The agent's id.

@@ -11,7 +11,7 @@ use prost::Message as _;
 use tokio::{task::JoinSet, time};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{Agent, ClientError, Delivered, Link, link::Backoff};
+use super::{Agent, ClientError, Delivered, Link, Recalled, link::Backoff};
 use crate::proto::v1::{self, MessageType, NackCause};
 
 /// How many handled messages with a lost ack are remembered for their redelivery.
@@ -32,6 +32,23 @@ pub trait Handler: Send + Sync + 'static {
     /// [`Link::accept`] or [`Link::reject`], a `TaskContextTransfer` by [`Link::complete`], also if an earlier process has
     /// accepted, and a `TaskStatusUpdate` with a prompt by [`Link::answer`].
     fn handle(&self, link: Link, delivered: Delivered) -> impl Future<Output = Result<(), NotTaken>> + Send;
+
+    /// Learns of a task that was taken from this agent: another agent recalled it, its loan timeout passed, or an
+    /// operator reassigned it. Before this call [`OwnedTask::recalled`](super::OwnedTask::recalled) has completed, and the calls of
+    /// [`Link::hand_over`] and [`Link::delegate`] for the task have ended. `Ok` acks the notice. The default passes it
+    /// to [`Self::handle`].
+    ///
+    /// The notice waits until the agent's earlier messages about the task are acked: a handler of a context must return
+    /// before the work on the task is done, to learn of a recall.
+    fn recalled(
+        &self,
+        link: Link,
+        delivered: Delivered,
+        recalled: Recalled,
+    ) -> impl Future<Output = Result<(), NotTaken>> + Send {
+        drop(recalled);
+        self.handle(link, delivered)
+    }
 
     /// The context provider: supplies the context for an accept that no call of this process waits for, because an
     /// earlier process sent the request. `accept` names the handoff, the task and the candidate (its sender); its
@@ -354,6 +371,10 @@ impl Book {
 
 /// Passes a message to the call that waits for it, to the provider, or to the handler.
 async fn give(handler: &impl Handler, link: Link, delivered: Delivered) -> Result<(), NotTaken> {
+    if let Some(recalled) = Recalled::of(&delivered) {
+        link.inner.waiting.tell_all(&recalled);
+        return handler.recalled(link, delivered, recalled).await;
+    }
     if let Some(verdict) = link.inner.waiting.given_to_call(&delivered).await {
         return verdict;
     }

@@ -10,7 +10,10 @@ use std::{
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Delivered, NotTaken};
+use super::{
+    Delivered, NotTaken,
+    loans::{Recalled, notice_of},
+};
 use crate::{
     ids::AgentId,
     proto::v1::{self, MessageType},
@@ -21,7 +24,7 @@ use crate::{
 pub(super) enum Subject {
     /// Mail of the handoff with this id, for its sender.
     Handoff(String),
-    /// A final status of the task with this id.
+    /// The end of a loan of the task with this id: a final status, or the notice that its time is over.
     Result(String),
     /// The answer to the question with this id, or the notice of its expiry.
     Answer(String),
@@ -34,6 +37,9 @@ impl Subject {
         match delivered.kind() {
             MessageType::HandoffAccept | MessageType::HandoffReject | MessageType::HandoffComplete => of_handoff(),
             // An agent may send a notification with any correlation id. Only the broker's own can end a handoff.
+            MessageType::ErrorNotification if notice_of(delivered).is_some() => {
+                Some(Self::Result(delivered.envelope.task_id.clone()))
+            }
             MessageType::ErrorNotification if delivered.envelope.sender_id == AgentId::broker().as_str() => {
                 match delivered.payload::<v1::ErrorNotification>().error_code() {
                     v1::ErrorCode::InputExpired => Some(Self::Answer(delivered.envelope.correlation_id.clone())),
@@ -72,6 +78,25 @@ impl Letter {
 pub(super) struct Waiting {
     calls: Mutex<HashMap<Subject, (u64, mpsc::UnboundedSender<Letter>)>>,
     next: AtomicU64,
+    watches: Mutex<Vec<Watch>>,
+}
+
+/// A call or a caller that a recall of its task ends.
+struct Watch {
+    task_id: String,
+    /// The epoch at which this agent owns or owned the task. A recall to a later one ends the watch.
+    epoch: u64,
+    /// Whether this agent waits for the end of a loan. A recall by this agent itself ends these alone.
+    is_of_loan: bool,
+    tell: oneshot::Sender<Taken>,
+}
+
+/// What ended a watch.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub recalled: Recalled,
+    /// Whether this agent took the task back itself.
+    pub is_owner: bool,
 }
 
 impl Waiting {
@@ -97,6 +122,37 @@ impl Waiting {
         // message.
         call.send(Letter { delivered: delivered.clone(), verdict }).ok()?;
         answer.await.ok()
+    }
+
+    /// Learns of a recall of the task to an epoch after this one.
+    pub(super) fn watch(&self, task_id: &str, epoch: u64, is_of_loan: bool) -> oneshot::Receiver<Taken> {
+        let (tell, watch) = oneshot::channel();
+        let mut watches = self.watches.lock().expect("no holder panics");
+        // The receivers of ended calls are dropped; each new watch removes them, so the list stays short.
+        watches.retain(|known| !known.tell.is_closed());
+        watches.push(Watch { task_id: task_id.to_owned(), epoch, is_of_loan, tell });
+        watch
+    }
+
+    /// Ends all work on a task that the broker took from this agent.
+    pub(super) fn tell_all(&self, recalled: &Recalled) {
+        self.tell(recalled, false);
+    }
+
+    /// Ends the wait for the result of a task that this agent took back.
+    pub(super) fn tell_loan(&self, recalled: &Recalled) {
+        self.tell(recalled, true);
+    }
+
+    fn tell(&self, recalled: &Recalled, is_owner: bool) {
+        let mut watches = self.watches.lock().expect("no holder panics");
+        let is_ended = |watch: &mut Watch| {
+            let is_of_kind = watch.is_of_loan || !is_owner;
+            watch.task_id == recalled.task_id && watch.epoch < recalled.epoch && is_of_kind
+        };
+        for watch in watches.extract_if(.., is_ended) {
+            let _ = watch.tell.send(Taken { recalled: recalled.clone(), is_owner }); // fails if the call has ended
+        }
     }
 
     fn calls(&self) -> std::sync::MutexGuard<'_, HashMap<Subject, (u64, mpsc::UnboundedSender<Letter>)>> {

@@ -1,7 +1,7 @@
 //! A handoff, with the client on either side.
 
 use prost::{Message as _, Name};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     super::{
@@ -102,7 +102,7 @@ pub(super) async fn answered<M: Name>(
 }
 
 /// Delivers a request, and receives the accept.
-async fn accepted(bench: &mut Bench, session: &mut Session) -> Result<About, Failed> {
+pub(super) async fn accepted(bench: &mut Bench, session: &mut Session) -> Result<About, Failed> {
     let offer = offer(bench);
     let about = About::handoff(&offer.task_id, 1, &offer.message_id);
     let delivery_id = deliver_offer(bench, session, &offer, &offer.message_id);
@@ -221,20 +221,24 @@ async fn throwing_offer_handler(bench: &mut Bench) -> Verdict {
 
 /// Tells the client to hand a task over, and answers its request with a receipt.
 async fn hand_over(bench: &mut Bench, session: &mut Session) -> Result<(u64, About), Failed> {
-    let (id, about, _) = hand_over_by(bench, session, "hand_over").await?;
+    let (id, about, _) = hand_over_by(bench, session, "hand_over", json!({})).await?;
     Ok((id, about))
 }
 
-/// The same by another command with the same fields. Returns the request too.
+/// The same by another command with the same and further fields. Returns the request too.
 pub(super) async fn hand_over_by(
     bench: &mut Bench,
     session: &mut Session,
     command: &str,
+    further: Value,
 ) -> Result<(u64, About, v1::HandoffRequest), Failed> {
     let task_id = new_task();
-    let command = json!({
+    let mut command = json!({
         "command": command, "to": "alice", "task_id": task_id, "epoch": 1, "task_type": "ticket", "context": sections(),
     });
+    for (name, value) in further.as_object().into_iter().flatten() {
+        command[name] = value.clone();
+    }
     let id = bench.harness.tell(command);
     let step = "the client hands a task over";
     let about = About::task(&task_id, 1);

@@ -2,6 +2,7 @@
 
 mod connecting;
 mod handoffs;
+mod loans;
 mod receiving;
 mod reconnecting;
 mod restarts;
@@ -54,6 +55,7 @@ pub(super) fn all() -> Vec<&'static Case> {
         receiving::CASES,
         handoffs::CASES,
         restarts::CASES,
+        loans::CASES,
         reconnecting::CASES,
         stopping::CASES,
     ]

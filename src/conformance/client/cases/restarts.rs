@@ -105,7 +105,7 @@ fn has_moved(bench: &Bench, about: &About, to: HandoffState) {
     state.tasks.push(task);
 }
 
-fn accept_of(bench: &Bench, about: &About) -> v1::Envelope {
+pub(super) fn accept_of(bench: &Bench, about: &About) -> v1::Envelope {
     bench.alice.compose(AGENT, MessageType::HandoffAccept, about, &v1::HandoffAccept::default())
 }
 
@@ -123,7 +123,12 @@ async fn is_not_yet_acknowledged(bench: &mut Bench, step: &str, session: &mut Se
 }
 
 /// Expects the client to send the context of this handoff.
-async fn context_is_sent(bench: &Bench, step: &str, session: &mut Session, about: &About) -> Result<Sent, Failed> {
+pub(super) async fn context_is_sent(
+    bench: &Bench,
+    step: &str,
+    session: &mut Session,
+    about: &About,
+) -> Result<Sent, Failed> {
     let kind = MessageType::TaskContextTransfer;
     let sent = answered::<v1::TaskContextTransfer>(bench, step, session, kind, about).await?;
     let context: v1::TaskContextTransfer = sent.payload();
@@ -365,7 +370,7 @@ async fn owned_tasks_are_listed(bench: &mut Bench) -> Verdict {
 
 async fn task_is_delegated(bench: &mut Bench) -> Verdict {
     let mut session = bench.connected().await?;
-    let (id, about, request) = hand_over_by(bench, &mut session, "delegate").await?;
+    let (id, about, request) = hand_over_by(bench, &mut session, "delegate", json!({})).await?;
     let mode = request.mode().as_str_name();
     expect("the client lends a task", "payload.mode", v1::HandoffMode::Delegate.as_str_name(), mode)?;
     let accept = accept_of(bench, &about);

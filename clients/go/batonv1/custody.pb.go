@@ -182,6 +182,7 @@ type CustodyEntry struct {
 	//	*CustodyEntry_Time
 	//	*CustodyEntry_Gone
 	//	*CustodyEntry_Redriven
+	//	*CustodyEntry_Reassigned
 	Event isCustodyEntry_Event `protobuf_oneof:"event"`
 	// The task's owner after the event.
 	OwnerId string `protobuf:"bytes,10,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
@@ -314,6 +315,15 @@ func (x *CustodyEntry) GetRedriven() *CustodyRedrive {
 	return nil
 }
 
+func (x *CustodyEntry) GetReassigned() *CustodyReassignment {
+	if x != nil {
+		if x, ok := x.Event.(*CustodyEntry_Reassigned); ok {
+			return x.Reassigned
+		}
+	}
+	return nil
+}
+
 func (x *CustodyEntry) GetOwnerId() string {
 	if x != nil {
 		return x.OwnerId
@@ -395,6 +405,11 @@ type CustodyEntry_Redriven struct {
 	Redriven *CustodyRedrive `protobuf:"bytes,9,opt,name=redriven,proto3,oneof"`
 }
 
+type CustodyEntry_Reassigned struct {
+	// An operator reassigned the task: baton.coordinator owns it now. The next entry is its request to hand the task on.
+	Reassigned *CustodyReassignment `protobuf:"bytes,20,opt,name=reassigned,proto3,oneof"`
+}
+
 func (*CustodyEntry_Accepted) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_Refused) isCustodyEntry_Event() {}
@@ -408,6 +423,8 @@ func (*CustodyEntry_Time) isCustodyEntry_Event() {}
 func (*CustodyEntry_Gone) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_Redriven) isCustodyEntry_Event() {}
+
+func (*CustodyEntry_Reassigned) isCustodyEntry_Event() {}
 
 // An envelope in a custody log.
 type CustodyEnvelope struct {
@@ -423,7 +440,7 @@ type CustodyEnvelope struct {
 	// The sender of the envelope.
 	SenderId string `protobuf:"bytes,5,opt,name=sender_id,json=senderId,proto3" json:"sender_id,omitempty"`
 	// The agents that the broker found for the envelope, in order: candidates of a request, suggestions of a reject,
-	// receivers of other messages.
+	// receivers of other messages. Of a status update with a question, the first one is the agent that is asked.
 	ResolvedAgentIds []string `protobuf:"bytes,6,rep,name=resolved_agent_ids,json=resolvedAgentIds,proto3" json:"resolved_agent_ids,omitempty"`
 	// The code of the refusal. Unset if the envelope was accepted.
 	ErrorCode ErrorCode `protobuf:"varint,7,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
@@ -632,7 +649,7 @@ func (x *CustodyDelivery) GetMail() HandoffMail {
 // A deadline passed. The handoff's state before the event says which one.
 type CustodyTime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether the deadline belongs to the task: a loan is due. Otherwise it belongs to the handoff in handoff_id.
+	// Whether the deadline belongs to the task: a loan is due, or a question expires. Otherwise it belongs to the handoff in handoff_id.
 	OfTask        bool `protobuf:"varint,1,opt,name=of_task,json=ofTask,proto3" json:"of_task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -785,6 +802,79 @@ func (x *CustodyRedrive) GetCandidateIds() []string {
 	return nil
 }
 
+// An operator reassigned the task.
+type CustodyReassignment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller that reassigned the task: an agent's id or "operator:NAME".
+	SubmitterId string `protobuf:"bytes,1,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
+	// The receiver as the caller named it: an agent's id or "type:NAME".
+	ReceiverId string `protobuf:"bytes,2,opt,name=receiver_id,json=receiverId,proto3" json:"receiver_id,omitempty"`
+	// The reason for people to read. Empty: none was given.
+	ReasonText string `protobuf:"bytes,3,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	// The id of the handoff by which the coordinator hands the task on.
+	HandoffId     string `protobuf:"bytes,4,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CustodyReassignment) Reset() {
+	*x = CustodyReassignment{}
+	mi := &file_baton_v1_custody_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustodyReassignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustodyReassignment) ProtoMessage() {}
+
+func (x *CustodyReassignment) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_custody_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustodyReassignment.ProtoReflect.Descriptor instead.
+func (*CustodyReassignment) Descriptor() ([]byte, []int) {
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *CustodyReassignment) GetSubmitterId() string {
+	if x != nil {
+		return x.SubmitterId
+	}
+	return ""
+}
+
+func (x *CustodyReassignment) GetReceiverId() string {
+	if x != nil {
+		return x.ReceiverId
+	}
+	return ""
+}
+
+func (x *CustodyReassignment) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
+func (x *CustodyReassignment) GetHandoffId() string {
+	if x != nil {
+		return x.HandoffId
+	}
+	return ""
+}
+
 var File_baton_v1_custody_proto protoreflect.FileDescriptor
 
 const file_baton_v1_custody_proto_rawDesc = "" +
@@ -796,7 +886,7 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"entryBytes\x12!\n" +
 	"\fcustody_hash\x18\x03 \x01(\fR\vcustodyHash\x12+\n" +
 	"\areceipt\x18\x04 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\x12.\n" +
-	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\xc8\x05\n" +
+	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\x89\x06\n" +
 	"\fCustodyEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x129\n" +
 	"\n" +
@@ -807,7 +897,10 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\bgiven_up\x18\x06 \x01(\v2\x19.baton.v1.CustodyDeliveryH\x00R\agivenUp\x12+\n" +
 	"\x04time\x18\a \x01(\v2\x15.baton.v1.CustodyTimeH\x00R\x04time\x12.\n" +
 	"\x04gone\x18\b \x01(\v2\x18.baton.v1.CustodyAbsenceH\x00R\x04gone\x126\n" +
-	"\bredriven\x18\t \x01(\v2\x18.baton.v1.CustodyRedriveH\x00R\bredriven\x12\x19\n" +
+	"\bredriven\x18\t \x01(\v2\x18.baton.v1.CustodyRedriveH\x00R\bredriven\x12?\n" +
+	"\n" +
+	"reassigned\x18\x14 \x01(\v2\x1d.baton.v1.CustodyReassignmentH\x00R\n" +
+	"reassigned\x12\x19\n" +
 	"\bowner_id\x18\n" +
 	" \x01(\tR\aownerId\x12\x14\n" +
 	"\x05epoch\x18\v \x01(\x04R\x05epoch\x125\n" +
@@ -844,7 +937,15 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\x11former_handoff_id\x18\x02 \x01(\tR\x0fformerHandoffId\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x03 \x01(\tR\thandoffId\x12#\n" +
-	"\rcandidate_ids\x18\x04 \x03(\tR\fcandidateIds*|\n" +
+	"\rcandidate_ids\x18\x04 \x03(\tR\fcandidateIds\"\x99\x01\n" +
+	"\x13CustodyReassignment\x12!\n" +
+	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\x12\x1f\n" +
+	"\vreceiver_id\x18\x02 \x01(\tR\n" +
+	"receiverId\x12\x1f\n" +
+	"\vreason_text\x18\x03 \x01(\tR\n" +
+	"reasonText\x12\x1d\n" +
+	"\n" +
+	"handoff_id\x18\x04 \x01(\tR\thandoffId*|\n" +
 	"\vHandoffMail\x12\x1c\n" +
 	"\x18HANDOFF_MAIL_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14HANDOFF_MAIL_REQUEST\x10\x01\x12\x18\n" +
@@ -865,7 +966,7 @@ func file_baton_v1_custody_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_custody_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_baton_v1_custody_proto_goTypes = []any{
 	(HandoffMail)(0),              // 0: baton.v1.HandoffMail
 	(*CustodyLogEntry)(nil),       // 1: baton.v1.CustodyLogEntry
@@ -876,21 +977,22 @@ var file_baton_v1_custody_proto_goTypes = []any{
 	(*CustodyTime)(nil),           // 6: baton.v1.CustodyTime
 	(*CustodyAbsence)(nil),        // 7: baton.v1.CustodyAbsence
 	(*CustodyRedrive)(nil),        // 8: baton.v1.CustodyRedrive
-	(*Receipt)(nil),               // 9: baton.v1.Receipt
-	(*Envelope)(nil),              // 10: baton.v1.Envelope
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(TaskStatus)(0),               // 12: baton.v1.TaskStatus
-	(HandoffState)(0),             // 13: baton.v1.HandoffState
-	(MessageType)(0),              // 14: baton.v1.MessageType
-	(ErrorCode)(0),                // 15: baton.v1.ErrorCode
-	(*HandoffTimeouts)(nil),       // 16: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 17: baton.v1.LoopLimits
+	(*CustodyReassignment)(nil),   // 9: baton.v1.CustodyReassignment
+	(*Receipt)(nil),               // 10: baton.v1.Receipt
+	(*Envelope)(nil),              // 11: baton.v1.Envelope
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(TaskStatus)(0),               // 13: baton.v1.TaskStatus
+	(HandoffState)(0),             // 14: baton.v1.HandoffState
+	(MessageType)(0),              // 15: baton.v1.MessageType
+	(ErrorCode)(0),                // 16: baton.v1.ErrorCode
+	(*HandoffTimeouts)(nil),       // 17: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 18: baton.v1.LoopLimits
 }
 var file_baton_v1_custody_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.CustodyLogEntry.entry:type_name -> baton.v1.CustodyEntry
-	9,  // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
-	10, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
-	11, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
+	10, // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
+	11, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
+	12, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
 	3,  // 4: baton.v1.CustodyEntry.accepted:type_name -> baton.v1.CustodyEnvelope
 	3,  // 5: baton.v1.CustodyEntry.refused:type_name -> baton.v1.CustodyEnvelope
 	5,  // 6: baton.v1.CustodyEntry.acked:type_name -> baton.v1.CustodyDelivery
@@ -898,19 +1000,20 @@ var file_baton_v1_custody_proto_depIdxs = []int32{
 	6,  // 8: baton.v1.CustodyEntry.time:type_name -> baton.v1.CustodyTime
 	7,  // 9: baton.v1.CustodyEntry.gone:type_name -> baton.v1.CustodyAbsence
 	8,  // 10: baton.v1.CustodyEntry.redriven:type_name -> baton.v1.CustodyRedrive
-	12, // 11: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
-	13, // 12: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
-	14, // 13: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
-	15, // 14: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
-	4,  // 15: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
-	16, // 16: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
-	17, // 17: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
-	0,  // 18: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	9,  // 11: baton.v1.CustodyEntry.reassigned:type_name -> baton.v1.CustodyReassignment
+	13, // 12: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
+	14, // 13: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
+	15, // 14: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
+	16, // 15: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
+	4,  // 16: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
+	17, // 17: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
+	18, // 18: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
+	0,  // 19: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_custody_proto_init() }
@@ -931,6 +1034,7 @@ func file_baton_v1_custody_proto_init() {
 		(*CustodyEntry_Time)(nil),
 		(*CustodyEntry_Gone)(nil),
 		(*CustodyEntry_Redriven)(nil),
+		(*CustodyEntry_Reassigned)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -938,7 +1042,7 @@ func file_baton_v1_custody_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_custody_proto_rawDesc), len(file_baton_v1_custody_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

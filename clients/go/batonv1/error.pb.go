@@ -192,6 +192,8 @@ const (
 	ErrorCode_ERROR_CODE_NOT_CANDIDATE ErrorCode = 42
 	// No policy permits this to the caller. PERMISSION_DENIED.
 	ErrorCode_ERROR_CODE_PERMISSION_DENIED ErrorCode = 43
+	// The sender of a TaskInput was not asked the question that it names. PERMISSION_DENIED.
+	ErrorCode_ERROR_CODE_NOT_ASKED ErrorCode = 44
 	// The receiver is not registered, or no able agent has the type. NOT_FOUND.
 	ErrorCode_ERROR_CODE_RECEIVER_UNKNOWN ErrorCode = 60
 	// The agent is not registered. NOT_FOUND.
@@ -216,6 +218,8 @@ const (
 	ErrorCode_ERROR_CODE_KEY_TAKEN ErrorCode = 82
 	// The agent has another key under this key_id, or this public key under another key_id. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_KEY_EXISTS ErrorCode = 83
+	// The question has its answer already. ALREADY_EXISTS.
+	ErrorCode_ERROR_CODE_INPUT_TAKEN ErrorCode = 220
 	// The task has an open handoff. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_HANDOFF_OPEN ErrorCode = 100
 	// The message has no place in the state of the handoff, which ErrorInfo.metadata names. FAILED_PRECONDITION.
@@ -243,6 +247,13 @@ const (
 	// The handoff that a TaskRecall names does not lend the task: its loan has ended, or it never lent the task.
 	// FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_NOT_LENT ErrorCode = 253
+	// The agent that a ReassignTask names is GONE: it has given no sign of life for the length of its lease, and would not
+	// take the task over. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_AGENT_GONE ErrorCode = 254
+	// The question is no longer open: its deadline has passed, or a later status update or a move of the ownership has
+	// withdrawn it. ErrorInfo.metadata names which. FAILED_PRECONDITION. Also in notifications: the owner's question got no
+	// answer in time; correlation_id is the status update with the question.
+	ErrorCode_ERROR_CODE_INPUT_EXPIRED ErrorCode = 255
 	// Another change to the same object came first. Try again. ABORTED.
 	ErrorCode_ERROR_CODE_CONFLICT ErrorCode = 120
 	// A limit is reached; google.rpc.RetryInfo has the time to wait. RESOURCE_EXHAUSTED.
@@ -279,6 +290,10 @@ const (
 	// In notifications only: a loan has ended by a recall or by its timeout. The next step says whether the agent owns
 	// the task now, or has to drop it. correlation_id is the handoff that lent the task.
 	ErrorCode_ERROR_CODE_TASK_RECALLED ErrorCode = 300
+	// In notifications and records only: an operator has reassigned the task. baton.coordinator owns it and hands it to
+	// another agent. The former owner, the delegators of ended loans and the candidate of a cancelled handoff drop the
+	// task.
+	ErrorCode_ERROR_CODE_TASK_REASSIGNED ErrorCode = 305
 )
 
 // Enum value maps for ErrorCode.
@@ -308,6 +323,7 @@ var (
 		41:  "ERROR_CODE_NOT_OWNER",
 		42:  "ERROR_CODE_NOT_CANDIDATE",
 		43:  "ERROR_CODE_PERMISSION_DENIED",
+		44:  "ERROR_CODE_NOT_ASKED",
 		60:  "ERROR_CODE_RECEIVER_UNKNOWN",
 		61:  "ERROR_CODE_AGENT_UNKNOWN",
 		62:  "ERROR_CODE_TASK_UNKNOWN",
@@ -320,6 +336,7 @@ var (
 		81:  "ERROR_CODE_AGENT_EXISTS",
 		82:  "ERROR_CODE_KEY_TAKEN",
 		83:  "ERROR_CODE_KEY_EXISTS",
+		220: "ERROR_CODE_INPUT_TAKEN",
 		100: "ERROR_CODE_HANDOFF_OPEN",
 		101: "ERROR_CODE_HANDOFF_STATE",
 		102: "ERROR_CODE_HANDOFF_FINAL",
@@ -333,6 +350,8 @@ var (
 		110: "ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE",
 		111: "ERROR_CODE_KEY_REVOKED",
 		253: "ERROR_CODE_NOT_LENT",
+		254: "ERROR_CODE_AGENT_GONE",
+		255: "ERROR_CODE_INPUT_EXPIRED",
 		120: "ERROR_CODE_CONFLICT",
 		130: "ERROR_CODE_LIMIT_EXCEEDED",
 		140: "ERROR_CODE_SHUTTING_DOWN",
@@ -350,6 +369,7 @@ var (
 		168: "ERROR_CODE_OFFER_WITHDRAWN",
 		169: "ERROR_CODE_HANDOFF_REDRIVEN",
 		300: "ERROR_CODE_TASK_RECALLED",
+		305: "ERROR_CODE_TASK_REASSIGNED",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":               0,
@@ -376,6 +396,7 @@ var (
 		"ERROR_CODE_NOT_OWNER":                 41,
 		"ERROR_CODE_NOT_CANDIDATE":             42,
 		"ERROR_CODE_PERMISSION_DENIED":         43,
+		"ERROR_CODE_NOT_ASKED":                 44,
 		"ERROR_CODE_RECEIVER_UNKNOWN":          60,
 		"ERROR_CODE_AGENT_UNKNOWN":             61,
 		"ERROR_CODE_TASK_UNKNOWN":              62,
@@ -388,6 +409,7 @@ var (
 		"ERROR_CODE_AGENT_EXISTS":              81,
 		"ERROR_CODE_KEY_TAKEN":                 82,
 		"ERROR_CODE_KEY_EXISTS":                83,
+		"ERROR_CODE_INPUT_TAKEN":               220,
 		"ERROR_CODE_HANDOFF_OPEN":              100,
 		"ERROR_CODE_HANDOFF_STATE":             101,
 		"ERROR_CODE_HANDOFF_FINAL":             102,
@@ -401,6 +423,8 @@ var (
 		"ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE": 110,
 		"ERROR_CODE_KEY_REVOKED":               111,
 		"ERROR_CODE_NOT_LENT":                  253,
+		"ERROR_CODE_AGENT_GONE":                254,
+		"ERROR_CODE_INPUT_EXPIRED":             255,
 		"ERROR_CODE_CONFLICT":                  120,
 		"ERROR_CODE_LIMIT_EXCEEDED":            130,
 		"ERROR_CODE_SHUTTING_DOWN":             140,
@@ -418,6 +442,7 @@ var (
 		"ERROR_CODE_OFFER_WITHDRAWN":           168,
 		"ERROR_CODE_HANDOFF_REDRIVEN":          169,
 		"ERROR_CODE_TASK_RECALLED":             300,
+		"ERROR_CODE_TASK_REASSIGNED":           305,
 	}
 )
 
@@ -561,7 +586,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\xb0\x10\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\xc3\x11\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -587,7 +612,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_CODE_SENDER_MISMATCH\x10(\x12\x18\n" +
 	"\x14ERROR_CODE_NOT_OWNER\x10)\x12\x1c\n" +
 	"\x18ERROR_CODE_NOT_CANDIDATE\x10*\x12 \n" +
-	"\x1cERROR_CODE_PERMISSION_DENIED\x10+\x12\x1f\n" +
+	"\x1cERROR_CODE_PERMISSION_DENIED\x10+\x12\x18\n" +
+	"\x14ERROR_CODE_NOT_ASKED\x10,\x12\x1f\n" +
 	"\x1bERROR_CODE_RECEIVER_UNKNOWN\x10<\x12\x1c\n" +
 	"\x18ERROR_CODE_AGENT_UNKNOWN\x10=\x12\x1b\n" +
 	"\x17ERROR_CODE_TASK_UNKNOWN\x10>\x12\x1e\n" +
@@ -600,6 +626,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x17ERROR_CODE_AGENT_EXISTS\x10Q\x12\x18\n" +
 	"\x14ERROR_CODE_KEY_TAKEN\x10R\x12\x19\n" +
 	"\x15ERROR_CODE_KEY_EXISTS\x10S\x12\x1b\n" +
+	"\x16ERROR_CODE_INPUT_TAKEN\x10\xdc\x01\x12\x1b\n" +
 	"\x17ERROR_CODE_HANDOFF_OPEN\x10d\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_STATE\x10e\x12\x1c\n" +
 	"\x18ERROR_CODE_HANDOFF_FINAL\x10f\x12\x1e\n" +
@@ -612,7 +639,9 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1eERROR_CODE_DEAD_LETTER_SETTLED\x10m\x12(\n" +
 	"$ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE\x10n\x12\x1a\n" +
 	"\x16ERROR_CODE_KEY_REVOKED\x10o\x12\x18\n" +
-	"\x13ERROR_CODE_NOT_LENT\x10\xfd\x01\x12\x17\n" +
+	"\x13ERROR_CODE_NOT_LENT\x10\xfd\x01\x12\x1a\n" +
+	"\x15ERROR_CODE_AGENT_GONE\x10\xfe\x01\x12\x1d\n" +
+	"\x18ERROR_CODE_INPUT_EXPIRED\x10\xff\x01\x12\x17\n" +
 	"\x13ERROR_CODE_CONFLICT\x10x\x12\x1e\n" +
 	"\x19ERROR_CODE_LIMIT_EXCEEDED\x10\x82\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_SHUTTING_DOWN\x10\x8c\x01\x12!\n" +
@@ -629,7 +658,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x16ERROR_CODE_AGENT_ERROR\x10\xa7\x01\x12\x1f\n" +
 	"\x1aERROR_CODE_OFFER_WITHDRAWN\x10\xa8\x01\x12 \n" +
 	"\x1bERROR_CODE_HANDOFF_REDRIVEN\x10\xa9\x01\x12\x1d\n" +
-	"\x18ERROR_CODE_TASK_RECALLED\x10\xac\x02B\x95\x01\n" +
+	"\x18ERROR_CODE_TASK_RECALLED\x10\xac\x02\x12\x1f\n" +
+	"\x1aERROR_CODE_TASK_REASSIGNED\x10\xb1\x02B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"ErrorProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

@@ -527,21 +527,24 @@ const (
 	ReceiverView_RECEIVER_VIEW_HANDOFF_REJECTED ReceiverView = 8
 	// The handoff failed; the candidate drops all data received for it.
 	ReceiverView_RECEIVER_VIEW_HANDOFF_FAILED ReceiverView = 9
+	// The candidate has accepted. Only in the transition that accepts; the view after it is AWAITING_CONTEXT_TRANSFER.
+	ReceiverView_RECEIVER_VIEW_HANDOFF_ACCEPTED ReceiverView = 10
 )
 
 // Enum value maps for ReceiverView.
 var (
 	ReceiverView_name = map[int32]string{
-		0: "RECEIVER_VIEW_UNSPECIFIED",
-		1: "RECEIVER_VIEW_IDLE",
-		2: "RECEIVER_VIEW_HANDOFF_REQUESTED",
-		3: "RECEIVER_VIEW_AWAITING_DECISION",
-		4: "RECEIVER_VIEW_AWAITING_CONTEXT_TRANSFER",
-		5: "RECEIVER_VIEW_CONTEXT_TRANSFERRED",
-		6: "RECEIVER_VIEW_HANDOFF_COMPLETED",
-		7: "RECEIVER_VIEW_ACTIVE",
-		8: "RECEIVER_VIEW_HANDOFF_REJECTED",
-		9: "RECEIVER_VIEW_HANDOFF_FAILED",
+		0:  "RECEIVER_VIEW_UNSPECIFIED",
+		1:  "RECEIVER_VIEW_IDLE",
+		2:  "RECEIVER_VIEW_HANDOFF_REQUESTED",
+		3:  "RECEIVER_VIEW_AWAITING_DECISION",
+		4:  "RECEIVER_VIEW_AWAITING_CONTEXT_TRANSFER",
+		5:  "RECEIVER_VIEW_CONTEXT_TRANSFERRED",
+		6:  "RECEIVER_VIEW_HANDOFF_COMPLETED",
+		7:  "RECEIVER_VIEW_ACTIVE",
+		8:  "RECEIVER_VIEW_HANDOFF_REJECTED",
+		9:  "RECEIVER_VIEW_HANDOFF_FAILED",
+		10: "RECEIVER_VIEW_HANDOFF_ACCEPTED",
 	}
 	ReceiverView_value = map[string]int32{
 		"RECEIVER_VIEW_UNSPECIFIED":               0,
@@ -554,6 +557,7 @@ var (
 		"RECEIVER_VIEW_ACTIVE":                    7,
 		"RECEIVER_VIEW_HANDOFF_REJECTED":          8,
 		"RECEIVER_VIEW_HANDOFF_FAILED":            9,
+		"RECEIVER_VIEW_HANDOFF_ACCEPTED":          10,
 	}
 )
 
@@ -624,6 +628,8 @@ const (
 	HandoffCause_HANDOFF_CAUSE_CANDIDATE_GONE HandoffCause = 16
 	// The task was recalled from the handoff's sender.
 	HandoffCause_HANDOFF_CAUSE_RECALLED HandoffCause = 17
+	// An operator reassigned the task, and the handoff's sender no longer owns it.
+	HandoffCause_HANDOFF_CAUSE_REASSIGNED HandoffCause = 20
 )
 
 // Enum value maps for HandoffCause.
@@ -647,6 +653,7 @@ var (
 		15: "HANDOFF_CAUSE_UNDELIVERABLE",
 		16: "HANDOFF_CAUSE_CANDIDATE_GONE",
 		17: "HANDOFF_CAUSE_RECALLED",
+		20: "HANDOFF_CAUSE_REASSIGNED",
 	}
 	HandoffCause_value = map[string]int32{
 		"HANDOFF_CAUSE_UNSPECIFIED":       0,
@@ -667,6 +674,7 @@ var (
 		"HANDOFF_CAUSE_UNDELIVERABLE":     15,
 		"HANDOFF_CAUSE_CANDIDATE_GONE":    16,
 		"HANDOFF_CAUSE_RECALLED":          17,
+		"HANDOFF_CAUSE_REASSIGNED":        20,
 	}
 )
 
@@ -799,9 +807,15 @@ type HandoffRequest struct {
 	// The loop guard's limits for the task, which can only be lower than the broker's. Used by the request that creates
 	// the task; ignored in later ones. Unset: the broker's limits.
 	LoopLimits *LoopLimits `protobuf:"bytes,11,opt,name=loop_limits,json=loopLimits,proto3" json:"loop_limits,omitempty"`
+	// For whom the request is made. Set by baton.coordinator only; refused in the requests of all other agents.
+	OnBehalfOf *OnBehalfOf `protobuf:"bytes,12,opt,name=on_behalf_of,json=onBehalfOf,proto3" json:"on_behalf_of,omitempty"`
 	// DELEGATE only: the time from the completion until the broker recalls the task for the sender, 1 s to 30 days.
 	// Unset: the loan has no timeout.
-	LoanTimeout   *durationpb.Duration `protobuf:"bytes,13,opt,name=loan_timeout,json=loanTimeout,proto3" json:"loan_timeout,omitempty"`
+	LoanTimeout *durationpb.Duration `protobuf:"bytes,13,opt,name=loan_timeout,json=loanTimeout,proto3" json:"loan_timeout,omitempty"`
+	// The task that this one is a part of, with the characters of an agent id. The sender owns it, it has no final status,
+	// and at most 31 tasks are above it. Used by the request that creates the task; a later one leaves it empty or names
+	// the same parent. Empty: the task is no part.
+	ParentTaskId  string `protobuf:"bytes,15,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -913,6 +927,13 @@ func (x *HandoffRequest) GetLoopLimits() *LoopLimits {
 	return nil
 }
 
+func (x *HandoffRequest) GetOnBehalfOf() *OnBehalfOf {
+	if x != nil {
+		return x.OnBehalfOf
+	}
+	return nil
+}
+
 func (x *HandoffRequest) GetLoanTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.LoanTimeout
@@ -920,10 +941,66 @@ func (x *HandoffRequest) GetLoanTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *HandoffRequest) GetParentTaskId() string {
+	if x != nil {
+		return x.ParentTaskId
+	}
+	return ""
+}
+
+// For whom the coordinator sends a request. The coordinator has no more rights than the submitter: the policy action
+// handOff is asked with the submitter as principal, for each candidate.
+type OnBehalfOf struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The operator that reassigned the task, as "operator:NAME", or the id of an agent with that right.
+	SubmitterId   string `protobuf:"bytes,1,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OnBehalfOf) Reset() {
+	*x = OnBehalfOf{}
+	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OnBehalfOf) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OnBehalfOf) ProtoMessage() {}
+
+func (x *OnBehalfOf) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OnBehalfOf.ProtoReflect.Descriptor instead.
+func (*OnBehalfOf) Descriptor() ([]byte, []int) {
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *OnBehalfOf) GetSubmitterId() string {
+	if x != nil {
+		return x.SubmitterId
+	}
+	return ""
+}
+
 // Payload: the current candidate takes the handoff. receiver_id is the sender of the handoff.
 type HandoffAccept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The time that the candidate expects to need for the takeover. Shown to the sender; the broker does not use it.
+	// The time that the candidate expects to need from the context to the completion. Shown with the handoff. If it is
+	// longer than the timeout of the completion, it replaces that timeout; the whole timeout stays. At most 30 days. Unset:
+	// not stated.
 	EstimatedHandoffTime *durationpb.Duration `protobuf:"bytes,1,opt,name=estimated_handoff_time,json=estimatedHandoffTime,proto3" json:"estimated_handoff_time,omitempty"`
 	// The names of the context sections that the candidate wants, at most 64. Empty: all. The sender selects the
 	// sections.
@@ -934,7 +1011,7 @@ type HandoffAccept struct {
 
 func (x *HandoffAccept) Reset() {
 	*x = HandoffAccept{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	mi := &file_baton_v1_handoff_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1023,7 @@ func (x *HandoffAccept) String() string {
 func (*HandoffAccept) ProtoMessage() {}
 
 func (x *HandoffAccept) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	mi := &file_baton_v1_handoff_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1036,7 @@ func (x *HandoffAccept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffAccept.ProtoReflect.Descriptor instead.
 func (*HandoffAccept) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{1}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *HandoffAccept) GetEstimatedHandoffTime() *durationpb.Duration {
@@ -983,8 +1060,8 @@ type HandoffReject struct {
 	Reason RejectReason `protobuf:"varint,1,opt,name=reason,proto3,enum=baton.v1.RejectReason" json:"reason,omitempty"`
 	// The reason for people to read, at most 4096 bytes.
 	ReasonText string `protobuf:"bytes,2,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
-	// The time after which another request may succeed. Shown to the sender; the broker does not use it. Unset: not
-	// stated.
+	// The time after which another request may succeed. The broker asks the candidate once more after that time, if no
+	// other candidate is left and the whole timeout permits. At most 30 days. Unset: the candidate is not asked again.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Agents that the candidate suggests instead, at most 16. The broker asks them after the candidates that the request
 	// names.
@@ -995,7 +1072,7 @@ type HandoffReject struct {
 
 func (x *HandoffReject) Reset() {
 	*x = HandoffReject{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[2]
+	mi := &file_baton_v1_handoff_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1084,7 @@ func (x *HandoffReject) String() string {
 func (*HandoffReject) ProtoMessage() {}
 
 func (x *HandoffReject) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[2]
+	mi := &file_baton_v1_handoff_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1097,7 @@ func (x *HandoffReject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffReject.ProtoReflect.Descriptor instead.
 func (*HandoffReject) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HandoffReject) GetReason() RejectReason {
@@ -1063,7 +1140,7 @@ type HandoffCancel struct {
 
 func (x *HandoffCancel) Reset() {
 	*x = HandoffCancel{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[3]
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1075,7 +1152,7 @@ func (x *HandoffCancel) String() string {
 func (*HandoffCancel) ProtoMessage() {}
 
 func (x *HandoffCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[3]
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1088,7 +1165,7 @@ func (x *HandoffCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffCancel.ProtoReflect.Descriptor instead.
 func (*HandoffCancel) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HandoffCancel) GetReasonText() string {
@@ -1112,7 +1189,7 @@ type TaskRecall struct {
 
 func (x *TaskRecall) Reset() {
 	*x = TaskRecall{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1124,7 +1201,7 @@ func (x *TaskRecall) String() string {
 func (*TaskRecall) ProtoMessage() {}
 
 func (x *TaskRecall) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1137,7 +1214,7 @@ func (x *TaskRecall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskRecall.ProtoReflect.Descriptor instead.
 func (*TaskRecall) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TaskRecall) GetReasonText() string {
@@ -1163,7 +1240,7 @@ type HandoffComplete struct {
 
 func (x *HandoffComplete) Reset() {
 	*x = HandoffComplete{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1252,7 @@ func (x *HandoffComplete) String() string {
 func (*HandoffComplete) ProtoMessage() {}
 
 func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1265,7 @@ func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffComplete.ProtoReflect.Descriptor instead.
 func (*HandoffComplete) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *HandoffComplete) GetOutcome() HandoffOutcome {
@@ -1231,7 +1308,7 @@ type HandoffTimeouts struct {
 
 func (x *HandoffTimeouts) Reset() {
 	*x = HandoffTimeouts{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1320,7 @@ func (x *HandoffTimeouts) String() string {
 func (*HandoffTimeouts) ProtoMessage() {}
 
 func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1333,7 @@ func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTimeouts.ProtoReflect.Descriptor instead.
 func (*HandoffTimeouts) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HandoffTimeouts) GetAccept() *durationpb.Duration {
@@ -1302,7 +1379,7 @@ type LoopLimits struct {
 
 func (x *LoopLimits) Reset() {
 	*x = LoopLimits{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1391,7 @@ func (x *LoopLimits) String() string {
 func (*LoopLimits) ProtoMessage() {}
 
 func (x *LoopLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1404,7 @@ func (x *LoopLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoopLimits.ProtoReflect.Descriptor instead.
 func (*LoopLimits) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LoopLimits) GetMaxHandoffs() uint32 {
@@ -1356,14 +1433,17 @@ type HandoffOffer struct {
 	// The reason of the reject. Unset unless the outcome is REJECTED.
 	RejectReason RejectReason `protobuf:"varint,4,opt,name=reject_reason,json=rejectReason,proto3,enum=baton.v1.RejectReason" json:"reject_reason,omitempty"`
 	// The candidate's reason for people to read. Empty unless it gave one.
-	ReasonText    string `protobuf:"bytes,5,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	ReasonText string `protobuf:"bytes,5,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	// The time from which on the broker asks the candidate once more, by the retry_after of its reject. Unset: the broker
+	// does not ask it again.
+	RetryTime     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HandoffOffer) Reset() {
 	*x = HandoffOffer{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1455,7 @@ func (x *HandoffOffer) String() string {
 func (*HandoffOffer) ProtoMessage() {}
 
 func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1468,7 @@ func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffOffer.ProtoReflect.Descriptor instead.
 func (*HandoffOffer) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HandoffOffer) GetCandidateId() string {
@@ -1426,6 +1506,13 @@ func (x *HandoffOffer) GetReasonText() string {
 	return ""
 }
 
+func (x *HandoffOffer) GetRetryTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RetryTime
+	}
+	return nil
+}
+
 // One step of a handoff. Set by the broker.
 type HandoffTransition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1447,7 +1534,7 @@ type HandoffTransition struct {
 
 func (x *HandoffTransition) Reset() {
 	*x = HandoffTransition{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1546,7 @@ func (x *HandoffTransition) String() string {
 func (*HandoffTransition) ProtoMessage() {}
 
 func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1559,7 @@ func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTransition.ProtoReflect.Descriptor instead.
 func (*HandoffTransition) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HandoffTransition) GetTransitionTime() *timestamppb.Timestamp {
@@ -1546,7 +1633,8 @@ type Handoff struct {
 	TaskType string `protobuf:"bytes,12,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
 	// The reason, from the request.
 	Reason HandoffReason `protobuf:"varint,13,opt,name=reason,proto3,enum=baton.v1.HandoffReason" json:"reason,omitempty"`
-	// The deadline of the present step. Unset in REQUESTED and in final states.
+	// The deadline of the present step. Unset in final states. In REQUESTED it is set only while the broker waits for the
+	// retry_time of the candidate, and the request is offered again at that time.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	// The deadline of the whole handoff.
 	WholeDeadline *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=whole_deadline,json=wholeDeadline,proto3" json:"whole_deadline,omitempty"`
@@ -1571,14 +1659,24 @@ type Handoff struct {
 	// The id of the earlier handoff whose request an operator redrove. Empty: not a redriven request.
 	RedriveOfHandoffId string `protobuf:"bytes,25,opt,name=redrive_of_handoff_id,json=redriveOfHandoffId,proto3" json:"redrive_of_handoff_id,omitempty"`
 	// The time from the completion until the broker recalls the task, as the request set it. Unset: no loan timeout.
-	LoanTimeout   *durationpb.Duration `protobuf:"bytes,26,opt,name=loan_timeout,json=loanTimeout,proto3" json:"loan_timeout,omitempty"`
+	LoanTimeout *durationpb.Duration `protobuf:"bytes,26,opt,name=loan_timeout,json=loanTimeout,proto3" json:"loan_timeout,omitempty"`
+	// The summary, from the request. Not in lists.
+	InitialContextSummary string `protobuf:"bytes,27,opt,name=initial_context_summary,json=initialContextSummary,proto3" json:"initial_context_summary,omitempty"`
+	// The reason for people to read, from the request. Not in lists.
+	ReasonText string `protobuf:"bytes,28,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	// The type of agent that is wanted, from the request. Not in lists.
+	DesiredAgentType string `protobuf:"bytes,29,opt,name=desired_agent_type,json=desiredAgentType,proto3" json:"desired_agent_type,omitempty"`
+	// The time that the candidate expects to need for the takeover, from its accept. Unset: not stated.
+	EstimatedHandoffTime *durationpb.Duration `protobuf:"bytes,30,opt,name=estimated_handoff_time,json=estimatedHandoffTime,proto3" json:"estimated_handoff_time,omitempty"`
+	// For whom baton.coordinator made the request: an agent's id or "operator:NAME". Empty: the sender made it for itself.
+	SubmitterId   string `protobuf:"bytes,40,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Handoff) Reset() {
 	*x = Handoff{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[10]
+	mi := &file_baton_v1_handoff_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1688,7 @@ func (x *Handoff) String() string {
 func (*Handoff) ProtoMessage() {}
 
 func (x *Handoff) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[10]
+	mi := &file_baton_v1_handoff_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1701,7 @@ func (x *Handoff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handoff.ProtoReflect.Descriptor instead.
 func (*Handoff) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Handoff) GetHandoffId() string {
@@ -1788,11 +1886,46 @@ func (x *Handoff) GetLoanTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *Handoff) GetInitialContextSummary() string {
+	if x != nil {
+		return x.InitialContextSummary
+	}
+	return ""
+}
+
+func (x *Handoff) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
+func (x *Handoff) GetDesiredAgentType() string {
+	if x != nil {
+		return x.DesiredAgentType
+	}
+	return ""
+}
+
+func (x *Handoff) GetEstimatedHandoffTime() *durationpb.Duration {
+	if x != nil {
+		return x.EstimatedHandoffTime
+	}
+	return nil
+}
+
+func (x *Handoff) GetSubmitterId() string {
+	if x != nil {
+		return x.SubmitterId
+	}
+	return ""
+}
+
 var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xcc\x04\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x05\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -1807,8 +1940,14 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x04mode\x18\n" +
 	" \x01(\x0e2\x15.baton.v1.HandoffModeR\x04mode\x125\n" +
 	"\vloop_limits\x18\v \x01(\v2\x14.baton.v1.LoopLimitsR\n" +
-	"loopLimits\x12<\n" +
-	"\floan_timeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\vloanTimeoutJ\x04\b\f\x10\r\"\x89\x01\n" +
+	"loopLimits\x126\n" +
+	"\fon_behalf_of\x18\f \x01(\v2\x14.baton.v1.OnBehalfOfR\n" +
+	"onBehalfOf\x12<\n" +
+	"\floan_timeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout\x12$\n" +
+	"\x0eparent_task_id\x18\x0f \x01(\tR\fparentTaskIdJ\x04\b\x0e\x10\x0f\"/\n" +
+	"\n" +
+	"OnBehalfOf\x12!\n" +
+	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\"\x89\x01\n" +
 	"\rHandoffAccept\x12O\n" +
 	"\x16estimated_handoff_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x14estimatedHandoffTime\x12'\n" +
 	"\x0fwanted_sections\x18\x02 \x03(\tR\x0ewantedSections\"\xe0\x01\n" +
@@ -1838,7 +1977,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
 	"LoopLimits\x12!\n" +
 	"\fmax_handoffs\x18\x01 \x01(\rR\vmaxHandoffs\x121\n" +
-	"\x15max_handoffs_per_pair\x18\x02 \x01(\rR\x12maxHandoffsPerPair\"\xfc\x01\n" +
+	"\x15max_handoffs_per_pair\x18\x02 \x01(\rR\x12maxHandoffsPerPair\"\xb7\x02\n" +
 	"\fHandoffOffer\x12!\n" +
 	"\fcandidate_id\x18\x01 \x01(\tR\vcandidateId\x129\n" +
 	"\n" +
@@ -1846,7 +1985,9 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\aoutcome\x18\x03 \x01(\x0e2\x16.baton.v1.OfferOutcomeR\aoutcome\x12;\n" +
 	"\rreject_reason\x18\x04 \x01(\x0e2\x16.baton.v1.RejectReasonR\frejectReason\x12\x1f\n" +
 	"\vreason_text\x18\x05 \x01(\tR\n" +
-	"reasonText\"\xcb\x02\n" +
+	"reasonText\x129\n" +
+	"\n" +
+	"retry_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\"\xcb\x02\n" +
 	"\x11HandoffTransition\x12C\n" +
 	"\x0ftransition_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0etransitionTime\x12,\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x16.baton.v1.HandoffCauseR\x05cause\x12,\n" +
@@ -1854,7 +1995,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\vsender_view\x18\x04 \x01(\x0e2\x14.baton.v1.SenderViewR\n" +
 	"senderView\x12;\n" +
 	"\rreceiver_view\x18\x05 \x01(\x0e2\x16.baton.v1.ReceiverViewR\freceiverView\x12!\n" +
-	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xaa\t\n" +
+	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xa5\v\n" +
 	"\aHandoff\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12\x17\n" +
@@ -1888,7 +2029,13 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"error_code\x18\x17 \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12#\n" +
 	"\rerror_message\x18\x18 \x01(\tR\ferrorMessage\x121\n" +
 	"\x15redrive_of_handoff_id\x18\x19 \x01(\tR\x12redriveOfHandoffId\x12<\n" +
-	"\floan_timeout\x18\x1a \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout*\x95\x02\n" +
+	"\floan_timeout\x18\x1a \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout\x126\n" +
+	"\x17initial_context_summary\x18\x1b \x01(\tR\x15initialContextSummary\x12\x1f\n" +
+	"\vreason_text\x18\x1c \x01(\tR\n" +
+	"reasonText\x12,\n" +
+	"\x12desired_agent_type\x18\x1d \x01(\tR\x10desiredAgentType\x12O\n" +
+	"\x16estimated_handoff_time\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\x14estimatedHandoffTime\x12!\n" +
+	"\fsubmitter_id\x18( \x01(\tR\vsubmitterId*\x95\x02\n" +
 	"\rHandoffReason\x12\x1e\n" +
 	"\x1aHANDOFF_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14HANDOFF_REASON_SKILL\x10\x01\x12\x17\n" +
@@ -1943,7 +2090,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x1dSENDER_VIEW_HANDOFF_COMPLETED\x10\x06\x12\x1d\n" +
 	"\x19SENDER_VIEW_TASK_FINISHED\x10\a\x12 \n" +
 	"\x1cSENDER_VIEW_HANDOFF_REJECTED\x10\b\x12\x1e\n" +
-	"\x1aSENDER_VIEW_HANDOFF_FAILED\x10\t*\xe8\x02\n" +
+	"\x1aSENDER_VIEW_HANDOFF_FAILED\x10\t*\x8c\x03\n" +
 	"\fReceiverView\x12\x1d\n" +
 	"\x19RECEIVER_VIEW_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12RECEIVER_VIEW_IDLE\x10\x01\x12#\n" +
@@ -1954,7 +2101,9 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x1fRECEIVER_VIEW_HANDOFF_COMPLETED\x10\x06\x12\x18\n" +
 	"\x14RECEIVER_VIEW_ACTIVE\x10\a\x12\"\n" +
 	"\x1eRECEIVER_VIEW_HANDOFF_REJECTED\x10\b\x12 \n" +
-	"\x1cRECEIVER_VIEW_HANDOFF_FAILED\x10\t*\xc8\x04\n" +
+	"\x1cRECEIVER_VIEW_HANDOFF_FAILED\x10\t\x12\"\n" +
+	"\x1eRECEIVER_VIEW_HANDOFF_ACCEPTED\x10\n" +
+	"*\xe6\x04\n" +
 	"\fHandoffCause\x12\x1d\n" +
 	"\x19HANDOFF_CAUSE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17HANDOFF_CAUSE_REQUESTED\x10\x01\x12\x1b\n" +
@@ -1974,7 +2123,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\x16HANDOFF_CAUSE_EXTENDED\x10\x0e\x12\x1f\n" +
 	"\x1bHANDOFF_CAUSE_UNDELIVERABLE\x10\x0f\x12 \n" +
 	"\x1cHANDOFF_CAUSE_CANDIDATE_GONE\x10\x10\x12\x1a\n" +
-	"\x16HANDOFF_CAUSE_RECALLED\x10\x11*\xf3\x01\n" +
+	"\x16HANDOFF_CAUSE_RECALLED\x10\x11\x12\x1c\n" +
+	"\x18HANDOFF_CAUSE_REASSIGNED\x10\x14*\xf3\x01\n" +
 	"\fOfferOutcome\x12\x1d\n" +
 	"\x19OFFER_OUTCOME_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15OFFER_OUTCOME_PENDING\x10\x01\x12\x1a\n" +
@@ -1999,7 +2149,7 @@ func file_baton_v1_handoff_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_handoff_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_baton_v1_handoff_proto_goTypes = []any{
 	(HandoffReason)(0),            // 0: baton.v1.HandoffReason
 	(RejectReason)(0),             // 1: baton.v1.RejectReason
@@ -2012,62 +2162,66 @@ var file_baton_v1_handoff_proto_goTypes = []any{
 	(HandoffCause)(0),             // 8: baton.v1.HandoffCause
 	(OfferOutcome)(0),             // 9: baton.v1.OfferOutcome
 	(*HandoffRequest)(nil),        // 10: baton.v1.HandoffRequest
-	(*HandoffAccept)(nil),         // 11: baton.v1.HandoffAccept
-	(*HandoffReject)(nil),         // 12: baton.v1.HandoffReject
-	(*HandoffCancel)(nil),         // 13: baton.v1.HandoffCancel
-	(*TaskRecall)(nil),            // 14: baton.v1.TaskRecall
-	(*HandoffComplete)(nil),       // 15: baton.v1.HandoffComplete
-	(*HandoffTimeouts)(nil),       // 16: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 17: baton.v1.LoopLimits
-	(*HandoffOffer)(nil),          // 18: baton.v1.HandoffOffer
-	(*HandoffTransition)(nil),     // 19: baton.v1.HandoffTransition
-	(*Handoff)(nil),               // 20: baton.v1.Handoff
-	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 23: baton.v1.ErrorCode
+	(*OnBehalfOf)(nil),            // 11: baton.v1.OnBehalfOf
+	(*HandoffAccept)(nil),         // 12: baton.v1.HandoffAccept
+	(*HandoffReject)(nil),         // 13: baton.v1.HandoffReject
+	(*HandoffCancel)(nil),         // 14: baton.v1.HandoffCancel
+	(*TaskRecall)(nil),            // 15: baton.v1.TaskRecall
+	(*HandoffComplete)(nil),       // 16: baton.v1.HandoffComplete
+	(*HandoffTimeouts)(nil),       // 17: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 18: baton.v1.LoopLimits
+	(*HandoffOffer)(nil),          // 19: baton.v1.HandoffOffer
+	(*HandoffTransition)(nil),     // 20: baton.v1.HandoffTransition
+	(*Handoff)(nil),               // 21: baton.v1.Handoff
+	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 24: baton.v1.ErrorCode
 }
 var file_baton_v1_handoff_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.HandoffRequest.reason:type_name -> baton.v1.HandoffReason
 	2,  // 1: baton.v1.HandoffRequest.priority:type_name -> baton.v1.Priority
-	16, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
+	17, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
 	3,  // 3: baton.v1.HandoffRequest.mode:type_name -> baton.v1.HandoffMode
-	17, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
-	21, // 5: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
-	21, // 6: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
-	1,  // 7: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
-	21, // 8: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
-	4,  // 9: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
-	21, // 10: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
-	21, // 11: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
-	21, // 12: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
-	21, // 13: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
-	22, // 14: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
-	9,  // 15: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
-	1,  // 16: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
-	22, // 17: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
-	8,  // 18: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
-	5,  // 19: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
-	6,  // 20: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
-	7,  // 21: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
-	5,  // 22: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
-	6,  // 23: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
-	7,  // 24: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
-	3,  // 25: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
-	2,  // 26: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
-	0,  // 27: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
-	22, // 28: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
-	22, // 29: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
-	22, // 30: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
-	22, // 31: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
-	18, // 32: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
-	19, // 33: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
-	23, // 34: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
-	21, // 35: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
-	36, // [36:36] is the sub-list for method output_type
-	36, // [36:36] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	18, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
+	11, // 5: baton.v1.HandoffRequest.on_behalf_of:type_name -> baton.v1.OnBehalfOf
+	22, // 6: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
+	22, // 7: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
+	1,  // 8: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
+	22, // 9: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
+	4,  // 10: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
+	22, // 11: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
+	22, // 12: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
+	22, // 13: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
+	22, // 14: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
+	23, // 15: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
+	9,  // 16: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
+	1,  // 17: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
+	23, // 18: baton.v1.HandoffOffer.retry_time:type_name -> google.protobuf.Timestamp
+	23, // 19: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
+	8,  // 20: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
+	5,  // 21: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
+	6,  // 22: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
+	7,  // 23: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
+	5,  // 24: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
+	6,  // 25: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
+	7,  // 26: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
+	3,  // 27: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
+	2,  // 28: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
+	0,  // 29: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
+	23, // 30: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
+	23, // 31: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
+	23, // 32: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
+	23, // 33: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
+	19, // 34: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
+	20, // 35: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
+	24, // 36: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
+	22, // 37: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
+	22, // 38: baton.v1.Handoff.estimated_handoff_time:type_name -> google.protobuf.Duration
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_handoff_proto_init() }
@@ -2082,7 +2236,7 @@ func file_baton_v1_handoff_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_handoff_proto_rawDesc), len(file_baton_v1_handoff_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

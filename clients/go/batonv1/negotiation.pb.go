@@ -94,14 +94,14 @@ type TaskRequest struct {
 	RequiredSkills []string `protobuf:"bytes,2,rep,name=required_skills,json=requiredSkills,proto3" json:"required_skills,omitempty"`
 	// The time by which the result is needed. Unset: not stated.
 	NeededByTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=needed_by_time,json=neededByTime,proto3" json:"needed_by_time,omitempty"`
-	// The kind of work, in the agents' own terms.
+	// The kind of work, in the agents' own terms, at most 128 bytes.
 	TaskType string `protobuf:"bytes,4,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
 	// The time until which offers are expected. Unset: not stated. This broker version does not use it.
 	OffersDeadline *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=offers_deadline,json=offersDeadline,proto3" json:"offers_deadline,omitempty"`
 	// The number of offers that are enough. 0: not stated. This broker version does not use it.
 	OffersWanted uint32 `protobuf:"varint,6,opt,name=offers_wanted,json=offersWanted,proto3" json:"offers_wanted,omitempty"`
-	// The rule by which the winner is chosen. This broker version does not use it: the requester chooses with a
-	// TaskAccept.
+	// The rule by which the winner is chosen. A rule is refused with NOT_SUPPORTED by this broker version: the requester
+	// chooses with a TaskAccept.
 	AwardRule     AwardRule `protobuf:"varint,7,opt,name=award_rule,json=awardRule,proto3,enum=baton.v1.AwardRule" json:"award_rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -104,8 +104,11 @@ type TaskStatusUpdate struct {
 	Progress *float64 `protobuf:"fixed64,2,opt,name=progress,proto3,oneof" json:"progress,omitempty"`
 	// Details for people to read, at most 16384 bytes.
 	Details string `protobuf:"bytes,3,opt,name=details,proto3" json:"details,omitempty"`
-	// The result for programs. Delivered and recorded with the message; Task does not contain it.
-	Result        *structpb.Struct `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
+	// The result for programs, at most 262144 bytes as JSON; a larger one goes elsewhere, and the result has a reference to
+	// it. That of a final status is shown in Task.result. Numbers are finite.
+	Result *structpb.Struct `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
+	// A question. Only with WAITING_FOR_INPUT. The message is delivered to the agent that is to answer.
+	Prompt        *TaskPrompt `protobuf:"bytes,5,opt,name=prompt,proto3" json:"prompt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -168,6 +171,144 @@ func (x *TaskStatusUpdate) GetResult() *structpb.Struct {
 	return nil
 }
 
+func (x *TaskStatusUpdate) GetPrompt() *TaskPrompt {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
+// A question of the task's owner to one agent. The message_id of the status update that asks it is its id.
+type TaskPrompt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The question for people to read, 1 to 16384 bytes. Required.
+	Question string `protobuf:"bytes,1,opt,name=question,proto3" json:"question,omitempty"`
+	// The agent that is to answer: its id, or "type:NAME" for one able agent of the type. Not the owner. Required.
+	AnswerBy string `protobuf:"bytes,2,opt,name=answer_by,json=answerBy,proto3" json:"answer_by,omitempty"`
+	// The time at which the question expires. In the future. Unset: the question has no deadline.
+	AnswerBefore *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=answer_before,json=answerBefore,proto3" json:"answer_before,omitempty"`
+	// A JSON Schema (draft 2020-12) that TaskInput.data must fit, at most 65536 bytes and 64 levels deep, without
+	// references to other documents. Empty: any data.
+	AnswerSchemaJson string `protobuf:"bytes,4,opt,name=answer_schema_json,json=answerSchemaJson,proto3" json:"answer_schema_json,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *TaskPrompt) Reset() {
+	*x = TaskPrompt{}
+	mi := &file_baton_v1_task_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskPrompt) ProtoMessage() {}
+
+func (x *TaskPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskPrompt.ProtoReflect.Descriptor instead.
+func (*TaskPrompt) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TaskPrompt) GetQuestion() string {
+	if x != nil {
+		return x.Question
+	}
+	return ""
+}
+
+func (x *TaskPrompt) GetAnswerBy() string {
+	if x != nil {
+		return x.AnswerBy
+	}
+	return ""
+}
+
+func (x *TaskPrompt) GetAnswerBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AnswerBefore
+	}
+	return nil
+}
+
+func (x *TaskPrompt) GetAnswerSchemaJson() string {
+	if x != nil {
+		return x.AnswerSchemaJson
+	}
+	return ""
+}
+
+// Payload: answers a question about a task. correlation_id names the status update with the question, receiver_id is
+// empty, and the epoch is that of the status update. Only the agent that was asked may send it. The first answer is
+// delivered to the task's owner; a second one is refused with INPUT_TAKEN.
+type TaskInput struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answer for people to read, at most 65536 bytes.
+	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	// The answer for programs, at most 65536 bytes as JSON. Must fit the question's answer_schema_json. Numbers are finite.
+	Data          *structpb.Struct `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskInput) Reset() {
+	*x = TaskInput{}
+	mi := &file_baton_v1_task_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskInput) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskInput) ProtoMessage() {}
+
+func (x *TaskInput) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskInput.ProtoReflect.Descriptor instead.
+func (*TaskInput) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *TaskInput) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *TaskInput) GetData() *structpb.Struct {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 // The broker's record of a task. Set by the broker.
 type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -187,7 +328,7 @@ type Task struct {
 	Details string `protobuf:"bytes,7,opt,name=details,proto3" json:"details,omitempty"`
 	// The id of the open handoff. Empty: none is open.
 	OpenHandoffId string `protobuf:"bytes,8,opt,name=open_handoff_id,json=openHandoffId,proto3" json:"open_handoff_id,omitempty"`
-	// The completed handoffs, oldest first; at most the loop guard's limit, 16 by default.
+	// The completed handoffs, oldest first; at most the loop guard's limit, 16 by default, and those of baton.coordinator.
 	Hops []*TaskHop `protobuf:"bytes,9,rep,name=hops,proto3" json:"hops,omitempty"`
 	// The delegators of the loans, in the order of loans: the latest last.
 	DelegatorIds []string `protobuf:"bytes,10,rep,name=delegator_ids,json=delegatorIds,proto3" json:"delegator_ids,omitempty"`
@@ -199,15 +340,27 @@ type Task struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// The time of the last change.
 	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// The result of the latest final status update that has one: of the owner, or of a delegate whose loan it ended. Unset:
+	// none. Not in lists.
+	Result *structpb.Struct `protobuf:"bytes,15,opt,name=result,proto3" json:"result,omitempty"`
+	// The open question. Unset: none. Not in lists.
+	OpenPrompt *OpenPrompt `protobuf:"bytes,16,opt,name=open_prompt,json=openPrompt,proto3" json:"open_prompt,omitempty"`
+	// The task that this one is a part of. Empty: none.
+	ParentTaskId string `protobuf:"bytes,17,opt,name=parent_task_id,json=parentTaskId,proto3" json:"parent_task_id,omitempty"`
 	// The loans that have not ended, the outermost first. Each returns the task to its delegator.
-	Loans         []*TaskLoan `protobuf:"bytes,18,rep,name=loans,proto3" json:"loans,omitempty"`
+	Loans []*TaskLoan `protobuf:"bytes,18,rep,name=loans,proto3" json:"loans,omitempty"`
+	// The ids of the parts of this task, the latest first, at most 100. ListTasks with parent_task_id has all of them. Not in
+	// lists.
+	PartTaskIds []string `protobuf:"bytes,19,rep,name=part_task_ids,json=partTaskIds,proto3" json:"part_task_ids,omitempty"`
+	// The owners from which an operator has taken the task, each once, in the order of the first time.
+	Seizures      []*TaskSeizure `protobuf:"bytes,30,rep,name=seizures,proto3" json:"seizures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_baton_v1_task_proto_msgTypes[1]
+	mi := &file_baton_v1_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -219,7 +372,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[1]
+	mi := &file_baton_v1_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -232,7 +385,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{1}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Task) GetTaskId() string {
@@ -333,9 +486,181 @@ func (x *Task) GetUpdateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Task) GetResult() *structpb.Struct {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *Task) GetOpenPrompt() *OpenPrompt {
+	if x != nil {
+		return x.OpenPrompt
+	}
+	return nil
+}
+
+func (x *Task) GetParentTaskId() string {
+	if x != nil {
+		return x.ParentTaskId
+	}
+	return ""
+}
+
 func (x *Task) GetLoans() []*TaskLoan {
 	if x != nil {
 		return x.Loans
+	}
+	return nil
+}
+
+func (x *Task) GetPartTaskIds() []string {
+	if x != nil {
+		return x.PartTaskIds
+	}
+	return nil
+}
+
+func (x *Task) GetSeizures() []*TaskSeizure {
+	if x != nil {
+		return x.Seizures
+	}
+	return nil
+}
+
+// An operator took the task from its owner by a reassignment. baton.coordinator owned it next.
+type TaskSeizure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The former owner.
+	OwnerId string `protobuf:"bytes,1,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
+	// The epoch that began with the reassignment.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The handoff by which the coordinator handed the task on.
+	HandoffId     string `protobuf:"bytes,3,opt,name=handoff_id,json=handoffId,proto3" json:"handoff_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskSeizure) Reset() {
+	*x = TaskSeizure{}
+	mi := &file_baton_v1_task_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskSeizure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskSeizure) ProtoMessage() {}
+
+func (x *TaskSeizure) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskSeizure.ProtoReflect.Descriptor instead.
+func (*TaskSeizure) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TaskSeizure) GetOwnerId() string {
+	if x != nil {
+		return x.OwnerId
+	}
+	return ""
+}
+
+func (x *TaskSeizure) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *TaskSeizure) GetHandoffId() string {
+	if x != nil {
+		return x.HandoffId
+	}
+	return ""
+}
+
+// A question that waits for its answer. Set by the broker.
+type OpenPrompt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The message_id of the status update that asks. A TaskInput names it as correlation_id.
+	MessageId string `protobuf:"bytes,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// The agent that was asked: that of answer_by, or the one that the broker chose of the type.
+	AskedAgentId string `protobuf:"bytes,2,opt,name=asked_agent_id,json=askedAgentId,proto3" json:"asked_agent_id,omitempty"`
+	// The question.
+	Prompt *TaskPrompt `protobuf:"bytes,3,opt,name=prompt,proto3" json:"prompt,omitempty"`
+	// The time at which the question was stored.
+	AskTime       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=ask_time,json=askTime,proto3" json:"ask_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenPrompt) Reset() {
+	*x = OpenPrompt{}
+	mi := &file_baton_v1_task_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenPrompt) ProtoMessage() {}
+
+func (x *OpenPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_task_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenPrompt.ProtoReflect.Descriptor instead.
+func (*OpenPrompt) Descriptor() ([]byte, []int) {
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *OpenPrompt) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *OpenPrompt) GetAskedAgentId() string {
+	if x != nil {
+		return x.AskedAgentId
+	}
+	return ""
+}
+
+func (x *OpenPrompt) GetPrompt() *TaskPrompt {
+	if x != nil {
+		return x.Prompt
+	}
+	return nil
+}
+
+func (x *OpenPrompt) GetAskTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AskTime
 	}
 	return nil
 }
@@ -355,7 +680,7 @@ type TaskLoan struct {
 
 func (x *TaskLoan) Reset() {
 	*x = TaskLoan{}
-	mi := &file_baton_v1_task_proto_msgTypes[2]
+	mi := &file_baton_v1_task_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +692,7 @@ func (x *TaskLoan) String() string {
 func (*TaskLoan) ProtoMessage() {}
 
 func (x *TaskLoan) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[2]
+	mi := &file_baton_v1_task_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +705,7 @@ func (x *TaskLoan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskLoan.ProtoReflect.Descriptor instead.
 func (*TaskLoan) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaskLoan) GetDelegatorId() string {
@@ -421,7 +746,7 @@ type TaskHop struct {
 
 func (x *TaskHop) Reset() {
 	*x = TaskHop{}
-	mi := &file_baton_v1_task_proto_msgTypes[3]
+	mi := &file_baton_v1_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -433,7 +758,7 @@ func (x *TaskHop) String() string {
 func (*TaskHop) ProtoMessage() {}
 
 func (x *TaskHop) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_task_proto_msgTypes[3]
+	mi := &file_baton_v1_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -446,7 +771,7 @@ func (x *TaskHop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHop.ProtoReflect.Descriptor instead.
 func (*TaskHop) Descriptor() ([]byte, []int) {
-	return file_baton_v1_task_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskHop) GetHandoffId() string {
@@ -481,13 +806,23 @@ var File_baton_v1_task_proto protoreflect.FileDescriptor
 
 const file_baton_v1_task_proto_rawDesc = "" +
 	"\n" +
-	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x01\n" +
+	"\x13baton/v1/task.proto\x12\bbaton.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe7\x01\n" +
 	"\x10TaskStatusUpdate\x12,\n" +
 	"\x06status\x18\x01 \x01(\x0e2\x14.baton.v1.TaskStatusR\x06status\x12\x1f\n" +
 	"\bprogress\x18\x02 \x01(\x01H\x00R\bprogress\x88\x01\x01\x12\x18\n" +
 	"\adetails\x18\x03 \x01(\tR\adetails\x12/\n" +
-	"\x06result\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06resultB\v\n" +
-	"\t_progress\"\xc5\x04\n" +
+	"\x06result\x18\x04 \x01(\v2\x17.google.protobuf.StructR\x06result\x12,\n" +
+	"\x06prompt\x18\x05 \x01(\v2\x14.baton.v1.TaskPromptR\x06promptB\v\n" +
+	"\t_progress\"\xb4\x01\n" +
+	"\n" +
+	"TaskPrompt\x12\x1a\n" +
+	"\bquestion\x18\x01 \x01(\tR\bquestion\x12\x1b\n" +
+	"\tanswer_by\x18\x02 \x01(\tR\banswerBy\x12?\n" +
+	"\ranswer_before\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fanswerBefore\x12,\n" +
+	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"L\n" +
+	"\tTaskInput\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
+	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xaa\x06\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -505,9 +840,27 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\vcreate_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\x12(\n" +
-	"\x05loans\x18\x12 \x03(\v2\x12.baton.v1.TaskLoanR\x05loansB\v\n" +
-	"\t_progress\"\x83\x01\n" +
+	"updateTime\x12/\n" +
+	"\x06result\x18\x0f \x01(\v2\x17.google.protobuf.StructR\x06result\x125\n" +
+	"\vopen_prompt\x18\x10 \x01(\v2\x14.baton.v1.OpenPromptR\n" +
+	"openPrompt\x12$\n" +
+	"\x0eparent_task_id\x18\x11 \x01(\tR\fparentTaskId\x12(\n" +
+	"\x05loans\x18\x12 \x03(\v2\x12.baton.v1.TaskLoanR\x05loans\x12\"\n" +
+	"\rpart_task_ids\x18\x13 \x03(\tR\vpartTaskIds\x121\n" +
+	"\bseizures\x18\x1e \x03(\v2\x15.baton.v1.TaskSeizureR\bseizuresB\v\n" +
+	"\t_progress\"]\n" +
+	"\vTaskSeizure\x12\x19\n" +
+	"\bowner_id\x18\x01 \x01(\tR\aownerId\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1d\n" +
+	"\n" +
+	"handoff_id\x18\x03 \x01(\tR\thandoffId\"\xb6\x01\n" +
+	"\n" +
+	"OpenPrompt\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x01 \x01(\tR\tmessageId\x12$\n" +
+	"\x0easked_agent_id\x18\x02 \x01(\tR\faskedAgentId\x12,\n" +
+	"\x06prompt\x18\x03 \x01(\v2\x14.baton.v1.TaskPromptR\x06prompt\x125\n" +
+	"\bask_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aaskTime\"\x83\x01\n" +
 	"\bTaskLoan\x12!\n" +
 	"\fdelegator_id\x18\x01 \x01(\tR\vdelegatorId\x12\x1d\n" +
 	"\n" +
@@ -544,30 +897,42 @@ func file_baton_v1_task_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_task_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_baton_v1_task_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_baton_v1_task_proto_goTypes = []any{
 	(TaskStatus)(0),               // 0: baton.v1.TaskStatus
 	(*TaskStatusUpdate)(nil),      // 1: baton.v1.TaskStatusUpdate
-	(*Task)(nil),                  // 2: baton.v1.Task
-	(*TaskLoan)(nil),              // 3: baton.v1.TaskLoan
-	(*TaskHop)(nil),               // 4: baton.v1.TaskHop
-	(*structpb.Struct)(nil),       // 5: google.protobuf.Struct
-	(*timestamppb.Timestamp)(nil), // 6: google.protobuf.Timestamp
+	(*TaskPrompt)(nil),            // 2: baton.v1.TaskPrompt
+	(*TaskInput)(nil),             // 3: baton.v1.TaskInput
+	(*Task)(nil),                  // 4: baton.v1.Task
+	(*TaskSeizure)(nil),           // 5: baton.v1.TaskSeizure
+	(*OpenPrompt)(nil),            // 6: baton.v1.OpenPrompt
+	(*TaskLoan)(nil),              // 7: baton.v1.TaskLoan
+	(*TaskHop)(nil),               // 8: baton.v1.TaskHop
+	(*structpb.Struct)(nil),       // 9: google.protobuf.Struct
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_baton_v1_task_proto_depIdxs = []int32{
-	0, // 0: baton.v1.TaskStatusUpdate.status:type_name -> baton.v1.TaskStatus
-	5, // 1: baton.v1.TaskStatusUpdate.result:type_name -> google.protobuf.Struct
-	0, // 2: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
-	4, // 3: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
-	6, // 4: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
-	6, // 5: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
-	3, // 6: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
-	6, // 7: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	0,  // 0: baton.v1.TaskStatusUpdate.status:type_name -> baton.v1.TaskStatus
+	9,  // 1: baton.v1.TaskStatusUpdate.result:type_name -> google.protobuf.Struct
+	2,  // 2: baton.v1.TaskStatusUpdate.prompt:type_name -> baton.v1.TaskPrompt
+	10, // 3: baton.v1.TaskPrompt.answer_before:type_name -> google.protobuf.Timestamp
+	9,  // 4: baton.v1.TaskInput.data:type_name -> google.protobuf.Struct
+	0,  // 5: baton.v1.Task.status:type_name -> baton.v1.TaskStatus
+	8,  // 6: baton.v1.Task.hops:type_name -> baton.v1.TaskHop
+	10, // 7: baton.v1.Task.create_time:type_name -> google.protobuf.Timestamp
+	10, // 8: baton.v1.Task.update_time:type_name -> google.protobuf.Timestamp
+	9,  // 9: baton.v1.Task.result:type_name -> google.protobuf.Struct
+	6,  // 10: baton.v1.Task.open_prompt:type_name -> baton.v1.OpenPrompt
+	7,  // 11: baton.v1.Task.loans:type_name -> baton.v1.TaskLoan
+	5,  // 12: baton.v1.Task.seizures:type_name -> baton.v1.TaskSeizure
+	2,  // 13: baton.v1.OpenPrompt.prompt:type_name -> baton.v1.TaskPrompt
+	10, // 14: baton.v1.OpenPrompt.ask_time:type_name -> google.protobuf.Timestamp
+	10, // 15: baton.v1.TaskLoan.due_time:type_name -> google.protobuf.Timestamp
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_task_proto_init() }
@@ -576,14 +941,14 @@ func file_baton_v1_task_proto_init() {
 		return
 	}
 	file_baton_v1_task_proto_msgTypes[0].OneofWrappers = []any{}
-	file_baton_v1_task_proto_msgTypes[1].OneofWrappers = []any{}
+	file_baton_v1_task_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_task_proto_rawDesc), len(file_baton_v1_task_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   4,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -24,7 +24,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/custody.proto.
  */
 export const file_baton_v1_custody: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9jdXN0b2R5LnByb3RvEghiYXRvbi52MSKtAQoPQ3VzdG9keUxvZ0VudHJ5EiUKBWVudHJ5GAEgASgLMhYuYmF0b24udjEuQ3VzdG9keUVudHJ5EhMKC2VudHJ5X2J5dGVzGAIgASgMEhQKDGN1c3RvZHlfaGFzaBgDIAEoDBIiCgdyZWNlaXB0GAQgASgLMhEuYmF0b24udjEuUmVjZWlwdBIkCghlbnZlbG9wZRgFIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIrcECgxDdXN0b2R5RW50cnkSDgoGbnVtYmVyGAEgASgEEi4KCmVudHJ5X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCGFjY2VwdGVkGAMgASgLMhkuYmF0b24udjEuQ3VzdG9keUVudmVsb3BlSAASLAoHcmVmdXNlZBgEIAEoCzIZLmJhdG9uLnYxLkN1c3RvZHlFbnZlbG9wZUgAEioKBWFja2VkGAUgASgLMhkuYmF0b24udjEuQ3VzdG9keURlbGl2ZXJ5SAASLQoIZ2l2ZW5fdXAYBiABKAsyGS5iYXRvbi52MS5DdXN0b2R5RGVsaXZlcnlIABIlCgR0aW1lGAcgASgLMhUuYmF0b24udjEuQ3VzdG9keVRpbWVIABIoCgRnb25lGAggASgLMhguYmF0b24udjEuQ3VzdG9keUFic2VuY2VIABIsCghyZWRyaXZlbhgJIAEoCzIYLmJhdG9uLnYxLkN1c3RvZHlSZWRyaXZlSAASEAoIb3duZXJfaWQYCiABKAkSDQoFZXBvY2gYCyABKAQSKQoLdGFza19zdGF0dXMYDCABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhIKCmhhbmRvZmZfaWQYDSABKAkSLQoNaGFuZG9mZl9zdGF0ZRgOIAEoDjIWLmJhdG9uLnYxLkhhbmRvZmZTdGF0ZRIYChBhYnNlbnRfYWdlbnRfaWRzGA8gAygJQgcKBWV2ZW50IvsBCg9DdXN0b2R5RW52ZWxvcGUSEgoKbWVzc2FnZV9pZBgBIAEoCRIQCghzZXF1ZW5jZRgCIAEoBBIWCg5jb250ZW50X2RpZ2VzdBgDIAEoDBIrCgxtZXNzYWdlX3R5cGUYBCABKA4yFS5iYXRvbi52MS5NZXNzYWdlVHlwZRIRCglzZW5kZXJfaWQYBSABKAkSGgoScmVzb2x2ZWRfYWdlbnRfaWRzGAYgAygJEicKCmVycm9yX2NvZGUYByABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSJQoFdGVybXMYCCABKAsyFi5iYXRvbi52MS5DdXN0b2R5VGVybXMiZgoMQ3VzdG9keVRlcm1zEisKCHRpbWVvdXRzGAEgASgLMhkuYmF0b24udjEuSGFuZG9mZlRpbWVvdXRzEikKC2xvb3BfbGltaXRzGAIgASgLMhQuYmF0b24udjEuTG9vcExpbWl0cyJICg9DdXN0b2R5RGVsaXZlcnkSEAoIYWdlbnRfaWQYASABKAkSIwoEbWFpbBgCIAEoDjIVLmJhdG9uLnYxLkhhbmRvZmZNYWlsIh4KC0N1c3RvZHlUaW1lEg8KB29mX3Rhc2sYASABKAgiEAoOQ3VzdG9keUFic2VuY2UibgoOQ3VzdG9keVJlZHJpdmUSFgoOZGVhZF9sZXR0ZXJfaWQYASABKAkSGQoRZm9ybWVyX2hhbmRvZmZfaWQYAiABKAkSEgoKaGFuZG9mZl9pZBgDIAEoCRIVCg1jYW5kaWRhdGVfaWRzGAQgAygJKnwKC0hhbmRvZmZNYWlsEhwKGEhBTkRPRkZfTUFJTF9VTlNQRUNJRklFRBAAEhgKFEhBTkRPRkZfTUFJTF9SRVFVRVNUEAESGAoUSEFORE9GRl9NQUlMX0NPTlRFWFQQAhIbChdIQU5ET0ZGX01BSUxfQ09NUExFVElPThADYgZwcm90bzM", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_timestamp]);
+  fileDesc("ChZiYXRvbi92MS9jdXN0b2R5LnByb3RvEghiYXRvbi52MSKtAQoPQ3VzdG9keUxvZ0VudHJ5EiUKBWVudHJ5GAEgASgLMhYuYmF0b24udjEuQ3VzdG9keUVudHJ5EhMKC2VudHJ5X2J5dGVzGAIgASgMEhQKDGN1c3RvZHlfaGFzaBgDIAEoDBIiCgdyZWNlaXB0GAQgASgLMhEuYmF0b24udjEuUmVjZWlwdBIkCghlbnZlbG9wZRgFIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIuwECgxDdXN0b2R5RW50cnkSDgoGbnVtYmVyGAEgASgEEi4KCmVudHJ5X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCGFjY2VwdGVkGAMgASgLMhkuYmF0b24udjEuQ3VzdG9keUVudmVsb3BlSAASLAoHcmVmdXNlZBgEIAEoCzIZLmJhdG9uLnYxLkN1c3RvZHlFbnZlbG9wZUgAEioKBWFja2VkGAUgASgLMhkuYmF0b24udjEuQ3VzdG9keURlbGl2ZXJ5SAASLQoIZ2l2ZW5fdXAYBiABKAsyGS5iYXRvbi52MS5DdXN0b2R5RGVsaXZlcnlIABIlCgR0aW1lGAcgASgLMhUuYmF0b24udjEuQ3VzdG9keVRpbWVIABIoCgRnb25lGAggASgLMhguYmF0b24udjEuQ3VzdG9keUFic2VuY2VIABIsCghyZWRyaXZlbhgJIAEoCzIYLmJhdG9uLnYxLkN1c3RvZHlSZWRyaXZlSAASMwoKcmVhc3NpZ25lZBgUIAEoCzIdLmJhdG9uLnYxLkN1c3RvZHlSZWFzc2lnbm1lbnRIABIQCghvd25lcl9pZBgKIAEoCRINCgVlcG9jaBgLIAEoBBIpCgt0YXNrX3N0YXR1cxgMIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSEgoKaGFuZG9mZl9pZBgNIAEoCRItCg1oYW5kb2ZmX3N0YXRlGA4gASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEhgKEGFic2VudF9hZ2VudF9pZHMYDyADKAlCBwoFZXZlbnQi+wEKD0N1c3RvZHlFbnZlbG9wZRISCgptZXNzYWdlX2lkGAEgASgJEhAKCHNlcXVlbmNlGAIgASgEEhYKDmNvbnRlbnRfZGlnZXN0GAMgASgMEisKDG1lc3NhZ2VfdHlwZRgEIAEoDjIVLmJhdG9uLnYxLk1lc3NhZ2VUeXBlEhEKCXNlbmRlcl9pZBgFIAEoCRIaChJyZXNvbHZlZF9hZ2VudF9pZHMYBiADKAkSJwoKZXJyb3JfY29kZRgHIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIlCgV0ZXJtcxgIIAEoCzIWLmJhdG9uLnYxLkN1c3RvZHlUZXJtcyJmCgxDdXN0b2R5VGVybXMSKwoIdGltZW91dHMYASABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSKQoLbG9vcF9saW1pdHMYAiABKAsyFC5iYXRvbi52MS5Mb29wTGltaXRzIkgKD0N1c3RvZHlEZWxpdmVyeRIQCghhZ2VudF9pZBgBIAEoCRIjCgRtYWlsGAIgASgOMhUuYmF0b24udjEuSGFuZG9mZk1haWwiHgoLQ3VzdG9keVRpbWUSDwoHb2ZfdGFzaxgBIAEoCCIQCg5DdXN0b2R5QWJzZW5jZSJuCg5DdXN0b2R5UmVkcml2ZRIWCg5kZWFkX2xldHRlcl9pZBgBIAEoCRIZChFmb3JtZXJfaGFuZG9mZl9pZBgCIAEoCRISCgpoYW5kb2ZmX2lkGAMgASgJEhUKDWNhbmRpZGF0ZV9pZHMYBCADKAkiaQoTQ3VzdG9keVJlYXNzaWdubWVudBIUCgxzdWJtaXR0ZXJfaWQYASABKAkSEwoLcmVjZWl2ZXJfaWQYAiABKAkSEwoLcmVhc29uX3RleHQYAyABKAkSEgoKaGFuZG9mZl9pZBgEIAEoCSp8CgtIYW5kb2ZmTWFpbBIcChhIQU5ET0ZGX01BSUxfVU5TUEVDSUZJRUQQABIYChRIQU5ET0ZGX01BSUxfUkVRVUVTVBABEhgKFEhBTkRPRkZfTUFJTF9DT05URVhUEAISGwoXSEFORE9GRl9NQUlMX0NPTVBMRVRJT04QA2IGcHJvdG8z", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_timestamp]);
 
 /**
  * One entry of a custody log as a reader gets it. A replay of all entries from the first one gives the task's state.
@@ -157,6 +157,14 @@ export type CustodyEntry = Message<"baton.v1.CustodyEntry"> & {
      */
     value: CustodyRedrive;
     case: "redriven";
+  } | {
+    /**
+     * An operator reassigned the task: baton.coordinator owns it now. The next entry is its request to hand the task on.
+     *
+     * @generated from field: baton.v1.CustodyReassignment reassigned = 20;
+     */
+    value: CustodyReassignment;
+    case: "reassigned";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -253,7 +261,7 @@ export type CustodyEnvelope = Message<"baton.v1.CustodyEnvelope"> & {
 
   /**
    * The agents that the broker found for the envelope, in order: candidates of a request, suggestions of a reject,
-   * receivers of other messages.
+   * receivers of other messages. Of a status update with a question, the first one is the agent that is asked.
    *
    * @generated from field: repeated string resolved_agent_ids = 6;
    */
@@ -344,7 +352,7 @@ export const CustodyDeliverySchema: GenMessage<CustodyDelivery> = /*@__PURE__*/
  */
 export type CustodyTime = Message<"baton.v1.CustodyTime"> & {
   /**
-   * Whether the deadline belongs to the task: a loan is due. Otherwise it belongs to the handoff in handoff_id.
+   * Whether the deadline belongs to the task: a loan is due, or a question expires. Otherwise it belongs to the handoff in handoff_id.
    *
    * @generated from field: bool of_task = 1;
    */
@@ -414,6 +422,48 @@ export type CustodyRedrive = Message<"baton.v1.CustodyRedrive"> & {
  */
 export const CustodyRedriveSchema: GenMessage<CustodyRedrive> = /*@__PURE__*/
   messageDesc(file_baton_v1_custody, 7);
+
+/**
+ * An operator reassigned the task.
+ *
+ * @generated from message baton.v1.CustodyReassignment
+ */
+export type CustodyReassignment = Message<"baton.v1.CustodyReassignment"> & {
+  /**
+   * The caller that reassigned the task: an agent's id or "operator:NAME".
+   *
+   * @generated from field: string submitter_id = 1;
+   */
+  submitterId: string;
+
+  /**
+   * The receiver as the caller named it: an agent's id or "type:NAME".
+   *
+   * @generated from field: string receiver_id = 2;
+   */
+  receiverId: string;
+
+  /**
+   * The reason for people to read. Empty: none was given.
+   *
+   * @generated from field: string reason_text = 3;
+   */
+  reasonText: string;
+
+  /**
+   * The id of the handoff by which the coordinator hands the task on.
+   *
+   * @generated from field: string handoff_id = 4;
+   */
+  handoffId: string;
+};
+
+/**
+ * Describes the message baton.v1.CustodyReassignment.
+ * Use `create(CustodyReassignmentSchema)` to create a new message.
+ */
+export const CustodyReassignmentSchema: GenMessage<CustodyReassignment> = /*@__PURE__*/
+  messageDesc(file_baton_v1_custody, 8);
 
 /**
  * The role of a delivery in a handoff.

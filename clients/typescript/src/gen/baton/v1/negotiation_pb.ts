@@ -46,7 +46,7 @@ export type TaskRequest = Message<"baton.v1.TaskRequest"> & {
   neededByTime?: Timestamp | undefined;
 
   /**
-   * The kind of work, in the agents' own terms.
+   * The kind of work, in the agents' own terms, at most 128 bytes.
    *
    * @generated from field: string task_type = 4;
    */
@@ -67,8 +67,8 @@ export type TaskRequest = Message<"baton.v1.TaskRequest"> & {
   offersWanted: number;
 
   /**
-   * The rule by which the winner is chosen. This broker version does not use it: the requester chooses with a
-   * TaskAccept.
+   * The rule by which the winner is chosen. A rule is refused with NOT_SUPPORTED by this broker version: the requester
+   * chooses with a TaskAccept.
    *
    * @generated from field: baton.v1.AwardRule award_rule = 7;
    */

@@ -14,7 +14,7 @@ import type { JsonObject, Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/task.proto.
  */
 export const file_baton_v1_task: GenFile = /*@__PURE__*/
-  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSKWAQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0QgsKCV9wcm9ncmVzcyKqAwoEVGFzaxIPCgd0YXNrX2lkGAEgASgJEhEKCXRhc2tfdHlwZRgCIAEoCRIQCghvd25lcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBBIkCgZzdGF0dXMYBSABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAYgASgBSACIAQESDwoHZGV0YWlscxgHIAEoCRIXCg9vcGVuX2hhbmRvZmZfaWQYCCABKAkSHwoEaG9wcxgJIAMoCzIRLmJhdG9uLnYxLlRhc2tIb3ASFQoNZGVsZWdhdG9yX2lkcxgKIAMoCRIWCg5jdXN0b2R5X2xlbmd0aBgLIAEoBBIUCgxjdXN0b2R5X2hhc2gYDCABKAwSLwoLY3JlYXRlX3RpbWUYDSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIhCgVsb2FucxgSIAMoCzISLmJhdG9uLnYxLlRhc2tMb2FuQgsKCV9wcm9ncmVzcyJiCghUYXNrTG9hbhIUCgxkZWxlZ2F0b3JfaWQYASABKAkSEgoKaGFuZG9mZl9pZBgCIAEoCRIsCghkdWVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVAoHVGFza0hvcBISCgpoYW5kb2ZmX2lkGAEgASgJEhEKCXNlbmRlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBCrPAQoKVGFza1N0YXR1cxIbChdUQVNLX1NUQVRVU19VTlNQRUNJRklFRBAAEhcKE1RBU0tfU1RBVFVTX0NSRUFURUQQARIbChdUQVNLX1NUQVRVU19JTl9QUk9HUkVTUxACEiEKHVRBU0tfU1RBVFVTX1dBSVRJTkdfRk9SX0lOUFVUEAMSGQoVVEFTS19TVEFUVVNfQ09NUExFVEVEEAQSFgoSVEFTS19TVEFUVVNfRkFJTEVEEAUSGAoUVEFTS19TVEFUVVNfQ0FOQ0VMRUQQBmIGcHJvdG8z", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
+  fileDesc("ChNiYXRvbi92MS90YXNrLnByb3RvEghiYXRvbi52MSK8AQoQVGFza1N0YXR1c1VwZGF0ZRIkCgZzdGF0dXMYASABKA4yFC5iYXRvbi52MS5UYXNrU3RhdHVzEhUKCHByb2dyZXNzGAIgASgBSACIAQESDwoHZGV0YWlscxgDIAEoCRInCgZyZXN1bHQYBCABKAsyFy5nb29nbGUucHJvdG9idWYuU3RydWN0EiQKBnByb21wdBgFIAEoCzIULmJhdG9uLnYxLlRhc2tQcm9tcHRCCwoJX3Byb2dyZXNzIoABCgpUYXNrUHJvbXB0EhAKCHF1ZXN0aW9uGAEgASgJEhEKCWFuc3dlcl9ieRgCIAEoCRIxCg1hbnN3ZXJfYmVmb3JlGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIaChJhbnN3ZXJfc2NoZW1hX2pzb24YBCABKAkiQAoJVGFza0lucHV0EgwKBHRleHQYASABKAkSJQoEZGF0YRgCIAEoCzIXLmdvb2dsZS5wcm90b2J1Zi5TdHJ1Y3Qi1gQKBFRhc2sSDwoHdGFza19pZBgBIAEoCRIRCgl0YXNrX3R5cGUYAiABKAkSEAoIb3duZXJfaWQYAyABKAkSDQoFZXBvY2gYBCABKAQSJAoGc3RhdHVzGAUgASgOMhQuYmF0b24udjEuVGFza1N0YXR1cxIVCghwcm9ncmVzcxgGIAEoAUgAiAEBEg8KB2RldGFpbHMYByABKAkSFwoPb3Blbl9oYW5kb2ZmX2lkGAggASgJEh8KBGhvcHMYCSADKAsyES5iYXRvbi52MS5UYXNrSG9wEhUKDWRlbGVnYXRvcl9pZHMYCiADKAkSFgoOY3VzdG9keV9sZW5ndGgYCyABKAQSFAoMY3VzdG9keV9oYXNoGAwgASgMEi8KC2NyZWF0ZV90aW1lGA0gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgt1cGRhdGVfdGltZRgOIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJwoGcmVzdWx0GA8gASgLMhcuZ29vZ2xlLnByb3RvYnVmLlN0cnVjdBIpCgtvcGVuX3Byb21wdBgQIAEoCzIULmJhdG9uLnYxLk9wZW5Qcm9tcHQSFgoOcGFyZW50X3Rhc2tfaWQYESABKAkSIQoFbG9hbnMYEiADKAsyEi5iYXRvbi52MS5UYXNrTG9hbhIVCg1wYXJ0X3Rhc2tfaWRzGBMgAygJEicKCHNlaXp1cmVzGB4gAygLMhUuYmF0b24udjEuVGFza1NlaXp1cmVCCwoJX3Byb2dyZXNzIkIKC1Rhc2tTZWl6dXJlEhAKCG93bmVyX2lkGAEgASgJEg0KBWVwb2NoGAIgASgEEhIKCmhhbmRvZmZfaWQYAyABKAkijAEKCk9wZW5Qcm9tcHQSEgoKbWVzc2FnZV9pZBgBIAEoCRIWCg5hc2tlZF9hZ2VudF9pZBgCIAEoCRIkCgZwcm9tcHQYAyABKAsyFC5iYXRvbi52MS5UYXNrUHJvbXB0EiwKCGFza190aW1lGAQgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJiCghUYXNrTG9hbhIUCgxkZWxlZ2F0b3JfaWQYASABKAkSEgoKaGFuZG9mZl9pZBgCIAEoCRIsCghkdWVfdGltZRgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVAoHVGFza0hvcBISCgpoYW5kb2ZmX2lkGAEgASgJEhEKCXNlbmRlcl9pZBgCIAEoCRITCgtyZWNlaXZlcl9pZBgDIAEoCRINCgVlcG9jaBgEIAEoBCrPAQoKVGFza1N0YXR1cxIbChdUQVNLX1NUQVRVU19VTlNQRUNJRklFRBAAEhcKE1RBU0tfU1RBVFVTX0NSRUFURUQQARIbChdUQVNLX1NUQVRVU19JTl9QUk9HUkVTUxACEiEKHVRBU0tfU1RBVFVTX1dBSVRJTkdfRk9SX0lOUFVUEAMSGQoVVEFTS19TVEFUVVNfQ09NUExFVEVEEAQSFgoSVEFTS19TVEFUVVNfRkFJTEVEEAUSGAoUVEFTS19TVEFUVVNfQ0FOQ0VMRUQQBmIGcHJvdG8z", [file_google_protobuf_struct, file_google_protobuf_timestamp]);
 
 /**
  * Payload: the owner reports the task's status at the present epoch. IN_PROGRESS from the agent on turn in an open
@@ -45,11 +45,19 @@ export type TaskStatusUpdate = Message<"baton.v1.TaskStatusUpdate"> & {
   details: string;
 
   /**
-   * The result for programs. Delivered and recorded with the message; Task does not contain it.
+   * The result for programs, at most 262144 bytes as JSON; a larger one goes elsewhere, and the result has a reference to
+   * it. That of a final status is shown in Task.result. Numbers are finite.
    *
    * @generated from field: google.protobuf.Struct result = 4;
    */
   result?: JsonObject | undefined;
+
+  /**
+   * A question. Only with WAITING_FOR_INPUT. The message is delivered to the agent that is to answer.
+   *
+   * @generated from field: baton.v1.TaskPrompt prompt = 5;
+   */
+  prompt?: TaskPrompt | undefined;
 };
 
 /**
@@ -58,6 +66,79 @@ export type TaskStatusUpdate = Message<"baton.v1.TaskStatusUpdate"> & {
  */
 export const TaskStatusUpdateSchema: GenMessage<TaskStatusUpdate> = /*@__PURE__*/
   messageDesc(file_baton_v1_task, 0);
+
+/**
+ * A question of the task's owner to one agent. The message_id of the status update that asks it is its id.
+ *
+ * @generated from message baton.v1.TaskPrompt
+ */
+export type TaskPrompt = Message<"baton.v1.TaskPrompt"> & {
+  /**
+   * The question for people to read, 1 to 16384 bytes. Required.
+   *
+   * @generated from field: string question = 1;
+   */
+  question: string;
+
+  /**
+   * The agent that is to answer: its id, or "type:NAME" for one able agent of the type. Not the owner. Required.
+   *
+   * @generated from field: string answer_by = 2;
+   */
+  answerBy: string;
+
+  /**
+   * The time at which the question expires. In the future. Unset: the question has no deadline.
+   *
+   * @generated from field: google.protobuf.Timestamp answer_before = 3;
+   */
+  answerBefore?: Timestamp | undefined;
+
+  /**
+   * A JSON Schema (draft 2020-12) that TaskInput.data must fit, at most 65536 bytes and 64 levels deep, without
+   * references to other documents. Empty: any data.
+   *
+   * @generated from field: string answer_schema_json = 4;
+   */
+  answerSchemaJson: string;
+};
+
+/**
+ * Describes the message baton.v1.TaskPrompt.
+ * Use `create(TaskPromptSchema)` to create a new message.
+ */
+export const TaskPromptSchema: GenMessage<TaskPrompt> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task, 1);
+
+/**
+ * Payload: answers a question about a task. correlation_id names the status update with the question, receiver_id is
+ * empty, and the epoch is that of the status update. Only the agent that was asked may send it. The first answer is
+ * delivered to the task's owner; a second one is refused with INPUT_TAKEN.
+ *
+ * @generated from message baton.v1.TaskInput
+ */
+export type TaskInput = Message<"baton.v1.TaskInput"> & {
+  /**
+   * The answer for people to read, at most 65536 bytes.
+   *
+   * @generated from field: string text = 1;
+   */
+  text: string;
+
+  /**
+   * The answer for programs, at most 65536 bytes as JSON. Must fit the question's answer_schema_json. Numbers are finite.
+   *
+   * @generated from field: google.protobuf.Struct data = 2;
+   */
+  data?: JsonObject | undefined;
+};
+
+/**
+ * Describes the message baton.v1.TaskInput.
+ * Use `create(TaskInputSchema)` to create a new message.
+ */
+export const TaskInputSchema: GenMessage<TaskInput> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task, 2);
 
 /**
  * The broker's record of a task. Set by the broker.
@@ -122,7 +203,7 @@ export type Task = Message<"baton.v1.Task"> & {
   openHandoffId: string;
 
   /**
-   * The completed handoffs, oldest first; at most the loop guard's limit, 16 by default.
+   * The completed handoffs, oldest first; at most the loop guard's limit, 16 by default, and those of baton.coordinator.
    *
    * @generated from field: repeated baton.v1.TaskHop hops = 9;
    */
@@ -164,11 +245,48 @@ export type Task = Message<"baton.v1.Task"> & {
   updateTime?: Timestamp | undefined;
 
   /**
+   * The result of the latest final status update that has one: of the owner, or of a delegate whose loan it ended. Unset:
+   * none. Not in lists.
+   *
+   * @generated from field: google.protobuf.Struct result = 15;
+   */
+  result?: JsonObject | undefined;
+
+  /**
+   * The open question. Unset: none. Not in lists.
+   *
+   * @generated from field: baton.v1.OpenPrompt open_prompt = 16;
+   */
+  openPrompt?: OpenPrompt | undefined;
+
+  /**
+   * The task that this one is a part of. Empty: none.
+   *
+   * @generated from field: string parent_task_id = 17;
+   */
+  parentTaskId: string;
+
+  /**
    * The loans that have not ended, the outermost first. Each returns the task to its delegator.
    *
    * @generated from field: repeated baton.v1.TaskLoan loans = 18;
    */
   loans: TaskLoan[];
+
+  /**
+   * The ids of the parts of this task, the latest first, at most 100. ListTasks with parent_task_id has all of them. Not in
+   * lists.
+   *
+   * @generated from field: repeated string part_task_ids = 19;
+   */
+  partTaskIds: string[];
+
+  /**
+   * The owners from which an operator has taken the task, each once, in the order of the first time.
+   *
+   * @generated from field: repeated baton.v1.TaskSeizure seizures = 30;
+   */
+  seizures: TaskSeizure[];
 };
 
 /**
@@ -176,7 +294,84 @@ export type Task = Message<"baton.v1.Task"> & {
  * Use `create(TaskSchema)` to create a new message.
  */
 export const TaskSchema: GenMessage<Task> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 1);
+  messageDesc(file_baton_v1_task, 3);
+
+/**
+ * An operator took the task from its owner by a reassignment. baton.coordinator owned it next.
+ *
+ * @generated from message baton.v1.TaskSeizure
+ */
+export type TaskSeizure = Message<"baton.v1.TaskSeizure"> & {
+  /**
+   * The former owner.
+   *
+   * @generated from field: string owner_id = 1;
+   */
+  ownerId: string;
+
+  /**
+   * The epoch that began with the reassignment.
+   *
+   * @generated from field: uint64 epoch = 2;
+   */
+  epoch: bigint;
+
+  /**
+   * The handoff by which the coordinator handed the task on.
+   *
+   * @generated from field: string handoff_id = 3;
+   */
+  handoffId: string;
+};
+
+/**
+ * Describes the message baton.v1.TaskSeizure.
+ * Use `create(TaskSeizureSchema)` to create a new message.
+ */
+export const TaskSeizureSchema: GenMessage<TaskSeizure> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task, 4);
+
+/**
+ * A question that waits for its answer. Set by the broker.
+ *
+ * @generated from message baton.v1.OpenPrompt
+ */
+export type OpenPrompt = Message<"baton.v1.OpenPrompt"> & {
+  /**
+   * The message_id of the status update that asks. A TaskInput names it as correlation_id.
+   *
+   * @generated from field: string message_id = 1;
+   */
+  messageId: string;
+
+  /**
+   * The agent that was asked: that of answer_by, or the one that the broker chose of the type.
+   *
+   * @generated from field: string asked_agent_id = 2;
+   */
+  askedAgentId: string;
+
+  /**
+   * The question.
+   *
+   * @generated from field: baton.v1.TaskPrompt prompt = 3;
+   */
+  prompt?: TaskPrompt | undefined;
+
+  /**
+   * The time at which the question was stored.
+   *
+   * @generated from field: google.protobuf.Timestamp ask_time = 4;
+   */
+  askTime?: Timestamp | undefined;
+};
+
+/**
+ * Describes the message baton.v1.OpenPrompt.
+ * Use `create(OpenPromptSchema)` to create a new message.
+ */
+export const OpenPromptSchema: GenMessage<OpenPrompt> = /*@__PURE__*/
+  messageDesc(file_baton_v1_task, 5);
 
 /**
  * Ownership given with mode DELEGATE, until it returns to the delegator.
@@ -211,7 +406,7 @@ export type TaskLoan = Message<"baton.v1.TaskLoan"> & {
  * Use `create(TaskLoanSchema)` to create a new message.
  */
 export const TaskLoanSchema: GenMessage<TaskLoan> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 2);
+  messageDesc(file_baton_v1_task, 6);
 
 /**
  * One completed handoff of a task.
@@ -253,7 +448,7 @@ export type TaskHop = Message<"baton.v1.TaskHop"> & {
  * Use `create(TaskHopSchema)` to create a new message.
  */
 export const TaskHopSchema: GenMessage<TaskHop> = /*@__PURE__*/
-  messageDesc(file_baton_v1_task, 3);
+  messageDesc(file_baton_v1_task, 7);
 
 /**
  * The status of a task.

@@ -19,6 +19,7 @@ import dev.baton.v1.Info;
 import dev.baton.v1.MessageType;
 import dev.baton.v1.TaskAccept;
 import dev.baton.v1.TaskContextTransfer;
+import dev.baton.v1.TaskInput;
 import dev.baton.v1.TaskOffer;
 import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskRequest;
@@ -47,7 +48,8 @@ public final class Envelopes {
             Map.entry(MessageType.MESSAGE_TYPE_TASK_ACCEPT, TaskAccept.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_DELEGATION, Delegation.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_INFO, Info.getDefaultInstance()),
-            Map.entry(MessageType.MESSAGE_TYPE_TASK_RECALL, TaskRecall.getDefaultInstance()));
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_RECALL, TaskRecall.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_TASK_INPUT, TaskInput.getDefaultInstance()));
 
     private Envelopes() {}
 

@@ -23,6 +23,7 @@ class AuditAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     AUDIT_ACTION_CERTIFICATES_REFUSED: _ClassVar[AuditAction]
     AUDIT_ACTION_OPERATOR_KEYS_LOADED: _ClassVar[AuditAction]
     AUDIT_ACTION_OPERATOR_KEYS_REFUSED: _ClassVar[AuditAction]
+    AUDIT_ACTION_TASK_REASSIGNED: _ClassVar[AuditAction]
 AUDIT_ACTION_UNSPECIFIED: AuditAction
 AUDIT_ACTION_AGENT_REGISTERED: AuditAction
 AUDIT_ACTION_AGENT_CHANGED: AuditAction
@@ -38,6 +39,7 @@ AUDIT_ACTION_CERTIFICATES_LOADED: AuditAction
 AUDIT_ACTION_CERTIFICATES_REFUSED: AuditAction
 AUDIT_ACTION_OPERATOR_KEYS_LOADED: AuditAction
 AUDIT_ACTION_OPERATOR_KEYS_REFUSED: AuditAction
+AUDIT_ACTION_TASK_REASSIGNED: AuditAction
 
 class AuditEntry(_message.Message):
     __slots__ = ("number", "entry_time", "actor", "action", "subject", "details")

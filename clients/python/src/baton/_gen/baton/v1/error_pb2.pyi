@@ -45,6 +45,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_NOT_OWNER: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_CANDIDATE: _ClassVar[ErrorCode]
     ERROR_CODE_PERMISSION_DENIED: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_ASKED: _ClassVar[ErrorCode]
     ERROR_CODE_RECEIVER_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_AGENT_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_TASK_UNKNOWN: _ClassVar[ErrorCode]
@@ -57,6 +58,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_AGENT_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_KEY_TAKEN: _ClassVar[ErrorCode]
     ERROR_CODE_KEY_EXISTS: _ClassVar[ErrorCode]
+    ERROR_CODE_INPUT_TAKEN: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_OPEN: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_STATE: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_FINAL: _ClassVar[ErrorCode]
@@ -70,6 +72,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE: _ClassVar[ErrorCode]
     ERROR_CODE_KEY_REVOKED: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_LENT: _ClassVar[ErrorCode]
+    ERROR_CODE_AGENT_GONE: _ClassVar[ErrorCode]
+    ERROR_CODE_INPUT_EXPIRED: _ClassVar[ErrorCode]
     ERROR_CODE_CONFLICT: _ClassVar[ErrorCode]
     ERROR_CODE_LIMIT_EXCEEDED: _ClassVar[ErrorCode]
     ERROR_CODE_SHUTTING_DOWN: _ClassVar[ErrorCode]
@@ -87,6 +91,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_OFFER_WITHDRAWN: _ClassVar[ErrorCode]
     ERROR_CODE_HANDOFF_REDRIVEN: _ClassVar[ErrorCode]
     ERROR_CODE_TASK_RECALLED: _ClassVar[ErrorCode]
+    ERROR_CODE_TASK_REASSIGNED: _ClassVar[ErrorCode]
 SEVERITY_UNSPECIFIED: Severity
 SEVERITY_INFO: Severity
 SEVERITY_WARNING: Severity
@@ -119,6 +124,7 @@ ERROR_CODE_SENDER_MISMATCH: ErrorCode
 ERROR_CODE_NOT_OWNER: ErrorCode
 ERROR_CODE_NOT_CANDIDATE: ErrorCode
 ERROR_CODE_PERMISSION_DENIED: ErrorCode
+ERROR_CODE_NOT_ASKED: ErrorCode
 ERROR_CODE_RECEIVER_UNKNOWN: ErrorCode
 ERROR_CODE_AGENT_UNKNOWN: ErrorCode
 ERROR_CODE_TASK_UNKNOWN: ErrorCode
@@ -131,6 +137,7 @@ ERROR_CODE_MESSAGE_ID_REUSED: ErrorCode
 ERROR_CODE_AGENT_EXISTS: ErrorCode
 ERROR_CODE_KEY_TAKEN: ErrorCode
 ERROR_CODE_KEY_EXISTS: ErrorCode
+ERROR_CODE_INPUT_TAKEN: ErrorCode
 ERROR_CODE_HANDOFF_OPEN: ErrorCode
 ERROR_CODE_HANDOFF_STATE: ErrorCode
 ERROR_CODE_HANDOFF_FINAL: ErrorCode
@@ -144,6 +151,8 @@ ERROR_CODE_DEAD_LETTER_SETTLED: ErrorCode
 ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE: ErrorCode
 ERROR_CODE_KEY_REVOKED: ErrorCode
 ERROR_CODE_NOT_LENT: ErrorCode
+ERROR_CODE_AGENT_GONE: ErrorCode
+ERROR_CODE_INPUT_EXPIRED: ErrorCode
 ERROR_CODE_CONFLICT: ErrorCode
 ERROR_CODE_LIMIT_EXCEEDED: ErrorCode
 ERROR_CODE_SHUTTING_DOWN: ErrorCode
@@ -161,6 +170,7 @@ ERROR_CODE_AGENT_ERROR: ErrorCode
 ERROR_CODE_OFFER_WITHDRAWN: ErrorCode
 ERROR_CODE_HANDOFF_REDRIVEN: ErrorCode
 ERROR_CODE_TASK_RECALLED: ErrorCode
+ERROR_CODE_TASK_REASSIGNED: ErrorCode
 
 class ErrorNotification(_message.Message):
     __slots__ = ("error_code", "error_message", "severity", "origin_agent_id", "next_step", "next_step_text")

@@ -26,19 +26,41 @@ TASK_STATUS_FAILED: TaskStatus
 TASK_STATUS_CANCELED: TaskStatus
 
 class TaskStatusUpdate(_message.Message):
-    __slots__ = ("status", "progress", "details", "result")
+    __slots__ = ("status", "progress", "details", "result", "prompt")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     status: TaskStatus
     progress: float
     details: str
     result: _struct_pb2.Struct
-    def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    prompt: TaskPrompt
+    def __init__(self, status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., prompt: _Optional[_Union[TaskPrompt, _Mapping]] = ...) -> None: ...
+
+class TaskPrompt(_message.Message):
+    __slots__ = ("question", "answer_by", "answer_before", "answer_schema_json")
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BY_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_SCHEMA_JSON_FIELD_NUMBER: _ClassVar[int]
+    question: str
+    answer_by: str
+    answer_before: _timestamp_pb2.Timestamp
+    answer_schema_json: str
+    def __init__(self, question: _Optional[str] = ..., answer_by: _Optional[str] = ..., answer_before: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., answer_schema_json: _Optional[str] = ...) -> None: ...
+
+class TaskInput(_message.Message):
+    __slots__ = ("text", "data")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    data: _struct_pb2.Struct
+    def __init__(self, text: _Optional[str] = ..., data: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "loans")
+    __slots__ = ("task_id", "task_type", "owner_id", "epoch", "status", "progress", "details", "open_handoff_id", "hops", "delegator_ids", "custody_length", "custody_hash", "create_time", "update_time", "result", "open_prompt", "parent_task_id", "loans", "part_task_ids", "seizures")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -53,7 +75,12 @@ class Task(_message.Message):
     CUSTODY_HASH_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    OPEN_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     LOANS_FIELD_NUMBER: _ClassVar[int]
+    PART_TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    SEIZURES_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     task_type: str
     owner_id: str
@@ -68,8 +95,35 @@ class Task(_message.Message):
     custody_hash: bytes
     create_time: _timestamp_pb2.Timestamp
     update_time: _timestamp_pb2.Timestamp
+    result: _struct_pb2.Struct
+    open_prompt: OpenPrompt
+    parent_task_id: str
     loans: _containers.RepeatedCompositeFieldContainer[TaskLoan]
-    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ...) -> None: ...
+    part_task_ids: _containers.RepeatedScalarFieldContainer[str]
+    seizures: _containers.RepeatedCompositeFieldContainer[TaskSeizure]
+    def __init__(self, task_id: _Optional[str] = ..., task_type: _Optional[str] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., progress: _Optional[float] = ..., details: _Optional[str] = ..., open_handoff_id: _Optional[str] = ..., hops: _Optional[_Iterable[_Union[TaskHop, _Mapping]]] = ..., delegator_ids: _Optional[_Iterable[str]] = ..., custody_length: _Optional[int] = ..., custody_hash: _Optional[bytes] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., open_prompt: _Optional[_Union[OpenPrompt, _Mapping]] = ..., parent_task_id: _Optional[str] = ..., loans: _Optional[_Iterable[_Union[TaskLoan, _Mapping]]] = ..., part_task_ids: _Optional[_Iterable[str]] = ..., seizures: _Optional[_Iterable[_Union[TaskSeizure, _Mapping]]] = ...) -> None: ...
+
+class TaskSeizure(_message.Message):
+    __slots__ = ("owner_id", "epoch", "handoff_id")
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
+    owner_id: str
+    epoch: int
+    handoff_id: str
+    def __init__(self, owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., handoff_id: _Optional[str] = ...) -> None: ...
+
+class OpenPrompt(_message.Message):
+    __slots__ = ("message_id", "asked_agent_id", "prompt", "ask_time")
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
+    ASK_TIME_FIELD_NUMBER: _ClassVar[int]
+    message_id: str
+    asked_agent_id: str
+    prompt: TaskPrompt
+    ask_time: _timestamp_pb2.Timestamp
+    def __init__(self, message_id: _Optional[str] = ..., asked_agent_id: _Optional[str] = ..., prompt: _Optional[_Union[TaskPrompt, _Mapping]] = ..., ask_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TaskLoan(_message.Message):
     __slots__ = ("delegator_id", "handoff_id", "due_time")

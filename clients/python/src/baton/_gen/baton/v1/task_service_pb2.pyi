@@ -1,4 +1,5 @@
 from baton._gen.baton.v1 import custody_pb2 as _custody_pb2
+from baton._gen.baton.v1 import handoff_pb2 as _handoff_pb2
 from baton._gen.baton.v1 import task_pb2 as _task_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -20,16 +21,18 @@ class GetTaskResponse(_message.Message):
     def __init__(self, task: _Optional[_Union[_task_pb2.Task, _Mapping]] = ...) -> None: ...
 
 class ListTasksRequest(_message.Message):
-    __slots__ = ("page_size", "page_token", "owner_id", "statuses")
+    __slots__ = ("page_size", "page_token", "owner_id", "statuses", "parent_task_id")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     STATUSES_FIELD_NUMBER: _ClassVar[int]
+    PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     page_size: int
     page_token: str
     owner_id: str
     statuses: _containers.RepeatedScalarFieldContainer[_task_pb2.TaskStatus]
-    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., owner_id: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_task_pb2.TaskStatus, str]]] = ...) -> None: ...
+    parent_task_id: str
+    def __init__(self, page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., owner_id: _Optional[str] = ..., statuses: _Optional[_Iterable[_Union[_task_pb2.TaskStatus, str]]] = ..., parent_task_id: _Optional[str] = ...) -> None: ...
 
 class ListTasksResponse(_message.Message):
     __slots__ = ("tasks", "next_page_token")
@@ -84,3 +87,23 @@ class WatchGap(_message.Message):
     first_number: int
     last_number: int
     def __init__(self, first_number: _Optional[int] = ..., last_number: _Optional[int] = ...) -> None: ...
+
+class ReassignTaskRequest(_message.Message):
+    __slots__ = ("task_id", "expected_epoch", "to", "reason_text")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    expected_epoch: int
+    to: str
+    reason_text: str
+    def __init__(self, task_id: _Optional[str] = ..., expected_epoch: _Optional[int] = ..., to: _Optional[str] = ..., reason_text: _Optional[str] = ...) -> None: ...
+
+class ReassignTaskResponse(_message.Message):
+    __slots__ = ("task", "handoff")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    HANDOFF_FIELD_NUMBER: _ClassVar[int]
+    task: _task_pb2.Task
+    handoff: _handoff_pb2.Handoff
+    def __init__(self, task: _Optional[_Union[_task_pb2.Task, _Mapping]] = ..., handoff: _Optional[_Union[_handoff_pb2.Handoff, _Mapping]] = ...) -> None: ...

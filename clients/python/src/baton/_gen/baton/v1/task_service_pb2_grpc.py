@@ -6,8 +6,8 @@ from baton._gen.baton.v1 import task_service_pb2 as baton_dot_v1_dot_task__servi
 
 
 class TaskServiceStub(object):
-    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all.
-    To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
+    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all. An
+    agent with an open question about a task reads that question. To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
     PERMISSION_DENIED.
     """
 
@@ -37,16 +37,22 @@ class TaskServiceStub(object):
                 request_serializer=baton_dot_v1_dot_task__service__pb2.WatchTaskRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_task__service__pb2.WatchTaskResponse.FromString,
                 )
+        self.ReassignTask = channel.unary_unary(
+                '/baton.v1.TaskService/ReassignTask',
+                request_serializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskResponse.FromString,
+                )
 
 
 class TaskServiceServicer(object):
-    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all.
-    To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
+    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all. An
+    agent with an open question about a task reads that question. To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
     PERMISSION_DENIED.
     """
 
     def GetTask(self, request, context):
-        """Returns one task.
+        """Returns one task. To an agent that reads the task only because of its open question, the answer has the id, the type,
+        the owner, the epoch, the status and the question, and nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,6 +81,18 @@ class TaskServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReassignTask(self, request, context):
+        """Takes a task that has not ended from its owner and hands it to another agent. By default for operators only (policy
+        action reassignTask); the act is in the audit log. In one commit baton.coordinator owns the task at the next epoch,
+        all loans end, an open handoff is cancelled, and the former owner is told to drop the task. In the same commit the
+        coordinator asks the new agent to take the task, with the caller's rights, and answers its accept with the last
+        context that the broker has. If no agent takes the task, it stays with the coordinator, and the request is a dead
+        letter.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TaskServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -98,6 +116,11 @@ def add_TaskServiceServicer_to_server(servicer, server):
                     request_deserializer=baton_dot_v1_dot_task__service__pb2.WatchTaskRequest.FromString,
                     response_serializer=baton_dot_v1_dot_task__service__pb2.WatchTaskResponse.SerializeToString,
             ),
+            'ReassignTask': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReassignTask,
+                    request_deserializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_task__service__pb2.ReassignTaskResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'baton.v1.TaskService', rpc_method_handlers)
@@ -106,8 +129,8 @@ def add_TaskServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TaskService(object):
-    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all.
-    To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
+    """Reading tasks and their custody logs. By default an agent reads the tasks that it owns or has owned, an operator all. An
+    agent with an open question about a task reads that question. To a caller that may read only its own tasks, a task of others and one that does not exist get the same answer:
     PERMISSION_DENIED.
     """
 
@@ -176,5 +199,22 @@ class TaskService(object):
         return grpc.experimental.unary_stream(request, target, '/baton.v1.TaskService/WatchTask',
             baton_dot_v1_dot_task__service__pb2.WatchTaskRequest.SerializeToString,
             baton_dot_v1_dot_task__service__pb2.WatchTaskResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ReassignTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.TaskService/ReassignTask',
+            baton_dot_v1_dot_task__service__pb2.ReassignTaskRequest.SerializeToString,
+            baton_dot_v1_dot_task__service__pb2.ReassignTaskResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

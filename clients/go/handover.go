@@ -100,7 +100,7 @@ func (a *Agent) handOver(ctx context.Context, request *v1.Envelope, sections []*
 // watchHandOver ends the handoff of a task that is recalled from this agent.
 func (a *Agent) watchHandOver(mail *conversation, handoffID, taskID string, epoch uint64) func() {
 	return a.watch(taskID, epoch, func(r *Recalled) bool {
-		mail.fail(&HandoffFailedError{HandoffID: handoffID, Reason: "TASK_RECALLED", Message: r.Message})
+		mail.fail(r.failed(handoffID))
 		return false
 	})
 }

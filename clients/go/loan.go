@@ -51,6 +51,8 @@ const (
 	RecalledByDeadline RecallReason = "DEADLINE"
 	// A Recall by this agent, or by an agent that had lent the task to it.
 	RecalledByRecall RecallReason = "RECALL"
+	// An operator reassigned the task.
+	RecalledByOperator RecallReason = "REASSIGNED"
 )
 
 // TaskRecalledError says that a lent task was taken back before its delegate reported a final status.
@@ -65,7 +67,8 @@ type TaskRecalledError struct {
 	Message string
 	// The task's epoch after the recall.
 	Epoch uint64
-	// Whether this agent owns the task again. False: an agent that had lent the task to this one took it back.
+	// Whether this agent owns the task again. False: an agent that had lent the task to this one, or an operator, took
+	// it.
 	IsOwner bool
 
 	cause error
@@ -76,7 +79,8 @@ func (e *TaskRecalledError) Error() string { return fmt.Sprintf("baton: %s: %s",
 // Unwrap returns the cause of the context's end, if that ended the loan: for example context.DeadlineExceeded.
 func (e *TaskRecalledError) Unwrap() error { return e.cause }
 
-// Recalled is a task that was taken from this agent: another agent recalled it, or its loan timeout passed.
+// Recalled is a task that was taken from this agent: another agent recalled it, its loan timeout passed, or an operator
+// reassigned it.
 type Recalled struct {
 	// The task's id.
 	TaskID string
@@ -86,21 +90,39 @@ type Recalled struct {
 	Epoch uint64
 	// The explanation, for people.
 	Message string
+	// Whether an operator reassigned the task.
+	IsReassigned bool
 }
 
 func (r *Recalled) lost() error {
+	reason := RecalledByRecall
+	if r.IsReassigned {
+		reason = RecalledByOperator
+	}
 	return &TaskRecalledError{
-		TaskID: r.TaskID, HandoffID: r.HandoffID, Reason: RecalledByRecall, Message: r.Message, Epoch: r.Epoch,
+		TaskID: r.TaskID, HandoffID: r.HandoffID, Reason: reason, Message: r.Message, Epoch: r.Epoch,
 	}
 }
 
-// recallNotice returns the broker's notice of a recall, or nil if the delivery is another message.
+// failed returns the end of a handoff of the task.
+func (r *Recalled) failed(handoffID string) error {
+	reason := "TASK_RECALLED"
+	if r.IsReassigned {
+		reason = "TASK_REASSIGNED"
+	}
+	return &HandoffFailedError{HandoffID: handoffID, Reason: reason, Message: r.Message}
+}
+
+// recallNotice returns the broker's notice of a recall or a reassignment, or nil if the delivery is another message.
 func recallNotice(d *Delivery) *v1.ErrorNotification {
 	notice, _ := d.Payload.(*v1.ErrorNotification)
-	if notice.GetErrorCode() != v1.ErrorCode_ERROR_CODE_TASK_RECALLED || d.Envelope.GetSenderId() != brokerID {
-		return nil
+	switch notice.GetErrorCode() {
+	case v1.ErrorCode_ERROR_CODE_TASK_RECALLED, v1.ErrorCode_ERROR_CODE_TASK_REASSIGNED:
+		if d.Envelope.GetSenderId() == brokerID {
+			return notice
+		}
 	}
-	return notice
+	return nil
 }
 
 // takenBy returns what the broker took from this agent by this delivery, or nil.
@@ -109,7 +131,11 @@ func takenBy(d *Delivery) *Recalled {
 	if notice.GetNextStep() != v1.NextStep_NEXT_STEP_DROP_TASK {
 		return nil
 	}
-	return &Recalled{d.Envelope.GetTaskId(), d.HandoffID, d.Envelope.GetEpoch(), notice.GetErrorMessage()}
+	return &Recalled{
+		TaskID: d.Envelope.GetTaskId(), HandoffID: d.HandoffID, Epoch: d.Envelope.GetEpoch(),
+		Message:      notice.GetErrorMessage(),
+		IsReassigned: notice.GetErrorCode() == v1.ErrorCode_ERROR_CODE_TASK_REASSIGNED,
+	}
 }
 
 // work is work on a task of this agent, which a recall of the task ends.

@@ -134,7 +134,7 @@ func (o *Offer) recalled(r *Recalled) bool {
 	isWaiting := !o.isOver && o.inHand == nil && len(o.context) == 0
 	o.mu.Unlock()
 	if isWaiting {
-		o.end(&HandoffFailedError{HandoffID: o.HandoffID, Reason: "TASK_RECALLED", Message: r.Message})
+		o.end(r.failed(o.HandoffID))
 	} else {
 		o.end(r.lost())
 	}

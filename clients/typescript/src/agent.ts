@@ -12,7 +12,7 @@ import { BatonError, HandoffFailed, isPassing, SessionEnded, TaskRecalled, Verif
 import { type HandedOver, HandOver, type OnView, OwnedTask } from "./handovers.js";
 import { publicBytes } from "./keys.js";
 import { checkContext, checkEnvelope, checkHeartbeat, FRAME_BYTES_MAX } from "./limits.js";
-import { type DelegateOptions, endAtDeadline, loanOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
+import { type DelegateOptions, endAtDeadline, loanOf, lossOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
 import { BROKER_ID, type Conversation, isFinalStatus, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
 import { Queue } from "./queue.js";
@@ -359,9 +359,9 @@ export class Agent {
   recallSignal(taskId: string, epoch: bigint): AbortSignal {
     const abort = new AbortController();
     // The ownership began with this epoch, so a recall to any later one ends it.
-    const unwatch = this.mail.watch(taskId, epoch, ({ handoffId, epoch: recalledTo, text }) => {
+    const unwatch = this.mail.watch(taskId, epoch, (recalled) => {
       this.#signals.delete(taskId);
-      abort.abort(new TaskRecalled(taskId, handoffId, "RECALL", text, recalledTo, false));
+      abort.abort(lossOf(recalled));
       return false;
     });
     this.#forgetSignals(taskId);
@@ -449,8 +449,8 @@ export class Agent {
 
   /** Ends a handoff of a task that is recalled from this agent. */
   #watchHandOver(mail: Conversation, handoffId: string, taskId: string, epoch: bigint): () => void {
-    return this.mail.watch(taskId, epoch, ({ text }) => {
-      mail.fail(new HandoffFailed(handoffId, "TASK_RECALLED", text));
+    return this.mail.watch(taskId, epoch, ({ text, isReassigned }) => {
+      mail.fail(new HandoffFailed(handoffId, isReassigned ? "TASK_REASSIGNED" : "TASK_RECALLED", text));
       return false;
     });
   }
@@ -509,8 +509,8 @@ export class Agent {
     const { lent, limitMs } = loanOf(request, options);
     const envelope = makeEnvelope(this.id, receiverId, { taskId, epoch }, lent);
     const results = await this.mail.converse(`task ${taskId}`, { afterEpoch: epoch, signal });
-    const unwatch = this.mail.watch(taskId, epoch, ({ handoffId, epoch: recalledTo, text }) => {
-      results.fail(new TaskRecalled(taskId, handoffId, "RECALL", text, recalledTo, false));
+    const unwatch = this.mail.watch(taskId, epoch, (recalled) => {
+      results.fail(lossOf(recalled));
       return false;
     });
     const limit = new AbortController();

@@ -126,10 +126,10 @@ export class HandoffFailed extends Error {
 }
 
 /**
- * The reason why a lent task came back without a result: its loan timeout passed; the time limit of `delegate` passed; or a
- * `recall` by this agent, or by an agent that had lent the task to it.
+ * The reason why a lent task came back without a result: its loan timeout passed; the time limit of `delegate` passed; a
+ * `recall` by this agent, or by an agent that had lent the task to it; or an operator reassigned the task.
  */
-export type RecallReason = "LOAN_TIMEOUT" | "DEADLINE" | "RECALL";
+export type RecallReason = "LOAN_TIMEOUT" | "DEADLINE" | "RECALL" | "REASSIGNED";
 
 /** A lent task was taken back before its delegate reported a final status. */
 export class TaskRecalled extends Error {
@@ -143,7 +143,7 @@ export class TaskRecalled extends Error {
     text: string,
     /** The task's epoch after the recall. */
     readonly epoch: bigint,
-    /** Whether this agent owns the task again. False: an agent that had lent the task to this one took it back. */
+    /** Whether this agent owns the task again. False: an agent that had lent the task to this one, or an operator, took it. */
     readonly isOwner: boolean,
   ) {
     super(`${reason}: ${text}`);

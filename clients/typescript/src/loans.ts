@@ -32,6 +32,7 @@ const WHOLE_TIMEOUT_MS = 360_000;
 const NEWS_MS = 60_000;
 /** The longest time of a timer of Node. */
 const TIMER_MS_MAX = 2 ** 31 - 1;
+const TAKEN: readonly ErrorCode[] = [ErrorCode.TASK_RECALLED, ErrorCode.TASK_REASSIGNED];
 const TAKE_BACK_MS = 10_000;
 const ATTEMPTS_MAX = 10;
 const ATTEMPT_MS = 200;
@@ -64,7 +65,7 @@ export interface Outcome {
   readonly details: string;
 }
 
-/** A task that was taken from this agent: another agent recalled it, or its loan timeout passed. */
+/** A task that was taken from this agent: another agent recalled it, its loan timeout passed, or an operator reassigned it. */
 export interface Recalled {
   readonly taskId: string;
   /** The handoff that lent the task, to this agent or before it. */
@@ -73,12 +74,19 @@ export interface Recalled {
   readonly epoch: bigint;
   /** The explanation, for people. */
   readonly text: string;
+  /** Whether an operator reassigned the task. */
+  readonly isReassigned: boolean;
 }
 
-/** Returns the broker's notice of a recall, if the delivery is one. */
+/** The end of a call or a signal for the loss of its task. */
+export function lossOf({ taskId, handoffId, epoch, text, isReassigned }: Recalled): TaskRecalled {
+  return new TaskRecalled(taskId, handoffId, isReassigned ? "REASSIGNED" : "RECALL", text, epoch, false);
+}
+
+/** Returns the broker's notice of a recall or a reassignment, if the delivery is one. */
 export function recallNotice({ payload, envelope }: Delivery): ErrorNotification | undefined {
   const isNotice = payload?.$typeName === "baton.v1.ErrorNotification" && envelope.senderId === BROKER_ID;
-  return isNotice && payload.errorCode === ErrorCode.TASK_RECALLED ? payload : undefined;
+  return isNotice && TAKEN.includes(payload.errorCode) ? payload : undefined;
 }
 
 /** Returns what the broker took from this agent, if the delivery says so. */
@@ -86,7 +94,8 @@ export function takenBy(delivery: Delivery): Recalled | undefined {
   const notice = recallNotice(delivery);
   if (notice?.nextStep !== NextStep.DROP_TASK) return undefined;
   const { taskId, epoch } = delivery.envelope;
-  return { taskId, handoffId: delivery.handoffId, epoch, text: notice.errorMessage };
+  const isReassigned = notice.errorCode === ErrorCode.TASK_REASSIGNED;
+  return { taskId, handoffId: delivery.handoffId, epoch, text: notice.errorMessage, isReassigned };
 }
 
 /** Returns the request of a delegation, and the time limit of the call if a timer can measure it. */

@@ -2,9 +2,9 @@
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Agent } from "./agent.js";
 import type { Delivery } from "./delivery.js";
-import { BatonError, HandoffFailed, hasGoneOn, TaskRecalled } from "./errors.js";
+import { BatonError, HandoffFailed, hasGoneOn } from "./errors.js";
 import { codeOf, isFinalState, lookAt, OwnedTask } from "./handovers.js";
-import type { Recalled } from "./loans.js";
+import { lossOf, type Recalled } from "./loans.js";
 import { type Conversation, LATER_MS, Letter, unlessAborted, WaitedFor } from "./mail.js";
 import { type HandlerContext, HandlerTimeout, Later, Stopped } from "./serve.js";
 import { deferred } from "./session.js";
@@ -134,14 +134,15 @@ export class Offer {
   }
 
   /** @internal Ends the offer, or the work on its task. Returns whether this agent never owned the task. */
-  recalled({ taskId, handoffId, epoch, text }: Recalled): boolean {
+  recalled(recalled: Recalled): boolean {
     if (this.#isOver || this.#context !== undefined) {
-      const cause = new TaskRecalled(taskId, handoffId, "RECALL", text, epoch, false);
+      const cause = lossOf(recalled);
       if (this.#isOver) this.#abort.abort(cause);
       else this.end(cause);
       return false;
     }
-    this.end(new HandoffFailed(this.handoffId, "TASK_RECALLED", text));
+    const reason = recalled.isReassigned ? "TASK_REASSIGNED" : "TASK_RECALLED";
+    this.end(new HandoffFailed(this.handoffId, reason, recalled.text));
     return true;
   }
 

@@ -13,6 +13,7 @@ from baton.errors import (
     BatonError,
     FieldViolation,
     HandoffFailedError,
+    NoAnswerError,
     PoisonError,
     RecallReason,
     RetryLaterError,
@@ -23,20 +24,24 @@ from baton.errors import (
 from baton.handoffs import ContextWanted, HandedOver, Offer, OwnedTask, Takeover
 from baton.keys import generate_key, load_key, public_bytes, save_key
 from baton.loans import Outcome, Recalled
+from baton.questions import Answer, Question
 from baton.signing import context_digest, sign_envelope, verify_envelope, verify_receipt, vouch
 
 __all__ = [
     "Agent",
+    "Answer",
     "BatonError",
     "ContextWanted",
     "Delivery",
     "FieldViolation",
     "HandedOver",
     "HandoffFailedError",
+    "NoAnswerError",
     "Offer",
     "Outcome",
     "OwnedTask",
     "PoisonError",
+    "Question",
     "RecallReason",
     "Recalled",
     "RetryLaterError",

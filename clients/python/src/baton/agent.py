@@ -7,19 +7,19 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.message import Message
 
-from baton import handoffs, loans, v1
+from baton import handoffs, loans, questions, v1
 from baton.connection import Connection, File, Identity
 from baton.conversation import Conversation
 from baton.custody import VerifiedLog, read_custody_log
 from baton.delivery import Delivery, duration
 from baton.directory import Directory
-from baton.dispatch import ContextProvider, Dispatcher, Handler, HandoffHandler, RecallHandler
+from baton.dispatch import ContextProvider, Dispatcher, Handler, HandoffHandler, PromptHandler, RecallHandler
 from baton.envelopes import make_envelope, payload_of
 from baton.errors import BatonError, VerificationError
 from baton.handoffs import HandedOver, Handover, OnView, OwnedTask
@@ -28,6 +28,7 @@ from baton.limits import check_envelope
 from baton.link import Link
 from baton.loans import Outcome
 from baton.messages import Messages
+from baton.questions import Answer
 from baton.signing import sign_envelope, verify_receipt
 
 _LOG = logging.getLogger("baton")
@@ -154,12 +155,27 @@ class Agent(Messages):
             async def stop(recalled):
                 print(recalled.task_id, "is not ours any more:", recalled.message)
 
-        The agent that lent the task has recalled it, or its loan timeout passed. The agent cancels the handler of
+        The agent that lent the task has recalled it, its loan timeout passed, or an operator reassigned it. The agent
+        cancels the handler of
         `on_handoff` that works on the task, before it calls this one, and ends its calls `hand_over` and `delegate` of
         the task. Without a handler here the notice goes to the handler of v1.ErrorNotification.
         """
         self._before_connect()
         self._dispatcher.recall_handler = handler
+        return handler
+
+    def on_prompt(self, handler: PromptHandler) -> PromptHandler:
+        """Decorator: registers the handler of questions to this agent: see `Question`.
+
+            @alice.on_prompt
+            async def reply(question):
+                await question.answer("the one in the hall", {"router": 3})
+
+        A handler that returns without an answer leaves the question open; `answer` answers it later. Without a handler
+        here a question goes to the handler of v1.TaskStatusUpdate.
+        """
+        self._before_connect()
+        self._dispatcher.prompt_handler = handler
         return handler
 
     def on(self, *payload_classes: type[Message]) -> Callable[[Handler], Handler]:
@@ -478,6 +494,36 @@ class Agent(Messages):
         )
         self._dispatcher.returned(handoff.task_id, handoff_id, receipt.epoch)
         return OwnedTask(self, handoff.task_id, receipt.epoch, receipt.task_status)
+
+    async def ask(
+        self,
+        task_id: str,
+        epoch: int,
+        question: str,
+        answer_by: str,
+        *,
+        within: timedelta | None = None,
+        schema: Mapping[str, Any] | None = None,
+        details: str = "",
+    ) -> Answer:
+        """Asks a question about a task that this agent owns, and waits for the answer: WAITING_FOR_INPUT with a prompt.
+
+        `answer_by` is an agent's id, or `type:NAME` for one able agent of the type. `schema` is a JSON Schema that the
+        answer's data must fit. The question expires after `within`; without it the call waits until the answer, or
+        until the question is withdrawn by the next status update or a move of the task. A cancelled call leaves the
+        question open, and the handler of v1.TaskInput gets the answer. Raises NoAnswerError without an answer;
+        BatonError, for example RECEIVER_UNKNOWN if no able agent can be asked, or FIELD_INVALID.
+        """
+        update = v1.TaskStatusUpdate(
+            status=v1.TASK_STATUS_WAITING_FOR_INPUT,
+            details=details,
+            prompt=questions.prompt_of(question, answer_by, within, schema),
+        )
+        envelope = make_envelope(update, sender_id=self.agent_id, receiver_id="", task_id=task_id, epoch=epoch)
+        sign_envelope(envelope, self.key_id, self._key)
+        with self._dispatcher.answers(envelope.message_id) as mail:
+            await self.send_envelope(envelope)
+            return await questions.answer_to(self, mail, task_id, envelope.message_id)
 
     # -------------------------------------------------------------------------------------------------- looking
 

@@ -20,8 +20,9 @@ from baton.errors import (
     RetryLaterError,
     TaskRecalledError,
 )
-from baton.handoffs import ContextWanted, Offer, give_context, is_open
+from baton.handoffs import ContextWanted, Offer, code_of, give_context, is_open
 from baton.loans import Recalled, recalled_by
+from baton.questions import Question, is_question
 
 if TYPE_CHECKING:
     from baton.agent import Agent
@@ -30,6 +31,7 @@ _LOG = logging.getLogger("baton")
 
 Handler = Callable[[Delivery], Awaitable[None]]
 HandoffHandler = Callable[[Offer], Awaitable[None]]
+PromptHandler = Callable[[Question], Awaitable[None]]
 RecallHandler = Callable[[Recalled], Awaitable[None]]
 ContextProvider = Callable[[ContextWanted], Awaitable[Iterable[v1.ContextSection]]]
 
@@ -42,11 +44,26 @@ _OF_A_HANDOFF = (
 )
 _FINAL = (v1.TASK_STATUS_COMPLETED, v1.TASK_STATUS_FAILED, v1.TASK_STATUS_CANCELED)
 # Notices: without a handler they are logged and acked.
-_NEWS = (v1.ErrorNotification, v1.TaskStatusUpdate, v1.HandoffReject, v1.HandoffCancel, v1.HandoffComplete)
+_NEWS = (
+    v1.ErrorNotification,
+    v1.TaskStatusUpdate,
+    v1.TaskInput,
+    v1.HandoffReject,
+    v1.HandoffCancel,
+    v1.HandoffComplete,
+)
 # Steps of an open handoff: one side of it waits for the answer.
 _STEPS = (v1.HandoffAccept, v1.TaskContextTransfer)
 _WAITED_FOR_SOON = timedelta(seconds=2)
-_TOO_LATE = {"HANDOFF_EXPIRED", "HANDOFF_FINAL", "HANDOFF_UNKNOWN", "NOT_CANDIDATE", "STALE_EPOCH"}
+_TOO_LATE = {
+    "HANDOFF_EXPIRED",
+    "HANDOFF_FINAL",
+    "HANDOFF_UNKNOWN",
+    "INPUT_EXPIRED",
+    "INPUT_TAKEN",
+    "NOT_CANDIDATE",
+    "STALE_EPOCH",
+}
 
 
 class Dispatcher:
@@ -57,12 +74,14 @@ class Dispatcher:
         self.handoff_handler: HandoffHandler | None = None
         self.context_provider: ContextProvider | None = None
         self.recall_handler: RecallHandler | None = None
+        self.prompt_handler: PromptHandler | None = None
         self.active_count = 0
         """The number of handoffs in progress."""
         self._agent = agent
         self._timeout = None if handler_timeout is None else handler_timeout.total_seconds()
         self._conversations: dict[str, Conversation] = {}
         self._results: dict[str, Conversation] = {}
+        self._answers: dict[str, Conversation] = {}
         self._offers: dict[str, tuple[Offer, asyncio.Task[Any] | None]] = {}
         self._recalled: set[asyncio.Task[Any]] = set()
         self._held: dict[str, Delivery] = {}
@@ -72,7 +91,8 @@ class Dispatcher:
     @property
     def has_handlers(self) -> bool:
         """Whether any handler is registered."""
-        return bool(self.handlers) or any((self.handoff_handler, self.context_provider, self.recall_handler))
+        roles = (self.handoff_handler, self.context_provider, self.recall_handler, self.prompt_handler)
+        return bool(self.handlers) or any(roles)
 
     def conversation(
         self, handoff_id: str, task_id: str = "", epoch: int = 0
@@ -82,6 +102,10 @@ class Dispatcher:
         Its sender names the task and its own epoch, so that a recall of the task ends the queue.
         """
         return self._waiting(self._conversations, handoff_id, task_id, epoch)
+
+    def answers(self, question_id: str) -> contextlib.AbstractContextManager[Conversation]:
+        """Routes the answer to a question to a queue, inside the context manager."""
+        return self._waiting(self._answers, question_id, "", 0)
 
     def results(self, task_id: str, epoch: int) -> contextlib.AbstractContextManager[Conversation]:
         """Routes a task's final status from this epoch on to a queue, inside the context manager."""
@@ -103,7 +127,7 @@ class Dispatcher:
 
     def fail(self, why: BatonError) -> None:
         """Ends every queue with this error."""
-        for mail in [*self._conversations.values(), *self._results.values()]:
+        for mail in [*self._conversations.values(), *self._results.values(), *self._answers.values()]:
             mail.fail(why)
 
     def returned(self, task_id: str, handoff_id: str, epoch: int) -> None:
@@ -121,13 +145,12 @@ class Dispatcher:
         task_id, epoch, text = envelope.task_id, envelope.epoch, told.error_message
         for handoff_id, mail in self._conversations.items():
             if mail.task_id == task_id and mail.epoch < epoch:
-                mail.fail(HandoffFailedError(handoff_id, "TASK_RECALLED", text))
+                mail.fail(HandoffFailedError(handoff_id, code_of(told.error_code), text))
         results = self._results.get(task_id)
         if results is not None and results.epoch <= epoch:
-            lost = TaskRecalledError(
-                task_id, delivery.handoff_id, RecallReason.RECALL, text, epoch=epoch, is_owner=False
-            )
-            results.fail(lost)
+            is_reassigned = told.error_code == v1.ERROR_CODE_TASK_REASSIGNED
+            reason = RecallReason.REASSIGNED if is_reassigned else RecallReason.RECALL
+            results.fail(TaskRecalledError(task_id, delivery.handoff_id, reason, text, epoch=epoch, is_owner=False))
         for offer, handling in self._offers.values():
             is_of_task = offer.task_id == task_id and offer.epoch < epoch and not offer.awaits_context
             if handling is not None and is_of_task:
@@ -175,6 +198,8 @@ class Dispatcher:
             await self._offer(delivery, self.handoff_handler)
         elif self.context_provider and isinstance(payload, v1.HandoffAccept):
             await self._provide(delivery, payload, self.context_provider)
+        elif self.prompt_handler and is_question(payload):
+            await self._handle(delivery, self._put_question)
         elif self.recall_handler and self._takes_task(delivery):
             await self._handle(delivery, self._tell_recalled)
         elif handler is not None:
@@ -205,24 +230,31 @@ class Dispatcher:
             await asyncio.gather(*late, return_exceptions=True)
 
     def _waiting_for(self, delivery: Delivery) -> Conversation | None:
-        payload = delivery.payload
+        payload, envelope = delivery.payload, delivery.envelope
         if isinstance(payload, v1.TaskStatusUpdate) and payload.status in _FINAL:
-            results = self._results.get(delivery.envelope.task_id)
+            results = self._results.get(envelope.task_id)
             # The status of an earlier loan is a notice. In this queue it would hold back all later mail of the task.
-            return results if results is not None and delivery.envelope.epoch >= results.epoch else None
-        told = recalled_by(delivery, self._agent.welcome.broker_id)
-        if told is not None and told.next_step == v1.NEXT_STEP_KEEP_TASK:
-            results = self._results.get(delivery.envelope.task_id)
-            return results if results is not None and delivery.envelope.epoch > results.epoch else None
-        if told is not None:
-            offer, _ = self._offers.get(delivery.handoff_id, (None, None))
-            # A handler that has the context does not read this queue; it is cancelled.
-            is_waiting = offer is not None and offer.awaits_context
-            return self._conversations.get(delivery.handoff_id) if is_waiting else None
-        is_of_broker = delivery.envelope.sender_id == self._agent.welcome.broker_id
-        if isinstance(payload, _OF_A_HANDOFF) or (is_of_broker and isinstance(payload, v1.ErrorNotification)):
-            return self._conversations.get(delivery.handoff_id)
-        return None
+            return results if results is not None and envelope.epoch >= results.epoch else None
+        if isinstance(payload, v1.TaskInput):
+            return self._answers.get(envelope.correlation_id)
+        if isinstance(payload, v1.ErrorNotification):
+            is_of_broker = envelope.sender_id == self._agent.welcome.broker_id
+            return self._waiting_for_notice(delivery, payload) if is_of_broker else None
+        return self._conversations.get(delivery.handoff_id) if isinstance(payload, _OF_A_HANDOFF) else None
+
+    def _waiting_for_notice(self, delivery: Delivery, told: v1.ErrorNotification) -> Conversation | None:
+        envelope, handoff_id = delivery.envelope, delivery.handoff_id
+        if told.error_code == v1.ERROR_CODE_INPUT_EXPIRED:
+            return self._answers.get(envelope.correlation_id)
+        if recalled_by(delivery, envelope.sender_id) is None:
+            return self._conversations.get(handoff_id)
+        if told.next_step == v1.NEXT_STEP_KEEP_TASK:
+            results = self._results.get(envelope.task_id)
+            return results if results is not None and envelope.epoch > results.epoch else None
+        offer, _ = self._offers.get(handoff_id, (None, None))
+        # A handler that has the context does not read this queue; it is cancelled.
+        is_waiting = offer is not None and offer.awaits_context
+        return self._conversations.get(handoff_id) if is_waiting else None
 
     def _takes_task(self, delivery: Delivery) -> bool:
         told = recalled_by(delivery, self._agent.welcome.broker_id)
@@ -230,8 +262,16 @@ class Dispatcher:
 
     async def _tell_recalled(self, delivery: Delivery) -> None:
         if self.recall_handler is not None:
-            envelope, text = delivery.envelope, delivery.payload.error_message
-            await self.recall_handler(Recalled(envelope.task_id, delivery.handoff_id, envelope.epoch, text))
+            envelope, told = delivery.envelope, delivery.payload
+            is_reassigned = told.error_code == v1.ERROR_CODE_TASK_REASSIGNED
+            recalled = Recalled(
+                envelope.task_id, delivery.handoff_id, envelope.epoch, told.error_message, is_reassigned
+            )
+            await self.recall_handler(recalled)
+
+    async def _put_question(self, delivery: Delivery) -> None:
+        if self.prompt_handler is not None:
+            await self.prompt_handler(Question(self._agent, delivery))
 
     def _hold(self, delivery: Delivery) -> None:
         self._held[delivery.envelope.message_id] = delivery

@@ -140,6 +140,8 @@ class RecallReason(StrEnum):
     """The time limit of `delegate` passed, and the client recalled the task."""
     RECALL = "RECALL"
     """A `recall` of this agent, or of an agent that had lent the task to it."""
+    REASSIGNED = "REASSIGNED"
+    """An operator reassigned the task."""
 
 
 class TaskRecalledError(Exception):
@@ -158,7 +160,21 @@ class TaskRecalledError(Exception):
         self.epoch = epoch
         """The task's epoch after the recall."""
         self.is_owner = is_owner
-        """Whether this agent owns the task again. False: an agent that had lent the task to this one took it back."""
+        """Whether this agent owns the task again. False: an operator, or an agent that had lent it to this one, has it.
+        """
+
+
+class NoAnswerError(Exception):
+    """A question about a task ended without an answer."""
+
+    def __init__(self, question_id: str, reason: str, message: str) -> None:
+        super().__init__(f"{reason}: {message}")
+        self.question_id = question_id
+        self.reason = reason
+        """EXPIRED: no answer before the deadline. WITHDRAWN: a later status update or a move of the task closed the
+        question, or another process of this agent got the answer."""
+        self.message = message
+        """The explanation, for people."""
 
 
 class PoisonError(Exception):

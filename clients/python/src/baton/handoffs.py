@@ -17,6 +17,7 @@ from baton.signing import context_digest
 if TYPE_CHECKING:
     from baton.agent import Agent
     from baton.loans import Outcome
+    from baton.questions import Answer
 
 OnView = Callable[[v1.SenderView], None]
 """Gets each view that the sender has of its handoff: SENDER_VIEW_*, from IDLE to HANDOFF_COMPLETED."""
@@ -231,6 +232,20 @@ class OwnedTask:
         """Reports the task's progress."""
         return await self.agent.update_status(
             self.task_id, self.epoch, status, details, progress=progress, receiver_id=receiver_id
+        )
+
+    async def ask(
+        self,
+        question: str,
+        answer_by: str,
+        *,
+        within: timedelta | None = None,
+        schema: Mapping[str, Any] | None = None,
+        details: str = "",
+    ) -> "Answer":
+        """Asks one agent a question about the task, and waits for its answer: see `Agent.ask`."""
+        return await self.agent.ask(
+            self.task_id, self.epoch, question, answer_by, within=within, schema=schema, details=details
         )
 
     async def finish(

@@ -26,6 +26,7 @@ _LOAN_TIMEOUT_MAX = timedelta(days=30)
 _WHOLE_TIMEOUT_DEFAULT = timedelta(seconds=360)
 # The broker's own timeouts end a delegation. This is the time for the news of it.
 _NEWS_TIME = timedelta(seconds=60)
+_TAKEN = (v1.ERROR_CODE_TASK_RECALLED, v1.ERROR_CODE_TASK_REASSIGNED)
 _TAKE_BACK_SECONDS = 10.0
 _TAKE_BACK_ATTEMPTS = 10
 _ATTEMPT_SECONDS = 0.2
@@ -46,7 +47,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Recalled:
-    """A task that was taken from this agent: another agent recalled it, or its loan timeout passed."""
+    """A task that was taken from this agent: by a recall, at its loan timeout, or by an operator."""
 
     task_id: str
     handoff_id: str
@@ -55,12 +56,14 @@ class Recalled:
     """The task's epoch after the recall. The broker refuses messages about the task of a lower one."""
     message: str
     """The explanation, for people."""
+    is_reassigned: bool = False
+    """Whether an operator reassigned the task."""
 
 
 def recalled_by(notice: Any, broker_id: str) -> v1.ErrorNotification | None:
-    """Returns the payload of a delivery if it is the broker's notice of a recall."""
+    """Returns the payload of a delivery if it is the broker's notice of a recall or a reassignment."""
     payload = notice.payload
-    is_notice = isinstance(payload, v1.ErrorNotification) and payload.error_code == v1.ERROR_CODE_TASK_RECALLED
+    is_notice = isinstance(payload, v1.ErrorNotification) and payload.error_code in _TAKEN
     return payload if is_notice and notice.envelope.sender_id == broker_id else None
 
 

@@ -102,6 +102,15 @@ class Messages:
         complete = v1.HandoffComplete(outcome=outcome, context_digest=digest, details=details)
         return await self.reply(context, complete)
 
+    async def answer(
+        self, task_id: str, epoch: int, question_id: str, text: str = "", data: Mapping[str, Any] | None = None
+    ) -> v1.Receipt:
+        """Answers a question to this agent: see `Question.answer`. `question_id` names the status update that asks."""
+        answer = v1.TaskInput(text=text)
+        if data is not None:
+            answer.data.update(data)
+        return await self.send(answer, task_id=task_id, epoch=epoch, correlation_id=question_id)
+
     async def update_status(
         self,
         task_id: str,

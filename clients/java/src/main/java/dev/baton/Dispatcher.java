@@ -148,7 +148,7 @@ final class Dispatcher {
         conversations.forEach((handoffId, waiting) -> {
             if (waiting.isBefore(recalled.taskId(), recalled.epoch())) {
                 String text = recalled.message();
-                waiting.fail(new HandoffFailedException(handoffId, "TASK_RECALLED", text, List.of()));
+                waiting.fail(new HandoffFailedException(handoffId, recalled.code(), text, List.of()));
             }
         });
         Conversation waiting = results.get(recalled.taskId());

@@ -3,20 +3,27 @@ package dev.baton;
 import dev.baton.v1.ErrorCode;
 import dev.baton.v1.ErrorNotification;
 import dev.baton.v1.NextStep;
+import java.util.EnumSet;
+import java.util.Set;
 
 /**
- * A task that was taken from this agent: another agent recalled it, or its loan timeout passed.
+ * A task that was taken from this agent: another agent recalled it, its loan timeout passed, or an operator reassigned
+ * it.
  *
  * @param taskId the task's id
  * @param handoffId the handoff that lent the task, to this agent or before it
  * @param epoch the task's epoch after the recall; the broker refuses messages about the task of a lower one
  * @param message the explanation, for people
+ * @param isReassigned whether an operator reassigned the task
  */
-public record Recalled(String taskId, String handoffId, long epoch, String message) {
-    /** Returns the broker's notice of a recall, or null if the delivery is another message. */
+public record Recalled(String taskId, String handoffId, long epoch, String message, boolean isReassigned) {
+    private static final Set<ErrorCode> TAKEN =
+            EnumSet.of(ErrorCode.ERROR_CODE_TASK_RECALLED, ErrorCode.ERROR_CODE_TASK_REASSIGNED);
+
+    /** Returns the broker's notice of a recall or a reassignment, or null if the delivery is another message. */
     static ErrorNotification noticeOf(Delivery<?> delivery, String brokerId) {
         boolean isRecall = delivery.payload() instanceof ErrorNotification told
-                && told.getErrorCode() == ErrorCode.ERROR_CODE_TASK_RECALLED
+                && TAKEN.contains(told.getErrorCode())
                 && delivery.envelope().getSenderId().equals(brokerId);
         return isRecall ? (ErrorNotification) delivery.payload() : null;
     }
@@ -28,11 +35,19 @@ public record Recalled(String taskId, String handoffId, long epoch, String messa
             return null;
         }
         String taskId = delivery.envelope().getTaskId();
-        return new Recalled(taskId, delivery.handoffId(), delivery.envelope().getEpoch(), told.getErrorMessage());
+        long epoch = delivery.envelope().getEpoch();
+        boolean isReassigned = told.getErrorCode() == ErrorCode.ERROR_CODE_TASK_REASSIGNED;
+        return new Recalled(taskId, delivery.handoffId(), epoch, told.getErrorMessage(), isReassigned);
+    }
+
+    /** Returns the name of the notice's code. */
+    String code() {
+        return isReassigned ? "TASK_REASSIGNED" : "TASK_RECALLED";
     }
 
     TaskRecalledException asLoss() {
-        TaskRecalledException.Reason reason = TaskRecalledException.Reason.RECALL;
+        TaskRecalledException.Reason reason =
+                isReassigned ? TaskRecalledException.Reason.REASSIGNED : TaskRecalledException.Reason.RECALL;
         return new TaskRecalledException(taskId, handoffId, reason, message, epoch, false);
     }
 }

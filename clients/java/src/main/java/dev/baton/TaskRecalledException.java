@@ -16,7 +16,9 @@ public final class TaskRecalledException extends RuntimeException {
         /** The time limit of {@link Agent#delegate} passed, and the client recalled the task. */
         DEADLINE,
         /** A {@link Agent#recall} by this agent, or by an agent that had lent the task to it. */
-        RECALL
+        RECALL,
+        /** An operator reassigned the task. */
+        REASSIGNED
     }
 
     TaskRecalledException(String taskId, String handoffId, Reason reason, String message, long epoch, boolean isOwner) {
@@ -49,7 +51,8 @@ public final class TaskRecalledException extends RuntimeException {
     }
 
     /**
-     * Returns whether this agent owns the task again. False: an agent that had lent the task to this one took it back.
+     * Returns whether this agent owns the task again. False: an agent that had lent the task to this one, or an
+     * operator, took it.
      */
     public boolean isOwner() {
         return isOwner;

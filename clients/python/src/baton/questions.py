@@ -1,0 +1,99 @@
+"""Questions about a task: ask one agent and wait for its answer, or answer a question."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+
+from baton import handoffs, v1
+from baton.conversation import Conversation
+from baton.delivery import Delivery
+from baton.errors import BatonError, NoAnswerError
+
+if TYPE_CHECKING:
+    from baton.agent import Agent
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question."""
+
+    agent_id: str
+    """The agent that answered."""
+    text: str
+    """The answer for people; may be empty."""
+    data: dict[str, Any]
+    """The answer for programs. It fits the question's schema, if the question has one."""
+
+
+class Question:
+    """A question to this agent about another agent's task: `answer` answers it once."""
+
+    def __init__(self, agent: "Agent", delivery: Delivery) -> None:
+        prompt = delivery.payload.prompt
+        self.question_id = delivery.envelope.message_id
+        """The message_id of the status update that asks."""
+        self.task_id = delivery.envelope.task_id
+        self.epoch = delivery.envelope.epoch
+        """The task's epoch at its owner."""
+        self.owner_id = delivery.envelope.sender_id
+        """The task's owner, which asks."""
+        self.text: str = prompt.question
+        """The question, for people."""
+        self.details: str = delivery.payload.details
+        """The details of the status update, for people."""
+        self.schema: dict[str, Any] | None = json.loads(prompt.answer_schema_json or "null")
+        """The JSON Schema that the answer's data must fit; None: any data."""
+        has_deadline = prompt.HasField("answer_before")
+        self.answer_before = prompt.answer_before.ToDatetime(tzinfo=UTC) if has_deadline else None
+        """The time at which the question expires, UTC; None: never."""
+        self._agent = agent
+
+    async def answer(self, text: str = "", data: Mapping[str, Any] | None = None) -> v1.Receipt:
+        """Answers the question. The first answer counts.
+
+        Raises BatonError: INPUT_TAKEN, INPUT_EXPIRED, STALE_EPOCH or TASK_FINAL if the question is no longer open,
+        FIELD_INVALID if the data does not fit the schema.
+        """
+        return await self._agent.answer(self.task_id, self.epoch, self.question_id, text, data)
+
+
+def is_question(payload: Any) -> bool:
+    """Whether a payload is a status update with a question."""
+    return isinstance(payload, v1.TaskStatusUpdate) and payload.HasField("prompt")
+
+
+def prompt_of(text: str, answer_by: str, within: timedelta | None, schema: Mapping[str, Any] | None) -> v1.TaskPrompt:
+    """Returns a prompt that expires after `within`."""
+    prompt = v1.TaskPrompt(question=text, answer_by=answer_by)
+    if within is not None:
+        prompt.answer_before.FromDatetime(datetime.now(UTC) + within)
+    if schema is not None:
+        prompt.answer_schema_json = json.dumps(schema)
+    return prompt
+
+
+async def answer_to(agent: "Agent", mail: Conversation, task_id: str, question_id: str) -> Answer:
+    """Waits for the answer to a question. Raises NoAnswerError."""
+    was_closed = False
+    while True:
+        delivery = await mail.next_within(handoffs.LOOK_SECONDS)
+        if delivery is not None:
+            await delivery.ack_for_sure()
+            payload = delivery.payload
+            if isinstance(payload, v1.ErrorNotification):
+                raise NoAnswerError(question_id, "EXPIRED", payload.error_message)
+            return Answer(delivery.envelope.sender_id, payload.text, json_format.MessageToDict(payload.data))
+        if was_closed:
+            # The answer, or the notice of the expiry, would have arrived by now.
+            raise NoAnswerError(question_id, "WITHDRAWN", "the question is no longer open")
+        try:
+            task = await agent.get_task(task_id)
+        except BatonError as error:
+            if not error.is_passing:
+                raise
+        else:
+            was_closed = task.open_prompt.message_id != question_id

@@ -24,6 +24,8 @@ const SOURCES: &[&str] = &[
     "baton/v1/negotiation.proto",
     "baton/v1/task.proto",
     "baton/v1/task_service.proto",
+    "baton/v1/workspace.proto",
+    "baton/v1/workspace_service.proto",
     // For clients that work by reflection: they can show error details and write any payload.
     "google/protobuf/empty.proto",
     "google/protobuf/wrappers.proto",

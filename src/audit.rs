@@ -195,6 +195,8 @@ impl Audit {
             Err(StepError::Rejected(rejection)) => {
                 Err(format!("the replay refuses it with {}: {rejection}", rejection.code().name()))
             }
+            // No entry of a custody log is about a workspace.
+            Err(StepError::Workspace(rejection)) => Err(rejection.to_string()),
             Err(StepError::Read(error)) => Err(error.to_string()),
         }
     }

@@ -22,6 +22,7 @@ use crate::{
 
 mod policy_source;
 mod print;
+mod workspace;
 
 pub use policy_source::{Enrollment, PolicySource, PolicySourceError};
 use print::{sections, table, text_of};
@@ -158,6 +159,8 @@ struct File {
     limits: LimitsSection,
     #[serde(default)]
     retention: RetentionSection,
+    #[serde(default)]
+    workspace: WorkspaceSection,
     #[serde(default)]
     broker_limits: BrokerLimitsSection,
     #[serde(default)]
@@ -304,6 +307,13 @@ section!(RetentionSection, "retention", {
     audit / audit_ms;
     store_bytes_max: u64,
     audit_entries_max: u64,
+});
+
+section!(WorkspaceSection, "workspace", {
+    entry_lifetime / entry_lifetime_ms;
+    bytes_max: u64,
+    entries_max: u64,
+    topics_max: u64,
 });
 
 section!(BrokerLimitsSection, "broker_limits", {
@@ -553,6 +563,7 @@ impl Config {
                 .to_owned();
             return Err(ConfigError::Refused(problem));
         }
+        workspace::check(&self.settings.workspace)?;
         // A lease of three intervals survives two lost heartbeats.
         if self.settings.presence_lease < self.settings.heartbeat_interval * 3 {
             let problem = "session.presence_lease must be at least three times heartbeat_interval".to_owned();
@@ -569,6 +580,7 @@ impl File {
         self.delivery.check()?;
         self.session.check()?;
         self.retention.check()?;
+        self.workspace.check()?;
         self.broker_limits.check()
     }
 
@@ -610,6 +622,7 @@ impl File {
                     .card_changes_per_minute
                     .unwrap_or(defaults.limits.card_changes_per_minute),
             },
+            workspace: self.workspace.limits(),
             retention: self.retention.retention(),
             broker_limits: self.broker_limits.limits(),
             unsigned_allowed: self.allow_unsigned,
@@ -744,6 +757,9 @@ mod tests {
             (format!("{TLS}min_version = \"1.1\"\n"), "1.1"),
             (format!("{TLS}[session]\npresence_lease_ms = 1000\n"), "presence_lease"),
             (format!("{TLS}[retention]\nmessage_ids_ms = 1000\n"), "message_ids"),
+            (format!("{TLS}[workspace]\nbytes_max = 1048575\n"), "bytes_max"),
+            (format!("{TLS}[workspace]\nentry_lifetime_ms = 0\n"), "entry_lifetime"),
+            (format!("{TLS}[workspace]\ntopics_max = 0\n"), "topics_max"),
             (format!("{TLS}[retention]\nstore_bytes_max = 1000\n"), "store_bytes_max"),
             (format!("{TLS}[retention]\nended_tasks_days = 1\n"), "ended_tasks_days"),
             (format!("listen = \"0.0.0.0:1\"\nenrollment = \"open\"\n{TLS}"), "loopback"),

@@ -24,10 +24,11 @@ pub struct Resolved<'a> {
     pub terms: Option<(Timeouts, LoopLimits)>,
 }
 
-/// The input of an envelope. `None`: mail that the broker only carries, a heartbeat, or a request without terms.
+/// The input of an envelope. `None`: mail that the broker only carries, a heartbeat, a request without terms, or
+/// an append, whose input needs the limits of workspaces.
 pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<Input> {
     let message = match body {
-        Body::Heartbeat(_) | Body::Mail => return None,
+        Body::Heartbeat(_) | Body::Mail | Body::Append(_) => return None,
         Body::Request(request) => {
             let (timeouts, loop_limits) = resolved.terms?;
             return Some(Input::Request(Request {

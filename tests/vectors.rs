@@ -169,7 +169,7 @@ fn proofs_receipts_and_chains_are_as_the_vectors_say() {
         assert_eq!(key.sign(&input).to_vec(), bytes(&vector["signature"]), "{}", vector["name"]);
     }
     let broker = seed(&vectors["broker_private_key_seed"]);
-    for vector in list(&vectors, "receipts") {
+    for vector in list(&vectors, "receipts").iter().chain(list(&vectors, "resource_receipts")) {
         let said = &vector["receipt"];
         let receipt = v1::Receipt {
             message_id: text(&said["message_id"]),
@@ -183,6 +183,9 @@ fn proofs_receipts_and_chains_are_as_the_vectors_say() {
             handoff_state: number(&said["handoff_state"]),
             custody_hash: bytes(&said["custody_hash"]).into(),
             key_id: text(&said["key_id"]),
+            // Only a receipt of the second version of the layout names a resource.
+            resource: said["resource"].as_str().unwrap_or_default().to_owned(),
+            resource_sequence: said["resource_sequence"].as_u64().unwrap_or_default(),
             ..Default::default()
         };
         let signature = broker.sign(&signing::receipt_input(&receipt));
@@ -208,5 +211,12 @@ fn proofs_receipts_and_chains_are_as_the_vectors_say() {
             hash = next(&hash, &bytes(entry));
             assert_eq!(hash.to_vec(), bytes(expected), "{chain}");
         }
+    }
+    let mut hash = [0; 32];
+    for entry in list(&vectors, "workspace") {
+        let sequence = entry["sequence"].as_u64().unwrap();
+        let envelope = bytes(&entry["envelope_sha256"]).try_into().unwrap();
+        hash = signing::workspace_hash(&hash, sequence, time(&entry["create_time"]).as_ref(), &envelope);
+        assert_eq!(hash.to_vec(), bytes(&entry["hash"]), "entry {sequence}");
     }
 }

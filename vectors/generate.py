@@ -26,6 +26,8 @@ ENVELOPE = "application/vnd.baton.envelope.v1"
 CONTEXT = "application/vnd.baton.context.v1"
 SESSION = "application/vnd.baton.session.v1"
 RECEIPT = "application/vnd.baton.receipt.v1"
+RECEIPT_OF_RESOURCE = "application/vnd.baton.receipt.v2"
+WORKSPACE = "application/vnd.baton.workspace.v1"
 CUSTODY = "application/vnd.baton.custody.v1"
 AUDIT = "application/vnd.baton.audit.v1"
 VOUCHER = "application/vnd.baton.key-voucher.v1"
@@ -435,6 +437,36 @@ def receipts():
     return result
 
 
+def resource_receipts():
+    """Receipts that name a resource: version 2 of the layout."""
+    append = {
+        "message_id": "0198c0de-0000-7000-8000-000000000003", "sequence": 42, "accept_time": NOW,
+        "task_id": "", "task_status": 0, "owner_id": "", "epoch": 0, "handoff_id": "", "handoff_state": 0,
+        "custody_hash": "", "key_id": "broker-0123456789abcdef",
+        "resource": "workspace:task:ticket-4711", "resource_sequence": 7,
+    }
+    result = []
+    for name, receipt in [("an append to a workspace", append),
+                          ("a large number", {**append, "resource_sequence": 2**63}),
+                          ("a resource without a number", {**append, "resource_sequence": 0})]:
+        values = {**receipt, "custody_hash": bytes.fromhex(receipt["custody_hash"])}
+        text = body(*(values[key] for key in RECEIPT_FIELDS + ["resource", "resource_sequence"]))
+        result.append({"name": name, "receipt": receipt, "body": text.hex(),
+                       "signature": sign(BROKER_SEED, pae(RECEIPT_OF_RESOURCE, text)).hex()})
+    return result
+
+
+def workspace():
+    """The chain of a workspace: each entry by its number, its time, and the digest of its envelope's signed bytes."""
+    head, entries = bytes(32), []
+    for sequence, time, signed in [(1, NOW, b"first"), (2, NOW, b""), (3, [1700000001, 0], bytes(range(256)))]:
+        envelope = sha256(signed)
+        head = sha256(pae(WORKSPACE, body(head, sequence, time, envelope)))
+        entries.append({"sequence": sequence, "create_time": time, "envelope_sha256": envelope.hex(),
+                        "hash": head.hex()})
+    return entries
+
+
 def vouchers():
     """An operator's word for the public key of SEED, signed with OTHER_SEED."""
     result = []
@@ -463,14 +495,15 @@ def chain(kind):
 def digests():
     return {
         "about": "docs/signing.md: context digests, proofs of identity, receipts, vouchers for keys, and the "
-                 "chains of the custody log and the audit log. bytes and hashes as "
+                 "chains of the custody log, the audit log and a workspace. bytes and hashes as "
                  "hex, times as [seconds, nanos]. A section holds json (text), bytes, or the sha256 of a reference or of "
                  "a delta's result. Made by generate.py.",
         "private_key_seed": SEED.hex(), "public_key": public(SEED).hex(),
         "broker_private_key_seed": BROKER_SEED.hex(), "broker_public_key": public(BROKER_SEED).hex(),
         "operator_private_key_seed": OTHER_SEED.hex(), "operator_public_key": public(OTHER_SEED).hex(),
         "contexts": contexts(), "sessions": sessions(), "receipts": receipts(), "vouchers": vouchers(),
-        "custody": chain(CUSTODY), "audit": chain(AUDIT),
+        "custody": chain(CUSTODY), "audit": chain(AUDIT), "resource_receipts": resource_receipts(),
+        "workspace": workspace(),
     }
 
 

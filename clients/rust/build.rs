@@ -22,6 +22,8 @@ const SOURCES: &[&str] = &[
     "baton/v1/negotiation.proto",
     "baton/v1/task.proto",
     "baton/v1/task_service.proto",
+    "baton/v1/workspace.proto",
+    "baton/v1/workspace_service.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,6 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let mut config = prost_build::Config::new();
     config.boxed(".baton.v1.WatchTaskResponse.update.entry");
+    config.boxed(".baton.v1.WatchEntriesResponse.update.entry");
     config.enable_type_names().type_name_domain(["."], "type.googleapis.com");
     tonic_prost_build::configure()
         .build_server(false)

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     domain::handoff::{Handoff, Task},
-    ids::{AgentId, AgentType, MessageId, TaskId},
+    ids::{AgentId, AgentType, MessageId, TaskId, WorkspaceId},
     policy::{Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
     records::DeadLetterRecord,
 };
@@ -106,6 +106,7 @@ pub enum Purpose {
     ReadDeadLetters,
     SettleDeadLetters,
     ReadAuditLog,
+    ReadWorkspaces,
     Enroll,
     Invite,
     ManageKeys,
@@ -120,6 +121,7 @@ impl Purpose {
             Self::ReadDeadLetters => Action::ReadDeadLetter,
             Self::SettleDeadLetters => Action::SettleDeadLetter,
             Self::ReadAuditLog => Action::ReadAuditLog,
+            Self::ReadWorkspaces => Action::ReadWorkspace { topic: "" },
             Self::Enroll => Action::Enroll,
             Self::Invite => Action::Invite,
             Self::ManageKeys => Action::ManageKeys,
@@ -237,6 +239,19 @@ impl Access<'_> {
         self.check(caller, Action::ReadTask, Resource::Task(shared)).is_ok()
     }
 
+    /// Checks that the caller may append to a workspace with these participants, or read it.
+    pub fn about_workspace(
+        self,
+        caller: &Caller,
+        action: Action<'_>,
+        id: &WorkspaceId,
+        participants: &[AgentId],
+    ) -> Result<(), BrokerError> {
+        let participants: Vec<&str> = participants.iter().map(AgentId::as_str).collect();
+        let shared = Shared { id: id.as_str(), participants: &participants };
+        self.check(caller, action, Resource::Workspace(shared))
+    }
+
     /// Whether the caller may see this dead letter.
     pub fn may_see_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> bool {
         self.about_dead_letter(caller, Action::ReadDeadLetter, dead).is_ok()
@@ -274,6 +289,12 @@ impl Access<'_> {
         let resource = Resource::Handoff(Shared { id: &handoff, participants: &[] });
         let denied = self.check(caller, Action::ReadHandoff, resource).err();
         denied.unwrap_or(BrokerError::HandoffUnknown { handoff })
+    }
+
+    /// The same error for a workspace to be read or appended to.
+    pub fn no_such_workspace(self, caller: &Caller, action: Action<'_>, id: &WorkspaceId) -> BrokerError {
+        let denied = self.about_workspace(caller, action, id, &[]).err();
+        denied.unwrap_or_else(|| BrokerError::WorkspaceUnknown { workspace: id.to_string() })
     }
 
     /// The same error for a dead letter to be read.

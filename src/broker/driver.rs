@@ -484,6 +484,7 @@ fn reason_to_keep(error: &EnvelopeError) -> Option<ParkReason> {
         EnvelopeError::Fields { .. }
         | EnvelopeError::NotSupported { .. }
         | EnvelopeError::PayloadTooLarge { .. }
+        | EnvelopeError::EntryTooLarge { .. }
         | EnvelopeError::FrameTooLarge { .. }
         | EnvelopeError::ContextDigestMismatch { .. }
         | EnvelopeError::SignatureVersionUnknown { .. }

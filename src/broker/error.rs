@@ -103,6 +103,12 @@ pub enum BrokerError {
         /// The id that the call names.
         handoff: String,
     },
+    /// The workspace does not exist.
+    #[error("workspace {workspace} does not exist: a workspace exists with its task, plan, thread or run")]
+    WorkspaceUnknown {
+        /// The id that the call names.
+        workspace: String,
+    },
     /// The delivery does not exist or has ended.
     #[error("delivery {delivery:?} is not leased to this agent: it was acknowledged, or its lease expired")]
     DeliveryUnknown {
@@ -213,6 +219,7 @@ impl BrokerError {
         match entity {
             EntityId::Task(id) => Self::TaskUnknown { task: id.to_string() },
             EntityId::Handoff(id) => Self::HandoffUnknown { handoff: id.to_string() },
+            EntityId::Workspace(id) => Self::WorkspaceUnknown { workspace: id.to_string() },
             #[cfg(test)]
             EntityId::Probe(_) => Self::Internal,
         }
@@ -237,6 +244,7 @@ impl Refusal for BrokerError {
             Self::KeyRevoked { .. } => ErrorCode::KeyRevoked,
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
+            Self::WorkspaceUnknown { .. } => ErrorCode::WorkspaceUnknown,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,
             Self::DeadLetterUnknown { .. } => ErrorCode::DeadLetterUnknown,
             Self::DeadLetterSettled { .. } => ErrorCode::DeadLetterSettled,

@@ -1,5 +1,7 @@
 //! Queries of stored records. They run beside the pipeline, and see only durable state.
 
+mod workspaces;
+
 use std::{ops::Bound, sync::Arc};
 
 use bytes::Bytes;
@@ -29,6 +31,8 @@ use crate::{
     store::{KeyBytes, KeyRange, Order, Record, Store, Table},
     time::Timestamp,
 };
+
+pub use self::workspaces::{EntryPage, EntryQuery, WorkspaceView};
 
 /// The most entries that one page examines. A page whose filter matches little ends early, with a token for the next
 /// one.

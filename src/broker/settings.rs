@@ -9,6 +9,7 @@ use crate::{
         TimeoutBounds,
         handoff::{LoopLimits, Timeouts},
         presence::PresenceRule,
+        workspace,
     },
     envelope::{
         self,
@@ -47,6 +48,8 @@ pub struct Settings {
     pub refusals_recorded_max: u32,
     /// The limits of one agent.
     pub limits: AgentLimits,
+    /// The limits of each workspace.
+    pub workspace: workspace::Limits,
     /// The retention of ended and settled records.
     pub retention: Retention,
     /// The limits of all clients together.
@@ -220,6 +223,7 @@ impl Default for Settings {
             loop_limits: LoopLimits::default(),
             refusals_recorded_max: 256,
             limits: AgentLimits::default(),
+            workspace: workspace::Limits::default(),
             retention: Retention::default(),
             broker_limits: BrokerLimits::default(),
             unsigned_allowed: false,

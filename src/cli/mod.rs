@@ -39,6 +39,7 @@ mod task;
 mod texts;
 mod token;
 mod worker;
+mod workspace;
 
 use clap::{Parser, Subcommand};
 
@@ -113,6 +114,9 @@ enum Command {
     /// Receive an agent's messages.
     #[command(subcommand)]
     Mail(mail::MailCommand),
+    /// Append to workspaces, list and watch their entries.
+    #[command(subcommand)]
+    Workspace(workspace::WorkspaceCommand),
     /// Sign, verify and inspect envelopes as JSON, without a broker.
     #[command(subcommand)]
     Envelope(envelope::EnvelopeCommand),
@@ -146,6 +150,7 @@ pub async fn run() -> u8 {
         Command::Dlq(command) => dlq::run(command, &cli.connection, &output).await,
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection, &output).await,
+        Command::Workspace(command) => workspace::run(command, &cli.connection, &output).await,
         Command::Envelope(command) => envelope::run(command),
         Command::Policy(command) => policy::run(command, &output),
         Command::Audit(audit::AuditArgs {}) => audit::run(&cli.connection, &output).await,

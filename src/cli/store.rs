@@ -157,6 +157,8 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::Audit => "baton.v1.AuditEntry",
         Table::SharedEnvelopes => "baton.storage.v1.SharedEnvelopeRecord",
         Table::RemovedTasks => "baton.storage.v1.RemovedTaskRecord",
+        Table::Workspaces => "baton.storage.v1.WorkspaceRecord",
+        Table::WorkspaceEntries => "baton.storage.v1.WorkspaceEntryRecord",
         Table::HandoffsByAgent
         | Table::HandoffsBySequence
         | Table::DeadLettersByAgent

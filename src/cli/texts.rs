@@ -17,6 +17,7 @@ use crate::{
     domain::{
         admission::AdmissionError,
         handoff::{Hop, PromptState, Rejection, State, TaskStatus},
+        workspace::{Rejection as WorkspaceRejection, WorkspaceId},
     },
     envelope::{EnvelopeError, keys::KeyFileError},
     ids::{AgentId, KeyId, MessageId, TaskId},
@@ -103,6 +104,7 @@ fn errors_are_reviewed() {
     add("refusals: envelopes", refusals(envelope_errors()));
     add("refusals: admission", refusals(admission_errors()));
     add("refusals: state machine", refusals(rejections()));
+    add("refusals: workspaces", refusals(workspace_rejections()));
     add("refusals: calls", refusals(broker_errors()));
     add("policies", plain(policy_errors()));
     add("policy tests", plain(case_errors()));
@@ -238,6 +240,7 @@ fn envelope_errors() -> Vec<EnvelopeError> {
         EnvelopeError::PayloadTypeMismatch { .. } => EnvelopeError::PayloadTypeMismatch {
             expected: "baton.v1.HandoffAccept", found: "baton.v1.Info".into() };
         EnvelopeError::PayloadTooLarge { .. } => EnvelopeError::PayloadTooLarge { bytes: 1_048_577 };
+        EnvelopeError::EntryTooLarge { .. } => EnvelopeError::EntryTooLarge { bytes: 1_048_577 };
         EnvelopeError::FrameTooLarge { .. } => EnvelopeError::FrameTooLarge { bytes: 4_194_305 };
         EnvelopeError::ContextDigestMismatch { .. } => EnvelopeError::ContextDigestMismatch { expected: [7; 32] };
         EnvelopeError::SignatureVersionUnknown { .. } => EnvelopeError::SignatureVersionUnknown { version: 9 };
@@ -266,6 +269,17 @@ fn admission_errors() -> Vec<AdmissionError> {
         AdmissionError::ReceiverInvalid { .. } => AdmissionError::ReceiverInvalid {
             receiver: "all:expert".into(), problem: "a handoff needs one receiver".into() };
         AdmissionError::Rejected(_) => AdmissionError::Rejected(Rejection::TaskUnknown);
+    })
+}
+
+fn workspace_rejections() -> Vec<WorkspaceRejection> {
+    let workspace = || WorkspaceId::parse("task:crash-7").unwrap();
+    samples!(WorkspaceRejection {
+        WorkspaceRejection::Unknown { .. } => WorkspaceRejection::Unknown { workspace: workspace() };
+        WorkspaceRejection::Closed { .. } => WorkspaceRejection::Closed { workspace: workspace() };
+        WorkspaceRejection::SequenceConflict { .. } => WorkspaceRejection::SequenceConflict { expected: 7, last: 9 };
+        WorkspaceRejection::QuotaExceeded { .. } => WorkspaceRejection::QuotaExceeded {
+            what: "topics", limit: 256, retry_after: Duration::from_secs(3600) };
     })
 }
 
@@ -316,6 +330,7 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::CoordinatorKey { .. } => BrokerError::CoordinatorKey { problem: "key coordinator-1 is revoked".into() };
         BrokerError::TaskUnknown { .. } => BrokerError::TaskUnknown { task: "crash-7".into() };
         BrokerError::HandoffUnknown { .. } => BrokerError::HandoffUnknown { handoff: message().to_string() };
+        BrokerError::WorkspaceUnknown { .. } => BrokerError::WorkspaceUnknown { workspace: "task:crash-7".into() };
         BrokerError::DeliveryUnknown { .. } => BrokerError::DeliveryUnknown { delivery: "17-1".into() };
         BrokerError::DeadLetterUnknown { .. } => BrokerError::DeadLetterUnknown { dead_letter: "17".into() };
         BrokerError::DeadLetterSettled { .. } => BrokerError::DeadLetterSettled { dead_letter: 17, state: "DISCARDED" };

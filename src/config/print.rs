@@ -18,8 +18,9 @@ fn words_of(span: Duration) -> toml::Value {
 }
 
 /// The sections with settings of the protocol.
-pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 6] {
-    let Settings { timeouts, timeout_bounds, loop_limits, limits, retention, broker_limits: all, .. } = settings;
+pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 7] {
+    let Settings { timeouts, timeout_bounds, loop_limits, limits, workspace, retention, .. } = settings;
+    let all = &settings.broker_limits;
     // 0 stands for no end. Parsing it gives `None` again.
     let for_good = |span: Option<Duration>| words_of(span.unwrap_or_default());
     // TOML integers are signed 64-bit numbers, and no store reaches that many bytes.
@@ -81,6 +82,15 @@ pub(super) fn sections(settings: &Settings) -> [(&'static str, toml::Table); 6] 
                 ("keepalive_timeout", words_of(all.keepalive_timeout)),
                 ("agents_max", all.agents_max.into()),
                 ("card_bytes_max", bytes(all.card_bytes_max)),
+            ]),
+        ),
+        (
+            "workspace",
+            table([
+                ("entry_lifetime", words_of(workspace.entry_lifetime)),
+                ("bytes_max", bytes(workspace.bytes_max)),
+                ("entries_max", bytes(workspace.entries_max)),
+                ("topics_max", bytes(workspace.topics_max)),
             ]),
         ),
         (

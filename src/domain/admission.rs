@@ -232,7 +232,7 @@ pub fn admit(
 ) -> Result<Standing, AdmissionError> {
     let is_mail = match header.rules().handling {
         Handling::Mail | Handling::Heartbeat => true,
-        Handling::Request | Handling::Handoff | Handling::Status | Handling::Task => false,
+        Handling::Request | Handling::Handoff | Handling::Status | Handling::Task | Handling::Workspace => false,
     };
     match known {
         KnownTask::Known(known, open) => {
@@ -259,9 +259,12 @@ pub fn admit(
         KnownTask::Unknown => match header.rules().handling {
             // A request with an unknown task creates the task (SPEC 2).
             Handling::Request => check_handoff(header, named).map(|()| Standing::OnRecord),
-            Handling::Handoff | Handling::Status | Handling::Task | Handling::Heartbeat | Handling::Mail => {
-                answer_outsider(header, task)
-            }
+            Handling::Handoff
+            | Handling::Status
+            | Handling::Task
+            | Handling::Workspace
+            | Handling::Heartbeat
+            | Handling::Mail => answer_outsider(header, task),
         },
     }
 }

@@ -12,6 +12,7 @@ use super::{
     dead_letter::ParkReason,
     handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task},
     mailbox::Attempt,
+    workspace::{self, Append, Entry, Workspace, WorkspaceId},
 };
 use crate::{
     ids::{AgentId, MessageId, TaskId},
@@ -25,6 +26,8 @@ pub enum EntityId {
     Task(TaskId),
     /// One attempt to move a task.
     Handoff(MessageId),
+    /// The shared entries of a task, plan, thread or run.
+    Workspace(WorkspaceId),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeId),
@@ -37,6 +40,8 @@ pub enum Entity {
     Task(Arc<Task>),
     /// One attempt to move a task.
     Handoff(Arc<Handoff>),
+    /// The shared entries of a task, plan, thread or run.
+    Workspace(Arc<Workspace>),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(Arc<Probe>),
@@ -49,6 +54,13 @@ pub trait Reader {
 
     /// Whether the agent's presence lease is over. A gone agent is asked only if no present agent can be.
     fn is_gone(&mut self, agent: &AgentId) -> bool;
+
+    /// The head of a workspace's entry. `None`: the workspace has no entry with this number, or the reader has no
+    /// entries: a replay of a custody log needs none.
+    fn entry(&mut self, workspace: &WorkspaceId, sequence: u64) -> Result<Option<Entry>, ReadError> {
+        let _ = (workspace, sequence);
+        Ok(None)
+    }
 }
 
 /// A reader failed to read a stored entity. The reader keeps the cause.
@@ -66,6 +78,13 @@ pub enum Input {
         task: TaskId,
         /// The input for the handoff machine.
         input: handoff::Input,
+    },
+    /// A message appends an entry to a workspace.
+    Append {
+        /// The topic and the size of the entry.
+        append: Append,
+        /// The limits of the workspace.
+        limits: workspace::Limits,
     },
     /// An agent acked a delivery that reports to this entity.
     Acked {
@@ -140,6 +159,17 @@ pub enum Effect {
         /// The attempts to have it taken, oldest first.
         attempts: Vec<(AgentId, Attempt)>,
     },
+    /// Stores the message of the step as an entry of its workspace.
+    KeepEntry(Entry),
+    /// Removes expired entries of a workspace with their envelopes.
+    RemoveEntries {
+        /// The workspace.
+        workspace: WorkspaceId,
+        /// The number of the first entry to remove.
+        first_sequence: u64,
+        /// The number of the last one, at most 63 after the first.
+        last_sequence: u64,
+    },
     /// Sends an input to another entity: in the same transaction, or in a later one if the transaction has sent too
     /// many.
     Send {
@@ -181,6 +211,9 @@ pub enum StepError {
     /// A rule of the protocol forbids the step.
     #[error(transparent)]
     Rejected(#[from] Rejection),
+    /// A rule of workspaces forbids the step.
+    #[error(transparent)]
+    Workspace(#[from] workspace::Rejection),
     /// A stored entity cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -190,6 +223,7 @@ pub enum StepError {
 pub fn step(about: &EntityId, input: &Input, read: &mut dyn Reader, now: Timestamp) -> Result<Transition, StepError> {
     match about {
         EntityId::Task(_) | EntityId::Handoff(_) => handoff::step_entity(about, input, read, now),
+        EntityId::Workspace(id) => workspace::step(id, input, read, now),
         #[cfg(test)]
         EntityId::Probe(id) => probe::step(*id, input, read, now),
     }
@@ -201,6 +235,7 @@ impl Entity {
         match self {
             Self::Task(task) => EntityId::Task(task.id.clone()),
             Self::Handoff(handoff) => EntityId::Handoff(handoff.id),
+            Self::Workspace(workspace) => EntityId::Workspace(workspace.id.clone()),
             #[cfg(test)]
             Self::Probe(probe) => EntityId::Probe(probe.id),
         }
@@ -211,6 +246,8 @@ impl Entity {
         match self {
             Self::Task(task) => Some(&task.id),
             Self::Handoff(handoff) => Some(&handoff.task),
+            // A workspace has a chain and a time of its own: a custody log would grow too long with all entries.
+            Self::Workspace(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -221,6 +258,7 @@ impl Entity {
         match self {
             Self::Task(task) => task.next_deadline(),
             Self::Handoff(handoff) => handoff.next_deadline(),
+            Self::Workspace(workspace) => workspace.next_expiry,
             #[cfg(test)]
             Self::Probe(probe) => probe.deadline,
         }
@@ -229,7 +267,7 @@ impl Entity {
     /// A log time that is not after any deadline of the entity. It does not change while the entity has a deadline.
     pub fn no_deadline_before(&self) -> Timestamp {
         match self {
-            Self::Task(_) => Timestamp::default(),
+            Self::Task(_) | Self::Workspace(_) => Timestamp::default(),
             Self::Handoff(handoff) => handoff.created_at.plus(handoff.timeouts.shortest()),
             #[cfg(test)]
             Self::Probe(_) => Timestamp::default(),
@@ -241,6 +279,8 @@ impl Entity {
         match self {
             Self::Task(task) => task.status.is_final(),
             Self::Handoff(handoff) => handoff.state.is_final(),
+            // It ends with its owner, which has the end on record.
+            Self::Workspace(_) => false,
             #[cfg(test)]
             Self::Probe(_) => false,
         }
@@ -249,7 +289,7 @@ impl Entity {
     /// The agent whose limit of open entities includes this entity while it has a deadline.
     pub fn counts_for(&self) -> Option<&AgentId> {
         match self {
-            Self::Task(_) => None,
+            Self::Task(_) | Self::Workspace(_) => None,
             Self::Handoff(handoff) => Some(&handoff.sender),
             #[cfg(test)]
             Self::Probe(_) => None,
@@ -262,6 +302,7 @@ impl fmt::Display for EntityId {
         match self {
             Self::Task(id) => write!(formatter, "task {id}"),
             Self::Handoff(id) => write!(formatter, "handoff {id}"),
+            Self::Workspace(id) => write!(formatter, "workspace {id}"),
             #[cfg(test)]
             Self::Probe(id) => write!(formatter, "probe {}", id.0),
         }

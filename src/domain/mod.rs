@@ -15,11 +15,12 @@ pub mod presence;
 pub(crate) mod probe;
 mod removed_task;
 mod request_terms;
+pub mod workspace;
 
 pub(crate) use baton_client::numbered;
 pub use baton_client::protocol::{
-    Correlation, Handling, Header, MessageRules, MessageType, Names, OtherSide, Outsider, Receiver, Receivers,
-    RequestedTimeouts, rules,
+    Append, Correlation, ENTRY_BYTES_MAX, Handling, Header, MessageRules, MessageType, Names, OtherSide, Outsider,
+    Receiver, Receivers, RequestedTimeouts, rules,
 };
 pub use entity::{Effect, Entity, EntityId, Input, Mail, ReadError, Reader, StepError, Told, Transition, step};
 pub use removed_task::RemovedTask;

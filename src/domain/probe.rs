@@ -79,7 +79,9 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
             probe.deadline = None;
             probe.woken += 1;
         }
-        Input::Handoff { .. } | Input::Undeliverable { .. } | Input::AgentGone => return Ok(Transition::default()),
+        Input::Handoff { .. } | Input::Append { .. } | Input::Undeliverable { .. } | Input::AgentGone => {
+            return Ok(Transition::default());
+        }
     }
     Ok(Transition { writes: vec![Entity::Probe(Arc::new(probe))], effects })
 }

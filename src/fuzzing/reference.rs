@@ -60,7 +60,7 @@ pub(super) fn envelope_input(envelope: &v1::Envelope) -> Vec<u8> {
 }
 
 pub(super) fn receipt_input(receipt: &v1::Receipt) -> Vec<u8> {
-    let body = fields(&[
+    let mut body = fields(&[
         receipt.message_id.clone().into_bytes(),
         receipt.sequence.to_be_bytes().to_vec(),
         time(receipt.accept_time.as_ref()),
@@ -73,7 +73,11 @@ pub(super) fn receipt_input(receipt: &v1::Receipt) -> Vec<u8> {
         receipt.custody_hash.to_vec(),
         receipt.key_id.clone().into_bytes(),
     ]);
-    pre_authentication("application/vnd.baton.receipt.v1", &body)
+    if receipt.resource.is_empty() {
+        return pre_authentication("application/vnd.baton.receipt.v1", &body);
+    }
+    body.extend(fields(&[receipt.resource.clone().into_bytes(), receipt.resource_sequence.to_be_bytes().to_vec()]));
+    pre_authentication("application/vnd.baton.receipt.v2", &body)
 }
 
 /// Reads the fields back from a signing input. `None` if it has another form.

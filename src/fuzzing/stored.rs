@@ -16,7 +16,10 @@ use crate::{
     envelope::signing,
     ids::TaskId,
     proto::v1,
-    records::{self, AgentRecord, DeadLetterRecord, HandoffRecord, InvitationRecord, MessageRecord, TaskRecord},
+    records::{
+        self, AgentRecord, DeadLetterRecord, HandoffRecord, InvitationRecord, MessageRecord, TaskRecord,
+        WorkspaceEntryRecord, WorkspaceRecord,
+    },
     store::{Change, EmbeddedStore, Found, Key, Record, Store as _, Table, Write, read_all},
 };
 
@@ -46,6 +49,10 @@ pub(super) fn records(bytes: &[u8]) {
         Table::Mailbox => is_the_same_again!(|value| records::decode_letter(key, value), records::encode_letter),
         Table::DeadLetters => {
             is_the_same_again!(|value| DeadLetterRecord::decode(key, value), DeadLetterRecord::encode);
+        }
+        Table::Workspaces => is_the_same_again!(WorkspaceRecord::decode, WorkspaceRecord::encode),
+        Table::WorkspaceEntries => {
+            is_the_same_again!(|value| WorkspaceEntryRecord::decode(key, value), WorkspaceEntryRecord::encode);
         }
         _ => {}
     }

@@ -101,7 +101,11 @@ pub(super) fn signing(bytes: &[u8]) {
         let Ok(receipt) = v1::Receipt::decode(rest) else { return };
         let input = signing::receipt_input(&receipt);
         assert_eq!(input, reference::receipt_input(&receipt));
-        let fields = reference::read_fields(&input, "application/vnd.baton.receipt.v1", 11).expect("it can be read");
+        let (kind, fields) = match receipt.resource.is_empty() {
+            true => ("application/vnd.baton.receipt.v1", 11),
+            false => ("application/vnd.baton.receipt.v2", 13),
+        };
+        let fields = reference::read_fields(&input, kind, fields).expect("it can be read");
         assert_eq!(
             (&fields[0][..], &fields[3][..], &fields[9][..]),
             (receipt.message_id.as_bytes(), receipt.task_id.as_bytes(), &receipt.custody_hash[..])

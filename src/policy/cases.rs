@@ -56,14 +56,15 @@ pub struct Asked {
     /// The action, for example handOff. `baton policy show schema` lists all actions.
     #[arg(long, value_name = "ACTION")]
     pub action: String,
-    /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, or broker.
+    /// The object of the action: agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID,
+    /// workspace:ID, or broker.
     #[arg(long, value_name = "WHAT")]
     pub resource: String,
     /// A type of the agent that is the resource. May be repeated.
     #[serde(default)]
     #[arg(long = "resource-type", value_name = "TYPE")]
     pub resource_types: Vec<AgentType>,
-    /// A participant of the task or handoff, an agent's id. May be repeated.
+    /// A participant of the task, handoff or workspace, an agent's id. May be repeated.
     #[serde(default)]
     #[arg(long = "participant", value_name = "ID")]
     pub participants: Vec<AgentId>,
@@ -79,6 +80,10 @@ pub struct Asked {
     #[serde(default = "info")]
     #[arg(long, value_name = "TYPE", default_value = "INFO")]
     pub message_type: String,
+    /// For appendWorkspace and readWorkspace: the topic, normalised.
+    #[serde(default)]
+    #[arg(long, value_name = "TOPIC", default_value = "", hide_default_value = true)]
+    pub topic: String,
     /// For assignType: the id of the agent that gets the type.
     #[arg(long, value_name = "ID")]
     pub agent: Option<AgentId>,
@@ -100,7 +105,8 @@ pub enum CaseError {
     Principal(String),
     /// The text is not a resource.
     #[error(
-        "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID or broker"
+        "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, \
+         workspace:ID or broker"
     )]
     Resource(String),
     /// The text is not an action.
@@ -143,6 +149,7 @@ impl Asked {
             Some(("task", id)) => Resource::Task(shared(id)),
             Some(("handoff", id)) => Resource::Handoff(shared(id)),
             Some(("dead-letter", id)) => Resource::DeadLetter(shared(id)),
+            Some(("workspace", id)) => Resource::Workspace(shared(id)),
             None if self.resource == "broker" => Resource::Broker,
             Some(_) | None => return Err(CaseError::Resource(self.resource.clone())),
         };
@@ -152,7 +159,7 @@ impl Asked {
     }
 
     fn action(&self) -> Result<Action<'_>, CaseError> {
-        let Self { task_type, mode, message_type, .. } = self;
+        let Self { task_type, mode, message_type, topic, .. } = self;
         let agent = || {
             let id = self.agent.as_ref().ok_or(CaseError::AgentMissing)?.as_str();
             Ok(Agent { id, types: &[] })
@@ -173,6 +180,8 @@ impl Asked {
             "assignType" => Action::AssignType { agent: agent()? },
             "manageKeys" => Action::ManageKeys,
             "readAuditLog" => Action::ReadAuditLog,
+            "appendWorkspace" => Action::AppendWorkspace { topic },
+            "readWorkspace" => Action::ReadWorkspace { topic },
             unknown => return Err(CaseError::Action(unknown.to_owned())),
         })
     }
@@ -238,6 +247,7 @@ mod tests {
                 "readTask" | "reassignTask" => ("anonymous", "task:t"),
                 "readHandoff" => ("anonymous", "handoff:h"),
                 "readDeadLetter" | "settleDeadLetter" => ("operator:o", "dead-letter:1"),
+                "appendWorkspace" | "readWorkspace" => ("agent:a", "workspace:task:t"),
                 "readDirectory" | "invite" | "readAuditLog" => ("operator:o", "broker"),
                 _ => ("agent:a", "agent:b"),
             };

@@ -78,6 +78,8 @@ actions! {
     AssignType { agent: Agent<'a> } = "assignType",
     ManageKeys = "manageKeys",
     ReadAuditLog = "readAuditLog",
+    AppendWorkspace { topic: &'a str } = "appendWorkspace",
+    ReadWorkspace { topic: &'a str } = "readWorkspace",
 }
 
 /// The object of an action.
@@ -93,6 +95,8 @@ pub enum Resource<'a> {
     Handoff(Shared<'a>),
     /// A dead letter, with its participants.
     DeadLetter(Shared<'a>),
+    /// A workspace, with its participants.
+    Workspace(Shared<'a>),
     /// The broker itself.
     Broker,
 }
@@ -115,6 +119,7 @@ struct Kinds {
     task: EntityTypeName,
     handoff: EntityTypeName,
     dead_letter: EntityTypeName,
+    workspace: EntityTypeName,
     action: EntityTypeName,
 }
 
@@ -129,6 +134,7 @@ static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
         task: kind("Task"),
         handoff: kind("Handoff"),
         dead_letter: kind("DeadLetter"),
+        workspace: kind("Workspace"),
         action: kind("Action"),
     }
 });
@@ -195,6 +201,7 @@ impl Resource<'_> {
             Self::Task(shared) => shared.entity(&KINDS.task),
             Self::Handoff(shared) => shared.entity(&KINDS.handoff),
             Self::DeadLetter(shared) => shared.entity(&KINDS.dead_letter),
+            Self::Workspace(shared) => shared.entity(&KINDS.workspace),
             Self::Broker => Entity::with_uid(uid(&KINDS.broker, "broker")),
         }
     }
@@ -224,6 +231,9 @@ impl Action<'_> {
             Self::AssignType { agent } => {
                 vec![("agent".to_owned(), RestrictedExpression::new_entity_uid(uid(&KINDS.agent, agent.id)))]
             }
+            Self::AppendWorkspace { topic } | Self::ReadWorkspace { topic } => {
+                vec![("topic".to_owned(), text(topic))]
+            }
             Self::ReadTask
             | Self::ReassignTask
             | Self::ReadHandoff
@@ -239,11 +249,13 @@ impl Action<'_> {
         Context::from_pairs(pairs).expect("the names differ, and the values are literals")
     }
 
-    /// Appends the context as text. Returns whether the decision is cached: only for the actions that messages ask for.
+    /// Appends the context as text. Returns whether the decision is cached: only for the actions that are asked for
+    /// each message and each entry.
     fn write_context(&self, key: &mut String) -> bool {
         match self {
             Self::HandOff { task_type, mode } => key.extend([mode, "\n", task_type]),
             Self::Send { message_type } | Self::SendToAll { message_type } => key.push_str(message_type),
+            Self::AppendWorkspace { topic } | Self::ReadWorkspace { topic } => key.push_str(topic),
             _ => return false,
         }
         true
@@ -288,6 +300,11 @@ impl Question<'_> {
         match self.resource {
             Resource::Agent(agent) => agent.write(&mut key),
             Resource::Type(name) => key.extend(["type\n", name, "\n"]),
+            Resource::Workspace(shared) => {
+                key.extend(["workspace\n", shared.id, "\n"]);
+                shared.participants.iter().for_each(|agent| key.extend([agent, " "]));
+                key.push('\n');
+            }
             Resource::Task(_) | Resource::Handoff(_) | Resource::DeadLetter(_) | Resource::Broker => return None,
         }
         self.action.write_context(&mut key).then_some(key)
@@ -314,6 +331,7 @@ impl std::fmt::Display for Action<'_> {
             Self::Send { message_type } | Self::SendToAll { message_type } => {
                 write!(formatter, " (messageType {message_type:?})")
             }
+            Self::AppendWorkspace { topic } | Self::ReadWorkspace { topic } => write!(formatter, " (topic {topic:?})"),
             _ => Ok(()),
         }
     }
@@ -338,6 +356,7 @@ pub(super) fn examples() -> Vec<Question<'static>> {
         (by_all[1], Action::HandOff { task_type: "t", mode: "TRANSFER" }, to_agent),
         (by_all[0], Action::Send { message_type: "INFO" }, to_agent),
         (by_all[0], Action::SendToAll { message_type: "INFO" }, Resource::Type("t")),
+        (by_all[0], Action::AppendWorkspace { topic: "t" }, Resource::Workspace(shared)),
     ];
     for principal in by_all {
         all.extend([
@@ -353,6 +372,7 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::AssignType { agent }, Resource::Type("t")),
             (principal, Action::ManageKeys, to_agent),
             (principal, Action::ReadAuditLog, Resource::Broker),
+            (principal, Action::ReadWorkspace { topic: "t" }, Resource::Workspace(shared)),
         ]);
     }
     all.into_iter().map(|(principal, action, resource)| Question { principal, action, resource }).collect()

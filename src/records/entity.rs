@@ -9,13 +9,13 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace, TaskRecord, by_number,
-    number_of,
+    DecodeError, Expiration, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace, TaskRecord,
+    WorkspaceRecord, by_number, number_of,
 };
 #[cfg(test)]
 use crate::domain::probe::ProbeId;
 use crate::{
-    domain::{Entity, EntityId, Told, handoff::Task},
+    domain::{Entity, EntityId, Told, handoff::Task, workspace::WorkspaceId},
     ids::{MessageId, TaskId},
     store::{Key, Table},
     time::Timestamp,
@@ -28,6 +28,8 @@ pub enum EntityRecord {
     Task(TaskRecord),
     /// One attempt to move a task.
     Handoff(HandoffRecord),
+    /// A workspace, with the head of its chain.
+    Workspace(WorkspaceRecord),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeRecord),
@@ -81,6 +83,11 @@ impl EntityRecord {
                     request: request.expect("a handoff begins with a request"),
                 })
             }
+            Entity::Workspace(workspace) => {
+                // The effect that stores the entry advances the chain.
+                let chain_hash = before.and_then(Self::as_workspace).map_or([0; 32], |record| record.chain_hash);
+                Self::Workspace(WorkspaceRecord { workspace, chain_hash, pace: notes.pace })
+            }
             #[cfg(test)]
             Entity::Probe(probe) => Self::Probe(ProbeRecord { probe, pace: notes.pace }),
         }
@@ -102,11 +109,31 @@ impl EntityRecord {
         }
     }
 
+    /// The record of a workspace, if the entity is one.
+    pub fn as_workspace(&self) -> Option<&WorkspaceRecord> {
+        match self {
+            Self::Workspace(record) => Some(record),
+            _ => None,
+        }
+    }
+
+    /// The record of an entity that exists with another one, before its first step. `None`: an entity of this kind
+    /// begins with its first step.
+    pub fn before_first_step(id: &EntityId) -> Option<Self> {
+        match id {
+            EntityId::Task(_) | EntityId::Handoff(_) => None,
+            EntityId::Workspace(id) => Some(Self::Workspace(WorkspaceRecord::empty(id.clone()))),
+            #[cfg(test)]
+            EntityId::Probe(_) => None,
+        }
+    }
+
     /// The state of the entity.
     pub fn entity(&self) -> Entity {
         match self {
             Self::Task(record) => Entity::Task(record.task.clone()),
             Self::Handoff(record) => Entity::Handoff(record.handoff.clone()),
+            Self::Workspace(record) => Entity::Workspace(record.workspace.clone()),
             #[cfg(test)]
             Self::Probe(record) => Entity::Probe(record.probe.clone()),
         }
@@ -117,6 +144,7 @@ impl EntityRecord {
         match id {
             EntityId::Task(id) => TaskRecord::key(id),
             EntityId::Handoff(id) => HandoffRecord::key(*id),
+            EntityId::Workspace(id) => WorkspaceRecord::key(id),
             #[cfg(test)]
             EntityId::Probe(id) => ProbeRecord::key(*id),
         }
@@ -126,7 +154,7 @@ impl EntityRecord {
     /// record of another entity.
     pub fn host_key(id: &EntityId) -> Option<Key> {
         match id {
-            EntityId::Task(_) => None,
+            EntityId::Task(_) | EntityId::Workspace(_) => None,
             // The request of a handoff has the id of the handoff.
             EntityId::Handoff(id) => Some(MessageRecord::key(*id)),
             #[cfg(test)]
@@ -142,7 +170,7 @@ impl EntityRecord {
     /// The host of a new entity. `None`: the entity has a record of its own.
     pub fn first_host(&self) -> Option<EntityId> {
         match self {
-            Self::Task(_) => None,
+            Self::Task(_) | Self::Workspace(_) => None,
             // No message has the id of a redriven handoff.
             Self::Handoff(HandoffRecord { handoff, .. }) => {
                 handoff.redrive_of.is_none().then(|| EntityId::Task(handoff.task.clone()))
@@ -181,6 +209,7 @@ impl EntityRecord {
         match self {
             Self::Task(record) => record.encode(),
             Self::Handoff(record) => record.encode(),
+            Self::Workspace(record) => record.encode(),
             #[cfg(test)]
             Self::Probe(record) => record.encode(),
         }
@@ -191,6 +220,7 @@ impl EntityRecord {
         match id {
             EntityId::Task(_) => TaskRecord::decode(value).map(Self::Task),
             EntityId::Handoff(_) => HandoffRecord::decode(value).map(Self::Handoff),
+            EntityId::Workspace(_) => WorkspaceRecord::decode(value).map(Self::Workspace),
             #[cfg(test)]
             EntityId::Probe(_) => ProbeRecord::decode(value).map(Self::Probe),
         }
@@ -201,6 +231,7 @@ impl EntityRecord {
         let (handoff, sequence) = match self {
             Self::Task(task) => return task.part_entry().filter(|_| before.is_none()).into_iter().collect(),
             Self::Handoff(HandoffRecord { handoff, sequence, .. }) => (handoff, sequence),
+            Self::Workspace(_) => return Vec::new(),
             #[cfg(test)]
             Self::Probe(_) => return Vec::new(),
         };
@@ -220,7 +251,7 @@ impl EntityRecord {
     /// The message that opened the entity. `None`: the entity never delivers it again.
     pub fn opening(&self) -> Option<RequestPlace> {
         match self {
-            Self::Task(_) => None,
+            Self::Task(_) | Self::Workspace(_) => None,
             Self::Handoff(record) => Some(record.request),
             #[cfg(test)]
             Self::Probe(_) => None,
@@ -232,6 +263,7 @@ impl EntityRecord {
         match self {
             Self::Task(record) => Some(record.pace()),
             Self::Handoff(_) => None,
+            Self::Workspace(record) => Some(record.pace),
             #[cfg(test)]
             Self::Probe(record) => Some(record.pace),
         }
@@ -242,6 +274,9 @@ impl EntityRecord {
         match self {
             Self::Task(record) => Some(record.log_time(now, set_back)),
             Self::Handoff(_) => None,
+            Self::Workspace(record) => {
+                Some(record.pace.log_time(record.workspace.next_expiry.is_some(), now, set_back))
+            }
             #[cfg(test)]
             Self::Probe(record) => Some(record.pace.log_time(record.probe.deadline.is_some(), now, set_back)),
         }
@@ -251,7 +286,7 @@ impl EntityRecord {
     /// messages.
     pub fn is_settled(&self) -> bool {
         match self {
-            Self::Task(_) => false,
+            Self::Task(_) | Self::Workspace(_) => false,
             Self::Handoff(record) => record.handoff.state.is_final(),
             #[cfg(test)]
             Self::Probe(_) => false,
@@ -262,7 +297,7 @@ impl EntityRecord {
     pub fn expiration(&self) -> Option<(Expiration, &[u8])> {
         match self {
             Self::Task(TaskRecord { task, .. }) => Some((Expiration::Task, task.id.as_str().as_bytes())),
-            Self::Handoff(_) => None,
+            Self::Handoff(_) | Self::Workspace(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -288,6 +323,7 @@ impl TaskRecord {
 
 const TASK: u8 = 1;
 const HANDOFF: u8 = 2;
+const WORKSPACE: u8 = 3;
 #[cfg(test)]
 const PROBE: u8 = 255;
 
@@ -296,6 +332,7 @@ pub fn encode_entity_id(id: &EntityId) -> Vec<u8> {
     match id {
         EntityId::Task(id) => [&[TASK], id.as_str().as_bytes()].concat(),
         EntityId::Handoff(id) => [&[HANDOFF], &id.as_bytes()[..]].concat(),
+        EntityId::Workspace(id) => [&[WORKSPACE], id.as_str().as_bytes()].concat(),
         #[cfg(test)]
         EntityId::Probe(id) => [&[PROBE], &id.0.to_be_bytes()[..]].concat(),
     }
@@ -312,6 +349,10 @@ pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeEr
         Some((&HANDOFF, id)) => Ok(EntityId::Handoff(MessageId::from_bytes(
             id.try_into().map_err(|_| reader.error("a message id has not 16 bytes"))?,
         ))),
+        Some((&WORKSPACE, id)) => {
+            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
+            Ok(EntityId::Workspace(WorkspaceId::parse(id).map_err(|error| reader.error(error.to_string()))?))
+        }
         #[cfg(test)]
         Some((&PROBE, id)) => {
             let id = id.try_into().map_err(|_| reader.error("a probe's id has not 8 bytes"))?;
@@ -345,7 +386,7 @@ impl OutboxRecord {
     /// Encodes the row: the length of the entity's id in one byte, the id, and the input.
     pub fn encode(&self) -> Bytes {
         let to = encode_entity_id(&self.to);
-        let length = u8::try_from(to.len()).expect("an id has at most 128 bytes");
+        let length = u8::try_from(to.len()).expect("an id has at most 136 bytes");
         [&[length][..], &to, &encode_told(&self.told)].concat().into()
     }
 
@@ -370,7 +411,7 @@ fn encode_told(told: &Told) -> Vec<u8> {
 
 fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, DecodeError> {
     match to {
-        EntityId::Task(_) | EntityId::Handoff(_) => {
+        EntityId::Task(_) | EntityId::Handoff(_) | EntityId::Workspace(_) => {
             Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len())))
         }
         #[cfg(test)]

@@ -154,8 +154,7 @@ pub fn receipt_of(
         handoff_id: entry.handoff_id.clone(),
         handoff_state: entry.handoff_state,
         custody_hash: custody_hash.to_vec().into(),
-        key_id: String::new(),
-        signature: Bytes::new(),
+        ..Default::default()
     }
 }
 

@@ -17,6 +17,7 @@ mod message;
 mod probe;
 mod task;
 mod timer;
+mod workspace;
 
 use bytes::Bytes;
 
@@ -34,6 +35,7 @@ pub use task::TaskRecord;
 pub use timer::{
     entity_timer, entity_timer_key, entity_timers, mail_timer_key, mail_timers, parse_entity_timer, parse_mail_timer,
 };
+pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 
 use crate::{
     ids::{AgentId, MessageId, TaskId},
@@ -204,10 +206,16 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::RemovedTasks => RemovedTaskRecord::decode(value).map(drop),
         Table::Expirations => match Expiration::parse(key)?.0 {
             Expiration::Messages => decode_message_ids(value).map(drop),
-            Expiration::Task | Expiration::DeadLetter | Expiration::Invitation | Expiration::Rest => Ok(()),
+            Expiration::Task
+            | Expiration::DeadLetter
+            | Expiration::Invitation
+            | Expiration::Rest
+            | Expiration::Entries => Ok(()),
         },
         Table::Outbox => OutboxRecord::decode(value).map(drop),
         Table::Parts => TaskRecord::decode_part(value).map(drop),
+        Table::Workspaces => WorkspaceRecord::decode(value).map(drop),
+        Table::WorkspaceEntries => WorkspaceEntryRecord::decode(key, value).map(drop),
         // The first byte of a key names its kind, so at most one of the two can parse it.
         Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }

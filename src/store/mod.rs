@@ -57,11 +57,13 @@ pub enum Table {
     DeadLettersByAgent,
     Outbox,
     Parts,
+    Workspaces,
+    WorkspaceEntries,
 }
 
 impl Table {
     /// Every table, in the order of the numbers on disk.
-    pub const ALL: [Table; 20] = [
+    pub const ALL: [Table; 22] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -82,6 +84,8 @@ impl Table {
         Table::DeadLettersByAgent,
         Table::Outbox,
         Table::Parts,
+        Table::Workspaces,
+        Table::WorkspaceEntries,
     ];
 
     /// The table's name on disk.
@@ -107,6 +111,8 @@ impl Table {
             Table::DeadLettersByAgent => "dead_letters_by_agent",
             Table::Outbox => "outbox",
             Table::Parts => "parts",
+            Table::Workspaces => "workspaces",
+            Table::WorkspaceEntries => "workspace_entries",
         }
     }
 }

@@ -3,11 +3,12 @@
 use crate::{
     broker::{
         directory::{Entry, Liveness, Presence},
-        queries::{ShownHandoff, ShownTask},
+        queries::{ShownHandoff, ShownTask, WorkspaceView},
     },
     domain::{
         handoff::{Handoff, Hop, Loan, Offer, Seizure, Step},
         mailbox::Attempt,
+        workspace,
     },
     ids::AgentId,
     proto::v1,
@@ -22,6 +23,22 @@ pub(super) fn time(time: Timestamp) -> prost_types::Timestamp {
 
 pub(super) fn span(span: std::time::Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(span).unwrap_or_default()
+}
+
+pub(super) fn workspace(view: &WorkspaceView, limits: &workspace::Limits) -> v1::Workspace {
+    let workspace = &view.record.workspace;
+    v1::Workspace {
+        workspace_id: workspace.id.to_string(),
+        last_sequence: workspace.last_sequence,
+        first_sequence: workspace.first_sequence,
+        topic_count: u32::try_from(workspace.topics.len()).unwrap_or(u32::MAX),
+        size_bytes: workspace.bytes,
+        closed: !view.owner.is_open,
+        chain_hash: view.record.chain_hash.to_vec().into(),
+        size_bytes_max: limits.bytes_max,
+        entries_max: limits.entries_max,
+        topics_max: u32::try_from(limits.topics_max).unwrap_or(u32::MAX),
+    }
 }
 
 /// A handoff with what its request says of it.

@@ -20,5 +20,6 @@ mod restarts;
 mod results;
 mod retention;
 mod watchers;
+mod workspaces;
 mod world;
 mod writers_of_clients;

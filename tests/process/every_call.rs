@@ -60,6 +60,13 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
         envelope.encode_to_vec().into()
     };
+    let append = |ids: &Ids| {
+        let append = v1::WorkspaceAppend { workspace_id: "task:t".to_owned(), ..Default::default() };
+        let mut envelope = composer("forger").compose("", v1::MessageType::WorkspaceAppend, &About::default(), &append);
+        envelope.sender_id.clone_from(&ids.agent);
+        envelope.message_id = "0198c0de-0000-7000-8000-000000000001".to_owned();
+        envelope.encode_to_vec().into()
+    };
     vec![
         both!("BrokerService/Connect", Identity, |_ids| v1::ConnectRequest::default()),
         both!("BrokerService/Send", Nothing, |ids| v1::SendRequest { envelope: forged(ids) }),
@@ -151,6 +158,21 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
             key_id: "k1".to_owned(),
             challenge: vec![1; 32].into(),
             signature: vec![1; 64].into(),
+        }),
+        both!("WorkspaceService/AppendEntry", Nothing, |ids| v1::AppendEntryRequest { envelope: append(ids) }),
+        both!("WorkspaceService/ListEntries", Permission, |ids| v1::ListEntriesRequest {
+            workspace_id: format!("task:{}", ids.task),
+            ..Default::default()
+        }),
+        both!("WorkspaceService/WatchEntries", Permission, |ids| v1::WatchEntriesRequest {
+            workspace_id: format!("task:{}", ids.task),
+            ..Default::default()
+        }),
+        both!("WorkspaceService/ListTopics", Permission, |ids| v1::ListTopicsRequest {
+            workspace_id: format!("task:{}", ids.task)
+        }),
+        both!("WorkspaceService/GetWorkspace", Permission, |ids| v1::GetWorkspaceRequest {
+            workspace_id: format!("task:{}", ids.task)
         }),
         both!("AuditService/ListAuditEntries", Permission, |_ids| v1::ListAuditEntriesRequest::default()),
     ]

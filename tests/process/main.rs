@@ -25,3 +25,4 @@ mod refusals;
 mod restarts;
 mod sessions;
 mod shown;
+mod workspaces;

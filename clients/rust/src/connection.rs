@@ -17,6 +17,7 @@ use crate::{
         self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
         broker_service_client::BrokerServiceClient, dead_letter_service_client::DeadLetterServiceClient,
         handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
+        workspace_service_client::WorkspaceServiceClient,
     },
 };
 
@@ -213,6 +214,13 @@ impl Client {
     pub fn dead_letters(&self) -> DeadLetterServiceClient<Authorized> {
         DeadLetterServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// The workspace service.
+    pub fn workspaces(&self) -> WorkspaceServiceClient<Authorized> {
+        WorkspaceServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+            .max_encoding_message_size(FRAME_BYTES_MAX)
     }
 
     /// The task service.

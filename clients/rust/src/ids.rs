@@ -1,6 +1,8 @@
 //! Identifiers: newtypes that hold only values permitted by SPEC 1. Owns their grammar and the source of random ids.
 //! Must not know the entities that the ids name.
 
+mod workspace;
+
 use std::{
     collections::{HashMap, HashSet},
     fmt,
@@ -8,6 +10,7 @@ use std::{
 };
 
 use uuid::Uuid;
+pub use workspace::{Topic, WorkspaceId, WorkspaceOwner};
 
 /// The longest name, in characters.
 pub const NAME_LENGTH_MAX: usize = 128;
@@ -32,6 +35,12 @@ pub enum IdError {
     /// The text is not a hyphenated UUID.
     #[error("must be a UUID such as 0198c0de-0000-7000-8000-000000000001")]
     NotUuid,
+    /// The text is not the id of a workspace.
+    #[error("must be the id of a workspace, such as task:ID")]
+    Workspace,
+    /// The text does not normalise to a topic.
+    #[error("must have 1 to 128 letters, digits, _ - and . once it is trimmed and each run of white space is one _")]
+    Topic,
 }
 
 /// Checks the common grammar of agents, tasks, types, keys and sections.

@@ -93,6 +93,7 @@ mod session;
 pub mod time;
 mod trust;
 mod waiting;
+mod workspace;
 
 pub use agent::{Agent, Delivered};
 pub use compose::{About, Composer, context_of};
@@ -107,6 +108,7 @@ pub use questions::{Answer, Asked};
 pub use serve::{Handler, NotTaken};
 pub use session::Session;
 pub use trust::{Trust, vouch};
+pub use workspace::{Workspace, WorkspaceUpdate};
 
 /// Compiles the examples of the README.
 #[cfg(doctest)]

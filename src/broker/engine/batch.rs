@@ -8,7 +8,7 @@ use super::watchers::Watcher;
 use crate::{
     broker::{Answered, Output, Refused, Reply, directory::Entry},
     domain::{EntityId, mailbox::Letter},
-    ids::{AgentId, IdMap, MessageId, TaskId},
+    ids::{AgentId, IdMap, MessageId},
     metrics::Event,
     records::{EntityRecord, Expiration},
     store::{Change, Key, KeyMap, Record, Write},
@@ -51,7 +51,8 @@ pub(super) enum PostCommit {
     Count(Event),
     /// The outbox has a new row with this sequence.
     OutboxWritten(u64),
-    TaskRemoved(TaskId),
+    /// An entity is removed, and its watchers end.
+    EntityRemoved(EntityId),
     ExpirationStored {
         kind: Expiration,
         key: Key,

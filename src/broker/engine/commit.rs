@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Engine, batch::PostCommit, open::sequence_key, timers::Timer};
 use crate::{
     broker::{BrokerError, Output, Update, refused},
-    domain::{EntityId, handoff::Handoff},
+    domain::handoff::Handoff,
     ids::AgentId,
     records::Expiration,
     time::Timestamp,
@@ -131,9 +131,9 @@ impl Engine {
                 self.entities.outbox_written(sequence);
                 self.timers.set_at_once(Timer::Outbox);
             }
-            // The removal drops the watchers' channels, which ends their calls: no further update of the task can
+            // The removal drops the watchers' channels, which ends their calls: no further update of the entity can
             // follow.
-            PostCommit::TaskRemoved(task) => self.outputs.watchers.remove_all_of(&EntityId::Task(task)),
+            PostCommit::EntityRemoved(entity) => self.outputs.watchers.remove_all_of(&entity),
             PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),

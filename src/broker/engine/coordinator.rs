@@ -113,6 +113,7 @@ impl Engine {
             self.batch.head.next_sequence = sequence;
             return Err(match error {
                 RunError::Rejected(rejection) => refused(rejection),
+                RunError::Refused(refusal) => refusal,
                 RunError::Broker(error) => refused(error),
             });
         }

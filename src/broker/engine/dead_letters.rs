@@ -330,6 +330,7 @@ impl Engine {
         match self.run(transaction, &about, &input, cause, now) {
             Ok(_) => {}
             Err(RunError::Broker(error)) => return Err(refused(error)),
+            Err(RunError::Refused(refusal)) => return Err(refusal),
             // The task may have moved on (SPEC 4). The transaction is dropped, and the dead letter stays parked.
             Err(RunError::Rejected(rejection)) => return Err(refused(rejection)),
         }

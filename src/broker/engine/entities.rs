@@ -178,6 +178,10 @@ impl Engine {
         match self.run(&mut transaction, to, &Input::Told(told), Cause::TOLD, now) {
             Ok(_) => {}
             Err(RunError::Broker(error)) => return Err(error),
+            Err(RunError::Refused(refusal)) => {
+                tracing::error!(%to, %refusal, "an entity rejected the input of another entity");
+                transaction = self.transaction();
+            }
             Err(RunError::Rejected(rejection)) => {
                 // The entity would reject the row on every attempt: the row is removed, and the log has the cause.
                 tracing::error!(%to, %rejection, "an entity rejected the input of another entity");

@@ -64,6 +64,7 @@ impl Engine {
                 Ok(heartbeat_receipt(envelope.header(), now))
             }
             Body::Mail => self.take_mail(transaction, envelope, now),
+            Body::Append(append) => self.append_entry(transaction, envelope, append, now),
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
             // Suggestions that cannot be asked are left out, and do not make the reject itself invalid (SPEC 3).
             Body::Handoff(Message::Reject { suggestions, .. }) => {
@@ -209,6 +210,7 @@ impl Engine {
             Ok(true) => Ok(self.accept(transaction, this, now)),
             Ok(false) => Err(refused(BrokerError::Internal)), // a step of a message changes something or rejects it
             Err(RunError::Broker(error)) => Err(refused(error)),
+            Err(RunError::Refused(refusal)) => Err(refusal),
             Err(RunError::Rejected(rejection)) => {
                 // A rejected message leaves no gap in the sequence.
                 self.batch.head.next_sequence = sequence;
@@ -322,7 +324,12 @@ impl Engine {
     }
 
     /// Stores the envelope and its receipt in the same change as everything else that the message writes.
-    fn accept(&mut self, mut transaction: Transaction, this: ThisMessage<'_>, now: Timestamp) -> v1::Receipt {
+    pub(super) fn accept(
+        &mut self,
+        mut transaction: Transaction,
+        this: ThisMessage<'_>,
+        now: Timestamp,
+    ) -> v1::Receipt {
         // After a message of the coordinator the entities no longer show the state that this message has left; its
         // entry in the custody log does.
         let of_entry = match (&transaction.logged, transaction.has_orders) {
@@ -397,11 +404,13 @@ fn repeat(envelope: &VerifiedEnvelope, stored: &bytes::Bytes) -> Result<v1::Rece
 fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Timestamp) -> v1::Receipt {
     let task = transaction.all_written().find_map(|record| record.as_task());
     let handoff = transaction.all_written().find_map(|record| record.as_handoff()).map(|record| &record.handoff);
+    let workspace = transaction.all_written().find_map(|record| record.as_workspace());
+    // The log time of the entry, so that the receipt can be rebuilt from it and agrees with it.
+    let logged_at = task.map(|record| record.logged_at).or(workspace.map(|record| record.pace.logged_at));
     v1::Receipt {
         message_id: header.message_id.to_string(),
         sequence,
-        // The log time of the custody entry, so that the receipt can be rebuilt from the entry.
-        accept_time: Some(wire_time(task.map_or(now, |record| record.logged_at))),
+        accept_time: Some(wire_time(logged_at.unwrap_or(now))),
         task_id: header.task.as_ref().map(ToString::to_string).unwrap_or_default(),
         task_status: task.map_or(0, |record| record.task.status.number()),
         owner_id: task.map(|record| record.task.owner.to_string()).unwrap_or_default(),
@@ -409,8 +418,9 @@ fn receipt(header: &Header, sequence: u64, transaction: &Transaction, now: Times
         handoff_id: handoff.map(|handoff| handoff.id.to_string()).unwrap_or_default(),
         handoff_state: handoff.map_or(0, |handoff| handoff.state.number()),
         custody_hash: task.map(|record| record.custody.hash.to_vec().into()).unwrap_or_default(),
-        key_id: String::new(),
-        signature: bytes::Bytes::new(),
+        resource: workspace.map(|record| format!("workspace:{}", record.workspace.id)).unwrap_or_default(),
+        resource_sequence: workspace.map_or(0, |record| record.workspace.last_sequence),
+        ..Default::default()
     }
 }
 

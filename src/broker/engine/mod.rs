@@ -37,6 +37,7 @@ mod task_removal;
 mod timers;
 mod transaction;
 mod watchers;
+mod workspaces;
 
 use std::{sync::Arc, time::Duration};
 

@@ -160,8 +160,8 @@ impl Engine {
             Expiration::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
             // The start of an invitation's entry is the expiry of the invitation.
             Expiration::Invitation => Some(since),
-            // No query sees the rest of a removed task, so nothing waits for it.
-            Expiration::Rest => Some(Timestamp::default()),
+            // No query sees the rest of a removed task or workspace, so nothing waits for it.
+            Expiration::Rest | Expiration::Entries => Some(Timestamp::default()),
         }
     }
 
@@ -193,8 +193,8 @@ impl Engine {
                 self.timers.set_after(timer.clone(), LOOK_AGAIN);
             }
         }
-        // The other kinds take their turn first. The rest of a removed task goes before further tasks.
-        if self.timers.is_due(&timer) && kind != Expiration::Rest {
+        // The other kinds take their turn first. The rest of a removed task or workspace goes before further tasks.
+        if self.timers.is_due(&timer) && !matches!(kind, Expiration::Rest | Expiration::Entries) {
             self.timers.set_by_clock(timer, now);
         }
     }
@@ -255,6 +255,7 @@ impl Engine {
                         self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget)
                     }
                     Expiration::Rest => self.remove_rest(entry, what, &record, budget, now)?,
+                    Expiration::Entries => self.remove_left_entries(entry, what, &record, budget)?,
                 }
             };
             let search = self.retention.search(kind);

@@ -4,12 +4,13 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{Engine, transaction::Transaction};
 use crate::{
-    broker::BrokerError,
+    broker::{BrokerError, Refused, refused},
     domain::{
         Effect, Entity, EntityId, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
         coordinator::Order,
         handoff::{Handoff, Rejection},
         step,
+        workspace::{Entry, WorkspaceId},
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, TaskId},
@@ -75,7 +76,10 @@ impl<'a> Origin<'a> {
 /// The reasons why a step fails.
 #[derive(Debug)]
 pub(super) enum RunError {
+    /// A rejection of the handoff machine, which a custody log may record.
     Rejected(Rejection),
+    /// A rejection of any other machine.
+    Refused(Refused),
     Broker(BrokerError),
 }
 
@@ -93,7 +97,7 @@ pub(super) struct ThisMessage<'a> {
 }
 
 /// The open transaction as the reader of a step.
-struct OpenTransaction<'a> {
+pub(super) struct OpenTransaction<'a> {
     engine: &'a mut Engine,
     transaction: &'a mut Transaction,
     now: Timestamp,
@@ -101,6 +105,17 @@ struct OpenTransaction<'a> {
     gone: Vec<AgentId>,
     /// The cause of the last failed read.
     failure: Option<BrokerError>,
+}
+
+impl<'a> OpenTransaction<'a> {
+    pub(super) fn new(engine: &'a mut Engine, transaction: &'a mut Transaction, now: Timestamp) -> Self {
+        Self { engine, transaction, now, gone: Vec::new(), failure: None }
+    }
+
+    /// The cause of a failed read.
+    pub(super) fn failure(self) -> BrokerError {
+        self.failure.unwrap_or(BrokerError::Internal)
+    }
 }
 
 impl Reader for OpenTransaction<'_> {
@@ -119,6 +134,13 @@ impl Reader for OpenTransaction<'_> {
             self.gone.push(agent.clone());
         }
         is_gone
+    }
+
+    fn entry(&mut self, workspace: &WorkspaceId, sequence: u64) -> Result<Option<Entry>, ReadError> {
+        self.engine.workspace_entry(self.transaction, workspace, sequence).map_err(|error| {
+            self.failure = Some(error);
+            ReadError
+        })
     }
 }
 
@@ -172,6 +194,7 @@ impl Engine {
         let made = match result {
             Ok(made) => made,
             Err(StepError::Rejected(rejection)) => return Err(RunError::Rejected(rejection)),
+            Err(StepError::Workspace(rejection)) => return Err(RunError::Refused(refused(rejection))),
             Err(StepError::Read(ReadError)) => return Err(failure.unwrap_or(BrokerError::Internal).into()),
         };
         // Such a step gets no custody entry: a replay refuses an entry that changes no entity.
@@ -192,6 +215,13 @@ impl Engine {
                 Effect::Park { entity, to, reason, text, attempts } => {
                     self.park_opening(transaction, &entity, &to, (reason, &text), attempts, now)?;
                 }
+                Effect::KeepEntry(entry) => {
+                    let this = cause.origin.message().ok_or(BrokerError::Internal)?;
+                    self.keep_entry(transaction, entry, this)?;
+                }
+                Effect::RemoveEntries { workspace, first_sequence, last_sequence } => {
+                    self.remove_entries(transaction, &workspace, first_sequence..=last_sequence)?;
+                }
                 Effect::Send { to, told } => follows.to_tell.push_back((to, told)),
                 Effect::Order(order) => follows.orders.push(order),
             }
@@ -211,7 +241,12 @@ impl Engine {
         // The input names the task while the step creates the entity.
         let task = match input {
             Input::Handoff { task, .. } => Some(task.clone()),
-            Input::Acked { .. } | Input::Undeliverable { .. } | Input::AgentGone | Input::Time | Input::Told(_) => None,
+            Input::Append { .. }
+            | Input::Acked { .. }
+            | Input::Undeliverable { .. }
+            | Input::AgentGone
+            | Input::Time
+            | Input::Told(_) => None,
         };
         let log = self.log_of(transaction, known, task)?;
         // A task that this step creates has no log yet: its log begins at the clock's time.
@@ -348,6 +383,10 @@ impl Engine {
         match self.run(transaction, about, input, Cause { origin: Origin::Broker, event: Some(event) }, now) {
             Ok(has_changed) => Ok(has_changed),
             Err(RunError::Broker(error)) => Err(error),
+            Err(RunError::Refused(refusal)) => {
+                tracing::error!(%about, %refusal, "the state machine rejected an input that it must accept");
+                Err(BrokerError::Internal)
+            }
             Err(RunError::Rejected(rejection)) => {
                 // A machine answers an event that no longer applies with no change, so a rejection is a bug.
                 tracing::error!(%about, %rejection, "the state machine rejected an input that it must accept");

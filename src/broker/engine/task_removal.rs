@@ -13,7 +13,10 @@ use crate::{
         BrokerError,
         custody::{self, Logged},
     },
-    domain::RemovedTask,
+    domain::{
+        EntityId, RemovedTask,
+        workspace::{WorkspaceId, WorkspaceOwner},
+    },
     ids::{AgentId, MessageId, TaskId},
     proto::v1::custody_entry::Event,
     records::{
@@ -63,6 +66,11 @@ impl Engine {
         let record = TaskRecord::decode(&stored.value)?;
         assert!(record.task.status.is_final() && record.task.open_handoff.is_none(), "only ended tasks are removed");
         let task = record.task.id.clone();
+        let workspace = WorkspaceId::of(WorkspaceOwner::Task, task.as_str()).expect("the id of a task is a name");
+        // An expiry of this batch may write the workspace, which goes with its task.
+        if self.is_workspace_in_batch(&workspace) {
+            return Ok(Removal::PutOff);
+        }
         let bytes = match self.look_through(&record, budget)? {
             Looked::MailWaits => return Ok(Removal::PutOff),
             Looked::NotAll => return Ok(Removal::Unfinished),
@@ -87,11 +95,12 @@ impl Engine {
             transaction.put_over(key.clone(), rest_value(next));
             transaction.post_commit.push(PostCommit::ExpirationStored { kind: Expiration::Rest, key, since: now });
         }
-        if self.retention.bytes_lost(bytes + TASK_BYTES) {
+        let shared = self.remove_workspace(&mut transaction, &workspace, now)?;
+        if self.retention.bytes_lost(bytes + shared + TASK_BYTES) {
             self.env.store.give_space_back();
         }
         tracing::debug!(%task, "removed an ended task");
-        transaction.post_commit.push(PostCommit::TaskRemoved(task));
+        transaction.post_commit.push(PostCommit::EntityRemoved(EntityId::Task(task)));
         Ok(self.stage_removal(transaction, budget))
     }
 

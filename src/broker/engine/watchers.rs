@@ -14,6 +14,7 @@ use crate::{
     broker::{BrokerError, Output, Refused, Update, Updates, WatcherId, refused, stored},
     domain::EntityId,
     ids::IdMap,
+    records::EntityRecord,
 };
 
 /// A watcher and the handle that sends its updates.
@@ -77,7 +78,9 @@ impl Engine {
     }
 
     fn stored_update(&self, entity: &EntityId) -> Result<Update, BrokerError> {
-        let stored = stored::entity(&*self.env.store, entity)?.ok_or_else(|| BrokerError::unknown(entity))?;
+        let stored = stored::entity(&*self.env.store, entity)?;
+        let stored = stored.or_else(|| EntityRecord::before_first_step(entity));
+        let stored = stored.ok_or_else(|| BrokerError::unknown(entity))?;
         Ok(Update(Arc::new(stored)))
     }
 

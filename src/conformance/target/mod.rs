@@ -26,6 +26,7 @@ mod scenario;
 mod states;
 mod story;
 mod times;
+mod workspaces;
 mod world;
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -101,6 +102,7 @@ pub fn cases() -> Vec<Case> {
         access::cases(),
         keys::cases(),
         errors::cases(),
+        workspaces::cases(),
         scenario::all().into_iter().map(scenario).collect(),
     ];
     lists.into_iter().flatten().collect()

@@ -34,8 +34,8 @@ pub(in crate::domain) fn step_entity(
             EntityId::Task(task) => (Some(task), &Input::TaskDue),
             _ => (None, &Input::Time),
         },
-        // No machine sends an input to a task or a handoff.
-        domain::Input::Told(_) => return Ok(domain::Transition::default()),
+        // No machine sends an input to a task or a handoff, and only workspaces have entries.
+        domain::Input::Told(_) | domain::Input::Append { .. } => return Ok(domain::Transition::default()),
     };
     // A message names the task of its handoff: admission has refused any other. An event names the handoff alone.
     let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {

@@ -17,6 +17,7 @@ use crate::{
         engine::{Command, ConsumerKind, Fate},
     },
     envelope::{Checks, EnvelopeError},
+    ids::AgentId,
     proto::v1::{self, acknowledgement, broker_service_server::BrokerService},
     wire::to_proto,
 };
@@ -52,17 +53,9 @@ impl BrokerService for Messages {
     }
 
     async fn send(&self, request: Request<v1::SendRequest>) -> Result<Response<v1::SendResponse>, Status> {
-        // The envelope's signature proves the sender. A token is optional, and if present must be the sender's own.
-        let session = match auth::caller(&self.broker, &request)? {
-            Caller::Anonymous => None,
-            Caller::Agent(agent) => Some(agent),
-            // A caller with a token sends only as itself (SPEC 5), and an operator is no agent.
-            caller @ Caller::Operator(_) => {
-                return Err(refuse(BrokerError::SenderNoAgent { caller: caller.to_string() }));
-            }
-        };
+        let sender = sender(&self.broker, &request)?;
         let envelope = request.into_inner().envelope;
-        let receipt = self.broker.submit(envelope, session.as_ref()).await.map_err(refuse_shared)?;
+        let receipt = self.broker.submit(envelope, sender.as_ref()).await.map_err(refuse_shared)?;
         Ok(Response::new(v1::SendResponse { receipt: Some(receipt) }))
     }
 
@@ -104,6 +97,17 @@ impl BrokerService for Messages {
         let command = |reply| Command::Acknowledge { agent, delivery_id, fate, reply };
         let answer = self.broker.ask(command).await.map_err(refuse_shared)?;
         Ok(Response::new(v1::AckResponse { acknowledged: Some(acknowledged(answer)) }))
+    }
+}
+
+/// The agent that must be the sender of the envelope in this call. `None`: the envelope's signature alone proves its
+/// sender, and the call has no token.
+pub(super) fn sender<T>(broker: &Broker, request: &Request<T>) -> Result<Option<AgentId>, Status> {
+    match auth::caller(broker, request)? {
+        Caller::Anonymous => Ok(None),
+        Caller::Agent(agent) => Ok(Some(agent)),
+        // A caller with a token sends only as itself (SPEC 5), and an operator is no agent.
+        caller @ Caller::Operator(_) => Err(refuse(BrokerError::SenderNoAgent { caller: caller.to_string() })),
     }
 }
 

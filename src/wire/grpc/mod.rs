@@ -11,6 +11,7 @@ mod messages;
 mod outgoing;
 mod session;
 mod tasks;
+mod workspaces;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -32,18 +33,20 @@ use crate::{
             agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
             broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
             handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
+            workspace_service_server::WorkspaceServiceServer,
         },
     },
 };
 
 /// The full names of the broker's own services; the health service reports each.
-pub const SERVICES: [&str; 6] = [
+pub const SERVICES: [&str; 7] = [
     "baton.v1.AgentService",
     "baton.v1.AuditService",
     "baton.v1.BrokerService",
     "baton.v1.DeadLetterService",
     "baton.v1.HandoffService",
     "baton.v1.TaskService",
+    "baton.v1.WorkspaceService",
 ];
 
 /// The full names of the other services on the same port.
@@ -60,6 +63,7 @@ pub fn routes(broker: &Broker) -> Routes {
     Routes::new(limited!(BrokerServiceServer::new(messages::Messages::new(broker.clone()))))
         .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
         .add_service(limited!(TaskServiceServer::new(tasks::Tasks::new(broker.clone()))))
+        .add_service(limited!(WorkspaceServiceServer::new(workspaces::Workspaces::new(broker.clone()))))
         .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))
         .add_service(limited!(AuditServiceServer::new(audit::Audit::new(broker.clone()))))
         .add_service(limited!(DeadLetterServiceServer::new(dead_letters::DeadLetters::new(broker.clone()))))

@@ -42,6 +42,16 @@ pub enum EnvelopeError {
         /// The size in bytes.
         bytes: usize,
     },
+    /// The entry for a workspace is too large.
+    #[error(
+        "the entry has {bytes} bytes; the limit is {}. Store the content elsewhere, for example as a blob, and append a \
+         reference with its address and its SHA-256",
+        crate::protocol::ENTRY_BYTES_MAX
+    )]
+    EntryTooLarge {
+        /// The size of the content in bytes; of the payload if that alone is over the limit.
+        bytes: usize,
+    },
     /// The gRPC message around the envelope is too large. It is refused at its head, which has its size.
     #[error("the gRPC message has {bytes} bytes; the limit is {}", super::FRAME_BYTES_MAX)]
     FrameTooLarge {
@@ -97,6 +107,7 @@ impl Refusal for EnvelopeError {
             Self::NotSupported { .. } => ErrorCode::NotSupported,
             Self::PayloadTypeMismatch { .. } => ErrorCode::PayloadTypeMismatch,
             Self::PayloadTooLarge { .. } | Self::FrameTooLarge { .. } => ErrorCode::PayloadTooLarge,
+            Self::EntryTooLarge { .. } => ErrorCode::EntryTooLarge,
             Self::ContextDigestMismatch { .. } => ErrorCode::ContextDigestMismatch,
             Self::SignatureVersionUnknown { .. } => ErrorCode::SignatureVersionUnknown,
             Self::SignatureMissing => ErrorCode::SignatureMissing,
@@ -110,6 +121,7 @@ impl Refusal for EnvelopeError {
         let (name, most, bytes) = match self {
             Self::NotSupported { path } => return vec![("field", path.clone())],
             Self::PayloadTooLarge { bytes } => ("payload_bytes_max", super::PAYLOAD_BYTES_MAX, bytes),
+            Self::EntryTooLarge { bytes } => ("entry_bytes_max", crate::protocol::ENTRY_BYTES_MAX, bytes),
             Self::FrameTooLarge { bytes } => ("frame_bytes_max", super::FRAME_BYTES_MAX, bytes),
             _ => return Vec::new(),
         };

@@ -24,5 +24,7 @@ pub use verified::{KeyRing, KeyRingError, UnverifiedEnvelope, VerifiedEnvelope};
 
 /// The largest payload value, in bytes.
 pub const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+/// The largest payload value of a `WorkspaceAppend`, in bytes: 4 KiB more than that of any other message.
+pub const APPEND_BYTES_MAX: usize = PAYLOAD_BYTES_MAX + 4096;
 /// The largest frame, in bytes.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -6,9 +6,9 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, json, signing};
 use crate::{
-    ids::{AgentId, TaskId, check_name},
+    ids::{AgentId, TaskId, Topic, WorkspaceId, check_name},
     proto::{Any, v1},
-    protocol::{self, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
+    protocol::{self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
     time::Timestamp,
 };
 
@@ -57,6 +57,8 @@ pub enum Body {
         /// The question of the report.
         prompt: Option<Box<PromptBody>>,
     },
+    /// An entry for a workspace.
+    Append(Append),
     /// A heartbeat. Not stored.
     Heartbeat(v1::Heartbeat),
     /// Mail between agents, which the broker only carries.
@@ -122,6 +124,7 @@ pub(super) fn parse(kind: MessageType, payload: &Any) -> Result<Body, EnvelopeEr
         T::TaskAccept => checked(payload, task_accept),
         T::Delegation => checked(payload, delegation),
         T::Info => checked(payload, info),
+        T::WorkspaceAppend => append(payload),
         T::TaskRecall => checked(payload, recall),
         T::TaskInput => checked(payload, input),
     }
@@ -281,6 +284,59 @@ fn input(body: v1::TaskInput, checks: &mut Checks) -> Body {
     Body::Input { data: json::checked(checks, "envelope.payload.data", body.data.as_ref(), INPUT_BYTES_MAX, advice) }
 }
 
+fn append(payload: &Any) -> Result<Body, EnvelopeError> {
+    use v1::workspace_append::Entry;
+    let body = decode::<v1::WorkspaceAppend>(payload)?;
+    let mut checks = Checks::default();
+    let workspace = checks.id("envelope.payload.workspace_id", &body.workspace_id, WorkspaceId::parse);
+    let topic = checks.id("envelope.payload.topic", &body.topic, Topic::parse);
+    checks.time("envelope.payload.source_time", body.source_time.as_ref());
+    let size = match &body.entry {
+        None => {
+            checks.wrong("envelope.payload.entry", "must be set");
+            0
+        }
+        Some(Entry::Json(json)) => json.len(),
+        Some(Entry::Bytes(bytes)) => bytes.data.len(),
+        Some(Entry::Reference(reference)) => reference.uri.len(),
+    };
+    // Before the content is parsed: an oversized entry costs no parse.
+    if size > ENTRY_BYTES_MAX {
+        return Err(EnvelopeError::EntryTooLarge { bytes: size });
+    }
+    match &body.entry {
+        None => {}
+        Some(Entry::Json(json)) => {
+            if serde_json::from_str::<serde::de::IgnoredAny>(json).is_err() {
+                checks.wrong("envelope.payload.json", "must be a JSON value");
+            }
+        }
+        Some(Entry::Bytes(bytes)) => {
+            checks.text("envelope.payload.bytes.media_type", &bytes.media_type, 255);
+        }
+        Some(Entry::Reference(reference)) => {
+            check_reference(reference, "envelope.payload.reference", &mut checks);
+        }
+    }
+    checks.finish()?;
+    Ok(Body::Append(Append {
+        workspace: workspace.expect("checked above"),
+        topic: topic.expect("checked above"),
+        size: size as u64,
+        expected_last: body.expected_last_sequence,
+    }))
+}
+
+/// Checks a reference. Returns the digest that its sender claims: the broker does not fetch references (SPEC 7).
+fn check_reference(reference: &v1::ContextReference, path: &str, checks: &mut Checks) -> Option<[u8; 32]> {
+    checks.text(&format!("{path}.uri"), &reference.uri, TEXT_BYTES_MAX);
+    checks.text(&format!("{path}.media_type"), &reference.media_type, 255);
+    if reference.uri.is_empty() {
+        checks.wrong(format!("{path}.uri"), "must not be empty");
+    }
+    checks.digest(&format!("{path}.sha256"), &reference.sha256)
+}
+
 fn context(payload: &Any) -> Result<Body, EnvelopeError> {
     let body = decode::<v1::TaskContextTransfer>(payload)?;
     let mut checks = Checks::default();
@@ -328,15 +384,7 @@ fn section_digest(section: &v1::ContextSection, path: &str, checks: &mut Checks)
             checks.text(&format!("{path}.bytes.media_type"), &bytes.media_type, 255);
             Some(signing::sha256(&[&bytes.data]))
         }
-        Some(Content::Reference(reference)) => {
-            checks.text(&format!("{path}.reference.uri"), &reference.uri, TEXT_BYTES_MAX);
-            checks.text(&format!("{path}.reference.media_type"), &reference.media_type, 255);
-            if reference.uri.is_empty() {
-                checks.wrong(format!("{path}.reference.uri"), "must not be empty");
-            }
-            // The sender's claim: the broker does not fetch references (SPEC 7).
-            checks.digest(&format!("{path}.reference.sha256"), &reference.sha256)
-        }
+        Some(Content::Reference(reference)) => check_reference(reference, &format!("{path}.reference"), checks),
         Some(Content::Delta(_)) => {
             checks.wrong(format!("{path}.delta"), "is not supported by this broker version; send the whole section");
             None

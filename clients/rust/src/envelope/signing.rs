@@ -16,8 +16,10 @@ const ENVELOPE: &str = "application/vnd.baton.envelope.v1";
 const CONTEXT: &str = "application/vnd.baton.context.v1";
 const SESSION: &str = "application/vnd.baton.session.v1";
 const RECEIPT: &str = "application/vnd.baton.receipt.v1";
+const RECEIPT_OF_RESOURCE: &str = "application/vnd.baton.receipt.v2";
 const CUSTODY: &str = "application/vnd.baton.custody.v1";
 const AUDIT: &str = "application/vnd.baton.audit.v1";
+const WORKSPACE: &str = "application/vnd.baton.workspace.v1";
 const VOUCHER: &str = "application/vnd.baton.key-voucher.v1";
 
 /// The signed bytes of an envelope: the pre-authentication encoding of its body.
@@ -63,7 +65,7 @@ pub fn session_input(agent_id: &str, key_id: &str, challenge: &[u8]) -> Vec<u8> 
     pre_authentication(SESSION, &body.0)
 }
 
-/// The bytes that the broker signs for a receipt.
+/// The bytes that the broker signs for a receipt. A receipt that names a resource has the second version of the layout.
 pub fn receipt_input(receipt: &v1::Receipt) -> Vec<u8> {
     let mut body = Body::default();
     body.bytes(receipt.message_id.as_bytes());
@@ -77,7 +79,12 @@ pub fn receipt_input(receipt: &v1::Receipt) -> Vec<u8> {
     body.number(enum_number(receipt.handoff_state));
     body.bytes(&receipt.custody_hash);
     body.bytes(receipt.key_id.as_bytes());
-    pre_authentication(RECEIPT, &body.0)
+    if receipt.resource.is_empty() {
+        return pre_authentication(RECEIPT, &body.0);
+    }
+    body.bytes(receipt.resource.as_bytes());
+    body.number(receipt.resource_sequence);
+    pre_authentication(RECEIPT_OF_RESOURCE, &body.0)
 }
 
 /// The next hash of a custody chain.
@@ -88,6 +95,21 @@ pub fn custody_hash(previous: &Digest32, entry: &[u8]) -> Digest32 {
 /// The next hash of the audit log.
 pub fn audit_hash(previous: &Digest32, entry: &[u8]) -> Digest32 {
     chain_hash(AUDIT, previous, entry)
+}
+
+/// The next hash of a workspace's chain. `envelope` is the SHA-256 of the signed bytes of the entry's envelope.
+pub fn workspace_hash(
+    previous: &Digest32,
+    sequence: u64,
+    create_time: Option<&Timestamp>,
+    envelope: &Digest32,
+) -> Digest32 {
+    let mut body = Body::default();
+    body.bytes(previous);
+    body.number(sequence);
+    body.time(create_time);
+    body.bytes(envelope);
+    sha256(&[&pre_authentication(WORKSPACE, &body.0)])
 }
 
 fn chain_hash(kind: &str, previous: &Digest32, entry: &[u8]) -> Digest32 {

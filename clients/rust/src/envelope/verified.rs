@@ -4,7 +4,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::{
-    Checks, EnvelopeError, PAYLOAD_BYTES_MAX,
+    APPEND_BYTES_MAX, Checks, EnvelopeError, PAYLOAD_BYTES_MAX,
     keys::PublicKey,
     payload::{self, Body},
     signing::{self, Digest32},
@@ -57,9 +57,7 @@ impl UnverifiedEnvelope {
         // In this order: the size is checked before the payload is decoded, so an oversized payload costs no parse.
         let header = header(&wire)?;
         let payload = wire.payload.as_ref().expect("the header's check asks for it");
-        if payload.value.len() > PAYLOAD_BYTES_MAX {
-            return Err(EnvelopeError::PayloadTooLarge { bytes: payload.value.len() });
-        }
+        check_size(header.message_type, payload.value.len())?;
         let body = payload::parse(header.message_type, payload)?;
         Ok(Self { raw, wire, header, body })
     }
@@ -139,6 +137,17 @@ impl VerifiedEnvelope {
     }
 }
 
+/// Checks the size of a payload. An append may have more bytes, so that an entry of the largest size has room for its
+/// topic.
+fn check_size(message_type: MessageType, bytes: usize) -> Result<(), EnvelopeError> {
+    match message_type {
+        MessageType::WorkspaceAppend if bytes > APPEND_BYTES_MAX => Err(EnvelopeError::EntryTooLarge { bytes }),
+        MessageType::WorkspaceAppend => Ok(()),
+        _ if bytes > PAYLOAD_BYTES_MAX => Err(EnvelopeError::PayloadTooLarge { bytes }),
+        _ => Ok(()),
+    }
+}
+
 fn header(wire: &v1::Envelope) -> Result<Header, EnvelopeError> {
     let mut checks = Checks::default();
     let message_id = checks.id("envelope.message_id", &wire.message_id, MessageId::parse);
@@ -191,6 +200,12 @@ fn require(checks: &mut Checks, wire: &v1::Envelope, names: Names) {
     }
     if names.task() && wire.epoch == 0 {
         checks.wrong("envelope.epoch", "must be at least 1");
+    }
+    if names == Names::NoTask && !wire.task_id.is_empty() {
+        checks.wrong("envelope.task_id", "must be empty: the payload names what the message is about");
+    }
+    if names == Names::NoTask && wire.epoch != 0 {
+        checks.wrong("envelope.epoch", "must be 0");
     }
     if names.handoff() && wire.correlation_id.is_empty() {
         checks.wrong("envelope.correlation_id", "must be the id of the handoff");

@@ -44,7 +44,7 @@ impl Header {
         match self.rules().handling {
             Handling::Request => Some(self.message_id),
             Handling::Handoff | Handling::Status => self.correlation,
-            Handling::Task | Handling::Heartbeat | Handling::Mail => None,
+            Handling::Task | Handling::Heartbeat | Handling::Workspace | Handling::Mail => None,
         }
     }
 }
@@ -52,7 +52,7 @@ impl Header {
 /// The receiver of an envelope.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Receiver {
-    /// No receiver; only for status updates and heartbeats.
+    /// No receiver; only for messages that the broker takes for itself or tells further.
     Nobody,
     /// One agent.
     Agent(AgentId),

@@ -37,6 +37,8 @@ pub enum MessageType {
     Delegation,
     /// Carries any other content.
     Info,
+    /// Appends an entry to a workspace.
+    WorkspaceAppend,
     /// Takes a delegated task back.
     TaskRecall,
     /// Answers a question about a task.
@@ -47,7 +49,7 @@ numbered! {
     MessageType {
         HandoffRequest = 1, HandoffAccept = 2, HandoffReject = 3, HandoffCancel = 4, TaskContextTransfer = 5,
         HandoffComplete = 6, TaskStatusUpdate = 7, ErrorNotification = 8, Heartbeat = 9, TaskRequest = 10, TaskOffer = 11,
-        TaskAccept = 12, Delegation = 13, Info = 14, TaskRecall = 20, TaskInput = 21,
+        TaskAccept = 12, Delegation = 13, Info = 14, WorkspaceAppend = 18, TaskRecall = 20, TaskInput = 21,
     }
 }
 
@@ -69,6 +71,7 @@ impl MessageType {
             Self::TaskAccept => "TASK_ACCEPT",
             Self::Delegation => "DELEGATION",
             Self::Info => "INFO",
+            Self::WorkspaceAppend => "WORKSPACE_APPEND",
             Self::TaskRecall => "TASK_RECALL",
             Self::TaskInput => "TASK_INPUT",
         }
@@ -107,6 +110,8 @@ pub enum Handling {
     Task,
     /// The broker records the heartbeat in memory and does not store it.
     Heartbeat,
+    /// The message appends an entry to a workspace.
+    Workspace,
     /// The broker carries the message to its receivers.
     Mail,
 }
@@ -116,6 +121,8 @@ pub enum Handling {
 pub enum Names {
     /// No field.
     Nothing,
+    /// No field, and neither a task nor an epoch is permitted: the payload names what the message is about.
+    NoTask,
     /// A task and its epoch.
     Task,
     /// A task, its epoch, and a handoff as the correlation.
@@ -128,7 +135,7 @@ impl Names {
     /// Whether `task_id` and `epoch` must be set.
     pub const fn task(self) -> bool {
         match self {
-            Self::Nothing => false,
+            Self::Nothing | Self::NoTask => false,
             Self::Task | Self::Handoff | Self::Question => true,
         }
     }
@@ -136,7 +143,7 @@ impl Names {
     /// Whether `correlation_id` must be the id of a handoff.
     pub const fn handoff(self) -> bool {
         match self {
-            Self::Nothing | Self::Task | Self::Question => false,
+            Self::Nothing | Self::NoTask | Self::Task | Self::Question => false,
             Self::Handoff => true,
         }
     }
@@ -144,7 +151,7 @@ impl Names {
     /// Whether `correlation_id` must be the id of the status update with a question.
     pub const fn question(self) -> bool {
         match self {
-            Self::Nothing | Self::Task | Self::Handoff => false,
+            Self::Nothing | Self::NoTask | Self::Task | Self::Handoff => false,
             Self::Question => true,
         }
     }
@@ -269,6 +276,15 @@ pub const fn rules(kind: MessageType) -> MessageRules {
             reports: None,
             outsider: Outsider::NotOwner,
         },
+        MessageType::WorkspaceAppend => MessageRules {
+            handling: Handling::Workspace,
+            names: Names::NoTask,
+            receivers: Receivers::Nobody,
+            correlation: Correlation::AnyMessage,
+            other_side: OtherSide::Any,
+            reports: None,
+            outsider: Outsider::NotOwner,
+        },
         MessageType::TaskRecall => MessageRules {
             handling: Handling::Task,
             names: Names::Handoff,
@@ -319,6 +335,7 @@ mod tests {
         TASK_ACCEPT            Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         DELEGATION             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        WORKSPACE_APPEND       Workspace  NoTask    Nobody       AnyMessage  Any                 None              NotOwner
         TASK_RECALL            Task       Handoff   Nobody       AnyMessage  Any                 None              NotOwner
         TASK_INPUT             Task       Question  Nobody       AnyMessage  Any                 None              NotAsked
     ";

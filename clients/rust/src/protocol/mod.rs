@@ -7,9 +7,11 @@ mod handoff;
 mod header;
 mod message_rules;
 mod numbered;
+mod workspace;
 
 pub use handoff::{Acked, Message, Mode, Priority, Question, RequestedTimeouts, TaskStatus};
 pub use header::{Header, Receiver};
 pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,
 };
+pub use workspace::{Append, ENTRY_BYTES_MAX};

@@ -1,0 +1,329 @@
+//! `WorkspaceService`.
+
+use std::{pin::Pin, time::Duration};
+
+use prost::Message as _;
+use tokio::{
+    sync::{mpsc, watch},
+    time::Instant,
+};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+use super::{auth, blocking, checked, field, look, messages, refuse, refuse_shared};
+use crate::{
+    broker::{
+        Broker, BrokerError, OpenWatch, Refused, Update, Updates,
+        access::{Caller, Purpose},
+        queries::{EntryPage, EntryQuery},
+    },
+    domain::{
+        EntityId,
+        workspace::{Topic, WorkspaceId, owner_entity},
+    },
+    envelope::Checks,
+    proto::v1::{self, watch_entries_response::Update as Sent, workspace_service_server::WorkspaceService},
+    wire::to_proto,
+};
+
+/// The most topics that one request names.
+const TOPICS_MAX: usize = 64;
+/// The longest wait of `ListEntries`.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The page of `ListEntries` where the request sets none, and the largest one.
+const PAGE: (usize, usize) = (200, 1000);
+/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
+/// these.
+const RESPONSES_MAX: usize = 16;
+
+pub(super) struct Workspaces {
+    broker: Broker,
+}
+
+impl Workspaces {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+}
+
+#[tonic::async_trait]
+impl WorkspaceService for Workspaces {
+    async fn append_entry(
+        &self,
+        request: Request<v1::AppendEntryRequest>,
+    ) -> Result<Response<v1::AppendEntryResponse>, Status> {
+        let sender = messages::sender(&self.broker, &request)?;
+        let envelope = request.into_inner().envelope;
+        // Bytes that do not decode are refused by the same check as those of any other call.
+        if let Ok(envelope) = v1::Envelope::decode(envelope.clone())
+            && envelope.message_type() != v1::MessageType::WorkspaceAppend
+        {
+            return Err(refuse(field("envelope.message_type", "must be WORKSPACE_APPEND")));
+        }
+        let receipt = self.broker.submit(envelope, sender.as_ref()).await.map_err(refuse_shared)?;
+        let entry = self.entry_of(&receipt).await?;
+        Ok(Response::new(v1::AppendEntryResponse { receipt: Some(receipt), entry }))
+    }
+
+    async fn list_entries(
+        &self,
+        request: Request<v1::ListEntriesRequest>,
+    ) -> Result<Response<v1::ListEntriesResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let (query, wait) = list_query(request.get_ref())?;
+        // Counts the requested size, so that the rate does not reveal how long the workspace is.
+        self.broker.count_reads(&caller, query.limit).map_err(refuse)?;
+        let page = match wait {
+            Some(wait) => self.wait_for_entries(&caller, query, wait).await?,
+            None => page(&self.broker, &caller, query).await.map_err(refuse)?,
+        };
+        Ok(Response::new(v1::ListEntriesResponse {
+            next_after_sequence: page.next_after,
+            has_more: page.has_more(),
+            gap: page.gap.map(to_proto::gap),
+            last_sequence: page.last_sequence,
+            closed: page.is_closed,
+            entries: page.entries,
+        }))
+    }
+
+    type WatchEntriesStream = Pin<Box<dyn Stream<Item = Result<v1::WatchEntriesResponse, Status>> + Send>>;
+
+    async fn watch_entries(
+        &self,
+        request: Request<v1::WatchEntriesRequest>,
+    ) -> Result<Response<Self::WatchEntriesStream>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let query = watch_query(request.get_ref())?;
+        // A workspace that the caller may not read is refused here, with the same answer as an absent one.
+        let first = EntryQuery { limit: 1, ..query.clone() };
+        page(&self.broker, &caller, first).await.map_err(refuse)?;
+        // Subscribes before the first page is read: an entry written between the two is announced, not lost.
+        let changes = Changes::subscribe(&self.broker, &query.workspace).await?;
+        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+        let watcher = Watcher { broker: self.broker.clone(), caller, query, responses, caught_up: false };
+        tokio::spawn(watcher.run(changes));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn list_topics(
+        &self,
+        request: Request<v1::ListTopicsRequest>,
+    ) -> Result<Response<v1::ListTopicsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let id = workspace_id(&request.get_ref().workspace_id)?;
+        let (topics, last_sequence) =
+            look(&self.broker, &caller, move |view| view.workspace_topics(&id)).await.map_err(refuse)?;
+        Ok(Response::new(v1::ListTopicsResponse { topics, last_sequence }))
+    }
+
+    async fn get_workspace(
+        &self,
+        request: Request<v1::GetWorkspaceRequest>,
+    ) -> Result<Response<v1::GetWorkspaceResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadWorkspaces)?;
+        let id = workspace_id(&request.get_ref().workspace_id)?;
+        let found = look(&self.broker, &caller, move |view| view.workspace(&id)).await.map_err(refuse)?;
+        let limits = self.broker.settings().workspace;
+        Ok(Response::new(v1::GetWorkspaceResponse { workspace: Some(to_proto::workspace(&found, &limits)) }))
+    }
+}
+
+impl Workspaces {
+    /// The entry of an append that the broker has accepted.
+    async fn entry_of(&self, receipt: &v1::Receipt) -> Result<Option<v1::WorkspaceEntry>, Status> {
+        let id = receipt.resource.strip_prefix("workspace:").and_then(|id| WorkspaceId::parse(id).ok());
+        let Some(id) = id else { return Ok(None) };
+        let sequence = receipt.resource_sequence;
+        // The sender has just appended the entry, so it may see it, whatever it may read of others.
+        look(&self.broker, &Caller::Anonymous, move |view| view.workspace_entry(&id, sequence)).await.map_err(refuse)
+    }
+
+    /// Reads a page, and reads it again after each change until it has an entry, the workspace is closed, or the time is
+    /// over.
+    async fn wait_for_entries(
+        &self,
+        caller: &Caller,
+        mut query: EntryQuery,
+        wait: Duration,
+    ) -> Result<EntryPage, Status> {
+        let until = Instant::now() + wait;
+        // The right to read is checked before the engine is asked to watch.
+        let mut found = page(&self.broker, caller, query.clone()).await.map_err(refuse)?;
+        if is_answer(&found) {
+            return Ok(found);
+        }
+        let mut changes = Changes::subscribe(&self.broker, &query.workspace).await?;
+        loop {
+            // Entries of other topics are not looked at again.
+            let gap = found.gap;
+            query.after = found.next_after;
+            found = page(&self.broker, caller, query.clone()).await.map_err(refuse)?;
+            found.gap = gap.or(found.gap);
+            if is_answer(&found) {
+                return Ok(found);
+            }
+            tokio::select! {
+                changed = changes.next() => changed?,
+                () = tokio::time::sleep_until(until) => return Ok(found),
+                () = self.broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
+            }
+        }
+    }
+}
+
+/// Whether a page answers a call that waits: it has entries, or more of them follow, or none can come.
+fn is_answer(page: &EntryPage) -> bool {
+    !page.entries.is_empty() || page.has_more() || page.is_closed
+}
+
+/// The changes of a workspace and of its owner, whose end closes it.
+struct Changes {
+    workspace: watch::Receiver<Option<Result<Update, Refused>>>,
+    owner: watch::Receiver<Option<Result<Update, Refused>>>,
+    _watches: [OpenWatch; 2],
+}
+
+impl Changes {
+    async fn subscribe(broker: &Broker, id: &WorkspaceId) -> Result<Self, Status> {
+        let unknown = || refuse(BrokerError::unknown(&EntityId::Workspace(id.clone())));
+        let owner = owner_entity(id).ok_or_else(unknown)?;
+        let (workspace_updates, workspace) = Updates::latest();
+        let (owner_updates, owner_changes) = Updates::latest();
+        let watches = [
+            broker.watch(EntityId::Workspace(id.clone()), workspace_updates).await.map_err(refuse_shared)?,
+            broker.watch(owner, owner_updates).await.map_err(refuse_shared)?,
+        ];
+        Ok(Self { workspace, owner: owner_changes, _watches: watches })
+    }
+
+    /// Waits for the next change. Fails with the status that ends the call.
+    async fn next(&mut self) -> Result<(), Status> {
+        let (changed, of) = tokio::select! {
+            changed = self.workspace.changed() => (changed, &mut self.workspace),
+            changed = self.owner.changed() => (changed, &mut self.owner),
+        };
+        // The sender is gone, so the workspace is removed with its owner. The caller learns this from its next call.
+        changed.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
+        let refusal = of.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
+        refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
+    }
+}
+
+struct Watcher {
+    broker: Broker,
+    caller: Caller,
+    query: EntryQuery,
+    responses: mpsc::Sender<Result<v1::WatchEntriesResponse, Status>>,
+    caught_up: bool,
+}
+
+impl Watcher {
+    async fn run(mut self, mut changes: Changes) {
+        loop {
+            match self.send_entries().await {
+                Ok(Next::Wait) => {}
+                Ok(Next::End) => return,
+                Err(status) => return drop(self.responses.send(Err(status)).await),
+            }
+            let changed = tokio::select! {
+                changed = changes.next() => changed,
+                () = self.responses.closed() => return,
+                () = self.broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
+            };
+            if let Err(status) = changed {
+                return drop(self.responses.send(Err(status)).await);
+            }
+        }
+    }
+
+    /// Sends all entries after the last one that was sent.
+    async fn send_entries(&mut self) -> Result<Next, Status> {
+        loop {
+            let page = page(&self.broker, &self.caller, self.query.clone()).await.map_err(refuse)?;
+            self.query.after = page.next_after;
+            if let Some(gap) = page.gap {
+                self.send(Sent::Gap(to_proto::gap(gap))).await;
+            }
+            let (last_sequence, has_more) = (page.last_sequence, page.has_more());
+            for entry in page.entries {
+                self.send(Sent::Entry(Box::new(entry))).await;
+            }
+            if self.responses.is_closed() {
+                return Ok(Next::End);
+            }
+            if has_more {
+                continue;
+            }
+            if !self.caught_up {
+                self.caught_up = true;
+                self.send(Sent::CaughtUp(v1::CaughtUp { last_sequence })).await;
+            }
+            if page.is_closed {
+                self.send(Sent::Closed(v1::WorkspaceClosed { last_sequence })).await;
+                return Ok(Next::End);
+            }
+            return Ok(Next::Wait);
+        }
+    }
+
+    async fn send(&self, update: Sent) {
+        // A failed send means that the watcher has gone, which `send_entries` checks after each page.
+        drop(self.responses.send(Ok(v1::WatchEntriesResponse { update: Some(update) })).await);
+    }
+}
+
+enum Next {
+    Wait,
+    End,
+}
+
+/// Reads a page, which may have some megabytes, after a turn among the large reads.
+async fn page(broker: &Broker, caller: &Caller, query: EntryQuery) -> Result<EntryPage, BrokerError> {
+    let (broker, caller) = (broker.clone(), caller.clone());
+    blocking(move || broker.view(&caller).workspace_entries(&query)).await
+}
+
+fn list_query(request: &v1::ListEntriesRequest) -> Result<(EntryQuery, Option<Duration>), Status> {
+    let mut checks = Checks::default();
+    let limit = match request.page_size as usize {
+        0 => PAGE.0,
+        size => size,
+    };
+    if limit > PAGE.1 {
+        checks.wrong("page_size", "must be at most 1000");
+    }
+    let wait = checks.span("wait", request.wait.as_ref());
+    if wait.is_some_and(|wait| wait > WAIT_MAX) {
+        checks.wrong("wait", "must be at most 60 s");
+    }
+    let (id, after) = (&request.workspace_id, request.after_sequence);
+    let query = query(checks, id, &request.topics, after, limit, request.include_envelopes)?;
+    Ok((query, wait.filter(|wait| !wait.is_zero())))
+}
+
+fn watch_query(request: &v1::WatchEntriesRequest) -> Result<EntryQuery, Status> {
+    let (id, after) = (&request.workspace_id, request.after_sequence);
+    query(Checks::default(), id, &request.topics, after, RESPONSES_MAX, request.include_envelopes)
+}
+
+fn query(
+    mut checks: Checks,
+    id: &str,
+    topics: &[String],
+    after: u64,
+    limit: usize,
+    envelopes: bool,
+) -> Result<EntryQuery, Status> {
+    let workspace = checks.id("workspace_id", id, WorkspaceId::parse);
+    let topics = checks.ids("topics", topics, TOPICS_MAX, Topic::parse);
+    checked(checks)?;
+    Ok(EntryQuery { workspace: workspace.expect("checked above"), topics, after, limit, envelopes })
+}
+
+fn workspace_id(text: &str) -> Result<WorkspaceId, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id("workspace_id", text, WorkspaceId::parse);
+    checked(checks)?;
+    Ok(id.expect("checked above"))
+}

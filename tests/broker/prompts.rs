@@ -291,7 +291,7 @@ fn a_question_needs_waiting_for_input_and_stays_within_its_bounds() {
     for json in ["{", "[]", r#"{"type": "money"}"#, r#"{"$ref": "https://example.com/s"}"#, &" ".repeat(64 * 1024 + 1)]
     {
         let bad = v1::TaskPrompt { answer_schema_json: json.into(), ..question("c") };
-        assert_eq!(fields(world.send(world.ask_with("b", 2, bad))), [schema], "{:.40}", json);
+        assert_eq!(fields(world.send(world.ask_with("b", 2, bad))), [schema], "{json:.40}");
     }
     assert_refused(world.send(world.ask_with("a", 2, question("c"))), ErrorCode::NotOwner);
     assert_refused(world.send(world.ask_with("b", 1, question("c"))), ErrorCode::StaleEpoch);

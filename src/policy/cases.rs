@@ -79,6 +79,10 @@ pub struct Asked {
     #[serde(default = "info")]
     #[arg(long, value_name = "TYPE", default_value = "INFO")]
     pub message_type: String,
+    /// For deregister: whether the agent may have open tasks and offers.
+    #[serde(default)]
+    #[arg(long)]
+    pub force: bool,
     /// For assignType: the id of the agent that gets the type.
     #[arg(long, value_name = "ID")]
     pub agent: Option<AgentId>,
@@ -172,6 +176,7 @@ impl Asked {
             "changeCard" => Action::ChangeCard,
             "assignType" => Action::AssignType { agent: agent()? },
             "manageKeys" => Action::ManageKeys,
+            "deregister" => Action::Deregister { force: self.force },
             "readAuditLog" => Action::ReadAuditLog,
             unknown => return Err(CaseError::Action(unknown.to_owned())),
         })

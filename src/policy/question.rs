@@ -77,6 +77,7 @@ actions! {
     ChangeCard = "changeCard",
     AssignType { agent: Agent<'a> } = "assignType",
     ManageKeys = "manageKeys",
+    Deregister { force: bool } = "deregister",
     ReadAuditLog = "readAuditLog",
 }
 
@@ -224,6 +225,9 @@ impl Action<'_> {
             Self::AssignType { agent } => {
                 vec![("agent".to_owned(), RestrictedExpression::new_entity_uid(uid(&KINDS.agent, agent.id)))]
             }
+            Self::Deregister { force } => {
+                vec![("force".to_owned(), RestrictedExpression::new_bool(*force))]
+            }
             Self::ReadTask
             | Self::ReassignTask
             | Self::ReadHandoff
@@ -314,6 +318,7 @@ impl std::fmt::Display for Action<'_> {
             Self::Send { message_type } | Self::SendToAll { message_type } => {
                 write!(formatter, " (messageType {message_type:?})")
             }
+            Self::Deregister { force } => write!(formatter, " (force {force})"),
             _ => Ok(()),
         }
     }
@@ -352,6 +357,7 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::ChangeCard, to_agent),
             (principal, Action::AssignType { agent }, Resource::Type("t")),
             (principal, Action::ManageKeys, to_agent),
+            (principal, Action::Deregister { force: false }, to_agent),
             (principal, Action::ReadAuditLog, Resource::Broker),
         ]);
     }

@@ -57,11 +57,12 @@ pub enum Table {
     DeadLettersByAgent,
     Outbox,
     Parts,
+    AgentStatistics,
 }
 
 impl Table {
     /// Every table, in the order of the numbers on disk.
-    pub const ALL: [Table; 20] = [
+    pub const ALL: [Table; 21] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -82,6 +83,7 @@ impl Table {
         Table::DeadLettersByAgent,
         Table::Outbox,
         Table::Parts,
+        Table::AgentStatistics,
     ];
 
     /// The table's name on disk.
@@ -107,6 +109,7 @@ impl Table {
             Table::DeadLettersByAgent => "dead_letters_by_agent",
             Table::Outbox => "outbox",
             Table::Parts => "parts",
+            Table::AgentStatistics => "agent_statistics",
         }
     }
 }

@@ -8,7 +8,7 @@ mod header;
 mod message_rules;
 mod numbered;
 
-pub use handoff::{Acked, Message, Mode, Priority, Question, RequestedTimeouts, TaskStatus};
+pub use handoff::{Acked, Message, Mode, PassedOver, Priority, Question, RequestedTimeouts, TaskStatus};
 pub use header::{Header, Receiver};
 pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,

@@ -11,7 +11,7 @@ use crate::{
     codes::Refusal as _,
     domain::{
         Entity, EntityId, Input, ReadError, Reader, StepError,
-        handoff::{self, Acked, Handoff, LoopLimits, Task, Timeouts},
+        handoff::{self, Acked, Handoff, LoopLimits, PassedOver, Task, Timeouts},
         step,
     },
     envelope::{Resolved, UnverifiedEnvelope, input_of, keys::PublicKey, signing},
@@ -216,6 +216,7 @@ impl Audit {
         let parsed = UnverifiedEnvelope::parse(shown.envelope.clone()).map_err(|error| error.to_string())?;
         let resolved = agents(&accepted.resolved_agent_ids)?;
         let terms = accepted.terms.as_ref().map(terms).transpose()?;
+        let passed_over = accepted.passed_over.iter().map(passed_over).collect::<Result<Vec<_>, _>>()?;
         let header = parsed.header();
         // Otherwise a valid entry of another task could be shown in this log.
         if header.task.as_ref() != Some(&self.task_id) {
@@ -223,7 +224,7 @@ impl Audit {
         }
         let task = self.task_id.clone();
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
-        let input = input_of(header, parsed.body(), Resolved { agents: &resolved, terms });
+        let input = input_of(header, parsed.body(), Resolved { agents: &resolved, passed_over: &passed_over, terms });
         Ok(input.map(|input| (about, Input::Handoff { task, input })))
     }
 
@@ -298,6 +299,10 @@ fn message_id(text: &str) -> Result<MessageId, String> {
 
 fn mail(number: i32) -> Result<Acked, String> {
     Acked::from_number(number).ok_or_else(|| format!("mail {number} is unknown"))
+}
+
+fn passed_over(logged: &v1::CustodyPassedOver) -> Result<PassedOver, String> {
+    Ok(PassedOver { agent: agent(&logged.agent_id)?, reason_text: logged.reason_text.clone() })
 }
 
 fn terms(terms: &v1::CustodyTerms) -> Result<(Timeouts, LoopLimits), String> {

@@ -9,17 +9,19 @@ pub use baton_client::envelope::*;
 use crate::{
     domain::{
         Header,
-        handoff::{Input, LoopLimits, Message, Question, Request, Timeouts},
+        handoff::{Input, LoopLimits, Message, PassedOver, Question, Request, Timeouts},
     },
     ids::AgentId,
 };
 
 /// The agents and the terms that the broker resolved for an envelope.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Resolved<'a> {
     /// Candidates of a request, suggestions of a reject, or receivers of any other message; all of them registered. Of a
     /// report with a question, the first one is the agent that is asked.
     pub agents: &'a [AgentId],
+    /// The agents that a request or a reject names and that lack what the request demands.
+    pub passed_over: &'a [PassedOver],
     /// The terms of a request. `None`: the envelope is no request.
     pub terms: Option<(Timeouts, LoopLimits)>,
 }
@@ -38,6 +40,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 epoch: header.epoch,
                 receiver: header.receiver.to_string(),
                 candidates: resolved.agents.to_vec(),
+                passed_over: resolved.passed_over.to_vec(),
                 task_type: request.task_type.clone(),
                 reason: request.reason,
                 mode: request.mode,
@@ -49,11 +52,12 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 parent: request.parent.clone(),
             }));
         }
-        Body::Handoff(Message::Reject { reason, text, retry_after, .. }) => Message::Reject {
+        Body::Reject { reason, text, retry_after, .. } => Message::Reject {
             reason: *reason,
             text: text.clone(),
             suggestions: resolved.agents.to_vec(),
             retry_after: *retry_after,
+            passed_over: resolved.passed_over.to_vec(),
         },
         Body::Handoff(message) => message.clone(),
         Body::Recall => Message::Recall { loan: header.correlation? },

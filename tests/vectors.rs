@@ -133,7 +133,7 @@ fn directory_with(case: &Value) -> Directory {
         vouchers: Vec::new(),
     };
     let card = v1::AgentCard { agent_id: "x".into(), keys: vec![key], ..Default::default() };
-    let record = AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() };
+    let record = AgentRecord::new(card, Timestamp::default());
     let broker = BrokerIdentity {
         key_id: KeyId::parse("b").unwrap(),
         key: PrivateKey::from_seed(&[1; 32]),

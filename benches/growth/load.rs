@@ -129,7 +129,7 @@ impl Load {
         let public_key = key.public().as_bytes().to_vec().into();
         let keys = vec![v1::AgentKey { key_id: "k1".into(), public_key, ..Default::default() }];
         let card = v1::AgentCard { agent_id: agent.to_owned(), keys, ..Default::default() };
-        let record = AgentRecord { card, created_at: self.now, updated_at: self.now };
+        let record = AgentRecord::new(card, self.now);
         let entry = Box::new(Entry::parse(record).expect("the card is good"));
         let (reply, _) = Reply::once();
         let caller = Caller::Operator("growth".to_owned());

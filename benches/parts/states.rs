@@ -36,6 +36,7 @@ fn inputs() -> [Input; 4] {
         epoch: 1,
         receiver: "taker".into(),
         candidates: vec![agent("taker")],
+        passed_over: Vec::new(),
         task_type: "bench".into(),
         reason: 0,
         mode: Mode::Transfer,

@@ -187,6 +187,24 @@ impl AgentService for Service {
     async fn list_agents(&self, _: Request<v1::ListAgentsRequest>) -> Outcome<v1::ListAgentsResponse> {
         Err(missing())
     }
+
+    async fn update_agent(&self, _: Request<v1::UpdateAgentRequest>) -> Outcome<v1::UpdateAgentResponse> {
+        Err(missing())
+    }
+
+    async fn deregister_agent(&self, _: Request<v1::DeregisterAgentRequest>) -> Outcome<v1::DeregisterAgentResponse> {
+        Err(missing())
+    }
+
+    async fn find_agents(&self, _: Request<v1::FindAgentsRequest>) -> Outcome<v1::FindAgentsResponse> {
+        Err(missing())
+    }
+
+    type WatchAgentsStream = tokio_stream::Empty<Result<v1::WatchAgentsResponse, Status>>;
+
+    async fn watch_agents(&self, _: Request<v1::WatchAgentsRequest>) -> Outcome<Self::WatchAgentsStream> {
+        Err(missing())
+    }
 }
 
 fn missing() -> Status {

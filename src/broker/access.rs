@@ -225,7 +225,8 @@ impl Access<'_> {
 
     /// Whether the caller may see this handoff.
     pub fn may_see_handoff(self, caller: &Caller, handoff: &Handoff) -> bool {
-        let offered = handoff.offers.iter().map(|offer| offer.candidate.as_str());
+        let offers = handoff.offers.iter().filter(|offer| !offer.passed_over);
+        let offered = offers.map(|offer| offer.candidate.as_str());
         let participants: Vec<&str> = std::iter::once(handoff.sender.as_str()).chain(offered).collect();
         let id = handoff.id.to_string();
         let shared = Shared { id: &id, participants: &participants };

@@ -2,6 +2,9 @@
 //!
 //! Only the engine changes it, after the change is durable.
 
+mod activity;
+mod index;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
@@ -11,13 +14,20 @@ use std::{
 };
 
 use prost::Message;
+use tokio::sync::watch;
 
+pub(super) use self::activity::Activity;
+pub use self::index::Filter;
+use self::index::{Index, Selected};
 use super::{
     BrokerError, BrokerIdentity,
     engine::{KEYS_MAX, VOUCHERS_MAX},
 };
 use crate::{
-    domain::presence::{PresenceCheck, PresenceRule, Signs, load_permille},
+    domain::{
+        matching::{self, Facts, Load, Match, Statistics, Summary, Wanted},
+        presence::{PresenceCheck, PresenceRule, Signs},
+    },
     envelope::{
         Checks, EnvelopeError, KeyRing, KeyRingError,
         keys::{PublicKey, PublicKeyError},
@@ -37,6 +47,7 @@ pub struct Entry {
     pub record: AgentRecord,
     /// The types of the agent.
     pub types: Vec<AgentType>,
+    id: AgentId,
     keys: IdMap<KeyId, ValidKey>,
 }
 
@@ -57,29 +68,115 @@ pub struct Presence {
     pub heartbeat: Option<(v1::Heartbeat, Timestamp)>,
 }
 
+/// The load of an agent, and the numbers that it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy {
+    /// The load that matching uses.
+    pub load: Load,
+    /// The number of tasks without a final status that the agent owns.
+    pub owned: u32,
+    /// The number of open handoffs in which the agent is the current candidate.
+    pub offers: u32,
+}
+
+/// What changes often about an agent.
+#[derive(Debug, Clone, Copy)]
+struct Snapshot {
+    liveness: Liveness,
+    busy: Busy,
+    record: Summary,
+    asked: u64,
+}
+
+/// The agents that fit, best first.
+#[derive(Debug)]
+pub struct Ranking {
+    entries: Vec<Arc<Entry>>,
+    snapshots: Vec<Snapshot>,
+    matches: Vec<Match>,
+}
+
+impl Ranking {
+    /// The number of agents.
+    pub fn len(&self) -> usize {
+        self.matches.len()
+    }
+
+    /// Whether no agent fits.
+    pub fn is_empty(&self) -> bool {
+        self.matches.is_empty()
+    }
+
+    /// Leaves out the agents that are gone.
+    pub fn without_gone(&mut self) {
+        let snapshots = &self.snapshots;
+        self.matches.retain(|found| snapshots[found.place].liveness != Liveness::Gone);
+    }
+
+    /// The ids of the agents, best first.
+    pub fn agents(&self) -> impl Iterator<Item = &AgentId> {
+        self.matches.iter().map(|found| &self.entries[found.place].id)
+    }
+
+    /// The agents from this rank on, counted from 0, each with its facts, its score and its load.
+    pub fn from(&self, rank: usize) -> impl Iterator<Item = (Facts<'_, v1::AgentSkill>, f64, Busy)> {
+        self.matches.iter().skip(rank).map(|found| {
+            let (entry, snapshot) = (&self.entries[found.place], &self.snapshots[found.place]);
+            (facts(entry, snapshot), found.score, snapshot.busy)
+        })
+    }
+}
+
+fn facts<'a>(entry: &'a Entry, snapshot: &Snapshot) -> Facts<'a, v1::AgentSkill> {
+    Facts {
+        agent: &entry.id,
+        types: &entry.types,
+        skills: &entry.record.card.skills,
+        liveness: snapshot.liveness,
+        load: snapshot.busy.load,
+        record: snapshot.record,
+        asked: snapshot.asked,
+    }
+}
+
+impl matching::Skill for v1::AgentSkill {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn tags(&self) -> &[String] {
+        &self.tags
+    }
+
+    fn languages(&self) -> &[String] {
+        &self.languages
+    }
+
+    fn task_types(&self) -> &[String] {
+        &self.task_types
+    }
+}
+
 #[derive(Debug, Default)]
 struct Agents {
+    /// All agents, deregistered ones too.
     by_id: BTreeMap<AgentId, Arc<Entry>>,
-    /// An index by type, so that a list of a type, and a message to it, need not scan all agents.
-    by_type: HashMap<AgentType, BTreeMap<AgentId, Arc<Entry>>>,
+    /// The registered agents by what is on their cards.
+    index: Index,
+    /// All agents in the order of their last changes.
+    by_change: BTreeMap<u64, Arc<Entry>>,
 }
 
 impl Agents {
     /// Inserts an entry, and returns the former one.
     fn insert(&mut self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
-        let id = entry.id();
-        let before = self.by_id.insert(id.clone(), entry.clone());
-        for of_before in before.iter().flat_map(|before| &before.types) {
-            // A card may name a type twice; the first pass has removed the entry then.
-            let Some(of_type) = self.by_type.get_mut(of_before) else { continue };
-            of_type.remove(&id);
-            if of_type.is_empty() {
-                self.by_type.remove(of_before);
-            }
+        let before = self.by_id.insert(entry.id.clone(), entry.clone());
+        if let Some(before) = &before {
+            self.index.remove(before);
+            self.by_change.remove(&before.record.changed);
         }
-        for of_entry in &entry.types {
-            self.by_type.entry(of_entry.clone()).or_default().insert(id.clone(), entry.clone());
-        }
+        self.index.insert(&entry);
+        self.by_change.insert(entry.record.changed, entry);
         before
     }
 }
@@ -95,6 +192,11 @@ pub struct Directory {
     /// The owner of each public key on a card. Revoked keys stay on their cards.
     key_owners: RwLock<HashMap<[u8; 32], AgentId>>,
     presence: RwLock<IdMap<AgentId, Presence>>,
+    activity: RwLock<IdMap<AgentId, Activity>>,
+    /// The number of the last offer that was made; see [`Facts::asked`].
+    asked: AtomicU64,
+    /// The sequence of the last change of an agent.
+    last_change: watch::Sender<u64>,
 }
 
 impl Directory {
@@ -107,6 +209,9 @@ impl Directory {
             card_bytes: AtomicU64::new(0),
             key_owners: RwLock::default(),
             presence: RwLock::default(),
+            activity: RwLock::default(),
+            asked: AtomicU64::new(0),
+            last_change: watch::Sender::default(),
         };
         agents.into_iter().for_each(|entry| directory.put(entry));
         directory
@@ -120,9 +225,9 @@ impl Directory {
         self.agents.read().expect("no writer panics").by_id.get(agent).cloned()
     }
 
-    /// The number of registered agents, without the coordinator.
+    /// The number of agents without the coordinator, deregistered ones too.
     pub fn registered(&self) -> usize {
-        let agents = self.agents.read().expect("no holder panics");
+        let agents = self.agents.read().expect("no writer panics");
         agents.by_id.len() - usize::from(agents.by_id.contains_key(&AgentId::coordinator()))
     }
 
@@ -133,36 +238,166 @@ impl Directory {
 
     /// Whether the agent can receive mail: a registered agent other than the broker and the coordinator.
     pub fn is_registered(&self, agent: &AgentId) -> bool {
-        !agent.is_coordinator() && self.agents.read().expect("no writer panics").by_id.contains_key(agent)
-    }
-
-    /// The agents after this id, in the order of their ids, at most `limit`; only those of this type, if given.
-    pub fn list(&self, after: Option<&AgentId>, limit: usize, agent_type: Option<&AgentType>) -> Vec<Arc<Entry>> {
-        use std::ops::Bound;
         let agents = self.agents.read().expect("no writer panics");
-        let start = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.clone()));
-        let of = match agent_type {
-            None => Some(&agents.by_id),
-            Some(agent_type) => agents.by_type.get(agent_type),
-        };
-        let found = of.map(|of| of.range((start, Bound::Unbounded)).map(|(_, entry)| entry.clone()).take(limit));
-        found.into_iter().flatten().collect()
+        !agent.is_coordinator() && agents.by_id.get(agent).is_some_and(|entry| entry.is_registered())
     }
 
-    /// The agents of a type with all these skills, best first: by liveness, then by load, then by id.
-    pub fn able(&self, agent_type: &AgentType, skills: &[String], now: Timestamp) -> Vec<AgentId> {
-        let mut able = self.list(None, usize::MAX, Some(agent_type));
-        able.retain(|entry| entry.has_skills(skills));
-        // Lock order: `presence`, then `rule`. No other function holds two of the directory's locks.
-        let presence = self.presence.read().expect("no writer panics");
-        let unknown = Presence::default();
-        let rule = self.rule();
-        let rank = |entry: &Arc<Entry>| {
-            let present = presence.get(&entry.id()).unwrap_or(&unknown);
-            (rule.liveness(present.signs, now), present.load_permille())
+    /// Whether the agent was registered once and is no longer.
+    pub fn has_left(&self, agent: &AgentId) -> bool {
+        let agents = self.agents.read().expect("no writer panics");
+        agents.by_id.get(agent).is_some_and(|entry| !entry.is_registered())
+    }
+
+    /// All agents after this id, deregistered ones too, in the order of their ids, at most `limit`.
+    pub fn list(&self, after: Option<&AgentId>, limit: usize) -> Vec<Arc<Entry>> {
+        let agents = self.agents.read().expect("no writer panics");
+        after_id(&agents.by_id, after).take(limit).cloned().collect()
+    }
+
+    /// The registered agents after this id that match the filter, in the order of their ids. Examines at most `limit`
+    /// agents; the second value is the last examined one if more may follow.
+    pub fn lookup(
+        &self,
+        filter: Filter<'_>,
+        after: Option<&AgentId>,
+        limit: usize,
+    ) -> (Vec<Arc<Entry>>, Option<AgentId>) {
+        let agents = self.agents.read().expect("no writer panics");
+        let set = match agents.index.select(filter) {
+            Selected::All => &agents.by_id,
+            Selected::Of(set) => set,
+            Selected::Nothing => return (Vec::new(), None),
         };
-        able.sort_by_cached_key(rank); // the sort is stable, and the list is in the order of ids
-        able.iter().map(|entry| entry.id()).collect()
+        let examined: Vec<_> = after_id(set, after).take(limit).collect();
+        let last = examined.last().filter(|_| examined.len() == limit).map(|entry| entry.id.clone());
+        let fits = |entry: &&&Arc<Entry>| entry.is_registered() && agents.index.matches(&entry.id, filter);
+        (examined.iter().filter(fits).map(|entry| (*entry).clone()).collect(), last)
+    }
+
+    /// The registered agents of a type, in the order of their ids.
+    pub fn of_type(&self, agent_type: &AgentType) -> Vec<Arc<Entry>> {
+        self.lookup(Filter { agent_type: agent_type.as_str(), ..Filter::default() }, None, usize::MAX).0
+    }
+
+    /// The agents that changed after this one in the order of changes, at most `limit`.
+    pub fn changed_after(&self, change: u64, limit: usize) -> Vec<Arc<Entry>> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let agents = self.agents.read().expect("no writer panics");
+        agents.by_change.range((Excluded(change), Unbounded)).take(limit).map(|(_, entry)| entry.clone()).collect()
+    }
+
+    /// Whether a registered agent matches the filter.
+    pub fn matches(&self, agent: &AgentId, filter: Filter<'_>) -> bool {
+        let agents = self.agents.read().expect("no writer panics");
+        let is_registered = agents.by_id.get(agent).is_some_and(|entry| entry.is_registered());
+        is_registered && agents.index.matches(agent, filter)
+    }
+
+    /// The sequence of the last change of an agent, and each later one.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.last_change.subscribe()
+    }
+
+    /// The registered agents that fit, best first. `permits` is the policy.
+    pub fn rank(&self, wanted: &Wanted<'_>, now: Timestamp, permits: impl FnMut(&AgentId) -> bool) -> Ranking {
+        let filter = Filter {
+            agent_type: wanted.agent_type.map_or("", AgentType::as_str),
+            skills: wanted.required_skills,
+            tags: wanted.tags,
+            languages: wanted.languages,
+            task_type: wanted.task_type,
+        };
+        let (mut entries, _) = self.lookup(filter, None, usize::MAX);
+        // The coordinator takes no task by a handoff.
+        entries.retain(|entry| !entry.id.is_coordinator());
+        let snapshots = self.snapshots(&entries, now);
+        let facts: Vec<_> = entries.iter().zip(&snapshots).map(|(entry, snapshot)| facts(entry, snapshot)).collect();
+        let matches = matching::rank(wanted, &facts, permits);
+        drop(facts);
+        Ranking { entries, snapshots, matches }
+    }
+
+    /// Why the agent does not pass the gate. `None`: it passes. An unknown agent passes, because other checks refuse it.
+    pub fn unfit(&self, agent: &AgentId, wanted: &Wanted<'_>) -> Option<String> {
+        let entry = self.get(agent)?;
+        matching::unfit(wanted, &entry.types, &entry.record.card.skills)
+    }
+
+    /// The load of an agent.
+    pub fn busy(&self, entry: &Arc<Entry>, now: Timestamp) -> Busy {
+        self.snapshots(std::slice::from_ref(entry), now)[0].busy
+    }
+
+    /// Whether the agent is asked after all agents with room.
+    pub fn is_full(&self, agent: &AgentId, now: Timestamp) -> bool {
+        self.get(agent).is_some_and(|entry| self.busy(&entry, now).load.is_full())
+    }
+
+    /// The statistics of an agent.
+    pub fn statistics(&self, agent: &AgentId, now: Timestamp) -> Summary {
+        let activity = self.activity.read().expect("no writer panics");
+        activity.get(agent).map(|activity| activity.summary(now)).unwrap_or_default()
+    }
+
+    fn snapshots(&self, entries: &[Arc<Entry>], now: Timestamp) -> Vec<Snapshot> {
+        // Lock order: `presence`, then `activity`, then `rule`. No other function holds two of the directory's locks.
+        let presence = self.presence.read().expect("no writer panics");
+        let activity = self.activity.read().expect("no writer panics");
+        let rule = self.rule();
+        let (unseen, idle) = (Presence::default(), Activity::default());
+        let snapshot = |entry: &Arc<Entry>| {
+            let presence = presence.get(&entry.id).unwrap_or(&unseen);
+            let activity = activity.get(&entry.id).unwrap_or(&idle);
+            let reported = presence.heartbeat.as_ref();
+            let reported = reported.map(|(beat, _)| (beat.active_tasks, beat.queue_length, beat.capacity));
+            let stated = entry.record.card.capacity;
+            let load = Load::new(reported, activity.known(), stated, activity.is_overloaded(now));
+            Snapshot {
+                liveness: rule.liveness(presence.signs, now),
+                busy: Busy { load, owned: activity.owned, offers: activity.offers },
+                record: activity.summary(now),
+                asked: activity.asked,
+            }
+        };
+        entries.iter().map(snapshot).collect()
+    }
+
+    /// Changes what the broker knows of an agent's work.
+    pub(super) fn change_activity(&self, agent: &AgentId, change: impl FnOnce(&mut Activity)) {
+        let mut activity = self.activity.write().expect("no writer panics");
+        change(activity.entry(agent.clone()).or_default());
+    }
+
+    /// Notes that the agent is asked now.
+    pub(super) fn asked(&self, agent: &AgentId, now: Timestamp) {
+        let now = u64::try_from(now.unix_nanoseconds()).unwrap_or(0);
+        let before = self.asked.load(Ordering::Relaxed);
+        // Numbers of offers at one time differ, too.
+        let number = now.max(before + 1);
+        self.asked.store(number, Ordering::Relaxed);
+        self.change_activity(agent, |activity| activity.asked = number);
+    }
+
+    /// Sets the statistics of an agent.
+    pub(super) fn set_statistics(&self, agent: &AgentId, statistics: Statistics) {
+        self.change_activity(agent, |activity| activity.set_statistics(statistics));
+    }
+
+    /// Whether statistics of the agent are in memory.
+    pub(super) fn has_statistics(&self, agent: &AgentId) -> bool {
+        self.activity.read().expect("no writer panics").get(agent).is_some_and(Activity::has_statistics)
+    }
+
+    /// The number of tasks that the agent owns, and of its open offers.
+    pub(super) fn counts(&self, agent: &AgentId) -> (u32, u32) {
+        let activity = self.activity.read().expect("no writer panics");
+        activity.get(agent).map_or((0, 0), |activity| (activity.owned, activity.offers))
+    }
+
+    /// Forgets all counts of tasks and offers, before they are counted again.
+    pub(super) fn clear_counts(&self) {
+        let mut all = self.activity.write().expect("no writer panics");
+        all.values_mut().for_each(|activity| (activity.owned, activity.offers) = (0, 0));
     }
 
     /// The presence of the agent.
@@ -201,6 +436,7 @@ impl Directory {
         self.key_owners.write().expect("no writer panics").clear();
         agents.into_iter().for_each(|entry| self.put(entry));
         self.presence.write().expect("no writer panics").clear();
+        self.activity.write().expect("no writer panics").clear();
     }
 
     /// The id of a key on this card that belongs to another agent, if any.
@@ -215,6 +451,7 @@ impl Directory {
     pub(super) fn put(&self, entry: Entry) {
         let id = entry.id();
         let keys: Vec<_> = entry.keys.values().map(|valid| *valid.key.as_bytes()).collect();
+        let change = entry.record.changed;
         self.card_bytes.fetch_add(entry.card_bytes(), Ordering::Relaxed);
         let before = self.agents.write().expect("no writer panics").insert(Arc::new(entry));
         self.card_bytes.fetch_sub(before.as_ref().map_or(0, |entry| entry.card_bytes()), Ordering::Relaxed);
@@ -224,6 +461,9 @@ impl Directory {
             owners.remove(valid.key.as_bytes());
         }
         owners.extend(keys.into_iter().map(|key| (key, id.clone())));
+        drop(owners);
+        // A watcher that is told of the change finds it in the directory.
+        self.last_change.send_if_modified(|last| change > std::mem::replace(last, change.max(*last)));
     }
 
     pub(super) fn change_presence(&self, agent: &AgentId, change: impl FnOnce(&mut Presence)) {
@@ -252,12 +492,14 @@ impl KeyRing for Directory {
     }
 }
 
-impl Presence {
-    /// The load in permille of the capacity, as the agent reports it.
-    fn load_permille(&self) -> u32 {
-        let load = |beat: &v1::Heartbeat| load_permille(beat.capacity, beat.active_tasks, beat.queue_length);
-        self.heartbeat.as_ref().map_or(0, |(beat, _)| load(beat))
-    }
+/// The agents of a set after this id.
+fn after_id<'a>(
+    set: &'a BTreeMap<AgentId, Arc<Entry>>,
+    after: Option<&AgentId>,
+) -> impl Iterator<Item = &'a Arc<Entry>> + use<'a> {
+    use std::ops::Bound;
+    let start = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.clone()));
+    set.range((start, Bound::Unbounded)).map(|(_, entry)| entry)
 }
 
 impl Entry {
@@ -281,21 +523,28 @@ impl Entry {
             }
         }
         checks.finish().map_err(fields)?;
-        Ok(Self { types, keys, record })
+        let id = AgentId::parse(&card.agent_id).expect("checked above");
+        Ok(Self { types, id, keys, record })
     }
 
     /// The id of the agent.
     pub fn id(&self) -> AgentId {
-        AgentId::parse(&self.record.card.agent_id).expect("checked when the entry was made")
+        self.id.clone()
+    }
+
+    /// Whether the agent is registered, and was not deregistered since.
+    pub fn is_registered(&self) -> bool {
+        self.record.deregistered_at.is_none()
+    }
+
+    /// The version of the card and its keys.
+    pub fn etag(&self) -> String {
+        format!("{:x}", self.record.changed)
     }
 
     /// The encoded size of the card in bytes.
     pub fn card_bytes(&self) -> u64 {
         self.record.card.encoded_len() as u64
-    }
-
-    fn has_skills(&self, skills: &[String]) -> bool {
-        skills.iter().all(|wanted| self.record.card.skills.iter().any(|skill| skill.name == *wanted))
     }
 }
 
@@ -308,6 +557,9 @@ fn fields(error: EnvelopeError) -> BrokerError {
 
 /// The most encoded bytes of a card without its keys. The bounds of its lists alone would allow ten times as much.
 pub const CARD_BYTES_MAX: usize = 64 * 1024;
+
+/// The most parts of a skill's dotted name. Each is a further entry of the index.
+const SKILL_PARTS_MAX: usize = 16;
 
 fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
     let keys: usize = card.keys.iter().map(Message::encoded_len).sum();
@@ -322,7 +574,12 @@ fn check_card(card: &v1::AgentCard, checks: &mut Checks) {
     checks.text("card.description", &card.description, 4096);
     checks.at_most("card.skills", card.skills.len(), 64, "entries");
     for (index, skill) in card.skills.iter().enumerate().take(64) {
-        checks.id(&format!("card.skills[{index}].name"), &skill.name, check_name);
+        let path = format!("card.skills[{index}]");
+        checks.id(&format!("{path}.name"), &skill.name, check_name);
+        checks.at_most(&format!("{path}.name"), skill.name.split('.').count(), SKILL_PARTS_MAX, "parts");
+        checks.text(&format!("{path}.description"), &skill.description, 1024);
+        checks.at_most(&format!("{path}.examples"), skill.examples.len(), 8, "entries");
+        skill.examples.iter().for_each(|example| checks.text(&format!("{path}.examples"), example, 1024));
         for (name, list) in [("tags", &skill.tags), ("languages", &skill.languages), ("task_types", &skill.task_types)]
         {
             let path = format!("card.skills[{index}].{name}");
@@ -389,8 +646,9 @@ fn broker_entry(identity: &BrokerIdentity) -> Entry {
         ..Default::default()
     };
     Entry {
-        record: AgentRecord { card, created_at: Timestamp::default(), updated_at: Timestamp::default() },
+        record: AgentRecord::new(card, Timestamp::default()),
         types: Vec::new(),
+        id: AgentId::broker(),
         keys: IdMap::from_iter([(identity.key_id.clone(), valid)]),
     }
 }
@@ -427,12 +685,13 @@ mod tests {
                 keys: vec![v1::AgentKey { key_id: "k".into(), public_key, ..Default::default() }],
                 ..Default::default()
             };
-            Entry::parse(AgentRecord { card, created_at: at(0), updated_at: at(0) }).unwrap()
+            let changed = u64::from(name.as_bytes()[0]);
+            Entry::parse(AgentRecord { changed, ..AgentRecord::new(card, at(0)) }).unwrap()
         };
         let directory =
             Directory::new(&identity, RULE, [entry("a", &["x", "y", "y"]), entry("b", &["x"]), entry("c", &[])]);
         let of = |name: &str| {
-            let found = directory.list(None, 9, Some(&AgentType::parse(name).unwrap()));
+            let found = directory.of_type(&AgentType::parse(name).unwrap());
             found.iter().map(|entry| entry.id().to_string()).collect::<Vec<_>>().concat()
         };
         assert_eq!((of("x"), of("y"), of("z")), ("ab".to_owned(), "a".to_owned(), String::new()));

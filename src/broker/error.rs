@@ -91,6 +91,18 @@ pub enum BrokerError {
         /// The reason for the refusal.
         problem: String,
     },
+    /// The agent has work, and may not be deregistered without force.
+    #[error(
+        "agent {agent} owns {tasks} open tasks and has {offers} open offers; wait until they end, or let an operator use force"
+    )]
+    AgentBusy {
+        /// The id that the call names.
+        agent: AgentId,
+        /// The number of tasks without a final status that the agent owns.
+        tasks: u32,
+        /// The number of open handoffs in which the agent is the current candidate.
+        offers: u32,
+    },
     /// The task does not exist.
     #[error("task {task} does not exist")]
     TaskUnknown {
@@ -236,6 +248,7 @@ impl Refusal for BrokerError {
             }
             Self::AgentUnknown { .. } => ErrorCode::AgentUnknown,
             Self::AgentExists { .. } => ErrorCode::AgentExists,
+            Self::AgentBusy { .. } => ErrorCode::AgentBusy,
             Self::InvitationInvalid => ErrorCode::InvitationInvalid,
             Self::KeyTaken { .. } => ErrorCode::KeyTaken,
             Self::KeyWeak { .. } => ErrorCode::KeyWeak,
@@ -270,6 +283,9 @@ impl Refusal for BrokerError {
     fn metadata(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::NotAdmitted(error) => error.metadata(),
+            Self::AgentBusy { tasks, offers, .. } => {
+                vec![("owned_tasks", tasks.to_string()), ("open_offers", offers.to_string())]
+            }
             Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
             Self::PermissionDenied(denied) => vec![
                 ("action", denied.action_name.to_owned()),

@@ -23,10 +23,10 @@ impl Broker {
         let mut sessions = 0;
         let mut after: Option<AgentId> = None;
         loop {
-            let agents = self.directory().list(after.as_ref(), READ_AT_ONCE, None);
+            let agents = self.directory().list(after.as_ref(), READ_AT_ONCE);
             let Some(last) = agents.last() else { break };
             after = Some(last.id());
-            for agent in &agents {
+            for agent in agents.iter().filter(|agent| agent.is_registered()) {
                 let id = agent.id();
                 by_liveness[self.directory().liveness(&id, now) as usize] += 1;
                 let signs = self.directory().presence(&id).signs;

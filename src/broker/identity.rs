@@ -251,7 +251,7 @@ mod tests {
             keys: vec![v1::AgentKey { key_id: "k".into(), public_key, ..Default::default() }],
             ..Default::default()
         };
-        let entry = Entry::parse(AgentRecord { card, created_at: at(0), updated_at: at(0) }).unwrap();
+        let entry = Entry::parse(AgentRecord::new(card, at(0))).unwrap();
         let broker = BrokerIdentity {
             key_id: KeyId::parse("b").unwrap(),
             key: PrivateKey::from_seed(&[2; 32]),

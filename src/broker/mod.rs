@@ -17,6 +17,7 @@ mod driver;
 pub mod engine;
 mod error;
 mod figures;
+mod finding;
 pub mod identity;
 pub mod jwt;
 pub mod limits;

@@ -1,4 +1,4 @@
-//! `baton agent`: register, invite, list, show, serve.
+//! `baton agent`: register, update, deregister, invite, list, find, watch, show, serve.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,9 @@ use clap::{Args, Subcommand};
 use super::{
     Failure,
     connection::{ConnectionArgs, read_key},
-    json, key,
+    find, json, key,
     output::{self, Output},
     resolve::Prefix,
-    table::Column,
     worker,
 };
 use crate::{
@@ -22,18 +21,28 @@ use crate::{
 #[command(after_help = "Examples:
   baton agent register --id alice --key alice.pem --type support
   baton agent list --type support
+  baton agent find --skill finance.tax --explain
   baton agent serve --id bob --key bob.pem")]
 pub(super) enum AgentCommand {
     Register(RegisterArgs),
-    /// List registered agents, ordered by id.
+    Update(UpdateArgs),
+    /// Deregister an agent for good: its keys are revoked, and its id is never used again. The card stays readable.
     #[command(after_help = "Examples:
-  baton agent list
-  baton agent list --type support -o json")]
-    List {
-        /// List only agents of this type.
-        #[arg(long = "type", value_name = "TYPE")]
-        agent_type: Option<AgentType>,
+  baton agent deregister bob
+  baton agent deregister bob --force --reason \"the host is gone\"")]
+    Deregister {
+        /// The agent's id.
+        id: AgentId,
+        /// Deregister the agent although it owns open tasks or has open offers. Needs an operator's token.
+        #[arg(long)]
+        force: bool,
+        /// The reason, for the audit log.
+        #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+        reason: String,
     },
+    List(find::ListArgs),
+    Find(find::FindArgs),
+    Watch(find::WatchArgs),
     /// Show one agent: its card, keys and presence. The broker itself is the agent "baton".
     #[command(after_help = "Examples:
   baton agent show alice
@@ -65,6 +74,35 @@ pub(super) struct InviteArgs {
     /// Lifetime of the invitation in hours, at most 720.
     #[arg(long, default_value_t = 24, value_name = "HOURS")]
     hours: u32,
+}
+
+/// Change fields of an agent's card. Flags that are left out keep their fields.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  baton agent update bob --capacity 8
+  baton agent update bob --skill finance.tax.de --skill writing
+  baton agent update bob --description \"knows taxes\" --etag 1a")]
+pub(super) struct UpdateArgs {
+    /// The agent's id.
+    id: AgentId,
+    /// The types of the agent, instead of all former ones. May be repeated.
+    #[arg(long = "type", value_name = "TYPE")]
+    types: Option<Vec<AgentType>>,
+    /// The skills of the agent, instead of all former ones. May be repeated.
+    #[arg(long = "skill", value_name = "NAME", conflicts_with = "skills")]
+    skill: Option<Vec<String>>,
+    /// The skills of the agent as a JSON file: a list of skills with descriptions, tags and languages.
+    #[arg(long, value_name = "FILE")]
+    skills: Option<PathBuf>,
+    /// The description for people.
+    #[arg(long, value_name = "TEXT")]
+    description: Option<String>,
+    /// The number of tasks that the agent takes at a time. 0 means no stated limit.
+    #[arg(long, value_name = "TASKS")]
+    capacity: Option<u32>,
+    /// Change the card only if it still has this etag. `baton agent show` prints the etag.
+    #[arg(long, value_name = "ETAG", default_value = "", hide_default_value = true)]
+    etag: String,
 }
 
 /// Register an agent, or replace the card of a registered agent.
@@ -109,7 +147,16 @@ pub(super) struct RegisterArgs {
 pub(super) async fn run(command: AgentCommand, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
     match command {
         AgentCommand::Register(args) => register(args, connection, output).await,
-        AgentCommand::List { agent_type } => list(agent_type, connection, output).await,
+        AgentCommand::Update(args) => update(args, connection, output).await,
+        AgentCommand::Deregister { id, force, reason } => {
+            let client = connection.client().await?;
+            let request = v1::DeregisterAgentRequest { agent_id: id.to_string(), force, reason_text: reason };
+            let done = client.answer(client.agents().deregister_agent(request).await)?;
+            show(&done.agent.unwrap_or_default(), output)
+        }
+        AgentCommand::List(args) => find::list(args, connection, output).await,
+        AgentCommand::Find(args) => find::find(args, connection, output).await,
+        AgentCommand::Watch(args) => find::watch(args, connection, output).await,
         AgentCommand::Show { id } => {
             let client = connection.client().await?;
             let request = v1::GetAgentRequest { agent_id: id.agent(&client).await?.to_string() };
@@ -157,51 +204,56 @@ fn card_of(args: &RegisterArgs) -> Result<v1::AgentCard, Failure> {
         (None, None) => return Err(Failure::usage("the agent needs a key: --key FILE or --public-key HEX")),
     };
     let key = v1::AgentKey { key_id: args.key_id.clone(), public_key: public_key.into(), ..Default::default() };
-    let skill = |name: &String| v1::AgentSkill { name: name.clone(), ..Default::default() };
     Ok(v1::AgentCard {
         agent_id: args.id.as_ref().map(ToString::to_string).unwrap_or_default(),
         agent_types: args.types.iter().map(ToString::to_string).collect(),
         description: args.description.clone(),
-        skills: args.skills.iter().map(skill).collect(),
+        skills: args.skills.iter().map(skill_named).collect(),
         capacity: args.capacity,
         keys: vec![key],
         ..Default::default()
     })
 }
 
-async fn list(agent_type: Option<AgentType>, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
-    let client = connection.client().await?;
-    let agent_type = agent_type.map(|agent_type| agent_type.to_string()).unwrap_or_default();
-    let mut agents = Vec::new();
-    let mut page_token = String::new();
-    loop {
-        let request = v1::ListAgentsRequest { page_size: 1000, page_token, agent_type: agent_type.clone() };
-        let page = client.answer(client.agents().list_agents(request).await)?;
-        agents.extend(page.agents);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
+async fn update(args: UpdateArgs, connection: &ConnectionArgs, output: &Output) -> Result<(), Failure> {
+    let mut paths = Vec::new();
+    let mut card = v1::AgentCard { agent_id: args.id.to_string(), ..Default::default() };
+    if let Some(types) = &args.types {
+        paths.push("agent_types".to_owned());
+        card.agent_types = types.iter().map(ToString::to_string).collect();
     }
-    let columns = [
-        Column::Id("AGENT"),
-        Column::Text("TYPES"),
-        Column::Text("SKILLS"),
-        Column::Whole("PRESENCE"),
-        Column::Whole("SESSIONS"),
-        Column::Text("KEYS"),
-    ];
-    output.list(&columns, &agents, |agent| {
-        let card = agent.card.clone().unwrap_or_default();
-        vec![
-            card.agent_id,
-            card.agent_types.join(", "),
-            card.skills.iter().map(|skill| skill.name.as_str()).collect::<Vec<_>>().join(", "),
-            output::short(agent.presence().as_str_name(), "PRESENCE_"),
-            agent.session_count.to_string(),
-            card.keys.iter().map(|key| key.key_id.as_str()).collect::<Vec<_>>().join(", "),
-        ]
-    })
+    let named = args.skill.as_ref().map(|names| names.iter().map(skill_named).collect());
+    if let Some(skills) = args.skills.as_deref().map(read_skills).transpose()?.or(named) {
+        paths.push("skills".to_owned());
+        card.skills = skills;
+    }
+    if let Some(description) = args.description {
+        paths.push("description".to_owned());
+        card.description = description;
+    }
+    if let Some(capacity) = args.capacity {
+        paths.push("capacity".to_owned());
+        card.capacity = capacity;
+    }
+    // An empty mask would replace every field.
+    if paths.is_empty() {
+        return Err(Failure::usage("nothing to change: give --type, --skill, --skills, --description or --capacity"));
+    }
+    let client = connection.client().await?;
+    let update_mask = Some(prost_types::FieldMask { paths });
+    let request = v1::UpdateAgentRequest { card: Some(card), update_mask, etag: args.etag };
+    let updated = client.answer(client.agents().update_agent(request).await)?;
+    show(&updated.agent.unwrap_or_default(), output)
+}
+
+fn skill_named(name: &String) -> v1::AgentSkill {
+    v1::AgentSkill { name: name.clone(), ..Default::default() }
+}
+
+fn read_skills(path: &std::path::Path) -> Result<Vec<v1::AgentSkill>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file(path, error))?;
+    let values: Vec<serde_json::Value> = serde_json::from_str(&text).map_err(|error| Failure::file(path, error))?;
+    values.into_iter().map(json::parse).collect()
 }
 
 fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
@@ -219,8 +271,13 @@ fn show(agent: &v1::Agent, output: &Output) -> Result<(), Failure> {
         lines.extend([
             ("presence".into(), output::short(agent.presence().as_str_name(), "PRESENCE_")),
             ("sessions".into(), agent.session_count.to_string()),
+            ("load".into(), find::load(agent.load.as_ref())),
+            ("etag".into(), agent.etag.clone()),
             ("registered".into(), output::time(agent.create_time.as_ref())),
         ]);
+        if agent.deregister_time.is_some() {
+            lines.push(("deregistered".into(), output::time(agent.deregister_time.as_ref())));
+        }
         lines
     })
 }

@@ -130,6 +130,7 @@ pub(super) enum ReasonArg {
     NoCandidate,
     Malformed,
     SchemaInvalid,
+    ReceiverGone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -369,6 +370,7 @@ impl ReasonArg {
             Self::NoCandidate => v1::DeadLetterReason::NoCandidate,
             Self::Malformed => v1::DeadLetterReason::Malformed,
             Self::SchemaInvalid => v1::DeadLetterReason::SchemaInvalid,
+            Self::ReceiverGone => v1::DeadLetterReason::ReceiverGone,
         }
     }
 }

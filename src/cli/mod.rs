@@ -22,6 +22,7 @@ mod duration;
 mod envelope;
 mod escape;
 mod exit;
+mod find;
 mod handoff;
 mod json;
 mod key;

@@ -146,6 +146,7 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
             Err(_) => "baton.storage.v1.SequenceRecord",
         },
         Table::Agents => "baton.storage.v1.AgentRecord",
+        Table::AgentStatistics => "baton.storage.v1.AgentStatisticsRecord",
         Table::Tasks => "baton.storage.v1.TaskRecord",
         Table::Handoffs => "baton.storage.v1.HandoffRecord",
         Table::Messages => "baton.storage.v1.MessageRecord",

@@ -318,6 +318,7 @@ fn broker_errors() -> Vec<BrokerError> {
         BrokerError::SenderMismatch { .. } => BrokerError::SenderMismatch { sender: agent("alice"), agent: agent("bob") };
         BrokerError::SenderNoAgent { .. } => BrokerError::SenderNoAgent { caller: "operator ops".into() };
         BrokerError::AgentUnknown { .. } => BrokerError::AgentUnknown { agent: "bob".into() };
+        BrokerError::AgentBusy { .. } => BrokerError::AgentBusy { agent: agent("bob"), tasks: 2, offers: 1 };
         BrokerError::AgentExists { .. } => BrokerError::AgentExists { agent: agent("bob") };
         BrokerError::InvitationInvalid => BrokerError::InvitationInvalid;
         BrokerError::KeyTaken { .. } => BrokerError::KeyTaken { key_id: key_id() };

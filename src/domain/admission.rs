@@ -375,19 +375,18 @@ pub fn others(header: &Header, mut of_type: Vec<AgentId>) -> Vec<AgentId> {
     of_type
 }
 
-/// The candidates of a request, best first: those of its receiver, then its fallbacks. Each agent occurs once, the
-/// sender never, and the list is at most [`OFFERS_MAX`] long.
+/// The candidates of a request, best first. Each agent occurs once, the sender never, and the list is at most
+/// [`OFFERS_MAX`] long. An empty list is an error if `must_have_one`: no other agent is known to have been passed over.
 pub fn candidates(
     header: &Header,
-    of_receiver: Vec<AgentId>,
-    fallbacks: Vec<AgentId>,
+    mut candidates: Vec<AgentId>,
+    must_have_one: bool,
 ) -> Result<Vec<AgentId>, AdmissionError> {
     let mut seen = std::collections::HashSet::new();
-    let mut candidates = [of_receiver, fallbacks].concat();
     candidates.retain(|candidate| *candidate != header.sender && seen.insert(candidate.clone()));
     // Each offer goes to another agent, so further candidates could never be asked.
     candidates.truncate(OFFERS_MAX);
-    or_unknown(header, candidates)
+    if must_have_one { or_unknown(header, candidates) } else { Ok(candidates) }
 }
 
 /// The receivers of a message to a type, out of the able and permitted agents, best first: one agent or all.

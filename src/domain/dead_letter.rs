@@ -36,6 +36,8 @@ pub enum ParkReason {
     Malformed,
     /// The payload does not fit its type.
     SchemaInvalid,
+    /// The receiver was deregistered.
+    ReceiverGone,
 }
 
 /// The state of a dead letter. The numbers are those of `baton.v1.DeadLetterState`.
@@ -52,7 +54,7 @@ pub enum DeadState {
 numbered! {
     ParkReason {
         DeliveryAttemptsExhausted = 1, Poison = 2, Expired = 3, AcceptTimeout = 4, NoCandidate = 5, Malformed = 6,
-        SchemaInvalid = 7,
+        SchemaInvalid = 7, ReceiverGone = 8,
     }
     DeadState { Parked = 1, Redriven = 2, Discarded = 3, }
 }
@@ -85,6 +87,7 @@ impl ParkReason {
             Self::NoCandidate => "NO_CANDIDATE",
             Self::Malformed => "MALFORMED",
             Self::SchemaInvalid => "SCHEMA_INVALID",
+            Self::ReceiverGone => "RECEIVER_GONE",
         }
     }
 

@@ -84,13 +84,6 @@ impl PresenceRule {
     }
 }
 
-/// The load of an agent in permille of its capacity, from the agent's own report. An agent without a capacity counts as
-/// idle.
-pub fn load_permille(capacity: u32, active_tasks: u32, queue_length: u32) -> u32 {
-    let busy = u64::from(active_tasks) + u64::from(queue_length);
-    (busy * 1000).checked_div(u64::from(capacity)).map_or(0, |load| u32::try_from(load).unwrap_or(u32::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,13 +136,5 @@ mod tests {
         }
         assert_eq!(RULE.check(signs(1, 0, Some(100)), at(160)), PresenceCheck::Gone);
         assert!(RULE.is_gone(signs(1, 0, Some(100)), at(160)));
-    }
-
-    #[test]
-    fn load_is_a_part_of_the_capacity() {
-        let loads = [(0, 5, 5, 0), (4, 0, 0, 0), (4, 1, 1, 500), (4, 4, 4, 2000), (1, u32::MAX, u32::MAX, u32::MAX)];
-        for (capacity, active, queued, load) in loads {
-            assert_eq!(load_permille(capacity, active, queued), load);
-        }
     }
 }

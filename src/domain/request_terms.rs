@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    RequestedTimeouts,
+    Receiver, RequestedTimeouts,
     handoff::{LoopLimits, Timeouts},
 };
 use crate::{codes::FieldViolation, ids::AgentId};
@@ -57,12 +57,13 @@ impl LoopLimits {
 }
 
 /// Checks the fallbacks of a request. The sender is no fallback: it keeps the task if no candidate takes it.
-pub fn check_fallbacks(sender: &AgentId, fallbacks: &[AgentId]) -> Result<(), Vec<FieldViolation>> {
+pub fn check_fallbacks(sender: &AgentId, fallbacks: &[Receiver]) -> Result<(), Vec<FieldViolation>> {
     let violation = |place| FieldViolation {
         path: format!("envelope.payload.fallback_candidates[{place}]"),
         problem: "must not be the sender, which keeps the task if no candidate takes it".to_owned(),
     };
-    let of_sender = fallbacks.iter().enumerate().filter(|(_, agent)| *agent == sender);
+    let is_sender = |receiver: &Receiver| matches!(receiver, Receiver::Agent(agent) if agent == sender);
+    let of_sender = fallbacks.iter().enumerate().filter(|(_, receiver)| is_sender(receiver));
     let violations: Vec<_> = of_sender.map(|(place, _)| violation(place)).collect();
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
@@ -116,9 +117,10 @@ mod tests {
 
     #[test]
     fn the_sender_cannot_be_a_fallback() {
-        let agents = ["bob", "alice", "carol"].map(|name| AgentId::parse(name).unwrap());
-        assert_eq!(check_fallbacks(&AgentId::parse("dave").unwrap(), &agents), Ok(()));
-        let violations = check_fallbacks(&agents[1], &agents).unwrap_err();
+        let fallbacks = ["bob", "alice", "type:alice"].map(|name| Receiver::parse(name).unwrap());
+        let check = |sender| check_fallbacks(&AgentId::parse(sender).unwrap(), &fallbacks);
+        assert_eq!(check("dave"), Ok(()));
+        let violations = check("alice").unwrap_err();
         assert_eq!(violations.len(), 1);
         assert_eq!(violations[0].path, "envelope.payload.fallback_candidates[1]");
     }

@@ -42,6 +42,9 @@ pub(super) fn records(bytes: &[u8]) {
     }
     match table {
         Table::Agents => is_the_same_again!(AgentRecord::decode, AgentRecord::encode),
+        Table::AgentStatistics => {
+            is_the_same_again!(records::StatisticsRecord::decode, records::StatisticsRecord::encode);
+        }
         Table::Tasks => is_the_same_again!(TaskRecord::decode, TaskRecord::encode),
         Table::Handoffs => is_the_same_again!(HandoffRecord::decode, HandoffRecord::encode),
         Table::Messages => is_the_same_again!(MessageRecord::decode, MessageRecord::encode),

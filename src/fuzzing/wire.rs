@@ -53,7 +53,7 @@ pub(super) fn frame(bytes: &[u8]) {
         let Ok(request) = v1::RegisterAgentRequest::decode(rest) else { return };
         let now = Timestamp::default();
         let card = request.card.unwrap_or_default();
-        if let Ok(entry) = Entry::parse(AgentRecord { card, created_at: now, updated_at: now }) {
+        if let Ok(entry) = Entry::parse(AgentRecord::new(card, now)) {
             let record = entry.record.encode();
             assert_eq!(AgentRecord::decode(&record).expect("what is registered can be stored"), entry.record);
         }

@@ -84,6 +84,10 @@ pub struct Asked {
     #[serde(default)]
     #[arg(long, value_name = "TOPIC", default_value = "", hide_default_value = true)]
     pub topic: String,
+    /// For deregister: whether the agent may have open tasks and offers.
+    #[serde(default)]
+    #[arg(long)]
+    pub force: bool,
     /// For assignType: the id of the agent that gets the type.
     #[arg(long, value_name = "ID")]
     pub agent: Option<AgentId>,
@@ -179,6 +183,7 @@ impl Asked {
             "changeCard" => Action::ChangeCard,
             "assignType" => Action::AssignType { agent: agent()? },
             "manageKeys" => Action::ManageKeys,
+            "deregister" => Action::Deregister { force: self.force },
             "readAuditLog" => Action::ReadAuditLog,
             "appendWorkspace" => Action::AppendWorkspace { topic },
             "readWorkspace" => Action::ReadWorkspace { topic },

@@ -233,6 +233,10 @@ mod tests {
         assert!(!decide(Principal::Anonymous, Action::ReadTask, task(&["anonymous"])));
         assert!(decide(agent("a"), Action::ManageKeys, to_agent("a")));
         assert!(!decide(agent("a"), Action::ManageKeys, to_agent("b")));
+        let deregister = |force| Action::Deregister { force };
+        assert!(decide(agent("a"), deregister(false), to_agent("a")));
+        assert!(!decide(agent("a"), deregister(true), to_agent("a")));
+        assert!(!decide(agent("a"), deregister(false), to_agent("b")));
         let billing = Resource::Type("billing");
         assert!(!decide(agent("a"), Action::AssignType { agent: A }, billing));
         assert!(decide(Principal::Operator("olga"), Action::AssignType { agent: A }, billing));

@@ -77,6 +77,7 @@ actions! {
     ChangeCard = "changeCard",
     AssignType { agent: Agent<'a> } = "assignType",
     ManageKeys = "manageKeys",
+    Deregister { force: bool } = "deregister",
     ReadAuditLog = "readAuditLog",
     AppendWorkspace { topic: &'a str } = "appendWorkspace",
     ReadWorkspace { topic: &'a str } = "readWorkspace",
@@ -234,6 +235,9 @@ impl Action<'_> {
             Self::AppendWorkspace { topic } | Self::ReadWorkspace { topic } => {
                 vec![("topic".to_owned(), text(topic))]
             }
+            Self::Deregister { force } => {
+                vec![("force".to_owned(), RestrictedExpression::new_bool(*force))]
+            }
             Self::ReadTask
             | Self::ReassignTask
             | Self::ReadHandoff
@@ -332,6 +336,7 @@ impl std::fmt::Display for Action<'_> {
                 write!(formatter, " (messageType {message_type:?})")
             }
             Self::AppendWorkspace { topic } | Self::ReadWorkspace { topic } => write!(formatter, " (topic {topic:?})"),
+            Self::Deregister { force } => write!(formatter, " (force {force})"),
             _ => Ok(()),
         }
     }
@@ -371,6 +376,7 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::ChangeCard, to_agent),
             (principal, Action::AssignType { agent }, Resource::Type("t")),
             (principal, Action::ManageKeys, to_agent),
+            (principal, Action::Deregister { force: false }, to_agent),
             (principal, Action::ReadAuditLog, Resource::Broker),
             (principal, Action::ReadWorkspace { topic: "t" }, Resource::Workspace(shared)),
         ]);

@@ -20,9 +20,18 @@ pub struct AgentRecord {
     pub created_at: Timestamp,
     /// The time of the last change of the card.
     pub updated_at: Timestamp,
+    /// The sequence of the last change: its place among the changes of all agents. 0: not stored yet.
+    pub changed: u64,
+    /// The time at which the agent was deregistered. `None`: the agent is registered.
+    pub deregistered_at: Option<Timestamp>,
 }
 
 impl AgentRecord {
+    /// The record of an agent that registers at this time.
+    pub const fn new(card: v1::AgentCard, now: Timestamp) -> Self {
+        Self { card, created_at: now, updated_at: now, changed: 0, deregistered_at: None }
+    }
+
     /// The key of the record.
     pub fn key(agent: &AgentId) -> Key {
         by_name(Table::Agents, agent.as_str())
@@ -34,6 +43,8 @@ impl AgentRecord {
             card: self.card.encode_to_vec().into(),
             created_at: self.created_at.unix_nanoseconds(),
             updated_at: self.updated_at.unix_nanoseconds(),
+            changed: self.changed,
+            deregistered_at: self.deregistered_at.map(Timestamp::unix_nanoseconds),
         }
         .encode_to_vec()
         .into()
@@ -47,6 +58,8 @@ impl AgentRecord {
             card: reader.message(&stored.card)?,
             created_at: moment(stored.created_at),
             updated_at: moment(stored.updated_at),
+            changed: stored.changed,
+            deregistered_at: stored.deregistered_at.map(moment),
         })
     }
 }

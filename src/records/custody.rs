@@ -13,7 +13,7 @@ use crate::{
     codes::ErrorCode,
     domain::{
         EntityId,
-        handoff::{Acked, Handoff, LoopLimits, Seize, Task, Timeouts},
+        handoff::{Acked, Handoff, LoopLimits, PassedOver, Seize, Task, Timeouts},
     },
     envelope::{Resolved, VerifiedEnvelope, signing},
     ids::{AgentId, MessageId, TaskId},
@@ -228,7 +228,12 @@ fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnve
         resolved_agent_ids: texts(facts.resolved.agents),
         error_code,
         terms: facts.resolved.terms.map(|(timeouts, limits)| terms(timeouts, limits)),
+        passed_over: facts.resolved.passed_over.iter().map(passed_over).collect(),
     }
+}
+
+fn passed_over(one: &PassedOver) -> v1::CustodyPassedOver {
+    v1::CustodyPassedOver { agent_id: one.agent.to_string(), reason_text: one.reason_text.clone() }
 }
 
 fn terms(timeouts: Timeouts, limits: LoopLimits) -> v1::CustodyTerms {

@@ -85,7 +85,8 @@ impl HandoffRecord {
 
     /// The agents with an index entry of the handoff: the sender and every candidate that got an offer.
     pub fn participants(handoff: &Handoff) -> BTreeSet<&AgentId> {
-        let asked = handoff.offers.iter().map(|offer| &offer.candidate);
+        let offers = handoff.offers.iter().filter(|offer| !offer.passed_over);
+        let asked = offers.map(|offer| &offer.candidate);
         std::iter::once(&handoff.sender).chain(asked).collect()
     }
 
@@ -210,6 +211,7 @@ fn offer_to_storage(offer: &Offer) -> storage::OfferRecord {
         reject_reason: offer.reject_reason,
         reason_text: offer.reason_text.clone(),
         retry_at: offer.retry_at.map(Timestamp::unix_nanoseconds),
+        passed_over: offer.passed_over,
     }
 }
 
@@ -221,6 +223,7 @@ fn offer_from_storage(reader: &Reader, stored: &storage::OfferRecord) -> Result<
         reject_reason: stored.reject_reason,
         reason_text: stored.reason_text.clone(),
         retry_at: stored.retry_at.map(moment),
+        passed_over: stored.passed_over,
     })
 }
 

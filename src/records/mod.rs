@@ -4,6 +4,7 @@
 //! to a record. A value that does not decode is reported as damaged, never guessed at.
 
 mod agent;
+mod agent_statistics;
 mod audit;
 mod custody;
 mod dead_letter;
@@ -22,6 +23,7 @@ mod workspace;
 use bytes::Bytes;
 
 pub use agent::AgentRecord;
+pub use agent_statistics::StatisticsRecord;
 pub use audit::{AuditAct, AuditHead, audit_entry};
 pub use custody::{CustodyEvent, CustodyLink, EnvelopeFacts, LogEntry, LogItem, LogPage, custody_entry};
 pub use dead_letter::{DeadEnvelope, DeadLetterRecord, EnvelopeSummary, Settlement};
@@ -189,6 +191,7 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Meta if *key == *AuditHead::key().key => AuditHead::decode(value).map(drop),
         Table::Meta => reader.message::<storage::SequenceRecord>(value).map(drop),
         Table::Agents => AgentRecord::decode(value).map(drop),
+        Table::AgentStatistics => StatisticsRecord::decode(value).map(drop),
         Table::Tasks => TaskRecord::decode(value)?.log_tail.iter().try_for_each(check_item),
         Table::Handoffs => HandoffRecord::decode(value).map(drop),
         // The receipt of a logged message is rebuilt from its custody entry, so the entry is checked too.

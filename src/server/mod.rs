@@ -156,7 +156,7 @@ pub async fn run(
         ca,
         operator_token: folder.operator_token_path(),
         metrics: metrics_endpoint.as_ref().map(Endpoint::address),
-        agents: broker.directory().list(None, usize::MAX, None).len(),
+        agents: broker.directory().list(None, usize::MAX).len(),
         open_handoffs: broker.open_handoffs_at_start(),
     };
     // Written before `ready`, because scripts read the file as soon as the broker reports ready.

@@ -59,6 +59,7 @@ pub enum Table {
     Parts,
     Workspaces,
     WorkspaceEntries,
+    AgentStatistics,
 }
 
 impl Table {
@@ -86,6 +87,7 @@ impl Table {
         Table::Parts,
         Table::Workspaces,
         Table::WorkspaceEntries,
+        Table::AgentStatistics,
     ];
 
     /// The table's name on disk.
@@ -113,6 +115,7 @@ impl Table {
             Table::Parts => "parts",
             Table::Workspaces => "workspaces",
             Table::WorkspaceEntries => "workspace_entries",
+            Table::AgentStatistics => "agent_statistics",
         }
     }
 }

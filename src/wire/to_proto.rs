@@ -1,14 +1,17 @@
 //! Converts the broker's types to `baton.v1` messages.
 
+use std::sync::Arc;
+
 use crate::{
     broker::{
-        directory::{Entry, Liveness, Presence},
+        directory::{Entry, Liveness, Presence, Busy, Directory},
         queries::{ShownHandoff, ShownTask, WorkspaceView},
     },
     domain::{
         handoff::{Handoff, Hop, Loan, Offer, Seizure, Step},
         mailbox::Attempt,
         workspace,
+        matching::Factor,
     },
     ids::AgentId,
     proto::v1,
@@ -101,6 +104,7 @@ fn offer(offer: &Offer) -> v1::HandoffOffer {
         reject_reason: offer.reject_reason,
         reason_text: offer.reason_text.clone(),
         retry_time: offer.retry_at.map(time),
+        passed_over: offer.passed_over,
     }
 }
 
@@ -193,17 +197,44 @@ fn hop(hop: &Hop) -> v1::TaskHop {
     }
 }
 
-pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v1::Agent {
-    // The coordinator is a part of the broker, and has no session to show that it is there.
-    let is_broker = entry.id() == AgentId::broker() || entry.id().is_coordinator();
-    let is_there = match liveness {
-        _ if is_broker => v1::Presence::Alive,
+/// The presence of an agent.
+pub(super) fn presence(presence: &Presence, liveness: Liveness) -> v1::Presence {
+    match liveness {
         Liveness::Alive => v1::Presence::Alive,
         // The agent has never been seen, so it is neither alive nor gone.
         _ if presence.signs.last_seen.is_none() => v1::Presence::Unseen,
         Liveness::Suspect => v1::Presence::Suspect,
         Liveness::Gone => v1::Presence::Gone,
+    }
+}
+
+/// One factor of a score.
+pub(super) fn factor(factor: Factor) -> v1::MatchFactor {
+    let Factor { name, value, weight, text } = factor;
+    v1::MatchFactor { name: name.to_owned(), value, weight, text }
+}
+
+/// The load of an agent.
+pub(super) fn load(busy: Busy) -> v1::AgentLoad {
+    v1::AgentLoad {
+        in_use: busy.load.in_use,
+        capacity: busy.load.capacity,
+        owned_tasks: busy.owned,
+        open_offers: busy.offers,
+        is_full: busy.load.is_full(),
+    }
+}
+
+pub(super) fn agent(directory: &Directory, entry: &Arc<Entry>, now: Timestamp) -> v1::Agent {
+    let id = entry.id();
+    // The coordinator is a part of the broker, and has no session to show that it is there.
+    let is_broker = id == AgentId::broker() || id.is_coordinator();
+    let presence = directory.presence(&id);
+    let is_there = match is_broker {
+        true => v1::Presence::Alive,
+        false => self::presence(&presence, directory.liveness(&id, now)),
     };
+    let statistics = directory.statistics(&id, now);
     v1::Agent {
         card: Some(entry.record.card.clone()),
         presence: is_there.into(),
@@ -212,6 +243,14 @@ pub(super) fn agent(entry: &Entry, presence: &Presence, liveness: Liveness) -> v
         last_heartbeat_time: presence.heartbeat.as_ref().map(|(_, at)| time(*at)),
         create_time: Some(time(entry.record.created_at)).filter(|_| !is_broker),
         update_time: Some(time(entry.record.updated_at)).filter(|_| !is_broker),
+        load: Some(load(directory.busy(entry, now))).filter(|_| !is_broker),
+        statistics: (statistics.offers > 0).then(|| v1::AgentStatistics {
+            offers: statistics.offers,
+            completed: statistics.completed,
+            median_decision_time: statistics.median_decision.map(span),
+        }),
+        etag: if is_broker { String::new() } else { entry.etag() },
+        deregister_time: entry.record.deregistered_at.map(time),
     }
 }
 

@@ -92,7 +92,7 @@ fn entry(world: &World, name: &str, metadata: usize) -> Result<Entry, baton::bro
             .collect(),
         ..Default::default()
     };
-    Entry::parse(AgentRecord { card, created_at: world.now, updated_at: world.now })
+    Entry::parse(AgentRecord::new(card, world.now))
 }
 
 #[test]

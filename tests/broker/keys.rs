@@ -77,7 +77,7 @@ fn a_revoked_key_is_good_for_nothing_and_never_comes_back() {
         assert_refused(change(&mut world, operator(), "a", again), ErrorCode::KeyRevoked);
     }
     let card = v1::AgentCard { agent_id: "c".into(), keys: vec![key("k1", 2)], ..Default::default() };
-    let entry = Entry::parse(AgentRecord { card, created_at: world.now, updated_at: world.now }).unwrap();
+    let entry = Entry::parse(AgentRecord::new(card, world.now)).unwrap();
     assert_refused(world.register_as(operator(), entry, ""), ErrorCode::KeyTaken);
     world.restart();
     assert_refused(world.send_signed(&signed(&world, "k2", 2)), ErrorCode::KeyNotValid);
@@ -167,9 +167,7 @@ fn a_card_keeps_the_keys_that_it_leaves_out_and_brings_no_new_ones() {
     let mut card = world.engine.directory().get(&agent("a")).unwrap().record.card.clone();
     card.keys.truncate(1);
     card.description = "changed".to_owned();
-    let entry = |card: &v1::AgentCard| {
-        Entry::parse(AgentRecord { card: card.clone(), created_at: world.now, updated_at: world.now }).unwrap()
-    };
+    let entry = |card: &v1::AgentCard| Entry::parse(AgentRecord::new(card.clone(), world.now)).unwrap();
     let (shorter, more) = (entry(&card), {
         card.keys.push(key("k9", 9));
         entry(&card)

@@ -9,6 +9,7 @@ mod handoffs;
 mod keys;
 mod limits;
 mod loans;
+mod matching;
 mod participants;
 mod policies;
 mod presence;

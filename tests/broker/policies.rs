@@ -72,7 +72,7 @@ fn a_decision_that_is_kept_is_not_kept_over_a_change() {
     assert_refused(world.send(refund(&world, "b")), ErrorCode::PermissionDenied);
     let mut card = world.engine.directory().get(&AgentId::parse("b").unwrap()).unwrap().record.card.clone();
     card.agent_types = vec!["billing".to_owned()];
-    let entry = Entry::parse(AgentRecord { card, created_at: world.now, updated_at: world.now }).unwrap();
+    let entry = Entry::parse(AgentRecord::new(card, world.now)).unwrap();
     world.register_as(operator(), entry, "").unwrap();
     world.send(refund(&world, "b")).expect("b is billing now");
     world
@@ -121,7 +121,7 @@ fn card(world: &World, name: &str, types: &[&str]) -> Entry {
         }],
         ..Default::default()
     };
-    Entry::parse(AgentRecord { card, created_at: world.now, updated_at: world.now }).unwrap()
+    Entry::parse(AgentRecord::new(card, world.now)).unwrap()
 }
 
 #[test]

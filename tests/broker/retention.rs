@@ -44,7 +44,7 @@ fn an_ended_task_is_removed_whole_and_its_id_never_begins_again() {
     world.pass(30 * DAY - HOUR);
     world.audit("t");
     world.pass(2 * HOUR);
-    assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks"]);
+    assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks", "agent_statistics"]);
     for restarted in [false, true] {
         if restarted {
             world.restart();
@@ -168,7 +168,10 @@ fn a_task_waits_for_the_mail_about_it() {
     let mut c = world.connect("c");
     world.take_and_ack(&mut c);
     world.pass(HOUR);
-    assert_eq!(used(&world), ["meta", "agents", "messages", "timers", "audit", "kept", "removed_tasks"]);
+    assert_eq!(
+        used(&world),
+        ["meta", "agents", "messages", "timers", "audit", "kept", "removed_tasks", "agent_statistics"]
+    );
 }
 
 #[test]
@@ -193,7 +196,7 @@ fn a_parked_dead_letter_outlives_its_task_and_goes_when_it_is_settled() {
     world.pass(29 * DAY);
     assert_eq!(world.dead_letters().len(), 1);
     world.pass(2 * DAY);
-    assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks"]);
+    assert_eq!(used(&world), ["meta", "agents", "audit", "removed_tasks", "agent_statistics"]);
 }
 
 /// The broker is killed after each step.
@@ -224,7 +227,10 @@ fn a_long_log_goes_in_steps_and_nobody_sees_a_part_of_it() {
     }
     assert!(seen.len() > 3, "{seen:?}");
     world.settle();
-    assert_eq!(used(&world), ["meta", "agents", "messages", "timers", "audit", "kept", "removed_tasks"]);
+    assert_eq!(
+        used(&world),
+        ["meta", "agents", "messages", "timers", "audit", "kept", "removed_tasks", "agent_statistics"]
+    );
 }
 
 #[test]

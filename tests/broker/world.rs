@@ -219,7 +219,7 @@ impl World {
             ..Default::default()
         };
         self.keys.insert(name.to_owned(), key);
-        let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
+        let entry = Entry::parse(AgentRecord::new(card, self.now)).unwrap();
         self.register_as(operator(), entry, "").unwrap();
     }
 

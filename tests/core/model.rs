@@ -600,6 +600,7 @@ impl Real {
                     epoch,
                     receiver: "type:x".into(),
                     candidates: candidates.iter().map(|who| agent(*who)).collect(),
+                    passed_over: Vec::new(),
                     task_type: "x".into(),
                     reason: 0,
                     mode: if lend.is_some() { Mode::Delegate } else { Mode::Transfer },
@@ -614,7 +615,9 @@ impl Real {
             Op::Accept { from } => said(*from, Message::Accept { wanted_sections: vec![], estimate: None }),
             Op::Reject { from, suggestions } => {
                 let suggestions = suggestions.iter().map(|who| agent(*who)).collect();
-                said(*from, Message::Reject { reason: 2, text: String::new(), suggestions, retry_after: None })
+                let passed_over = Vec::new();
+                let text = String::new();
+                said(*from, Message::Reject { reason: 2, text, suggestions, retry_after: None, passed_over })
             }
             Op::Cancel { from } => said(*from, Message::Cancel),
             Op::Recall { from, hop } => {

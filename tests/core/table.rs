@@ -48,6 +48,7 @@ fn request(number: u8) -> Input {
         epoch: 1,
         receiver: "b".into(),
         candidates: vec![agent("b")],
+        passed_over: Vec::new(),
         task_type: "support".into(),
         reason: 0,
         mode: Mode::Transfer,
@@ -75,7 +76,7 @@ fn accept() -> Message {
 }
 
 fn reject() -> Message {
-    Message::Reject { reason: 1, text: String::new(), suggestions: vec![], retry_after: None }
+    Message::Reject { reason: 1, text: String::new(), suggestions: vec![], retry_after: None, passed_over: vec![] }
 }
 
 fn complete(success: bool) -> Message {

@@ -189,7 +189,7 @@ impl World {
 
     fn register(&mut self, agent: usize) {
         let card = self.agents[agent].card();
-        let entry = Entry::parse(AgentRecord { card, created_at: self.now, updated_at: self.now }).unwrap();
+        let entry = Entry::parse(AgentRecord::new(card, self.now)).unwrap();
         let (reply, _) = Reply::once();
         let command =
             Command::Register { entry: Box::new(entry), caller: operator(), invitation: String::new(), reply };

@@ -116,6 +116,7 @@ codes! {
     DeadLetterSettled = 109 "DEAD_LETTER_SETTLED" FailedPrecondition,
     DeadLetterNotAMessage = 110 "DEAD_LETTER_NOT_A_MESSAGE" FailedPrecondition,
     KeyRevoked = 111 "KEY_REVOKED" FailedPrecondition,
+    AgentBusy = 243 "AGENT_BUSY" FailedPrecondition,
     NotLent = 253 "NOT_LENT" FailedPrecondition,
     AgentGone = 254 "AGENT_GONE" FailedPrecondition,
     InputExpired = 255 "INPUT_EXPIRED" FailedPrecondition,

@@ -78,6 +78,7 @@ mod compose;
 mod connection;
 pub mod envelope;
 mod error;
+mod finding;
 mod handoffs;
 pub mod ids;
 mod initiated;

@@ -16,7 +16,7 @@ use crate::{
 
 /// The task that a handoff offers, as policies see it.
 pub(super) struct Work<'a> {
-    from: &'a AgentId,
+    pub(super) from: &'a AgentId,
     task_type: &'a str,
     mode: Mode,
     /// For whom the coordinator asks. `None`: the sender asks for itself.

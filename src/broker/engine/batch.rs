@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::watchers::Watcher;
 use crate::{
     broker::{Answered, Output, Refused, Reply, directory::Entry},
-    domain::{EntityId, mailbox::Letter},
-    ids::{AgentId, IdMap, MessageId},
+    domain::{EntityId, mailbox::Letter, matching::Statistics},
+    ids::{AgentId, IdMap, MessageId, TaskId},
     metrics::Event,
     records::{EntityRecord, Expiration},
     store::{Change, Key, KeyMap, Record, Write},
@@ -64,6 +64,12 @@ pub(super) enum PostCommit {
     },
     AgentStored(Box<Entry>),
     KeyRevoked(AgentId),
+    /// The agent is deregistered, and its mail is to become dead letters.
+    AgentLeft(AgentId),
+    StatisticsStored {
+        agent: AgentId,
+        statistics: Box<Statistics>,
+    },
 }
 
 /// A part of the batch: its changes, the actions after the commit, and the answer.

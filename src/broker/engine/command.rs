@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{KeyChange, Reassignment};
+use super::{CardUpdate, KeyChange, Reassignment};
 use crate::{
     broker::{Acknowledged, Credited, Events, Reassigned, Reply, Updates, WatcherId, access::Caller, directory::Entry},
     domain::{
@@ -82,6 +82,28 @@ pub enum Command {
         /// The invitation that the caller presents, or an empty string.
         invitation: String,
         /// Receives the answer once the agent is stored, or the refusal.
+        reply: Reply<()>,
+    },
+    /// Changes fields of a card.
+    Update {
+        /// The agent and the changed fields.
+        update: Box<CardUpdate>,
+        /// The caller that asks for the change.
+        caller: Caller,
+        /// Receives the answer once the card is stored, or the refusal.
+        reply: Reply<()>,
+    },
+    /// Deregisters an agent for good.
+    Deregister {
+        /// The agent to deregister.
+        agent: AgentId,
+        /// Whether an agent with open tasks or offers is deregistered too.
+        force: bool,
+        /// The reason in the caller's words, or an empty string.
+        reason_text: String,
+        /// The caller that asks for it.
+        caller: Caller,
+        /// Receives the answer once the change is stored, or the refusal.
         reply: Reply<()>,
     },
     /// Creates an invitation, with which one agent may register once.

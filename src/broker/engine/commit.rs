@@ -51,12 +51,14 @@ impl Engine {
             self.expiration_stored(Expiration::Messages, key, now);
         }
         let mut touched = batch.touched;
+        let mut conflicts = false;
         for pending in batch.replies {
             let conflict = pending.changes.clone().find_map(|index| applied[index].as_ref().err());
             if let Some(conflict) = conflict {
                 tracing::error!(%conflict, "a change was computed from an outdated revision");
                 // The cache may hold the version that caused the conflict.
                 self.entities.clear();
+                conflicts = true;
                 self.outputs.extend(pending.refusal(&refused(BrokerError::Conflict)));
                 continue;
             }
@@ -70,11 +72,19 @@ impl Engine {
             self.watch(entity, watcher);
         }
         self.outputs.dispatch_later(touched);
+        if conflicts {
+            self.count_again();
+        }
+        self.count_some();
     }
 
     fn post_commit(&mut self, act: PostCommit, touched: &mut BTreeSet<AgentId>, now: Timestamp) {
         match act {
             PostCommit::LetterStored { agent, letter } => {
+                // A notice of the broker may go to an agent that has left, which never fetches it.
+                if self.env.directory.has_left(&agent) {
+                    self.has_left(agent.clone());
+                }
                 if self.delivery.letter_stored(&agent, letter) {
                     touched.insert(agent);
                 }
@@ -137,6 +147,10 @@ impl Engine {
             PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),
+            PostCommit::AgentLeft(agent) => self.has_left(agent),
+            PostCommit::StatisticsStored { agent, statistics } => {
+                self.env.directory.set_statistics(&agent, *statistics);
+            }
             // The agent's sessions may have been opened with this key. They come back and authenticate with a key that
             // is valid (SPEC 5).
             PostCommit::KeyRevoked(agent) => self.send_away(|consumer| consumer.is_of(&agent), now),

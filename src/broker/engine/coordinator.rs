@@ -8,6 +8,7 @@ use prost::Message as _;
 
 use super::{
     Engine,
+    resolution::Candidates,
     run::{Cause, Origin, RunError, ThisMessage},
     transaction::Transaction,
 };
@@ -54,6 +55,7 @@ impl Engine {
                 super::keys::make_room(&mut record.card.keys)?;
                 record.card.keys.push(key);
                 record.updated_at = now;
+                record.changed = self.new_sequence();
                 let (actor, subject) = ("the broker".to_owned(), id.to_string());
                 let act = AuditAct { actor, action: AuditAction::KeyAdded, subject, details };
                 self.record(&mut transaction, act, now)?;
@@ -69,7 +71,7 @@ impl Engine {
                     keys: vec![key],
                     ..Default::default()
                 };
-                (AgentRecord { card, created_at: now, updated_at: now }, None)
+                (AgentRecord { changed: self.new_sequence(), ..AgentRecord::new(card, now) }, None)
             }
         };
         transaction.put(AgentRecord::key(&id), record.encode(), stored.as_ref());
@@ -166,7 +168,7 @@ impl Engine {
                 std::slice::from_ref(agent)
             }
             Receiver::AnyOf(agent_type) => {
-                of_type = self.env.directory.able(agent_type, &[], now);
+                of_type = self.best_of(agent_type, now);
                 &of_type
             }
             Receiver::AllOf(_) | Receiver::Nobody => {
@@ -190,19 +192,19 @@ impl Engine {
     ) -> Result<(), RunError> {
         let envelope = self.composed(transaction, order, now)?;
         let header = envelope.header();
-        let (agents, terms) = match (order, envelope.body()) {
+        let (Candidates { agents, passed_over }, terms) = match (order, envelope.body()) {
             (Order::Request(order), Body::Request(request)) => {
                 let mut candidates = self.candidates(header, request, now)?;
-                candidates.retain(|candidate| *candidate != order.former_owner);
-                if candidates.is_empty() {
+                candidates.agents.retain(|candidate| *candidate != order.former_owner);
+                if candidates.agents.is_empty() {
                     let receiver = order.receiver.clone();
                     return Err(BrokerError::from(AdmissionError::ReceiverUnknown { receiver }).into());
                 }
                 (candidates, Some(self.terms(request)?))
             }
-            (Order::Request(_) | Order::Context { .. }, _) => (Vec::new(), None),
+            (Order::Request(_) | Order::Context { .. }, _) => (Candidates::default(), None),
         };
-        let resolved = Resolved { agents: &agents, terms };
+        let resolved = Resolved { agents: &agents, passed_over: &passed_over, terms };
         let task = header.task.clone().ok_or(BrokerError::Internal)?;
         let input = envelope::input_of(header, envelope.body(), resolved).ok_or(BrokerError::Internal)?;
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);

@@ -6,7 +6,7 @@ use super::{
     Engine,
     authorization::Work,
     batch::PostCommit,
-    run::{Cause, Origin, RunError},
+    run::{Cause, Origin, RunError, ThisMessage},
     transaction::Transaction,
 };
 use crate::{
@@ -85,7 +85,7 @@ impl Engine {
         entity: &EntityId,
         to: &AgentId,
         why: Why<'_>,
-        attempts: Vec<(AgentId, Attempt)>,
+        (attempts, message): (Vec<(AgentId, Attempt)>, Option<ThisMessage<'_>>),
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let record = self.entity_record(transaction, entity)?.ok_or(BrokerError::Internal)?;
@@ -95,7 +95,11 @@ impl Engine {
             letter: None,
             attempts,
             sequence: opening.sequence,
-            bytes: self.envelope_bytes(EnvelopePlace::Message(opening.message)),
+            bytes: match message {
+                // The message in hand is stored after its step.
+                Some(this) if this.sequence == opening.sequence => Some(this.envelope.raw().clone()),
+                Some(_) | None => self.envelope_bytes(EnvelopePlace::Message(opening.message)),
+            },
             handoff: handoff_id(entity),
         };
         self.write_dead_letter(transaction, about, why, now);
@@ -310,6 +314,7 @@ impl Engine {
             Some(to) => {
                 let to = self.registered(to).map_err(refused)?;
                 self.check_hand_off(&Work::of_handoff(&former.handoff), &to).map_err(refused)?;
+                self.check_fit(former.request, &to).map_err(refused)?;
                 // The agent that the operator names is the only candidate. The request's own candidates are not asked
                 // again.
                 vec![to]
@@ -341,15 +346,21 @@ impl Engine {
 
     /// The candidates of the stored request, resolved as for a request that arrives now.
     fn candidates_again(&self, request: RequestPlace, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
-        let raw = self.envelope_bytes(EnvelopePlace::Message(request.message)).ok_or(BrokerError::Internal)?;
-        let parsed = UnverifiedEnvelope::parse(raw).map_err(|error| {
-            tracing::error!(%error, sequence = request.sequence, "a stored request cannot be parsed");
-            BrokerError::Internal
-        })?;
+        let parsed = self.stored_request(request)?;
         match parsed.body() {
-            Body::Request(body) => self.candidates(parsed.header(), body, now),
+            // The agents that are passed over are on the record of the former handoff.
+            Body::Request(body) => Ok(self.candidates(parsed.header(), body, now)?.agents),
             _ => Err(BrokerError::Internal),
         }
+    }
+
+    /// The stored request of a handoff.
+    pub(super) fn stored_request(&self, request: RequestPlace) -> Result<UnverifiedEnvelope, BrokerError> {
+        let raw = self.envelope_bytes(EnvelopePlace::Message(request.message)).ok_or(BrokerError::Internal)?;
+        UnverifiedEnvelope::parse(raw).map_err(|error| {
+            tracing::error!(%error, sequence = request.sequence, "a stored request cannot be parsed");
+            BrokerError::Internal
+        })
     }
 
     /// A new letter with the same message, and with fresh counts and a fresh lifetime: an operator wants it delivered.

@@ -6,11 +6,61 @@ use crate::{
     codes::FieldViolation,
     ids::{AgentId, AgentType},
     policy::{Action, Agent, Resource},
-    proto::v1::{AgentKey, AuditAction},
+    proto::v1::{AgentCard, AgentKey, AuditAction},
     records::{AgentRecord, AuditAct, Expiration, InvitationRecord},
     store::Record,
     time::Timestamp,
 };
+
+/// A field of a card that an update can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is a field of baton.v1.AgentCard, which describes it")]
+pub enum CardField {
+    AgentTypes,
+    Description,
+    Skills,
+    Capacity,
+    Metadata,
+}
+
+impl CardField {
+    /// All fields that an update can change.
+    pub const ALL: [Self; 5] = [Self::AgentTypes, Self::Description, Self::Skills, Self::Capacity, Self::Metadata];
+
+    /// The name of the field in an update mask.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Self::AgentTypes => "agent_types",
+            Self::Description => "description",
+            Self::Skills => "skills",
+            Self::Capacity => "capacity",
+            Self::Metadata => "metadata",
+        }
+    }
+
+    fn copy(self, from: &AgentCard, to: &mut AgentCard) {
+        match self {
+            Self::AgentTypes => to.agent_types.clone_from(&from.agent_types),
+            Self::Description => to.description.clone_from(&from.description),
+            Self::Skills => to.skills.clone_from(&from.skills),
+            Self::Capacity => to.capacity = from.capacity,
+            Self::Metadata => to.metadata.clone_from(&from.metadata),
+        }
+    }
+}
+
+/// A change of some fields of a card.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CardUpdate {
+    /// The agent whose card is changed.
+    pub agent: AgentId,
+    /// The new values of the fields.
+    pub card: AgentCard,
+    /// The fields to change.
+    pub fields: Vec<CardField>,
+    /// The version that the change is based on. Empty: any.
+    pub etag: String,
+}
 
 impl Engine {
     /// Registers a new agent, or changes the card of a registered one.
@@ -111,6 +161,10 @@ impl Engine {
             // The transaction is dropped, so the invitation stays unused.
             return Err(BrokerError::AgentExists { agent: entry.id() });
         }
+        // The id of a deregistered agent is never used again (SPEC 6).
+        if known.deregistered_at.is_some() {
+            return Err(BrokerError::AgentExists { agent: entry.id() });
+        }
         keep_keys(&mut entry, known, may_change.is_ok())?;
         if entry.record.card == known.card {
             return Ok(());
@@ -121,14 +175,75 @@ impl Engine {
             return Err(BrokerError::AgentExists { agent: id });
         }
         let before = Entry::parse(known.clone())?;
+        self.store_card(transaction, entry, &before, stored, caller, now)
+    }
+
+    /// Writes a changed card, if the caller may give and take the types that differ.
+    fn store_card(
+        &mut self,
+        transaction: Transaction,
+        mut entry: Entry,
+        before: &Entry,
+        stored: &Record,
+        caller: &Caller,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
         let differs = |one: &Entry, other: &Entry| -> Vec<AgentType> {
             one.types.iter().filter(|name| !other.types.contains(name)).cloned().collect()
         };
-        let changed = [differs(&entry, &before), differs(&before, &entry)].concat();
-        self.check_types(caller, &before, &changed)?;
-        entry.record.created_at = known.created_at;
+        let changed = [differs(&entry, before), differs(before, &entry)].concat();
+        self.check_types(caller, before, &changed)?;
+        entry.record.created_at = before.record.created_at;
         let types = if changed.is_empty() { String::new() } else { format!("types {:?}", entry.types) };
         self.store_agent(transaction, entry, Some(stored), (AuditAction::AgentChanged, types), caller, now)
+    }
+
+    /// Changes fields of a registered agent's card. The same values again succeed without a write.
+    pub(super) fn update(&mut self, update: &CardUpdate, caller: &Caller, now: Timestamp) -> Result<(), Refused> {
+        self.make_update(update, caller, now).map_err(refused)
+    }
+
+    fn make_update(&mut self, update: &CardUpdate, caller: &Caller, now: Timestamp) -> Result<(), BrokerError> {
+        let mut transaction = self.transaction();
+        let (record, stored) = self.permitted_record(&mut transaction, &update.agent, Action::ChangeCard, caller)?;
+        let before = Entry::parse(record)?;
+        if !before.is_registered() {
+            return Err(BrokerError::AgentUnknown { agent: update.agent.to_string() });
+        }
+        if !update.etag.is_empty() && update.etag != before.etag() {
+            return Err(BrokerError::Conflict);
+        }
+        let mut record = before.record.clone();
+        update.fields.iter().for_each(|field| field.copy(&update.card, &mut record.card));
+        let entry = Entry::parse(record)?;
+        if entry.record == before.record {
+            return Ok(());
+        }
+        self.store_card(transaction, entry, &before, &stored, caller, now)
+    }
+
+    /// The record of an agent, perhaps a deregistered one, that the caller may do this to. A caller that may not read the directory does not
+    /// learn whether the agent exists.
+    pub(super) fn permitted_record(
+        &self,
+        transaction: &mut Transaction,
+        agent: &AgentId,
+        action: Action<'_>,
+        caller: &Caller,
+    ) -> Result<(AgentRecord, Record), BrokerError> {
+        let unknown = || {
+            let denied = self.access().check(caller, action, Resource::Agent(Agent { id: agent.as_str(), types: &[] }));
+            denied.err().unwrap_or_else(|| BrokerError::AgentUnknown { agent: agent.to_string() })
+        };
+        let (record, stored) = self.agent_record(transaction, agent)?.ok_or_else(unknown)?;
+        let entry = Entry::parse(record)?;
+        self.access().check(caller, action, Resource::Agent(entry.as_asked())).map_err(|denied| {
+            match self.access().may_see_directory(caller) {
+                Ok(()) => denied,
+                Err(_) => unknown(),
+            }
+        })?;
+        Ok((entry.record, stored))
     }
 
     /// Checks that the caller may give these types to an agent, or take them away.
@@ -160,6 +275,7 @@ impl Engine {
     ) -> Result<(), BrokerError> {
         let id = entry.id();
         entry.record.updated_at = now;
+        entry.record.changed = self.new_sequence();
         self.check_card_bytes(&entry)?;
         transaction.put(AgentRecord::key(&id), entry.record.encode(), before);
         let act = AuditAct { actor: caller.to_string(), action, subject: id.to_string(), details };

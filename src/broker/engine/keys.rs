@@ -73,6 +73,9 @@ impl Engine {
         let unknown = || self.access().no_such_agent_to_manage(caller, agent);
         let (mut record, stored) = known.ok_or_else(unknown)?;
         let before = Entry::parse(record.clone())?;
+        if !before.is_registered() {
+            return Err(unknown());
+        }
         let permitted = self.access().check(caller, Action::ManageKeys, Resource::Agent(before.as_asked()));
         // A caller that may read the directory can know that the agent exists, and gets the denial itself.
         permitted.map_err(|denied| match self.access().may_see_directory(caller) {

@@ -1,13 +1,13 @@
 //! Acceptance of envelopes: repeats, time, receivers, and the step that a message causes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use prost_types::Timestamp as WireTime;
 
 use super::{
     Engine,
-    authorization::Work,
     batch::PostCommit,
+    resolution::Candidates,
     run::{Cause, Origin, RunError, ThisMessage},
     timers::Timer,
     transaction::Transaction,
@@ -19,7 +19,7 @@ use crate::{
         EntityId, Handling, Header, Input, Receiver,
         admission::{self, LEVELS_MAX, Standing},
         check_fallbacks,
-        handoff::{Handoff, Message, Priority, Rejection, Task},
+        handoff::{Handoff, Priority, Rejection, Task},
         mailbox::EnvelopeOwner,
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
@@ -29,6 +29,9 @@ use crate::{
     records::{Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord},
     time::Timestamp,
 };
+
+/// The time for which an agent that has rejected an offer with OVERLOADED counts as full.
+const OVERLOADED_FOR: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Accepts an envelope: a repeat gets its first receipt, and any other message its checks and its step.
@@ -66,38 +69,30 @@ impl Engine {
             Body::Mail => self.take_mail(transaction, envelope, now),
             Body::Append(append) => self.append_entry(transaction, envelope, append, now),
             Body::Request(request) => self.take_request(transaction, envelope, request, now),
-            // Suggestions that cannot be asked are left out, and do not make the reject itself invalid (SPEC 3).
-            Body::Handoff(Message::Reject { suggestions, .. }) => {
-                let able = self.able_suggestions(envelope.header(), suggestions).map_err(refused)?;
-                self.make_step(transaction, envelope, Resolved { agents: &able, terms: None }, now)
+            Body::Reject { reason, suggestions, retry_after, .. } => {
+                let suggested = self.suggested(envelope.header(), suggestions, now).map_err(refused)?;
+                let Candidates { agents, passed_over } = &suggested;
+                let receipt =
+                    self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: None }, now)?;
+                let is_overloaded = *reason == i32::from(v1::RejectReason::Overloaded);
+                if let Some(span) = retry_after.or(is_overloaded.then_some(OVERLOADED_FOR)) {
+                    self.note_overload(&envelope.header().sender, now.plus(span));
+                }
+                Ok(receipt)
             }
-            Body::Handoff(_) | Body::Recall => {
-                self.make_step(transaction, envelope, Resolved { agents: &[], terms: None }, now)
-            }
+            Body::Handoff(_) | Body::Recall => self.make_step(transaction, envelope, Resolved::default(), now),
             Body::Input { data } => {
                 self.check_answer(envelope.header(), data.as_ref()).map_err(refused)?;
-                self.make_step(transaction, envelope, Resolved { agents: &[], terms: None }, now)
+                self.make_step(transaction, envelope, Resolved::default(), now)
             }
             Body::Status { prompt, .. } => {
                 let mut agents = self.receivers(envelope.header(), now).map_err(refused)?;
                 if let Some(prompt) = prompt {
                     agents.insert(0, self.asked(envelope.header(), prompt, now).map_err(refused)?);
                 }
-                self.make_step(transaction, envelope, Resolved { agents: &agents, terms: None }, now)
+                self.make_step(transaction, envelope, Resolved { agents: &agents, ..Resolved::default() }, now)
             }
         }
-    }
-
-    /// The agents of a reject's suggestions that are registered and that the policy lets the owner ask.
-    fn able_suggestions(&mut self, header: &Header, suggestions: &[AgentId]) -> Result<Vec<AgentId>, BrokerError> {
-        let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(Vec::new()) };
-        let stored = self.entity_record(&mut self.transaction(), &EntityId::Handoff(handoff))?;
-        // The step refuses a reject of an unknown handoff, with the error that the sender may see.
-        let Some(stored) = stored.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(Vec::new()) };
-        let work = Work::of_handoff(&stored.handoff);
-        let is_able =
-            |agent: &&AgentId| self.env.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok();
-        Ok(suggestions.iter().filter(is_able).cloned().collect())
     }
 
     /// Checks the timestamp and the expiry. Runs after the check for repeats, because a repeat may be older than the
@@ -157,9 +152,9 @@ impl Engine {
         }
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         self.check_parent(header, request).map_err(refused)?;
-        let candidates = self.candidates(header, request, now).map_err(refused)?;
+        let Candidates { agents, passed_over } = &self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
-        self.make_step(transaction, envelope, Resolved { agents: &candidates, terms: Some(terms) }, now)
+        self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
     }
 
     /// Checks the parent of a task that the request creates. The machine compares that of a known task.
@@ -258,7 +253,7 @@ impl Engine {
         if record.refusals_recorded >= most {
             return Ok(());
         }
-        let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved { agents: &[], terms: None } };
+        let facts = EnvelopeFacts { envelope, sequence: 0, resolved: Resolved::default() };
         let event = CustodyEvent::Refused(facts, rejection.code());
         let about = match header.handoff() {
             Some(id) => self.entity_record(&mut transaction, &EntityId::Handoff(id))?,
@@ -316,7 +311,7 @@ impl Engine {
             self.deliver_this(&mut transaction, to, this, (envelope_owner, None), Priority::default(), now);
         }
         if let Some(task) = task {
-            let resolved = Resolved { agents: &receivers, terms: None };
+            let resolved = Resolved { agents: &receivers, ..Resolved::default() };
             let event = CustodyEvent::Accepted(EnvelopeFacts { envelope, sequence: this.sequence, resolved });
             self.append_custody(&mut transaction, &task.id, &event, None, &[], now).map_err(refused)?;
         }

@@ -18,11 +18,13 @@ mod commit;
 mod coordinator;
 mod dead_letters;
 mod delivery;
+mod deregistration;
 mod enrollment;
 mod entities;
 #[cfg(test)]
 mod generality;
 mod keys;
+mod loads;
 mod mail;
 mod messages;
 mod open;
@@ -45,6 +47,7 @@ use self::{
     batch::CommitBatch,
     delivery::Delivery,
     entities::Entities,
+    loads::Loads,
     outputs::Outputs,
     presence::Presence,
     retention::Retention,
@@ -65,6 +68,7 @@ use crate::{
 pub use self::{
     command::{Command, ConsumerKind},
     coordinator::Reassignment,
+    enrollment::{CardField, CardUpdate},
     keys::{KEYS_MAX, KeyChange, VOUCHERS_MAX},
 };
 pub use crate::domain::mailbox::Fate;
@@ -99,6 +103,7 @@ pub struct Engine {
     outputs: Outputs,
     presence: Presence,
     retention: Retention,
+    loads: Loads,
 }
 
 /// The engine's dependencies. They stay the same for the life of the engine.
@@ -180,6 +185,14 @@ impl Engine {
                 let outcome = self.change_keys(&agent, &change, &caller, now);
                 self.batch.answer(reply, outcome);
             }
+            Command::Update { update, caller, reply } => {
+                let outcome = self.update(&update, &caller, now);
+                self.batch.answer(reply, outcome);
+            }
+            Command::Deregister { agent, force, reason_text, caller, reply } => {
+                let outcome = self.deregister(&agent, force, &reason_text, &caller, now);
+                self.batch.answer(reply, outcome);
+            }
             Command::Note { act } => self.note(act, now),
             Command::Open { consumer, agent, kind, events } => {
                 self.open_consumer(consumer, &agent, kind, events);
@@ -238,6 +251,8 @@ impl Engine {
                 Timer::ExpiredAtDispatch => self.park_expired_at_dispatch(now),
                 Timer::MailExpiry => self.park_expired(now),
                 Timer::Presence(agent) => self.look_at_presence(agent, now),
+                Timer::Loads => self.count_soon(),
+                Timer::MailOfLeft => self.park_mail_of_left(now),
                 Timer::Unseen => self.look_at_the_unseen(now),
                 Timer::OffersOfGone => self.move_next_offers_on(now),
                 Timer::StoreSize => self.check_size(now),

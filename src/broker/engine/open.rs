@@ -11,6 +11,7 @@ use super::{
     clock::RunningClock,
     delivery::Delivery,
     entities::Entities,
+    loads::Loads,
     outputs::Outputs,
     presence::Presence,
     retention::Retention,
@@ -67,12 +68,15 @@ impl Engine {
         // Work may have waited in the store since the last stop, so these timers fire in the first tick.
         timers.set_at_once(Timer::Outbox);
         timers.set_at_once(Timer::MailExpiry);
+        timers.set_at_once(Timer::Loads);
+        timers.set_at_once(Timer::MailOfLeft);
         // An agent that does not come back counts as suspect for one lease after the start, then as gone (SPEC 6).
         timers.set_after(Timer::Unseen, settings.presence_lease);
         let retention = Retention::new(&settings.retention, &mut timers);
         settings.metrics.handoffs_open.set(i64::try_from(entities.open_handoffs()).unwrap_or(i64::MAX));
         // The leases of an earlier engine have ended with it.
         settings.metrics.deliveries_in_flight.set(0);
+        let presence = Presence::after_start(&directory);
         let mut engine = Self {
             env: Environment { store, directory, identity, settings, ids },
             batch: CommitBatch::after(Head {
@@ -83,8 +87,9 @@ impl Engine {
             delivery: Delivery::default(),
             timers,
             outputs: Outputs::default(),
-            presence: Presence::default(),
+            presence,
             retention,
+            loads: Loads::default(),
         };
         engine.register_coordinator(now)?;
         Ok(engine)

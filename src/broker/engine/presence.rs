@@ -7,8 +7,8 @@ use std::{collections::VecDeque, ops::Bound};
 
 use super::{Engine, timers::Timer};
 use crate::{
-    broker::BrokerError,
-    domain::{EntityId, Input, handoff::Acked, presence::PresenceCheck},
+    broker::{BrokerError, directory::Directory},
+    domain::{EntityId, Input, dead_letter::ParkReason, handoff::Acked, presence::PresenceCheck},
     ids::AgentId,
     records::{self, CustodyEvent},
     store::{Order, Table},
@@ -27,6 +27,16 @@ pub(super) struct Presence {
     gone: VecDeque<(AgentId, u64)>,
     /// The last agent that the search for unseen agents has checked.
     unseen_after: Option<AgentId>,
+    /// The deregistered agents whose mail is to become dead letters.
+    left: VecDeque<AgentId>,
+}
+
+impl Presence {
+    /// The state at a start: a deregistered agent may have mail left.
+    pub(super) fn after_start(directory: &Directory) -> Self {
+        let left = directory.list(None, usize::MAX).into_iter().filter(|entry| !entry.is_registered());
+        Self { left: left.map(|entry| entry.id()).collect(), ..Self::default() }
+    }
 }
 
 impl Engine {
@@ -59,7 +69,7 @@ impl Engine {
 
     /// Checks a part of all agents after the first presence lease since the start.
     pub(super) fn look_at_the_unseen(&mut self, now: Timestamp) {
-        let agents = self.env.directory.list(self.presence.unseen_after.as_ref(), AGENTS_A_TICK, None);
+        let agents = self.env.directory.list(self.presence.unseen_after.as_ref(), AGENTS_A_TICK);
         self.presence.unseen_after = agents.last().map(|last| last.id());
         match &self.presence.unseen_after {
             Some(_) => self.timers.set_at_once(Timer::Unseen),
@@ -114,6 +124,43 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Notes that the mail of a deregistered agent is to become dead letters.
+    pub(super) fn has_left(&mut self, agent: AgentId) {
+        if self.presence.left.back() != Some(&agent) {
+            self.presence.left.push_back(agent);
+        }
+        self.timers.set_at_once(Timer::MailOfLeft);
+    }
+
+    /// Turns a part of the mail of the next deregistered agent into dead letters.
+    pub(super) fn park_mail_of_left(&mut self, now: Timestamp) {
+        let Some(agent) = self.presence.left.pop_front() else { return self.timers.clear(Timer::MailOfLeft) };
+        match self.park_some_of_left(&agent, now) {
+            // The next tick goes on with this mailbox, or finds it empty.
+            Ok(true) => self.presence.left.push_back(agent),
+            Ok(false) => {}
+            Err(error) => tracing::error!(%agent, %error, "failed to park the mail of a deregistered agent"),
+        }
+        if self.presence.left.is_empty() {
+            self.timers.clear(Timer::MailOfLeft);
+        }
+    }
+
+    /// Returns whether the mailbox may have more letters.
+    fn park_some_of_left(&mut self, agent: &AgentId, now: Timestamp) -> Result<bool, BrokerError> {
+        let range = records::mailbox_range(agent);
+        let stored = self.env.store.scan(Table::Mailbox, range, Order::Ascending, OFFERS_A_TICK)?;
+        for (key, record) in &stored {
+            let letter = records::decode_letter(key, &record.value)?;
+            // The fate that the batch in hand gives to the letter is known after the commit.
+            if !self.is_written_in_batch(&records::letter_key(agent, letter.sequence)) {
+                self.park_letter(agent, &letter, ParkReason::ReceiverGone, "the agent was deregistered", now)?;
+                self.end_unanswered();
+            }
+        }
+        Ok(!stored.is_empty())
     }
 
     fn agent_gone(&mut self, entity: &EntityId, now: Timestamp) {

@@ -41,7 +41,7 @@ impl Engine {
                 Some(agent)
             }
             Receiver::AnyOf(agent_type) => {
-                let able = admission::others(header, self.env.directory.able(agent_type, &[], now));
+                let able = admission::others(header, self.best_of(agent_type, now));
                 permitted(able, |agent| self.check_send(header, agent))?.into_iter().next()
             }
             // The parser of the payload refuses these.

@@ -8,14 +8,28 @@ use super::{
 use crate::{
     broker::BrokerError,
     domain::{
-        Header, Receiver,
+        EntityId, Header, Receiver,
         admission::{self, AdmissionError},
-        handoff::{LoopLimits, Timeouts},
+        handoff::{LoopLimits, OFFERS_MAX, PassedOver, Priority, Timeouts},
+        matching::Wanted,
     },
-    envelope::RequestBody,
-    ids::AgentId,
+    envelope::{Body, RequestBody},
+    ids::{AgentId, AgentType},
+    records::{EntityRecord, RequestPlace},
     time::Timestamp,
 };
+
+/// The agents of a type that are recorded as passed over, where none of the type has what a request demands.
+const PASSED_OVER_OF_TYPE: usize = 8;
+
+/// The agents that a request may be offered to, and the named ones that lack what it demands.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    /// The agents to ask, best first.
+    pub(super) agents: Vec<AgentId>,
+    /// The agents that are passed over, as if each had rejected with `NO_SKILL`.
+    pub(super) passed_over: Vec<PassedOver>,
+}
 
 impl Engine {
     /// The agents that a request may be offered to, best first.
@@ -24,26 +38,122 @@ impl Engine {
         header: &Header,
         request: &RequestBody,
         now: Timestamp,
-    ) -> Result<Vec<AgentId>, BrokerError> {
+    ) -> Result<Candidates, BrokerError> {
         let work = Work::of_request(header, request);
-        // A named agent must be permitted, or the request is refused.
-        let named = |agent: &AgentId| {
-            let agent = self.registered(agent)?;
-            self.check_hand_off(&work, &agent).map(|()| agent)
-        };
         admission::check_not_own(header)?;
-        let of_receiver = match &header.receiver {
-            Receiver::Agent(agent) => vec![named(agent)?],
-            Receiver::AnyOf(agent_type) => {
-                let able = self.env.directory.able(agent_type, &request.required_skills, now);
-                permitted(admission::others(header, able), |agent| self.check_hand_off(&work, agent))?
+        let mut found = Candidates::default();
+        for named in std::iter::once(&header.receiver).chain(&request.fallback_candidates) {
+            match named {
+                Receiver::Agent(agent) if *agent != header.sender => {
+                    // A named agent must be permitted, or the request is refused.
+                    let agent = self.registered(agent)?;
+                    self.check_hand_off(&work, &agent)?;
+                    self.add_named(&mut found, agent, request);
+                }
+                Receiver::AnyOf(agent_type) => self.add_of_type(&mut found, agent_type, &work, request, now)?,
+                // The rules of a request refuse these receivers earlier, and the sender as a fallback.
+                Receiver::Agent(_) | Receiver::Nobody | Receiver::AllOf(_) => {}
             }
-            // The rules of a request refuse these receivers earlier; only the fallbacks would be asked.
-            Receiver::Nobody | Receiver::AllOf(_) => Vec::new(),
-        };
-        let fallbacks = admission::others(header, request.fallback_candidates.clone());
-        let fallbacks = fallbacks.iter().map(named).collect::<Result<_, _>>()?;
-        Ok(admission::candidates(header, of_receiver, fallbacks)?)
+        }
+        // The agents of one type are in this order already.
+        if !request.fallback_candidates.is_empty() {
+            found.agents.sort_by_key(|agent| self.env.directory.is_full(agent, now));
+        }
+        found.agents = admission::candidates(header, found.agents, found.passed_over.is_empty())?;
+        Ok(found)
+    }
+
+    fn add_named(&self, found: &mut Candidates, agent: AgentId, request: &RequestBody) {
+        match self.env.directory.unfit(&agent, &self.wanted(request)) {
+            None => found.agents.push(agent),
+            Some(reason_text) => found.passed_over.push(PassedOver { agent, reason_text }),
+        }
+    }
+
+    /// Adds the permitted agents of a type, best first. Without one that has what the request demands, some of the others
+    /// are passed over.
+    fn add_of_type(
+        &self,
+        found: &mut Candidates,
+        agent_type: &AgentType,
+        work: &Work<'_>,
+        request: &RequestBody,
+        now: Timestamp,
+    ) -> Result<(), BrokerError> {
+        let wanted = Wanted { agent_type: Some(agent_type), ..self.wanted(request) };
+        let is_desired = request.desired_agent_type.as_ref().is_none_or(|desired| desired == agent_type);
+        let ranking = self.env.directory.rank(&wanted, now, |agent| agent != work.from);
+        let able: Vec<AgentId> = ranking.agents().cloned().collect();
+        let mut able = permitted(able, |agent| self.check_hand_off(work, agent))?;
+        if !is_desired {
+            able.retain(|agent| self.env.directory.unfit(agent, &self.wanted(request)).is_none());
+        }
+        if able.is_empty() {
+            let others = self.env.directory.of_type(agent_type).into_iter().map(|entry| entry.id());
+            let asked = others.filter(|agent| agent != work.from && self.check_hand_off(work, agent).is_ok());
+            asked.take(PASSED_OVER_OF_TYPE).for_each(|agent| self.add_named(found, agent, request));
+        }
+        found.agents.extend(able);
+        Ok(())
+    }
+
+    /// What a request demands of every candidate.
+    fn wanted<'a>(&self, request: &'a RequestBody) -> Wanted<'a> {
+        Wanted {
+            agent_type: request.desired_agent_type.as_ref(),
+            required_skills: &request.required_skills,
+            preferred_skills: &[],
+            // The task type of a request is for the policies; a skill need not list it.
+            task_type: "",
+            languages: &[],
+            tags: &[],
+            priority: request.priority,
+            accept_timeout: request.timeouts.accept.unwrap_or(self.env.settings.timeouts.accept),
+        }
+    }
+
+    /// The agents that a reject suggests: registered, and permitted to the owner. Others are left out.
+    pub(super) fn suggested(
+        &mut self,
+        header: &Header,
+        suggestions: &[Receiver],
+        now: Timestamp,
+    ) -> Result<Candidates, BrokerError> {
+        let mut found = Candidates::default();
+        let Some(handoff) = header.correlation.filter(|_| !suggestions.is_empty()) else { return Ok(found) };
+        let stored = self.entity_record(&mut self.transaction(), &EntityId::Handoff(handoff))?;
+        // The step refuses a reject of an unknown handoff, with the error that the sender may see.
+        let Some(stored) = stored.as_deref().and_then(EntityRecord::as_handoff) else { return Ok(found) };
+        let parsed = self.stored_request(stored.request)?;
+        let Body::Request(request) = parsed.body() else { return Err(BrokerError::Internal) };
+        let work = Work::of_handoff(&stored.handoff);
+        for suggestion in suggestions {
+            match suggestion {
+                Receiver::Agent(agent) => {
+                    if self.env.directory.is_registered(agent) && self.check_hand_off(&work, agent).is_ok() {
+                        self.add_named(&mut found, agent.clone(), request);
+                    }
+                }
+                Receiver::AnyOf(agent_type) => {
+                    // A type without a permitted agent is left out, and does not make the reject invalid (SPEC 3).
+                    drop(self.add_of_type(&mut found, agent_type, &work, request, now));
+                }
+                Receiver::Nobody | Receiver::AllOf(_) => {}
+            }
+        }
+        found.agents.truncate(OFFERS_MAX);
+        found.passed_over.truncate(OFFERS_MAX);
+        Ok(found)
+    }
+
+    /// Fails if the agent lacks what the request demands.
+    pub(super) fn check_fit(&self, request: RequestPlace, agent: &AgentId) -> Result<(), BrokerError> {
+        let parsed = self.stored_request(request)?;
+        let Body::Request(request) = parsed.body() else { return Err(BrokerError::Internal) };
+        match self.env.directory.unfit(agent, &self.wanted(request)) {
+            None => Ok(()),
+            Some(problem) => Err(AdmissionError::ReceiverInvalid { receiver: agent.to_string(), problem }.into()),
+        }
     }
 
     /// Returns the agent if a message may name it as a receiver or a candidate: it must be registered.
@@ -60,6 +170,21 @@ impl Engine {
         Ok((timeouts, settings.loop_limits.lowered_to(request.loop_limits)))
     }
 
+    /// The registered agents of a type, best first.
+    pub(super) fn best_of(&self, agent_type: &AgentType, now: Timestamp) -> Vec<AgentId> {
+        let wanted = Wanted {
+            agent_type: Some(agent_type),
+            required_skills: &[],
+            preferred_skills: &[],
+            task_type: "",
+            languages: &[],
+            tags: &[],
+            priority: Priority::default(),
+            accept_timeout: self.env.settings.timeouts.accept,
+        };
+        self.env.directory.rank(&wanted, now, |_| true).agents().cloned().collect()
+    }
+
     /// The registered agents that the receiver of a message resolves to. A type does not resolve to the sender.
     pub(super) fn receivers(&self, header: &Header, now: Timestamp) -> Result<Vec<AgentId>, BrokerError> {
         let of_type = match &header.receiver {
@@ -69,11 +194,10 @@ impl Engine {
                 self.check_send(header, &agent)?;
                 return Ok(vec![agent]);
             }
-            Receiver::AnyOf(agent_type) => self.env.directory.able(agent_type, &[], now),
+            Receiver::AnyOf(agent_type) => self.best_of(agent_type, now),
             Receiver::AllOf(agent_type) => {
                 self.check_send_to_all(header, agent_type)?;
-                let all = self.env.directory.list(None, usize::MAX, Some(agent_type));
-                all.iter().map(|entry| entry.id()).collect()
+                self.env.directory.of_type(agent_type).iter().map(|entry| entry.id()).collect()
             }
         };
         let able = permitted(admission::others(header, of_type), |agent| self.check_send(header, agent))?;

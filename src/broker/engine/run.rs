@@ -9,6 +9,7 @@ use crate::{
         Effect, Entity, EntityId, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
         coordinator::Order,
         handoff::{Handoff, Rejection},
+        matching::ended_offer,
         step,
         workspace::{Entry, WorkspaceId},
     },
@@ -213,7 +214,8 @@ impl Engine {
                     self.deliver(transaction, to, mail, (priority, report_to), cause.origin.message(), now)?;
                 }
                 Effect::Park { entity, to, reason, text, attempts } => {
-                    self.park_opening(transaction, &entity, &to, (reason, &text), attempts, now)?;
+                    let opening = cause.origin.message();
+                    self.park_opening(transaction, &entity, &to, (reason, &text), (attempts, opening), now)?;
                 }
                 Effect::KeepEntry(entry) => {
                     let this = cause.origin.message().ok_or(BrokerError::Internal)?;
@@ -284,7 +286,7 @@ impl Engine {
         now: Timestamp,
     ) -> Result<(), BrokerError> {
         let mut tasks: Vec<TaskId> = Vec::new();
-        let mut handoff = None;
+        let (mut handoff, mut ended) = (None, None);
         for entity in writes {
             if let Some(task) = entity.task().filter(|task| !tasks.contains(task)) {
                 tasks.push(task.clone());
@@ -293,6 +295,10 @@ impl Engine {
                 handoff = Some(written.clone());
             }
             let before = self.entity_record(transaction, &entity.id())?;
+            if let Entity::Handoff(written) = &entity {
+                let before = before.as_deref().and_then(EntityRecord::as_handoff).map(|record| &*record.handoff);
+                ended = ended_offer(before, written);
+            }
             let sequence = match (&before, cause.origin.message()) {
                 (Some(_), _) => 0, // a stored entity keeps the sequence of its creation
                 (None, Some(this)) => this.sequence,
@@ -306,6 +312,9 @@ impl Engine {
                 transaction.expire_later(kind, now, what);
             }
             transaction.put_entity(after);
+        }
+        if let Some((agent, result)) = ended {
+            self.record_offer(transaction, agent, result)?;
         }
         for task in tasks {
             // A change without a custody entry could not be replayed (SPEC 12, law 7), so the step fails instead.

@@ -30,6 +30,10 @@ pub(super) enum Timer {
     ExpiredAtDispatch,
     /// Gone agents may have offers in their mail.
     OffersOfGone,
+    /// Deregistered agents may have mail.
+    MailOfLeft,
+    /// Tasks and statistics are still to be counted since the start.
+    Loads,
     /// Agents may not have come back since the start.
     Unseen,
     /// Entries of this kind may be due for removal.

@@ -204,6 +204,8 @@ impl Engine {
         let mut staged = Vec::with_capacity(entities.len());
         for read in &entities {
             if let Some(after) = &read.after {
+                let before = read.before.as_ref().map(|stored| &*stored.record);
+                self.loads.note_change(&self.env.directory, before, after);
                 staged.extend(stage_entity(&mut transaction, read, after, &entities));
             }
         }

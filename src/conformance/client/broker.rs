@@ -350,6 +350,24 @@ impl AgentService for Scripted {
     async fn list_agents(&self, _: Request<v1::ListAgentsRequest>) -> Answer<v1::ListAgentsResponse> {
         Err(NOT_IN_SCRIPT.status())
     }
+
+    async fn update_agent(&self, _: Request<v1::UpdateAgentRequest>) -> Answer<v1::UpdateAgentResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn deregister_agent(&self, _: Request<v1::DeregisterAgentRequest>) -> Answer<v1::DeregisterAgentResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    async fn find_agents(&self, _: Request<v1::FindAgentsRequest>) -> Answer<v1::FindAgentsResponse> {
+        Err(NOT_IN_SCRIPT.status())
+    }
+
+    type WatchAgentsStream = UnboundedReceiverStream<Result<v1::WatchAgentsResponse, Status>>;
+
+    async fn watch_agents(&self, _: Request<v1::WatchAgentsRequest>) -> Answer<Self::WatchAgentsStream> {
+        Err(NOT_IN_SCRIPT.status())
+    }
 }
 
 #[tonic::async_trait]

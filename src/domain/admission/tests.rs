@@ -73,6 +73,7 @@ fn handoff() -> Handoff {
         reject_reason: 0,
         reason_text: String::new(),
         retry_at: None,
+        passed_over: false,
     };
     Handoff {
         id: id(1),
@@ -345,7 +346,7 @@ fn an_agent_cannot_hand_a_task_to_itself() {
 fn candidates_are_asked_once_and_in_order_and_never_the_sender() {
     let header = message(MessageType::HandoffRequest, "alice", "type:support");
     let of_type = agents(["bob", "carol", "alice", "bob"]);
-    let found = candidates(&header, of_type, agents(["dave", "carol", "alice", "erin"]));
+    let found = candidates(&header, [of_type, agents(["dave", "carol", "alice", "erin"])].concat(), true);
     assert_eq!(found, Ok(agents(["bob", "carol", "dave", "erin"])));
 }
 
@@ -353,14 +354,15 @@ fn candidates_are_asked_once_and_in_order_and_never_the_sender() {
 fn a_request_has_no_more_candidates_than_a_handoff_has_offers() {
     let header = message(MessageType::HandoffRequest, "alice", "type:support");
     let many: Vec<AgentId> = (0..OFFERS_MAX + 5).map(|number| agent(&format!("agent-{number}"))).collect();
-    assert_eq!(candidates(&header, many.clone(), Vec::new()), Ok(many[..OFFERS_MAX].to_vec()));
+    assert_eq!(candidates(&header, many.clone(), true), Ok(many[..OFFERS_MAX].to_vec()));
 }
 
 #[test]
 fn a_type_without_another_agent_is_an_unknown_receiver() {
     let unknown = || AdmissionError::ReceiverUnknown { receiver: "type:support".into() };
     let request = message(MessageType::HandoffRequest, "alice", "type:support");
-    assert_eq!(candidates(&request, agents(["alice"]), Vec::new()), Err(unknown()));
+    assert_eq!(candidates(&request, agents(["alice"]), true), Err(unknown()));
+    assert_eq!(candidates(&request, agents(["alice"]), false), Ok(Vec::new()));
     let mail = message(MessageType::Info, "alice", "type:support");
     assert_eq!(receivers_of_type(&mail, others(&mail, agents(["alice"]))), Err(unknown()));
 }

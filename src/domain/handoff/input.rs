@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Acked, Handoff, LoopLimits, Message, Mode, Priority, Task, Timeouts};
+use super::{Acked, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Task, Timeouts};
 use crate::{
     codes::ErrorCode,
     domain::coordinator::Order,
@@ -97,6 +97,8 @@ pub struct Request {
     pub receiver: String,
     /// The registered agents to ask, best first.
     pub candidates: Vec<AgentId>,
+    /// The named agents that lack what the request demands.
+    pub passed_over: Vec<PassedOver>,
     /// The kind of work.
     pub task_type: String,
     /// The reason, as a number of the request's enum.

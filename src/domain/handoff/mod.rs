@@ -16,7 +16,7 @@ mod state;
 mod step;
 mod views;
 
-pub use baton_client::protocol::{Acked, Message, Mode, Priority, Question, TaskStatus};
+pub use baton_client::protocol::{Acked, Message, Mode, PassedOver, Priority, Question, TaskStatus};
 pub(super) use entity::step_entity;
 pub use input::{Advice, Effect, Input, Mail, Notice, Outcome, Request, Seize, Situation, Transition, Untaken};
 pub use rejection::Rejection;

@@ -2,9 +2,12 @@
 
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
-    OfferOutcome, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
+    OfferOutcome, PassedOver, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
 };
 use crate::{codes::ErrorCode, domain::coordinator::Order, ids::AgentId, time::Timestamp};
+
+/// `REJECT_REASON_NO_SKILL` of the schema.
+const NO_SKILL: i32 = 1;
 
 pub(super) fn loop_limit(limit: &'static str, value: u32, task: &Task) -> Rejection {
     Rejection::LoopLimit { limit, value, hops: task.hops.clone() }
@@ -218,6 +221,7 @@ impl Move {
             reject_reason: 0,
             reason_text: String::new(),
             retry_at: None,
+            passed_over: false,
         });
         self.handoff.candidate = candidate.clone();
         self.enter(State::Requested, Cause::Requested, None);
@@ -264,6 +268,39 @@ impl Move {
         // Before this time the handoff has no deadline (`Entity::no_deadline_before`), and its timer does not fire.
         let earliest = self.handoff.created_at.plus(self.handoff.timeouts.shortest());
         retry_after.map(|span| self.now.plus(span).max(earliest))
+    }
+
+    /// Records agents that lack what the request demands, as if each had rejected the request. They are not asked.
+    pub(super) fn pass_over(&mut self, agents: &[PassedOver]) {
+        for PassedOver { agent, reason_text } in agents {
+            // Each agent has at most one offer.
+            if self.handoff.offers.len() < OFFERS_MAX && self.can_be_asked(agent) {
+                self.handoff.offers.push(Offer {
+                    candidate: agent.clone(),
+                    offered_at: self.now,
+                    outcome: OfferOutcome::Rejected,
+                    reject_reason: NO_SKILL,
+                    reason_text: reason_text.clone(),
+                    retry_at: None,
+                    passed_over: true,
+                });
+            }
+        }
+    }
+
+    /// Ends the handoff because no candidate is left, and parks the request.
+    pub(super) fn end_without_candidate(&mut self) {
+        let lacking: Vec<String> = (self.handoff.offers.iter().filter(|offer| offer.passed_over))
+            .map(|offer| format!("{} {}", offer.candidate, offer.reason_text))
+            .collect();
+        let text = match lacking.is_empty() {
+            true => "no candidate took the handoff".to_owned(),
+            false => format!("no candidate took the handoff: {}", lacking.join("; ")),
+        };
+        self.end(State::Rejected, Cause::Rejected, ErrorCode::NoCandidate, &text);
+        self.tell_sender();
+        // The reject of the last candidate makes the request a dead letter (SPEC 4, NO_CANDIDATE).
+        self.effects.push(Effect::ParkRequest(Untaken::NoCandidate));
     }
 
     /// Sets the outcome of the last offer, unless it has one.

@@ -304,6 +304,8 @@ pub struct Offer {
     pub reason_text: String,
     /// The time from which on the candidate may be asked once more, after all others. `None`: never.
     pub retry_at: Option<Timestamp>,
+    /// Whether the broker passed the candidate over without asking it. Then the outcome is [`OfferOutcome::Rejected`].
+    pub passed_over: bool,
 }
 
 /// The outcome of an offer.
@@ -448,7 +450,7 @@ impl Handoff {
 
     /// Whether the agent is the current candidate or a former one.
     pub fn was_offered_to(&self, agent: &AgentId) -> bool {
-        self.offers.iter().any(|offer| offer.candidate == *agent)
+        self.offers.iter().any(|offer| offer.candidate == *agent && !offer.passed_over)
     }
 
     /// The agent that a message of this sender must be addressed to. `None`: any receiver.

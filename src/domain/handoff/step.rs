@@ -2,8 +2,8 @@
 //! and the effects. Every pair of state and input is defined: a transition, no change, or a typed rejection.
 
 use super::{
-    Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, Question,
-    ReceiverView, Rejection, Request, Situation, State, Task, TaskStatus, Transition, Untaken,
+    Acked, Advice, Cause, Effect, Handoff, Input, Loan, Mail, Message, Notice, OfferOutcome, Outcome, PassedOver,
+    Question, ReceiverView, Rejection, Request, Situation, State, Task, TaskStatus, Transition,
     moving::{Move, check_owner, loop_limit},
     parts::check_parent,
     prompts,
@@ -93,21 +93,35 @@ fn request_handoff(situation: Situation<'_>, request: &Request, now: Timestamp) 
         None if request.epoch > 1 => return Err(Rejection::EpochAhead { claimed: request.epoch, current: 1 }),
         None => new_task(request, now),
     };
-    open(task, new_handoff(request, now), situation.gone, Mail::ThisMessage, now).map(Move::done)
+    let passed_over = &request.passed_over;
+    open(task, new_handoff(request, now), passed_over, situation.gone, Mail::ThisMessage, now).map(Move::done)
 }
 
-/// Opens a handoff and offers it to the first candidate.
-fn open(mut task: Task, handoff: Handoff, gone: &[AgentId], request: Mail, now: Timestamp) -> Result<Move, Rejection> {
+/// Opens a handoff and offers it to the first candidate. Without one, the handoff ends at once if agents were passed
+/// over.
+fn open(
+    mut task: Task,
+    handoff: Handoff,
+    passed_over: &[PassedOver],
+    gone: &[AgentId],
+    request: Mail,
+    now: Timestamp,
+) -> Result<Move, Rejection> {
     // An operator decides about each handoff of the coordinator, so the loop guard leaves them alone.
     if !handoff.sender.is_coordinator() {
         check_loop_over_all(&task)?;
     }
-    if handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender) {
-        return Err(Rejection::NoCandidate);
-    }
+    let has_none = handoff.next_candidates.iter().all(|candidate| *candidate == handoff.sender);
     task.open_handoff = Some(handoff.id);
     task.updated_at = now;
     let mut moving = Move { handoff, task, effects: Vec::new(), gone: gone.to_vec(), now };
+    moving.pass_over(passed_over);
+    if has_none {
+        let last = moving.handoff.offers.last().ok_or(Rejection::NoCandidate)?;
+        moving.handoff.candidate = last.candidate.clone();
+        moving.end_without_candidate();
+        return Ok(moving);
+    }
     // The candidates include agents other than the sender, so the pair limit has excluded them.
     let Some(candidate) = moving.next_candidate() else {
         return Err(loop_limit("handoffs_per_pair_max", moving.task.loop_limits.handoffs_per_pair_max, &moving.task));
@@ -139,6 +153,7 @@ fn redrive(
         epoch: former.epoch,
         receiver: former.receiver.clone(),
         candidates: candidates.to_vec(),
+        passed_over: Vec::new(),
         task_type: former.task_type.clone(),
         reason: former.reason,
         mode: former.mode,
@@ -150,7 +165,7 @@ fn redrive(
         parent: None,
     };
     let handoff = Handoff { redrive_of: Some(former.id), ..new_handoff(&request, now) };
-    let mut moving = open(task.clone(), handoff, situation.gone, Mail::RequestAgain, now)?;
+    let mut moving = open(task.clone(), handoff, &[], situation.gone, Mail::RequestAgain, now)?;
     let text = format!("the request of handoff {} was a dead letter and is tried again", former.id);
     moving.notify(former.sender.clone(), ErrorCode::HandoffRedriven, &text, Advice::None);
     Ok(moving.done())
@@ -239,10 +254,10 @@ fn take_message(mut moving: Move, from: &AgentId, epoch: u64, message: &Message)
             moving.handoff.estimate = *estimate;
             accept(moving, wanted_sections)
         }
-        Message::Reject { reason, text, suggestions, retry_after } => {
+        Message::Reject { reason, text, suggestions, retry_after, passed_over } => {
             moving.check_candidate(from, epoch)?;
             let retry_at = moving.retry_at(*retry_after);
-            reject(moving, (*reason, text, retry_at), suggestions)
+            reject(moving, (*reason, text, retry_at), suggestions, passed_over)
         }
         Message::Complete { success, digest, details } => {
             moving.check_candidate(from, epoch)?;
@@ -285,6 +300,7 @@ fn reject(
     mut moving: Move,
     (reason, text, retry_at): (i32, &str, Option<Timestamp>),
     suggestions: &[AgentId],
+    passed_over: &[PassedOver],
 ) -> Result<Transition, Rejection> {
     match moving.handoff.state {
         State::Requested | State::Deciding => {
@@ -296,12 +312,10 @@ fn reject(
             moving.settle_offer(OfferOutcome::Rejected);
             // The suggestions go behind the candidates of the request.
             moving.handoff.next_candidates.extend_from_slice(suggestions);
+            moving.pass_over(passed_over);
             moving.deliver_to_sender();
             if !moving.go_on(Cause::Rejected) {
-                moving.end(State::Rejected, Cause::Rejected, ErrorCode::NoCandidate, "no candidate took the handoff");
-                moving.tell_sender();
-                // The reject of the last candidate makes the request a dead letter (SPEC 4, NO_CANDIDATE).
-                moving.effects.push(Effect::ParkRequest(Untaken::NoCandidate));
+                moving.end_without_candidate();
             }
             Ok(moving.done())
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     codes::ErrorCode,
-    domain::handoff::{Cause, Handoff, Offer, OfferOutcome, State},
+    domain::handoff::{Cause, Handoff, Offer, OfferOutcome, State, Step},
     ids::AgentId,
     time::Timestamp,
 };
@@ -89,10 +89,18 @@ fn median(sorted: &[Duration]) -> Option<Duration> {
 /// or let expire do not count.
 pub fn ended_offer(before: Option<&Handoff>, after: &Handoff) -> Option<(AgentId, OfferResult)> {
     let before = before.filter(|before| !before.state.is_final())?;
+    // An open handoff's last offer is that of the current candidate.
     let place = before.offers.len().checked_sub(1)?;
+    // A handoff that waits to ask a candidate once more has no offer that can end.
+    before.offers[place..]
+        .iter()
+        .find(|offer| matches!(offer.outcome, OfferOutcome::Pending | OfferOutcome::Accepted))?;
     let offer = after.offers.get(place)?;
     let completed = took_over(before, after, offer)?;
-    let result = OfferResult { at: after.updated_at, completed, decision: decision(after, offer) };
+    // Records of statistics have milliseconds, and memory must agree with them.
+    let at = Timestamp::from_unix_nanoseconds(after.updated_at.unix_milliseconds() * 1_000_000);
+    let whole = |time: Duration| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+    let result = OfferResult { at, completed, decision: decision(after, offer).map(whole) };
     Some((offer.candidate.clone(), result))
 }
 
@@ -126,7 +134,8 @@ fn decision(handoff: &Handoff, offer: &Offer) -> Option<Duration> {
     match offer.outcome {
         OfferOutcome::TimedOut => Some(handoff.timeouts.accept),
         OfferOutcome::Accepted | OfferOutcome::Rejected => {
-            let of_offer = || handoff.steps.iter().filter(|step| step.candidate == offer.candidate);
+            let is_of_offer = |step: &&Step| step.candidate == offer.candidate && step.at >= offer.offered_at;
+            let of_offer = || handoff.steps.iter().filter(is_of_offer);
             let decided = of_offer().find(|step| matches!(step.cause, Cause::Accepted | Cause::Rejected));
             let delivered = of_offer().find(|step| step.state == State::Deciding && step.cause == Cause::Delivered);
             // An answer may come before the ack of its request.

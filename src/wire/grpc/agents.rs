@@ -1,20 +1,27 @@
 //! `AgentService`.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
+use prost::Message as _;
+use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use super::{auth, checked, page_size, refuse, refuse_shared};
+use super::{agents_watch, auth, checked, page_size, refuse, refuse_shared};
 use crate::{
     broker::{
         Broker, BrokerError,
         access::{Caller, Purpose},
-        directory::{Entry, check_key, check_voucher},
-        engine::{Command, KEYS_MAX, KeyChange},
+        directory::{Entry, Filter, check_key, check_voucher},
+        engine::{CardField, CardUpdate, Command, KEYS_MAX, KeyChange},
         identity::{Proof, random_bytes},
+        queries::{make_token as make_number_token, parse_token as parse_number_token},
+    },
+    domain::{
+        handoff::Priority,
+        matching::{self, Wanted},
     },
     envelope::Checks,
-    ids::{AgentId, AgentType, KeyId},
+    ids::{AgentId, AgentType, KeyId, check_name},
     proto::v1::{self, agent_service_server::AgentService},
     records::{AgentRecord, InvitationRecord},
     wire::to_proto,
@@ -34,8 +41,7 @@ impl Agents {
     }
 
     fn to_proto(&self, entry: &Arc<Entry>) -> v1::Agent {
-        let directory = self.broker.directory();
-        to_proto::agent(entry, &directory.presence(&entry.id()), directory.liveness(&entry.id(), self.broker.now()))
+        to_proto::agent(self.broker.directory(), entry, self.broker.now())
     }
 
     /// The agent as the directory has it now.
@@ -79,7 +85,7 @@ impl AgentService for Agents {
             card.keys.clone_from(&known.record.card.keys);
         }
         let now = self.broker.now();
-        let entry = Entry::parse(AgentRecord { card, created_at: now, updated_at: now }).map_err(refuse)?;
+        let entry = Entry::parse(AgentRecord::new(card, now)).map_err(refuse)?;
         let id = entry.id();
         let entry = Box::new(entry);
         let command = |reply| Command::Register { entry, caller, invitation, reply };
@@ -176,19 +182,82 @@ impl AgentService for Agents {
         let request = request.get_ref();
         let size = page_size(request.page_size)?;
         self.broker.count_reads(&caller, size).map_err(refuse)?;
-        let mut checks = Checks::default();
-        let agent_type = checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
-        checked(checks)?;
-        let after = parse_token(&request.page_token, &request.agent_type)?;
-        // One more than the page, to learn whether another page follows.
-        let mut found = self.broker.directory().list(after.as_ref(), size + 1, agent_type.as_ref());
-        let more = found.len() > size;
-        found.truncate(size);
-        let next = found.last().filter(|_| more).map(|entry| make_token(&entry.id(), &request.agent_type));
+        checked(list_checks(request))?;
+        let after = parse_token(&request.page_token, request)?;
+        let (agents, last) = directory_page(&self.broker, request, after, size);
         Ok(Response::new(v1::ListAgentsResponse {
-            agents: found.iter().map(|entry| self.to_proto(entry)).collect(),
-            next_page_token: next.unwrap_or_default(),
+            agents: agents.iter().map(|entry| self.to_proto(entry)).collect(),
+            next_page_token: last.map(|last| make_token(&last, request)).unwrap_or_default(),
         }))
+    }
+
+    async fn update_agent(
+        &self,
+        request: Request<v1::UpdateAgentRequest>,
+    ) -> Result<Response<v1::UpdateAgentResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        self.broker.count_card_change(&caller).map_err(refuse)?;
+        let v1::UpdateAgentRequest { card, update_mask, etag } = request.into_inner();
+        let card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
+        let mut checks = Checks::default();
+        let agent = checks.id("card.agent_id", &card.agent_id, AgentId::parse);
+        let fields = card_fields(update_mask, &mut checks);
+        checks.text("etag", &etag, 64);
+        checked(checks)?;
+        let agent = agent.expect("checked above");
+        let update = Box::new(CardUpdate { agent: agent.clone(), card, fields, etag });
+        self.broker.ask(|reply| Command::Update { update, caller, reply }).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::UpdateAgentResponse { agent: Some(self.agent(&agent)?) }))
+    }
+
+    async fn deregister_agent(
+        &self,
+        request: Request<v1::DeregisterAgentRequest>,
+    ) -> Result<Response<v1::DeregisterAgentResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        self.broker.count_card_change(&caller).map_err(refuse)?;
+        let v1::DeregisterAgentRequest { agent_id, force, reason_text } = request.into_inner();
+        let mut checks = Checks::default();
+        let agent = checks.id("agent_id", &agent_id, AgentId::parse);
+        checks.text("reason_text", &reason_text, 1024);
+        if agent.as_ref().is_some_and(|agent| agent.is_reserved() || *agent == AgentId::broker()) {
+            checks.wrong("agent_id", "is the broker's own, which cannot be deregistered");
+        }
+        checked(checks)?;
+        let agent = agent.expect("checked above");
+        let id = agent.clone();
+        let command = |reply| Command::Deregister { agent, force, reason_text, caller, reply };
+        self.broker.ask(command).await.map_err(refuse_shared)?;
+        Ok(Response::new(v1::DeregisterAgentResponse { agent: Some(self.agent(&id)?) }))
+    }
+
+    async fn find_agents(
+        &self,
+        request: Request<v1::FindAgentsRequest>,
+    ) -> Result<Response<v1::FindAgentsResponse>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        let size = page_size(request.get_ref().page_size)?;
+        self.broker.count_reads(&caller, size).map_err(refuse)?;
+        // Ranking many agents takes a while, and the threads of the runtime serve other calls.
+        let broker = self.broker.clone();
+        super::blocking_call(move || find(&broker, &caller, request.get_ref(), size)).await.map(Response::new)
+    }
+
+    type WatchAgentsStream = Pin<Box<dyn Stream<Item = Result<v1::WatchAgentsResponse, Status>> + Send>>;
+
+    async fn watch_agents(
+        &self,
+        request: Request<v1::WatchAgentsRequest>,
+    ) -> Result<Response<Self::WatchAgentsStream>, Status> {
+        let caller = auth::caller(&self.broker, &request)?;
+        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
+        self.broker.count_call(&caller).map_err(refuse)?;
+        let request = request.into_inner();
+        let mut checks = Checks::default();
+        checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
+        checks.optional_id("skill", &request.skill, check_name);
+        checked(checks)?;
+        Ok(Response::new(agents_watch::stream(self.broker.clone(), caller, request)))
     }
 
     async fn create_challenge(
@@ -244,20 +313,183 @@ fn agent_id(text: &str) -> Result<AgentId, Status> {
     Ok(id.expect("checked above"))
 }
 
-/// The page token of a list of agents: the last agent's id and the requested type.
-fn make_token(last: &AgentId, agent_type: &str) -> String {
-    // Names contain no colon (SPEC 1), so the token has one reading.
-    format!("{last}:{agent_type}")
+/// The most agents that are examined for one page of a list.
+const EXAMINED_MAX: usize = 10_000;
+
+/// A page of a list, and the last examined agent if more may follow.
+fn directory_page(
+    broker: &Broker,
+    request: &v1::ListAgentsRequest,
+    mut after: Option<AgentId>,
+    size: usize,
+) -> (Vec<Arc<Entry>>, Option<AgentId>) {
+    let (directory, now) = (broker.directory(), broker.now());
+    let wanted = request.presence();
+    let is_wanted = |entry: &Arc<Entry>| {
+        let presence = || to_proto::presence(&directory.presence(&entry.id()), directory.liveness(&entry.id(), now));
+        wanted == v1::Presence::Unspecified || presence() == wanted
+    };
+    let one = |text: &String| if text.is_empty() { Vec::new() } else { vec![text.clone()] };
+    let (skills, tags, languages) = (one(&request.skill), one(&request.tag), one(&request.language));
+    let filter = Filter {
+        agent_type: &request.agent_type,
+        skills: &skills,
+        tags: &tags,
+        languages: &languages,
+        task_type: &request.task_type,
+    };
+    let mut page = Vec::new();
+    let mut left = EXAMINED_MAX;
+    while left > 0 {
+        // One more than the page, to learn whether another page follows.
+        let part = left.min(size + 1);
+        let (found, last) = match request.include_deregistered && is_everything(request) {
+            true => {
+                let found = directory.list(after.as_ref(), part);
+                let last = found.last().filter(|_| found.len() == part).map(|entry| entry.id());
+                (found, last)
+            }
+            false => directory.lookup(filter, after.as_ref(), part),
+        };
+        left -= part;
+        for entry in found.into_iter().filter(|entry| is_wanted(entry)) {
+            if page.len() == size {
+                let last = page.last().map(|entry: &Arc<Entry>| entry.id());
+                return (page, last);
+            }
+            page.push(entry);
+        }
+        match last {
+            Some(last) => after = Some(last),
+            None => return (page, None),
+        }
+    }
+    (page, after)
 }
 
-fn parse_token(token: &str, agent_type: &str) -> Result<Option<AgentId>, Status> {
+/// Whether the request has no filter on cards.
+fn is_everything(request: &v1::ListAgentsRequest) -> bool {
+    let v1::ListAgentsRequest { agent_type, skill, tag, language, task_type, .. } = request;
+    [agent_type, skill, tag, language, task_type].into_iter().all(String::is_empty)
+}
+
+fn list_checks(request: &v1::ListAgentsRequest) -> Checks {
+    let mut checks = Checks::default();
+    checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
+    checks.optional_id("skill", &request.skill, check_name);
+    for (path, text) in [("tag", &request.tag), ("language", &request.language), ("task_type", &request.task_type)] {
+        checks.text(path, text, 128);
+    }
+    if v1::Presence::try_from(request.presence).is_err() {
+        checks.wrong("presence", format!("must be a known value, not {}", request.presence));
+    }
+    checks
+}
+
+/// The fields of an update mask. An empty mask has all of them.
+fn card_fields(mask: Option<prost_types::FieldMask>, checks: &mut Checks) -> Vec<CardField> {
+    let paths = mask.map(|mask| mask.paths).unwrap_or_default();
+    if paths.is_empty() {
+        return CardField::ALL.to_vec();
+    }
+    checks.at_most("update_mask.paths", paths.len(), 16, "entries");
+    let mut fields = Vec::new();
+    for (index, path) in paths.iter().take(16).enumerate() {
+        match CardField::ALL.into_iter().find(|field| field.path() == path) {
+            Some(field) => fields.push(field),
+            None => {
+                let known = CardField::ALL.map(CardField::path).join(", ");
+                checks.wrong(format!("update_mask.paths[{index}]"), format!("must be one of {known}"));
+            }
+        }
+    }
+    fields
+}
+
+/// The most skills of a search, and the most tags and languages.
+const SKILLS_MAX: usize = 32;
+const TAGS_MAX: usize = 16;
+
+fn find(
+    broker: &Broker,
+    caller: &Caller,
+    request: &v1::FindAgentsRequest,
+    size: usize,
+) -> Result<v1::FindAgentsResponse, Status> {
+    let mut checks = Checks::default();
+    let agent_type = checks.optional_id("agent_type", &request.agent_type, AgentType::parse);
+    checks.ids("required_skills", &request.required_skills, SKILLS_MAX, check_name);
+    checks.ids("preferred_skills", &request.preferred_skills, SKILLS_MAX, check_name);
+    checks.text("task_type", &request.task_type, 128);
+    for (path, texts) in [("languages", &request.languages), ("tags", &request.tags)] {
+        checks.at_most(path, texts.len(), TAGS_MAX, "entries");
+        texts.iter().take(TAGS_MAX).for_each(|text| checks.text(path, text, 128));
+    }
+    let priority = match request.priority {
+        0 => Some(Priority::default()),
+        number => checks.number("priority", number, Priority::from_number),
+    };
+    let as_sender = checks.optional_id("as_sender_id", &request.as_sender_id, AgentId::parse);
+    checked(checks)?;
+    let wanted = Wanted {
+        agent_type: agent_type.as_ref(),
+        required_skills: &request.required_skills,
+        preferred_skills: &request.preferred_skills,
+        task_type: &request.task_type,
+        languages: &request.languages,
+        tags: &request.tags,
+        priority: priority.expect("checked above"),
+        accept_timeout: broker.settings().timeouts.accept,
+    };
+    // A token continues only a search with the same filters (SPEC 11).
+    let filters = v1::FindAgentsRequest { page_size: 0, page_token: String::new(), ..request.clone() };
+    let filters = hex::encode(filters.encode_to_vec());
+    let first = match request.page_token.as_str() {
+        "" => 0,
+        token => parse_number_token(token, &filters).map_err(refuse)?,
+    };
+    let found = broker.find_agents(caller, &wanted, as_sender, request.include_gone).map_err(refuse)?;
+    let first = usize::try_from(first).unwrap_or(usize::MAX);
+    let next = first.saturating_add(size);
+    let matches = found.from(first).take(size).enumerate();
+    Ok(v1::FindAgentsResponse {
+        matches: matches
+            .map(|(place, (facts, score, busy))| v1::AgentMatch {
+                agent_id: facts.agent.to_string(),
+                rank: u32::try_from(first + place + 1).unwrap_or(u32::MAX),
+                score,
+                presence: to_proto::presence(&broker.directory().presence(facts.agent), facts.liveness).into(),
+                factors: matching::explain(&wanted, &facts).into_iter().map(to_proto::factor).collect(),
+                missing_skills: matching::missing(facts.skills, &request.preferred_skills)
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect(),
+                load: Some(to_proto::load(busy)),
+            })
+            .collect(),
+        next_page_token: if next < found.len() { make_number_token(next as u64, &filters) } else { String::new() },
+    })
+}
+
+/// The page token of a list of agents: the last agent's id and the filters.
+fn make_token(last: &AgentId, request: &v1::ListAgentsRequest) -> String {
+    // Names contain no colon (SPEC 1), so the token has one reading.
+    format!("{last}:{}", filters_of(request))
+}
+
+fn filters_of(request: &v1::ListAgentsRequest) -> String {
+    let filters = v1::ListAgentsRequest { page_size: 0, page_token: String::new(), ..request.clone() };
+    hex::encode(filters.encode_to_vec())
+}
+
+fn parse_token(token: &str, request: &v1::ListAgentsRequest) -> Result<Option<AgentId>, Status> {
     if token.is_empty() {
         return Ok(None);
     }
     let invalid = || refuse(BrokerError::PageTokenInvalid);
-    let (last, of_type) = token.split_once(':').ok_or_else(invalid)?;
+    let (last, filters) = token.split_once(':').ok_or_else(invalid)?;
     // A token continues only the list that it comes from (SPEC 11).
-    if of_type != agent_type {
+    if filters != filters_of(request) {
         return Err(invalid());
     }
     AgentId::parse(last).map(Some).map_err(|_| invalid())

@@ -1,6 +1,7 @@
 //! The gRPC services, one file each, and their shared helpers.
 
 mod agents;
+mod agents_watch;
 mod audit;
 mod auth;
 pub mod bounds;

@@ -6,7 +6,7 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, json, signing};
 use crate::{
-    ids::{AgentId, TaskId, Topic, WorkspaceId, check_name},
+    ids::{AgentId, TaskId, Topic, WorkspaceId, check_name, AgentType, IdError},
     proto::{Any, v1},
     protocol::{self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
     time::Timestamp,
@@ -35,8 +35,19 @@ const LOAN_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=SPAN_MAX
 pub enum Body {
     /// A request to hand a task over.
     Request(Box<RequestBody>),
-    /// A message about an open handoff. A reject's suggestions are as sent, registered or not.
+    /// A message about an open handoff.
     Handoff(protocol::Message),
+    /// The candidate rejects the task.
+    Reject {
+        /// The reason, as a number of its enum.
+        reason: i32,
+        /// The reason as a text.
+        text: String,
+        /// The agents and types to ask next, as sent.
+        suggestions: Vec<Receiver>,
+        /// The time after which the candidate may be asked once more. `None`: never.
+        retry_after: Option<Duration>,
+    },
     /// The recall of a loan.
     Recall,
     /// The answer to a question.
@@ -95,10 +106,12 @@ pub struct RequestBody {
     pub timeouts: RequestedTimeouts,
     /// The most handoffs of the task, and the most along one pair; 0 means the broker's limit.
     pub loop_limits: (u32, u32),
-    /// The skills that a candidate of a type must have.
+    /// The skills that every candidate must have, as dotted names.
     pub required_skills: Vec<String>,
-    /// The agents to ask after the receiver.
-    pub fallback_candidates: Vec<AgentId>,
+    /// The type that every candidate must have. `None`: any type.
+    pub desired_agent_type: Option<AgentType>,
+    /// The agents and types to ask after the receiver.
+    pub fallback_candidates: Vec<Receiver>,
     /// The task that this one is a part of.
     pub parent: Option<TaskId>,
 }
@@ -169,15 +182,12 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         checks.wrong("envelope.payload.task_type", error.to_string());
     }
     checks.text("envelope.payload.reason_text", &body.reason_text, TEXT_BYTES_MAX);
-    if !body.desired_agent_type.is_empty()
-        && let Err(error) = check_name(&body.desired_agent_type)
-    {
-        checks.wrong("envelope.payload.desired_agent_type", error.to_string());
-    }
+    let path = "envelope.payload.desired_agent_type";
+    let desired_agent_type = checks.optional_id(path, &body.desired_agent_type, AgentType::parse);
     checks.text("envelope.payload.initial_context_summary", &body.initial_context_summary, SUMMARY_BYTES_MAX);
     checks.ids("envelope.payload.required_skills", &body.required_skills, SKILLS_MAX, check_name);
     let path = "envelope.payload.fallback_candidates";
-    let fallback_candidates = checks.ids(path, &body.fallback_candidates, AGENTS_MAX, AgentId::parse);
+    let fallback_candidates = candidates(path, &body.fallback_candidates, checks);
     let limits = body.loop_limits.unwrap_or_default();
     let mode = match unset_or_known(checks, "envelope.payload.mode", body.mode) {
         v1::HandoffMode::Unspecified | v1::HandoffMode::Transfer => Mode::Transfer,
@@ -201,6 +211,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
         timeouts: requested_timeouts(body.timeouts.as_ref(), checks),
         loop_limits: (limits.max_handoffs, limits.max_handoffs_per_pair),
         required_skills: body.required_skills,
+        desired_agent_type,
         fallback_candidates,
         parent: checks.optional_id("envelope.payload.parent_task_id", &body.parent_task_id, TaskId::parse),
         task_type: body.task_type,
@@ -261,8 +272,17 @@ fn reject(body: v1::HandoffReject, checks: &mut Checks) -> Body {
     let retry_after = short_span(checks, "envelope.payload.retry_after", body.retry_after.as_ref());
     unset_or_known::<v1::RejectReason>(checks, "envelope.payload.reason", body.reason);
     let path = "envelope.payload.alternative_agent_suggestions";
-    let suggestions = checks.ids(path, &body.alternative_agent_suggestions, AGENTS_MAX, AgentId::parse);
-    Body::Handoff(protocol::Message::Reject { reason: body.reason, text: body.reason_text, suggestions, retry_after })
+    let suggestions = candidates(path, &body.alternative_agent_suggestions, checks);
+    Body::Reject { reason: body.reason, text: body.reason_text, suggestions, retry_after }
+}
+
+/// Parses agents and `type:NAME`. `all:NAME` is refused: a handoff goes to one agent.
+fn candidates(path: &str, texts: &[String], checks: &mut Checks) -> Vec<Receiver> {
+    checks.ids(path, texts, AGENTS_MAX, |text| match Receiver::parse(text)? {
+        Receiver::Nobody => Err(IdError::Empty),
+        Receiver::AllOf(_) => Err(IdError::Grammar),
+        one @ (Receiver::Agent(_) | Receiver::AnyOf(_)) => Ok(one),
+    })
 }
 
 fn cancel(body: v1::HandoffCancel, checks: &mut Checks) -> Body {

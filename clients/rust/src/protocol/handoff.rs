@@ -79,6 +79,8 @@ pub enum Message {
         suggestions: Vec<AgentId>,
         /// The time after which the candidate may be asked once more. `None`: never.
         retry_after: Option<Duration>,
+        /// The suggested agents that the broker passes over.
+        passed_over: Vec<PassedOver>,
     },
     /// The owner cancels the handoff.
     Cancel,
@@ -132,6 +134,15 @@ pub struct Question {
     pub asked: AgentId,
     /// The time at which the question expires. `None`: never.
     pub due: Option<Timestamp>,
+}
+
+/// An agent that is not asked, because it lacks what the request demands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedOver {
+    /// The agent.
+    pub agent: AgentId,
+    /// What it lacks, for a person to read.
+    pub reason_text: String,
 }
 
 /// The deliveries whose fate is reported to a handoff.

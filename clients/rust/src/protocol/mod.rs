@@ -9,7 +9,7 @@ mod message_rules;
 mod numbered;
 mod workspace;
 
-pub use handoff::{Acked, Message, Mode, Priority, Question, RequestedTimeouts, TaskStatus};
+pub use handoff::{Acked, Message, Mode, PassedOver, Priority, Question, RequestedTimeouts, TaskStatus};
 pub use header::{Header, Receiver};
 pub use message_rules::{
     Correlation, Handling, MessageRules, MessageType, Names, OtherSide, Outsider, Receivers, rules,

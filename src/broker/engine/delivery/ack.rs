@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// Turns a message into a dead letter and tells its entity, in one change.
-    pub(super) fn park_letter(
+    pub(in crate::broker::engine) fn park_letter(
         &mut self,
         agent: &AgentId,
         letter: &Letter,

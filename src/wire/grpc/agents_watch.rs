@@ -1,0 +1,169 @@
+//! The stream of `WatchAgents`: the agents of the directory, then each change.
+//!
+//! A watcher reads the directory at its own pace, so no change waits for it in a queue. Of several changes of one agent
+//! between two reads it gets the last.
+
+use std::{collections::HashMap, pin::Pin};
+
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::Status;
+
+use super::{refuse, refuse_shared};
+use crate::{
+    broker::{
+        Broker, BrokerError,
+        access::Caller,
+        directory::{Busy, Filter},
+        refused,
+    },
+    ids::AgentId,
+    proto::v1::{self, watch_agents_response::Event},
+    wire::to_proto,
+};
+
+/// The most responses that wait to be sent to one watcher.
+const RESPONSES_MAX: usize = 16;
+/// The most agents that one read of the directory returns, and the most in one message about presence and load.
+const AGENTS_AT_ONCE: usize = 1000;
+
+type Responses = Pin<Box<dyn Stream<Item = Result<v1::WatchAgentsResponse, Status>> + Send>>;
+
+/// Starts a watch.
+pub(super) fn stream(broker: Broker, caller: Caller, request: v1::WatchAgentsRequest) -> Responses {
+    let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+    let skills = if request.skill.is_empty() { Vec::new() } else { vec![request.skill] };
+    let watcher = Watcher {
+        broker,
+        caller,
+        agent_type: request.agent_type,
+        skills,
+        with_activity: !request.cards_only,
+        cursor: request.after_cursor,
+        is_new: request.after_cursor == 0,
+        sent: HashMap::new(),
+        responses,
+    };
+    tokio::spawn(watcher.run());
+    Box::pin(ReceiverStream::new(receiver))
+}
+
+struct Watcher {
+    broker: Broker,
+    caller: Caller,
+    agent_type: String,
+    skills: Vec<String>,
+    with_activity: bool,
+    /// The change up to which everything is sent.
+    cursor: u64,
+    /// Whether the watcher knew no agent before this call.
+    is_new: bool,
+    /// The presence and the load that were sent last, of each agent that matches.
+    sent: HashMap<AgentId, (v1::Presence, Busy)>,
+    responses: mpsc::Sender<Result<v1::WatchAgentsResponse, Status>>,
+}
+
+/// The watcher has gone, or gets the status that ends its watch.
+struct Ended(Option<Status>);
+
+impl Watcher {
+    async fn run(mut self) {
+        if let Err(Ended(Some(status))) = self.follow().await {
+            drop(self.responses.send(Err(status)).await);
+        }
+    }
+
+    async fn follow(&mut self) -> Result<(), Ended> {
+        let mut changes = self.broker.directory().changes();
+        let there = *changes.borrow_and_update();
+        self.send_changes().await?;
+        self.cursor = self.cursor.max(there);
+        self.send(Event::CaughtUp(true)).await?;
+        let mut interval = tokio::time::interval(self.broker.settings().heartbeat_interval);
+        interval.reset();
+        loop {
+            tokio::select! {
+                changed = changes.changed() => match changed {
+                    Ok(()) => self.send_changes().await?,
+                    Err(_) => return Err(Ended(Some(refuse(BrokerError::ShuttingDown)))),
+                },
+                _ = interval.tick() => self.send_activities().await?,
+                () = self.responses.closed() => return Err(Ended(None)),
+                () = self.broker.draining() => {
+                    return Err(Ended(Some(refuse_shared(refused(BrokerError::ShuttingDown)))));
+                }
+            }
+            // The policies may have changed since the watch began.
+            self.broker.access().may_see_directory(&self.caller).map_err(|error| Ended(Some(refuse(error))))?;
+        }
+    }
+
+    /// Sends the agents that have changed since the cursor.
+    async fn send_changes(&mut self) -> Result<(), Ended> {
+        loop {
+            let changed = self.broker.directory().changed_after(self.cursor, AGENTS_AT_ONCE);
+            let is_last = changed.len() < AGENTS_AT_ONCE;
+            for entry in changed {
+                let (id, now) = (entry.id(), self.broker.now());
+                self.cursor = entry.record.changed;
+                let directory = self.broker.directory();
+                let is_whole = self.agent_type.is_empty() && self.skills.is_empty();
+                let shows = match entry.is_registered() {
+                    true => is_whole || directory.matches(&id, self.filter()),
+                    // A watcher that begins needs no former agents; any other one has to learn that the agent left.
+                    false => is_whole && !self.is_new,
+                };
+                if shows {
+                    let shown = to_proto::agent(directory, &entry, now);
+                    self.sent.insert(id, (shown.presence(), directory.busy(&entry, now)));
+                    self.send(Event::Agent(shown)).await?;
+                } else if self.sent.remove(&id).is_some() || !self.is_new {
+                    self.send(Event::LeftAgentId(id.to_string())).await?;
+                }
+            }
+            if is_last {
+                self.is_new = false;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends the presence and the load of the agents for which they have changed.
+    async fn send_activities(&mut self) -> Result<(), Ended> {
+        if !self.with_activity {
+            return Ok(());
+        }
+        let mut after = None;
+        loop {
+            let (entries, last) = self.broker.directory().lookup(self.filter(), after.as_ref(), AGENTS_AT_ONCE);
+            let (directory, now) = (self.broker.directory(), self.broker.now());
+            let mut activities = Vec::new();
+            for entry in &entries {
+                let id = entry.id();
+                let presence = to_proto::presence(&directory.presence(&id), directory.liveness(&id, now));
+                let busy = directory.busy(entry, now);
+                if self.sent.get(&id) != Some(&(presence, busy)) {
+                    let load = Some(to_proto::load(busy));
+                    activities.push(v1::AgentActivity { agent_id: id.to_string(), presence: presence.into(), load });
+                    self.sent.insert(id, (presence, busy));
+                }
+            }
+            if !activities.is_empty() {
+                self.send(Event::Activities(v1::AgentActivities { activities })).await?;
+            }
+            match last {
+                Some(last) => after = Some(last),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn filter(&self) -> Filter<'_> {
+        Filter { agent_type: &self.agent_type, skills: &self.skills, ..Filter::default() }
+    }
+
+    async fn send(&self, event: Event) -> Result<(), Ended> {
+        let response = v1::WatchAgentsResponse { event: Some(event), cursor: self.cursor };
+        self.responses.send(Ok(response)).await.map_err(|_| Ended(None))
+    }
+}

@@ -12,6 +12,7 @@ mod loans;
 mod participants;
 mod policies;
 mod presence;
+mod privacy;
 mod prompts;
 mod reassign;
 mod records;

@@ -6,14 +6,17 @@ use super::{Engine, transaction::Transaction};
 use crate::{
     broker::BrokerError,
     domain::{
-        Effect, Entity, EntityId, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
+        Effect, Entity, EntityId, Handling, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
         coordinator::Order,
         handoff::{Handoff, Rejection},
         step,
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, TaskId},
-    records::{CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, custody_entry},
+    records::{
+        CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, TaskRecord,
+        custody_entry,
+    },
     time::Timestamp,
 };
 
@@ -312,6 +315,16 @@ impl Engine {
             && !envelope.header().sender.is_coordinator()
         {
             record.last_context = Some(envelope.header().message_id);
+        }
+        if let CustodyEvent::Accepted(EnvelopeFacts { envelope, resolved, .. }) = event {
+            let header = envelope.header();
+            record.mail_recorded += u32::from(header.rules().handling == Handling::Mail);
+            if header.message_type == MessageType::TaskRequest {
+                let new = resolved.agents.iter().filter(|agent| !record.asked.contains(agent));
+                let room = TaskRecord::ASKED_MAX.saturating_sub(record.asked.len());
+                let new: Vec<AgentId> = new.take(room).cloned().collect();
+                record.asked.extend(new);
+            }
         }
         record.refusals_recorded += u32::from(matches!(event, CustodyEvent::Refused(..)));
         let entry = LogEntry { hash: record.custody.hash, bytes: entry };

@@ -2,7 +2,7 @@
 
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
-    OfferOutcome, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
+    OfferOutcome, Priority, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
 };
 use crate::{codes::ErrorCode, domain::coordinator::Order, ids::AgentId, time::Timestamp};
 
@@ -387,7 +387,9 @@ impl Move {
     }
 
     pub(super) fn notify(&mut self, to: AgentId, code: ErrorCode, message: &str, advice: Advice) {
-        let notice = Notice { code, message: message.to_owned(), advice };
+        // The sender of a failed handoff keeps the task, and has to find another way.
+        let is_critical = advice == Advice::KeepTask && self.handoff.priority == Priority::Critical;
+        let notice = Notice { code, message: message.to_owned(), advice, is_critical };
         self.effects.push(Effect::Deliver { to, mail: Mail::Notice { notice, about: self.handoff.id } });
     }
 }

@@ -43,12 +43,23 @@ pub struct Audit {
     receipts: u64,
     /// The number of refusals in the log.
     refusals: u64,
+    /// The number of contexts that the reader of the log may not read.
+    withheld: u64,
 }
 
 impl Audit {
     /// Starts the replay of a task's log. With the broker's key, the replay also verifies receipts.
     pub fn new(task_id: TaskId, broker_key: Option<PublicKey>) -> Self {
-        Self { task_id, broker_key, length: 0, hash: [0; 32], entities: BTreeMap::new(), receipts: 0, refusals: 0 }
+        Self {
+            task_id,
+            broker_key,
+            length: 0,
+            hash: [0; 32],
+            entities: BTreeMap::new(),
+            receipts: 0,
+            refusals: 0,
+            withheld: 0,
+        }
     }
 
     /// The task, as the entries so far produce it.
@@ -87,7 +98,13 @@ impl Audit {
         self.refusals
     }
 
-    /// Replays the next entry. Accepted entries must include their envelope.
+    /// The number of contexts that the log shows by their digests only.
+    pub fn withheld(&self) -> u64 {
+        self.withheld
+    }
+
+    /// Replays the next entry. Accepted entries must include their envelope, unless it is a context that the reader may
+    /// not read.
     pub fn take(&mut self, shown: &v1::CustodyLogEntry) -> Result<(), AuditError> {
         let number = self.length + 1;
         self.take_entry(number, shown).map_err(|problem| AuditError { number, problem })
@@ -149,6 +166,17 @@ impl Audit {
             Event::Refused(_) => {
                 self.refusals += 1;
                 return Ok(());
+            }
+            // It says that mail is missing, and changes no entity.
+            Event::MailOmitted(_) => return Ok(()),
+            Event::Accepted(accepted) if is_withheld(accepted, shown) => {
+                self.withheld += 1;
+                let task = self.task_id.clone();
+                let digest = accepted.context_digest[..].try_into().map_err(|_| "its context has no digest")?;
+                let message = handoff::Message::Context { digest };
+                // The broker accepts a context at the present epoch only, and a context does not change the epoch.
+                let input = handoff::Input::Message { from: agent(&accepted.sender_id)?, epoch: entry.epoch, message };
+                (handoff()?, Input::Handoff { task, input })
             }
             Event::Accepted(accepted) => match self.accepted(accepted, shown)? {
                 Some(accepted) => accepted,
@@ -225,6 +253,12 @@ impl Audit {
         let task = self.task_id.clone();
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
         let input = input_of(header, parsed.body(), Resolved { agents: &resolved, passed_over: &passed_over, terms });
+        let input = input_of(header, parsed.body(), Resolved { agents: &resolved, terms });
+        if let Some(handoff::Input::Message { message: handoff::Message::Context { digest }, .. }) = &input
+            && accepted.context_digest != digest[..]
+        {
+            return Err("its context has another digest than the log states".to_owned());
+        }
         Ok(input.map(|input| (about, Input::Handoff { task, input })))
     }
 
@@ -283,6 +317,11 @@ impl Reader for Replayed<'_> {
     fn is_gone(&mut self, agent: &AgentId) -> bool {
         self.absent.contains(agent)
     }
+}
+
+/// Whether the entry is that of a context that the reader may not read.
+fn is_withheld(accepted: &v1::CustodyEnvelope, shown: &v1::CustodyLogEntry) -> bool {
+    shown.envelope.is_empty() && accepted.message_type() == v1::MessageType::TaskContextTransfer
 }
 
 fn agent(text: &str) -> Result<AgentId, String> {

@@ -611,6 +611,7 @@ impl File {
                     .unwrap_or(defaults.loop_limits.handoffs_per_pair_max),
             },
             refusals_recorded_max: defaults.refusals_recorded_max,
+            mail_recorded_max: defaults.mail_recorded_max,
             limits: AgentLimits {
                 messages_per_second: self.limits.messages_per_second.unwrap_or(defaults.limits.messages_per_second),
                 bytes_per_second: self.limits.bytes_per_second.unwrap_or(defaults.limits.bytes_per_second),

@@ -252,6 +252,12 @@ impl Access<'_> {
         let shared = Shared { id: id.as_str(), participants: &participants };
         self.check(caller, action, Resource::Workspace(shared))
     }
+    /// Whether the caller may read the contexts of a task without being a party to them. `None`: the task is removed.
+    pub fn may_read_contexts(self, caller: &Caller, id: &str, task: Option<&Task>) -> bool {
+        let participants: Vec<&str> = task.iter().flat_map(|task| task.owners()).map(AgentId::as_str).collect();
+        let shared = Shared { id, participants: &participants };
+        self.check(caller, Action::ReadContext, Resource::Task(shared)).is_ok()
+    }
 
     /// Whether the caller may see this dead letter.
     pub fn may_see_dead_letter(self, caller: &Caller, dead: &DeadLetterRecord) -> bool {

@@ -130,6 +130,15 @@ impl DeadLetterFilter {
     }
 }
 
+/// The envelope of a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadBytes {
+    /// The envelope byte for byte. Empty: the caller may not read it.
+    pub envelope: Bytes,
+    /// The digest of the context that the caller may not read; else empty.
+    pub context_digest: Bytes,
+}
+
 /// A page of a custody log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CustodyPage {
@@ -320,12 +329,55 @@ impl View<'_> {
         seen.ok_or_else(|| self.access.no_such_dead_letter(self.caller, number))
     }
 
-    /// The bytes of a dead letter.
-    pub fn dead_bytes(&self, dead: &DeadLetterRecord) -> Result<Bytes, BrokerError> {
-        match &dead.envelope {
-            DeadEnvelope::Refused(raw) => Ok(raw.clone()),
-            DeadEnvelope::Accepted(_) => self.envelope(dead.number),
+    /// The bytes of a dead letter, or the digest of a context that the caller may not read.
+    pub fn dead_bytes(&self, dead: &DeadLetterRecord) -> Result<DeadBytes, BrokerError> {
+        let envelope = match &dead.envelope {
+            DeadEnvelope::Refused(raw) => raw.clone(),
+            DeadEnvelope::Accepted(_) => self.envelope(dead.number)?,
+        };
+        let whole = |envelope| DeadBytes { envelope, context_digest: Bytes::new() };
+        let is_context = dead.summary.message_type == MessageType::TaskContextTransfer.number();
+        let is_own = matches!(self.caller, Caller::Agent(agent) if *agent == dead.agent);
+        if !is_context || is_own || self.is_party(&envelope) {
+            return Ok(whole(envelope));
         }
+        let task = TaskId::parse(&dead.summary.task_id).ok();
+        let stored = task.map(|task| self.store.get(&TaskRecord::key(&task))).transpose()?.flatten();
+        let record = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
+        if self.reads_all_contexts(&dead.summary.task_id, record.as_ref())? {
+            return Ok(whole(envelope));
+        }
+        let payload = v1::Envelope::decode(envelope).ok().and_then(|envelope| envelope.payload);
+        let context = payload.and_then(|payload| v1::TaskContextTransfer::decode(payload.value).ok());
+        let context_digest = context.map(|context| context.context_digest).unwrap_or_default();
+        Ok(DeadBytes { envelope: Bytes::new(), context_digest })
+    }
+
+    /// Whether the caller is the author or the receiver of this envelope.
+    fn is_party(&self, envelope: &Bytes) -> bool {
+        let Caller::Agent(agent) = self.caller else { return false };
+        let envelope = v1::Envelope::decode(envelope.clone());
+        envelope.is_ok_and(|envelope| [&envelope.sender_id, &envelope.receiver_id].contains(&&agent.to_string()))
+    }
+
+    /// Whether the caller may read every context of a task: it owns the task, or is the candidate of the open handoff
+    /// from its accept on, or a policy permits it.
+    fn reads_all_contexts(&self, id: &str, record: Option<&TaskRecord>) -> Result<bool, BrokerError> {
+        if let (Caller::Agent(agent), Some(record)) = (self.caller, record) {
+            if record.task.owner == *agent {
+                return Ok(true);
+            }
+            if let Some(open) = record.task.open_handoff {
+                let (id, task) = (EntityId::Handoff(open), EntityId::Task(record.task.id.clone()));
+                let stored = stored::entity_in(self.store, &id, &task)?;
+                let handoff = stored.as_ref().and_then(EntityRecord::as_handoff).map(|record| &record.handoff);
+                let has_accepted = |handoff: &Handoff| matches!(handoff.state, State::Accepted | State::ContextSent);
+                if handoff.is_some_and(|handoff| handoff.candidate == *agent && has_accepted(handoff)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(self.access.may_read_contexts(self.caller, id, record.map(|record| &*record.task)))
     }
 
     /// An envelope by sequence.
@@ -436,8 +488,9 @@ impl View<'_> {
         }
         let mut page = CustodyPage { entries: Vec::new(), length, is_final, gap: None };
         let mut bytes = 0;
+        let reads_contexts = envelopes && self.reads_all_contexts(id.as_str(), Some(record))?;
         for (number, item) in custody::items(self.store, record, after, limit)? {
-            let entry = self.custody_entry(id, item, envelopes)?;
+            let entry = self.custody_entry(id, item, envelopes, reads_contexts)?;
             if page.entries.is_empty() && number > after + 1 {
                 page.gap = Some((after + 1, number - 1));
             }
@@ -455,7 +508,13 @@ impl View<'_> {
         Ok(page)
     }
 
-    fn custody_entry(&self, task: &TaskId, item: LogItem, envelopes: bool) -> Result<v1::CustodyLogEntry, BrokerError> {
+    fn custody_entry(
+        &self,
+        task: &TaskId,
+        item: LogItem,
+        envelopes: bool,
+        reads_contexts: bool,
+    ) -> Result<v1::CustodyLogEntry, BrokerError> {
         use v1::custody_entry::Event;
         let Logged { entry: LogEntry { hash, bytes: entry_bytes }, message } = custody::entry(self.store, item)?;
         let entry = v1::CustodyEntry::decode(entry_bytes.clone()).map_err(|error| {
@@ -472,6 +531,10 @@ impl View<'_> {
                     Some(envelope) => envelope,
                     None => self.envelope(accepted.sequence)?,
                 };
+                let is_context = accepted.message_type == MessageType::TaskContextTransfer.number();
+                if is_context && !reads_contexts && !self.is_party(&shown.envelope) {
+                    shown.envelope = Bytes::new(); // the entry has the digest
+                }
             }
             shown.receipt = Some(receipt_of(task, &entry, accepted, hash));
         }

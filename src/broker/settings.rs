@@ -46,6 +46,8 @@ pub struct Settings {
     pub loop_limits: LoopLimits,
     /// The most refusals that one task's custody log records.
     pub refusals_recorded_max: u32,
+    /// The most pieces of plain mail that the custody log of a task records. Further mail is delivered and counted.
+    pub mail_recorded_max: u32,
     /// The limits of one agent.
     pub limits: AgentLimits,
     /// The limits of each workspace.
@@ -222,6 +224,7 @@ impl Default for Settings {
             },
             loop_limits: LoopLimits::default(),
             refusals_recorded_max: 256,
+            mail_recorded_max: 1000,
             limits: AgentLimits::default(),
             workspace: workspace::Limits::default(),
             retention: Retention::default(),

@@ -448,6 +448,7 @@ fn say_entry(entry: &v1::CustodyLogEntry) {
         Some(Event::Time(time)) if time.of_task => "a loan or a question is due".to_owned(),
         Some(Event::Time(_)) => "a deadline passed".to_owned(),
         Some(Event::Gone(_)) => "the candidate is gone".to_owned(),
+        Some(Event::MailOmitted(_)) => "later plain mail is not in the log".to_owned(),
         Some(Event::Reassigned(taken)) => format!("reassigned to {} by {}", taken.receiver_id, taken.submitter_id),
         Some(Event::Redriven(redrive)) => format!("redriven from dead letter {}", redrive.dead_letter_id),
         None => String::new(),
@@ -508,6 +509,9 @@ async fn audit(client: &Client, id: TaskId, output: &Output) -> Result<(), Failu
             audit.receipts(),
             audit.refusals()
         );
+        if audit.withheld() > 0 {
+            say!("{} contexts are shown by their digests only", audit.withheld());
+        }
         say!("the replay gives owner {} at epoch {}, {handoffs} handoffs", task.owner_id, task.epoch);
         say!("head {}", hex::encode(audit.hash()));
         return Ok(());

@@ -269,6 +269,13 @@ pub fn admit(
     }
 }
 
+/// Admits mail of an agent that takes no part in the task, but that a participant has asked about it. It is fenced like
+/// mail of a participant, and no log records it.
+pub fn admit_asked(header: &Header, task: &Task) -> Result<Standing, AdmissionError> {
+    fence(header, task.epoch)?;
+    Ok(Standing::Carried)
+}
+
 fn answer_outsider(header: &Header, task: &TaskId) -> Result<Standing, AdmissionError> {
     let (sender, task) = (header.sender.clone(), task.clone());
     match header.rules().outsider {
@@ -315,6 +322,12 @@ fn check_handoff(header: &Header, named: Option<&Handoff>) -> Result<(), Admissi
 /// Candidates that never owned the task leave half of the room to its present and former owners.
 pub fn refusals_of(task: &Task, sender: &AgentId, most: u32) -> u32 {
     if task.has_been_owned_by(sender) { most } else { most.div_ceil(2) }
+}
+
+/// The most pieces of plain mail that the task's custody log may hold when this sender adds one, if it may hold `most` of
+/// all senders. Candidates that never owned the task leave half of the room to its present and former owners.
+pub fn mail_of(task: &Task, sender: &AgentId, most: u32) -> u32 {
+    refusals_of(task, sender, most)
 }
 
 // ------------------------------------------------------------------------------------------------------------ parts

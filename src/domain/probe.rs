@@ -57,7 +57,12 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
                 to: EntityId::Probe(*other),
                 told: Told::Probe(Word::Say { number, from: id }),
             }));
-            let notice = Notice { code: ErrorCode::HandoffRedriven, message: "begun".to_owned(), advice: Advice::None };
+            let notice = Notice {
+                code: ErrorCode::HandoffRedriven,
+                message: "begun".to_owned(),
+                advice: Advice::None,
+                is_critical: false,
+            };
             effects.push(Effect::Deliver {
                 to: agent.clone(),
                 mail: Mail::Notice { notice, about: None, task: None },

@@ -174,6 +174,7 @@ impl Asked {
             "sendToAll" => Action::SendToAll { message_type },
             "readTask" => Action::ReadTask,
             "reassignTask" => Action::ReassignTask,
+            "readContext" => Action::ReadContext,
             "readHandoff" => Action::ReadHandoff,
             "readDeadLetter" => Action::ReadDeadLetter,
             "settleDeadLetter" => Action::SettleDeadLetter,
@@ -249,7 +250,7 @@ mod tests {
         for name in Action::NAMES {
             let (principal, resource) = match *name {
                 "sendToAll" | "assignType" => ("agent:a", "type:t"),
-                "readTask" | "reassignTask" => ("anonymous", "task:t"),
+                "readTask" | "reassignTask" | "readContext" => ("anonymous", "task:t"),
                 "readHandoff" => ("anonymous", "handoff:h"),
                 "readDeadLetter" | "settleDeadLetter" => ("operator:o", "dead-letter:1"),
                 "appendWorkspace" | "readWorkspace" => ("agent:a", "workspace:task:t"),

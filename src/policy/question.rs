@@ -67,6 +67,7 @@ actions! {
     Send { message_type: &'a str } = "send",
     SendToAll { message_type: &'a str } = "sendToAll",
     ReadTask = "readTask",
+    ReadContext = "readContext",
     ReassignTask = "reassignTask",
     ReadHandoff = "readHandoff",
     ReadDeadLetter = "readDeadLetter",
@@ -239,6 +240,7 @@ impl Action<'_> {
                 vec![("force".to_owned(), RestrictedExpression::new_bool(*force))]
             }
             Self::ReadTask
+            | Self::ReadContext
             | Self::ReassignTask
             | Self::ReadHandoff
             | Self::ReadDeadLetter
@@ -367,6 +369,7 @@ pub(super) fn examples() -> Vec<Question<'static>> {
         all.extend([
             (principal, Action::ReadTask, Resource::Task(shared)),
             (principal, Action::ReassignTask, Resource::Task(shared)),
+            (principal, Action::ReadContext, Resource::Task(shared)),
             (principal, Action::ReadHandoff, Resource::Handoff(shared)),
             (principal, Action::ReadDeadLetter, Resource::DeadLetter(shared)),
             (principal, Action::SettleDeadLetter, Resource::DeadLetter(shared)),

@@ -5,7 +5,7 @@
 use std::ops::Bound;
 
 use bytes::Bytes;
-use prost::Message;
+use prost::Message as _;
 use prost_types::Timestamp as WireTime;
 
 use super::{DecodeError, Reader, by_name_and_number, id_bytes, number_of, texts};
@@ -13,9 +13,9 @@ use crate::{
     codes::ErrorCode,
     domain::{
         EntityId,
-        handoff::{Acked, Handoff, LoopLimits, PassedOver, Seize, Task, Timeouts},
+        handoff::{Acked, Handoff, LoopLimits, PassedOver, Seize, Task, Timeouts, Message},
     },
-    envelope::{Resolved, VerifiedEnvelope, signing},
+    envelope::{Body, Resolved, VerifiedEnvelope, signing},
     ids::{AgentId, MessageId, TaskId},
     proto::{storage, v1},
     store::{Key, KeyRange, Table},
@@ -146,6 +146,8 @@ pub enum CustodyEvent<'a> {
     Gone,
     /// An operator took the task from its owner.
     Reassigned(&'a Seize),
+    /// The log has no room for further plain mail.
+    MailOmitted,
     /// A dead request was redriven.
     Redriven {
         /// The number of the dead letter.
@@ -194,6 +196,7 @@ pub fn custody_entry(
             reason_text: seize.reason_text.clone(),
             handoff_id: seize.handoff.to_string(),
         }),
+        CustodyEvent::MailOmitted => Event::MailOmitted(v1::CustodyMailOmitted {}),
         CustodyEvent::Redriven { dead_letter, former, handoff, candidates } => Event::Redriven(v1::CustodyRedrive {
             dead_letter_id: dead_letter.to_string(),
             former_handoff_id: former.to_string(),
@@ -227,6 +230,10 @@ fn envelope_event(facts: &EnvelopeFacts<'_>, error_code: i32) -> v1::CustodyEnve
         sender_id: header.sender.to_string(),
         resolved_agent_ids: texts(facts.resolved.agents),
         error_code,
+        context_digest: match facts.envelope.body() {
+            Body::Handoff(Message::Context { digest }) => Bytes::copy_from_slice(digest),
+            _ => Bytes::new(),
+        },
         terms: facts.resolved.terms.map(|(timeouts, limits)| terms(timeouts, limits)),
         passed_over: facts.resolved.passed_over.iter().map(passed_over).collect(),
     }

@@ -8,7 +8,7 @@ use prost::Message;
 
 use super::{
     CustodyLink, DecodeError, HandoffPlace, HandoffRecord, List, LogItem, LogPage, Pace, Reader, by_name,
-    by_name_and_number, id_bytes, moment,
+    by_name_and_number, id_bytes, moment, texts,
 };
 use crate::{
     domain::handoff::{Hop, Loan, LoopLimits, Prompt, PromptState, Seizure, Task, TaskStatus},
@@ -34,6 +34,13 @@ pub struct TaskRecord {
     pub last_context: Option<MessageId>,
     /// The number of refusals in the log. Bounded, because a former owner could send late messages for ever.
     pub refusals_recorded: u32,
+    /// The number of pieces of plain mail in the log. Bounded, because mail changes no state of the task.
+    pub mail_recorded: u32,
+    /// The number of pieces of plain mail that were delivered after the log had no room for them.
+    pub mail_unrecorded: u64,
+    /// The agents that a participant has asked about the task: the receivers of its `TaskRequest`s, at most
+    /// [`Self::ASKED_MAX`].
+    pub asked: Vec<AgentId>,
     /// The sequence of the request that created the task, which is also that of its first handoff.
     pub sequence: u64,
     /// The time of the last entry of the custody log. Never goes back.
@@ -44,6 +51,9 @@ pub struct TaskRecord {
 }
 
 impl TaskRecord {
+    /// The most asked agents that the record keeps.
+    pub const ASKED_MAX: usize = 256;
+
     /// Whether a list of all tasks shows the task at this entry: at its first handoff.
     pub fn is_shown_at(&self, place: &HandoffPlace) -> bool {
         place.sequence == self.sequence
@@ -152,6 +162,9 @@ impl TaskRecord {
             prompts: task.prompts.iter().map(prompt_to_storage).collect(),
             parent_task_id: task.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
             seizures: task.seizures.iter().map(seizure_to_storage).collect(),
+            mail_recorded: self.mail_recorded,
+            mail_unrecorded: self.mail_unrecorded,
+            asked_agent_ids: texts(&self.asked),
             last_context_message_id: self.last_context.map(id_bytes).unwrap_or_default(),
         }
         .encode_to_vec()
@@ -174,6 +187,9 @@ impl TaskRecord {
             handoff,
             last_context: reader.optional_message_id(&stored.last_context_message_id)?,
             refusals_recorded: stored.refusals_recorded,
+            mail_recorded: stored.mail_recorded,
+            mail_unrecorded: stored.mail_unrecorded,
+            asked: stored.asked_agent_ids.iter().map(|id| reader.agent(id)).collect::<Result<_, _>>()?,
             sequence: stored.sequence,
             // A record older than this field has nearly the same time in its task.
             logged_at: moment(stored.logged_at.max(stored.updated_at)),

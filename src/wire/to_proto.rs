@@ -163,6 +163,7 @@ pub(super) fn task(record: &TaskRecord) -> v1::Task {
         delegator_ids: task.loans.iter().map(|loan| loan.delegator.to_string()).collect(),
         loans: task.loans.iter().map(loan).collect(),
         seizures: task.seizures.iter().map(seizure).collect(),
+        unrecorded_mail_count: record.mail_unrecorded,
         custody_length: record.custody.length,
         custody_hash: record.custody.hash.to_vec().into(),
         create_time: Some(time(task.created_at)),
@@ -288,6 +289,7 @@ pub(super) fn dead_letter(dead: &DeadLetterRecord) -> v1::DeadLetter {
             .map(|id| id.to_string())
             .unwrap_or_default(),
         envelope_bytes: bytes::Bytes::new(),
+        context_digest: bytes::Bytes::new(),
     }
 }
 

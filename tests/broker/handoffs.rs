@@ -280,6 +280,7 @@ fn the_custody_log_chains_everything_that_was_accepted_and_decided() {
         Event::Gone(_) => "gone",
         Event::Redriven(_) => "redriven",
         Event::Reassigned(_) => "reassigned",
+        Event::MailOmitted(_) => "mail omitted",
     };
     let log = world.custody("t");
     let events: Vec<_> = log.iter().map(name).collect();
@@ -305,4 +306,22 @@ fn the_loop_guard_stops_the_fifth_handoff_along_a_pair() {
     let metadata = refusal.metadata();
     assert_eq!(metadata[0].1, "handoffs_per_pair_max");
     assert!(metadata[2].1.starts_with("a → b → a"), "{metadata:?}");
+}
+
+#[test]
+fn the_notice_of_a_failed_handoff_of_priority_critical_is_critical() {
+    for (priority, severity) in
+        [(v1::Priority::High, v1::Severity::Warning), (v1::Priority::Critical, v1::Severity::Critical)]
+    {
+        let mut world = World::with(&["a", "b"]);
+        let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+        let request = v1::HandoffRequest { task_type: "x".into(), priority: priority.into(), ..Default::default() };
+        let handoff = world.send(world.request_with("a", "b", 1, &request)).unwrap().handoff_id;
+        world.take_and_ack(&mut b);
+        world.send(world.reject("b", "a", &handoff, &[])).unwrap();
+        world.take_and_ack(&mut a); // the reject
+        let (_, envelope) = a.delivery();
+        let told = v1::ErrorNotification::decode(envelope.payload.unwrap().value).unwrap();
+        assert_eq!(told.severity(), severity);
+    }
 }

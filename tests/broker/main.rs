@@ -13,6 +13,7 @@ mod matching;
 mod participants;
 mod policies;
 mod presence;
+mod privacy;
 mod prompts;
 mod reassign;
 mod records;

@@ -85,27 +85,22 @@ fn a_stranger_is_told_of_a_removed_task_what_it_is_told_of_none() {
     let envelope = about(status(&world), "u");
     assert_eq!(of_known, said(&mut world, envelope, ("task u", "task t")));
     assert_refused(world.send(world.request("c", "a", 1)), ErrorCode::NotOwner);
-    world.send(v1::Envelope { epoch: 1, ..about(world.info("c", "a", "about it"), "t") }).unwrap();
+    let mail = v1::Envelope { epoch: 1, ..about(world.info("c", "a", "about it"), "t") };
+    assert_refused(world.send(mail), ErrorCode::NotOwner);
     assert_refused(world.send(world.request("a", "b", 1)), ErrorCode::StaleEpoch);
     assert_refused(world.send(world.request("b", "a", 2)), ErrorCode::TaskFinal);
 }
 
 #[test]
-fn a_receipt_for_a_strangers_mail_says_nothing_of_the_task() {
+fn mail_of_a_stranger_is_refused_as_for_no_task() {
     let mut world = World::with(&["a", "b", "c"]);
     open(&mut world, "a", "b", "t");
     let length = world.task("t").custody.length;
     let mail = |world: &World, from, task| v1::Envelope { epoch: 1, ..about(world.info(from, "a", "hello"), task) };
-    let of_known = world.send(mail(&world, "c", "t")).unwrap();
-    let of_unknown = world.send(mail(&world, "c", "u")).unwrap();
-    let same = |receipt: v1::Receipt| v1::Receipt {
-        message_id: String::new(),
-        sequence: 0,
-        task_id: String::new(),
-        ..receipt
-    };
-    assert_eq!(same(of_known), same(of_unknown));
-    assert_eq!(world.task("t").custody.length, length, "it is not on record");
+    let (known, unknown) = (mail(&world, "c", "t"), mail(&world, "c", "u"));
+    let of_known = said(&mut world, known, ("t", "t"));
+    assert_eq!(of_known, said(&mut world, unknown, ("task u", "task t")));
+    assert_eq!((of_known.0, world.task("t").custody.length), (ErrorCode::NotOwner, length));
     let receipt = world.send(mail(&world, "b", "t")).unwrap();
     assert_eq!((receipt.owner_id.as_str(), world.task("t").custody.length), ("a", length + 1), "a candidate's is");
 }
@@ -126,7 +121,7 @@ fn strangers_do_not_use_up_the_room_for_refusals() {
         ] {
             world.send(envelope).unwrap_err();
         }
-        world.send(v1::Envelope { epoch: 1, ..about(world.info("c", "a", "stale"), "t") }).unwrap();
+        world.send(v1::Envelope { epoch: 1, ..about(world.info("c", "a", "stale"), "t") }).unwrap_err();
     }
     assert_eq!(world.task("t"), before, "nothing of it is on record");
     assert_refused(world.send(world.request("a", "b", 1)), ErrorCode::StaleEpoch);

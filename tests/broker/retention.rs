@@ -190,7 +190,7 @@ fn a_parked_dead_letter_outlives_its_task_and_goes_when_it_is_settled() {
     let caller = operator();
     let view = world.view(&caller);
     let bytes = view.dead_bytes(&dead).unwrap();
-    assert_eq!(prost::Message::decode(bytes), Ok(request));
+    assert_eq!(prost::Message::decode(bytes.envelope), Ok(request));
     assert_refused(world.redrive(dead.number, None), ErrorCode::HandoffUnknown);
     world.discard(dead.number).unwrap();
     world.pass(29 * DAY);

@@ -13,6 +13,7 @@ use crate::{
     broker::{BrokerError, Refused, access::Caller, refused},
     domain::{
         EntityId, Input, MessageType,
+        admission::AdmissionError,
         dead_letter::{AlreadySettled, DeadState, Decision, ParkReason, deliveries_as_attempts},
         handoff::{self, Priority},
         mailbox::{Attempt, EnvelopePlace, Letter},
@@ -258,6 +259,11 @@ impl Engine {
             return Ok(());
         };
         let kind = MessageType::from_number(dead.summary.message_type).ok_or(BrokerError::Internal)?;
+        // A context is for the receiver of that version alone (SPEC 5).
+        if kind == MessageType::TaskContextTransfer {
+            let problem = "a context is delivered again to its receiver only".to_owned();
+            return Err(AdmissionError::ReceiverInvalid { receiver: to.id().to_string(), problem }.into());
+        }
         self.access().may_send(&from, &to, kind.name())
     }
 

@@ -7,7 +7,7 @@ use super::{Engine, batch::PostCommit, run::ThisMessage, transaction::Transactio
 use crate::{
     broker::BrokerError,
     domain::{
-        EntityId, Mail, MessageType,
+        EntityId, Handling, Mail, MessageType,
         handoff::{Acked, Advice, Notice, Priority},
         mailbox::{self, EnvelopeOwner, EnvelopePlace, Letter},
     },
@@ -87,6 +87,11 @@ impl Engine {
             envelope_owner,
             ..Letter::new(this.sequence, header.message_id, now)
         };
+        // Plain mail stands outside the order of its task: it waits for nothing, and holds up nothing (SPEC 4).
+        let letter = match header.rules().handling {
+            Handling::Mail => Letter { task: None, ..letter },
+            Handling::Request | Handling::Handoff | Handling::Status | Handling::Task | Handling::Heartbeat => letter,
+        };
         self.store_letter(transaction, to.clone(), letter);
     }
 
@@ -114,6 +119,7 @@ impl Engine {
                 (v1::Severity::Info, v1::NextStep::Unspecified, "nothing to do: answer what comes as with any handoff")
             }
         };
+        let severity = if notice.is_critical { v1::Severity::Critical } else { severity };
         let payload = v1::ErrorNotification {
             error_code: notice.code.number(),
             error_message: notice.message.clone(),

@@ -26,7 +26,7 @@ use crate::{
     ids::{AgentId, MessageId, TaskId},
     metrics::Event,
     proto::v1,
-    records::{Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord},
+    records::{Acceptance, CustodyEvent, EntityRecord, EnvelopeFacts, LoggedMessage, MessageRecord, TaskRecord},
     time::Timestamp,
 };
 
@@ -296,6 +296,10 @@ impl Engine {
         };
         // Mail of an agent that takes no part gets no entry, and its receipt says nothing about the task (SPEC 2).
         let task = named.task.filter(|_| standing == Standing::OnRecord);
+        let task = match task {
+            Some(task) if !self.has_room_for_mail(&mut transaction, &task, header, now).map_err(refused)? => None,
+            of_task => of_task,
+        };
         let this = ThisMessage { envelope, sequence: self.new_sequence() };
         // The envelope is deleted with its owner: the custody log, the only letter, or the last of several letters.
         let envelope_owner = match (&task, receivers.len()) {
@@ -316,6 +320,32 @@ impl Engine {
             self.append_custody(&mut transaction, &task.id, &event, None, &[], now).map_err(refused)?;
         }
         Ok(self.accept(transaction, this, now))
+    }
+
+    /// Whether the task's custody log records another piece of mail of this sender. Mail beyond the bound is counted, and
+    /// one entry of the log says so.
+    fn has_room_for_mail(
+        &mut self,
+        transaction: &mut Transaction,
+        task: &Task,
+        header: &Header,
+        now: Timestamp,
+    ) -> Result<bool, BrokerError> {
+        let id = EntityId::Task(task.id.clone());
+        let stored = self.entity_record(transaction, &id)?;
+        let record = stored.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?;
+        let most = admission::mail_of(task, &header.sender, self.env.settings.mail_recorded_max);
+        if record.mail_recorded < most {
+            return Ok(true);
+        }
+        if record.mail_unrecorded == 0 {
+            self.append_custody(transaction, &task.id, &CustodyEvent::MailOmitted, None, &[], now)?;
+        }
+        let stored = self.entity_record(transaction, &id)?;
+        let record = stored.as_deref().and_then(EntityRecord::as_task).ok_or(BrokerError::Internal)?;
+        let record = TaskRecord { mail_unrecorded: record.mail_unrecorded + 1, ..record.clone() };
+        transaction.put_entity(EntityRecord::Task(record));
+        Ok(false)
     }
 
     /// Stores the envelope and its receipt in the same change as everything else that the message writes.

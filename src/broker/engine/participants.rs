@@ -4,9 +4,10 @@ use super::{Engine, messages::Named, transaction::Transaction};
 use crate::{
     broker::BrokerError,
     domain::{
-        EntityId, Header,
-        admission::{self, KnownTask, Standing},
+        EntityId, Handling, Header,
+        admission::{self, AdmissionError, KnownTask, Standing},
     },
+    records::EntityRecord,
 };
 
 impl Engine {
@@ -30,6 +31,14 @@ impl Engine {
             None => None,
         };
         let open = open.as_ref().and_then(|record| Some(&*record.as_handoff()?.handoff));
-        Ok(admission::admit(header, id, KnownTask::Known(task, open), handoff)?)
+        let admitted = admission::admit(header, id, KnownTask::Known(task, open), handoff);
+        if matches!(admitted, Err(AdmissionError::NotOwner { .. })) && header.rules().handling == Handling::Mail {
+            let record = self.entity_record(transaction, &EntityId::Task(id.clone()))?;
+            let asked = record.as_deref().and_then(EntityRecord::as_task).map_or(&[][..], |record| &record.asked);
+            if asked.contains(&header.sender) {
+                return Ok(admission::admit_asked(header, task)?);
+            }
+        }
+        Ok(admitted?)
     }
 }

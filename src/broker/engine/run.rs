@@ -6,7 +6,7 @@ use super::{Engine, transaction::Transaction};
 use crate::{
     broker::{BrokerError, Refused, refused},
     domain::{
-        Effect, Entity, EntityId, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
+        Effect, Entity, EntityId, Handling, Input, MessageType, ReadError, Reader, StepError, Told, Transition,
         coordinator::Order,
         handoff::{Handoff, Rejection},
         matching::ended_offer,
@@ -15,7 +15,10 @@ use crate::{
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, TaskId},
-    records::{CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, custody_entry},
+    records::{
+        CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, TaskRecord,
+        custody_entry,
+    },
     time::Timestamp,
 };
 
@@ -356,6 +359,16 @@ impl Engine {
             && !envelope.header().sender.is_coordinator()
         {
             record.last_context = Some(envelope.header().message_id);
+        }
+        if let CustodyEvent::Accepted(EnvelopeFacts { envelope, resolved, .. }) = event {
+            let header = envelope.header();
+            record.mail_recorded += u32::from(header.rules().handling == Handling::Mail);
+            if header.message_type == MessageType::TaskRequest {
+                let new = resolved.agents.iter().filter(|agent| !record.asked.contains(agent));
+                let room = TaskRecord::ASKED_MAX.saturating_sub(record.asked.len());
+                let new: Vec<AgentId> = new.take(room).cloned().collect();
+                record.asked.extend(new);
+            }
         }
         record.refusals_recorded += u32::from(matches!(event, CustodyEvent::Refused(..)));
         let entry = LogEntry { hash: record.custody.hash, bytes: entry };

@@ -20,6 +20,11 @@ cases! {
         "Messages of one task reach a receiver in the order of their receipts." in_order;
     "delivery.redelivery-keeps-the-order" "4"
         "A message that was nacked comes again before the next one of its task." redelivery_keeps_the_order;
+    "delivery.mail-waits-for-no-task" "4"
+        "Plain mail about a task does not wait for the unacknowledged messages of the task." mail_overtakes;
+    "delivery.mail-is-of-participants" "4"
+        "Mail that names a task is refused with NOT_OWNER, unless its sender takes part in the task."
+        stranger_writes_about_no_task;
     "delivery.ack-is-for-good" "4"
         "An acked message is never delivered again, and its delivery is no longer known." ack_is_for_good;
     "delivery.nacked-comes-again" "4"
@@ -71,32 +76,45 @@ async fn pair(world: &World) -> Verdict<(Actor, Actor)> {
     Ok((world.agent("alice").await?, world.agent("bob").await?))
 }
 
+/// A task of alice, whose status updates go to bob. Only messages of a handoff, status updates and recalls stand in the
+/// order of a task.
+async fn task_of(alice: &Actor, bob: &Actor, world: &World) -> Verdict<About> {
+    let about = About::task(&world.id("task"), 1);
+    alice.tell(bob.id(), &about, &a_request()).await?;
+    bob.take(MessageType::HandoffRequest).await?;
+    Ok(about)
+}
+
+fn status(details: impl Into<String>) -> v1::TaskStatusUpdate {
+    v1::TaskStatusUpdate { status: v1::TaskStatus::InProgress.into(), details: details.into(), ..Default::default() }
+}
+
 async fn in_order(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
-    let about = About::task(&world.id("task"), 1);
+    let about = task_of(&alice, &bob, &world).await?;
     let sent: Vec<String> = (0..24).map(|number| number.to_string()).collect();
     for each in &sent {
-        alice.tell(bob.id(), &about, &text(each)).await?;
+        alice.tell(bob.id(), &about, &status(each)).await?;
     }
     let mut seen = Vec::new();
     for _ in &sent {
-        seen.push(text_of(&bob.take(MessageType::Info).await?));
+        seen.push(bob.take(MessageType::TaskStatusUpdate).await?.payload::<v1::TaskStatusUpdate>().details);
     }
-    same("alice sends 24 messages about one task, and bob takes them", "order", sent, seen)
+    same("alice sends 24 status updates of one task, and bob takes them", "order", sent, seen)
 }
 
 async fn redelivery_keeps_the_order(world: World) -> Verdict {
     let (alice, bob) = pair(&world).await?;
-    let about = About::task(&world.id("task"), 1);
+    let about = task_of(&alice, &bob, &world).await?;
     for each in ["first", "second"] {
-        alice.tell(bob.id(), &about, &text(each)).await?;
+        alice.tell(bob.id(), &about, &status(each)).await?;
     }
     let first = bob.next("bob's first delivery").await?;
-    same("bob's first delivery", "text", "first", &text_of(&first))?;
+    same("bob's first delivery", "details", "first", &first.payload::<v1::TaskStatusUpdate>().details)?;
     bob.nack(&first, NackCause::Failure, Duration::from_millis(200)).await?;
     let mut seen = Vec::new();
     for _ in 0..2 {
-        seen.push(text_of(&bob.take(MessageType::Info).await?));
+        seen.push(bob.take(MessageType::TaskStatusUpdate).await?.payload::<v1::TaskStatusUpdate>().details);
     }
     same(
         "bob nacks the first message and takes what comes",
@@ -104,6 +122,26 @@ async fn redelivery_keeps_the_order(world: World) -> Verdict {
         vec!["first".to_owned(), "second".to_owned()],
         seen,
     )
+}
+
+async fn mail_overtakes(world: World) -> Verdict {
+    let (alice, bob) = pair(&world).await?;
+    let about = task_of(&alice, &bob, &world).await?;
+    alice.tell(bob.id(), &about, &status("waits")).await?;
+    let held = bob.next("bob's status update, which it does not ack yet").await?;
+    same("bob's status update", "details", "waits", &held.payload::<v1::TaskStatusUpdate>().details)?;
+    alice.tell(bob.id(), &about, &text("waits for nothing")).await?;
+    let mail = bob.take(MessageType::Info).await?;
+    same("mail about the same task", "text", "waits for nothing", &text_of(&mail))
+}
+
+async fn stranger_writes_about_no_task(world: World) -> Verdict {
+    let (alice, bob) = pair(&world).await?;
+    let about = task_of(&alice, &bob, &world).await?;
+    let carol = world.agent("carol").await?;
+    let refusal = Refusal(Code::PermissionDenied, "NOT_OWNER");
+    refused("a stranger writes about a task", carol.say(alice.id(), &about, &text("mine?")).await, refusal)?;
+    bob.tell(alice.id(), &about, &text("a candidate may write")).await.map(drop)
 }
 
 const UNKNOWN: Refusal = Refusal(Code::NotFound, "DELIVERY_UNKNOWN");

@@ -200,10 +200,10 @@ fn an_outsider_is_answered_as_if_there_were_no_such_task() {
         let header = message(kind, "mallory", "alice");
         let expected = match kind {
             MessageType::HandoffAccept | MessageType::HandoffReject | MessageType::HandoffComplete => "NOT_CANDIDATE",
-            MessageType::HandoffCancel | MessageType::TaskContextTransfer | MessageType::TaskStatusUpdate => {
-                "NOT_OWNER"
+            MessageType::TaskRequest | MessageType::TaskOffer | MessageType::TaskAccept | MessageType::Heartbeat => {
+                "Carried"
             }
-            _ => "Carried",
+            _ => "NOT_OWNER",
         };
         assert_eq!([of_known(&header), of_removed(&header), of_unknown(&header)], [expected; 3], "{kind:?}");
     }
@@ -238,7 +238,7 @@ fn a_removed_task_has_ended_and_only_its_owners_learn_that() {
         assert_eq!(of_removed(&Header { epoch: 0, ..mail }), "Carried");
     }
     let stale = Header { epoch: 1, ..message(MessageType::Info, "carol", "alice") };
-    assert_eq!(of_removed(&stale), "Carried", "a candidate was no owner");
+    assert_eq!(of_removed(&stale), "NOT_OWNER", "a candidate was no owner");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn mail_is_fenced_where_it_says_an_epoch_and_its_sender_takes_part() {
         assert_eq!(of_known(&mail(from, 2)), "OnRecord");
         assert_eq!(of_known(&mail(from, 3)), "OnRecord", "an epoch ahead is no harm to mail");
     }
-    assert_eq!(of_known(&mail("mallory", 1)), "Carried");
+    assert_eq!(of_known(&mail("mallory", 1)), "NOT_OWNER");
 }
 
 #[test]

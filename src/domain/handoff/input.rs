@@ -195,6 +195,8 @@ pub struct Notice {
     pub message: String,
     /// The advice to the agent.
     pub advice: Advice,
+    /// Whether the agent must act at once: a handoff of priority CRITICAL has failed.
+    pub is_critical: bool,
 }
 
 /// The advice of a notice to its agent.

@@ -2,7 +2,17 @@
 
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
-    OfferOutcome, PassedOver, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
+    OfferOutcome,
+    PassedOver,
+    ReceiverView,
+    Rejection,
+    STEPS_MAX,
+    State,
+    Step,
+    Task,
+    Transition,
+    Untaken,
+    Priority,
 };
 use crate::{codes::ErrorCode, domain::coordinator::Order, ids::AgentId, time::Timestamp};
 
@@ -424,7 +434,9 @@ impl Move {
     }
 
     pub(super) fn notify(&mut self, to: AgentId, code: ErrorCode, message: &str, advice: Advice) {
-        let notice = Notice { code, message: message.to_owned(), advice };
+        // The sender of a failed handoff keeps the task, and has to find another way.
+        let is_critical = advice == Advice::KeepTask && self.handoff.priority == Priority::Critical;
+        let notice = Notice { code, message: message.to_owned(), advice, is_critical };
         self.effects.push(Effect::Deliver { to, mail: Mail::Notice { notice, about: self.handoff.id } });
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn expire(situation: Situation<'_>, now: Timestamp) -> Option<Transit
     let task = situation.task?;
     let overdue = task.open_prompt().filter(|prompt| prompt.due.is_some_and(|due| due <= now))?;
     let message = format!("{} did not answer the question in time", overdue.asked);
-    let notice = Notice { code: ErrorCode::InputExpired, message, advice: Advice::KeepTask };
+    let notice = Notice { code: ErrorCode::InputExpired, message, advice: Advice::KeepTask, is_critical: false };
     let mail = Mail::Notice { notice, about: overdue.id };
     let mut task = task.clone();
     end(&mut task, PromptState::Expired);

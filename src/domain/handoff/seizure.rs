@@ -46,7 +46,12 @@ pub(super) fn take_from_owner(
     for (agent, about) in losers.chain(task.loans.iter().rev().map(|loan| (&loan.delegator, loan.handoff))) {
         // An agent may be in several loans and is told once.
         if !told.contains(&agent) {
-            let notice = Notice { code: ErrorCode::TaskReassigned, message: text.clone(), advice: Advice::DropTask };
+            let notice = Notice {
+                code: ErrorCode::TaskReassigned,
+                message: text.clone(),
+                advice: Advice::DropTask,
+                is_critical: false,
+            };
             effects.push(Effect::Deliver { to: agent.clone(), mail: Mail::Notice { notice, about } });
             told.push(agent);
         }

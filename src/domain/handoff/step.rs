@@ -554,7 +554,7 @@ fn recall(situation: Situation<'_>, task: &Task, loan: usize, text: &str, now: T
 }
 
 fn recalled(to: &AgentId, about: MessageId, text: &str, advice: Advice) -> Effect {
-    let notice = Notice { code: ErrorCode::TaskRecalled, message: text.to_owned(), advice };
+    let notice = Notice { code: ErrorCode::TaskRecalled, message: text.to_owned(), advice, is_critical: false };
     Effect::Deliver { to: to.clone(), mail: Mail::Notice { notice, about } }
 }
 

@@ -12,7 +12,7 @@ use crate::{
         Broker, BrokerError, Reply,
         access::{Caller, Purpose},
         engine::Command,
-        queries::{DeadLetterFilter, View},
+        queries::{DeadBytes, DeadLetterFilter, View},
     },
     domain::dead_letter::{DeadState, ParkReason},
     envelope::Checks,
@@ -54,11 +54,11 @@ impl DeadLetterService for DeadLetters {
         let number = number(&request.get_ref().dead_letter_id)?;
         let whole = move |view: View<'_>| {
             let dead = view.dead_letter(number)?;
-            let envelope_bytes = view.dead_bytes(&dead)?;
-            Ok((dead, envelope_bytes))
+            let bytes = view.dead_bytes(&dead)?;
+            Ok((dead, bytes))
         };
-        let (dead, envelope_bytes) = look(&self.broker, &caller, whole).await.map_err(refuse)?;
-        let dead_letter = Some(v1::DeadLetter { envelope_bytes, ..to_proto::dead_letter(&dead) });
+        let (dead, bytes) = look(&self.broker, &caller, whole).await.map_err(refuse)?;
+        let dead_letter = Some(with_bytes(&dead, bytes));
         Ok(Response::new(v1::GetDeadLetterResponse { dead_letter }))
     }
 
@@ -241,6 +241,10 @@ async fn find_first(
     Ok(None)
 }
 
+fn with_bytes(dead: &DeadLetterRecord, DeadBytes { envelope, context_digest }: DeadBytes) -> v1::DeadLetter {
+    v1::DeadLetter { envelope_bytes: envelope, context_digest, ..to_proto::dead_letter(dead) }
+}
+
 /// Sends the matching dead letters with their envelopes, as fast as the caller takes them.
 async fn export(
     broker: &Broker,
@@ -255,9 +259,9 @@ async fn export(
         for dead in found {
             // Room first, then the envelope, so that a slow reader keeps few envelopes in memory.
             let Ok(room) = answers.reserve().await else { return Ok(()) };
-            let whole = move |view: View<'_>| view.dead_bytes(&dead).map(|envelope_bytes| (dead, envelope_bytes));
-            let (dead, envelope_bytes) = look(broker, caller, whole).await?;
-            let dead_letter = Some(v1::DeadLetter { envelope_bytes, ..to_proto::dead_letter(&dead) });
+            let whole = move |view: View<'_>| view.dead_bytes(&dead).map(|bytes| (dead, bytes));
+            let (dead, bytes) = look(broker, caller, whole).await?;
+            let dead_letter = Some(with_bytes(&dead, bytes));
             room.send(Ok(v1::ExportDeadLettersResponse { dead_letter }));
         }
         after = next;

@@ -250,6 +250,10 @@ const MAIL: MessageRules = MessageRules {
     outsider: Outsider::Carried,
 };
 
+/// Mail that may name a task of its sender only. The messages of a negotiation are [`MAIL`]: agents that have no part in
+/// the task offer to take it.
+const MAIL_OF_PARTICIPANT: MessageRules = MessageRules { outsider: Outsider::NotOwner, ..MAIL };
+
 /// The row of a message type.
 pub const fn rules(kind: MessageType) -> MessageRules {
     match kind {
@@ -306,12 +310,12 @@ pub const fn rules(kind: MessageType) -> MessageRules {
         MessageType::Heartbeat => {
             MessageRules { handling: Handling::Heartbeat, receivers: Receivers::AnyOrNobody, ..MAIL }
         }
-        MessageType::ErrorNotification => MAIL,
+        MessageType::ErrorNotification => MAIL_OF_PARTICIPANT,
         MessageType::TaskRequest => MAIL,
         MessageType::TaskOffer => MAIL,
         MessageType::TaskAccept => MAIL,
-        MessageType::Delegation => MAIL,
-        MessageType::Info => MAIL,
+        MessageType::Delegation => MAIL_OF_PARTICIPANT,
+        MessageType::Info => MAIL_OF_PARTICIPANT,
     }
 }
 
@@ -328,14 +332,16 @@ mod tests {
         TASK_CONTEXT_TRANSFER  Handoff    Handoff   Agent        Handoff     Candidate           Some(Context)     NotOwner
         HANDOFF_COMPLETE       Handoff    Handoff   Agent        Handoff     Sender              Some(Completion)  NotCandidate
         TASK_STATUS_UPDATE     Status     Task      AnyOrNobody  Handoff     Any                 None              NotOwner
-        ERROR_NOTIFICATION     Mail       Nothing   Any          AnyMessage  Any                 None              Carried
+        ERROR_NOTIFICATION     Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner
         HEARTBEAT              Heartbeat  Nothing   AnyOrNobody  AnyMessage  Any                 None              Carried
         TASK_REQUEST           Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         TASK_OFFER             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         TASK_ACCEPT            Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         DELEGATION             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              Carried
-        WORKSPACE_APPEND       Workspace  NoTask    Nobody       AnyMessage  Any                 None              NotOwner
+        WORKSPACE_APPEND       Workspace  NoTask    Nobody       AnyMessage  Any                 None              NotOwner,
+        DELEGATION             Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner
+        INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner,
         TASK_RECALL            Task       Handoff   Nobody       AnyMessage  Any                 None              NotOwner
         TASK_INPUT             Task       Question  Nobody       AnyMessage  Any                 None              NotAsked
     ";

@@ -195,6 +195,9 @@ impl Audit {
             Err(StepError::Rejected(rejection)) => {
                 Err(format!("the replay refuses it with {}: {rejection}", rejection.code().name()))
             }
+            Err(StepError::Routing(rejection)) => {
+                Err(format!("the replay refuses it with {}: {rejection}", rejection.code().name()))
+            }
             Err(StepError::Read(error)) => Err(error.to_string()),
         }
     }

@@ -22,6 +22,7 @@ mod duration;
 mod envelope;
 mod escape;
 mod exit;
+mod graph;
 mod handoff;
 mod json;
 mod key;
@@ -31,6 +32,7 @@ mod logging;
 mod mail;
 mod policy;
 mod resolve;
+mod run;
 mod serve;
 mod store;
 mod table;
@@ -110,6 +112,12 @@ enum Command {
     /// List, inspect, watch and audit tasks.
     #[command(subcommand)]
     Task(task::TaskCommand),
+    /// Register, validate, list and show graphs that a model routes through.
+    #[command(subcommand)]
+    Graph(graph::GraphCommand),
+    /// Start runs through graphs, report turns, show, watch and cancel.
+    #[command(subcommand)]
+    Run(run::RunCommand),
     /// Receive an agent's messages.
     #[command(subcommand)]
     Mail(mail::MailCommand),
@@ -145,6 +153,8 @@ pub async fn run() -> u8 {
         Command::Handoff(command) => handoff::run(command, &cli.connection, &output).await,
         Command::Dlq(command) => dlq::run(command, &cli.connection, &output).await,
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
+        Command::Graph(command) => graph::run(command, &cli.connection, &output).await,
+        Command::Run(command) => run::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection, &output).await,
         Command::Envelope(command) => envelope::run(command),
         Command::Policy(command) => policy::run(command, &output),

@@ -12,9 +12,10 @@ use super::{
     dead_letter::ParkReason,
     handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task},
     mailbox::Attempt,
+    routing::{self, Graph, Run, RunEntry, RunId, RunTurn, TurnId},
 };
 use crate::{
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, GraphId, MessageId, TaskId},
     time::Timestamp,
 };
 
@@ -25,6 +26,14 @@ pub enum EntityId {
     Task(TaskId),
     /// One attempt to move a task.
     Handoff(MessageId),
+    /// A graph that a model routes through.
+    Graph(GraphId),
+    /// A run through a graph.
+    Run(RunId),
+    /// An entry of a run's log, by its number.
+    RunEntry(RunId, u64),
+    /// A turn of a run.
+    RunTurn(RunId, TurnId),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeId),
@@ -37,6 +46,14 @@ pub enum Entity {
     Task(Arc<Task>),
     /// One attempt to move a task.
     Handoff(Arc<Handoff>),
+    /// A graph that a model routes through.
+    Graph(Arc<Graph>),
+    /// A run through a graph.
+    Run(Arc<Run>),
+    /// An entry of a run's log. It never changes.
+    RunEntry(Arc<RunEntry>),
+    /// The place of a turn in the log of its run. It never changes.
+    RunTurn(Arc<RunTurn>),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(Arc<Probe>),
@@ -67,6 +84,8 @@ pub enum Input {
         /// The input for the handoff machine.
         input: handoff::Input,
     },
+    /// A call about a graph or a run.
+    Routing(routing::Input),
     /// An agent acked a delivery that reports to this entity.
     Acked {
         /// The agent whose mailbox had the delivery.
@@ -92,6 +111,8 @@ pub enum Input {
 /// An input from one entity to another ([`Effect::Send`]), with one variant for each receiving machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
+    /// An input for a run, from a handoff.
+    Run(routing::Word),
     /// An input for the test machine.
     #[cfg(test)]
     Probe(probe::Word),
@@ -181,6 +202,9 @@ pub enum StepError {
     /// A rule of the protocol forbids the step.
     #[error(transparent)]
     Rejected(#[from] Rejection),
+    /// A rule of graphs and runs forbids the step.
+    #[error(transparent)]
+    Routing(#[from] routing::Rejection),
     /// A stored entity cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -190,6 +214,10 @@ pub enum StepError {
 pub fn step(about: &EntityId, input: &Input, read: &mut dyn Reader, now: Timestamp) -> Result<Transition, StepError> {
     match about {
         EntityId::Task(_) | EntityId::Handoff(_) => handoff::step_entity(about, input, read, now),
+        EntityId::Graph(id) => routing::step_graph(id, input, read),
+        EntityId::Run(id) => routing::step_run(*id, input, read, now),
+        // They never change, and are written by the steps of their runs.
+        EntityId::RunEntry(..) | EntityId::RunTurn(..) => Ok(Transition::default()),
         #[cfg(test)]
         EntityId::Probe(id) => probe::step(*id, input, read, now),
     }
@@ -201,6 +229,10 @@ impl Entity {
         match self {
             Self::Task(task) => EntityId::Task(task.id.clone()),
             Self::Handoff(handoff) => EntityId::Handoff(handoff.id),
+            Self::Graph(graph) => EntityId::Graph(graph.id.clone()),
+            Self::Run(run) => EntityId::Run(run.id),
+            Self::RunEntry(entry) => EntityId::RunEntry(entry.run, entry.number),
+            Self::RunTurn(turn) => EntityId::RunTurn(turn.run, turn.turn),
             #[cfg(test)]
             Self::Probe(probe) => EntityId::Probe(probe.id),
         }
@@ -211,6 +243,8 @@ impl Entity {
         match self {
             Self::Task(task) => Some(&task.id),
             Self::Handoff(handoff) => Some(&handoff.task),
+            // A run has a log of its own, also a run over a task.
+            Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -221,6 +255,8 @@ impl Entity {
         match self {
             Self::Task(task) => task.next_deadline(),
             Self::Handoff(handoff) => handoff.next_deadline(),
+            Self::Run(run) => run.next_deadline(),
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             #[cfg(test)]
             Self::Probe(probe) => probe.deadline,
         }
@@ -231,6 +267,8 @@ impl Entity {
         match self {
             Self::Task(_) => Timestamp::default(),
             Self::Handoff(handoff) => handoff.created_at.plus(handoff.timeouts.shortest()),
+            Self::Run(run) => run.deadline,
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => Timestamp::default(),
             #[cfg(test)]
             Self::Probe(_) => Timestamp::default(),
         }
@@ -241,6 +279,8 @@ impl Entity {
         match self {
             Self::Task(task) => task.status.is_final(),
             Self::Handoff(handoff) => handoff.state.is_final(),
+            Self::Run(run) => run.state.is_final(),
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => false,
             #[cfg(test)]
             Self::Probe(_) => false,
         }
@@ -251,6 +291,7 @@ impl Entity {
         match self {
             Self::Task(_) => None,
             Self::Handoff(handoff) => Some(&handoff.sender),
+            Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -262,6 +303,10 @@ impl fmt::Display for EntityId {
         match self {
             Self::Task(id) => write!(formatter, "task {id}"),
             Self::Handoff(id) => write!(formatter, "handoff {id}"),
+            Self::Graph(id) => write!(formatter, "graph {id}"),
+            Self::Run(id) => write!(formatter, "run {id}"),
+            Self::RunEntry(run, number) => write!(formatter, "entry {number} of run {run}"),
+            Self::RunTurn(run, turn) => write!(formatter, "turn {turn} of run {run}"),
             #[cfg(test)]
             Self::Probe(id) => write!(formatter, "probe {}", id.0),
         }

@@ -15,6 +15,7 @@ pub mod presence;
 pub(crate) mod probe;
 mod removed_task;
 mod request_terms;
+pub mod routing;
 
 pub(crate) use baton_client::numbered;
 pub use baton_client::protocol::{

@@ -79,7 +79,11 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
             probe.deadline = None;
             probe.woken += 1;
         }
-        Input::Handoff { .. } | Input::Undeliverable { .. } | Input::AgentGone => return Ok(Transition::default()),
+        Input::Handoff { .. }
+        | Input::Routing(_)
+        | Input::Undeliverable { .. }
+        | Input::AgentGone
+        | Input::Told(Told::Run(_)) => return Ok(Transition::default()),
     }
     Ok(Transition { writes: vec![Entity::Probe(Arc::new(probe))], effects })
 }

@@ -78,6 +78,10 @@ actions! {
     AssignType { agent: Agent<'a> } = "assignType",
     ManageKeys = "manageKeys",
     ReadAuditLog = "readAuditLog",
+    RegisterGraph { graph: &'a str } = "registerGraph",
+    StartRun { graph: &'a str } = "startRun",
+    RecordTurn = "recordTurn",
+    ReadRun = "readRun",
 }
 
 /// The object of an action.
@@ -93,6 +97,8 @@ pub enum Resource<'a> {
     Handoff(Shared<'a>),
     /// A dead letter, with its participants.
     DeadLetter(Shared<'a>),
+    /// A run, with its participants.
+    Run(Shared<'a>),
     /// The broker itself.
     Broker,
 }
@@ -115,6 +121,7 @@ struct Kinds {
     task: EntityTypeName,
     handoff: EntityTypeName,
     dead_letter: EntityTypeName,
+    run: EntityTypeName,
     action: EntityTypeName,
 }
 
@@ -129,6 +136,7 @@ static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
         task: kind("Task"),
         handoff: kind("Handoff"),
         dead_letter: kind("DeadLetter"),
+        run: kind("Run"),
         action: kind("Action"),
     }
 });
@@ -195,6 +203,7 @@ impl Resource<'_> {
             Self::Task(shared) => shared.entity(&KINDS.task),
             Self::Handoff(shared) => shared.entity(&KINDS.handoff),
             Self::DeadLetter(shared) => shared.entity(&KINDS.dead_letter),
+            Self::Run(shared) => shared.entity(&KINDS.run),
             Self::Broker => Entity::with_uid(uid(&KINDS.broker, "broker")),
         }
     }
@@ -224,7 +233,10 @@ impl Action<'_> {
             Self::AssignType { agent } => {
                 vec![("agent".to_owned(), RestrictedExpression::new_entity_uid(uid(&KINDS.agent, agent.id)))]
             }
-            Self::ReadTask
+            Self::RegisterGraph { graph } | Self::StartRun { graph } => vec![("graphId".to_owned(), text(graph))],
+            Self::RecordTurn
+            | Self::ReadRun
+            | Self::ReadTask
             | Self::ReassignTask
             | Self::ReadHandoff
             | Self::ReadDeadLetter
@@ -288,7 +300,11 @@ impl Question<'_> {
         match self.resource {
             Resource::Agent(agent) => agent.write(&mut key),
             Resource::Type(name) => key.extend(["type\n", name, "\n"]),
-            Resource::Task(_) | Resource::Handoff(_) | Resource::DeadLetter(_) | Resource::Broker => return None,
+            Resource::Task(_)
+            | Resource::Handoff(_)
+            | Resource::DeadLetter(_)
+            | Resource::Run(_)
+            | Resource::Broker => return None,
         }
         self.action.write_context(&mut key).then_some(key)
     }
@@ -314,6 +330,7 @@ impl std::fmt::Display for Action<'_> {
             Self::Send { message_type } | Self::SendToAll { message_type } => {
                 write!(formatter, " (messageType {message_type:?})")
             }
+            Self::RegisterGraph { graph } | Self::StartRun { graph } => write!(formatter, " (graphId {graph:?})"),
             _ => Ok(()),
         }
     }
@@ -353,6 +370,10 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::AssignType { agent }, Resource::Type("t")),
             (principal, Action::ManageKeys, to_agent),
             (principal, Action::ReadAuditLog, Resource::Broker),
+            (principal, Action::RegisterGraph { graph: "g" }, Resource::Broker),
+            (principal, Action::StartRun { graph: "g" }, Resource::Broker),
+            (principal, Action::RecordTurn, Resource::Run(shared)),
+            (principal, Action::ReadRun, Resource::Run(shared)),
         ]);
     }
     all.into_iter().map(|(principal, action, resource)| Question { principal, action, resource }).collect()

@@ -30,16 +30,24 @@ pub enum Expiration {
     Invitation,
     /// The rest of a removed task's custody log.
     Rest,
+    /// A run, from its end on.
+    Run,
 }
 
 numbered! {
-    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, }
+    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, Run = 61, }
 }
 
 impl Expiration {
     /// All kinds, each once.
-    pub const ALL: [Expiration; 5] =
-        [Expiration::Rest, Expiration::Messages, Expiration::Task, Expiration::DeadLetter, Expiration::Invitation];
+    pub const ALL: [Expiration; 6] = [
+        Expiration::Rest,
+        Expiration::Messages,
+        Expiration::Task,
+        Expiration::DeadLetter,
+        Expiration::Invitation,
+        Expiration::Run,
+    ];
 
     fn byte(self) -> u8 {
         self.number().to_le_bytes()[0]

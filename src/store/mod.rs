@@ -57,11 +57,16 @@ pub enum Table {
     DeadLettersByAgent,
     Outbox,
     Parts,
+    Graphs,
+    Runs,
+    RunLog,
+    RunTurns,
+    Listings,
 }
 
 impl Table {
     /// Every table, in the order of the numbers on disk.
-    pub const ALL: [Table; 20] = [
+    pub const ALL: [Table; 25] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,
@@ -82,6 +87,11 @@ impl Table {
         Table::DeadLettersByAgent,
         Table::Outbox,
         Table::Parts,
+        Table::Graphs,
+        Table::Runs,
+        Table::RunLog,
+        Table::RunTurns,
+        Table::Listings,
     ];
 
     /// The table's name on disk.
@@ -107,6 +117,11 @@ impl Table {
             Table::DeadLettersByAgent => "dead_letters_by_agent",
             Table::Outbox => "outbox",
             Table::Parts => "parts",
+            Table::Graphs => "graphs",
+            Table::Runs => "runs",
+            Table::RunLog => "run_log",
+            Table::RunTurns => "run_turns",
+            Table::Listings => "listings",
         }
     }
 }

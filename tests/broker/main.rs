@@ -19,6 +19,7 @@ mod refusals;
 mod restarts;
 mod results;
 mod retention;
+mod runs;
 mod watchers;
 mod world;
 mod writers_of_clients;

@@ -99,6 +99,8 @@ codes! {
     DeadLetterUnknown = 65 "DEAD_LETTER_UNKNOWN" NotFound,
     NothingMatches = 66 "NOTHING_MATCHES" NotFound,
     AgentKeyUnknown = 67 "AGENT_KEY_UNKNOWN" NotFound,
+    GraphUnknown = 208 "GRAPH_UNKNOWN" NotFound,
+    RunUnknown = 209 "RUN_UNKNOWN" NotFound,
     MessageIdReused = 80 "MESSAGE_ID_REUSED" AlreadyExists,
     AgentExists = 81 "AGENT_EXISTS" AlreadyExists,
     KeyTaken = 82 "KEY_TAKEN" AlreadyExists,
@@ -116,9 +118,14 @@ codes! {
     DeadLetterSettled = 109 "DEAD_LETTER_SETTLED" FailedPrecondition,
     DeadLetterNotAMessage = 110 "DEAD_LETTER_NOT_A_MESSAGE" FailedPrecondition,
     KeyRevoked = 111 "KEY_REVOKED" FailedPrecondition,
+    NodeNotActive = 248 "NODE_NOT_ACTIVE" FailedPrecondition,
+    TransferNotOffered = 249 "TRANSFER_NOT_OFFERED" FailedPrecondition,
+    TransferAmbiguous = 250 "TRANSFER_AMBIGUOUS" FailedPrecondition,
     NotLent = 253 "NOT_LENT" FailedPrecondition,
     AgentGone = 254 "AGENT_GONE" FailedPrecondition,
     InputExpired = 255 "INPUT_EXPIRED" FailedPrecondition,
+    RunFinal = 259 "RUN_FINAL" FailedPrecondition,
+    GraphInvalid = 276 "GRAPH_INVALID" InvalidArgument,
     Conflict = 120 "CONFLICT" Aborted,
     LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
     ShuttingDown = 140 "SHUTTING_DOWN" Unavailable,
@@ -137,6 +144,7 @@ codes! {
     HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
     TaskRecalled = 300 "TASK_RECALLED" NotificationOnly,
     TaskReassigned = 305 "TASK_REASSIGNED" NotificationOnly,
+    StepsExhausted = 303 "STEPS_EXHAUSTED" NotificationOnly,
 }
 
 /// An invalid field of a request.

@@ -16,7 +16,8 @@ use crate::{
     proto::v1::{
         self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
         broker_service_client::BrokerServiceClient, dead_letter_service_client::DeadLetterServiceClient,
-        handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
+        handoff_service_client::HandoffServiceClient, routing_service_client::RoutingServiceClient,
+        task_service_client::TaskServiceClient,
     },
 };
 
@@ -212,6 +213,12 @@ impl Client {
     /// The dead letter service.
     pub fn dead_letters(&self) -> DeadLetterServiceClient<Authorized> {
         DeadLetterServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
+    }
+
+    /// The routing service.
+    pub fn routing(&self) -> RoutingServiceClient<Authorized> {
+        RoutingServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
     }
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::watchers::Watcher;
 use crate::{
     broker::{Answered, Output, Refused, Reply, directory::Entry},
-    domain::{EntityId, mailbox::Letter},
+    domain::{EntityId, mailbox::Letter, routing::RunId},
     ids::{AgentId, IdMap, MessageId, TaskId},
     metrics::Event,
     records::{EntityRecord, Expiration},
@@ -52,6 +52,7 @@ pub(super) enum PostCommit {
     /// The outbox has a new row with this sequence.
     OutboxWritten(u64),
     TaskRemoved(TaskId),
+    RunRemoved(RunId),
     ExpirationStored {
         kind: Expiration,
         key: Key,

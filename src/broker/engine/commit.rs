@@ -134,6 +134,7 @@ impl Engine {
             // The removal drops the watchers' channels, which ends their calls: no further update of the task can
             // follow.
             PostCommit::TaskRemoved(task) => self.outputs.watchers.remove_all_of(&EntityId::Task(task)),
+            PostCommit::RunRemoved(run) => self.outputs.watchers.remove_all_of(&EntityId::Run(run)),
             PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),

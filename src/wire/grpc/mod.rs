@@ -9,8 +9,10 @@ pub mod deadline;
 mod handoffs;
 mod messages;
 mod outgoing;
+mod routing;
 mod session;
 mod tasks;
+mod tool_shapes;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -31,18 +33,20 @@ use crate::{
         v1::{
             agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
             broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
-            handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
+            handoff_service_server::HandoffServiceServer, routing_service_server::RoutingServiceServer,
+            task_service_server::TaskServiceServer,
         },
     },
 };
 
 /// The full names of the broker's own services; the health service reports each.
-pub const SERVICES: [&str; 6] = [
+pub const SERVICES: [&str; 7] = [
     "baton.v1.AgentService",
     "baton.v1.AuditService",
     "baton.v1.BrokerService",
     "baton.v1.DeadLetterService",
     "baton.v1.HandoffService",
+    "baton.v1.RoutingService",
     "baton.v1.TaskService",
 ];
 
@@ -59,6 +63,7 @@ pub fn routes(broker: &Broker) -> Routes {
     }
     Routes::new(limited!(BrokerServiceServer::new(messages::Messages::new(broker.clone()))))
         .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
+        .add_service(limited!(RoutingServiceServer::new(routing::Routing::new(broker.clone()))))
         .add_service(limited!(TaskServiceServer::new(tasks::Tasks::new(broker.clone()))))
         .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))
         .add_service(limited!(AuditServiceServer::new(audit::Audit::new(broker.clone()))))

@@ -225,6 +225,9 @@ impl Audit {
             }
             // No entry of a custody log is about a workspace.
             Err(StepError::Workspace(rejection)) => Err(rejection.to_string()),
+            Err(StepError::Routing(rejection)) => {
+                Err(format!("the replay refuses it with {}: {rejection}", rejection.code().name()))
+            }
             Err(StepError::Read(error)) => Err(error.to_string()),
         }
     }

@@ -10,6 +10,7 @@ use crate::{
     domain::{
         Header,
         handoff::{Input, LoopLimits, Message, PassedOver, Question, Request, Timeouts},
+        routing::{HandoffRef, RunId, TurnId},
     },
     ids::AgentId,
 };
@@ -46,6 +47,7 @@ pub fn input_of(header: &Header, body: &Body, resolved: Resolved<'_>) -> Option<
                 mode: request.mode,
                 loan_timeout: request.loan_timeout,
                 submitter: request.submitter.clone(),
+                routing: request.routing.map(|(run, choice)| HandoffRef { run: RunId(run), choice: TurnId(choice) }),
                 priority: request.priority,
                 timeouts,
                 loop_limits,

@@ -42,6 +42,7 @@ fn inputs() -> [Input; 4] {
         mode: Mode::Transfer,
         loan_timeout: None,
         submitter: None,
+        routing: None,
         priority: Priority::Medium,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),

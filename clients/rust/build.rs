@@ -20,6 +20,8 @@ const SOURCES: &[&str] = &[
     "baton/v1/handoff.proto",
     "baton/v1/handoff_service.proto",
     "baton/v1/negotiation.proto",
+    "baton/v1/routing.proto",
+    "baton/v1/routing_service.proto",
     "baton/v1/task.proto",
     "baton/v1/task_service.proto",
     "baton/v1/workspace.proto",

@@ -12,7 +12,11 @@ use super::{
 };
 use crate::{
     domain::handoff::{Handoff, Task},
-    ids::{AgentId, AgentType, MessageId, TaskId, WorkspaceId},
+    ids::{AgentId, AgentType, MessageId, TaskId, WorkspaceId, GraphId},
+    domain::{
+        handoff::{Handoff, Task},
+        routing::{Run, RunId},
+    },
     policy::{Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
     records::DeadLetterRecord,
 };
@@ -110,6 +114,11 @@ pub enum Purpose {
     Enroll,
     Invite,
     ManageKeys,
+    ReadRuns,
+    ReadGraphs,
+    RegisterGraph,
+    StartRun,
+    RecordTurn,
 }
 
 impl Purpose {
@@ -125,8 +134,23 @@ impl Purpose {
             Self::Enroll => Action::Enroll,
             Self::Invite => Action::Invite,
             Self::ManageKeys => Action::ManageKeys,
+            Self::ReadRuns => Action::ReadRun,
+            Self::ReadGraphs => Action::ReadDirectory,
+            Self::RegisterGraph => Action::RegisterGraph { graph: "" },
+            Self::StartRun => Action::StartRun { graph: "" },
+            Self::RecordTurn => Action::RecordTurn,
         }
     }
+}
+
+/// The registration of this graph, for [`Access::check_broker`].
+pub fn graph_registration(graph: &GraphId) -> Action<'_> {
+    Action::RegisterGraph { graph: graph.as_str() }
+}
+
+/// The start of a run through this graph, for [`Access::check_broker`].
+pub fn run_start(graph: &GraphId) -> Action<'_> {
+    Action::StartRun { graph: graph.as_str() }
 }
 
 /// The most that a caller may see. Within it, the policies decide about each record.
@@ -257,6 +281,43 @@ impl Access<'_> {
         let participants: Vec<&str> = task.iter().flat_map(|task| task.owners()).map(AgentId::as_str).collect();
         let shared = Shared { id, participants: &participants };
         self.check(caller, Action::ReadContext, Resource::Task(shared)).is_ok()
+    }
+    /// Checks that the caller may do this to the broker itself.
+    pub fn check_broker(self, caller: &Caller, action: Action<'_>) -> Result<(), BrokerError> {
+        self.check(caller, action, Resource::Broker)
+    }
+
+    /// Whether the caller may see this run.
+    pub fn may_see_run(self, caller: &Caller, run: &Run) -> bool {
+        self.about_run(caller, Action::ReadRun, run).is_ok()
+    }
+
+    /// Checks that the caller may report turns of this run, or cancel it.
+    pub fn may_record_turn(self, caller: &Caller, run: &Run) -> Result<(), BrokerError> {
+        self.about_run(caller, Action::RecordTurn, run)
+    }
+
+    fn about_run(self, caller: &Caller, action: Action<'_>, run: &Run) -> Result<(), BrokerError> {
+        let mut participants: Vec<&str> = run.participants.iter().map(AgentId::as_str).collect();
+        // An agent takes part by its type, too: a node may name the type alone.
+        if let Caller::Agent(agent) = caller
+            && let Some(entry) = self.directory.get(agent)
+        {
+            let mut types = run.graph.nodes.iter().filter_map(|node| node.agent_type.as_ref());
+            if types.any(|kind| entry.types.contains(kind)) {
+                participants.push(agent.as_str());
+            }
+        }
+        let id = run.id.to_string();
+        self.check(caller, action, Resource::Run(Shared { id: &id, participants: &participants }))
+    }
+
+    /// The error for a run that does not exist or that the caller may not see.
+    pub fn no_such_run(self, caller: &Caller, id: RunId) -> BrokerError {
+        let run = id.to_string();
+        let resource = Resource::Run(Shared { id: &run, participants: &[] });
+        let denied = self.check(caller, Action::ReadRun, resource).err();
+        denied.unwrap_or(BrokerError::RunUnknown { run })
     }
 
     /// Whether the caller may see this dead letter.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::access::Denied;
 use crate::{
     codes::{ErrorCode, FieldViolation, Refusal},
-    domain::{EntityId, admission::AdmissionError},
+    domain::{EntityId, admission::AdmissionError, routing},
     ids::AgentId,
     store::{CommitError, ReadError},
 };
@@ -120,6 +120,27 @@ pub enum BrokerError {
     WorkspaceUnknown {
         /// The id that the call names.
         workspace: String,
+    }
+    /// A graph or a run refuses the input.
+    #[error(transparent)]
+    Routing(#[from] routing::Rejection),
+    /// The graph does not exist.
+    #[error("graph {graph} does not exist")]
+    GraphUnknown {
+        /// The id that the call names.
+        graph: String,
+    },
+    /// The run does not exist.
+    #[error("run {run} does not exist")]
+    RunUnknown {
+        /// The id that the call names.
+        run: String,
+    },
+    /// The graph has errors.
+    #[error("the graph is not valid: {}", violations.iter().map(|violation| &*violation.problem).collect::<Vec<_>>().join("; "))]
+    GraphInvalid {
+        /// The problems; never empty.
+        violations: Vec<FieldViolation>,
     },
     /// The delivery does not exist or has ended.
     #[error("delivery {delivery:?} is not leased to this agent: it was acknowledged, or its lease expired")]
@@ -232,6 +253,10 @@ impl BrokerError {
             EntityId::Task(id) => Self::TaskUnknown { task: id.to_string() },
             EntityId::Handoff(id) => Self::HandoffUnknown { handoff: id.to_string() },
             EntityId::Workspace(id) => Self::WorkspaceUnknown { workspace: id.to_string() },
+            EntityId::Graph(id) => Self::GraphUnknown { graph: id.to_string() },
+            EntityId::Run(run) | EntityId::RunEntry(run, _) | EntityId::RunTurn(run, _) => {
+                Self::RunUnknown { run: run.to_string() }
+            }
             #[cfg(test)]
             EntityId::Probe(_) => Self::Internal,
         }
@@ -258,6 +283,10 @@ impl Refusal for BrokerError {
             Self::TaskUnknown { .. } => ErrorCode::TaskUnknown,
             Self::HandoffUnknown { .. } => ErrorCode::HandoffUnknown,
             Self::WorkspaceUnknown { .. } => ErrorCode::WorkspaceUnknown,
+            Self::Routing(rejection) => rejection.code(),
+            Self::GraphUnknown { .. } => ErrorCode::GraphUnknown,
+            Self::RunUnknown { .. } => ErrorCode::RunUnknown,
+            Self::GraphInvalid { .. } => ErrorCode::GraphInvalid,
             Self::DeliveryUnknown { .. } => ErrorCode::DeliveryUnknown,
             Self::DeadLetterUnknown { .. } => ErrorCode::DeadLetterUnknown,
             Self::DeadLetterSettled { .. } => ErrorCode::DeadLetterSettled,
@@ -286,6 +315,7 @@ impl Refusal for BrokerError {
             Self::AgentBusy { tasks, offers, .. } => {
                 vec![("owned_tasks", tasks.to_string()), ("open_offers", offers.to_string())]
             }
+            Self::Routing(rejection) => rejection.metadata(),
             Self::DeadLetterSettled { state, .. } => vec![("state", (*state).to_owned())],
             Self::PermissionDenied(denied) => vec![
                 ("action", denied.action_name.to_owned()),
@@ -298,7 +328,7 @@ impl Refusal for BrokerError {
 
     fn violations(&self) -> &[FieldViolation] {
         match self {
-            Self::Fields { violations } => violations,
+            Self::Fields { violations } | Self::GraphInvalid { violations } => violations,
             Self::NotAdmitted(error) => error.violations(),
             _ => &[],
         }

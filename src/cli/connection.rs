@@ -56,6 +56,30 @@ pub(super) struct IdentityArgs {
     key_id: KeyId,
 }
 
+/// Flags of a command that acts as an agent, or as an operator without them.
+#[derive(Debug, Clone, Args)]
+pub(super) struct OptionalIdentityArgs {
+    /// The id of the agent to act as. Default: act as an operator.
+    #[arg(id = "identity_id", long = "id", value_name = "AGENT", requires = "identity_key")]
+    id: Option<AgentId>,
+    /// The agent's private key, a file from `baton keygen`.
+    #[arg(id = "identity_key", long = "key", value_name = "FILE", requires = "identity_id")]
+    key: Option<PathBuf>,
+    /// The key's name among the agent's keys (key_id).
+    #[arg(long, default_value = "k1", value_name = "KEY")]
+    key_id: KeyId,
+}
+
+impl OptionalIdentityArgs {
+    /// Connects as the agent, or as an operator.
+    pub(super) async fn client(&self, connection: &ConnectionArgs) -> Result<Client, Failure> {
+        let Some((id, key)) = self.id.clone().zip(self.key.as_deref()) else { return connection.client().await };
+        let identity = Identity { agent: id, key_id: self.key_id.clone(), key: read_key(key)? };
+        let client = connection.client_without_token().await?;
+        Ok(client.with_token(&client.prove(&identity).await?)?)
+    }
+}
+
 impl ConnectionArgs {
     /// Whether a flag or the environment names a broker.
     pub(super) fn names_a_broker(&self) -> bool {

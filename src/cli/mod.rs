@@ -23,6 +23,7 @@ mod envelope;
 mod escape;
 mod exit;
 mod find;
+mod graph;
 mod handoff;
 mod json;
 mod key;
@@ -32,6 +33,7 @@ mod logging;
 mod mail;
 mod policy;
 mod resolve;
+mod run;
 mod serve;
 mod store;
 mod table;
@@ -112,6 +114,12 @@ enum Command {
     /// List, inspect, watch and audit tasks.
     #[command(subcommand)]
     Task(task::TaskCommand),
+    /// Register, validate, list and show graphs that a model routes through.
+    #[command(subcommand)]
+    Graph(graph::GraphCommand),
+    /// Start runs through graphs, report turns, show, watch and cancel.
+    #[command(subcommand)]
+    Run(run::RunCommand),
     /// Receive an agent's messages.
     #[command(subcommand)]
     Mail(mail::MailCommand),
@@ -150,6 +158,8 @@ pub async fn run() -> u8 {
         Command::Handoff(command) => handoff::run(command, &cli.connection, &output).await,
         Command::Dlq(command) => dlq::run(command, &cli.connection, &output).await,
         Command::Task(command) => task::run(command, &cli.connection, &output).await,
+        Command::Graph(command) => graph::run(command, &cli.connection, &output).await,
+        Command::Run(command) => run::run(command, &cli.connection, &output).await,
         Command::Mail(command) => mail::run(command, &cli.connection, &output).await,
         Command::Workspace(command) => workspace::run(command, &cli.connection, &output).await,
         Command::Envelope(command) => envelope::run(command),

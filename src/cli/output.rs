@@ -99,6 +99,22 @@ pub(super) enum Format {
     Jsonl,
     /// One YAML document. Commands that stream print one document per entry.
     Yaml,
+    /// A diagram in the language of Graphviz. Only of commands that show a graph.
+    Dot,
+    /// A diagram in the language of Mermaid. Only of commands that show a graph.
+    Mermaid,
+}
+
+/// The language of a diagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Diagram {
+    Dot,
+    Mermaid,
+}
+
+/// The failure of a command that prints no diagram.
+fn no_diagram() -> Failure {
+    Failure::usage("this command prints no diagram; the formats are table, json, jsonl and yaml".to_owned())
 }
 
 /// The output format of a command.
@@ -151,6 +167,7 @@ impl Output {
     /// Prints a document in the chosen format.
     pub(super) fn value(self, value: &Value) -> Result<(), Failure> {
         match self.format {
+            Format::Dot | Format::Mermaid => return Err(no_diagram()),
             Format::Yaml => write(yaml(value)?.trim_end()),
             Format::Jsonl => say_json(value),
             // A command without columns prints a document in the table format too.
@@ -165,10 +182,20 @@ impl Output {
     /// Prints one document of a stream.
     pub(super) fn next(self, value: &Value) -> Result<(), Failure> {
         match self.format {
+            Format::Dot | Format::Mermaid => return Err(no_diagram()),
             Format::Yaml => write(&format!("---\n{}", yaml(value)?.trim_end())),
             Format::Json | Format::Jsonl | Format::Table => say_json(value),
         }
         Ok(())
+    }
+
+    /// The language of the diagram that the caller asks for. `None`: another format.
+    pub(super) fn diagram(self) -> Option<Diagram> {
+        match self.format {
+            Format::Dot => Some(Diagram::Dot),
+            Format::Mermaid => Some(Diagram::Mermaid),
+            Format::Table | Format::Json | Format::Jsonl | Format::Yaml => None,
+        }
     }
 
     /// Whether the format is the table for people.

@@ -109,6 +109,25 @@ impl Prefix {
         AgentId::parse(&id).map_err(|error| Failure::failed(error.to_string()))
     }
 
+    /// Resolves a run that the caller may see. A whole id is not looked up: the command itself shows the refusal.
+    pub(super) async fn run(&self, client: &Client) -> Result<MessageId, Failure> {
+        if let Ok(id) = MessageId::parse(&self.0) {
+            return Ok(id);
+        }
+        let mut found = Found::new("run", &self.0.to_ascii_lowercase());
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListRunsRequest { page_size: PAGE, page_token, ..Default::default() };
+            let page = client.answer(client.routing().list_runs(request).await)?;
+            found.take(page.runs.into_iter().map(|run| run.run_id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                let id = found.only()?.ok_or_else(|| none("run", &self.0, None))?;
+                break MessageId::parse(&id).map_err(|error| Failure::failed(error.to_string()));
+            }
+        }
+    }
+
     /// The resolved id. The inner error is the broker's refusal of the text as a whole id, if the text is no prefix
     /// either.
     async fn find_task(&self, client: &Client) -> Result<Result<String, ClientError>, Failure> {

@@ -160,11 +160,16 @@ fn readable(table: Table, record: &Record) -> Option<Value> {
         Table::RemovedTasks => "baton.storage.v1.RemovedTaskRecord",
         Table::Workspaces => "baton.storage.v1.WorkspaceRecord",
         Table::WorkspaceEntries => "baton.storage.v1.WorkspaceEntryRecord",
+        Table::Graphs => "baton.storage.v1.GraphRecord",
+        Table::Runs => "baton.storage.v1.RunRecord",
+        Table::RunLog => "baton.v1.RunEntry",
+        Table::RunTurns => "baton.storage.v1.RunTurnRecord",
         Table::HandoffsByAgent
         | Table::HandoffsBySequence
         | Table::DeadLettersByAgent
         | Table::Outbox
         | Table::Parts
+        | Table::Listings
         | Table::Timers
         | Table::Expirations => return None,
     };

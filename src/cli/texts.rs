@@ -18,9 +18,10 @@ use crate::{
         admission::AdmissionError,
         handoff::{Hop, PromptState, Rejection, State, TaskStatus},
         workspace::{Rejection as WorkspaceRejection, WorkspaceId},
+        routing,
     },
     envelope::{EnvelopeError, keys::KeyFileError},
-    ids::{AgentId, KeyId, MessageId, TaskId},
+    ids::{AgentId, GraphId, KeyId, MessageId, NodeId, TaskId},
     policy::{CaseError, PolicyError},
     server::{
         FolderError, ServerError,
@@ -105,6 +106,7 @@ fn errors_are_reviewed() {
     add("refusals: admission", refusals(admission_errors()));
     add("refusals: state machine", refusals(rejections()));
     add("refusals: workspaces", refusals(workspace_rejections()));
+    add("refusals: runs", refusals(routing_rejections()));
     add("refusals: calls", refusals(broker_errors()));
     add("policies", plain(policy_errors()));
     add("policy tests", plain(case_errors()));
@@ -310,11 +312,39 @@ fn rejections() -> Vec<Rejection> {
     })
 }
 
+fn routing_rejections() -> Vec<routing::Rejection> {
+    use routing::Rejection;
+    let (node, choice) = (NodeId::parse("checker").unwrap(), routing::TurnId(message()));
+    let graph = GraphId::parse("search").unwrap();
+    samples!(Rejection {
+        Rejection::GraphUnknown { .. } => Rejection::GraphUnknown { graph: graph.clone() };
+        Rejection::RunUnknown => Rejection::RunUnknown;
+        Rejection::RunExists => Rejection::RunExists;
+        Rejection::RunFinal { .. } => Rejection::RunFinal { state: routing::RunState::Completed };
+        Rejection::TaskUnknown { .. } => Rejection::TaskUnknown { task: task() };
+        Rejection::TaskFinal { .. } => Rejection::TaskFinal { task: task(), status: TaskStatus::Completed };
+        Rejection::NotOwner { .. } => Rejection::NotOwner { task: task() };
+        Rejection::NotStarter => Rejection::NotStarter;
+        Rejection::NodeOfAnother { .. } => Rejection::NodeOfAnother { node: node.clone(), by: "bob".into() };
+        Rejection::NodeNotActive { .. } => Rejection::NodeNotActive {
+            node: "checker".into(), state: "DONE", active: vec!["searcher".into()] };
+        Rejection::TurnIdReused { .. } => Rejection::TurnIdReused { turn: choice };
+        Rejection::TooManyTurns => Rejection::TooManyTurns;
+        Rejection::ChoiceMismatch { .. } => Rejection::ChoiceMismatch {
+            choice, problem: "the choice is for another receiver" };
+    })
+}
+
 fn broker_errors() -> Vec<BrokerError> {
     let key_id = || "k1".to_owned();
     samples!(BrokerError {
         BrokerError::Fields { .. } => BrokerError::Fields { violations: violations() };
         BrokerError::NotAdmitted(_) => BrokerError::NotAdmitted(Rejection::TaskUnknown.into());
+        BrokerError::Routing(_) => BrokerError::Routing(routing::Rejection::RunUnknown);
+        BrokerError::GraphUnknown { .. } => BrokerError::GraphUnknown { graph: "search".into() };
+        BrokerError::RunUnknown { .. } => BrokerError::RunUnknown { run: message().to_string() };
+        BrokerError::GraphInvalid { .. } => BrokerError::GraphInvalid { violations: vec![FieldViolation {
+            path: "graph.nodes".into(), problem: "EMPTY: the graph has no node".into() }] };
         BrokerError::SenderMismatch { .. } => BrokerError::SenderMismatch { sender: agent("alice"), agent: agent("bob") };
         BrokerError::SenderNoAgent { .. } => BrokerError::SenderNoAgent { caller: "operator ops".into() };
         BrokerError::AgentUnknown { .. } => BrokerError::AgentUnknown { agent: "bob".into() };

@@ -13,9 +13,10 @@ use super::{
     handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task},
     mailbox::Attempt,
     workspace::{self, Append, Entry, Workspace, WorkspaceId},
+    routing::{self, Graph, Run, RunEntry, RunId, RunTurn, TurnId},
 };
 use crate::{
-    ids::{AgentId, MessageId, TaskId},
+    ids::{AgentId, GraphId, MessageId, TaskId},
     time::Timestamp,
 };
 
@@ -28,6 +29,14 @@ pub enum EntityId {
     Handoff(MessageId),
     /// The shared entries of a task, plan, thread or run.
     Workspace(WorkspaceId),
+    /// A graph that a model routes through.
+    Graph(GraphId),
+    /// A run through a graph.
+    Run(RunId),
+    /// An entry of a run's log, by its number.
+    RunEntry(RunId, u64),
+    /// A turn of a run.
+    RunTurn(RunId, TurnId),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeId),
@@ -42,6 +51,14 @@ pub enum Entity {
     Handoff(Arc<Handoff>),
     /// The shared entries of a task, plan, thread or run.
     Workspace(Arc<Workspace>),
+    /// A graph that a model routes through.
+    Graph(Arc<Graph>),
+    /// A run through a graph.
+    Run(Arc<Run>),
+    /// An entry of a run's log. It never changes.
+    RunEntry(Arc<RunEntry>),
+    /// The place of a turn in the log of its run. It never changes.
+    RunTurn(Arc<RunTurn>),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(Arc<Probe>),
@@ -86,6 +103,8 @@ pub enum Input {
         /// The limits of the workspace.
         limits: workspace::Limits,
     },
+    /// A call about a graph or a run.
+    Routing(routing::Input),
     /// An agent acked a delivery that reports to this entity.
     Acked {
         /// The agent whose mailbox had the delivery.
@@ -111,6 +130,8 @@ pub enum Input {
 /// An input from one entity to another ([`Effect::Send`]), with one variant for each receiving machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
+    /// An input for a run, from a handoff.
+    Run(routing::Word),
     /// An input for the test machine.
     #[cfg(test)]
     Probe(probe::Word),
@@ -214,6 +235,9 @@ pub enum StepError {
     /// A rule of workspaces forbids the step.
     #[error(transparent)]
     Workspace(#[from] workspace::Rejection),
+    /// A rule of graphs and runs forbids the step.
+    #[error(transparent)]
+    Routing(#[from] routing::Rejection),
     /// A stored entity cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -224,6 +248,10 @@ pub fn step(about: &EntityId, input: &Input, read: &mut dyn Reader, now: Timesta
     match about {
         EntityId::Task(_) | EntityId::Handoff(_) => handoff::step_entity(about, input, read, now),
         EntityId::Workspace(id) => workspace::step(id, input, read, now),
+        EntityId::Graph(id) => routing::step_graph(id, input, read),
+        EntityId::Run(id) => routing::step_run(*id, input, read, now),
+        // They never change, and are written by the steps of their runs.
+        EntityId::RunEntry(..) | EntityId::RunTurn(..) => Ok(Transition::default()),
         #[cfg(test)]
         EntityId::Probe(id) => probe::step(*id, input, read, now),
     }
@@ -236,6 +264,10 @@ impl Entity {
             Self::Task(task) => EntityId::Task(task.id.clone()),
             Self::Handoff(handoff) => EntityId::Handoff(handoff.id),
             Self::Workspace(workspace) => EntityId::Workspace(workspace.id.clone()),
+            Self::Graph(graph) => EntityId::Graph(graph.id.clone()),
+            Self::Run(run) => EntityId::Run(run.id),
+            Self::RunEntry(entry) => EntityId::RunEntry(entry.run, entry.number),
+            Self::RunTurn(turn) => EntityId::RunTurn(turn.run, turn.turn),
             #[cfg(test)]
             Self::Probe(probe) => EntityId::Probe(probe.id),
         }
@@ -248,6 +280,8 @@ impl Entity {
             Self::Handoff(handoff) => Some(&handoff.task),
             // A workspace has a chain and a time of its own: a custody log would grow too long with all entries.
             Self::Workspace(_) => None,
+            // A run has a log of its own, also a run over a task.
+            Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -259,6 +293,8 @@ impl Entity {
             Self::Task(task) => task.next_deadline(),
             Self::Handoff(handoff) => handoff.next_deadline(),
             Self::Workspace(workspace) => workspace.next_expiry,
+            Self::Run(run) => run.next_deadline(),
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             #[cfg(test)]
             Self::Probe(probe) => probe.deadline,
         }
@@ -269,6 +305,8 @@ impl Entity {
         match self {
             Self::Task(_) | Self::Workspace(_) => Timestamp::default(),
             Self::Handoff(handoff) => handoff.created_at.plus(handoff.timeouts.shortest()),
+            Self::Run(run) => run.deadline,
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => Timestamp::default(),
             #[cfg(test)]
             Self::Probe(_) => Timestamp::default(),
         }
@@ -281,6 +319,8 @@ impl Entity {
             Self::Handoff(handoff) => handoff.state.is_final(),
             // It ends with its owner, which has the end on record.
             Self::Workspace(_) => false,
+            Self::Run(run) => run.state.is_final(),
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => false,
             #[cfg(test)]
             Self::Probe(_) => false,
         }
@@ -291,6 +331,7 @@ impl Entity {
         match self {
             Self::Task(_) | Self::Workspace(_) => None,
             Self::Handoff(handoff) => Some(&handoff.sender),
+            Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -303,6 +344,10 @@ impl fmt::Display for EntityId {
             Self::Task(id) => write!(formatter, "task {id}"),
             Self::Handoff(id) => write!(formatter, "handoff {id}"),
             Self::Workspace(id) => write!(formatter, "workspace {id}"),
+            Self::Graph(id) => write!(formatter, "graph {id}"),
+            Self::Run(id) => write!(formatter, "run {id}"),
+            Self::RunEntry(run, number) => write!(formatter, "entry {number} of run {run}"),
+            Self::RunTurn(run, turn) => write!(formatter, "turn {turn} of run {run}"),
             #[cfg(test)]
             Self::Probe(id) => write!(formatter, "probe {}", id.0),
         }

@@ -16,6 +16,7 @@ pub(crate) mod probe;
 mod removed_task;
 mod request_terms;
 pub mod workspace;
+pub mod routing;
 
 pub(crate) use baton_client::numbered;
 pub use baton_client::protocol::{

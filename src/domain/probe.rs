@@ -87,6 +87,11 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
         Input::Handoff { .. } | Input::Append { .. } | Input::Undeliverable { .. } | Input::AgentGone => {
             return Ok(Transition::default());
         }
+        Input::Handoff { .. }
+        | Input::Routing(_)
+        | Input::Undeliverable { .. }
+        | Input::AgentGone
+        | Input::Told(Told::Run(_)) => return Ok(Transition::default()),
     }
     Ok(Transition { writes: vec![Entity::Probe(Arc::new(probe))], effects })
 }

@@ -91,6 +91,10 @@ pub struct Asked {
     /// For assignType: the id of the agent that gets the type.
     #[arg(long, value_name = "ID")]
     pub agent: Option<AgentId>,
+    /// For registerGraph and startRun: the id of the graph.
+    #[serde(default)]
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    pub graph_id: String,
 }
 
 fn transfer() -> String {
@@ -111,6 +115,7 @@ pub enum CaseError {
     #[error(
         "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, \
          workspace:ID or broker"
+        "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, run:ID or broker"
     )]
     Resource(String),
     /// The text is not an action.
@@ -154,6 +159,7 @@ impl Asked {
             Some(("handoff", id)) => Resource::Handoff(shared(id)),
             Some(("dead-letter", id)) => Resource::DeadLetter(shared(id)),
             Some(("workspace", id)) => Resource::Workspace(shared(id)),
+            Some(("run", id)) => Resource::Run(shared(id)),
             None if self.resource == "broker" => Resource::Broker,
             Some(_) | None => return Err(CaseError::Resource(self.resource.clone())),
         };
@@ -164,6 +170,7 @@ impl Asked {
 
     fn action(&self) -> Result<Action<'_>, CaseError> {
         let Self { task_type, mode, message_type, topic, .. } = self;
+        let Self { task_type, mode, message_type, graph_id, .. } = self;
         let agent = || {
             let id = self.agent.as_ref().ok_or(CaseError::AgentMissing)?.as_str();
             Ok(Agent { id, types: &[] })
@@ -188,6 +195,10 @@ impl Asked {
             "readAuditLog" => Action::ReadAuditLog,
             "appendWorkspace" => Action::AppendWorkspace { topic },
             "readWorkspace" => Action::ReadWorkspace { topic },
+            "registerGraph" => Action::RegisterGraph { graph: graph_id },
+            "startRun" => Action::StartRun { graph: graph_id },
+            "recordTurn" => Action::RecordTurn,
+            "readRun" => Action::ReadRun,
             unknown => return Err(CaseError::Action(unknown.to_owned())),
         })
     }
@@ -254,7 +265,8 @@ mod tests {
                 "readHandoff" => ("anonymous", "handoff:h"),
                 "readDeadLetter" | "settleDeadLetter" => ("operator:o", "dead-letter:1"),
                 "appendWorkspace" | "readWorkspace" => ("agent:a", "workspace:task:t"),
-                "readDirectory" | "invite" | "readAuditLog" => ("operator:o", "broker"),
+                "readDirectory" | "invite" | "readAuditLog" | "registerGraph" | "startRun" => ("operator:o", "broker"),
+                "recordTurn" | "readRun" => ("agent:a", "run:r"),
                 _ => ("agent:a", "agent:b"),
             };
             let text = format!(

@@ -82,6 +82,10 @@ actions! {
     ReadAuditLog = "readAuditLog",
     AppendWorkspace { topic: &'a str } = "appendWorkspace",
     ReadWorkspace { topic: &'a str } = "readWorkspace",
+    RegisterGraph { graph: &'a str } = "registerGraph",
+    StartRun { graph: &'a str } = "startRun",
+    RecordTurn = "recordTurn",
+    ReadRun = "readRun",
 }
 
 /// The object of an action.
@@ -99,6 +103,8 @@ pub enum Resource<'a> {
     DeadLetter(Shared<'a>),
     /// A workspace, with its participants.
     Workspace(Shared<'a>),
+    /// A run, with its participants.
+    Run(Shared<'a>),
     /// The broker itself.
     Broker,
 }
@@ -122,6 +128,7 @@ struct Kinds {
     handoff: EntityTypeName,
     dead_letter: EntityTypeName,
     workspace: EntityTypeName,
+    run: EntityTypeName,
     action: EntityTypeName,
 }
 
@@ -137,6 +144,7 @@ static KINDS: LazyLock<Kinds> = LazyLock::new(|| {
         handoff: kind("Handoff"),
         dead_letter: kind("DeadLetter"),
         workspace: kind("Workspace"),
+        run: kind("Run"),
         action: kind("Action"),
     }
 });
@@ -204,6 +212,7 @@ impl Resource<'_> {
             Self::Handoff(shared) => shared.entity(&KINDS.handoff),
             Self::DeadLetter(shared) => shared.entity(&KINDS.dead_letter),
             Self::Workspace(shared) => shared.entity(&KINDS.workspace),
+            Self::Run(shared) => shared.entity(&KINDS.run),
             Self::Broker => Entity::with_uid(uid(&KINDS.broker, "broker")),
         }
     }
@@ -241,6 +250,10 @@ impl Action<'_> {
             }
             Self::ReadTask
             | Self::ReadContext
+            Self::RegisterGraph { graph } | Self::StartRun { graph } => vec![("graphId".to_owned(), text(graph))],
+            Self::RecordTurn
+            | Self::ReadRun
+            | Self::ReadTask
             | Self::ReassignTask
             | Self::ReadHandoff
             | Self::ReadDeadLetter
@@ -311,7 +324,7 @@ impl Question<'_> {
                 shared.participants.iter().for_each(|agent| key.extend([agent, " "]));
                 key.push('\n');
             }
-            Resource::Task(_) | Resource::Handoff(_) | Resource::DeadLetter(_) | Resource::Broker => return None,
+            Resource::Task(_) | Resource::Handoff(_) | Resource::DeadLetter(_) | Resource::Broker | Resource::Run(_) => return None,
         }
         self.action.write_context(&mut key).then_some(key)
     }
@@ -339,6 +352,7 @@ impl std::fmt::Display for Action<'_> {
             }
             Self::AppendWorkspace { topic } | Self::ReadWorkspace { topic } => write!(formatter, " (topic {topic:?})"),
             Self::Deregister { force } => write!(formatter, " (force {force})"),
+            Self::RegisterGraph { graph } | Self::StartRun { graph } => write!(formatter, " (graphId {graph:?})"),
             _ => Ok(()),
         }
     }
@@ -382,6 +396,10 @@ pub(super) fn examples() -> Vec<Question<'static>> {
             (principal, Action::Deregister { force: false }, to_agent),
             (principal, Action::ReadAuditLog, Resource::Broker),
             (principal, Action::ReadWorkspace { topic: "t" }, Resource::Workspace(shared)),
+            (principal, Action::RegisterGraph { graph: "g" }, Resource::Broker),
+            (principal, Action::StartRun { graph: "g" }, Resource::Broker),
+            (principal, Action::RecordTurn, Resource::Run(shared)),
+            (principal, Action::ReadRun, Resource::Run(shared)),
         ]);
     }
     all.into_iter().map(|(principal, action, resource)| Question { principal, action, resource }).collect()

@@ -9,14 +9,27 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError, Expiration, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace, TaskRecord,
-    WorkspaceRecord, by_number, number_of,
+    DecodeError,
+    Expiration,
+    HandoffPlace,
+    HandoffRecord,
+    MessageRecord,
+    Reader,
+    RequestPlace,
+    TaskRecord,
+    WorkspaceRecord,
+    by_number,
+    number_of,
+    GraphRecord,
+    RunEntryRecord,
+    RunRecord,
+    RunTurnRecord,
 };
 #[cfg(test)]
 use crate::domain::probe::ProbeId;
 use crate::{
-    domain::{Entity, EntityId, Told, handoff::Task, workspace::WorkspaceId},
-    ids::{MessageId, TaskId},
+    domain::{Entity, EntityId, Told, handoff::Task, workspace::WorkspaceId, routing::{RunId, TurnId, Word}},
+    ids::{MessageId, TaskId, AgentId, GraphId},
     store::{Key, Table},
     time::Timestamp,
 };
@@ -30,6 +43,14 @@ pub enum EntityRecord {
     Handoff(HandoffRecord),
     /// A workspace, with the head of its chain.
     Workspace(WorkspaceRecord),
+    /// A graph that a model routes through.
+    Graph(GraphRecord),
+    /// A run through a graph.
+    Run(RunRecord),
+    /// An entry of a run's log.
+    RunEntry(RunEntryRecord),
+    /// The place of a turn in the log of its run.
+    RunTurn(RunTurnRecord),
     /// The test machine that shows that the engine is general.
     #[cfg(test)]
     Probe(ProbeRecord),
@@ -88,6 +109,19 @@ impl EntityRecord {
                 let chain_hash = before.and_then(Self::as_workspace).map_or([0; 32], |record| record.chain_hash);
                 Self::Workspace(WorkspaceRecord { workspace, chain_hash, pace: notes.pace })
             }
+            Entity::Graph(graph) => {
+                let sequence = match before {
+                    Some(Self::Graph(before)) => before.sequence,
+                    Some(_) | None => notes.sequence,
+                };
+                Self::Graph(GraphRecord { graph, sequence })
+            }
+            Entity::Run(run) => {
+                let sequence = before.and_then(Self::as_run).map_or(notes.sequence, |before| before.sequence);
+                Self::Run(RunRecord { run, sequence, pace: notes.pace })
+            }
+            Entity::RunEntry(entry) => Self::RunEntry(RunEntryRecord(entry)),
+            Entity::RunTurn(turn) => Self::RunTurn(RunTurnRecord(turn)),
             #[cfg(test)]
             Entity::Probe(probe) => Self::Probe(ProbeRecord { probe, pace: notes.pace }),
         }
@@ -113,6 +147,10 @@ impl EntityRecord {
     pub fn as_workspace(&self) -> Option<&WorkspaceRecord> {
         match self {
             Self::Workspace(record) => Some(record),
+    /// The record of a run, if the entity is one.
+    pub fn as_run(&self) -> Option<&RunRecord> {
+        match self {
+            Self::Run(record) => Some(record),
             _ => None,
         }
     }
@@ -134,6 +172,10 @@ impl EntityRecord {
             Self::Task(record) => Entity::Task(record.task.clone()),
             Self::Handoff(record) => Entity::Handoff(record.handoff.clone()),
             Self::Workspace(record) => Entity::Workspace(record.workspace.clone()),
+            Self::Graph(record) => Entity::Graph(record.graph.clone()),
+            Self::Run(record) => Entity::Run(record.run.clone()),
+            Self::RunEntry(record) => Entity::RunEntry(record.0.clone()),
+            Self::RunTurn(record) => Entity::RunTurn(record.0.clone()),
             #[cfg(test)]
             Self::Probe(record) => Entity::Probe(record.probe.clone()),
         }
@@ -145,6 +187,10 @@ impl EntityRecord {
             EntityId::Task(id) => TaskRecord::key(id),
             EntityId::Handoff(id) => HandoffRecord::key(*id),
             EntityId::Workspace(id) => WorkspaceRecord::key(id),
+            EntityId::Graph(id) => GraphRecord::key(id),
+            EntityId::Run(id) => RunRecord::key(*id),
+            EntityId::RunEntry(run, number) => RunEntryRecord::key(*run, *number),
+            EntityId::RunTurn(run, turn) => RunTurnRecord::key(*run, *turn),
             #[cfg(test)]
             EntityId::Probe(id) => ProbeRecord::key(*id),
         }
@@ -154,7 +200,7 @@ impl EntityRecord {
     /// record of another entity.
     pub fn host_key(id: &EntityId) -> Option<Key> {
         match id {
-            EntityId::Task(_) | EntityId::Workspace(_) => None,
+            EntityId::Task(_) | EntityId::Workspace(_) | EntityId::Graph(_) | EntityId::Run(_) | EntityId::RunEntry(..) | EntityId::RunTurn(..) => None,
             // The request of a handoff has the id of the handoff.
             EntityId::Handoff(id) => Some(MessageRecord::key(*id)),
             #[cfg(test)]
@@ -170,7 +216,7 @@ impl EntityRecord {
     /// The host of a new entity. `None`: the entity has a record of its own.
     pub fn first_host(&self) -> Option<EntityId> {
         match self {
-            Self::Task(_) | Self::Workspace(_) => None,
+            Self::Task(_) | Self::Workspace(_) | Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             // No message has the id of a redriven handoff.
             Self::Handoff(HandoffRecord { handoff, .. }) => {
                 handoff.redrive_of.is_none().then(|| EntityId::Task(handoff.task.clone()))
@@ -210,6 +256,10 @@ impl EntityRecord {
             Self::Task(record) => record.encode(),
             Self::Handoff(record) => record.encode(),
             Self::Workspace(record) => record.encode(),
+            Self::Graph(record) => record.encode(),
+            Self::Run(record) => record.encode(),
+            Self::RunEntry(record) => record.encode(),
+            Self::RunTurn(record) => record.encode(),
             #[cfg(test)]
             Self::Probe(record) => record.encode(),
         }
@@ -221,6 +271,10 @@ impl EntityRecord {
             EntityId::Task(_) => TaskRecord::decode(value).map(Self::Task),
             EntityId::Handoff(_) => HandoffRecord::decode(value).map(Self::Handoff),
             EntityId::Workspace(_) => WorkspaceRecord::decode(value).map(Self::Workspace),
+            EntityId::Graph(_) => GraphRecord::decode(value).map(Self::Graph),
+            EntityId::Run(_) => RunRecord::decode(value).map(Self::Run),
+            EntityId::RunEntry(run, _) => RunEntryRecord::decode(*run, value).map(Self::RunEntry),
+            EntityId::RunTurn(run, turn) => RunTurnRecord::decode(*run, *turn, value).map(Self::RunTurn),
             #[cfg(test)]
             EntityId::Probe(_) => ProbeRecord::decode(value).map(Self::Probe),
         }
@@ -232,6 +286,9 @@ impl EntityRecord {
             Self::Task(task) => return task.part_entry().filter(|_| before.is_none()).into_iter().collect(),
             Self::Handoff(HandoffRecord { handoff, sequence, .. }) => (handoff, sequence),
             Self::Workspace(_) => return Vec::new(),
+            Self::Graph(record) if before.is_none() => return vec![record.listing()],
+            Self::Run(record) => return record.new_listings(before.and_then(Self::as_run)),
+            Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => return Vec::new(),
             #[cfg(test)]
             Self::Probe(_) => return Vec::new(),
         };
@@ -251,7 +308,7 @@ impl EntityRecord {
     /// The message that opened the entity. `None`: the entity never delivers it again.
     pub fn opening(&self) -> Option<RequestPlace> {
         match self {
-            Self::Task(_) | Self::Workspace(_) => None,
+            Self::Task(_) | Self::Workspace(_) | Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             Self::Handoff(record) => Some(record.request),
             #[cfg(test)]
             Self::Probe(_) => None,
@@ -262,8 +319,9 @@ impl EntityRecord {
     pub fn pace(&self) -> Option<Pace> {
         match self {
             Self::Task(record) => Some(record.pace()),
-            Self::Handoff(_) => None,
+            Self::Handoff(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             Self::Workspace(record) => Some(record.pace),
+            Self::Run(record) => Some(record.pace),
             #[cfg(test)]
             Self::Probe(record) => Some(record.pace),
         }
@@ -273,10 +331,11 @@ impl EntityRecord {
     pub fn log_time(&self, now: Timestamp, set_back: Duration) -> Option<Timestamp> {
         match self {
             Self::Task(record) => Some(record.log_time(now, set_back)),
-            Self::Handoff(_) => None,
+            Self::Handoff(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
             Self::Workspace(record) => {
                 Some(record.pace.log_time(record.workspace.next_expiry.is_some(), now, set_back))
             }
+            Self::Run(record) => Some(record.pace.log_time(!record.run.state.is_final(), now, set_back)),
             #[cfg(test)]
             Self::Probe(record) => Some(record.pace.log_time(record.probe.deadline.is_some(), now, set_back)),
         }
@@ -286,8 +345,10 @@ impl EntityRecord {
     /// messages.
     pub fn is_settled(&self) -> bool {
         match self {
-            Self::Task(_) | Self::Workspace(_) => false,
+            Self::Task(_) | Self::Workspace(_) | Self::Graph(_) => false,
             Self::Handoff(record) => record.handoff.state.is_final(),
+            Self::Run(record) => record.run.state.is_final(),
+            Self::RunEntry(_) | Self::RunTurn(_) => true,
             #[cfg(test)]
             Self::Probe(_) => false,
         }
@@ -297,7 +358,8 @@ impl EntityRecord {
     pub fn expiration(&self) -> Option<(Expiration, &[u8])> {
         match self {
             Self::Task(TaskRecord { task, .. }) => Some((Expiration::Task, task.id.as_str().as_bytes())),
-            Self::Handoff(_) | Self::Workspace(_) => None,
+            Self::Handoff(_) | Self::Workspace(_) | Self::Graph(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Run(RunRecord { run, .. }) => Some((Expiration::Run, run.id.0.as_bytes())),
             #[cfg(test)]
             Self::Probe(_) => None,
         }
@@ -327,6 +389,10 @@ impl TaskRecord {
 const TASK: u8 = 1;
 const HANDOFF: u8 = 2;
 const WORKSPACE: u8 = 3;
+const GRAPH: u8 = 60;
+const RUN: u8 = 61;
+const RUN_ENTRY: u8 = 62;
+const RUN_TURN: u8 = 63;
 #[cfg(test)]
 const PROBE: u8 = 255;
 
@@ -336,6 +402,10 @@ pub fn encode_entity_id(id: &EntityId) -> Vec<u8> {
         EntityId::Task(id) => [&[TASK], id.as_str().as_bytes()].concat(),
         EntityId::Handoff(id) => [&[HANDOFF], &id.as_bytes()[..]].concat(),
         EntityId::Workspace(id) => [&[WORKSPACE], id.as_str().as_bytes()].concat(),
+        EntityId::Graph(id) => [&[GRAPH], id.as_str().as_bytes()].concat(),
+        EntityId::Run(id) => [&[RUN], &id.0.as_bytes()[..]].concat(),
+        EntityId::RunEntry(run, number) => [&[RUN_ENTRY], &run.0.as_bytes()[..], &number.to_be_bytes()].concat(),
+        EntityId::RunTurn(run, turn) => [&[RUN_TURN], &run.0.as_bytes()[..], &turn.0.as_bytes()[..]].concat(),
         #[cfg(test)]
         EntityId::Probe(id) => [&[PROBE], &id.0.to_be_bytes()[..]].concat(),
     }
@@ -355,6 +425,20 @@ pub fn decode_entity_id(table: Table, bytes: &[u8]) -> Result<EntityId, DecodeEr
         Some((&WORKSPACE, id)) => {
             let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
             Ok(EntityId::Workspace(WorkspaceId::parse(id).map_err(|error| reader.error(error.to_string()))?))
+        }
+        Some((&GRAPH, id)) => {
+            let id = std::str::from_utf8(id).map_err(|error| reader.error(error.to_string()))?;
+            Ok(EntityId::Graph(GraphId::parse(id).map_err(|error| reader.error(error.to_string()))?))
+        }
+        Some((&RUN, id)) => Ok(EntityId::Run(RunId(reader.message_id(id)?))),
+        Some((&RUN_ENTRY, id)) => {
+            let (run, number) = id.split_at_checked(16).ok_or_else(|| reader.error("an id is too short"))?;
+            let number = number.try_into().map_err(|_| reader.error("a number has not 8 bytes"))?;
+            Ok(EntityId::RunEntry(RunId(reader.message_id(run)?), u64::from_be_bytes(number)))
+        }
+        Some((&RUN_TURN, id)) => {
+            let (run, turn) = id.split_at_checked(16).ok_or_else(|| reader.error("an id is too short"))?;
+            Ok(EntityId::RunTurn(RunId(reader.message_id(run)?), TurnId(reader.message_id(turn)?)))
         }
         #[cfg(test)]
         Some((&PROBE, id)) => {
@@ -406,9 +490,47 @@ impl OutboxRecord {
 }
 
 fn encode_told(told: &Told) -> Vec<u8> {
-    match *told {
+    match told {
+        Told::Run(word) => encode_word(word),
         #[cfg(test)]
-        Told::Probe(ref word) => super::probe::encode_word(word),
+        Told::Probe(word) => super::probe::encode_word(word),
+    }
+}
+
+/// Encodes an input of a run: its kind in one byte, the choice, the handoff; then the new owner, or the task and the
+/// receiver with a zero byte between them. No id has a zero byte.
+fn encode_word(word: &Word) -> Vec<u8> {
+    let (kind, choice, handoff, rest) = match word {
+        Word::HandoffBegan { choice, handoff, task, receiver } => {
+            (BEGAN, choice, handoff, [task.as_str(), receiver].join("\0"))
+        }
+        Word::HandoffEnded { choice, handoff, owner } => {
+            (ENDED, choice, handoff, owner.as_ref().map(ToString::to_string).unwrap_or_default())
+        }
+    };
+    [&[kind], &choice.0.as_bytes()[..], &handoff.as_bytes()[..], rest.as_bytes()].concat()
+}
+
+const BEGAN: u8 = 1;
+const ENDED: u8 = 2;
+
+fn decode_word(reader: &Reader, word: &[u8]) -> Result<Word, DecodeError> {
+    let short = || reader.error("an input is too short");
+    let (kind, rest) = word.split_first().ok_or_else(short)?;
+    let (choice, rest) = rest.split_at_checked(16).ok_or_else(short)?;
+    let (handoff, rest) = rest.split_at_checked(16).ok_or_else(short)?;
+    let (choice, handoff) = (TurnId(reader.message_id(choice)?), reader.message_id(handoff)?);
+    let rest = std::str::from_utf8(rest).map_err(|error| reader.error(error.to_string()))?;
+    match *kind {
+        BEGAN => {
+            let (task, receiver) = rest.split_once('\0').ok_or_else(short)?;
+            Ok(Word::HandoffBegan { choice, handoff, task: reader.task(task)?, receiver: receiver.to_owned() })
+        }
+        ENDED => {
+            let owner: Option<AgentId> = if rest.is_empty() { None } else { Some(reader.agent(rest)?) };
+            Ok(Word::HandoffEnded { choice, handoff, owner })
+        }
+        _ => Err(reader.error("an input is of no known kind")),
     }
 }
 
@@ -417,7 +539,53 @@ fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, Deco
         EntityId::Task(_) | EntityId::Handoff(_) | EntityId::Workspace(_) => {
             Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len())))
         }
+        EntityId::Run(_) => decode_word(reader, told).map(Told::Run),
+        EntityId::Task(_)
+        | EntityId::Handoff(_)
+        | EntityId::Graph(_)
+        | EntityId::RunEntry(..)
+        | EntityId::RunTurn(..) => Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len()))),
         #[cfg(test)]
         EntityId::Probe(_) => super::probe::decode_word(told).map(Told::Probe).ok_or_else(|| reader.error("no word")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_inputs_of_a_run_come_back_from_the_outbox() {
+        let id = |byte| MessageId::from_bytes([byte; 16]);
+        let (choice, handoff) = (TurnId(id(2)), id(3));
+        let words = [
+            Word::HandoffBegan {
+                choice,
+                handoff,
+                task: TaskId::parse("t").unwrap(),
+                receiver: "type:reviewer".to_owned(),
+            },
+            Word::HandoffEnded { choice, handoff, owner: Some(AgentId::parse("bob").unwrap()) },
+            Word::HandoffEnded { choice, handoff, owner: None },
+        ];
+        for word in words {
+            let record = OutboxRecord { to: EntityId::Run(RunId(id(1))), told: Told::Run(word) };
+            assert_eq!(OutboxRecord::decode(&record.encode()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn every_entity_id_comes_back() {
+        let id = |byte| MessageId::from_bytes([byte; 16]);
+        for entity in [
+            EntityId::Task(TaskId::parse("t").unwrap()),
+            EntityId::Handoff(id(1)),
+            EntityId::Graph(GraphId::parse("g").unwrap()),
+            EntityId::Run(RunId(id(1))),
+            EntityId::RunEntry(RunId(id(1)), 7),
+            EntityId::RunTurn(RunId(id(1)), TurnId(id(2))),
+        ] {
+            assert_eq!(decode_entity_id(Table::Timers, &encode_entity_id(&entity)), Ok(entity));
+        }
     }
 }

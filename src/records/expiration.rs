@@ -36,6 +36,12 @@ pub enum Expiration {
 
 numbered! {
     Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, Entries = 6, }
+    /// A run, from its end on.
+    Run,
+}
+
+numbered! {
+    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, Run = 61, }
 }
 
 impl Expiration {
@@ -47,6 +53,7 @@ impl Expiration {
         Expiration::Task,
         Expiration::DeadLetter,
         Expiration::Invitation,
+        Expiration::Run,
     ];
 
     fn byte(self) -> u8 {

@@ -10,8 +10,12 @@ use prost::Message;
 use super::{DecodeError, Reader, by_name_and_number, by_number, id_bytes, moment, texts};
 use crate::{
     codes::ErrorCode,
-    domain::handoff::{
-        Cause, Failure, Handoff, Mode, Offer, OfferOutcome, Priority, ReceiverView, SenderView, State, Step, Timeouts,
+    domain::{
+        handoff::{
+            Cause, Failure, Handoff, Mode, Offer, OfferOutcome, Priority, ReceiverView, SenderView, State, Step,
+            Timeouts,
+        },
+        routing::{HandoffRef, RunId, TurnId},
     },
     ids::{AgentId, MessageId, TaskId},
     proto::storage,
@@ -112,6 +116,8 @@ impl HandoffRecord {
             mode: handoff.mode.number(),
             loan_timeout: handoff.loan_timeout.map_or(0, nanoseconds),
             submitter: handoff.submitter.clone().unwrap_or_default(),
+            run_id: handoff.routing.map(|routing| id_bytes(routing.run.0)).unwrap_or_default(),
+            choice_id: handoff.routing.map(|routing| id_bytes(routing.choice.0)).unwrap_or_default(),
             priority: handoff.priority.number(),
             task_type: handoff.task_type.clone(),
             reason: handoff.reason,
@@ -168,6 +174,13 @@ impl HandoffRecord {
             // A loan timeout is at least 1 s (SPEC 3), so 0 stands for none.
             loan_timeout: Some(Duration::from_nanos(stored.loan_timeout)).filter(|timeout| !timeout.is_zero()),
             submitter: Some(stored.submitter.clone()).filter(|submitter| !submitter.is_empty()),
+            routing: match reader.optional_message_id(&stored.run_id)? {
+                Some(run) => {
+                    let choice = reader.message_id(&stored.choice_id)?;
+                    Some(HandoffRef { run: RunId(run), choice: TurnId(choice) })
+                }
+                None => None,
+            },
             priority: reader.some(Priority::from_number(stored.priority), "priority")?,
             task_type: stored.task_type,
             reason: stored.reason,

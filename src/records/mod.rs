@@ -16,6 +16,7 @@ mod letter;
 mod message;
 #[cfg(test)]
 mod probe;
+mod routing;
 mod task;
 mod timer;
 mod workspace;
@@ -33,6 +34,9 @@ pub use handoff::{HandoffPlace, HandoffRecord, RequestPlace};
 pub use invitation::InvitationRecord;
 pub use letter::{decode_letter, encode_letter, letter_key, letter_place, mailbox_range};
 pub use message::{Acceptance, LoggedMessage, MessageRecord, read_envelope, receipt_of};
+pub use routing::{
+    GraphRecord, RunEntryRecord, RunRecord, RunTurnRecord, choice_to_v1, graph_to_v1, node_state, run_to_v1,
+};
 pub use task::TaskRecord;
 pub use timer::{
     entity_timer, entity_timer_key, entity_timers, mail_timer_key, mail_timers, parse_entity_timer, parse_mail_timer,
@@ -40,6 +44,7 @@ pub use timer::{
 pub use workspace::{WorkspaceEntryRecord, WorkspaceRecord};
 
 use crate::{
+    domain::routing::{RunId, TurnId},
     ids::{AgentId, MessageId, TaskId},
     proto::{storage, v1},
     store::{Key, KeyBytes, KeyRange, Table},
@@ -219,6 +224,21 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
         Table::Parts => TaskRecord::decode_part(value).map(drop),
         Table::Workspaces => WorkspaceRecord::decode(value).map(drop),
         Table::WorkspaceEntries => WorkspaceEntryRecord::decode(key, value).map(drop),
+            Expiration::Task | Expiration::DeadLetter | Expiration::Invitation | Expiration::Rest | Expiration::Run => {
+                Ok(())
+            }
+        },
+        Table::Outbox => OutboxRecord::decode(value).map(drop),
+        Table::Parts => TaskRecord::decode_part(value).map(drop),
+        Table::Graphs => GraphRecord::decode(value).map(drop),
+        Table::Runs => RunRecord::decode(value).map(drop),
+        // The run and the turn are in the key, and any do for a check of the value.
+        Table::RunLog => RunEntryRecord::decode(RunId(MessageId::from_bytes([0; 16])), value).map(drop),
+        Table::RunTurns => {
+            let id = MessageId::from_bytes([0; 16]);
+            RunTurnRecord::decode(RunId(id), TurnId(id), value).map(drop)
+        }
+        Table::Listings => routing::check_listing(key, value),
         // The first byte of a key names its kind, so at most one of the two can parse it.
         Table::Timers => parse_entity_timer(key, value).map(drop).or_else(|_| parse_mail_timer(key).map(drop)),
     }

@@ -60,6 +60,11 @@ pub enum Table {
     Workspaces,
     WorkspaceEntries,
     AgentStatistics,
+    Graphs,
+    Runs,
+    RunLog,
+    RunTurns,
+    Listings,
 }
 
 impl Table {
@@ -88,6 +93,11 @@ impl Table {
         Table::Workspaces,
         Table::WorkspaceEntries,
         Table::AgentStatistics,
+        Table::Graphs,
+        Table::Runs,
+        Table::RunLog,
+        Table::RunTurns,
+        Table::Listings,
     ];
 
     /// The table's name on disk.
@@ -116,6 +126,11 @@ impl Table {
             Table::Workspaces => "workspaces",
             Table::WorkspaceEntries => "workspace_entries",
             Table::AgentStatistics => "agent_statistics",
+            Table::Graphs => "graphs",
+            Table::Runs => "runs",
+            Table::RunLog => "run_log",
+            Table::RunTurns => "run_turns",
+            Table::Listings => "listings",
         }
     }
 }

@@ -92,6 +92,9 @@ pub(super) fn handoff(handoff: &Handoff) -> v1::Handoff {
         loan_timeout: handoff.loan_timeout.map(span),
         submitter_id: handoff.submitter.clone().unwrap_or_default(),
         estimated_handoff_time: handoff.estimate.map(span),
+        routing: handoff
+            .routing
+            .map(|routing| v1::RoutingRef { run_id: routing.run.to_string(), choice_id: routing.choice.to_string() }),
         ..Default::default()
     }
 }
@@ -317,6 +320,7 @@ mod tests {
                 Acked, Cause, Mode, OfferOutcome, Priority, ReceiverView, SenderView, State, TaskStatus as DomainStatus,
             },
             mailbox::AttemptEnd,
+            routing::{RunState, Severity},
         },
         proto::v1,
     };
@@ -344,6 +348,8 @@ mod tests {
         assert_same_numbers!(SenderView, SenderView, "SENDER_VIEW_", except: [HandoffInitiated]);
         assert_same_numbers!(ReceiverView, ReceiverView, "RECEIVER_VIEW_", except: []);
         assert_same_numbers!(Cause, HandoffCause, "HANDOFF_CAUSE_", except: []);
+        assert_same_numbers!(RunState, RunState, "RUN_STATE_", except: []);
+        assert_same_numbers!(Severity, ProblemSeverity, "PROBLEM_SEVERITY_", except: []);
         assert_same_numbers!(Acked, HandoffMail, "HANDOFF_MAIL_", except: []);
         assert_same_numbers!(ParkReason, DeadLetterReason, "DEAD_LETTER_REASON_", except: []);
         assert_same_numbers!(DeadState, DeadLetterState, "DEAD_LETTER_STATE_", except: []);

@@ -21,6 +21,7 @@ mod refusals;
 mod restarts;
 mod results;
 mod retention;
+mod runs;
 mod watchers;
 mod workspaces;
 mod world;

@@ -606,6 +606,7 @@ impl Real {
                     mode: if lend.is_some() { Mode::Delegate } else { Mode::Transfer },
                     loan_timeout: lend.flatten().map(Duration::from_secs),
                     submitter: None,
+                    routing: None,
                     priority: Priority::Medium,
                     timeouts: Timeouts::default(),
                     loop_limits: LoopLimits::default(),

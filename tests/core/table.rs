@@ -54,6 +54,7 @@ fn request(number: u8) -> Input {
         mode: Mode::Transfer,
         loan_timeout: None,
         submitter: None,
+        routing: None,
         priority: Priority::Medium,
         timeouts: Timeouts::default(),
         loop_limits: LoopLimits::default(),

@@ -99,6 +99,8 @@ codes! {
     DeadLetterUnknown = 65 "DEAD_LETTER_UNKNOWN" NotFound,
     NothingMatches = 66 "NOTHING_MATCHES" NotFound,
     AgentKeyUnknown = 67 "AGENT_KEY_UNKNOWN" NotFound,
+    GraphUnknown = 208 "GRAPH_UNKNOWN" NotFound,
+    RunUnknown = 209 "RUN_UNKNOWN" NotFound,
     MessageIdReused = 80 "MESSAGE_ID_REUSED" AlreadyExists,
     AgentExists = 81 "AGENT_EXISTS" AlreadyExists,
     KeyTaken = 82 "KEY_TAKEN" AlreadyExists,
@@ -125,6 +127,11 @@ codes! {
     EntryTooLarge = 274 "ENTRY_TOO_LARGE" InvalidArgument,
     SequenceConflict = 281 "SEQUENCE_CONFLICT" Aborted,
     QuotaExceeded = 290 "QUOTA_EXCEEDED" ResourceExhausted,
+    NodeNotActive = 248 "NODE_NOT_ACTIVE" FailedPrecondition,
+    TransferNotOffered = 249 "TRANSFER_NOT_OFFERED" FailedPrecondition,
+    TransferAmbiguous = 250 "TRANSFER_AMBIGUOUS" FailedPrecondition,
+    RunFinal = 259 "RUN_FINAL" FailedPrecondition,
+    GraphInvalid = 276 "GRAPH_INVALID" InvalidArgument,
     Conflict = 120 "CONFLICT" Aborted,
     LimitExceeded = 130 "LIMIT_EXCEEDED" ResourceExhausted,
     ShuttingDown = 140 "SHUTTING_DOWN" Unavailable,
@@ -143,6 +150,7 @@ codes! {
     HandoffRedriven = 169 "HANDOFF_REDRIVEN" NotificationOnly,
     TaskRecalled = 300 "TASK_RECALLED" NotificationOnly,
     TaskReassigned = 305 "TASK_REASSIGNED" NotificationOnly,
+    StepsExhausted = 303 "STEPS_EXHAUSTED" NotificationOnly,
 }
 
 /// An invalid field of a request.

@@ -16,8 +16,10 @@ use crate::{
     proto::v1::{
         self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
         broker_service_client::BrokerServiceClient, dead_letter_service_client::DeadLetterServiceClient,
-        handoff_service_client::HandoffServiceClient, task_service_client::TaskServiceClient,
+        handoff_service_client::HandoffServiceClient,
+        task_service_client::TaskServiceClient,
         workspace_service_client::WorkspaceServiceClient,
+        routing_service_client::RoutingServiceClient,
     },
 };
 
@@ -221,6 +223,11 @@ impl Client {
         WorkspaceServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
             .max_decoding_message_size(FRAME_BYTES_MAX)
             .max_encoding_message_size(FRAME_BYTES_MAX)
+    }
+    /// The routing service.
+    pub fn routing(&self) -> RoutingServiceClient<Authorized> {
+        RoutingServiceClient::with_interceptor(self.channel.clone(), self.token.clone())
+            .max_decoding_message_size(FRAME_BYTES_MAX)
     }
 
     /// The task service.

@@ -127,6 +127,23 @@ name_type!(
     KeyId
 );
 
+name_type!(
+    /// A graph of nodes that a model routes through.
+    GraphId
+);
+name_type!(
+    /// A node of a graph.
+    NodeId
+);
+name_type!(
+    /// A specification of an agent or of a model that a thread runs with.
+    SpecId
+);
+name_type!(
+    /// A conversation whose persona changes at step boundaries.
+    ThreadId
+);
+
 impl AgentId {
     /// The broker itself, the sender of its own messages. No agent can register this id.
     pub fn broker() -> Self {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::watchers::Watcher;
 use crate::{
     broker::{Answered, Output, Refused, Reply, directory::Entry},
-    domain::{EntityId, mailbox::Letter, matching::Statistics},
+    domain::{EntityId, mailbox::Letter, matching::Statistics, routing::RunId},
     ids::{AgentId, IdMap, MessageId, TaskId},
     metrics::Event,
     records::{EntityRecord, Expiration},
@@ -53,6 +53,8 @@ pub(super) enum PostCommit {
     OutboxWritten(u64),
     /// An entity is removed, and its watchers end.
     EntityRemoved(EntityId),
+    TaskRemoved(TaskId),
+    RunRemoved(RunId),
     ExpirationStored {
         kind: Expiration,
         key: Key,

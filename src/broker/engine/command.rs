@@ -6,7 +6,7 @@ use super::{CardUpdate, KeyChange, Reassignment};
 use crate::{
     broker::{Acknowledged, Credited, Events, Reassigned, Reply, Updates, WatcherId, access::Caller, directory::Entry},
     domain::{
-        EntityId,
+        EntityId, Input,
         dead_letter::ParkReason,
         mailbox::{ConsumerId, Fate},
     },
@@ -25,6 +25,15 @@ pub enum Command {
         envelope: Box<VerifiedEnvelope>,
         /// Receives the unsigned receipt after the commit, or the refusal.
         reply: Reply<v1::Receipt>,
+    },
+    /// Runs the step that a call asks for, of an entity without a custody log.
+    Apply {
+        /// The entity.
+        about: EntityId,
+        /// The input, of the entity's kind.
+        input: Box<Input>,
+        /// Receives the answer once the step is stored, or the refusal. `false`: the step changes nothing, a repeat.
+        reply: Reply<bool>,
     },
     /// Reports the fate of a delivery.
     Acknowledge {

@@ -21,6 +21,7 @@ use crate::{
         check_fallbacks,
         handoff::{Handoff, Priority, Rejection, Task},
         mailbox::EnvelopeOwner,
+        routing::{self, RunId, TurnId, check_handoff},
     },
     envelope::{self, Body, RequestBody, Resolved, VerifiedEnvelope},
     ids::{AgentId, MessageId, TaskId},
@@ -153,6 +154,8 @@ impl Engine {
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         self.check_parent(header, request).map_err(refused)?;
         let Candidates { agents, passed_over } = &self.candidates(header, request, now).map_err(refused)?;
+        self.check_choice(header, request).map_err(refused)?;
+        let candidates = self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
         self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
     }
@@ -176,6 +179,16 @@ impl Engine {
             found = found.or(Some(above));
         }
         Ok(admission::check_parent(header, parent, found.as_deref(), level)?)
+    }
+
+    /// Checks that the request carries out the choice that it names. The run hears of the handoff by an input, which may
+    /// wait in the outbox: so the sender gets a refusal here.
+    fn check_choice(&mut self, header: &Header, request: &RequestBody) -> Result<(), BrokerError> {
+        let (Some((run, choice)), Some(task)) = (request.routing, &header.task) else { return Ok(()) };
+        let known = self.entity_record(&mut self.transaction(), &EntityId::Run(RunId(run)))?;
+        let known = known.as_deref().and_then(EntityRecord::as_run).ok_or(routing::Rejection::RunUnknown)?;
+        let receiver = header.receiver.to_string();
+        Ok(check_handoff(&known.run, TurnId(choice), header.message_id, task, &receiver)?)
     }
 
     /// Runs the step of a message. The transaction takes all of it, or the message is refused and the custody log may

@@ -168,6 +168,10 @@ impl Engine {
                 log_refusal(&envelope, &outcome);
                 self.batch.answer(reply, outcome);
             }
+            Command::Apply { about, input, reply } => {
+                let outcome = self.apply(&about, &input, now).map_err(refused);
+                self.batch.answer(reply, outcome);
+            }
             Command::Acknowledge { agent, delivery_id, fate, reply } => {
                 self.seen(&agent, now);
                 let outcome = self.acknowledge(&agent, &delivery_id, &fate, now);

@@ -11,15 +11,20 @@ use bytes::Bytes;
 
 use super::{
     Engine,
+    batch::PostCommit,
     task_removal::Looking,
     timers::{Timer, Timers},
     transaction::Transaction,
 };
 use crate::{
     broker::{self, BrokerError},
-    domain::dead_letter::RefusedEnvelopes,
-    ids::{AgentId, IdMap},
-    records::{DeadLetterRecord, Expiration, MessageRecord, decode_message_ids, encode_message_ids},
+    domain::{dead_letter::RefusedEnvelopes, routing::TurnId},
+    ids::{AgentId, IdMap, MessageId},
+    proto::v1::run_entry::Event,
+    records::{
+        DeadLetterRecord, Expiration, MessageRecord, RunEntryRecord, RunRecord, RunTurnRecord, decode_message_ids,
+        encode_message_ids,
+    },
     store::{Key, KeyBytes, Order, Record, Table},
     time::Timestamp,
 };
@@ -30,6 +35,8 @@ const REMOVED_A_TICK: usize = 64;
 /// The most records that a tick removes if its batch has no commands.
 const REMOVED_AN_IDLE_TICK: usize = 1024;
 const REMOVED_A_COMMAND: usize = 4;
+/// The most entries of a run's log that one commit removes.
+const RUN_ENTRIES_AT_ONCE: usize = 256;
 /// The most expirations that one scan reads.
 const ENTRIES_AT_ONCE: usize = 32;
 /// The delay before a postponed removal is tried again, and the interval of the checks of the store's size.
@@ -156,7 +163,7 @@ impl Engine {
             Expiration::Messages => Some(since.plus(retention.message_ids)),
             // A store over its maximum size loses ended tasks of any age, the oldest first.
             Expiration::Task if self.retention.bytes_over > 0 => Some(Timestamp::default()),
-            Expiration::Task => retention.ended_tasks.map(|span| since.plus(span)),
+            Expiration::Task | Expiration::Run => retention.ended_tasks.map(|span| since.plus(span)),
             Expiration::DeadLetter => retention.settled_dead_letters.map(|span| since.plus(span)),
             // The start of an invitation's entry is the expiry of the invitation.
             Expiration::Invitation => Some(since),
@@ -254,6 +261,7 @@ impl Engine {
                     Expiration::Invitation => {
                         self.remove_record(entry, Key { table: Table::Invitations, key: what.into() }, budget)
                     }
+                    Expiration::Run => self.remove_run(entry, what, budget)?,
                     Expiration::Rest => self.remove_rest(entry, what, &record, budget, now)?,
                     Expiration::Entries => self.remove_left_entries(entry, what, &record, budget)?,
                 }
@@ -323,6 +331,39 @@ impl Engine {
         // None of the removed ids belongs to a message with a later timestamp. The same commit stores this bound.
         let gone = accepted_at.plus(self.env.settings.clock_window);
         self.batch.head.message_ids_gone = self.batch.head.message_ids_gone.max(gone);
+    }
+
+    /// Removes an ended run with its log, at most [`RUN_ENTRIES_AT_ONCE`] entries a commit, the oldest first.
+    fn remove_run(&mut self, entry: Key, run: &[u8], budget: &mut usize) -> Result<Removal, BrokerError> {
+        let id = RunRecord::listed(run)?;
+        let key = RunRecord::key(id);
+        // A command of this batch may write the run; the removal waits for the next pass.
+        if self.is_written_in_batch(&key) {
+            return Ok(Removal::PutOff);
+        }
+        let mut transaction = self.transaction();
+        let entries = RunEntryRecord::range_after(id, 0);
+        let found = self.env.store.scan(Table::RunLog, entries, Order::Ascending, RUN_ENTRIES_AT_ONCE)?;
+        for (key, record) in &found {
+            if let Some(Event::Turn(turn)) = RunEntryRecord::message(&record.value)?.event
+                && let Ok(turn) = MessageId::parse(&turn.turn_id)
+            {
+                transaction.delete(RunTurnRecord::key(id, TurnId(turn)));
+            }
+            transaction.delete(Key { table: Table::RunLog, key: key.clone() });
+        }
+        let is_last = found.len() < RUN_ENTRIES_AT_ONCE;
+        if is_last {
+            if let Some(stored) = self.read(&mut transaction, &key)? {
+                let record = RunRecord::decode(&stored.value)?;
+                record.listings().into_iter().for_each(|key| transaction.delete(key));
+                transaction.delete(key);
+            }
+            transaction.delete(entry);
+            transaction.post_commit.push(PostCommit::RunRemoved(id));
+        }
+        let removal = self.stage_removal(transaction, budget);
+        Ok(if is_last { removal } else { Removal::Unfinished })
     }
 
     fn remove_record(&mut self, entry: Key, key: Key, budget: &mut usize) -> Removal {

@@ -10,15 +10,14 @@ use crate::{
         coordinator::Order,
         handoff::{Handoff, Rejection},
         matching::ended_offer,
+        routing::GRAPHS_MAX,
         step,
         workspace::{Entry, WorkspaceId},
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, TaskId},
-    records::{
-        CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, TaskRecord,
-        custody_entry,
-    },
+    records::{CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, TaskRecord, custody_entry},
+    store::{self, Table},
     time::Timestamp,
 };
 
@@ -199,6 +198,7 @@ impl Engine {
             Ok(made) => made,
             Err(StepError::Rejected(rejection)) => return Err(RunError::Rejected(rejection)),
             Err(StepError::Workspace(rejection)) => return Err(RunError::Refused(refused(rejection))),
+            Err(StepError::Routing(rejection)) => return Err(BrokerError::Routing(rejection).into()),
             Err(StepError::Read(ReadError)) => return Err(failure.unwrap_or(BrokerError::Internal).into()),
         };
         // Such a step gets no custody entry: a replay refuses an entry that changes no entity.
@@ -246,7 +246,8 @@ impl Engine {
         // The input names the task while the step creates the entity.
         let task = match input {
             Input::Handoff { task, .. } => Some(task.clone()),
-            Input::Append { .. }
+            Input::Append { .. },
+            Input::Routing(_),
             | Input::Acked { .. }
             | Input::Undeliverable { .. }
             | Input::AgentGone
@@ -414,6 +415,48 @@ impl Engine {
                 tracing::error!(%about, %rejection, "the state machine rejected an input that it must accept");
                 Err(BrokerError::Internal)
             }
+        }
+    }
+
+    /// Runs the step that a call asks for, of an entity without a custody log. Returns false if the step changes
+    /// nothing: a repeat.
+    pub(super) fn apply(&mut self, about: &EntityId, input: &Input, now: Timestamp) -> Result<bool, BrokerError> {
+        if self.batch.failed {
+            // After a failed commit the state on disk is unknown, so no input can be checked against it.
+            return Err(BrokerError::StoreUnavailable);
+        }
+        let mut transaction = self.transaction();
+        let has_changed =
+            match self.run(&mut transaction, about, input, Cause { origin: Origin::Broker, event: None }, now) {
+                Ok(has_changed) => has_changed,
+                Err(RunError::Broker(error)) => return Err(error),
+                Err(RunError::Rejected(rejection)) => {
+                    // Only a handoff rejects with this type, and no call is an input of one.
+                    tracing::error!(%about, %rejection, "a handoff rejected the input of a call");
+                    return Err(BrokerError::Internal);
+                }
+            };
+        if has_changed {
+            self.check_listed(&transaction)?;
+            self.stage(transaction);
+        }
+        Ok(has_changed)
+    }
+
+    /// Fails if the transaction adds a graph to a full registry. Does not count those of the batch in hand.
+    fn check_listed(&self, transaction: &Transaction) -> Result<(), BrokerError> {
+        let is_first =
+            |record: &Arc<EntityRecord>| matches!(record.entity(), Entity::Graph(graph) if graph.revision == 1);
+        if !transaction.all_written().any(is_first) {
+            return Ok(());
+        }
+        let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        match self.env.store.scan(Table::Graphs, all, store::Order::Ascending, GRAPHS_MAX)?.len() < GRAPHS_MAX {
+            true => Ok(()),
+            false => Err(BrokerError::LimitExceeded {
+                what: "too many graphs are registered",
+                retry_after: super::LIMIT_RETRY,
+            }),
         }
     }
 

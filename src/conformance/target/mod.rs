@@ -1,4 +1,4 @@
-//! Tests a broker over the wire: each rule of SPEC 2, 3, 4, 5 and 11 that a client can observe is a case.
+//! Tests a broker over the wire: each rule of SPEC 2, 3, 4, 5, 10 and 11 that a client can observe is a case.
 //!
 //! Cases are independent and use unique ids, so a broker in production use can be tested. The scenarios that the
 //! clients of all languages play (`clients/scenarios`) are cases too. Must not know the internals of a broker.
@@ -22,6 +22,7 @@ mod handoff;
 mod keys;
 mod messages;
 mod questions;
+mod routing;
 mod scenario;
 mod states;
 mod story;
@@ -103,6 +104,7 @@ pub fn cases() -> Vec<Case> {
         keys::cases(),
         errors::cases(),
         workspaces::cases(),
+        routing::cases(),
         scenario::all().into_iter().map(scenario).collect(),
     ];
     lists.into_iter().flatten().collect()

@@ -89,6 +89,7 @@ fn handoff() -> Handoff {
         mode: Mode::Transfer,
         loan_timeout: None,
         submitter: None,
+        routing: None,
         priority: Priority::Medium,
         task_type: "support".into(),
         reason: 0,

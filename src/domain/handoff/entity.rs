@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Acked, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Situation, Task, Transition, step};
+use super::{
+    Acked, Effect, Handoff, Input, Mail, Message, Outcome, Priority, Situation, State, Task, Transition, step,
+};
 use crate::{
     domain::{
-        self, Entity, EntityId, MessageType, ReadError, Reader, StepError,
+        self, Entity, EntityId, MessageType, ReadError, Reader, StepError, Told,
         dead_letter::{ParkReason, offers_as_attempts},
+        routing::{HandoffRef, Word},
         rules,
     },
     ids::{AgentId, MessageId, TaskId},
@@ -35,7 +38,8 @@ pub(in crate::domain) fn step_entity(
             _ => (None, &Input::Time),
         },
         // No machine sends an input to a task or a handoff, and only workspaces have entries.
-        domain::Input::Told(_) | domain::Input::Append { .. } => return Ok(domain::Transition::default()),
+        domain::Input::Told(_) | domain::Input::Append { .. } | domain::Input::Routing(_) => return Ok(domain::Transition::default()),
+        // No machine sends an input to a task or a handoff, and calls about runs are no inputs of them.
     };
     // A message names the task of its handoff: admission has refused any other. An event names the handoff alone.
     let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {
@@ -54,9 +58,33 @@ pub(in crate::domain) fn step_entity(
     let gone = gone(read, handoff.as_deref(), input);
     let situation = Situation { task: task.as_deref(), handoff: handoff.as_deref(), gone: &gone };
     match step(situation, input, now)? {
-        Outcome::Moved(transition) => Ok(of_entities(*transition, input)),
+        Outcome::Moved(transition) => {
+            let words = words_to_run(handoff.as_deref(), &transition);
+            let mut moved = of_entities(*transition, input);
+            moved.effects.extend(words);
+            Ok(moved)
+        }
         Outcome::Unchanged => Ok(domain::Transition::default()),
     }
+}
+
+/// The inputs to the run whose choice the handoff carries out: that it has begun, and that it has ended.
+fn words_to_run(before: Option<&Handoff>, transition: &Transition) -> Vec<domain::Effect> {
+    let Some(after) = &transition.handoff else { return Vec::new() };
+    let Some(HandoffRef { run, choice }) = after.routing else { return Vec::new() };
+    let send = |word| domain::Effect::Send { to: EntityId::Run(run), told: Told::Run(word) };
+    let mut words = Vec::new();
+    let handoff = after.id;
+    let before = before.filter(|before| before.id == handoff);
+    if before.is_none() {
+        let (task, receiver) = (after.task.clone(), after.receiver.clone());
+        words.push(send(Word::HandoffBegan { choice, handoff, task, receiver }));
+    }
+    if after.state.is_final() && before.is_none_or(|before| !before.state.is_final()) {
+        let owner = (after.state == State::Completed).then(|| transition.task.owner.clone());
+        words.push(send(Word::HandoffEnded { choice, handoff, owner }));
+    }
+    words
 }
 
 fn read_task(read: &mut dyn Reader, id: &TaskId) -> Result<Option<Arc<Task>>, ReadError> {

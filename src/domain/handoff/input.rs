@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Acked, Handoff, LoopLimits, Message, Mode, PassedOver, Priority, Task, Timeouts};
 use crate::{
     codes::ErrorCode,
-    domain::coordinator::Order,
+    domain::{coordinator::Order, routing::HandoffRef},
     ids::{AgentId, MessageId, TaskId},
 };
 
@@ -109,6 +109,8 @@ pub struct Request {
     pub loan_timeout: Option<Duration>,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
+    /// The choice of a run that the handoff carries out.
+    pub routing: Option<HandoffRef>,
     /// The priority of all deliveries of the handoff.
     pub priority: Priority,
     /// The timeouts of the steps, within the operator's bounds.

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     codes::ErrorCode,
-    domain::OtherSide,
+    domain::{OtherSide, routing::HandoffRef},
     ids::{AgentId, MessageId, TaskId},
     time::Timestamp,
 };
@@ -200,6 +200,8 @@ pub struct Handoff {
     pub loan_timeout: Option<Duration>,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
+    /// The choice of a run that the handoff carries out. A redriven handoff carries out none.
+    pub routing: Option<HandoffRef>,
     /// The priority of its deliveries.
     pub priority: Priority,
     /// The kind of work.

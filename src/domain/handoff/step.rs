@@ -159,6 +159,8 @@ fn redrive(
         mode: former.mode,
         loan_timeout: former.loan_timeout,
         submitter: former.submitter.clone(),
+        // The choice has failed with the former handoff.
+        routing: None,
         priority: former.priority,
         timeouts: former.timeouts,
         loop_limits: task.loop_limits,
@@ -209,6 +211,7 @@ fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
         mode: request.mode,
         loan_timeout: request.loan_timeout,
         submitter: request.submitter.clone(),
+        routing: request.routing,
         priority: request.priority,
         task_type: request.task_type.clone(),
         reason: request.reason,

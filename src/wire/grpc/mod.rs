@@ -10,9 +10,11 @@ pub mod deadline;
 mod handoffs;
 mod messages;
 mod outgoing;
+mod routing;
 mod session;
 mod tasks;
 mod workspaces;
+mod tool_shapes;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -33,8 +35,10 @@ use crate::{
         v1::{
             agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
             broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
-            handoff_service_server::HandoffServiceServer, task_service_server::TaskServiceServer,
+            handoff_service_server::HandoffServiceServer,
+            task_service_server::TaskServiceServer,
             workspace_service_server::WorkspaceServiceServer,
+            routing_service_server::RoutingServiceServer,
         },
     },
 };
@@ -46,6 +50,7 @@ pub const SERVICES: [&str; 7] = [
     "baton.v1.BrokerService",
     "baton.v1.DeadLetterService",
     "baton.v1.HandoffService",
+    "baton.v1.RoutingService",
     "baton.v1.TaskService",
     "baton.v1.WorkspaceService",
 ];
@@ -63,6 +68,7 @@ pub fn routes(broker: &Broker) -> Routes {
     }
     Routes::new(limited!(BrokerServiceServer::new(messages::Messages::new(broker.clone()))))
         .add_service(limited!(HandoffServiceServer::new(handoffs::Handoffs::new(broker.clone()))))
+        .add_service(limited!(RoutingServiceServer::new(routing::Routing::new(broker.clone()))))
         .add_service(limited!(TaskServiceServer::new(tasks::Tasks::new(broker.clone()))))
         .add_service(limited!(WorkspaceServiceServer::new(workspaces::Workspaces::new(broker.clone()))))
         .add_service(limited!(AgentServiceServer::new(agents::Agents::new(broker.clone()))))

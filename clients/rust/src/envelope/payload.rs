@@ -6,7 +6,7 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, json, signing};
 use crate::{
-    ids::{AgentId, TaskId, Topic, WorkspaceId, check_name, AgentType, IdError},
+    ids::{AgentId, TaskId, Topic, WorkspaceId, check_name, AgentType, IdError, MessageId},
     proto::{Any, v1},
     protocol::{self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
     time::Timestamp,
@@ -100,6 +100,8 @@ pub struct RequestBody {
     pub loan_timeout: Option<Duration>,
     /// For whom the coordinator asks: an agent's id, or `operator:NAME`. `None`: the sender asks for itself.
     pub submitter: Option<String>,
+    /// The run and the choice that the handoff carries out.
+    pub routing: Option<(MessageId, MessageId)>,
     /// The priority.
     pub priority: Priority,
     /// The requested timeouts, before the operator's bounds are applied.
@@ -202,6 +204,7 @@ fn request(body: v1::HandoffRequest, checks: &mut Checks) -> Body {
             checks.text("envelope.payload.on_behalf_of.submitter_id", &submitter.submitter_id, SUBMITTER_BYTES_MAX);
             submitter.submitter_id
         }),
+        routing: body.routing.as_ref().and_then(|routing| routing_ref(routing, checks)),
         priority: match unset_or_known(checks, "envelope.payload.priority", body.priority) {
             v1::Priority::Low => Priority::Low,
             v1::Priority::Unspecified | v1::Priority::Medium => Priority::Medium,
@@ -251,6 +254,12 @@ fn short_span(checks: &mut Checks, path: &str, span: Option<&prost_types::Durati
         checks.wrong(path, format!("must be at most 30 days, not {span:?}"));
     }
     Some(span)
+}
+
+fn routing_ref(routing: &v1::RoutingRef, checks: &mut Checks) -> Option<(MessageId, MessageId)> {
+    let run = checks.id("envelope.payload.routing.run_id", &routing.run_id, MessageId::parse);
+    let choice = checks.id("envelope.payload.routing.choice_id", &routing.choice_id, MessageId::parse);
+    run.zip(choice)
 }
 
 /// Reads an enum that may be unset; an unknown number is a violation.

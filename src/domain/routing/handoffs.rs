@@ -1,0 +1,29 @@
+//! The handoffs that carry out choices of a run over a task.
+
+use super::{Rejection, Run, TurnId};
+use crate::ids::{MessageId, TaskId};
+
+/// Checks that a request carries out a choice of the run: the same task and receiver, and no other handoff does.
+pub fn check_handoff(
+    run: &Run,
+    choice: TurnId,
+    handoff: MessageId,
+    task: &TaskId,
+    receiver: &str,
+) -> Result<(), Rejection> {
+    if run.state.is_final() {
+        return Err(Rejection::RunFinal { state: run.state });
+    }
+    let mismatch = |problem| Err(Rejection::ChoiceMismatch { choice, problem });
+    let Some((_, moving)) = run.moving(choice) else { return mismatch("the choice waits for no handoff") };
+    if run.task.as_ref() != Some(task) {
+        return mismatch("the run is over another task");
+    }
+    if moving.receiver != receiver {
+        return mismatch("the choice is for another receiver");
+    }
+    match moving.handoff {
+        Some(other) if other != handoff => mismatch("another handoff carries it out"),
+        Some(_) | None => Ok(()),
+    }
+}

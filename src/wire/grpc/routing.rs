@@ -1,0 +1,522 @@
+//! `RoutingService`.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use prost::Message as _;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status};
+
+use super::{
+    auth, blocking_call, checked, field, look, numbered, page_size, refuse, refuse_shared,
+    tool_shapes::{node_tool, reason_of, tool_json},
+};
+use crate::{
+    broker::{
+        Broker, BrokerError, Refused, Update, Updates,
+        access::{Caller, Purpose},
+        engine::Command,
+        queries::{RunFilter, View},
+    },
+    codes::FieldViolation,
+    domain::{
+        EntityId, Input,
+        routing::{
+            self, CALLS_MAX, Call, DESCRIPTION_BYTES_MAX, Graph, NODES_MAX, Node, NodeState, OUTPUT_BYTES_MAX, Problem,
+            Run, RunId, RunState, STEPS_DEFAULT, Severity, Start, TRANSFER_PREFIX, Tool, Turn, TurnId,
+            WHOLE_TIMEOUT_DEFAULT, WHOLE_TIMEOUT_MAX,
+        },
+    },
+    envelope::{Checks, signing},
+    ids::{AgentId, AgentType, GraphId, MessageId, NodeId, TaskId},
+    proto::v1::{self, ToolShape, routing_service_server::RoutingService},
+    records::{graph_to_v1, run_to_v1},
+    wire::to_proto,
+};
+
+/// The most nodes that are parsed: the validation names those over the limits of a graph.
+const PARSED_MAX: usize = 4096;
+/// The most outputs of a node that are parsed.
+const OUTPUTS_PARSED_MAX: usize = 256;
+/// The most bytes of the id and of the name of a tool call.
+const CALL_NAME_BYTES_MAX: usize = 128;
+/// The most bytes of the arguments of a tool call.
+const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
+/// The most bytes of a reason that a caller gives.
+const REASON_BYTES_MAX: usize = 4096;
+/// The most bytes of the outputs in the answer to `GetNodeTools`.
+const INPUTS_BYTES_MAX: usize = 1024 * 1024;
+
+pub(super) struct Routing {
+    broker: Broker,
+}
+
+impl Routing {
+    pub(super) fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+
+    /// Asks the engine for a step. The step is stored when this returns.
+    async fn apply(&self, about: EntityId, input: routing::Input) -> Result<(), Status> {
+        let input = Box::new(Input::Routing(input));
+        let applied = self.broker.ask(|reply| Command::Apply { about, input, reply }).await;
+        applied.map(drop).map_err(refuse_shared)
+    }
+
+    /// The run as the caller may see it.
+    async fn run(&self, caller: &Caller, id: RunId) -> Result<Arc<Run>, Status> {
+        look(&self.broker, caller, move |view| view.run(id)).await.map_err(refuse)
+    }
+}
+
+#[tonic::async_trait]
+impl RoutingService for Routing {
+    async fn register_graph(
+        &self,
+        request: Request<v1::RegisterGraphRequest>,
+    ) -> Result<Response<v1::RegisterGraphResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::RegisterGraph)?;
+        let graph = parse_graph(request.get_ref().graph.as_ref())?;
+        let action = crate::broker::access::graph_registration(&graph.id);
+        self.broker.access().check_broker(&caller, action).map_err(refuse)?;
+        let problems = graph.problems();
+        if problems.iter().any(Problem::is_error) {
+            return Err(refuse(BrokerError::GraphInvalid { violations: violations(&problems) }));
+        }
+        let id = graph.id.clone();
+        self.apply(EntityId::Graph(id.clone()), routing::Input::Register { graph }).await?;
+        // The registration is stored, so a caller that may not read graphs sees its own.
+        let graph = look(&self.broker, &caller, move |view| view.registered(&id)).await.map_err(refuse)?;
+        let problems = problems.iter().map(problem).collect();
+        Ok(Response::new(v1::RegisterGraphResponse { graph: Some(graph_to_v1(&graph)), problems }))
+    }
+
+    async fn validate_graph(
+        &self,
+        request: Request<v1::ValidateGraphRequest>,
+    ) -> Result<Response<v1::ValidateGraphResponse>, Status> {
+        auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
+        let graph = parse_graph(request.get_ref().graph.as_ref())?;
+        let problems = graph.problems().iter().map(problem).collect();
+        Ok(Response::new(v1::ValidateGraphResponse { problems }))
+    }
+
+    async fn get_graph(&self, request: Request<v1::GetGraphRequest>) -> Result<Response<v1::GetGraphResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
+        let id = parsed("graph_id", &request.get_ref().graph_id, GraphId::parse)?;
+        let graph = look(&self.broker, &caller, move |view| view.graph(&id)).await.map_err(refuse)?;
+        Ok(Response::new(v1::GetGraphResponse { graph: Some(graph_to_v1(&graph)) }))
+    }
+
+    async fn list_graphs(
+        &self,
+        request: Request<v1::ListGraphsRequest>,
+    ) -> Result<Response<v1::ListGraphsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadGraphs)?;
+        let broker = self.broker.clone();
+        let listed = blocking_call(move || {
+            let request = request.get_ref();
+            let size = page_size(request.page_size)?;
+            let page = broker.view(&caller).graphs(size, &request.page_token).map_err(refuse)?;
+            let graphs = page.entries.iter().map(|graph| without_nodes(graph_to_v1(graph))).collect();
+            Ok(v1::ListGraphsResponse { graphs, next_page_token: page.next_token })
+        });
+        listed.await.map(Response::new)
+    }
+
+    async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Result<Response<v1::StartRunResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::StartRun)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        let graph = checks.id("graph_id", &request.graph_id, GraphId::parse);
+        let id = checks.optional_id("run_id", &request.run_id, MessageId::parse);
+        let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+        let whole = checks.span("whole_timeout", request.whole_timeout.as_ref()).unwrap_or(WHOLE_TIMEOUT_DEFAULT);
+        if !(Duration::from_secs(1)..=WHOLE_TIMEOUT_MAX).contains(&whole) {
+            checks.wrong("whole_timeout", format!("must be from 1 s to 7 days, not {whole:?}"));
+        }
+        checked(checks)?;
+        let graph = graph.expect("checked above");
+        let action = crate::broker::access::run_start(&graph);
+        self.broker.access().check_broker(&caller, action).map_err(refuse)?;
+        let id = RunId(id.unwrap_or_else(|| self.broker.ids().message_id(self.broker.now())));
+        let start = Start { graph, by: caller_agent(&caller), task, whole };
+        self.apply(EntityId::Run(id), routing::Input::Start(start)).await?;
+        let run = self.run(&caller, id).await?;
+        Ok(Response::new(v1::StartRunResponse { run: Some(run_to_v1(&run)) }))
+    }
+
+    async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Result<Response<v1::GetRunResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
+        let run = self.run(&caller, run_id(&request.get_ref().run_id)?).await?;
+        Ok(Response::new(v1::GetRunResponse { run: Some(run_to_v1(&run)) }))
+    }
+
+    async fn list_runs(&self, request: Request<v1::ListRunsRequest>) -> Result<Response<v1::ListRunsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
+        let broker = self.broker.clone();
+        blocking_call(move || list_runs(&broker, &caller, request.get_ref())).await.map(Response::new)
+    }
+
+    type WatchRunStream = Pin<Box<dyn Stream<Item = Result<v1::WatchRunResponse, Status>> + Send>>;
+
+    async fn watch_run(&self, request: Request<v1::WatchRunRequest>) -> Result<Response<Self::WatchRunStream>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
+        let request = request.get_ref();
+        let id = run_id(&request.run_id)?;
+        // A run that the caller may not see is refused here, with the same answer as an absent one.
+        self.run(&caller, id).await?;
+        let (updates, latest) = Updates::latest();
+        // Subscribes before the first page is read: an entry written between the two is announced, not lost.
+        let watch = self.broker.watch(EntityId::Run(id), updates).await.map_err(refuse_shared)?;
+        let (responses, receiver) = mpsc::channel(RESPONSES_MAX);
+        let watcher = Watcher { broker: self.broker.clone(), caller, id, latest, responses };
+        let after = request.after_number;
+        tokio::spawn(async move {
+            watcher.run(after).await;
+            drop(watch);
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn cancel_run(
+        &self,
+        request: Request<v1::CancelRunRequest>,
+    ) -> Result<Response<v1::CancelRunResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::RecordTurn)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        let id = checks.id("run_id", &request.run_id, MessageId::parse);
+        checks.text("reason_text", &request.reason_text, REASON_BYTES_MAX);
+        checked(checks)?;
+        let id = RunId(id.expect("checked above"));
+        let run = self.run(&caller, id).await?;
+        self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
+        let cancel = routing::Input::Cancel { by: caller_agent(&caller), reason: request.reason_text.clone() };
+        self.apply(EntityId::Run(id), cancel).await?;
+        let run = self.run(&caller, id).await?;
+        Ok(Response::new(v1::CancelRunResponse { run: Some(run_to_v1(&run)) }))
+    }
+
+    async fn get_node_tools(
+        &self,
+        request: Request<v1::GetNodeToolsRequest>,
+    ) -> Result<Response<v1::GetNodeToolsResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::ReadRuns)?;
+        let request = request.get_ref();
+        let mut checks = Checks::default();
+        let id = checks.id("run_id", &request.run_id, MessageId::parse);
+        let node = checks.id("node_id", &request.node_id, NodeId::parse);
+        let shape = ToolShape::try_from(request.shape).ok();
+        if shape.is_none() {
+            checks.wrong("shape", format!("must be a known shape, not {}", request.shape));
+        }
+        checked(checks)?;
+        let (id, node, shape) = (RunId(id.expect("checked")), node.expect("checked"), shape.expect("checked"));
+        let answer = look(&self.broker, &caller, move |view| node_tools(view, id, &node, shape)).await;
+        answer.map(Response::new).map_err(refuse)
+    }
+
+    async fn record_turn(
+        &self,
+        request: Request<v1::RecordTurnRequest>,
+    ) -> Result<Response<v1::RecordTurnResponse>, Status> {
+        let caller = auth::admitted(&self.broker, &request, Purpose::RecordTurn)?;
+        let (id, turn) = parse_turn(&self.broker, &caller, request.get_ref())?;
+        let run = self.run(&caller, id).await?;
+        self.broker.access().may_record_turn(&caller, &run).map_err(refuse)?;
+        let turn_id = turn.id;
+        self.apply(EntityId::Run(id), routing::Input::Turn(Box::new(turn))).await?;
+        // The turn is stored. A repeat reads the first answer.
+        let answer = look(&self.broker, &caller, move |view| turn_answer(view, id, turn_id)).await;
+        answer.map(Response::new).map_err(refuse)
+    }
+}
+
+fn caller_agent(caller: &Caller) -> Option<AgentId> {
+    match caller {
+        Caller::Agent(agent) => Some(agent.clone()),
+        Caller::Operator(_) | Caller::Anonymous => None,
+    }
+}
+
+fn parsed<T>(path: &str, text: &str, parse: fn(&str) -> Result<T, crate::ids::IdError>) -> Result<T, Status> {
+    let mut checks = Checks::default();
+    let id = checks.id(path, text, parse);
+    checked(checks)?;
+    Ok(id.expect("checked above"))
+}
+
+fn run_id(text: &str) -> Result<RunId, Status> {
+    parsed("run_id", text, MessageId::parse).map(RunId)
+}
+
+// ------------------------------------------------------------------------------------------------------------ graphs
+
+/// Parses the texts of a graph. The rules about graphs are checked by [`Graph::problems`].
+fn parse_graph(graph: Option<&v1::Graph>) -> Result<Graph, Status> {
+    let Some(graph) = graph else { return Err(refuse(field("graph", "must be set"))) };
+    let mut checks = Checks::default();
+    let id = checks.id("graph.graph_id", &graph.graph_id, GraphId::parse);
+    checks.text("graph.description", &graph.description, DESCRIPTION_BYTES_MAX);
+    checks.at_most("graph.nodes", graph.nodes.len(), PARSED_MAX, "entries");
+    let entries = checks.ids("graph.entry_node_ids", &graph.entry_node_ids, NODES_MAX, NodeId::parse);
+    let mut nodes = Vec::new();
+    for (place, node) in graph.nodes.iter().take(PARSED_MAX).enumerate() {
+        let path = |name: &str| format!("graph.nodes[{place}].{name}");
+        let node_id = checks.id(&path("node_id"), &node.node_id, NodeId::parse);
+        checks.text(&path("description"), &node.description, DESCRIPTION_BYTES_MAX);
+        let agent = checks.optional_id(&path("agent_id"), &node.agent_id, AgentId::parse);
+        let agent_type = checks.optional_id(&path("agent_type"), &node.agent_type, AgentType::parse);
+        let outputs = checks.ids(&path("output_nodes"), &node.output_nodes, OUTPUTS_PARSED_MAX, NodeId::parse);
+        nodes.extend(node_id.map(|id| Node {
+            id,
+            description: node.description.clone(),
+            agent,
+            agent_type,
+            handoffs: node.handoffs,
+            outputs,
+        }));
+    }
+    checked(checks)?;
+    let steps_max = if graph.steps_max == 0 { STEPS_DEFAULT } else { graph.steps_max };
+    let (id, description) = (id.expect("checked above"), graph.description.clone());
+    Ok(Graph { id, description, nodes, entries, steps_max, revision: 0 })
+}
+
+fn violations(problems: &[Problem]) -> Vec<FieldViolation> {
+    let errors = problems.iter().filter(|problem| problem.is_error());
+    errors
+        .map(|problem| FieldViolation {
+            path: format!("graph.{}", problem.path),
+            problem: format!("{}: {}", problem.code.name(), problem.message),
+        })
+        .collect()
+}
+
+fn problem(problem: &Problem) -> v1::GraphProblem {
+    let severity = match problem.code.severity() {
+        Severity::Error => v1::ProblemSeverity::Error,
+        Severity::Warning => v1::ProblemSeverity::Warning,
+    };
+    v1::GraphProblem {
+        severity: severity.into(),
+        code: problem.code.name().to_owned(),
+        field: problem.path.clone(),
+        node_ids: problem.nodes.iter().map(ToString::to_string).collect(),
+        message: problem.message.clone(),
+    }
+}
+
+/// A list names graphs; only `GetGraph` shows one whole.
+fn without_nodes(graph: v1::Graph) -> v1::Graph {
+    v1::Graph { nodes: Vec::new(), entry_node_ids: Vec::new(), ..graph }
+}
+
+// -------------------------------------------------------------------------------------------------------------- runs
+
+fn list_runs(broker: &Broker, caller: &Caller, request: &v1::ListRunsRequest) -> Result<v1::ListRunsResponse, Status> {
+    let size = page_size(request.page_size)?;
+    let mut checks = Checks::default();
+    let graph = checks.optional_id("graph_id", &request.graph_id, GraphId::parse);
+    let task = checks.optional_id("task_id", &request.task_id, TaskId::parse);
+    checks.at_most("states", request.states.len(), RunState::ALL.len(), "entries");
+    let states = numbered(&mut checks, "states", "known states", &request.states, RunState::from_number);
+    checked(checks)?;
+    let filter = RunFilter { graph, task, states };
+    let page = broker.view(caller).runs(&filter, size, &request.page_token).map_err(refuse)?;
+    let shown = |run: &Arc<Run>| {
+        let run = run_to_v1(run);
+        v1::Run { graph: run.graph.map(without_nodes), ..run }
+    };
+    Ok(v1::ListRunsResponse { runs: page.entries.iter().map(shown).collect(), next_page_token: page.next_token })
+}
+
+fn node_tools(
+    view: View<'_>,
+    id: RunId,
+    node: &NodeId,
+    shape: ToolShape,
+) -> Result<v1::GetNodeToolsResponse, BrokerError> {
+    let run = view.run(id)?;
+    if run.state.is_final() {
+        return Err(routing::Rejection::RunFinal { state: run.state }.into());
+    }
+    let state = run.nodes.get(node).map_or("unknown", |node| node.state.name());
+    let active = run.nodes.get(node).filter(|node| node.state == NodeState::Active);
+    let (Some(of_run), Some(of_graph)) = (active, run.graph.node(node)) else {
+        let active = run.active().iter().map(ToString::to_string).collect();
+        return Err(routing::Rejection::NodeNotActive { node: node.to_string(), state, active }.into());
+    };
+    let remaining = run.remaining(node);
+    let tools: Vec<Tool> = if remaining > 0 { run.graph.tools(of_graph) } else { Vec::new() };
+    let mut inputs = Vec::new();
+    let mut bytes = 0;
+    for number in &of_run.inputs {
+        let Some(turn) = view.run_entry(id, *number)? else { continue };
+        bytes += turn.output.len() + turn.error.len();
+        let omitted = bytes > INPUTS_BYTES_MAX;
+        let (output, error) = if omitted { (String::new(), String::new()) } else { (turn.output, turn.error) };
+        inputs.push(v1::NodeOutput { node_id: turn.node_id, output, error, entry_number: *number, omitted });
+    }
+    let tools_json: Vec<String> = tools.iter().filter_map(|tool| tool_json(tool, shape)).collect();
+    let messages: Vec<v1::NodeTool> = tools.iter().map(node_tool).collect();
+    let encoded: Vec<Vec<u8>> = messages.iter().map(v1::NodeTool::encode_length_delimited_to_vec).collect();
+    let parts: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
+    let tools_digest = hex::encode(signing::sha256(&parts));
+    Ok(v1::GetNodeToolsResponse { tools: messages, tools_json, remaining, inputs, tools_digest })
+}
+
+fn parse_turn(broker: &Broker, caller: &Caller, request: &v1::RecordTurnRequest) -> Result<(RunId, Turn), Status> {
+    let mut checks = Checks::default();
+    let run = checks.id("run_id", &request.run_id, MessageId::parse);
+    let node = checks.id("node_id", &request.node_id, NodeId::parse);
+    let turn = checks.id("turn_id", &request.turn_id, MessageId::parse);
+    checks.text("output", &request.output, OUTPUT_BYTES_MAX);
+    checks.text("error", &request.error, OUTPUT_BYTES_MAX);
+    checks.at_most("calls", request.calls.len(), CALLS_MAX, "entries");
+    let mut ids = std::collections::HashSet::new();
+    let mut calls = Vec::new();
+    for (place, call) in request.calls.iter().take(CALLS_MAX).enumerate() {
+        let path = |name: &str| format!("calls[{place}].{name}");
+        for (name, text) in [("call_id", &call.call_id), ("name", &call.name)] {
+            if text.is_empty() {
+                checks.wrong(path(name), "must not be empty");
+            }
+            checks.text(&path(name), text, CALL_NAME_BYTES_MAX);
+        }
+        checks.text(&path("arguments_json"), &call.arguments_json, ARGUMENTS_BYTES_MAX);
+        if !ids.insert(&call.call_id) {
+            checks.wrong(path("call_id"), "is the id of another call of the turn");
+        }
+        let is_routing = call.name.starts_with(TRANSFER_PREFIX);
+        if is_routing && !request.error.is_empty() {
+            checks.wrong("error", "cannot be set together with a transfer call");
+        }
+        // The arguments of other tools are the runtime's own.
+        let reason = if is_routing { reason_of(&call.arguments_json) } else { Ok(String::new()) };
+        calls.push(Call { id: call.call_id.clone(), name: call.name.clone(), reason });
+    }
+    checked(checks)?;
+    let by = caller_agent(caller);
+    let by_types = by.as_ref().and_then(|agent| broker.directory().get(agent)).map(|entry| entry.types.clone());
+    let turn = Turn {
+        id: TurnId(turn.expect("checked above")),
+        digest: signing::sha256(&[caller.to_string().as_bytes(), &request.encode_to_vec()]),
+        node: node.expect("checked above"),
+        by,
+        by_types: by_types.unwrap_or_default(),
+        calls,
+        finished: request.finished,
+        output: request.output.clone(),
+        error: request.error.clone(),
+    };
+    Ok((RunId(run.expect("checked above")), turn))
+}
+
+/// The answer to a recorded turn, from its entry in the log.
+fn turn_answer(view: View<'_>, id: RunId, turn: TurnId) -> Result<v1::RecordTurnResponse, BrokerError> {
+    let run = view.run(id)?;
+    let recorded = view.run_turn(id, turn)?;
+    let proposal = match (&recorded.choice, &run.task) {
+        (Some(choice), Some(task)) if !choice.handoff_receiver_id.is_empty() => Some(v1::HandoffRequest {
+            task_type: view.task_type(task)?,
+            reason: v1::HandoffReason::Workflow.into(),
+            reason_text: choice.reason.clone(),
+            initial_context_summary: within(&recorded.output, SUMMARY_BYTES_MAX),
+            routing: Some(v1::RoutingRef { run_id: id.to_string(), choice_id: choice.choice_id.clone() }),
+            ..Default::default()
+        }),
+        (Some(_) | None, _) => None,
+    };
+    Ok(v1::RecordTurnResponse {
+        run: Some(run_to_v1(&run)),
+        outcome: recorded.outcome,
+        error_code: recorded.error_code,
+        choice: recorded.choice,
+        tool_results: recorded.results,
+        next_node_ids: recorded.active_node_ids,
+        handoff_proposal: proposal,
+    })
+}
+
+/// The most bytes of the summary of a request.
+const SUMMARY_BYTES_MAX: usize = 16 * 1024;
+
+/// The text if it has at most this many bytes, and a note otherwise: the output itself is in the run's log.
+fn within(text: &str, most: usize) -> String {
+    if text.len() <= most { text.to_owned() } else { "The output of the node is in the log of the run.".to_owned() }
+}
+
+// ------------------------------------------------------------------------------------------------------------ watches
+
+/// The most responses that wait to be sent to one watcher. Later entries stay in the store until the watcher takes
+/// these. An entry may have 128 KiB.
+const RESPONSES_MAX: usize = 16;
+
+struct Watcher {
+    broker: Broker,
+    caller: Caller,
+    id: RunId,
+    latest: watch::Receiver<Option<Result<Update, Refused>>>,
+    responses: mpsc::Sender<Result<v1::WatchRunResponse, Status>>,
+}
+
+impl Watcher {
+    async fn run(mut self, mut after: u64) {
+        let mut is_caught_up = false;
+        loop {
+            match self.send_entries(&mut after, &mut is_caught_up).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(status) => return drop(self.responses.send(Err(status)).await),
+            }
+            let grown = tokio::select! {
+                grown = grown(&mut self.latest) => grown,
+                () = self.responses.closed() => return,
+                () = self.broker.draining() => Err(refuse(BrokerError::ShuttingDown)),
+            };
+            if let Err(status) = grown {
+                return drop(self.responses.send(Err(status)).await);
+            }
+        }
+    }
+
+    /// Sends all entries after `after`, and advances it. Returns whether the run has ended.
+    async fn send_entries(&self, after: &mut u64, is_caught_up: &mut bool) -> Result<bool, Status> {
+        use v1::watch_run_response::Update;
+        loop {
+            let (id, from) = (self.id, *after);
+            let page = look(&self.broker, &self.caller, move |view| view.run_log(id, from, RESPONSES_MAX)).await;
+            let page = page.map_err(refuse)?;
+            // These entries are removed, or the watcher comes from a longer log: one before the broker was restored.
+            if let Some(gap) = page.gap {
+                *after = if page.entries.is_empty() { page.length } else { gap.1 };
+                self.send(Update::Gap(to_proto::gap(gap))).await;
+            }
+            for entry in page.entries {
+                *after = entry.number;
+                self.send(Update::Entry(entry)).await;
+            }
+            if *after >= page.length {
+                if !std::mem::replace(is_caught_up, true) {
+                    self.send(Update::CaughtUp(v1::RunCaughtUp { number: *after })).await;
+                }
+                return Ok(page.is_final);
+            }
+        }
+    }
+
+    async fn send(&self, update: v1::watch_run_response::Update) {
+        // A failed send means that the watcher has gone; `run` notices this at its next wait.
+        drop(self.responses.send(Ok(v1::WatchRunResponse { update: Some(update) })).await);
+    }
+}
+
+/// Waits until the log grows. Fails with the status that ends the watch.
+async fn grown(latest: &mut watch::Receiver<Option<Result<Update, Refused>>>) -> Result<(), Status> {
+    // The sender is gone, so the run is removed. The watcher learns this when it watches again after its last entry.
+    latest.changed().await.map_err(|_| refuse(BrokerError::StoreUnavailable))?;
+    let refusal = latest.borrow_and_update().as_ref().and_then(|update| update.as_ref().err().cloned());
+    refusal.map_or(Ok(()), |refusal| Err(refuse_shared(refusal)))
+}

@@ -1,0 +1,89 @@
+//! The tools of a node as JSON, in the shapes of the interfaces of models.
+
+use serde_json::{Value, json};
+
+use crate::{
+    domain::routing::Tool,
+    proto::v1::{NodeTool, ToolShape},
+};
+
+/// The most bytes of the reason in the arguments of a tool.
+const REASON_BYTES_MAX: usize = 1024;
+
+/// A tool in this shape. `None`: no shape is wanted.
+pub(super) fn tool_json(tool: &Tool, shape: ToolShape) -> Option<String> {
+    let Tool { name, description, .. } = tool;
+    let shaped = match shape {
+        ToolShape::Unspecified => return None,
+        ToolShape::Openai => json!({
+            "type": "function", "name": name, "description": description, "parameters": parameters(), "strict": true,
+        }),
+        ToolShape::Anthropic => {
+            json!({ "name": name, "description": description, "input_schema": parameters(), "strict": true })
+        }
+        ToolShape::Mcp => json!({ "name": name, "description": description, "inputSchema": parameters() }),
+    };
+    Some(shaped.to_string())
+}
+
+/// The schema of the arguments. A strict schema lists every property as required and allows no other.
+fn parameters() -> Value {
+    json!({
+        "type": "object",
+        "properties": { "reason": { "type": "string", "description": "Why this is the next step, in a sentence." } },
+        "required": ["reason"],
+        "additionalProperties": false,
+    })
+}
+
+/// The message of a tool.
+pub(super) fn node_tool(tool: &Tool) -> NodeTool {
+    NodeTool { name: tool.name.clone(), node_id: tool.output.to_string(), description: tool.description.clone() }
+}
+
+/// The reason in the arguments of a tool call, or what is wrong with them, for the model.
+pub(super) fn reason_of(arguments_json: &str) -> Result<String, String> {
+    let wanted = "the arguments must be a JSON object with a text \"reason\"";
+    let arguments: Value = serde_json::from_str(arguments_json).map_err(|_| wanted.to_owned())?;
+    let reason = arguments.as_object().and_then(|object| object.get("reason")).and_then(Value::as_str);
+    let reason = reason.ok_or_else(|| wanted.to_owned())?;
+    if reason.len() > REASON_BYTES_MAX {
+        return Err(format!("\"reason\" has {} bytes, over the limit of {REASON_BYTES_MAX}", reason.len()));
+    }
+    Ok(reason.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::NodeId;
+
+    fn tool() -> Tool {
+        Tool {
+            name: "transfer_to_a".to_owned(),
+            output: NodeId::parse("a").unwrap(),
+            description: "Transfer to a.".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_tool_has_the_shape_of_each_interface() {
+        let shaped = |shape| -> Value { serde_json::from_str(&tool_json(&tool(), shape).unwrap()).unwrap() };
+        let openai = shaped(ToolShape::Openai);
+        assert_eq!((&openai["type"], &openai["strict"]), (&json!("function"), &json!(true)));
+        assert_eq!(openai["parameters"]["required"], json!(["reason"]));
+        assert_eq!(shaped(ToolShape::Anthropic)["input_schema"]["additionalProperties"], json!(false));
+        assert_eq!(shaped(ToolShape::Mcp)["inputSchema"]["type"], json!("object"));
+        assert_eq!(tool_json(&tool(), ToolShape::Unspecified), None);
+    }
+
+    #[test]
+    fn arguments_have_a_reason_of_at_most_1024_bytes() {
+        assert_eq!(reason_of(r#"{"reason": "more facts", "other": 1}"#), Ok("more facts".to_owned()));
+        for wrong in ["", "reason", "[]", "{}", r#"{"reason": 1}"#, r#"{"reason": "cut"#, &"[".repeat(10_000)] {
+            assert!(reason_of(wrong).unwrap_err().contains("JSON object"), "{wrong:.20}");
+        }
+        let long = json!({ "reason": "x".repeat(1025) }).to_string();
+        assert!(reason_of(&long).unwrap_err().contains("1025 bytes"));
+    }
+}

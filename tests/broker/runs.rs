@@ -1,0 +1,384 @@
+//! Runs through graphs: turns over restarts, runs over tasks, timeouts and retention.
+
+use std::{ops::Bound::Unbounded, time::Duration};
+
+use baton::{
+    broker::{access::Caller, engine::Command, queries::RunFilter},
+    codes::ErrorCode,
+    domain::{
+        EntityId, Input,
+        routing::{self, Call, Graph, Node, Run, RunId, RunState, Start, Turn, TurnId},
+    },
+    ids::{AgentId, GraphId, MessageId, NodeId, TaskId},
+    proto::v1,
+    store::{Order, Store as _, Table},
+};
+use prost::Message as _;
+
+use crate::world::{Refusal, World, assert_refused, operator};
+
+const RUN: RunId = RunId(MessageId::from_bytes([7; 16]));
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+fn node(name: &str, agent: Option<&str>, handoffs: Option<u32>, outputs: &[&str]) -> Node {
+    Node {
+        id: NodeId::parse(name).unwrap(),
+        description: format!("Does the work of {name}."),
+        agent: agent.map(|agent| AgentId::parse(agent).unwrap()),
+        agent_type: None,
+        handoffs,
+        outputs: outputs.iter().map(|output| NodeId::parse(output).unwrap()).collect(),
+    }
+}
+
+fn graph(nodes: Vec<Node>) -> Graph {
+    let entries = vec![nodes[0].id.clone()];
+    let id = GraphId::parse("g").unwrap();
+    Graph { id, description: String::new(), nodes, entries, steps_max: 100, revision: 0 }
+}
+
+/// A searcher, a checker with three choices, and a generator.
+fn story() -> Graph {
+    graph(vec![
+        node("searcher", None, None, &["checker"]),
+        node("checker", None, Some(3), &["searcher", "generator"]),
+        node("generator", None, None, &["end"]),
+    ])
+}
+
+fn turn_id(number: u64) -> TurnId {
+    let mut bytes = [8; 16];
+    bytes[8..].copy_from_slice(&number.to_be_bytes());
+    TurnId(MessageId::from_bytes(bytes))
+}
+
+fn turn(number: u64, node: &str, by: Option<&str>, call: Option<&str>) -> Turn {
+    let call = call.map(|name| Call { id: "c1".to_owned(), name: name.to_owned(), reason: Ok("why".to_owned()) });
+    Turn {
+        id: turn_id(number),
+        digest: [u8::try_from(number).unwrap(); 32],
+        node: NodeId::parse(node).unwrap(),
+        by: by.map(|agent| AgentId::parse(agent).unwrap()),
+        by_types: Vec::new(),
+        calls: call.into_iter().collect(),
+        finished: true,
+        output: format!("turn {number}"),
+        error: String::new(),
+    }
+}
+
+impl World {
+    fn apply(&mut self, about: EntityId, input: routing::Input) -> Result<bool, Refusal> {
+        self.ask(|reply| Command::Apply { about, input: Box::new(Input::Routing(input)), reply })
+    }
+
+    fn register_graph(&mut self, graph: Graph) -> Result<bool, Refusal> {
+        self.apply(EntityId::Graph(graph.id.clone()), routing::Input::Register { graph })
+    }
+
+    fn start_run(&mut self, by: Option<&str>, task: Option<&str>) -> Result<bool, Refusal> {
+        let start = Start {
+            graph: GraphId::parse("g").unwrap(),
+            by: by.map(|agent| AgentId::parse(agent).unwrap()),
+            task: task.map(|task| TaskId::parse(task).unwrap()),
+            whole: Duration::from_secs(3600),
+        };
+        self.apply(EntityId::Run(RUN), routing::Input::Start(start))
+    }
+
+    fn report_turn(&mut self, turn: Turn) -> Result<bool, Refusal> {
+        self.apply(EntityId::Run(RUN), routing::Input::Turn(Box::new(turn)))
+    }
+
+    fn run(&self) -> Run {
+        let caller = operator();
+        Run::clone(&self.view(&caller).run(RUN).expect("the run is known"))
+    }
+
+    fn active(&self) -> Vec<String> {
+        self.run().active().iter().map(ToString::to_string).collect()
+    }
+
+    fn recorded(&self, number: u64) -> v1::RunTurn {
+        let caller = operator();
+        self.view(&caller).run_turn(RUN, turn_id(number)).expect("the turn is known")
+    }
+
+    /// The log of the run, which has every number once.
+    fn log(&self) -> Vec<v1::RunEntry> {
+        let caller = operator();
+        let page = self.view(&caller).run_log(RUN, 0, 1000).unwrap();
+        assert!(page.entries.iter().map(|entry| entry.number).eq(1..=page.length));
+        assert_eq!(page.gap, None);
+        page.entries
+    }
+
+    fn rows(&self, table: Table) -> usize {
+        self.disk.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap().len()
+    }
+}
+
+/// Reports turns of a model that always goes back, and counts the visits of each node.
+fn go_back(world: &mut World, visits: &mut [u32; 3], number: &mut u64) {
+    let node = world.active().remove(0);
+    let place = ["searcher", "checker", "generator"].iter().position(|name| **name == *node).unwrap();
+    visits[place] += 1;
+    *number += 1;
+    let goes_back = place == 1 && world.run().remaining(&NodeId::parse("checker").unwrap()) > 0;
+    let call = goes_back.then_some("transfer_to_searcher");
+    assert!(world.report_turn(turn(*number, &node, None, call)).unwrap());
+}
+
+#[test]
+fn a_model_that_always_goes_back_ends_with_the_counts_4_4_1_over_a_kill() {
+    let mut world = World::with(&["a"]);
+    world.register_graph(story()).unwrap();
+    world.start_run(None, None).unwrap();
+    let (mut visits, mut number) = ([0; 3], 0);
+    let checker = NodeId::parse("checker").unwrap();
+    while world.run().remaining(&checker) > 1 || world.run().nodes.get(&checker).is_none() {
+        go_back(&mut world, &mut visits, &mut number);
+    }
+    // The broker dies after the second choice, and one is left.
+    world.restart();
+    assert_eq!((world.run().remaining(&checker), world.active()), (1, vec!["searcher".to_owned()]));
+    while world.run().state == RunState::Running {
+        go_back(&mut world, &mut visits, &mut number);
+    }
+    assert_eq!(visits, [4, 4, 1]);
+    assert_eq!(world.run().state, RunState::Completed);
+    let log = world.log();
+    assert!(matches!(log.last().unwrap().event, Some(v1::run_entry::Event::Ended(_))));
+}
+
+#[test]
+fn a_turn_is_applied_once_over_a_kill() {
+    let mut world = World::with(&["a"]);
+    world.register_graph(story()).unwrap();
+    world.start_run(None, None).unwrap();
+    assert!(world.report_turn(turn(1, "searcher", None, None)).unwrap());
+    let first = world.recorded(1);
+    world.restart();
+    assert!(!world.report_turn(turn(1, "searcher", None, None)).unwrap());
+    assert_eq!(world.recorded(1), first);
+    let other = Turn { digest: [99; 32], ..turn(1, "searcher", None, None) };
+    assert_refused(world.report_turn(other), ErrorCode::MessageIdReused);
+    assert_eq!(world.active(), ["checker"]);
+}
+
+#[test]
+fn a_turn_whose_commit_fails_leaves_nothing() {
+    let mut world = World::with(&["a"]);
+    world.register_graph(story()).unwrap();
+    world.start_run(None, None).unwrap();
+    world.disk.full.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_refused(world.report_turn(turn(1, "searcher", None, None)), ErrorCode::StoreUnavailable);
+    assert_refused(world.report_turn(turn(1, "searcher", None, None)), ErrorCode::StoreUnavailable);
+    world.disk.full.store(false, std::sync::atomic::Ordering::Relaxed);
+    world.recover();
+    assert_eq!(world.active(), ["searcher"]);
+    assert!(world.report_turn(turn(1, "searcher", None, None)).unwrap());
+}
+
+#[test]
+fn a_registered_graph_is_listed_with_its_latest_revision() {
+    let mut world = World::with(&["a"]);
+    assert!(world.register_graph(story()).unwrap());
+    assert!(!world.register_graph(story()).unwrap(), "the same graph is the same revision");
+    let mut changed = story();
+    changed.steps_max = 7;
+    assert!(world.register_graph(changed).unwrap());
+    world.restart();
+    let caller = operator();
+    let page = world.view(&caller).graphs(10, "").unwrap();
+    let found: Vec<(u64, u32)> = page.entries.iter().map(|graph| (graph.revision, graph.steps_max)).collect();
+    assert_eq!(found, [(2, 7)]);
+}
+
+#[test]
+fn the_registry_has_at_most_a_thousand_graphs() {
+    let mut world = World::with(&["a"]);
+    for number in 0..1000 {
+        let id = GraphId::parse(&format!("g{number}")).unwrap();
+        world.register_graph(Graph { id, ..story() }).unwrap();
+    }
+    assert_refused(world.register_graph(story()), ErrorCode::LimitExceeded);
+    // A further revision adds no graph.
+    let id = GraphId::parse("g0").unwrap();
+    assert!(world.register_graph(Graph { id, steps_max: 3, ..story() }).unwrap());
+}
+
+#[test]
+fn a_run_fails_at_its_whole_time_over_a_restart_and_its_starter_is_told() {
+    let mut world = World::with(&["a"]);
+    let mut a = world.connect("a");
+    world.register_graph(story()).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    world.pass(Duration::from_secs(1800));
+    world.restart();
+    world.pass(Duration::from_secs(1799));
+    assert_eq!(world.run().state, RunState::Running);
+    let mut again = world.connect("a");
+    world.pass(Duration::from_secs(1));
+    let run = world.run();
+    assert_eq!((run.state, run.failure.unwrap().code), (RunState::Failed, Some(ErrorCode::WholeTimeout)));
+    drop(a.deliveries());
+    let (_, envelope) = again.delivery();
+    let notice = v1::ErrorNotification::decode(envelope.payload.unwrap().value).unwrap();
+    assert_eq!(notice.error_code(), v1::ErrorCode::WholeTimeout);
+    assert_refused(world.report_turn(turn(1, "searcher", Some("a"), None)), ErrorCode::RunFinal);
+}
+
+#[test]
+fn an_ended_run_is_removed_whole() {
+    let mut world = World::with(&["a"]);
+    world.register_graph(story()).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    for number in 1..200 {
+        let turn = Turn { finished: false, ..turn(number, "searcher", Some("a"), None) };
+        world.report_turn(turn).unwrap();
+    }
+    let cancel = routing::Input::Cancel { by: None, reason: String::new() };
+    world.apply(EntityId::Run(RUN), cancel).unwrap();
+    world.pass(29 * DAY);
+    assert_eq!(world.rows(Table::RunLog), 202);
+    world.pass(2 * DAY);
+    let left = [Table::Runs, Table::RunLog, Table::RunTurns, Table::Expirations, Table::Timers];
+    assert_eq!(left.map(|table| world.rows(table)), [0; 5]);
+    assert_eq!(world.rows(Table::Listings), 1, "only the graph");
+    let caller = operator();
+    assert_eq!(world.view(&caller).run(RUN).unwrap_err().to_string(), format!("run {RUN} does not exist"));
+}
+
+#[test]
+fn an_agent_reads_the_runs_in_which_it_takes_part() {
+    let mut world = World::with(&["a", "b", "c"]);
+    let mut graph = story();
+    graph.nodes[0].agent = Some(AgentId::parse("b").unwrap());
+    world.register_graph(graph).unwrap();
+    world.start_run(Some("a"), None).unwrap();
+    for (agent, count) in [("a", 1), ("b", 1), ("c", 0)] {
+        let caller = Caller::Agent(AgentId::parse(agent).unwrap());
+        let view = world.view(&caller);
+        assert_eq!(view.runs(&RunFilter::default(), 10, "").unwrap().entries.len(), count, "{agent}");
+        assert_eq!(view.run(RUN).is_ok(), count == 1, "{agent}");
+    }
+}
+
+// --------------------------------------------------------------------------------------------------- runs over a task
+
+/// A run over task "t" of a, whose draft b reviews. The review is proposed by the choice with this turn.
+fn over_a_task() -> World {
+    let mut world = World::with(&["a", "b", "c"]);
+    let draft = node("draft", None, Some(2), &["review", "end"]);
+    let review = node("review", Some("b"), Some(1), &["draft", "end"]);
+    world.register_graph(graph(vec![draft, review])).unwrap();
+    // A first handoff that c rejects creates the task, and leaves it with a.
+    let handoff = world.send(world.request("a", "c", 1)).unwrap().handoff_id;
+    world.send(world.reject("c", "a", &handoff, &[])).unwrap();
+    // Mail of a task waits for the mail before it, so all of it is acked.
+    for agent in ["a", "c"] {
+        let mut session = world.connect(agent);
+        loop {
+            let deliveries = session.deliveries();
+            if deliveries.is_empty() {
+                break;
+            }
+            deliveries.iter().for_each(|(delivery, _)| world.ack(&session, delivery));
+        }
+        world.disconnect(session);
+    }
+    world.start_run(Some("a"), Some("t")).unwrap();
+    world
+}
+
+fn carrying_out(run: RunId, choice: TurnId) -> v1::HandoffRequest {
+    v1::HandoffRequest {
+        task_type: "support".into(),
+        routing: Some(v1::RoutingRef { run_id: run.to_string(), choice_id: choice.to_string() }),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_choice_of_another_agents_node_moves_the_run_with_the_handoff() {
+    let mut world = over_a_task();
+    assert_refused(world.report_turn(turn(1, "draft", Some("b"), None)), ErrorCode::NotOwner);
+    world.report_turn(turn(1, "draft", Some("a"), Some("transfer_to_review"))).unwrap();
+    assert_eq!(world.recorded(1).choice.unwrap().handoff_receiver_id, "b");
+    assert!(world.active().is_empty());
+    world.restart();
+    let (mut a, mut b) = (world.connect("a"), world.connect("b"));
+    let request = world.request_with("a", "b", 1, &carrying_out(RUN, turn_id(1)));
+    let handoff = world.hand_over_with(&mut a, &mut b, 1, request);
+    assert_eq!(world.handoff(&handoff).routing.unwrap().run, RUN);
+    assert_eq!(world.active(), ["review"]);
+    // The task's owner is b now, and only b reports turns.
+    assert_refused(world.report_turn(turn(2, "review", Some("a"), None)), ErrorCode::NotOwner);
+    world.report_turn(turn(2, "review", Some("b"), Some("transfer_to_end"))).unwrap();
+    assert_eq!(world.run().state, RunState::Completed);
+    world.audit("t");
+    let caller = Caller::Agent(AgentId::parse("b").unwrap());
+    assert_eq!(world.view(&caller).runs(&RunFilter::default(), 10, "").unwrap().entries.len(), 1);
+}
+
+#[test]
+fn a_rejected_handoff_makes_the_node_active_again_and_counts_the_choice() {
+    let mut world = over_a_task();
+    world.report_turn(turn(1, "draft", Some("a"), Some("transfer_to_review"))).unwrap();
+    let handoff = world.send(world.request_with("a", "b", 1, &carrying_out(RUN, turn_id(1)))).unwrap().handoff_id;
+    world.restart();
+    world.send(world.reject("b", "a", &handoff, &[])).unwrap();
+    assert_eq!(world.active(), ["draft"]);
+    assert_eq!(world.run().remaining(&NodeId::parse("draft").unwrap()), 1);
+    let ended = world.log().into_iter().filter_map(|entry| match entry.event {
+        Some(v1::run_entry::Event::HandoffEnded(ended)) => Some((ended.handoff_id, ended.owner_id)),
+        _ => None,
+    });
+    assert_eq!(ended.collect::<Vec<_>>(), [(handoff, String::new())]);
+    // The choice has failed, so no further handoff carries it out.
+    let again = world.request_with("a", "b", 1, &carrying_out(RUN, turn_id(1)));
+    assert_refused(world.send(again), ErrorCode::NodeNotActive);
+    world.audit("t");
+}
+
+#[test]
+fn a_handoff_that_times_out_makes_the_node_active_again() {
+    let mut world = over_a_task();
+    world.report_turn(turn(1, "draft", Some("a"), Some("transfer_to_review"))).unwrap();
+    world.send(world.request_with("a", "b", 1, &carrying_out(RUN, turn_id(1)))).unwrap();
+    world.pass(Duration::from_secs(361));
+    assert_eq!(world.active(), ["draft"]);
+}
+
+#[test]
+fn a_handoff_that_does_not_carry_out_its_choice_is_refused() {
+    let mut world = over_a_task();
+    world.report_turn(turn(1, "draft", Some("a"), Some("transfer_to_review"))).unwrap();
+    let cases = [
+        ("c", RUN, turn_id(1), ErrorCode::NodeNotActive),
+        ("b", RUN, turn_id(9), ErrorCode::NodeNotActive),
+        ("b", RunId(MessageId::from_bytes([1; 16])), turn_id(1), ErrorCode::RunUnknown),
+    ];
+    for (to, run, choice, code) in cases {
+        assert_refused(world.send(world.request_with("a", to, 1, &carrying_out(run, choice))), code);
+    }
+    assert!(world.task("t").task.open_handoff.is_none());
+    let mut other_task = world.request_with("a", "b", 1, &carrying_out(RUN, turn_id(1)));
+    other_task.task_id = "u".into();
+    assert_refused(world.send(other_task), ErrorCode::NodeNotActive);
+}
+
+#[test]
+fn a_turn_costs_a_bounded_number_of_records() {
+    let mut world = World::with(&["a"]);
+    world.register_graph(story()).unwrap();
+    world.start_run(None, None).unwrap();
+    let before = world.disk.written.lock().unwrap().len();
+    world.report_turn(Turn { finished: false, ..turn(1, "searcher", None, None) }).unwrap();
+    let written = world.disk.written.lock().unwrap();
+    let tables: Vec<&str> = written[before..].iter().flatten().map(|record| record.table).collect();
+    let count = |table: &str| tables.iter().filter(|written| **written == table).count();
+    assert_eq!(["runs", "run_log", "run_turns"].map(count), [1; 3], "{tables:?}");
+    assert_eq!(tables.len(), 4, "and the sequence: {tables:?}");
+}

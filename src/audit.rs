@@ -256,7 +256,6 @@ impl Audit {
         let task = self.task_id.clone();
         let about = header.handoff().map_or(EntityId::Task(task.clone()), EntityId::Handoff);
         let input = input_of(header, parsed.body(), Resolved { agents: &resolved, passed_over: &passed_over, terms });
-        let input = input_of(header, parsed.body(), Resolved { agents: &resolved, terms });
         if let Some(handoff::Input::Message { message: handoff::Message::Context { digest }, .. }) = &input
             && accepted.context_digest != digest[..]
         {

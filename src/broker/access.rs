@@ -11,12 +11,11 @@ use super::{
     directory::{Directory, Entry},
 };
 use crate::{
-    domain::handoff::{Handoff, Task},
-    ids::{AgentId, AgentType, MessageId, TaskId, WorkspaceId, GraphId},
     domain::{
         handoff::{Handoff, Task},
         routing::{Run, RunId},
     },
+    ids::{AgentId, AgentType, GraphId, MessageId, TaskId, WorkspaceId},
     policy::{Action, Agent, Decision, Policies, Principal, Question, Resource, Shared},
     records::DeadLetterRecord,
 };

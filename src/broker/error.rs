@@ -120,7 +120,7 @@ pub enum BrokerError {
     WorkspaceUnknown {
         /// The id that the call names.
         workspace: String,
-    }
+    },
     /// A graph or a run refuses the input.
     #[error(transparent)]
     Routing(#[from] routing::Rejection),

@@ -17,8 +17,8 @@ use crate::{
     domain::{
         admission::AdmissionError,
         handoff::{Hop, PromptState, Rejection, State, TaskStatus},
-        workspace::{Rejection as WorkspaceRejection, WorkspaceId},
         routing,
+        workspace::{Rejection as WorkspaceRejection, WorkspaceId},
     },
     envelope::{EnvelopeError, keys::KeyFileError},
     ids::{AgentId, GraphId, KeyId, MessageId, NodeId, TaskId},

@@ -12,8 +12,8 @@ use super::{
     dead_letter::ParkReason,
     handoff::{self, Acked, Handoff, Notice, Priority, Rejection, Task},
     mailbox::Attempt,
-    workspace::{self, Append, Entry, Workspace, WorkspaceId},
     routing::{self, Graph, Run, RunEntry, RunId, RunTurn, TurnId},
+    workspace::{self, Append, Entry, Workspace, WorkspaceId},
 };
 use crate::{
     ids::{AgentId, GraphId, MessageId, TaskId},

@@ -15,8 +15,8 @@ pub mod presence;
 pub(crate) mod probe;
 mod removed_task;
 mod request_terms;
-pub mod workspace;
 pub mod routing;
+pub mod workspace;
 
 pub(crate) use baton_client::numbered;
 pub use baton_client::protocol::{

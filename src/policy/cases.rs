@@ -114,8 +114,7 @@ pub enum CaseError {
     /// The text is not a resource.
     #[error(
         "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, \
-         workspace:ID or broker"
-        "{0:?} is not a resource; a resource is agent:ID, type:NAME, task:ID, handoff:ID, dead-letter:ID, run:ID or broker"
+         workspace:ID, run:ID or broker"
     )]
     Resource(String),
     /// The text is not an action.
@@ -169,8 +168,7 @@ impl Asked {
     }
 
     fn action(&self) -> Result<Action<'_>, CaseError> {
-        let Self { task_type, mode, message_type, topic, .. } = self;
-        let Self { task_type, mode, message_type, graph_id, .. } = self;
+        let Self { task_type, mode, message_type, topic, graph_id, .. } = self;
         let agent = || {
             let id = self.agent.as_ref().ok_or(CaseError::AgentMissing)?.as_str();
             Ok(Agent { id, types: &[] })

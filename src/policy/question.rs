@@ -248,12 +248,11 @@ impl Action<'_> {
             Self::Deregister { force } => {
                 vec![("force".to_owned(), RestrictedExpression::new_bool(*force))]
             }
-            Self::ReadTask
-            | Self::ReadContext
             Self::RegisterGraph { graph } | Self::StartRun { graph } => vec![("graphId".to_owned(), text(graph))],
             Self::RecordTurn
             | Self::ReadRun
             | Self::ReadTask
+            | Self::ReadContext
             | Self::ReassignTask
             | Self::ReadHandoff
             | Self::ReadDeadLetter
@@ -324,7 +323,11 @@ impl Question<'_> {
                 shared.participants.iter().for_each(|agent| key.extend([agent, " "]));
                 key.push('\n');
             }
-            Resource::Task(_) | Resource::Handoff(_) | Resource::DeadLetter(_) | Resource::Broker | Resource::Run(_) => return None,
+            Resource::Task(_)
+            | Resource::Handoff(_)
+            | Resource::DeadLetter(_)
+            | Resource::Broker
+            | Resource::Run(_) => return None,
         }
         self.action.write_context(&mut key).then_some(key)
     }

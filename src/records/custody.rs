@@ -13,7 +13,7 @@ use crate::{
     codes::ErrorCode,
     domain::{
         EntityId,
-        handoff::{Acked, Handoff, LoopLimits, PassedOver, Seize, Task, Timeouts, Message},
+        handoff::{Acked, Handoff, LoopLimits, Message, PassedOver, Seize, Task, Timeouts},
     },
     envelope::{Body, Resolved, VerifiedEnvelope, signing},
     ids::{AgentId, MessageId, TaskId},

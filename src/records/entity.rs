@@ -9,27 +9,19 @@ use bytes::Bytes;
 #[cfg(test)]
 use super::probe::ProbeRecord;
 use super::{
-    DecodeError,
-    Expiration,
-    HandoffPlace,
-    HandoffRecord,
-    MessageRecord,
-    Reader,
-    RequestPlace,
-    TaskRecord,
-    WorkspaceRecord,
-    by_number,
-    number_of,
-    GraphRecord,
-    RunEntryRecord,
-    RunRecord,
-    RunTurnRecord,
+    DecodeError, Expiration, GraphRecord, HandoffPlace, HandoffRecord, MessageRecord, Reader, RequestPlace,
+    RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord, WorkspaceRecord, by_number, number_of,
 };
 #[cfg(test)]
 use crate::domain::probe::ProbeId;
 use crate::{
-    domain::{Entity, EntityId, Told, handoff::Task, workspace::WorkspaceId, routing::{RunId, TurnId, Word}},
-    ids::{MessageId, TaskId, AgentId, GraphId},
+    domain::{
+        Entity, EntityId, Told,
+        handoff::Task,
+        routing::{RunId, TurnId, Word},
+        workspace::WorkspaceId,
+    },
+    ids::{AgentId, GraphId, MessageId, TaskId},
     store::{Key, Table},
     time::Timestamp,
 };
@@ -147,6 +139,10 @@ impl EntityRecord {
     pub fn as_workspace(&self) -> Option<&WorkspaceRecord> {
         match self {
             Self::Workspace(record) => Some(record),
+            _ => None,
+        }
+    }
+
     /// The record of a run, if the entity is one.
     pub fn as_run(&self) -> Option<&RunRecord> {
         match self {
@@ -159,7 +155,12 @@ impl EntityRecord {
     /// begins with its first step.
     pub fn before_first_step(id: &EntityId) -> Option<Self> {
         match id {
-            EntityId::Task(_) | EntityId::Handoff(_) => None,
+            EntityId::Task(_)
+            | EntityId::Handoff(_)
+            | EntityId::Graph(_)
+            | EntityId::Run(_)
+            | EntityId::RunEntry(..)
+            | EntityId::RunTurn(..) => None,
             EntityId::Workspace(id) => Some(Self::Workspace(WorkspaceRecord::empty(id.clone()))),
             #[cfg(test)]
             EntityId::Probe(_) => None,
@@ -200,7 +201,12 @@ impl EntityRecord {
     /// record of another entity.
     pub fn host_key(id: &EntityId) -> Option<Key> {
         match id {
-            EntityId::Task(_) | EntityId::Workspace(_) | EntityId::Graph(_) | EntityId::Run(_) | EntityId::RunEntry(..) | EntityId::RunTurn(..) => None,
+            EntityId::Task(_)
+            | EntityId::Workspace(_)
+            | EntityId::Graph(_)
+            | EntityId::Run(_)
+            | EntityId::RunEntry(..)
+            | EntityId::RunTurn(..) => None,
             // The request of a handoff has the id of the handoff.
             EntityId::Handoff(id) => Some(MessageRecord::key(*id)),
             #[cfg(test)]
@@ -216,7 +222,12 @@ impl EntityRecord {
     /// The host of a new entity. `None`: the entity has a record of its own.
     pub fn first_host(&self) -> Option<EntityId> {
         match self {
-            Self::Task(_) | Self::Workspace(_) | Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Task(_)
+            | Self::Workspace(_)
+            | Self::Graph(_)
+            | Self::Run(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_) => None,
             // No message has the id of a redriven handoff.
             Self::Handoff(HandoffRecord { handoff, .. }) => {
                 handoff.redrive_of.is_none().then(|| EntityId::Task(handoff.task.clone()))
@@ -308,7 +319,12 @@ impl EntityRecord {
     /// The message that opened the entity. `None`: the entity never delivers it again.
     pub fn opening(&self) -> Option<RequestPlace> {
         match self {
-            Self::Task(_) | Self::Workspace(_) | Self::Graph(_) | Self::Run(_) | Self::RunEntry(_) | Self::RunTurn(_) => None,
+            Self::Task(_)
+            | Self::Workspace(_)
+            | Self::Graph(_)
+            | Self::Run(_)
+            | Self::RunEntry(_)
+            | Self::RunTurn(_) => None,
             Self::Handoff(record) => Some(record.request),
             #[cfg(test)]
             Self::Probe(_) => None,
@@ -536,12 +552,10 @@ fn decode_word(reader: &Reader, word: &[u8]) -> Result<Word, DecodeError> {
 
 fn decode_told(reader: &Reader, to: &EntityId, told: &[u8]) -> Result<Told, DecodeError> {
     match to {
-        EntityId::Task(_) | EntityId::Handoff(_) | EntityId::Workspace(_) => {
-            Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len())))
-        }
         EntityId::Run(_) => decode_word(reader, told).map(Told::Run),
         EntityId::Task(_)
         | EntityId::Handoff(_)
+        | EntityId::Workspace(_)
         | EntityId::Graph(_)
         | EntityId::RunEntry(..)
         | EntityId::RunTurn(..) => Err(reader.error(format!("{to} is told nothing, and here {} bytes", told.len()))),

@@ -32,21 +32,17 @@ pub enum Expiration {
     Rest,
     /// The rest of a removed workspace's entries.
     Entries,
-}
-
-numbered! {
-    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, Entries = 6, }
     /// A run, from its end on.
     Run,
 }
 
 numbered! {
-    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, Run = 61, }
+    Expiration { Messages = 1, Task = 2, DeadLetter = 3, Invitation = 4, Rest = 5, Entries = 6, Run = 61, }
 }
 
 impl Expiration {
     /// All kinds, each once.
-    pub const ALL: [Expiration; 6] = [
+    pub const ALL: [Expiration; 7] = [
         Expiration::Rest,
         Expiration::Entries,
         Expiration::Messages,

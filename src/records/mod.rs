@@ -218,18 +218,13 @@ pub fn check(table: Table, key: &[u8], value: &Bytes) -> Result<(), DecodeError>
             | Expiration::DeadLetter
             | Expiration::Invitation
             | Expiration::Rest
-            | Expiration::Entries => Ok(()),
+            | Expiration::Entries
+            | Expiration::Run => Ok(()),
         },
         Table::Outbox => OutboxRecord::decode(value).map(drop),
         Table::Parts => TaskRecord::decode_part(value).map(drop),
         Table::Workspaces => WorkspaceRecord::decode(value).map(drop),
         Table::WorkspaceEntries => WorkspaceEntryRecord::decode(key, value).map(drop),
-            Expiration::Task | Expiration::DeadLetter | Expiration::Invitation | Expiration::Rest | Expiration::Run => {
-                Ok(())
-            }
-        },
-        Table::Outbox => OutboxRecord::decode(value).map(drop),
-        Table::Parts => TaskRecord::decode_part(value).map(drop),
         Table::Graphs => GraphRecord::decode(value).map(drop),
         Table::Runs => RunRecord::decode(value).map(drop),
         // The run and the turn are in the key, and any do for a check of the value.

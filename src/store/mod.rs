@@ -69,7 +69,7 @@ pub enum Table {
 
 impl Table {
     /// Every table, in the order of the numbers on disk.
-    pub const ALL: [Table; 22] = [
+    pub const ALL: [Table; 28] = [
         Table::Meta,
         Table::Agents,
         Table::Tasks,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use crate::{
     broker::{
-        directory::{Entry, Liveness, Presence, Busy, Directory},
+        directory::{Busy, Directory, Entry, Liveness, Presence},
         queries::{ShownHandoff, ShownTask, WorkspaceView},
     },
     domain::{
         handoff::{Handoff, Hop, Loan, Offer, Seizure, Step},
         mailbox::Attempt,
-        workspace,
         matching::Factor,
+        workspace,
     },
     ids::AgentId,
     proto::v1,

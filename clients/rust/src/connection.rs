@@ -16,10 +16,8 @@ use crate::{
     proto::v1::{
         self, agent_service_client::AgentServiceClient, audit_service_client::AuditServiceClient,
         broker_service_client::BrokerServiceClient, dead_letter_service_client::DeadLetterServiceClient,
-        handoff_service_client::HandoffServiceClient,
-        task_service_client::TaskServiceClient,
-        workspace_service_client::WorkspaceServiceClient,
-        routing_service_client::RoutingServiceClient,
+        handoff_service_client::HandoffServiceClient, routing_service_client::RoutingServiceClient,
+        task_service_client::TaskServiceClient, workspace_service_client::WorkspaceServiceClient,
     },
 };
 

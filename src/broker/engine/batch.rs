@@ -53,8 +53,6 @@ pub(super) enum PostCommit {
     OutboxWritten(u64),
     /// An entity is removed, and its watchers end.
     EntityRemoved(EntityId),
-    TaskRemoved(TaskId),
-    RunRemoved(RunId),
     ExpirationStored {
         kind: Expiration,
         key: Key,

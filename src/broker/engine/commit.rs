@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Engine, batch::PostCommit, open::sequence_key, timers::Timer};
 use crate::{
     broker::{BrokerError, Output, Update, refused},
-    domain::handoff::Handoff,
+    domain::{EntityId, handoff::Handoff},
     ids::AgentId,
     records::Expiration,
     time::Timestamp,
@@ -144,8 +144,6 @@ impl Engine {
             // The removal drops the watchers' channels, which ends their calls: no further update of the entity can
             // follow.
             PostCommit::EntityRemoved(entity) => self.outputs.watchers.remove_all_of(&entity),
-            PostCommit::TaskRemoved(task) => self.outputs.watchers.remove_all_of(&EntityId::Task(task)),
-            PostCommit::RunRemoved(run) => self.outputs.watchers.remove_all_of(&EntityId::Run(run)),
             PostCommit::ExpirationStored { kind, key, since } => self.expiration_stored(kind, key, since),
             PostCommit::OnRecord { at } => self.act_recorded(at),
             PostCommit::AgentStored(entry) => self.env.directory.put(*entry),

@@ -90,7 +90,12 @@ impl Engine {
         // Plain mail stands outside the order of its task: it waits for nothing, and holds up nothing (SPEC 4).
         let letter = match header.rules().handling {
             Handling::Mail => Letter { task: None, ..letter },
-            Handling::Request | Handling::Handoff | Handling::Status | Handling::Task | Handling::Heartbeat => letter,
+            Handling::Request
+            | Handling::Handoff
+            | Handling::Status
+            | Handling::Task
+            | Handling::Workspace
+            | Handling::Heartbeat => letter,
         };
         self.store_letter(transaction, to.clone(), letter);
     }

@@ -153,9 +153,8 @@ impl Engine {
         }
         self.check_open_handoffs(&header.sender).map_err(refused)?;
         self.check_parent(header, request).map_err(refused)?;
-        let Candidates { agents, passed_over } = &self.candidates(header, request, now).map_err(refused)?;
         self.check_choice(header, request).map_err(refused)?;
-        let candidates = self.candidates(header, request, now).map_err(refused)?;
+        let Candidates { agents, passed_over } = &self.candidates(header, request, now).map_err(refused)?;
         let terms = self.terms(request).map_err(refused)?;
         self.make_step(transaction, envelope, Resolved { agents, passed_over, terms: Some(terms) }, now)
     }

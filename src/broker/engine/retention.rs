@@ -360,7 +360,7 @@ impl Engine {
                 transaction.delete(key);
             }
             transaction.delete(entry);
-            transaction.post_commit.push(PostCommit::RunRemoved(id));
+            transaction.post_commit.push(PostCommit::EntityRemoved(EntityId::Run(id)));
         }
         let removal = self.stage_removal(transaction, budget);
         Ok(if is_last { removal } else { Removal::Unfinished })

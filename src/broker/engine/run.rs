@@ -16,7 +16,10 @@ use crate::{
     },
     envelope::VerifiedEnvelope,
     ids::{AgentId, TaskId},
-    records::{CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, TaskRecord, custody_entry},
+    records::{
+        CustodyEvent, EntityRecord, EnvelopeFacts, LogEntry, LogItem, Notes, Pace, RequestPlace, TaskRecord,
+        custody_entry,
+    },
     store::{self, Table},
     time::Timestamp,
 };
@@ -246,8 +249,8 @@ impl Engine {
         // The input names the task while the step creates the entity.
         let task = match input {
             Input::Handoff { task, .. } => Some(task.clone()),
-            Input::Append { .. },
-            Input::Routing(_),
+            Input::Append { .. }
+            | Input::Routing(_)
             | Input::Acked { .. }
             | Input::Undeliverable { .. }
             | Input::AgentGone
@@ -430,6 +433,11 @@ impl Engine {
             match self.run(&mut transaction, about, input, Cause { origin: Origin::Broker, event: None }, now) {
                 Ok(has_changed) => has_changed,
                 Err(RunError::Broker(error)) => return Err(error),
+                Err(RunError::Refused(refusal)) => {
+                    // Only a workspace refuses this way, and no call is an input of one.
+                    tracing::error!(%about, %refusal, "a workspace refused the input of a call");
+                    return Err(BrokerError::Internal);
+                }
                 Err(RunError::Rejected(rejection)) => {
                     // Only a handoff rejects with this type, and no call is an input of one.
                     tracing::error!(%about, %rejection, "a handoff rejected the input of a call");

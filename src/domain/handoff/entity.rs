@@ -38,8 +38,9 @@ pub(in crate::domain) fn step_entity(
             _ => (None, &Input::Time),
         },
         // No machine sends an input to a task or a handoff, and only workspaces have entries.
-        domain::Input::Told(_) | domain::Input::Append { .. } | domain::Input::Routing(_) => return Ok(domain::Transition::default()),
-        // No machine sends an input to a task or a handoff, and calls about runs are no inputs of them.
+        domain::Input::Told(_) | domain::Input::Append { .. } | domain::Input::Routing(_) => {
+            return Ok(domain::Transition::default());
+        } // No machine sends an input to a task or a handoff, and calls about runs are no inputs of them.
     };
     // A message names the task of its handoff: admission has refused any other. An event names the handoff alone.
     let task = match task.or(handoff.as_ref().map(|handoff| &handoff.task)) {

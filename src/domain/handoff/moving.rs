@@ -2,17 +2,7 @@
 
 use super::{
     Advice, Cause, EXTENSIONS_KEPT_BELOW, Effect, Failure, Handoff, Hop, Loan, Mail, Mode, Notice, OFFERS_MAX, Offer,
-    OfferOutcome,
-    PassedOver,
-    ReceiverView,
-    Rejection,
-    STEPS_MAX,
-    State,
-    Step,
-    Task,
-    Transition,
-    Untaken,
-    Priority,
+    OfferOutcome, PassedOver, Priority, ReceiverView, Rejection, STEPS_MAX, State, Step, Task, Transition, Untaken,
 };
 use crate::{codes::ErrorCode, domain::coordinator::Order, ids::AgentId, time::Timestamp};
 

@@ -54,6 +54,7 @@ pub(in crate::domain) fn step_run(
         // A graph is registered under its own id, and a run has no mail.
         domain::Input::Routing(Input::Register { .. })
         | domain::Input::Handoff { .. }
+        | domain::Input::Append { .. }
         | domain::Input::Acked { .. }
         | domain::Input::Undeliverable { .. }
         | domain::Input::AgentGone => Ok(Transition::default()),
@@ -433,7 +434,7 @@ impl Moving {
         // The agent that started the run may not be the one whose turn ended it.
         if let (Some(Failure { code: Some(code), message }), Some(starter)) = (&failure, &self.run.starter) {
             let message = format!("run {} of graph {} has failed: {message}", self.run.id, self.run.graph.id);
-            let notice = Notice { code: *code, message, advice: Advice::None };
+            let notice = Notice { code: *code, message, advice: Advice::None, is_critical: false };
             let mail = Mail::Notice { notice, about: None, task: None };
             let (to, priority) = (starter.clone(), Priority::default());
             self.effects.push(Effect::Deliver { to, mail, priority, report_to: None });

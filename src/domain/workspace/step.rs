@@ -35,8 +35,9 @@ pub(in crate::domain) fn step(
             Some(workspace) => Ok(expire(workspace, read, now)?),
             None => Ok(Transition::default()),
         },
-        // No delivery reports to a workspace, and no machine sends it an input.
+        // No delivery reports to a workspace, no call is its input, and no machine sends it one.
         Input::Handoff { .. }
+        | Input::Routing(_)
         | Input::Acked { .. }
         | Input::Undeliverable { .. }
         | Input::AgentGone

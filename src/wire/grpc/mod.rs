@@ -13,8 +13,8 @@ mod outgoing;
 mod routing;
 mod session;
 mod tasks;
-mod workspaces;
 mod tool_shapes;
+mod workspaces;
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -35,16 +35,14 @@ use crate::{
         v1::{
             agent_service_server::AgentServiceServer, audit_service_server::AuditServiceServer,
             broker_service_server::BrokerServiceServer, dead_letter_service_server::DeadLetterServiceServer,
-            handoff_service_server::HandoffServiceServer,
-            task_service_server::TaskServiceServer,
-            workspace_service_server::WorkspaceServiceServer,
-            routing_service_server::RoutingServiceServer,
+            handoff_service_server::HandoffServiceServer, routing_service_server::RoutingServiceServer,
+            task_service_server::TaskServiceServer, workspace_service_server::WorkspaceServiceServer,
         },
     },
 };
 
 /// The full names of the broker's own services; the health service reports each.
-pub const SERVICES: [&str; 7] = [
+pub const SERVICES: [&str; 8] = [
     "baton.v1.AgentService",
     "baton.v1.AuditService",
     "baton.v1.BrokerService",

@@ -6,7 +6,7 @@ use prost::{Message, Name};
 
 use super::{Checks, EnvelopeError, json, signing};
 use crate::{
-    ids::{AgentId, TaskId, Topic, WorkspaceId, check_name, AgentType, IdError, MessageId},
+    ids::{AgentId, AgentType, IdError, MessageId, TaskId, Topic, WorkspaceId, check_name},
     proto::{Any, v1},
     protocol::{self, Append, ENTRY_BYTES_MAX, MessageType, Mode, Priority, Receiver, RequestedTimeouts, TaskStatus},
     time::Timestamp,

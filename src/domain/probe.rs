@@ -84,10 +84,8 @@ pub(super) fn step(id: ProbeId, input: &Input, read: &mut dyn Reader, now: Times
             probe.deadline = None;
             probe.woken += 1;
         }
-        Input::Handoff { .. } | Input::Append { .. } | Input::Undeliverable { .. } | Input::AgentGone => {
-            return Ok(Transition::default());
-        }
         Input::Handoff { .. }
+        | Input::Append { .. }
         | Input::Routing(_)
         | Input::Undeliverable { .. }
         | Input::AgentGone

@@ -113,7 +113,7 @@ impl World {
         page.entries
     }
 
-    fn rows(&self, table: Table) -> usize {
+    fn rows_of_runs(&self, table: Table) -> usize {
         self.disk.scan(table, (Unbounded, Unbounded), Order::Ascending, usize::MAX).unwrap().len()
     }
 }
@@ -241,11 +241,11 @@ fn an_ended_run_is_removed_whole() {
     let cancel = routing::Input::Cancel { by: None, reason: String::new() };
     world.apply(EntityId::Run(RUN), cancel).unwrap();
     world.pass(29 * DAY);
-    assert_eq!(world.rows(Table::RunLog), 202);
+    assert_eq!(world.rows_of_runs(Table::RunLog), 202);
     world.pass(2 * DAY);
     let left = [Table::Runs, Table::RunLog, Table::RunTurns, Table::Expirations, Table::Timers];
-    assert_eq!(left.map(|table| world.rows(table)), [0; 5]);
-    assert_eq!(world.rows(Table::Listings), 1, "only the graph");
+    assert_eq!(left.map(|table| world.rows_of_runs(table)), [0; 5]);
+    assert_eq!(world.rows_of_runs(Table::Listings), 1, "only the graph");
     let caller = operator();
     assert_eq!(world.view(&caller).run(RUN).unwrap_err().to_string(), format!("run {RUN} does not exist"));
 }

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::watchers::Watcher;
 use crate::{
     broker::{Answered, Output, Refused, Reply, directory::Entry},
-    domain::{EntityId, mailbox::Letter, matching::Statistics, routing::RunId},
-    ids::{AgentId, IdMap, MessageId, TaskId},
+    domain::{EntityId, mailbox::Letter, matching::Statistics},
+    ids::{AgentId, IdMap, MessageId},
     metrics::Event,
     records::{EntityRecord, Expiration},
     store::{Change, Key, KeyMap, Record, Write},

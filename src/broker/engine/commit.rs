@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Engine, batch::PostCommit, open::sequence_key, timers::Timer};
 use crate::{
     broker::{BrokerError, Output, Update, refused},
-    domain::{EntityId, handoff::Handoff},
+    domain::handoff::Handoff,
     ids::AgentId,
     records::Expiration,
     time::Timestamp,

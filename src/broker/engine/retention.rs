@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     broker::{self, BrokerError},
-    domain::{dead_letter::RefusedEnvelopes, routing::TurnId},
+    domain::{EntityId, dead_letter::RefusedEnvelopes, routing::TurnId},
     ids::{AgentId, IdMap, MessageId},
     proto::v1::run_entry::Event,
     records::{

@@ -107,7 +107,7 @@ func TestTheLoanTimeoutBringsTheTaskBack(t *testing.T) {
 func TestTheDeadlineOfTheCallRecallsTheTask(t *testing.T) {
 	alice, bob, ticket := shared.agent(t, "alice"), shared.agent(t, "bob"), unique("ticket")
 	w := newWorker(t, bob)
-	ctx, cancel := context.WithTimeout(patient(t), 3*time.Second)
+	ctx, cancel := context.WithTimeout(patient(t), 8*time.Second)
 	defer cancel()
 	_, err := alice.Delegate(ctx, bob.ID(), ticket, 1, supportRequest(), goals(t))
 	recalled(t, err, RecalledByDeadline, 3, true)

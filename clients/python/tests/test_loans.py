@@ -86,7 +86,7 @@ async def test_the_time_limit_of_the_call_recalls_the_task(broker):
         worker = Worker(bob)
         await begin(alice, bob)
         with pytest.raises(TaskRecalledError) as back:
-            await within(alice.delegate("bob", TASK, REQUEST, SECTIONS, timeout=3 * SECOND))
+            await within(alice.delegate("bob", TASK, REQUEST, SECTIONS, timeout=8 * SECOND))
         assert (back.value.reason, back.value.is_owner, back.value.epoch) == (RecallReason.DEADLINE, True, 3)
         await worker.is_stopped(3)
         await is_owned(alice, 3)

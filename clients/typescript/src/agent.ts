@@ -1,6 +1,6 @@
 import type { KeyObject } from "node:crypto";
 import type { TLSSocket } from "node:tls";
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import { create, type JsonObject, type MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, timestampNow } from "@bufbuild/protobuf/wkt";
 import { type Client, Code, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
@@ -15,6 +15,7 @@ import { checkContext, checkEnvelope, checkHeartbeat, FRAME_BYTES_MAX } from "./
 import { type DelegateOptions, endAtDeadline, loanOf, lossOf, type Outcome, outcomeOf, takeBackOfAborted } from "./loans.js";
 import { BROKER_ID, type Conversation, isFinalStatus, Mail } from "./mail.js";
 import type { Offer } from "./offers.js";
+import { type Answer, answerTo, type AskOptions, inputOf, promptOf } from "./questions.js";
 import { Queue } from "./queue.js";
 import { closedError, handle, type Handlers, Jobs, Stopped } from "./serve.js";
 import { deferred, Session, sleep } from "./session.js";
@@ -385,6 +386,38 @@ export class Agent {
     const receipt = await this.send("", { taskId, epoch }, message);
     if (isFinalStatus(message.status)) this.#forgetSignals(taskId);
     return receipt;
+  }
+
+  /**
+   * Asks a question about a task that this agent owns, and waits for the answer: reports WAITING_FOR_INPUT with a prompt.
+   * `answerBy` is an agent's id, or `type:NAME` for one able agent of the type. Without `withinMs` the call waits until the
+   * answer, or until the question is withdrawn by the next status update or a move of the task. If `signal` aborts, the
+   * question stays open, and the handler `taskInput` gets the answer. Throws NoAnswer without an answer; BatonError, for example
+   * RECEIVER_UNKNOWN if no able agent can be asked, or FIELD_INVALID.
+   *
+   * The broker delivers the mail of one task in order. If other mail about the task may wait, `serve` must run to take it.
+   */
+  async ask(taskId: string, epoch: bigint, question: string, answerBy: string, options: AskOptions = {}): Promise<Answer> {
+    const { signal, details = "" } = options;
+    const prompt = promptOf(question, answerBy, options);
+    const update = create(v1.TaskStatusUpdateSchema, { status: v1.TaskStatus.WAITING_FOR_INPUT, details, prompt });
+    const envelope = makeEnvelope(this.id, "", { taskId, epoch }, update);
+    const mail = await this.mail.converse(`question ${envelope.messageId}`, { signal });
+    try {
+      await this.#signAndSend(envelope, signal ? { signal } : {});
+      return await answerTo(this, mail, { taskId, questionId: envelope.messageId }, signal);
+    } finally {
+      mail.close();
+    }
+  }
+
+  /** Answers a question to this agent: see `Question.answer`. */
+  async answer(
+    { taskId, epoch, questionId }: { taskId: string; epoch: bigint; questionId: string },
+    text: string,
+    data?: JsonObject,
+  ): Promise<v1.Receipt> {
+    return this.send("", { taskId, epoch, correlationId: questionId }, inputOf(text, data));
   }
 
   /** Asks for more time for this agent's step of a handoff, if the step takes longer than its timeout. */

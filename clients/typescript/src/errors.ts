@@ -150,6 +150,23 @@ export class TaskRecalled extends Error {
   }
 }
 
+/**
+ * A question about a task ended without an answer: EXPIRED, no answer came before its deadline; WITHDRAWN, a later status update
+ * or a move of the task closed it, or another process of this agent got the answer.
+ */
+export class NoAnswer extends Error {
+  override readonly name = "NoAnswer";
+
+  constructor(
+    /** The messageId of the status update that asked. */
+    readonly questionId: string,
+    readonly reason: "EXPIRED" | "WITHDRAWN",
+    text: string,
+  ) {
+    super(`${reason}: ${text}`);
+  }
+}
+
 /** The session ended before the answer arrived; the question may be repeated on the next session. */
 export class SessionEnded extends BatonError {
   constructor(cause?: unknown) {
@@ -166,6 +183,8 @@ const GONE_ON = new Set([
   "HANDOFF_STATE",
   "HANDOFF_FINAL",
   "HANDOFF_EXPIRED",
+  "INPUT_EXPIRED",
+  "INPUT_TAKEN",
   "NOT_CANDIDATE",
   "NOT_OWNER",
   "STALE_EPOCH",

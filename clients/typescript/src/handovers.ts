@@ -5,6 +5,7 @@ import { clipped, type Delivery } from "./delivery.js";
 import { BatonError, HandoffFailed, hasGoneOn, isPassing, type Rejection } from "./errors.js";
 import { type Conversation, LATER_MS, type Letter } from "./mail.js";
 import type { DelegateOptions, Outcome } from "./loans.js";
+import type { Answer, AskOptions } from "./questions.js";
 import { type HandlerContext, Later } from "./serve.js";
 import {
   type ContextSection,
@@ -103,6 +104,11 @@ export class OwnedTask {
   async finish(result?: JsonObject, details = ""): Promise<Receipt> {
     const status = TaskStatus.COMPLETED;
     return this.update({ status, details, ...(result === undefined ? {} : { result }) });
+  }
+
+  /** Asks one agent a question about the task, and waits for its answer: see `Agent.ask`. */
+  async ask(question: string, answerBy: string, options: AskOptions = {}): Promise<Answer> {
+    return this.#agent.ask(this.taskId, this.epoch, question, answerBy, options);
   }
 
   /** Sends a status update. A final status cannot be changed. */

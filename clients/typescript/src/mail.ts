@@ -5,7 +5,7 @@ import { Queue } from "./queue.js";
 import { recallNotice, type Recalled, takenBy } from "./loans.js";
 import { type HandlerContext, Jobs, Later, Stopped } from "./serve.js";
 import { deferred, type Session } from "./session.js";
-import { NextStep, TaskStatus } from "./v1.js";
+import { ErrorCode, NextStep, TaskStatus } from "./v1.js";
 
 /** The redelivery delay of a message that no call of this process waits for yet. */
 export const LATER_MS = 2_000;
@@ -145,8 +145,8 @@ export class Mail {
   }
 
   /**
-   * Opens the conversation about a handoff, `handoff ID`, or about the end of a lent task, `task ID`, after an epoch. It is
-   * registered at once, so that no answer is missed. Throws WaitedFor.
+   * Opens the conversation about a handoff, `handoff ID`, about the answer to a question, `question ID`, or about the end of a
+   * lent task, `task ID`, after an epoch. It is registered at once, so that no answer is missed. Throws WaitedFor.
    */
   async converse(key: string, { afterEpoch = 0n, signal }: { afterEpoch?: bigint; signal?: AbortSignal | undefined } = {}): Promise<Conversation> {
     if (this.#waiting.has(key)) throw new WaitedFor("another call of this agent waits for it");
@@ -278,7 +278,12 @@ export class Mail {
       case "baton.v1.TaskContextTransfer":
       case "baton.v1.HandoffComplete":
         return this.#waiting.get(`handoff ${handoffId}`)?.conversation;
+      case "baton.v1.TaskInput":
+        return this.#waiting.get(`question ${envelope.correlationId}`)?.conversation;
       case "baton.v1.ErrorNotification": {
+        if (envelope.senderId === BROKER_ID && payload.errorCode === ErrorCode.INPUT_EXPIRED) {
+          return this.#waiting.get(`question ${envelope.correlationId}`)?.conversation;
+        }
         const notice = recallNotice(delivery);
         if (notice !== undefined) {
           const waiting = notice.nextStep === NextStep.KEEP_TASK ? this.#waiting.get(`task ${envelope.taskId}`) : undefined;

@@ -7,6 +7,7 @@ import { BatonError, hasGoneOn } from "./errors.js";
 import { type ContextProvider, provideContext, unclaimed } from "./handovers.js";
 import { type Recalled, takenBy } from "./loans.js";
 import { type OfferHandler, takeOffer } from "./offers.js";
+import { type Question, questionOf } from "./questions.js";
 import { deferred } from "./session.js";
 import { NackCause, RejectReason } from "./v1.js";
 
@@ -51,6 +52,11 @@ export interface Handlers {
    * goes to errorNotification.
    */
   recalled?: (recalled: Recalled, context: HandlerContext) => unknown;
+  /**
+   * Answers questions to this agent: see `Question`. A handler that returns without an answer leaves the question open. Without
+   * it a question goes to taskStatusUpdate.
+   */
+  prompt?: (question: Question, context: HandlerContext) => unknown;
   handoffRequest?: Handler<"HandoffRequest">;
   handoffAccept?: Handler<"HandoffAccept">;
   handoffReject?: Handler<"HandoffReject">;
@@ -58,6 +64,7 @@ export interface Handlers {
   taskContextTransfer?: Handler<"TaskContextTransfer">;
   handoffComplete?: Handler<"HandoffComplete">;
   taskStatusUpdate?: Handler<"TaskStatusUpdate">;
+  taskInput?: Handler<"TaskInput">;
   errorNotification?: Handler<"ErrorNotification">;
   taskRequest?: Handler<"TaskRequest">;
   taskOffer?: Handler<"TaskOffer">;
@@ -119,7 +126,9 @@ export async function handle(agent: Agent, handlers: Handlers, delivery: Deliver
   const handler = key && (handlers[key] as ((...args: unknown[]) => unknown) | undefined);
   const isOffer = name === "HandoffRequest" || name === "TaskContextTransfer";
   const recalled = handlers.recalled && takenBy(delivery);
-  if (recalled) await handlers.recalled?.(recalled, context);
+  const question = handlers.prompt && questionOf(agent, delivery);
+  if (question) await handlers.prompt?.(question, context);
+  else if (recalled) await handlers.recalled?.(recalled, context);
   else if (handler) await handler(delivery.payload, delivery, context);
   else if (isOffer && handlers.offer) await takeOffer(agent, delivery, handlers.offer, context);
   else if (name === "HandoffAccept" && handlers.context) await provideContext(agent, delivery, handlers.context, context);

@@ -85,7 +85,7 @@ test("the loan timeout brings the task back", async () => {
 test("the time limit of the call recalls the task", async () => {
   const [alice, bob] = [await agents.named("alice"), await agents.named("bob")];
   const [worker, ticket] = [new Worker(bob), unique("ticket")];
-  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { timeoutMs: 3_000 });
+  const lending = alice.delegate(bob.id, ticket, SUPPORT, GOALS, { timeoutMs: 8_000 });
   await assert.rejects(patient(lending), recalled("DEADLINE", 3n));
   await worker.isStopped(ticket, 3n);
   await isOwned(alice, ticket, 3n);

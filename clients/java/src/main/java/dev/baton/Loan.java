@@ -81,12 +81,12 @@ final class Loan {
                 }
                 continue;
             }
+            deadline.check("task " + lent.taskId() + " has not come back in time");
             Task task = look(lent);
             if (task != null && isBack) {
                 return withoutNews(lent, task); // mail about the end of the loan would have arrived by now
             }
             isBack = task != null;
-            deadline.check("task " + lent.taskId() + " has not come back in time");
         }
     }
 

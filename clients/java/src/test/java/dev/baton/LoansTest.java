@@ -116,7 +116,7 @@ class LoansTest {
     @Test
     void theLimitOfTheCallRecallsTheTask() throws Exception {
         Worker worker = new Worker();
-        Duration limit = Duration.ofSeconds(3);
+        Duration limit = Duration.ofSeconds(8);
         try (Agent alice = begin(broker.agent("alice"));
                 Agent bob = begin(worker.of(broker.agent("bob")))) {
             var back = assertThrows(

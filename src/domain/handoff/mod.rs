@@ -4,6 +4,7 @@
 //! loop guard. It must not know the format of an envelope, the place where state is kept, or the way of a delivery to
 //! an agent.
 
+mod creation;
 mod entity;
 mod input;
 mod moving;

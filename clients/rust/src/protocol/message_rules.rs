@@ -337,11 +337,9 @@ mod tests {
         TASK_REQUEST           Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         TASK_OFFER             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
         TASK_ACCEPT            Mail       Nothing   Any          AnyMessage  Any                 None              Carried
-        DELEGATION             Mail       Nothing   Any          AnyMessage  Any                 None              Carried
-        INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              Carried
-        WORKSPACE_APPEND       Workspace  NoTask    Nobody       AnyMessage  Any                 None              NotOwner,
         DELEGATION             Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner
-        INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner,
+        INFO                   Mail       Nothing   Any          AnyMessage  Any                 None              NotOwner
+        WORKSPACE_APPEND       Workspace  NoTask    Nobody       AnyMessage  Any                 None              NotOwner
         TASK_RECALL            Task       Handoff   Nobody       AnyMessage  Any                 None              NotOwner
         TASK_INPUT             Task       Question  Nobody       AnyMessage  Any                 None              NotAsked
     ";

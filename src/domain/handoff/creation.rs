@@ -1,0 +1,62 @@
+//! What a request creates: a task, and a handoff before its first offer.
+
+use super::{Handoff, Request, State, Task, TaskStatus};
+use crate::time::Timestamp;
+
+/// A task before its first handoff, owned by the sender of the request.
+pub(super) fn new_task(request: &Request, now: Timestamp) -> Task {
+    Task {
+        id: request.task.clone(),
+        task_type: request.task_type.clone(),
+        owner: request.from.clone(),
+        epoch: 1,
+        status: TaskStatus::Created,
+        progress: None,
+        details: String::new(),
+        result: None,
+        prompts: Vec::new(),
+        parent: request.parent.clone(),
+        open_handoff: None,
+        hops: Vec::new(),
+        loans: Vec::new(),
+        seizures: Vec::new(),
+        loop_limits: request.loop_limits,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+/// A handoff before its first offer.
+pub(super) fn new_handoff(request: &Request, now: Timestamp) -> Handoff {
+    Handoff {
+        id: request.id,
+        redrive_of: None,
+        task: request.task.clone(),
+        epoch: request.epoch,
+        sender: request.from.clone(),
+        receiver: request.receiver.clone(),
+        candidate: request.from.clone(), // the first offer replaces it in the same step
+        next_candidates: request.candidates.clone(),
+        offers: Vec::new(),
+        state: State::Requested,
+        mode: request.mode,
+        loan_timeout: request.loan_timeout,
+        submitter: request.submitter.clone(),
+        routing: request.routing,
+        priority: request.priority,
+        task_type: request.task_type.clone(),
+        reason: request.reason,
+        timeouts: request.timeouts,
+        step_deadline: None,
+        whole_deadline: now.plus(request.timeouts.whole),
+        wanted_sections: Vec::new(),
+        estimate: None,
+        context_digest: None,
+        context_delivered: false,
+        let_go: false,
+        failure: None,
+        steps: Vec::new(),
+        created_at: now,
+        updated_at: now,
+    }
+}

@@ -7,8 +7,8 @@
 use std::{
     ffi::OsString,
     fs::{DirBuilder, File, OpenOptions},
-    io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    io,
+    os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -16,6 +16,8 @@ use std::{
 pub(crate) const FOLDER_MODE: u32 = 0o700;
 /// The mode of every file.
 pub(crate) const FILE_MODE: u32 = 0o600;
+/// The bytes of a page of memory on most machines.
+const BLOCK: usize = 4096;
 
 /// Sets the umask of the process, so that later files of this process, including those of libraries, are closed to
 /// other users.
@@ -38,6 +40,8 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
             made => made?,
         }
+        #[cfg(test)]
+        trace::note(path, || trace::Op::MakeFolder);
     }
     match sync_folder(around) {
         // The parent of an existing folder may be closed to this user.
@@ -50,10 +54,57 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
 pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let draft = draft_of(path);
     remove_if_there(&draft)?; // left by an interrupted write, perhaps with other permissions
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&draft)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
+    let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&draft)?;
+    #[cfg(test)]
+    trace::note(&draft, || trace::Op::Create);
+    // Linux keeps a large write as one large page, and later counts all of it as dirty where a part of it changes.
+    for (at, block) in (0..).step_by(BLOCK).zip(bytes.chunks(BLOCK)) {
+        write_at(&file, &draft, block, at)?;
+    }
+    sync(&file, &draft)?;
     rename(&draft, path)
+}
+
+/// Writes bytes at an offset of a file. `path` is the file's name.
+pub(crate) fn write_at(file: &File, path: &Path, bytes: &[u8], at: u64) -> io::Result<()> {
+    file.write_all_at(bytes, at)?;
+    #[cfg(test)]
+    trace::note(path, || trace::Op::Write { at, bytes: bytes.to_vec() });
+    let _ = path;
+    Ok(())
+}
+
+/// Syncs a file's content, and what is needed to find it.
+pub(crate) fn sync_data(file: &File, path: &Path) -> io::Result<()> {
+    file.sync_data()?;
+    #[cfg(test)]
+    trace::note(path, || trace::Op::Sync);
+    let _ = path;
+    Ok(())
+}
+
+/// Syncs a file's content and all that the file system keeps of the file.
+pub(crate) fn sync(file: &File, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    #[cfg(test)]
+    trace::note(path, || trace::Op::Sync);
+    let _ = path;
+    Ok(())
+}
+
+/// Gives a file a second name; copies the file where the file system has no second names. The content and the name are
+/// not synced.
+pub(crate) fn link(from: &Path, to: &Path) -> io::Result<()> {
+    match std::fs::hard_link(from, to) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists) => {
+            return Err(error);
+        }
+        Err(_) => drop(std::fs::copy(from, to)?),
+        Ok(()) => {}
+    }
+    #[cfg(test)]
+    trace::note(to, || trace::Op::Link { content: std::fs::read(to).unwrap() });
+    Ok(())
 }
 
 /// The path of the draft of a file or folder. The complete draft is renamed to `path`.
@@ -67,13 +118,20 @@ pub(crate) fn draft_of(path: &Path) -> PathBuf {
 pub(crate) fn remove_if_there(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
+        Err(_) => Ok(()),
+        Ok(()) => {
+            #[cfg(test)]
+            trace::note(path, || trace::Op::Remove);
+            Ok(())
+        }
     }
 }
 
 /// Renames a file or folder, and syncs the folder of the new name.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
+    #[cfg(test)]
+    trace::note(from, || trace::Op::Rename(to.to_owned()));
     sync_folder(folder_around(to))
 }
 
@@ -82,6 +140,8 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()?;
     #[cfg(test)]
     record::synced(path);
+    #[cfg(test)]
+    trace::note(path, || trace::Op::SyncFolder);
     Ok(())
 }
 
@@ -150,6 +210,54 @@ pub(crate) mod record {
                 true => copy(known, &path, &target, trusts),
                 false => drop(fs::copy(&path, &target).unwrap()),
             }
+        }
+    }
+}
+
+/// Records the changes of the files below a folder for tests, in order and from every thread.
+#[cfg(test)]
+pub(crate) mod trace {
+    use std::{
+        path::{Path, PathBuf},
+        sync::{Arc, Mutex},
+    };
+
+    /// A change of the disk, or a sync.
+    #[derive(Debug, Clone)]
+    pub(crate) enum Op {
+        MakeFolder,
+        Create,
+        Write {
+            at: u64,
+            bytes: Vec<u8>,
+        },
+        Sync,
+        SyncFolder,
+        Rename(PathBuf),
+        /// A second name of a file that another program wrote, with the file's content.
+        Link {
+            content: Vec<u8>,
+        },
+        Remove,
+        /// A remark of the test: a number.
+        Mark(u64),
+    }
+
+    type Ops = Arc<Mutex<Vec<(PathBuf, Op)>>>;
+
+    static RECORDED: Mutex<Vec<(PathBuf, Ops)>> = Mutex::new(Vec::new());
+
+    /// Records every change below `folder` from now on.
+    pub(crate) fn record(folder: &Path) -> Ops {
+        let ops = Ops::default();
+        RECORDED.lock().unwrap().push((folder.to_owned(), ops.clone()));
+        ops
+    }
+
+    pub(crate) fn note(path: &Path, op: impl FnOnce() -> Op) {
+        let recorded = RECORDED.lock().unwrap();
+        if let Some((_, ops)) = recorded.iter().find(|(folder, _)| path.starts_with(folder)) {
+            ops.lock().unwrap().push((path.to_owned(), op()));
         }
     }
 }

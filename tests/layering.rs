@@ -69,12 +69,12 @@ const ROOMS: [(&str, &[&str]); 22] = [
 /// The crates and modules that each module must not use.
 const FORBIDDEN: [(&str, &[&str]); 12] = [
     ("protocol", &["tokio", "tonic", "prost", "std::fs", "std::net", "std::thread"]),
-    ("domain", &["tokio", "tonic", "prost", "fjall", "std::fs", "std::net", "std::thread"]),
+    ("domain", &["tokio", "tonic", "prost", "lsm_tree", "std::fs", "std::net", "std::thread"]),
     ("envelope", &["tokio", "tonic", "std::net"]),
-    ("policy", &["tokio", "tonic", "prost", "fjall", "std::net"]),
+    ("policy", &["tokio", "tonic", "prost", "lsm_tree", "std::net"]),
     ("store", &["tokio", "tonic", "prost"]),
     ("records", &["tokio", "tonic"]),
-    ("audit", &["tokio", "tonic", "fjall", "std::fs", "std::net"]),
+    ("audit", &["tokio", "tonic", "lsm_tree", "std::fs", "std::net"]),
     ("broker", &["tonic", "rustls", "hyper", "std::net"]),
     // The engine returns its outputs, and the driver sends them.
     ("broker/engine", &["tokio", "std::thread", "std::fs"]),
@@ -265,7 +265,7 @@ fn the_clients_crate_depends_on_no_crate_that_only_the_broker_needs() {
     let manifest: toml::Table = toml::from_str(&manifest).unwrap();
     let direct: Vec<&str> = manifest["dependencies"].as_table().unwrap().keys().map(String::as_str).collect();
     let of_broker =
-        ["axum", "baton-broker", "cedar-policy", "clap", "fjall", "prost-reflect", "rcgen", "tikv-jemallocator"];
+        ["axum", "baton-broker", "cedar-policy", "clap", "lsm-tree", "prost-reflect", "rcgen", "tikv-jemallocator"];
     assert!(direct.iter().all(|name| !of_broker.contains(name)), "{direct:?}");
     assert!(direct.len() <= 25, "{} direct dependencies: {direct:?}", direct.len());
     let of_tonic = manifest["dependencies"]["tonic"]["features"].as_array().unwrap();

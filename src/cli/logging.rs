@@ -16,8 +16,8 @@ use tracing_subscriber::{
 
 use super::escape;
 
-/// The log filter unless BATON_LOG is set. The storage engine logs only warnings and errors.
-const DEFAULT_FILTER: &str = "info,fjall=warn,lsm_tree=warn";
+/// The log filter unless BATON_LOG is set. The storage engine does not log: the store logs the errors that it returns.
+const DEFAULT_FILTER: &str = "info,lsm_tree=off";
 
 /// Starts logging. `BATON_LOG` takes `tracing` filters, for example `debug` or `baton=debug`.
 pub(crate) fn start() {

@@ -485,7 +485,7 @@ fn open_errors() -> Vec<OpenError> {
         OpenError::Format { .. } => OpenError::Format { path: path(), found: "baton 0".into() };
         OpenError::NotAStore { .. } => OpenError::NotAStore { path: path() };
         OpenError::LostWrites { .. } => OpenError::LostWrites {
-            path: path(), log: "baton-data/store/log/1".into(), store: 7, witness: 9 };
+            path: path(), log: "baton-data/store/wal/1".into(), end: 7, commit_mark: 9 };
         OpenError::Damaged { .. } => OpenError::Damaged { path: path(), problem: "a checksum differs".into() };
         OpenError::File { .. } => OpenError::File { path: path(), source: absent() };
         OpenError::Engine { .. } => OpenError::Engine { path: path(), source: absent().into() };

@@ -120,8 +120,8 @@ impl Template {
                 store.give_space_back();
             }
         }
-        let mut whole = files(&folder.join("fjall"));
-        whole.append(&mut files(&folder.join("log")));
+        let mut whole = files(&folder.join("tables"));
+        whole.append(&mut files(&folder.join("wal")));
         let relative = |(path, bytes): (PathBuf, Vec<u8>)| {
             (path.strip_prefix(&folder).expect("it is in the folder").to_owned(), bytes)
         };

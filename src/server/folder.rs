@@ -262,9 +262,9 @@ mod tests {
         folder.store.get(&Key { table: Table::Tasks, key: KEY.into() }).unwrap().is_some()
     }
 
-    /// fjall syncs the names in each of its keyspaces. Every other name must be synced by the store.
-    fn fjall_syncs(folder: &Path) -> bool {
-        folder.ancestors().any(|around| around.parent().is_some_and(|parent| parent.ends_with("fjall/keyspaces")))
+    /// The working copy of the tables is made anew at each start. Every other name must be synced.
+    fn is_working_copy(folder: &Path) -> bool {
+        folder.ancestors().any(|around| around.ends_with("store/work"))
     }
 
     #[test]
@@ -273,7 +273,7 @@ mod tests {
         let path = parent.path().join("not/there/yet");
         let survive = |synced: &[_]| {
             let to = tempfile::tempdir().unwrap();
-            disk::record::survivors(synced, parent.path(), to.path(), &fjall_syncs);
+            disk::record::survivors(synced, parent.path(), to.path(), &is_working_copy);
             let survivor = to.path().join("not/there/yet");
             (to, survivor)
         };
@@ -309,7 +309,7 @@ mod tests {
         let path = parent.path().join("data");
         drop(start(&path));
         let inside =
-            ["", "store", "store/log", "store/FORMAT", "keys", "keys/broker.pem", "operator.token", "tls/ca.key"];
+            ["", "store", "store/wal", "store/FORMAT", "keys", "keys/broker.pem", "operator.token", "tls/ca.key"];
         inside.iter().for_each(|name| set_mode(&path.join(name), 0o777));
         drop(start(&path));
         inside.iter().for_each(|name| assert_eq!(mode(&path.join(name)), 0o700, "{name}"));

@@ -1,133 +1,198 @@
-//! The store on disk: groups in a log with one sync each, records in their tables later.
+//! The store on disk: a commit log, memtables, and tables.
 //!
-//! A group is on disk, in the log, before any reader sees it. Its records then stay in memory, in `pending`; when these
-//! are enough, a thread writes the newest version of each into its table. Readers ask `pending` first, then the tables.
-//! Opening a store reads the part of the log that the tables may not have, so closing it needs no work.
+//! A group is one entry of the log, and durable before any reader sees it. Its records are in the active memtable from
+//! then on. When the entries since the last rotation are many, the memtable becomes immutable, and a thread of low
+//! priority writes it into table files and takes a checkpoint; then the log drops what the checkpoint has. Opening a
+//! store reads the log behind the checkpoint, so closing it needs no work.
 //!
-//! fjall opens its files only after `survey` has checked them. So opening a damaged store never makes the damage worse.
+//! Nothing is opened for writing before all checks have passed, so opening a damaged store changes nothing.
 
 use std::{
     fs::File,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
 };
 
 use bytes::Bytes;
 
 use super::{
-    Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table, decide,
-    engine::{Engine, go_behind},
-    folder::{
-        LOG_FOLDER, OpenError, ROOM_FILE, check_format, encode_witness, lock, make_sure_of_room, open_witness,
-        read_witness, remove_room,
+    Change, CommitError, Conflict, Decision, Key, KeyBytes, KeyRange, Order, ReadError, Record, Store, Table,
+    checkpoint::{Checkpoint, Manifest, remove_work},
+    decide,
+    layout::{
+        Damage, LOG_FOLDER, MARK_FILE, OpenError, ROOM_FILE, TABLES_FOLDER, WORK_FOLDER, check_format,
+        groups_committed, lock, make_sure_of_room, open_mark, remove_room, write_mark,
     },
-    log::{self, Log},
-    pending::{Layer, Pending, layered},
-    recent::Recent,
-    rows::{decode_record, encode_writes},
-    space::Space,
-    survey,
+    mem_table::{MemTable, MemTables, overlay},
+    record_codec::{decode_record, decode_writes, encode_writes},
+    tables::Tables,
+    wal::{self, AppendError, CommitLog, Position, SegmentLog},
 };
 use crate::disk;
 
-/// How long, and how many times at most, the thread that writes tables sleeps in one call of [`Memory::pace`].
-const STEP: Duration = Duration::from_millis(1);
-const STEPS_MAX: u32 = 5;
-/// The speed of writing a layer into the tables, as a multiple of the speed at which the active layer fills. Above 1,
-/// so that a layer is written before the next one is full.
-const AHEAD: f64 = 1.2;
+/// The bytes of entries, with [`WRITE_BYTES`] for each write, after which the memtable is written into table files.
+/// Bounds the memory of a memtable, and what a start reads again. Small in debug builds, so that tests write table
+/// files.
+const MEM_TABLE_BYTES: usize = if cfg!(debug_assertions) { 256 * 1024 } else { 96 * 1024 * 1024 };
+/// The memory of a record in a memtable without its key and its value, in bytes.
+const WRITE_BYTES: usize = 160;
+/// The niceness of the threads that write and merge tables. Against a thread of niceness 0 on the same processor, they
+/// get about a fifth of its time.
+#[cfg(target_os = "linux")]
+const NICENESS: i32 = 7;
 
 /// A store on disk.
 pub struct EmbeddedStore {
     path: PathBuf,
-    /// `None` only while [`Store::recover`] reopens the engine.
-    engine: RwLock<Option<Engine>>,
-    /// Locked during a whole commit. Lock order: `log`, `engine`, `settling`, then the locks of [`Memory`].
+    /// `None` only while [`Store::recover`] reopens the tables.
+    opened: RwLock<Option<Arc<Opened>>>,
+    /// Locked during a whole commit. Lock order: `log`, `opened`, `memtables`, `flushing`.
     log: Mutex<Log>,
-    memory: Arc<Memory>,
-    /// The thread that writes a layer into the tables, if one runs.
-    settling: Mutex<Option<JoinHandle<()>>>,
-    witness: File,
+    /// The thread that writes memtables into table files, if one runs.
+    flushing: Mutex<Option<JoinHandle<()>>>,
+    failures: Arc<Failures>,
     /// The file lock on the folder. The last field: dropped after everything else is closed.
     _lock: File,
 }
 
-/// State shared with the thread that writes into the tables.
-#[derive(Default)]
-struct Memory {
-    pending: RwLock<Pending>,
-    /// Lock order: `pending`, then `recent`.
-    recent: Mutex<Recent>,
-    space: Space,
-    /// A write failed, so the state on disk is unknown. Commits are refused until [`Store::recover`].
-    poisoned: AtomicBool,
-    /// The number of consecutive failures that came from fjall's own threads rather than from a write of the store.
-    background_failures: AtomicU32,
-    /// A caller waits for the layer's end, so the writer does not sleep.
-    is_waited_for: AtomicBool,
-    /// A compaction is requested, and starts after the pending records are in the tables.
-    is_to_be_merged: AtomicBool,
+/// The log, and what is to be known of its end.
+struct Log {
+    entries: Box<dyn CommitLog>,
+    commit_mark: File,
+    /// The bytes of the active memtable, as [`MEM_TABLE_BYTES`] counts them.
+    active_bytes: usize,
 }
 
-impl Memory {
-    fn pending(&self) -> RwLockReadGuard<'_, Pending> {
-        self.pending.read().expect("no holder panics")
+/// Failures of writes. Shared with the threads that write and merge tables.
+#[derive(Default)]
+struct Failures {
+    /// A write failed, so the state on disk is unknown. Commits are refused until [`Store::recover`].
+    is_poisoned: AtomicBool,
+    /// The number of recoveries due to failures to write or merge tables, since all their files were checked. A full disk
+    /// does not count.
+    of_tables: AtomicU32,
+}
+
+impl Failures {
+    fn is_poisoned(&self) -> bool {
+        self.is_poisoned.load(Ordering::Acquire)
     }
 
-    fn pending_mut(&self) -> RwLockWriteGuard<'_, Pending> {
-        self.pending.write().expect("no holder panics")
+    fn note(&self, written: &lsm_tree::Result<()>) {
+        let Err(error) = written else { return };
+        tracing::error!(%error, "failed to write records into their tables");
+        let is_full = matches!(error, lsm_tree::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull);
+        let is_first = !self.is_poisoned.swap(true, Ordering::AcqRel);
+        self.of_tables.fetch_add(u32::from(is_first && !is_full), Ordering::Relaxed);
+    }
+}
+
+/// The open tables with their checkpoint.
+struct Opened {
+    memtables: RwLock<MemTables>,
+    tables: Tables,
+    checkpoint: Checkpoint,
+    /// The thread that merges table files where there are many, if one was started.
+    merging: Mutex<Option<JoinHandle<()>>>,
+    compaction: Mutex<Compaction>,
+}
+
+/// Merges of whole tables, which give the space of removed records back.
+#[derive(Default)]
+struct Compaction {
+    is_running: bool,
+    /// A caller requested the compaction of every table with removals, and it has not started yet.
+    is_wanted: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Opened {
+    fn compaction(&self) -> MutexGuard<'_, Compaction> {
+        self.compaction.lock().expect("no holder panics")
     }
 
-    fn recent(&self) -> MutexGuard<'_, Recent> {
-        self.recent.lock().expect("no holder panics")
+    fn memtables(&self) -> RwLockReadGuard<'_, MemTables> {
+        self.memtables.read().expect("no writer panics")
     }
 
-    fn failed(&self, source: &fjall::Error) {
-        self.poisoned.store(true, Ordering::Relaxed);
-        match source {
-            // fjall poisons itself when one of its own threads fails.
-            fjall::Error::Poisoned => self.background_failures.fetch_add(1, Ordering::Relaxed),
-            _ => self.background_failures.swap(0, Ordering::Relaxed),
-        };
+    fn memtables_mut(&self) -> RwLockWriteGuard<'_, MemTables> {
+        self.memtables.write().expect("no holder panics")
     }
 
-    /// Delays the writer, so that a layer is written as evenly as the active layer fills, only [`AHEAD`] times as fast.
-    /// `done` is the written fraction of the layer, from 0 to 1.
-    #[expect(clippy::disallowed_methods, reason = "a thread that has nothing else to do")]
-    fn pace(&self, done: f64) {
-        for _ in 0..STEPS_MAX {
-            if self.is_waited_for.load(Ordering::Relaxed) || done < AHEAD * self.pending().fullness() {
-                return;
-            }
-            std::thread::sleep(STEP);
+    /// Writes a memtable into table files, and takes a checkpoint up to `upto`, its last entry.
+    fn flush(&self, memtable: &MemTable, upto: Position) -> lsm_tree::Result<()> {
+        let changed = self.tables.flush(memtable)?;
+        self.checkpoint.save(&changed, upto)
+    }
+
+    fn merge(&self) -> lsm_tree::Result<()> {
+        let changed = self.tables.merge()?;
+        if changed.is_empty() {
+            return Ok(());
         }
+        self.checkpoint.save(&changed, 0)
     }
 
-    /// Writes a layer into the tables. Readers see the same records before and after.
-    fn settle(&self, engine: &Engine, layer: &Layer) {
-        match engine.settle(layer, self.space.removals(), |done| self.pace(done)) {
-            Ok(()) => {
-                let forgotten = {
-                    let mut pending = self.pending_mut();
-                    pending.settled();
-                    self.recent().forget()
-                };
-                drop(forgotten);
-            }
-            Err(error) => {
-                tracing::error!(%error, "failed to write records into their tables");
-                self.failed(&error);
-            }
+    /// Starts a thread that merges table files, unless one runs. Waits for it if it is far behind: this back-pressure
+    /// bounds the files that a reader looks at.
+    fn start_merge(self: &Arc<Self>, failures: &Arc<Failures>) {
+        let mut merging = self.merging.lock().expect("no holder panics");
+        if merging.as_ref().is_some_and(|thread| !thread.is_finished()) && !self.tables.is_behind() {
+            return;
         }
-        let even_a_little = self.is_to_be_merged.load(Ordering::Acquire);
-        self.space.give_back(&engine.tables, &engine.housekeeping, even_a_little);
-        self.is_to_be_merged.store(false, Ordering::Release);
+        drop(merging.take().map(JoinHandle::join));
+        let (opened, failures) = (self.clone(), failures.clone());
+        *merging = spawn_behind("baton-merge", move || failures.note(&opened.merge()));
+    }
+
+    /// The tables to compact now; none ends the running compaction.
+    fn next_to_compact(&self) -> Vec<Table> {
+        let mut compaction = self.compaction();
+        let chosen = self.tables.worth_compacting(std::mem::take(&mut compaction.is_wanted));
+        compaction.is_running = !chosen.is_empty();
+        chosen
+    }
+
+    fn compact(&self, mut chosen: Vec<Table>) -> lsm_tree::Result<()> {
+        while !chosen.is_empty() {
+            for table in chosen {
+                self.tables.compact(table)?;
+                self.checkpoint.save(&[table], 0)?;
+            }
+            chosen = self.next_to_compact();
+        }
+        Ok(())
+    }
+
+    /// Starts a thread that compacts the tables that are worth it, unless one runs.
+    fn start_compaction(self: &Arc<Self>, failures: &Arc<Failures>) {
+        if self.compaction().is_running {
+            return; // it looks again before it ends
+        }
+        let chosen = self.next_to_compact();
+        if chosen.is_empty() {
+            return;
+        }
+        let (opened, failures) = (self.clone(), failures.clone());
+        let thread = spawn_behind("baton-compact", move || {
+            let compacted = opened.compact(chosen);
+            if compacted.is_err() {
+                failures.note(&compacted);
+                opened.compaction().is_running = false;
+            }
+        });
+        let mut compaction = self.compaction();
+        compaction.is_running &= thread.is_some();
+        compaction.thread = thread;
+    }
+
+    fn wait_for_merges(&self) {
+        let threads = [self.merging.lock().expect("no holder panics").take(), self.compaction().thread.take()];
+        threads.into_iter().flatten().for_each(|thread| drop(thread.join()));
     }
 }
 
@@ -141,27 +206,43 @@ impl EmbeddedStore {
         disk::make_folder(path).map_err(file_error(path))?;
         check_format(path)?;
         let lock = lock(path)?;
-        let witness_path = path.join("witness");
-        let witness = open_witness(&witness_path).map_err(file_error(&witness_path))?;
         remove_room(path).map_err(file_error(&path.join(ROOM_FILE)))?;
-        let (engine, log, pending) = open_whole(path, read_witness(&witness).unwrap_or(0))?;
+        let (opened, entries, active_bytes) = open_whole(path, groups_committed(path).unwrap_or(0), None)?;
+        let commit_mark = open_mark(path).map_err(file_error(&path.join(MARK_FILE)))?;
         disk::sync_folder(path).map_err(file_error(path))?;
         Ok(Self {
             path: path.into(),
-            engine: RwLock::new(Some(engine)),
-            log: Mutex::new(log),
-            memory: Arc::new(Memory { pending: RwLock::new(pending), ..Memory::default() }),
-            settling: Mutex::default(),
-            witness,
+            opened: RwLock::new(Some(opened)),
+            log: Mutex::new(Log { entries: Box::new(entries), commit_mark, active_bytes }),
+            flushing: Mutex::default(),
+            failures: Arc::default(),
             _lock: lock,
         })
     }
 
-    fn with_engine<T>(&self, act: impl FnOnce(&Engine) -> Result<T, ReadError>) -> Result<T, ReadError> {
-        match &*self.engine.read().expect("no writer panics") {
-            Some(engine) => act(engine),
-            None => Err(ReadError::Closed { path: self.path.clone() }),
+    fn opened(&self) -> Option<Arc<Opened>> {
+        self.opened.read().expect("no writer panics").clone()
+    }
+
+    fn opened_to_read(&self) -> Result<Arc<Opened>, ReadError> {
+        self.opened().ok_or_else(|| ReadError::Closed { path: self.path.clone() })
+    }
+
+    fn revision(&self, opened: &Opened, key: &Key) -> Result<Option<u64>, ReadError> {
+        if let Some(newest) = opened.memtables().get(key) {
+            return Ok(newest.map(|record| record.revision));
         }
+        Ok(self.flushed(opened, key)?.map(|record| record.revision))
+    }
+
+    /// Reads a record from its table.
+    fn flushed(&self, opened: &Opened, key: &Key) -> Result<Option<Record>, ReadError> {
+        let stored = opened.tables.get(key.table, &key.key).map_err(|error| self.read_error(error))?;
+        stored.map(|stored| self.record(key.table, &key.key, &stored)).transpose()
+    }
+
+    fn read_error(&self, source: lsm_tree::Error) -> ReadError {
+        ReadError::Engine { path: self.path.join(TABLES_FOLDER), source: source.into() }
     }
 
     fn record(&self, table: Table, key: &[u8], stored: &Bytes) -> Result<Record, ReadError> {
@@ -173,101 +254,63 @@ impl EmbeddedStore {
         })
     }
 
-    /// Reads a record from its table, past `pending` and `recent`.
-    fn read(&self, key: &Key) -> Result<Option<Record>, ReadError> {
-        let stored = self.with_engine(|engine| engine.get(key))?;
-        stored.map(|stored| self.record(key.table, &key.key, &stored)).transpose()
-    }
-
-    /// The revision of the record that [`Store::get`] finds.
-    fn revision(&self, key: &Key) -> Result<Option<u64>, ReadError> {
-        let revision = |found: &Option<Record>| found.as_ref().map(|record| record.revision);
-        if let Some(found) = self.memory.pending().get(key) {
-            return Ok(revision(found));
-        }
-        Ok(revision(&self.get(key)?))
-    }
-
-    /// Starts to write the pending records into the tables. If the previous layer is still being written, waits for it:
-    /// this back-pressure keeps commits from outrunning a slow disk.
-    fn settle(&self, engine: &Engine, log: &mut Log) {
-        let mut settling = self.settling.lock().expect("no holder panics");
-        self.wait_until_settled(&mut settling);
-        if self.memory.poisoned.load(Ordering::Relaxed) {
+    /// Starts to write the active memtable into table files. If the flush before still runs, waits for it: this back-pressure
+    /// keeps commits from outrunning a slow disk.
+    fn start_flush(&self, opened: &Arc<Opened>, log: &mut Log) {
+        let mut flushing = self.flushing.lock().expect("no holder panics");
+        self.finish_flush(&mut flushing);
+        if self.failures.is_poisoned() {
             return;
         }
-        let layer = {
-            let mut pending = self.memory.pending_mut();
-            if let Some(first) = pending.first_group() {
-                log.roll(first - 1);
-            }
-            pending.settle()
+        let upto = log.entries.end();
+        let memtable = opened.memtables_mut().rotate();
+        log.active_bytes = 0;
+        let (opened, failures) = (opened.clone(), self.failures.clone());
+        let flush = move || {
+            failures.note(&opened.flush(&memtable, upto));
+            opened.start_merge(&failures);
+            opened.start_compaction(&failures);
         };
-        let settle = {
-            let (memory, engine, layer) = (self.memory.clone(), engine.clone(), layer.clone());
-            move || {
-                go_behind();
-                memory.settle(&engine, &layer);
-            }
-        };
-        match std::thread::Builder::new().name("baton-settle".to_owned()).spawn(settle) {
-            Ok(thread) => *settling = Some(thread),
-            Err(error) => {
-                tracing::warn!(%error, "failed to start a thread that writes into the tables");
-                // Without a thread the layer must still be written, so the committing thread does it.
-                self.memory.settle(engine, &layer);
-            }
+        // The memtable must be written, so without a thread the committing one does it.
+        *flushing = spawn_behind("baton-flush", flush.clone());
+        if flushing.is_none() {
+            flush();
         }
     }
 
-    fn wait_until_settled(&self, settling: &mut Option<JoinHandle<()>>) {
-        if let Some(thread) = settling.take() {
-            self.memory.is_waited_for.store(true, Ordering::Relaxed);
-            if thread.join().is_err() {
-                self.memory.poisoned.store(true, Ordering::Relaxed); // the tables lack a part of its layer
-            }
-            self.memory.is_waited_for.store(false, Ordering::Relaxed);
+    /// Waits for the thread that writes into the tables.
+    fn finish_flush(&self, flushing: &mut Option<JoinHandle<()>>) {
+        if let Some(thread) = flushing.take()
+            && thread.join().is_err()
+        {
+            self.failures.is_poisoned.store(true, Ordering::Release); // table files are missing
         }
     }
 }
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        self.wait_until_settled(&mut self.settling.lock().expect("no holder panics"));
-        self.memory.space.wait();
+        self.finish_flush(&mut self.flushing.lock().expect("no holder panics"));
+        if let Some(opened) = self.opened.write().expect("no holder panics").take() {
+            opened.wait_for_merges();
+        }
+        if let Err(error) = remove_work(&self.path) {
+            tracing::debug!(%error, "failed to remove the working copy of the tables");
+        }
     }
 }
 
 impl Store for EmbeddedStore {
     fn get(&self, key: &Key) -> Result<Option<Record>, ReadError> {
-        let moment = {
-            let pending = self.memory.pending();
-            if let Some(found) = pending.get(key) {
-                return Ok(found.clone());
-            }
-            if !Recent::keeps(key.table) {
-                drop(pending);
-                return self.read(key);
-            }
-            let recent = self.memory.recent();
-            if let Some(found) = recent.get(key) {
-                return Ok(found.clone());
-            }
-            recent.moment()
-        };
-        let found = self.read(key)?;
-        self.memory.recent().learn(moment, key, &found);
-        Ok(found)
+        let opened = self.opened_to_read()?;
+        if let Some(newest) = opened.memtables().get(key) {
+            return Ok(newest.cloned());
+        }
+        self.flushed(&opened, key)
     }
 
     fn get_in_memory(&self, key: &Key) -> Option<Option<Record>> {
-        let pending = self.memory.pending();
-        if let Some(found) = pending.get(key) {
-            return Some(found.clone());
-        }
-        // Both locks are held at once, as in `get`, so that a record cannot move from `pending` into the tables
-        // between.
-        if Recent::keeps(key.table) { self.memory.recent().get(key).cloned() } else { None }
+        Some(self.opened()?.memtables().get(key)?.cloned())
     }
 
     fn scan(
@@ -277,37 +320,46 @@ impl Store for EmbeddedStore {
         order: Order,
         limit: usize,
     ) -> Result<Vec<(KeyBytes, Record)>, ReadError> {
-        self.with_engine(|engine| {
-            // Both views are taken under the lock of `pending`, so no record moves from one to the other between.
-            let (pending, snapshot) = {
-                let pending = self.memory.pending();
-                (pending.range(table, &range, order, limit), engine.snapshot())
-            };
-            let settled = engine.range(&snapshot, table, range, order).map(|found| {
-                let (key, stored) = found?;
-                let record = self.record(table, &key, &stored)?;
-                Ok((key, Some(record)))
+        enum Newest {
+            InMemory(Option<Record>),
+            Flushed(Bytes),
+        }
+        let opened = self.opened_to_read()?;
+        let (in_memory, flushed) = {
+            // No group is inserted and no memtable is rotated before both are as of one moment.
+            let memtables = opened.memtables();
+            (memtables.range(table, &range, order, limit), opened.tables.range(table, range, order))
+        };
+        let read = itertools::process_results(flushed, |flushed| {
+            let in_memory = in_memory.into_iter().map(|(key, newest)| (key, Newest::InMemory(newest)));
+            let flushed = flushed.map(|(key, stored)| (key, Newest::Flushed(stored)));
+            let records = overlay(in_memory, flushed, order).filter_map(|(key, newest)| {
+                let record = match newest {
+                    Newest::InMemory(newest) => Ok(newest?),
+                    Newest::Flushed(stored) => self.record(table, &key, &stored),
+                };
+                Some(record.map(|record| (key, record)))
             });
-            let found = layered(pending.into_iter().map(Ok), settled, order);
-            found.filter_map(|found| found.map(|(key, record)| Some((key, record?))).transpose()).take(limit).collect()
-        })
+            records.take(limit).collect()
+        });
+        read.map_err(|error| self.read_error(error))?
     }
 
     fn size_bytes(&self) -> Option<u64> {
-        if self.memory.is_to_be_merged.load(Ordering::Acquire) || self.memory.space.is_being_given_back() {
-            return None;
-        }
-        let tables = self.engine.read().expect("no writer panics").as_ref()?.size_bytes()?;
-        Some(tables + self.log.lock().expect("no holder panics").size_bytes())
+        let log = self.log.lock().expect("no holder panics");
+        let opened = self.opened()?;
+        let compaction = opened.compaction();
+        let is_known = !compaction.is_running && !compaction.is_wanted;
+        is_known.then(|| opened.tables.size_bytes() + log.entries.size_bytes())
     }
 
     fn give_space_back(&self) {
         let mut log = self.log.lock().expect("no holder panics");
-        if let Some(engine) = &*self.engine.read().expect("no writer panics") {
-            // The newest removals are pending; until they are tombstones in the tables, a merge cannot drop their
+        if let Some(opened) = self.opened() {
+            // The newest removals are in the memtable; until they are tombstones in table files, a merge cannot drop their
             // records.
-            self.memory.is_to_be_merged.store(true, Ordering::Release);
-            self.settle(engine, &mut log);
+            opened.compaction().is_wanted = true;
+            self.start_flush(&opened, &mut log);
         }
     }
 
@@ -315,73 +367,222 @@ impl Store for EmbeddedStore {
         // Held during the whole commit, so that no other commit changes a revision between its comparison and the
         // write.
         let mut log = self.log.lock().expect("no holder panics");
-        if self.memory.poisoned.load(Ordering::Relaxed) {
-            return Err(CommitError::Poisoned { path: self.path.clone() });
+        let poisoned = || CommitError::Poisoned { path: self.path.clone() };
+        if self.failures.is_poisoned() {
+            return Err(poisoned());
         }
-        let Decision { outcomes, writes } = decide(group, |key| Ok::<_, CommitError>(self.revision(key)?))?;
+        let opened = self.opened().ok_or_else(poisoned)?;
+        let Decision { outcomes, writes } = decide(group, |key| self.revision(&opened, key))?;
         // Every change was refused or wrote nothing, so no sync is due.
         if writes.is_empty() {
             return Ok(outcomes);
         }
-        let engine = self.engine.read().expect("no writer panics");
-        let Some(engine) = &*engine else { return Err(CommitError::Poisoned { path: self.path.clone() }) };
-        let log_bytes = log.append(|content| encode_writes(content, &writes)).map_err(|source| {
-            let source = fjall::Error::from(source);
-            self.memory.failed(&source);
-            CommitError::Engine { path: self.path.clone(), source: source.into() }
+        let entry = encode_writes(&writes);
+        let after = log.entries.end();
+        let position = log.entries.append(after, &entry).map_err(|error| {
+            if let AppendError::Unknown(_) | AppendError::Fenced { .. } = error {
+                self.failures.is_poisoned.store(true, Ordering::Release);
+            }
+            CommitError::Engine { path: self.path.clone(), source: error.into() }
         })?;
-        let number = log.last();
-        let is_full = {
-            let mut pending = self.memory.pending_mut();
-            pending.committed(number, writes, log_bytes);
-            pending.is_full()
-        };
-        // Not synced: the witness detects a damaged log. After a power cut an older number is harmless.
-        if let Err(error) = self.witness.write_all_at(&encode_witness(number), 0) {
-            tracing::warn!(path = %self.path.display(), %error, "failed to write the witness file");
+        log.active_bytes += entry.len() + writes.len() * WRITE_BYTES;
+        opened.memtables_mut().insert(writes);
+        if let Err(error) = write_mark(&log.commit_mark, &self.path, position) {
+            tracing::warn!(path = %self.path.display(), %error, "failed to write the commit mark");
         }
-        if is_full {
-            self.settle(engine, &mut log);
+        if let Err(error) = log.entries.trim(opened.checkpoint.flushed_upto() + 1) {
+            tracing::warn!(path = %self.path.display(), %error, "failed to remove what the tables have from the log");
+        }
+        if log.active_bytes >= MEM_TABLE_BYTES {
+            self.start_flush(&opened, &mut log);
         }
         Ok(outcomes)
     }
 
-    /// Closes fjall, which refuses writes after a failed one, and reopens it with the acknowledged groups and no other.
-    /// While the disk has too little space to write, this fails before anything is closed, and reads continue.
+    /// Closes the tables and the log, and reopens them with the acknowledged groups and no other. While the disk has too
+    /// little space to write, this fails before anything is closed, and reads continue.
     fn recover(&self) -> Result<(), OpenError> {
         let mut log = self.log.lock().expect("no holder panics");
         make_sure_of_room(&self.path)?;
-        self.wait_until_settled(&mut self.settling.lock().expect("no holder panics"));
-        let mut engine = self.engine.write().expect("no writer panics");
-        self.memory.space.wait();
-        drop(engine.take());
-        if self.memory.background_failures.load(Ordering::Relaxed) > 1 {
-            // The disk has space, and fjall's threads still fail: a file that they read may be damaged.
-            survey::check_tables(&self.path)?;
-            self.memory.background_failures.store(0, Ordering::Relaxed);
+        self.finish_flush(&mut self.flushing.lock().expect("no holder panics"));
+        let mut opened = self.opened.write().expect("no writer panics");
+        if let Some(opened) = opened.take() {
+            opened.wait_for_merges();
         }
-        log::cut_behind(&self.path.join(LOG_FOLDER), log.last())?;
-        let (opened, opened_log, pending) = open_whole(&self.path, log.last())?;
-        *log = opened_log;
-        *self.memory.pending_mut() = pending;
-        drop(self.memory.recent().forget());
-        *engine = Some(opened);
-        self.memory.is_to_be_merged.store(false, Ordering::Release);
-        self.memory.poisoned.store(false, Ordering::Relaxed);
+        if self.failures.of_tables.load(Ordering::Relaxed) > 1 {
+            // The disk has space, and the tables still cannot be written: a file that is merged may be damaged.
+            Manifest::read(&self.path)?.unwrap_or_default().check(&self.path, true)?;
+            self.failures.of_tables.store(0, Ordering::Relaxed);
+        }
+        let end = log.entries.end();
+        let (reopened, entries, active_bytes) = open_whole(&self.path, end, Some(end))?;
+        (log.entries, log.active_bytes) = (Box::new(entries), active_bytes);
+        *opened = Some(reopened);
+        self.failures.is_poisoned.store(false, Ordering::Release);
         Ok(())
     }
 }
 
-/// Opens the store if all of its files are intact and it has every group up to `group`. Otherwise changes nothing.
-fn open_whole(path: &Path, group: u64) -> Result<(Engine, Log, Pending), OpenError> {
-    let mut pending = Pending::default();
-    let survey = survey::check(path, |group| pending.found(group.number, group.writes, group.log_bytes))?;
+/// Opens the store if all of its files are intact and it has every group up to `acknowledged`. Otherwise changes nothing.
+/// With `last`, drops the entries behind it. Returns the bytes of the active memtable, too.
+fn open_whole(
+    path: &Path,
+    acknowledged: Position,
+    last: Option<Position>,
+) -> Result<(Arc<Opened>, SegmentLog, usize), OpenError> {
     let log_folder = path.join(LOG_FOLDER);
-    // The witness has seen a higher number, so acknowledged groups are missing from the log.
-    if survey.log.last < group {
-        let log = survey.log.newest().unwrap_or(&log_folder).into();
-        return Err(OpenError::LostWrites { path: path.into(), log, store: survey.log.last, witness: group });
+    let file_error = |path: &Path, source| OpenError::File { path: path.into(), source };
+    // A first start makes the log after the checkpoint, and may have been cut off.
+    let is_first = acknowledged == 0
+        && wal::scan(&log_folder, 1, |_, _, _| {}).is_new()
+        && Manifest::salvage(path).0.flushed_upto == 0;
+    let manifest = match is_first {
+        true => Manifest::default(),
+        false => {
+            Manifest::read(path)?.ok_or_else(|| Damage::new(&path.join(TABLES_FOLDER), "its manifest is not there"))?
+        }
+    };
+    let from = manifest.flushed_upto + 1;
+    let mut contents = wal::scan(&log_folder, from, |_, _, _| {});
+    if let Some(damage) = contents.damages.first() {
+        return Err(damage.clone().into());
     }
-    let log = Log::open(&log_folder, survey.log).map_err(|source| OpenError::File { path: log_folder, source })?;
-    Ok((Engine::open(path)?, log, pending))
+    if contents.end < acknowledged {
+        let log = contents.newest().unwrap_or(&log_folder).into();
+        return Err(OpenError::LostWrites { path: path.into(), log, end: contents.end, commit_mark: acknowledged });
+    }
+    manifest.check(path, false)?;
+    if let Some(last) = last {
+        wal::cut_behind(&log_folder, from, last)?;
+        contents = wal::scan(&log_folder, from, |_, _, _| {});
+    }
+    let opened = open_tables(path, manifest)?;
+    if is_first {
+        // A start finds every table in the checkpoint, and makes none.
+        let of_tables =
+            |source: lsm_tree::Error| OpenError::Engine { path: path.join(TABLES_FOLDER), source: source.into() };
+        opened.checkpoint.save(&Table::ALL, 0).map_err(of_tables)?;
+    }
+    disk::make_folder(&log_folder).map_err(|source| file_error(&log_folder, source))?;
+    let log = SegmentLog::open(&log_folder, contents).map_err(|source| file_error(&log_folder, source))?;
+    let (mut unknown, mut bytes) = (None, 0);
+    let mut memtables = opened.memtables_mut();
+    log.read(from, &mut |position, entry| {
+        bytes += entry.len();
+        let read = decode_writes(&entry, |key, record| {
+            bytes += WRITE_BYTES;
+            memtables.replay(key, record);
+        });
+        if read.is_none() {
+            unknown.get_or_insert(position);
+        }
+    })?;
+    drop(memtables);
+    match unknown {
+        Some(position) => Err(Damage::new(&log_folder, format!("what entry {position} says is not known")).into()),
+        None => Ok((opened, log, bytes)),
+    }
+}
+
+/// Opens the tables of an intact checkpoint.
+fn open_tables(path: &Path, manifest: Manifest) -> Result<Arc<Opened>, OpenError> {
+    let work = path.join(WORK_FOLDER);
+    let checkpoint =
+        Checkpoint::open(path, manifest.clone()).map_err(|source| OpenError::File { path: work.clone(), source })?;
+    let tables = Tables::open(&work).map_err(|source| {
+        drop(remove_work(path));
+        match manifest.check(path, true) {
+            Err(damage) => damage.into(),
+            Ok(()) => OpenError::Engine { path: path.join(TABLES_FOLDER), source: source.into() },
+        }
+    })?;
+    Ok(Arc::new(Opened {
+        memtables: RwLock::default(),
+        tables,
+        checkpoint,
+        merging: Mutex::default(),
+        compaction: Mutex::default(),
+    }))
+}
+
+/// Starts a thread with a priority below threads that answer callers.
+fn spawn_behind(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
+        #[cfg(target_os = "linux")] // elsewhere it is for the whole process
+        if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+            tracing::debug!(%error, "failed to lower the priority of a thread");
+        }
+        work();
+    });
+    spawned.inspect_err(|error| tracing::warn!(%error, name, "failed to start a thread")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::store::conformance::put;
+
+    /// A log whose next append fails in this way, after the entry was written.
+    struct FailingLog {
+        entries: SegmentLog,
+        end: Position,
+        failure: fn() -> AppendError,
+    }
+
+    impl CommitLog for FailingLog {
+        fn append(&mut self, after: Position, entry: &[u8]) -> Result<Position, AppendError> {
+            self.entries.append(after, entry)?;
+            Err((self.failure)())
+        }
+
+        fn end(&self) -> Position {
+            self.end
+        }
+
+        fn read(&self, from: Position, found: &mut dyn FnMut(Position, Bytes)) -> Result<(), Damage> {
+            self.entries.read(from, found)
+        }
+
+        fn trim(&mut self, before: Position) -> io::Result<()> {
+            self.entries.trim(before)
+        }
+
+        fn size_bytes(&self) -> u64 {
+            self.entries.size_bytes()
+        }
+    }
+
+    fn group(key: &str) -> Vec<Change> {
+        vec![Change { expectations: Vec::new(), writes: vec![put(Table::Tasks, key, 1, "x")] }]
+    }
+
+    fn keys(store: &EmbeddedStore) -> Vec<String> {
+        let all = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        let found = store.scan(Table::Tasks, all, Order::Ascending, usize::MAX).unwrap();
+        found.into_iter().map(|(key, _)| String::from_utf8(key.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn after_a_failed_sync_nothing_is_committed_until_the_log_is_open_again_without_the_group() {
+        let failures: [fn() -> AppendError; 2] =
+            [|| AppendError::Unknown(io::Error::other("the sync failed")), || AppendError::Fenced { after: 1, end: 2 }];
+        for failure in failures {
+            let folder = tempfile::tempdir().unwrap();
+            let store = EmbeddedStore::open(folder.path()).unwrap();
+            store.commit(group("a")).unwrap();
+            let log_folder = folder.path().join(LOG_FOLDER);
+            let entries = SegmentLog::open(&log_folder, wal::scan(&log_folder, 1, |_, _, _| {})).unwrap();
+            store.log.lock().unwrap().entries = Box::new(FailingLog { entries, end: 1, failure });
+            assert!(matches!(store.commit(group("b")), Err(CommitError::Engine { .. })));
+            assert!(matches!(store.commit(group("c")), Err(CommitError::Poisoned { .. })));
+            assert_eq!(keys(&store), ["a"], "a group without a receipt is not shown");
+            store.recover().unwrap();
+            assert_eq!(keys(&store), ["a"]);
+            store.commit(group("d")).unwrap();
+            drop(store);
+            assert_eq!(keys(&EmbeddedStore::open(folder.path()).unwrap()), ["a", "d"]);
+        }
+    }
 }

@@ -6,32 +6,31 @@
 //! revisions that it was computed from, and the store applies the change only if they still hold. A group is a list of
 //! changes that is committed with one sync; the broker commits one group per commit batch.
 
+mod checkpoint;
 pub mod conformance;
+mod dump;
 mod embedded;
-mod engine;
-mod files;
-mod folder;
 #[cfg(test)]
 pub(crate) mod gated;
 mod key;
-mod log;
+mod layout;
+mod mem_table;
 mod memory;
-mod pending;
-mod recent;
-mod rows;
-mod salvage;
-mod space;
-mod survey;
+#[cfg(test)]
+mod power_cut;
+mod record_codec;
+mod tables;
+mod wal;
 
 use std::{ops::Bound, path::PathBuf};
 
 use bytes::Bytes;
 
+pub use dump::{Found, read_all};
 pub use embedded::EmbeddedStore;
-pub use folder::{OpenError, groups_committed};
 pub use key::{Key, KeyBytes, KeyMap};
+pub use layout::{OpenError, groups_committed};
 pub use memory::MemoryStore;
-pub use salvage::{Found, read_all};
 
 /// A table. Its name and number on disk never change: new tables are added at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

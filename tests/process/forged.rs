@@ -53,8 +53,8 @@ fn payloads(store: &Path) -> Vec<Vec<u8>> {
     let next = groups_committed(store).unwrap() + 1;
     let images =
         |is_empty| (next..next + 288).flat_map(|number| group_of_format_1(number, is_empty)).collect::<Vec<u8>>();
-    let mut copies: Vec<Vec<u8>> = files(&store.join("log"));
-    copies.extend(files(&store.join("fjall")).into_iter().filter(|file| file.len() > 1000).take(4));
+    let mut copies: Vec<Vec<u8>> = files(&store.join("wal"));
+    copies.extend(files(&store.join("tables")).into_iter().filter(|file| file.len() > 1000).take(4));
     copies.iter_mut().for_each(|copy| copy.truncate(COPY_BYTES_MAX));
     // Padding shifts an image to each offset at which the file format could place it.
     let shifted = |payload: &Vec<u8>, shift: usize| [vec![0; shift], payload.clone()].concat();

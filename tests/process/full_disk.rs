@@ -177,7 +177,7 @@ async fn a_broker_that_finds_its_store_damaged_when_it_opens_it_again_stops_and_
     register(&client, &["a", "b"]).await;
     fill(&disk.path.join("filler"));
     while send(&client, &message(&"x".repeat(60_000))).await.is_ok() {}
-    for entry in std::fs::read_dir(disk.path.join("data/store/log")).unwrap() {
+    for entry in std::fs::read_dir(disk.path.join("data/store/wal")).unwrap() {
         let log = std::fs::File::options().write(true).open(entry.unwrap().path()).unwrap();
         log.write_all_at(&[0xff; 16], 8192 + 300).unwrap(); // after the log's headers
     }

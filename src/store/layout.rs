@@ -1,25 +1,30 @@
-//! A store's folder, around its log and fjall's files. Owns whether a store may be opened, and by which process.
+//! The layout of a store's folder. Owns whether a store may be opened, and by which process.
 //!
-//! - `FORMAT` names the version of the format. The store refuses an unknown one and changes nothing.
-//! - `LOCK` is held as long as the store is open, and holds the process id of its holder.
-//! - `witness` holds the number of the last committed group. If the log ends at a lower number, acknowledged groups are
-//!   lost, and the store does not open.
+//! ```text
+//! FORMAT       the version of the format; the store refuses an unknown one and changes nothing
+//! LOCK         held as long as the store is open; has the process id of its holder
+//! wal/         the log: see `wal`
+//! commit_mark  the position of the last committed entry; if the log ends in front of it, acknowledged groups are lost,
+//!              and the store does not open
+//! tables/      the checkpoint of the tables: see `checkpoint`
+//! work/        the tables of an open store, made from `tables/` at every start
+//! ```
 
 use std::{
     fs::{self, File, TryLockError},
     io::{self, Read, Seek, Write as _},
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
-use super::files::Damage;
 use crate::disk;
 
 /// The content of `FORMAT` for this version.
-const FORMAT: &str = "baton-store 13\n";
-/// The folder of the log, within the store's folder.
-pub(super) const LOG_FOLDER: &str = "log";
-const WITNESS_MAGIC: &[u8; 8] = b"batonwit";
+const FORMAT: &str = "baton-store 14\n";
+pub(super) const LOG_FOLDER: &str = "wal";
+pub(super) const TABLES_FOLDER: &str = "tables";
+pub(super) const WORK_FOLDER: &str = "work";
+pub(super) const MARK_FILE: &str = "commit_mark";
+const MARK_MAGIC: &[u8; 8] = b"batonmrk";
 /// The free space, in bytes, that a store needs to take writes again after a failed write.
 const ROOM_BYTES: usize = 16 * 1024 * 1024;
 pub(super) const ROOM_FILE: &str = "room";
@@ -61,7 +66,7 @@ pub enum OpenError {
     },
     /// Acknowledged groups are missing.
     #[error(
-        "failed to open the store in {}: the log {} is damaged: it ends at group {store}, but group {witness} was \
+        "failed to open the store in {}: the log {} is damaged: it ends at group {end}, but group {commit_mark} was \
          written; nothing was changed. Restore the folder from a backup, or see what can be read with `baton store \
          check` and save it with `baton store export`",
         path.display(), log.display()
@@ -71,10 +76,10 @@ pub enum OpenError {
         path: PathBuf,
         /// The damaged log file, or the log's folder if the log has no file.
         log: PathBuf,
-        /// The number of the last group in the log.
-        store: u64,
-        /// The number of the last group that was committed.
-        witness: u64,
+        /// The position of the last group in the log.
+        end: u64,
+        /// The position of the last group that was committed.
+        commit_mark: u64,
     },
     /// A file is damaged.
     #[error(
@@ -96,16 +101,16 @@ pub enum OpenError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// fjall failed to open its folder, though every check of the folder passed.
+    /// The tables failed to open, though every check of their files passed.
     #[error(
-        "failed to open the store: fjall cannot open {}: {source}. Restore the folder from a backup, or see what can be \
+        "failed to open the store: the tables in {} cannot be opened: {source}. Restore the folder from a backup, or see what can be \
          read with `baton store check` and save it with `baton store export`",
         path.display()
     )]
     Engine {
-        /// The folder of fjall.
+        /// The folder of the tables.
         path: PathBuf,
-        /// The error of fjall.
+        /// The error of the library that holds them.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -114,6 +119,40 @@ impl OpenError {
     /// Whether files on disk are damaged, so that a retry cannot succeed.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::LostWrites { .. } | Self::Damaged { .. })
+    }
+}
+
+/// A damaged file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Damage {
+    pub(super) path: PathBuf,
+    /// The check that the file fails.
+    pub(super) problem: String,
+}
+
+impl Damage {
+    pub(super) fn new(path: &Path, problem: impl Into<String>) -> Self {
+        Self { path: path.into(), problem: problem.into() }
+    }
+
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::new(path, "it is not there"),
+            _ => Self::new(path, format!("it cannot be read: {error}")),
+        }
+    }
+}
+
+/// The files and folders in a folder, in the order of their names; none if it is missing.
+pub(super) fn entries(folder: &Path) -> Result<Vec<PathBuf>, Damage> {
+    let read = || -> io::Result<Vec<PathBuf>> {
+        let mut all = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
+        all.sort();
+        Ok(all)
+    };
+    match read() {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Damage::unreadable(folder, &error)),
+        found => Ok(found.unwrap_or_default()),
     }
 }
 
@@ -198,28 +237,28 @@ pub(super) fn lock(path: &Path) -> Result<File, OpenError> {
     Ok(file)
 }
 
-pub(super) fn open_witness(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).open(path)
+/// Opens the commit mark for [`write_mark`].
+pub(super) fn open_mark(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(false).open(path.join(MARK_FILE))
+}
+
+/// Writes the commit mark, without a sync: it detects a damaged log, and after a power cut an older one is harmless.
+pub(super) fn write_mark(file: &File, path: &Path, position: u64) -> io::Result<()> {
+    disk::write_at(file, &path.join(MARK_FILE), &encode_mark(position), 0)
 }
 
 /// The number of groups committed in this folder since it was created, each with one sync. Readable while a broker has
-/// the store open; `None` if the witness file is missing or damaged.
+/// the store open; `None` if the commit mark is missing or damaged.
 pub fn groups_committed(path: &Path) -> Option<u64> {
-    read_witness(&File::open(path.join("witness")).ok()?)
+    let stored: [u8; 20] = fs::read(path.join(MARK_FILE)).ok()?.try_into().ok()?;
+    let position = u64::from_be_bytes(stored[8..16].try_into().expect("8 bytes"));
+    (stored == encode_mark(position)).then_some(position)
 }
 
-/// The number in the witness file; `None` if the file is incomplete or damaged.
-pub(super) fn read_witness(file: &File) -> Option<u64> {
+fn encode_mark(position: u64) -> [u8; 20] {
     let mut stored = [0; 20];
-    file.read_exact_at(&mut stored, 0).ok()?;
-    let number = u64::from_be_bytes(stored[8..16].try_into().expect("8 bytes"));
-    (stored == encode_witness(number)).then_some(number)
-}
-
-pub(super) fn encode_witness(number: u64) -> [u8; 20] {
-    let mut stored = [0; 20];
-    stored[..8].copy_from_slice(WITNESS_MAGIC);
-    stored[8..16].copy_from_slice(&number.to_be_bytes());
+    stored[..8].copy_from_slice(MARK_MAGIC);
+    stored[8..16].copy_from_slice(&position.to_be_bytes());
     let checksum = crc32c::crc32c(&stored[..16]);
     stored[16..].copy_from_slice(&checksum.to_be_bytes());
     stored

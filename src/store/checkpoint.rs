@@ -1,0 +1,327 @@
+//! The checkpoint: the state of the tables that a start begins with, and the entry of the log up to which it goes.
+//!
+//! Owns `tables/`: copies of the tables' files, and a manifest that says which they are, with their lengths and
+//! checksums. The library writes and merges files in `work/`; when it is done, their names are added to `tables/`, and a
+//! new manifest replaces the old one. A start makes `work/` anew from `tables/`. So what the library leaves behind when
+//! it is interrupted, at any moment, is never read again. Must not know what is in a file of the library.
+//!
+//! ```text
+//! MANIFEST, MANIFEST.copy  CRC-32C of the rest in hex, line feed, JSON
+//! TABLE.NUMBER             a table file; never changed
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Table,
+    layout::{Damage, TABLES_FOLDER, WORK_FOLDER, entries},
+    tables::open_tree,
+    wal::Position,
+};
+use crate::disk;
+
+const COPIES: [&str; 2] = ["MANIFEST", "MANIFEST.copy"];
+/// The folder of a tree's table files, beside its other files.
+const FILES_FOLDER: &str = "tables";
+/// The bytes at the end of each table file that every start checks; the library finds the rest from there, and checks
+/// each part that it reads.
+const TAIL_BYTES: u64 = 64 * 1024;
+/// How often a table is copied that is being merged meanwhile.
+const TRIES: usize = 20;
+
+/// The files of the tables.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    /// Counts the manifests of this folder.
+    pub(super) number: u64,
+    /// The tables have every entry up to this one.
+    pub(super) flushed_upto: Position,
+    tables: BTreeMap<String, TableFiles>,
+}
+
+/// The files of one table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct TableFiles {
+    /// The small files by name, in hex: what the library says about its table files.
+    small: BTreeMap<String, String>,
+    files: BTreeMap<String, Digest>,
+}
+
+/// What a file must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Digest {
+    bytes: u64,
+    crc32c: u32,
+    tail_crc32c: u32,
+}
+
+impl Digest {
+    fn of(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let mut digest = Self { bytes: file.metadata()?.len(), crc32c: 0, tail_crc32c: tail(&file)? };
+        let (mut at, mut chunk) = (0, vec![0; 1024 * 1024]);
+        while at < digest.bytes {
+            let count = file.read_at(&mut chunk, at)?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            digest.crc32c = crc32c::crc32c_append(digest.crc32c, &chunk[..count]);
+            at += count as u64;
+        }
+        Ok(digest)
+    }
+}
+
+/// The checksum of the end of a file.
+fn tail(file: &File) -> io::Result<u32> {
+    let length = file.metadata()?.len();
+    let from = length.saturating_sub(TAIL_BYTES);
+    let mut tail = vec![0; usize::try_from(length - from).expect("a tail is small")];
+    file.read_exact_at(&mut tail, from)?;
+    Ok(crc32c::crc32c(&tail))
+}
+
+impl Manifest {
+    /// Reads the manifest. `None`: there is none yet. Fails unless both copies are intact.
+    pub(super) fn read(store: &Path) -> Result<Option<Self>, Damage> {
+        let [first, second] = Self::copies(store);
+        let missing = |name: &str| Damage::new(&store.join(TABLES_FOLDER).join(name), "it is not there");
+        match (first?, second?) {
+            (None, None) => Ok(None),
+            (Some(_), None) => Err(missing(COPIES[1])),
+            (None, Some(_)) => Err(missing(COPIES[0])),
+            // A power cut may leave the second as it was before.
+            (Some(first), Some(second)) => Ok(Some(if first.number < second.number { second } else { first })),
+        }
+    }
+
+    fn copies(store: &Path) -> [Result<Option<Self>, Damage>; 2] {
+        COPIES.map(|name| {
+            let path = store.join(TABLES_FOLDER).join(name);
+            let stored = match fs::read(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                stored => stored.map_err(|error| Damage::unreadable(&path, &error))?,
+            };
+            let decode = || -> Option<Self> {
+                let (sum, json) = stored.split_at_checked(9)?;
+                (sum == format!("{:08x}\n", crc32c::crc32c(json)).as_bytes())
+                    .then(|| serde_json::from_slice(json).ok())?
+            };
+            decode().map(Some).ok_or_else(|| Damage::new(&path, "it is not what was written"))
+        })
+    }
+
+    /// The newest intact copy, and the damages of the others.
+    pub(super) fn salvage(store: &Path) -> (Self, Vec<Damage>) {
+        let damages = Self::read(store).err().into_iter().collect();
+        let copies = Self::copies(store).into_iter().filter_map(|copy| copy.ok().flatten());
+        (copies.max_by_key(|copy| copy.number).unwrap_or_default(), damages)
+    }
+
+    fn write(&self, store: &Path) -> io::Result<()> {
+        let json = serde_json::to_string(self).expect("a manifest is JSON");
+        let stored = format!("{:08x}\n{json}", crc32c::crc32c(json.as_bytes()));
+        COPIES.iter().try_for_each(|name| disk::write_whole(&store.join(TABLES_FOLDER).join(name), stored.as_bytes()))
+    }
+
+    /// Each table file: its table, its name in the tree, its path, and what it must be.
+    fn files<'a>(&'a self, store: &'a Path) -> impl Iterator<Item = (&'a str, &'a str, PathBuf, &'a Digest)> {
+        let folder = store.join(TABLES_FOLDER);
+        self.tables.iter().flat_map(move |(table, tree)| {
+            let folder = folder.clone();
+            let file = move |(name, digest): (&'a String, &'a Digest)| {
+                (table.as_str(), name.as_str(), folder.join(format!("{table}.{name}")), digest)
+            };
+            tree.files.iter().map(file)
+        })
+    }
+
+    /// Checks that every table file is there, its length, and its end. With `whole`, checks every byte. Calls `found`
+    /// for each damaged one with the name of its table.
+    pub(super) fn verify(&self, store: &Path, whole: bool, mut found: impl FnMut(&str, Damage)) {
+        for (table, _, path, digest) in self.files(store) {
+            let is_right = || -> io::Result<bool> {
+                let file = File::open(&path)?;
+                Ok(file.metadata()?.len() == digest.bytes
+                    && tail(&file)? == digest.tail_crc32c
+                    && (!whole || Digest::of(&path)? == *digest))
+            };
+            match is_right() {
+                Ok(true) => {}
+                Ok(false) => found(table, Damage::new(&path, "it is not what was written")),
+                Err(error) => found(table, Damage::unreadable(&path, &error)),
+            }
+        }
+    }
+
+    /// Fails with the first damaged table file.
+    pub(super) fn check(&self, store: &Path, whole: bool) -> Result<(), Damage> {
+        let mut first = Ok(());
+        self.verify(store, whole, |_, damage| {
+            if first.is_ok() {
+                first = Err(damage);
+            }
+        });
+        first
+    }
+
+    /// Makes the tree of a table in a folder that has none. `link` gives each table file a further name.
+    pub(super) fn restore(
+        &self,
+        store: &Path,
+        table: Table,
+        folder: &Path,
+        link: impl Fn(&Path, &Path) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let Some(tree) = self.tables.get(table.name()) else { return Ok(()) };
+        fs::create_dir_all(folder.join(FILES_FOLDER))?;
+        for (_, name, path, _) in self.files(store).filter(|(of, ..)| *of == table.name()) {
+            link(&path, &folder.join(FILES_FOLDER).join(name))?;
+        }
+        tree.small.iter().try_for_each(|(name, content)| {
+            fs::write(folder.join(name), hex::decode(content).map_err(io::Error::other)?)
+        })
+    }
+}
+
+/// The checkpoint of an open store.
+pub(super) struct Checkpoint {
+    store: PathBuf,
+    manifest: Mutex<Manifest>,
+    /// That of the manifest on disk, to be read without waiting for a checkpoint.
+    flushed_upto: AtomicU64,
+}
+
+impl Checkpoint {
+    /// Makes `work/` from a manifest whose files are intact, and removes what is in neither.
+    pub(super) fn open(store: &Path, manifest: Manifest) -> io::Result<Self> {
+        disk::make_folder(&store.join(TABLES_FOLDER))?;
+        if Manifest::copies(store).iter().any(|copy| !matches!(copy, Ok(Some(copy)) if *copy == manifest)) {
+            manifest.write(store)?;
+        }
+        remove_work(store)?;
+        let work = store.join(WORK_FOLDER);
+        disk::make_folder(&work)?;
+        for table in Table::ALL {
+            let link = |from: &Path, to: &Path| disk::link(from, to);
+            manifest.restore(store, table, &work.join(table.name()), link)?;
+        }
+        let flushed_upto = AtomicU64::new(manifest.flushed_upto);
+        let checkpoint = Self { store: store.into(), manifest: Mutex::new(manifest), flushed_upto };
+        checkpoint.remove_others(&checkpoint.manifest.lock().expect("no holder panics"))?;
+        Ok(checkpoint)
+    }
+
+    /// The tables of the checkpoint have every entry up to this one.
+    pub(super) fn flushed_upto(&self) -> Position {
+        self.flushed_upto.load(Ordering::Acquire)
+    }
+
+    /// Takes over these tables as they are in `work/` now. They have every entry up to `upto`, as all others have.
+    pub(super) fn save(&self, changed: &[Table], upto: Position) -> lsm_tree::Result<()> {
+        let mut manifest = self.manifest.lock().expect("no holder panics");
+        let mut next = manifest.clone();
+        next.number += 1;
+        next.flushed_upto = next.flushed_upto.max(upto);
+        for table in changed {
+            let files = self.take_over(*table, manifest.tables.get(table.name()))?;
+            next.tables.insert(table.name().to_owned(), files);
+        }
+        disk::sync_folder(&self.store.join(TABLES_FOLDER))?;
+        next.write(&self.store)?;
+        *manifest = next;
+        self.flushed_upto.store(manifest.flushed_upto, Ordering::Release);
+        self.remove_others(&manifest)?;
+        Ok(())
+    }
+
+    /// Adds the present files of a table to the folder, and syncs them.
+    fn take_over(&self, table: Table, former: Option<&TableFiles>) -> lsm_tree::Result<TableFiles> {
+        let copy = self.store.join(WORK_FOLDER).join("copy");
+        let mut tries = 0;
+        // A merge may replace files while they are copied. A copy that the library opens is of one moment, and the
+        // library removes the files that do not belong to it.
+        while let Err(error) = copy_tree(&self.store.join(WORK_FOLDER).join(table.name()), &copy) {
+            tries += 1;
+            if tries == TRIES {
+                return Err(error);
+            }
+        }
+        let mut tree = TableFiles::default();
+        for path in files_of(&copy)? {
+            tree.small.insert(name_of(&path), hex::encode(fs::read(&path)?));
+        }
+        for path in files_of(&copy.join(FILES_FOLDER))? {
+            let name = name_of(&path);
+            let known = former.and_then(|former| former.files.get(&name));
+            let digest = match known {
+                Some(digest) => *digest,
+                None => {
+                    let target = self.store.join(TABLES_FOLDER).join(format!("{}.{name}", table.name()));
+                    disk::remove_if_there(&target)?; // left by a checkpoint that failed
+                    disk::link(&path, &target)?;
+                    disk::sync(&File::open(&target)?, &target)?;
+                    Digest::of(&target)?
+                }
+            };
+            tree.files.insert(name, digest);
+        }
+        fs::remove_dir_all(&copy)?;
+        Ok(tree)
+    }
+
+    /// Removes the files that the manifest does not have.
+    fn remove_others(&self, manifest: &Manifest) -> io::Result<()> {
+        let listed: std::collections::HashSet<_> = manifest.files(&self.store).map(|(_, _, path, _)| path).collect();
+        let is_ours = |path: &Path| COPIES.iter().any(|name| path.ends_with(name));
+        let all = files_of(&self.store.join(TABLES_FOLDER))?;
+        all.iter()
+            .filter(|path| !listed.contains(*path) && !is_ours(path))
+            .try_for_each(|path| disk::remove_if_there(path))
+    }
+}
+
+/// Removes the tables of a store that is not open.
+pub(super) fn remove_work(store: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(store.join(WORK_FOLDER)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// Copies a tree, and opens the copy once.
+fn copy_tree(from: &Path, to: &Path) -> lsm_tree::Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    fs::create_dir_all(to.join(FILES_FOLDER))?;
+    for path in files_of(from)? {
+        fs::copy(&path, to.join(name_of(&path)))?;
+    }
+    for path in files_of(&from.join(FILES_FOLDER))? {
+        disk::link(&path, &to.join(FILES_FOLDER).join(name_of(&path)))?;
+    }
+    open_tree(to, None).map(drop)
+}
+
+/// The files in a folder, without those that are being made.
+fn files_of(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let all = entries(folder).map_err(|damage| io::Error::other(damage.problem))?;
+    Ok(all.into_iter().filter(|path| path.is_file() && !name_of(path).starts_with('.')).collect())
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,152 @@
+//! The record codec: the bytes of a record in a table, and of a group's writes in an entry of the log.
+//!
+//! A record, stored under its key in its table:
+//!
+//! ```text
+//! format 1 (u8), revision (u64), CRC-32C of table, key, revision and value (u32), value
+//! ```
+//!
+//! An entry, write after write:
+//!
+//! ```text
+//! table (u8, the place in `Table::ALL`), length of the key (u32), key, revision (u64, 0: deleted), length of the value
+//! (u32), value
+//! ```
+//!
+//! All numbers are big-endian. An entry needs no checksums, because the log has its own.
+
+use bytes::Bytes;
+
+use super::{Key, KeyBytes, Record, Table, Write};
+
+const RECORD_FORMAT: u8 = 1;
+const RECORD_HEAD: usize = 13;
+/// The bytes of a write in an entry, without its key and its value.
+const WRITE_HEAD: usize = 17;
+
+pub(super) fn encode_record(table: Table, key: &[u8], record: &Record) -> Bytes {
+    let mut stored = Vec::with_capacity(RECORD_HEAD + record.value.len());
+    stored.push(RECORD_FORMAT);
+    stored.extend_from_slice(&record.revision.to_be_bytes());
+    stored.extend_from_slice(&checksum(table, key, record.revision, &record.value).to_be_bytes());
+    stored.extend_from_slice(&record.value);
+    stored.into()
+}
+
+pub(super) fn decode_record(table: Table, key: &[u8], stored: &Bytes) -> Result<Record, &'static str> {
+    if stored.len() < RECORD_HEAD {
+        return Err("it is too short");
+    }
+    if stored[0] != RECORD_FORMAT {
+        return Err("its format is not known");
+    }
+    let revision = u64::from_be_bytes(stored[1..9].try_into().expect("8 bytes"));
+    let expected = u32::from_be_bytes(stored[9..RECORD_HEAD].try_into().expect("4 bytes"));
+    let value = stored.slice(RECORD_HEAD..);
+    if checksum(table, key, revision, &value) != expected {
+        return Err("its checksum is wrong");
+    }
+    Ok(Record { revision, value })
+}
+
+/// Covers table and key too, so a value under a wrong key fails the check.
+fn checksum(table: Table, key: &[u8], revision: u64, value: &[u8]) -> u32 {
+    let mut sum = crc32c::crc32c(table.name().as_bytes());
+    for part in [&key.len().to_be_bytes()[..], key, &revision.to_be_bytes(), value] {
+        sum = crc32c::crc32c_append(sum, part);
+    }
+    sum
+}
+
+/// The entry of a group.
+pub(super) fn encode_writes(writes: &[Write]) -> Vec<u8> {
+    let value = |write: &Write| write.record.as_ref().map_or(0, |record| record.value.len());
+    let length = writes.iter().map(|write| WRITE_HEAD + write.key.key.len() + value(write)).sum();
+    let mut stored = Vec::with_capacity(length);
+    for Write { key, record, .. } in writes {
+        stored.push(key.table as u8);
+        put_bytes(&mut stored, &key.key);
+        stored.extend_from_slice(&record.as_ref().map_or(0, |record| record.revision).to_be_bytes());
+        put_bytes(&mut stored, record.as_ref().map_or(&[], |record| &record.value));
+    }
+    stored
+}
+
+/// Calls `found` for each write of an entry, in order; a record of `None` is deleted. `None`: the bytes end within a
+/// write, or another version wrote them.
+pub(super) fn decode_writes(mut stored: &[u8], mut found: impl FnMut(Key, Option<Record>)) -> Option<()> {
+    while !stored.is_empty() {
+        let table = *Table::ALL.get(usize::from(stored.split_off_first().copied()?))?;
+        let key = KeyBytes::from(take_bytes(&mut stored)?);
+        let revision = u64::from_be_bytes(take(&mut stored)?);
+        let value = take_bytes(&mut stored)?;
+        let record = || Record { revision, value: Bytes::copy_from_slice(value) };
+        found(Key { table, key }, (revision > 0).then(record));
+    }
+    Some(())
+}
+
+fn put_bytes(stored: &mut Vec<u8>, bytes: &[u8]) {
+    stored.extend_from_slice(&u32::try_from(bytes.len()).expect("no key and no value has 4 GiB").to_be_bytes());
+    stored.extend_from_slice(bytes);
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    rest.split_off(..N)?.try_into().ok()
+}
+
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = u32::from_be_bytes(take(rest)?);
+    rest.split_off(..length as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(table: Table, key: &'static str, record: Option<(u64, &'static str)>) -> Write {
+        Write {
+            key: Key { table, key: key.into() },
+            record: record.map(|(revision, value)| Record { revision, value: Bytes::from_static(value.as_bytes()) }),
+            is_new: false,
+        }
+    }
+
+    fn decoded(stored: &[u8]) -> Option<Vec<Write>> {
+        let mut writes = Vec::new();
+        decode_writes(stored, |key, record| writes.push(Write { key, record, is_new: false })).map(|()| writes)
+    }
+
+    #[test]
+    fn a_record_that_was_changed_or_moved_is_noticed() {
+        let record = Record { revision: 7, value: Bytes::from_static(b"value") };
+        let stored = encode_record(Table::Tasks, b"key", &record);
+        assert_eq!(decode_record(Table::Tasks, b"key", &stored), Ok(record));
+        for place in 0..stored.len() {
+            let mut damaged = stored.to_vec();
+            damaged[place] ^= 1;
+            assert!(decode_record(Table::Tasks, b"key", &damaged.into()).is_err(), "byte {place}");
+        }
+        assert!(decode_record(Table::Tasks, b"kez", &stored).is_err());
+        assert!(decode_record(Table::Agents, b"key", &stored).is_err());
+        assert!(decode_record(Table::Tasks, b"key", &stored.slice(..12)).is_err());
+    }
+
+    #[test]
+    fn an_entry_says_what_was_written_and_nothing_if_it_is_cut_off() {
+        let writes = [
+            write(Table::Meta, "a", Some((1, ""))),
+            write(Table::RemovedTasks, "", None),
+            write(Table::Mailbox, "b", Some((u64::MAX, "end"))),
+        ];
+        let stored = encode_writes(&writes);
+        assert_eq!(decoded(&stored).as_deref(), Some(&writes[..]));
+        for place in 0..stored.len() {
+            let cut = decoded(&stored[..place]);
+            assert!(cut.is_none_or(|cut| cut.len() < writes.len() && writes.starts_with(&cut)), "cut at {place}");
+        }
+        let mut unknown = stored;
+        unknown[0] = 200;
+        assert_eq!(decoded(&unknown), None, "a table that is not known");
+    }
+}

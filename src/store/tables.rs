@@ -1,0 +1,203 @@
+//! The tables: a log-structured merge tree each, by the library `lsm-tree`.
+//!
+//! Owns how the library is used: how memtables get into table files, what readers see, and when files are merged. The
+//! library's own memtables stay empty. A table may lack what is in the log; `checkpoint` owns which state of the tables
+//! a start begins with. Must not know the layout of the library's files.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use lsm_tree::{
+    AbstractTree as _, AnyTree, Cache, Config, DescriptorTable, Guard as _, SeqNo, SequenceNumberCounter,
+    compaction::Leveled,
+    config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy},
+};
+
+use super::{KeyBytes, KeyRange, Order, Table, mem_table::MemTable, record_codec::encode_record};
+
+/// A sequence number behind all that the library gives to table files. A reader with it sees the newest version of each
+/// record, and an iterator keeps the files that it began with.
+pub(super) const NEWEST: SeqNo = SeqNo::MAX >> 1;
+/// The blocks of table files in memory, in bytes, for all tables together.
+const CACHE_BYTES: u64 = 64 * 1024 * 1024;
+/// The open table files, for all tables together.
+const OPEN_FILES_MAX: usize = 512;
+const FILE_BYTES: u64 = 64 * 1024 * 1024;
+/// The most merges of a table in a row.
+const MERGES_MAX: usize = 16;
+/// The unmerged files of a table at which a flush waits for merges. Each of them makes reads slower.
+const RUNS_MAX: usize = 16;
+/// The unmerged files of a table that are merged at a time. More of them are less writing, and slower reads.
+const RUNS_A_MERGE: u8 = 6;
+/// The smallest table that is merged to give space back, in bytes.
+const GIVE_BACK_BYTES_MIN: u64 = 32 * 1024 * 1024;
+/// A table is merged as a whole when its tombstones times this factor reach its entries. Each tombstone is an entry
+/// beside the entry that it removes, so at a factor of 4 half of the entries are obsolete.
+const TOMBSTONES_WEIGHT: u64 = 4;
+
+/// The open tables.
+pub(super) struct Tables {
+    trees: [AnyTree; Table::ALL.len()],
+    /// The tables that are being merged as a whole, which excludes other merges.
+    compacting: [AtomicBool; Table::ALL.len()],
+}
+
+/// Opens the tree in a folder, or creates it.
+pub(super) fn open_tree(folder: &Path, cache: Option<(Arc<Cache>, Arc<DescriptorTable>)>) -> lsm_tree::Result<AnyTree> {
+    let seqno = SequenceNumberCounter::default();
+    let config = Config::new(folder, seqno.clone(), SequenceNumberCounter::default());
+    let bloom = |policy| FilterPolicyEntry::Bloom(policy);
+    let filters = [BloomConstructionPolicy::FalsePositiveRate(0.0001), BloomConstructionPolicy::BitsPerKey(10.0)];
+    let config = match cache {
+        Some((cache, files)) => config
+            .use_cache(cache)
+            .use_descriptor_table(Some(files))
+            .filter_policy(FilterPolicy::new(filters.map(bloom))),
+        // For a look at the files: nothing is read that need not be.
+        None => config
+            .index_block_pinning_policy(PinningPolicy::all(false))
+            .filter_block_pinning_policy(PinningPolicy::all(false)),
+    };
+    let tree = config.open()?;
+    // The next file must be newer than all that are there.
+    seqno.fetch_max(tree.get_highest_persisted_seqno().map_or(0, |highest| highest + 1));
+    Ok(tree)
+}
+
+impl Tables {
+    /// Opens the tables in the folders of `work`.
+    pub(super) fn open(work: &Path) -> lsm_tree::Result<Self> {
+        let shared =
+            (Arc::new(Cache::with_capacity_bytes(CACHE_BYTES)), Arc::new(DescriptorTable::new(OPEN_FILES_MAX)));
+        let open = |table: &Table| open_tree(&work.join(table.name()), Some(shared.clone()));
+        let trees = Table::ALL.iter().map(open).collect::<lsm_tree::Result<Vec<_>>>()?;
+        Ok(Self {
+            trees: trees.try_into().unwrap_or_else(|_| unreachable!("a tree for each table")),
+            compacting: Default::default(),
+        })
+    }
+
+    fn tree(&self, table: Table) -> &AnyTree {
+        &self.trees[table as usize]
+    }
+
+    pub(super) fn get(&self, table: Table, key: &[u8]) -> lsm_tree::Result<Option<Bytes>> {
+        Ok(self.tree(table).get(key, NEWEST)?.map(Bytes::from))
+    }
+
+    /// The records of a range, as they are now.
+    pub(super) fn range(
+        &self,
+        table: Table,
+        range: KeyRange,
+        order: Order,
+    ) -> impl Iterator<Item = lsm_tree::Result<(KeyBytes, Bytes)>> {
+        let entries = self.tree(table).range(range, NEWEST, None);
+        let entries: Box<dyn Iterator<Item = _>> = match order {
+            Order::Ascending => entries,
+            Order::Descending => Box::new(entries.rev()),
+        };
+        entries.map(|entry| {
+            let (key, record) = entry.into_inner()?;
+            Ok((KeyBytes::from(&*key), Bytes::from(record)))
+        })
+    }
+
+    /// Writes a memtable into table files. Returns the tables that got one.
+    pub(super) fn flush(&self, memtable: &MemTable) -> lsm_tree::Result<Vec<Table>> {
+        let mut changed = Vec::new();
+        for table in Table::ALL {
+            let tree = self.tree(table);
+            let mut records = memtable.records(table).peekable();
+            if records.peek().is_none() {
+                continue;
+            }
+            let mut file = tree.ingestion()?;
+            for (key, record) in records {
+                match record {
+                    Some(record) => file.write(&**key, encode_record(table, key, record))?,
+                    None => file.write_tombstone(&**key)?,
+                }
+            }
+            file.finish()?;
+            changed.push(table);
+        }
+        Ok(changed)
+    }
+
+    /// Whether a table has so many unmerged files that merges must catch up before the next flush.
+    pub(super) fn is_behind(&self) -> bool {
+        self.trees.iter().any(|tree| tree.l0_run_count() >= RUNS_MAX)
+    }
+
+    /// Merges files where there are many. Returns the tables that were merged.
+    pub(super) fn merge(&self) -> lsm_tree::Result<Vec<Table>> {
+        let mut changed = Vec::new();
+        for table in Table::ALL {
+            if self.compacting[table as usize].load(Ordering::Acquire) {
+                continue;
+            }
+            match self.merge_table(table) {
+                Ok(false) => {}
+                Ok(true) => changed.push(table),
+                Err(error) => kept_going(table, error)?,
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Merges the files of a table until it has few enough. Whether it merged any.
+    fn merge_table(&self, table: Table) -> lsm_tree::Result<bool> {
+        let tree = self.tree(table);
+        let shape = || ([0, 1, 2, 3, 4, 5, 6].map(|level| tree.level_table_count(level)), tree.disk_space());
+        for merges in 0..MERGES_MAX {
+            let before = shape();
+            let strategy = Leveled::default().with_table_target_size(FILE_BYTES).with_l0_threshold(RUNS_A_MERGE);
+            tree.compact(Arc::new(strategy), NEWEST)?;
+            if before == shape() {
+                return Ok(merges > 0);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The tables with many removed records, or with any if `even_a_little`.
+    pub(super) fn worth_compacting(&self, even_a_little: bool) -> Vec<Table> {
+        let is_worth_it = |table: &Table| {
+            let tree = self.tree(*table);
+            let tombstones = tree.tombstone_count();
+            tombstones > 0
+                && tree.disk_space() >= GIVE_BACK_BYTES_MIN
+                && (even_a_little || tombstones * TOMBSTONES_WEIGHT >= tree.approximate_len() as u64)
+        };
+        Table::ALL.into_iter().filter(is_worth_it).collect()
+    }
+
+    /// Merges a whole table, which drops its removed records. Meanwhile records go into the table as ever.
+    pub(super) fn compact(&self, table: Table) -> lsm_tree::Result<()> {
+        let (tree, index) = (self.tree(table), table as usize);
+        let before = tree.disk_space();
+        self.compacting[index].store(true, Ordering::Release);
+        let merged = tree.major_compact(FILE_BYTES, NEWEST);
+        self.compacting[index].store(false, Ordering::Release);
+        tracing::info!(table = table.name(), bytes_before = before, bytes = tree.disk_space(), "gave space back");
+        merged.or_else(|error| kept_going(table, error))
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.trees.iter().map(|tree| tree.disk_space()).sum()
+    }
+}
+
+/// The table stays whole if the disk fails in a merge, so that is no reason to stop. A file that cannot be decoded is.
+fn kept_going(table: Table, error: lsm_tree::Error) -> lsm_tree::Result<()> {
+    let lsm_tree::Error::Io(error) = error else { return Err(error) };
+    tracing::warn!(table = table.name(), %error, "failed to merge table files");
+    Ok(())
+}

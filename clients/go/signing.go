@@ -27,9 +27,11 @@ const (
 	contextType  = "application/vnd.baton.context.v1"
 	sessionType  = "application/vnd.baton.session.v1"
 	receiptType  = "application/vnd.baton.receipt.v1"
-	custodyType  = "application/vnd.baton.custody.v1"
-	auditType    = "application/vnd.baton.audit.v1"
-	voucherType  = "application/vnd.baton.key-voucher.v1"
+	// The layout of a receipt that names a resource.
+	resourceReceiptType = "application/vnd.baton.receipt.v2"
+	custodyType         = "application/vnd.baton.custody.v1"
+	auditType           = "application/vnd.baton.audit.v1"
+	voucherType         = "application/vnd.baton.key-voucher.v1"
 )
 
 // SignEnvelope signs the envelope in place: sets its key_id, signature_version and signature.
@@ -65,7 +67,7 @@ func VerifyReceipt(receipt *v1.Receipt, brokerKey *v1.AgentKey) error {
 		text := fmt.Sprintf("the receipt is signed with %q, not %q", receipt.GetKeyId(), brokerKey.GetKeyId())
 		return &VerificationError{"KEY_UNKNOWN", text}
 	}
-	return verify(brokerKey, pae(receiptType, receiptBody(receipt)), receipt.GetSignature())
+	return verify(brokerKey, receiptInput(receipt), receipt.GetSignature())
 }
 
 // SectionDigest returns the digest of a context section, 32 bytes: of its text or bytes, or the digest in its reference
@@ -163,6 +165,13 @@ func voucherBody(agentID string, key *v1.AgentKey, voucher *v1.KeyVoucher) []byt
 	return appendTime(body, voucher.GetNotAfterTime())
 }
 
+func receiptInput(r *v1.Receipt) []byte {
+	if r.GetResource() != "" {
+		return pae(resourceReceiptType, receiptBody(r))
+	}
+	return pae(receiptType, receiptBody(r))
+}
+
 func receiptBody(r *v1.Receipt) []byte {
 	body := appendBytes(nil, []byte(r.GetMessageId()))
 	body = appendNumber(body, r.GetSequence())
@@ -174,7 +183,12 @@ func receiptBody(r *v1.Receipt) []byte {
 	body = appendBytes(body, []byte(r.GetHandoffId()))
 	body = appendNumber(body, uint64(int64(r.GetHandoffState())))
 	body = appendBytes(body, r.GetCustodyHash())
-	return appendBytes(body, []byte(r.GetKeyId()))
+	body = appendBytes(body, []byte(r.GetKeyId()))
+	if r.GetResource() == "" {
+		return body
+	}
+	body = appendBytes(body, []byte(r.GetResource()))
+	return appendNumber(body, r.GetResourceSequence())
 }
 
 // checkKey checks that the key is valid at this time: at or after not_before_time, and before not_after_time. A revoked

@@ -161,6 +161,27 @@ func TestWhatMustNotVerifyDoesNot(t *testing.T) {
 	}
 }
 
+type receiptVector struct {
+	Name    string
+	Receipt struct {
+		MessageID    string     `json:"message_id"`
+		Sequence     uint64     `json:"sequence"`
+		AcceptTime   vectorTime `json:"accept_time"`
+		TaskID       string     `json:"task_id"`
+		TaskStatus   int32      `json:"task_status"`
+		OwnerID      string     `json:"owner_id"`
+		Epoch        uint64     `json:"epoch"`
+		HandoffID    string     `json:"handoff_id"`
+		HandoffState int32      `json:"handoff_state"`
+		CustodyHash  hexBytes   `json:"custody_hash"`
+		KeyID        string     `json:"key_id"`
+		Resource     string     `json:"resource"`
+		Number       uint64     `json:"resource_sequence"`
+	}
+	Body      hexBytes
+	Signature hexBytes
+}
+
 type digestVectors struct {
 	Seed         hexBytes `json:"private_key_seed"`
 	BrokerPublic hexBytes `json:"broker_public_key"`
@@ -183,27 +204,11 @@ type digestVectors struct {
 		Body      hexBytes
 		Signature hexBytes
 	}
-	Receipts []struct {
-		Name    string
-		Receipt struct {
-			MessageID    string     `json:"message_id"`
-			Sequence     uint64     `json:"sequence"`
-			AcceptTime   vectorTime `json:"accept_time"`
-			TaskID       string     `json:"task_id"`
-			TaskStatus   int32      `json:"task_status"`
-			OwnerID      string     `json:"owner_id"`
-			Epoch        uint64     `json:"epoch"`
-			HandoffID    string     `json:"handoff_id"`
-			HandoffState int32      `json:"handoff_state"`
-			CustodyHash  hexBytes   `json:"custody_hash"`
-			KeyID        string     `json:"key_id"`
-		}
-		Body      hexBytes
-		Signature hexBytes
-	}
-	OperatorSeed   hexBytes `json:"operator_private_key_seed"`
-	OperatorPublic hexBytes `json:"operator_public_key"`
-	Vouchers       []struct {
+	Receipts         []receiptVector
+	ResourceReceipts []receiptVector `json:"resource_receipts"`
+	OperatorSeed     hexBytes        `json:"operator_private_key_seed"`
+	OperatorPublic   hexBytes        `json:"operator_public_key"`
+	Vouchers         []struct {
 		Name          string
 		AgentID       string     `json:"agent_id"`
 		KeyID         string     `json:"key_id"`
@@ -298,14 +303,17 @@ func TestProofsOfIdentity(t *testing.T) {
 
 func TestReceiptsAndTheirChanges(t *testing.T) {
 	vectors := loadVectors[digestVectors](t, "digests-v1.json")
-	for _, one := range vectors.Receipts {
+	if len(vectors.Receipts) == 0 || len(vectors.ResourceReceipts) == 0 {
+		t.Error("no vectors")
+	}
+	for _, one := range slices.Concat(vectors.Receipts, vectors.ResourceReceipts) {
 		t.Run(one.Name, func(t *testing.T) {
 			r := one.Receipt
 			receipt := &v1.Receipt{
 				MessageId: r.MessageID, Sequence: r.Sequence, AcceptTime: r.AcceptTime.Timestamp, TaskId: r.TaskID,
 				TaskStatus: v1.TaskStatus(r.TaskStatus), OwnerId: r.OwnerID, Epoch: r.Epoch, HandoffId: r.HandoffID,
 				HandoffState: v1.HandoffState(r.HandoffState), CustodyHash: r.CustodyHash, KeyId: r.KeyID,
-				Signature: one.Signature,
+				Resource: r.Resource, ResourceSequence: r.Number, Signature: one.Signature,
 			}
 			key := &v1.AgentKey{KeyId: r.KeyID, PublicKey: vectors.BrokerPublic}
 			same(t, "body", receiptBody(receipt), one.Body)
@@ -322,6 +330,9 @@ func TestReceiptsAndTheirChanges(t *testing.T) {
 				change(changed)
 				refusedHere(t, VerifyReceipt(changed, key), reason)
 			}
+			elsewhere := proto.CloneOf(receipt)
+			elsewhere.Resource += "another"
+			refusedHere(t, VerifyReceipt(elsewhere, key), "SIGNATURE_INVALID")
 		})
 	}
 }

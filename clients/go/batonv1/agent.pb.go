@@ -11,6 +11,7 @@ package batonv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -99,7 +100,8 @@ type AgentCard struct {
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// The agent's skills, at most 64.
 	Skills []*AgentSkill `protobuf:"bytes,4,rep,name=skills,proto3" json:"skills,omitempty"`
-	// The number of tasks that the agent works on at a time. 0: not stated. The broker does not enforce it.
+	// The number of tasks that the agent works on at a time. 0: not stated. An agent with as many is asked after all
+	// agents with room. The capacity of its latest heartbeat, if that is not 0, replaces this one.
 	Capacity uint32 `protobuf:"varint,5,opt,name=capacity,proto3" json:"capacity,omitempty"`
 	// The keys that the agent signs with, 1 to 64. AddAgentKey and RevokeAgentKey change them. In RegisterAgent for an
 	// agent that is registered, keys that are left out stay; an empty list keeps all keys.
@@ -193,15 +195,20 @@ func (x *AgentCard) GetMetadata() map[string]string {
 // One skill of an agent.
 type AgentSkill struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name of the skill, with the characters of an agent id. HandoffRequest.required_skills matches exactly this
-	// name.
+	// The name of the skill, with the characters of an agent id. Its parts are separated by dots, the most general one
+	// first, at most 16: an agent with finance.tax.de also has finance.tax and finance.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Search terms, at most 16 of at most 128 bytes each. The broker does not match them.
+	// Search terms, at most 16 of at most 128 bytes each. FindAgents and ListAgents filter by them.
 	Tags []string `protobuf:"bytes,2,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Languages that the agent uses for this skill, at most 16 of at most 128 bytes each. The broker does not match them.
+	// Languages that the agent uses for this skill, at most 16 of at most 128 bytes each. FindAgents and ListAgents filter
+	// by them.
 	Languages []string `protobuf:"bytes,3,rep,name=languages,proto3" json:"languages,omitempty"`
-	// Task types that the skill is for, at most 16 of at most 128 bytes each. The broker does not match them.
-	TaskTypes     []string `protobuf:"bytes,4,rep,name=task_types,json=taskTypes,proto3" json:"task_types,omitempty"`
+	// Task types that the skill is for, at most 16 of at most 128 bytes each. FindAgents and ListAgents filter by them.
+	TaskTypes []string `protobuf:"bytes,4,rep,name=task_types,json=taskTypes,proto3" json:"task_types,omitempty"`
+	// A description for people and models, at most 1024 bytes.
+	Description string `protobuf:"bytes,5,opt,name=description,proto3" json:"description,omitempty"`
+	// Examples of work that the skill is for, at most 8 of at most 1024 bytes each. The broker does not interpret them.
+	Examples      []string `protobuf:"bytes,6,rep,name=examples,proto3" json:"examples,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -260,6 +267,20 @@ func (x *AgentSkill) GetLanguages() []string {
 func (x *AgentSkill) GetTaskTypes() []string {
 	if x != nil {
 		return x.TaskTypes
+	}
+	return nil
+}
+
+func (x *AgentSkill) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *AgentSkill) GetExamples() []string {
+	if x != nil {
+		return x.Examples
 	}
 	return nil
 }
@@ -437,9 +458,18 @@ type Agent struct {
 	// The time of the first registration. Unset for the broker itself.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// The time of the last change of the card or its keys. Unset for the broker itself.
-	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	UpdateTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
+	// The load at the time of the answer. Unset for the broker itself.
+	Load *AgentLoad `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
+	// How the agent's latest offers ended. Unset: none of the last 7 days is known.
+	Statistics *AgentStatistics `protobuf:"bytes,9,opt,name=statistics,proto3" json:"statistics,omitempty"`
+	// The version of the card and its keys. UpdateAgent with this etag fails if they have changed since. Empty for the
+	// broker itself.
+	Etag string `protobuf:"bytes,10,opt,name=etag,proto3" json:"etag,omitempty"`
+	// The time at which the agent was deregistered. Its keys are revoked since then. Unset: the agent is registered.
+	DeregisterTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=deregister_time,json=deregisterTime,proto3" json:"deregister_time,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -521,6 +551,183 @@ func (x *Agent) GetUpdateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Agent) GetLoad() *AgentLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+func (x *Agent) GetStatistics() *AgentStatistics {
+	if x != nil {
+		return x.Statistics
+	}
+	return nil
+}
+
+func (x *Agent) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+func (x *Agent) GetDeregisterTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeregisterTime
+	}
+	return nil
+}
+
+// The load of an agent. Set by the broker.
+type AgentLoad struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tasks and offers that count: the greater of active_tasks + queue_length in the latest heartbeat, and of
+	// owned_tasks + open_offers.
+	InUse uint32 `protobuf:"varint,1,opt,name=in_use,json=inUse,proto3" json:"in_use,omitempty"`
+	// The capacity in the latest heartbeat, or on the card if that is 0. 0: not stated.
+	Capacity uint32 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// The number of tasks without a final status that the agent owns.
+	OwnedTasks uint32 `protobuf:"varint,3,opt,name=owned_tasks,json=ownedTasks,proto3" json:"owned_tasks,omitempty"`
+	// The number of open handoffs in which the agent is the current candidate.
+	OpenOffers uint32 `protobuf:"varint,4,opt,name=open_offers,json=openOffers,proto3" json:"open_offers,omitempty"`
+	// Whether the agent is asked only after agents with room: in_use is at least capacity, or the agent has rejected an
+	// offer with OVERLOADED within the last 30 seconds.
+	IsFull        bool `protobuf:"varint,5,opt,name=is_full,json=isFull,proto3" json:"is_full,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentLoad) Reset() {
+	*x = AgentLoad{}
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentLoad) ProtoMessage() {}
+
+func (x *AgentLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentLoad.ProtoReflect.Descriptor instead.
+func (*AgentLoad) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *AgentLoad) GetInUse() uint32 {
+	if x != nil {
+		return x.InUse
+	}
+	return 0
+}
+
+func (x *AgentLoad) GetCapacity() uint32 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *AgentLoad) GetOwnedTasks() uint32 {
+	if x != nil {
+		return x.OwnedTasks
+	}
+	return 0
+}
+
+func (x *AgentLoad) GetOpenOffers() uint32 {
+	if x != nil {
+		return x.OpenOffers
+	}
+	return 0
+}
+
+func (x *AgentLoad) GetIsFull() bool {
+	if x != nil {
+		return x.IsFull
+	}
+	return false
+}
+
+// How an agent's latest offers ended: at most 50, of the last 7 days. Offers that the sender cancelled or let expire do
+// not count. Set by the broker.
+type AgentStatistics struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number of ended offers.
+	Offers uint32 `protobuf:"varint,1,opt,name=offers,proto3" json:"offers,omitempty"`
+	// The number of them that ended with a takeover.
+	Completed uint32 `protobuf:"varint,2,opt,name=completed,proto3" json:"completed,omitempty"`
+	// The median time from the ack of a request to the decision. Unset: no decision is known.
+	MedianDecisionTime *durationpb.Duration `protobuf:"bytes,3,opt,name=median_decision_time,json=medianDecisionTime,proto3" json:"median_decision_time,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *AgentStatistics) Reset() {
+	*x = AgentStatistics{}
+	mi := &file_baton_v1_agent_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentStatistics) ProtoMessage() {}
+
+func (x *AgentStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentStatistics.ProtoReflect.Descriptor instead.
+func (*AgentStatistics) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AgentStatistics) GetOffers() uint32 {
+	if x != nil {
+		return x.Offers
+	}
+	return 0
+}
+
+func (x *AgentStatistics) GetCompleted() uint32 {
+	if x != nil {
+		return x.Completed
+	}
+	return 0
+}
+
+func (x *AgentStatistics) GetMedianDecisionTime() *durationpb.Duration {
+	if x != nil {
+		return x.MedianDecisionTime
+	}
+	return nil
+}
+
 // Payload, and also a frame of its own on a session: the agent's present load. A sign of life. Kept in memory only.
 type Heartbeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -528,10 +735,9 @@ type Heartbeat struct {
 	Status string `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
 	// The number of tasks that the agent works on.
 	ActiveTasks uint32 `protobuf:"varint,2,opt,name=active_tasks,json=activeTasks,proto3" json:"active_tasks,omitempty"`
-	// The number of tasks that the agent can work on at a time. 0: the agent counts as idle.
+	// The number of tasks that the agent can work on at a time. 0: the capacity on the card applies.
 	Capacity uint32 `protobuf:"varint,3,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// The number of tasks that wait inside the agent. Load is (active_tasks + queue_length) / capacity; among agents of a
-	// type that are equally present, the one with the lowest load is asked first.
+	// The number of tasks that wait inside the agent. AgentLoad says how it counts.
 	QueueLength uint32 `protobuf:"varint,4,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
 	// Further measurements, at most 32: names of at most 64 bytes, finite values. The broker does not interpret them.
 	Metrics       map[string]float64 `protobuf:"bytes,5,rep,name=metrics,proto3" json:"metrics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
@@ -541,7 +747,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +759,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_agent_proto_msgTypes[5]
+	mi := &file_baton_v1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +772,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_baton_v1_agent_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Heartbeat) GetStatus() string {
@@ -608,7 +814,7 @@ var File_baton_v1_agent_proto protoreflect.FileDescriptor
 
 const file_baton_v1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x14baton/v1/agent.proto\x12\bbaton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x02\n" +
+	"\x14baton/v1/agent.proto\x12\bbaton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd7\x02\n" +
 	"\tAgentCard\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1f\n" +
 	"\vagent_types\x18\x02 \x03(\tR\n" +
@@ -620,14 +826,16 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\bmetadata\x18\a \x03(\v2!.baton.v1.AgentCard.MetadataEntryR\bmetadata\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xaf\x01\n" +
 	"\n" +
 	"AgentSkill\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04tags\x18\x02 \x03(\tR\x04tags\x12\x1c\n" +
 	"\tlanguages\x18\x03 \x03(\tR\tlanguages\x12\x1d\n" +
 	"\n" +
-	"task_types\x18\x04 \x03(\tR\ttaskTypes\"\xb5\x02\n" +
+	"task_types\x18\x04 \x03(\tR\ttaskTypes\x12 \n" +
+	"\vdescription\x18\x05 \x01(\tR\vdescription\x12\x1a\n" +
+	"\bexamples\x18\x06 \x03(\tR\bexamples\"\xb5\x02\n" +
 	"\bAgentKey\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x1d\n" +
 	"\n" +
@@ -641,7 +849,7 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"KeyVoucher\x12&\n" +
 	"\x0foperator_key_id\x18\x01 \x01(\tR\roperatorKeyId\x12@\n" +
 	"\x0enot_after_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\fnotAfterTime\x12\x1c\n" +
-	"\tsignature\x18\x03 \x01(\fR\tsignature\"\x87\x03\n" +
+	"\tsignature\x18\x03 \x01(\fR\tsignature\"\xc4\x04\n" +
 	"\x05Agent\x12'\n" +
 	"\x04card\x18\x01 \x01(\v2\x13.baton.v1.AgentCardR\x04card\x12.\n" +
 	"\bpresence\x18\x02 \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x12#\n" +
@@ -651,7 +859,26 @@ const file_baton_v1_agent_proto_rawDesc = "" +
 	"\vcreate_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vupdate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"updateTime\"\xfd\x01\n" +
+	"updateTime\x12'\n" +
+	"\x04load\x18\b \x01(\v2\x13.baton.v1.AgentLoadR\x04load\x129\n" +
+	"\n" +
+	"statistics\x18\t \x01(\v2\x19.baton.v1.AgentStatisticsR\n" +
+	"statistics\x12\x12\n" +
+	"\x04etag\x18\n" +
+	" \x01(\tR\x04etag\x12C\n" +
+	"\x0fderegister_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x0ederegisterTime\"\x99\x01\n" +
+	"\tAgentLoad\x12\x15\n" +
+	"\x06in_use\x18\x01 \x01(\rR\x05inUse\x12\x1a\n" +
+	"\bcapacity\x18\x02 \x01(\rR\bcapacity\x12\x1f\n" +
+	"\vowned_tasks\x18\x03 \x01(\rR\n" +
+	"ownedTasks\x12\x1f\n" +
+	"\vopen_offers\x18\x04 \x01(\rR\n" +
+	"openOffers\x12\x17\n" +
+	"\ais_full\x18\x05 \x01(\bR\x06isFull\"\x94\x01\n" +
+	"\x0fAgentStatistics\x12\x16\n" +
+	"\x06offers\x18\x01 \x01(\rR\x06offers\x12\x1c\n" +
+	"\tcompleted\x18\x02 \x01(\rR\tcompleted\x12K\n" +
+	"\x14median_decision_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x12medianDecisionTime\"\xfd\x01\n" +
 	"\tHeartbeat\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12!\n" +
 	"\factive_tasks\x18\x02 \x01(\rR\vactiveTasks\x12\x1a\n" +
@@ -683,7 +910,7 @@ func file_baton_v1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_baton_v1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_baton_v1_agent_proto_goTypes = []any{
 	(Presence)(0),                 // 0: baton.v1.Presence
 	(*AgentCard)(nil),             // 1: baton.v1.AgentCard
@@ -691,32 +918,39 @@ var file_baton_v1_agent_proto_goTypes = []any{
 	(*AgentKey)(nil),              // 3: baton.v1.AgentKey
 	(*KeyVoucher)(nil),            // 4: baton.v1.KeyVoucher
 	(*Agent)(nil),                 // 5: baton.v1.Agent
-	(*Heartbeat)(nil),             // 6: baton.v1.Heartbeat
-	nil,                           // 7: baton.v1.AgentCard.MetadataEntry
-	nil,                           // 8: baton.v1.Heartbeat.MetricsEntry
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*AgentLoad)(nil),             // 6: baton.v1.AgentLoad
+	(*AgentStatistics)(nil),       // 7: baton.v1.AgentStatistics
+	(*Heartbeat)(nil),             // 8: baton.v1.Heartbeat
+	nil,                           // 9: baton.v1.AgentCard.MetadataEntry
+	nil,                           // 10: baton.v1.Heartbeat.MetricsEntry
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
 }
 var file_baton_v1_agent_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.AgentCard.skills:type_name -> baton.v1.AgentSkill
 	3,  // 1: baton.v1.AgentCard.keys:type_name -> baton.v1.AgentKey
-	7,  // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
-	9,  // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
-	9,  // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
-	9,  // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
+	9,  // 2: baton.v1.AgentCard.metadata:type_name -> baton.v1.AgentCard.MetadataEntry
+	11, // 3: baton.v1.AgentKey.not_before_time:type_name -> google.protobuf.Timestamp
+	11, // 4: baton.v1.AgentKey.not_after_time:type_name -> google.protobuf.Timestamp
+	11, // 5: baton.v1.AgentKey.revoke_time:type_name -> google.protobuf.Timestamp
 	4,  // 6: baton.v1.AgentKey.vouchers:type_name -> baton.v1.KeyVoucher
-	9,  // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
+	11, // 7: baton.v1.KeyVoucher.not_after_time:type_name -> google.protobuf.Timestamp
 	1,  // 8: baton.v1.Agent.card:type_name -> baton.v1.AgentCard
 	0,  // 9: baton.v1.Agent.presence:type_name -> baton.v1.Presence
-	6,  // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
-	9,  // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
-	9,  // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
-	9,  // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
-	8,  // 14: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	8,  // 10: baton.v1.Agent.last_heartbeat:type_name -> baton.v1.Heartbeat
+	11, // 11: baton.v1.Agent.last_heartbeat_time:type_name -> google.protobuf.Timestamp
+	11, // 12: baton.v1.Agent.create_time:type_name -> google.protobuf.Timestamp
+	11, // 13: baton.v1.Agent.update_time:type_name -> google.protobuf.Timestamp
+	6,  // 14: baton.v1.Agent.load:type_name -> baton.v1.AgentLoad
+	7,  // 15: baton.v1.Agent.statistics:type_name -> baton.v1.AgentStatistics
+	11, // 16: baton.v1.Agent.deregister_time:type_name -> google.protobuf.Timestamp
+	12, // 17: baton.v1.AgentStatistics.median_decision_time:type_name -> google.protobuf.Duration
+	10, // 18: baton.v1.Heartbeat.metrics:type_name -> baton.v1.Heartbeat.MetricsEntry
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_proto_init() }
@@ -730,7 +964,7 @@ func file_baton_v1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_proto_rawDesc), len(file_baton_v1_agent_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -12,6 +12,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -686,9 +687,22 @@ type ListAgentsRequest struct {
 	// The next_page_token of the previous page, with the same filters. Empty: the first page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only agents of this type. Empty: all agents.
-	AgentType     string `protobuf:"bytes,3,opt,name=agent_type,json=agentType,proto3" json:"agent_type,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AgentType string `protobuf:"bytes,3,opt,name=agent_type,json=agentType,proto3" json:"agent_type,omitempty"`
+	// Only agents with this skill, or a more specific one. Empty: all agents.
+	Skill string `protobuf:"bytes,4,opt,name=skill,proto3" json:"skill,omitempty"`
+	// Only agents with a skill that lists this tag. Empty: all agents.
+	Tag string `protobuf:"bytes,5,opt,name=tag,proto3" json:"tag,omitempty"`
+	// Only agents with a skill that lists this language. Empty: all agents.
+	Language string `protobuf:"bytes,6,opt,name=language,proto3" json:"language,omitempty"`
+	// Only agents with a skill that lists this task type. Empty: all agents.
+	TaskType string `protobuf:"bytes,7,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
+	// Only agents with this presence. Unset: all agents. The broker examines at most 10000 agents for a page, so a page
+	// may have fewer entries than page_size, or none, and still a next_page_token.
+	Presence Presence `protobuf:"varint,8,opt,name=presence,proto3,enum=baton.v1.Presence" json:"presence,omitempty"`
+	// Whether deregistered agents are listed too. They have no type and no skill in a filter.
+	IncludeDeregistered bool `protobuf:"varint,9,opt,name=include_deregistered,json=includeDeregistered,proto3" json:"include_deregistered,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *ListAgentsRequest) Reset() {
@@ -740,6 +754,48 @@ func (x *ListAgentsRequest) GetAgentType() string {
 		return x.AgentType
 	}
 	return ""
+}
+
+func (x *ListAgentsRequest) GetSkill() string {
+	if x != nil {
+		return x.Skill
+	}
+	return ""
+}
+
+func (x *ListAgentsRequest) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *ListAgentsRequest) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *ListAgentsRequest) GetTaskType() string {
+	if x != nil {
+		return x.TaskType
+	}
+	return ""
+}
+
+func (x *ListAgentsRequest) GetPresence() Presence {
+	if x != nil {
+		return x.Presence
+	}
+	return Presence_PRESENCE_UNSPECIFIED
+}
+
+func (x *ListAgentsRequest) GetIncludeDeregistered() bool {
+	if x != nil {
+		return x.IncludeDeregistered
+	}
+	return false
 }
 
 // See AgentService.ListAgents.
@@ -1026,11 +1082,916 @@ func (x *CreateTokenResponse) GetExpireTime() *timestamppb.Timestamp {
 	return nil
 }
 
+// See AgentService.UpdateAgent.
+type UpdateAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The card: agent_id names the agent, and the fields in update_mask have their new values. Required.
+	Card *AgentCard `protobuf:"bytes,1,opt,name=card,proto3" json:"card,omitempty"`
+	// The fields to change: agent_types, description, skills, capacity, metadata. Each is replaced as a whole. Empty: all
+	// of them. Any other path is refused: keys change by AddAgentKey and RevokeAgentKey.
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// The etag of the agent that the change is based on. If the agent has another etag by now, the call fails with
+	// CONFLICT. Empty: the change applies to any version.
+	Etag          string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateAgentRequest) Reset() {
+	*x = UpdateAgentRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateAgentRequest) ProtoMessage() {}
+
+func (x *UpdateAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateAgentRequest.ProtoReflect.Descriptor instead.
+func (*UpdateAgentRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *UpdateAgentRequest) GetCard() *AgentCard {
+	if x != nil {
+		return x.Card
+	}
+	return nil
+}
+
+func (x *UpdateAgentRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *UpdateAgentRequest) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
+}
+
+// See AgentService.UpdateAgent.
+type UpdateAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the call.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateAgentResponse) Reset() {
+	*x = UpdateAgentResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateAgentResponse) ProtoMessage() {}
+
+func (x *UpdateAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateAgentResponse.ProtoReflect.Descriptor instead.
+func (*UpdateAgentResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *UpdateAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// See AgentService.DeregisterAgent.
+type DeregisterAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent to deregister.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Whether to deregister an agent that owns open tasks or takes part in open handoffs, which is refused with AGENT_BUSY
+	// otherwise. Its undelivered mail becomes dead letters, offers go to the next candidate, and its tasks stay with it
+	// until an operator reassigns them. The policy sees this as context.force.
+	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	// The reason for the audit log, at most 1024 bytes. Optional.
+	ReasonText    string `protobuf:"bytes,3,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeregisterAgentRequest) Reset() {
+	*x = DeregisterAgentRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeregisterAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeregisterAgentRequest) ProtoMessage() {}
+
+func (x *DeregisterAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeregisterAgentRequest.ProtoReflect.Descriptor instead.
+func (*DeregisterAgentRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DeregisterAgentRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *DeregisterAgentRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+func (x *DeregisterAgentRequest) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
+// See AgentService.DeregisterAgent.
+type DeregisterAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent after the call.
+	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeregisterAgentResponse) Reset() {
+	*x = DeregisterAgentResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeregisterAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeregisterAgentResponse) ProtoMessage() {}
+
+func (x *DeregisterAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeregisterAgentResponse.ProtoReflect.Descriptor instead.
+func (*DeregisterAgentResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *DeregisterAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+// See AgentService.FindAgents. All filters that are set must match.
+type FindAgentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The type that an agent must have. Empty: any type.
+	AgentType string `protobuf:"bytes,1,opt,name=agent_type,json=agentType,proto3" json:"agent_type,omitempty"`
+	// The skills that an agent must have, by the same or a more specific name; at most 32.
+	RequiredSkills []string `protobuf:"bytes,2,rep,name=required_skills,json=requiredSkills,proto3" json:"required_skills,omitempty"`
+	// The skills that raise the score of an agent, at most 32.
+	PreferredSkills []string `protobuf:"bytes,3,rep,name=preferred_skills,json=preferredSkills,proto3" json:"preferred_skills,omitempty"`
+	// The task type that a skill of the agent must list. Empty: any. The policy sees it, too.
+	TaskType string `protobuf:"bytes,4,opt,name=task_type,json=taskType,proto3" json:"task_type,omitempty"`
+	// The languages that the agent's skills must list, at most 16.
+	Languages []string `protobuf:"bytes,5,rep,name=languages,proto3" json:"languages,omitempty"`
+	// The tags that the agent's skills must list, at most 16.
+	Tags []string `protobuf:"bytes,6,rep,name=tags,proto3" json:"tags,omitempty"`
+	// The priority of the work, which decides the weights of the factors. Unset: MEDIUM.
+	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=baton.v1.Priority" json:"priority,omitempty"`
+	// The agent that would hand the task over: only agents to which the policies let it are returned. An agent may name
+	// only itself. Empty: the caller, if it is an agent; for an operator, no policy is asked.
+	AsSenderId string `protobuf:"bytes,8,opt,name=as_sender_id,json=asSenderId,proto3" json:"as_sender_id,omitempty"`
+	// Whether agents that are GONE are returned too, after all others.
+	IncludeGone bool `protobuf:"varint,9,opt,name=include_gone,json=includeGone,proto3" json:"include_gone,omitempty"`
+	// The most entries of the page, 1 to 1000. 0: 50.
+	PageSize uint32 `protobuf:"varint,10,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the previous page, with the same filters. Empty: the first page. The order may change between
+	// two pages.
+	PageToken     string `protobuf:"bytes,11,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindAgentsRequest) Reset() {
+	*x = FindAgentsRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindAgentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindAgentsRequest) ProtoMessage() {}
+
+func (x *FindAgentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindAgentsRequest.ProtoReflect.Descriptor instead.
+func (*FindAgentsRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *FindAgentsRequest) GetAgentType() string {
+	if x != nil {
+		return x.AgentType
+	}
+	return ""
+}
+
+func (x *FindAgentsRequest) GetRequiredSkills() []string {
+	if x != nil {
+		return x.RequiredSkills
+	}
+	return nil
+}
+
+func (x *FindAgentsRequest) GetPreferredSkills() []string {
+	if x != nil {
+		return x.PreferredSkills
+	}
+	return nil
+}
+
+func (x *FindAgentsRequest) GetTaskType() string {
+	if x != nil {
+		return x.TaskType
+	}
+	return ""
+}
+
+func (x *FindAgentsRequest) GetLanguages() []string {
+	if x != nil {
+		return x.Languages
+	}
+	return nil
+}
+
+func (x *FindAgentsRequest) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *FindAgentsRequest) GetPriority() Priority {
+	if x != nil {
+		return x.Priority
+	}
+	return Priority_PRIORITY_UNSPECIFIED
+}
+
+func (x *FindAgentsRequest) GetAsSenderId() string {
+	if x != nil {
+		return x.AsSenderId
+	}
+	return ""
+}
+
+func (x *FindAgentsRequest) GetIncludeGone() bool {
+	if x != nil {
+		return x.IncludeGone
+	}
+	return false
+}
+
+func (x *FindAgentsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *FindAgentsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// See AgentService.FindAgents.
+type FindAgentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agents that fit, best first.
+	Matches []*AgentMatch `protobuf:"bytes,1,rep,name=matches,proto3" json:"matches,omitempty"`
+	// The page_token of the next page. Empty: this is the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FindAgentsResponse) Reset() {
+	*x = FindAgentsResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FindAgentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FindAgentsResponse) ProtoMessage() {}
+
+func (x *FindAgentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FindAgentsResponse.ProtoReflect.Descriptor instead.
+func (*FindAgentsResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *FindAgentsResponse) GetMatches() []*AgentMatch {
+	if x != nil {
+		return x.Matches
+	}
+	return nil
+}
+
+func (x *FindAgentsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// An agent that fits, with the reasons for its rank. Set by the broker.
+type AgentMatch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The rank, starting at 1. Present agents go before absent ones, agents with room before full ones, then the score
+	// decides, then the longest time since the last offer, then the id.
+	Rank uint32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	// The score from 0 to 1: the sum of value * weight over all factors.
+	Score float64 `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`
+	// The presence at the time of the answer.
+	Presence Presence `protobuf:"varint,4,opt,name=presence,proto3,enum=baton.v1.Presence" json:"presence,omitempty"`
+	// The factors of the score.
+	Factors []*MatchFactor `protobuf:"bytes,5,rep,name=factors,proto3" json:"factors,omitempty"`
+	// The preferred skills that the agent lacks.
+	MissingSkills []string `protobuf:"bytes,6,rep,name=missing_skills,json=missingSkills,proto3" json:"missing_skills,omitempty"`
+	// The load at the time of the answer.
+	Load          *AgentLoad `protobuf:"bytes,7,opt,name=load,proto3" json:"load,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentMatch) Reset() {
+	*x = AgentMatch{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentMatch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentMatch) ProtoMessage() {}
+
+func (x *AgentMatch) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentMatch.ProtoReflect.Descriptor instead.
+func (*AgentMatch) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *AgentMatch) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *AgentMatch) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *AgentMatch) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
+func (x *AgentMatch) GetPresence() Presence {
+	if x != nil {
+		return x.Presence
+	}
+	return Presence_PRESENCE_UNSPECIFIED
+}
+
+func (x *AgentMatch) GetFactors() []*MatchFactor {
+	if x != nil {
+		return x.Factors
+	}
+	return nil
+}
+
+func (x *AgentMatch) GetMissingSkills() []string {
+	if x != nil {
+		return x.MissingSkills
+	}
+	return nil
+}
+
+func (x *AgentMatch) GetLoad() *AgentLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
+// One factor of a score. Set by the broker.
+type MatchFactor struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name: "skill cover", "free capacity", "outcome" or "speed".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The value, from 0 to 1.
+	Value float64 `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	// The weight, from 0 to 1. The weights of all factors add up to 1.
+	Weight float64 `protobuf:"fixed64,3,opt,name=weight,proto3" json:"weight,omitempty"`
+	// The reason for the value, for people to read, such as "1 of 4 in use".
+	Text          string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MatchFactor) Reset() {
+	*x = MatchFactor{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MatchFactor) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MatchFactor) ProtoMessage() {}
+
+func (x *MatchFactor) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MatchFactor.ProtoReflect.Descriptor instead.
+func (*MatchFactor) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *MatchFactor) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MatchFactor) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *MatchFactor) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *MatchFactor) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+// See AgentService.WatchAgents.
+type WatchAgentsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only changes after this cursor. 0: all agents that are there, then changes.
+	AfterCursor uint64 `protobuf:"varint,1,opt,name=after_cursor,json=afterCursor,proto3" json:"after_cursor,omitempty"`
+	// Only agents of this type. Empty: all agents.
+	AgentType string `protobuf:"bytes,2,opt,name=agent_type,json=agentType,proto3" json:"agent_type,omitempty"`
+	// Only agents with this skill, or a more specific one. Empty: all agents.
+	Skill string `protobuf:"bytes,3,opt,name=skill,proto3" json:"skill,omitempty"`
+	// Whether only changes of cards and keys are sent. Otherwise presence and load are sent too, at most once a heartbeat
+	// interval.
+	CardsOnly     bool `protobuf:"varint,4,opt,name=cards_only,json=cardsOnly,proto3" json:"cards_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAgentsRequest) Reset() {
+	*x = WatchAgentsRequest{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAgentsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAgentsRequest) ProtoMessage() {}
+
+func (x *WatchAgentsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAgentsRequest.ProtoReflect.Descriptor instead.
+func (*WatchAgentsRequest) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *WatchAgentsRequest) GetAfterCursor() uint64 {
+	if x != nil {
+		return x.AfterCursor
+	}
+	return 0
+}
+
+func (x *WatchAgentsRequest) GetAgentType() string {
+	if x != nil {
+		return x.AgentType
+	}
+	return ""
+}
+
+func (x *WatchAgentsRequest) GetSkill() string {
+	if x != nil {
+		return x.Skill
+	}
+	return ""
+}
+
+func (x *WatchAgentsRequest) GetCardsOnly() bool {
+	if x != nil {
+		return x.CardsOnly
+	}
+	return false
+}
+
+// See AgentService.WatchAgents.
+type WatchAgentsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened.
+	//
+	// Types that are valid to be assigned to Event:
+	//
+	//	*WatchAgentsResponse_Agent
+	//	*WatchAgentsResponse_LeftAgentId
+	//	*WatchAgentsResponse_Activities
+	//	*WatchAgentsResponse_CaughtUp
+	Event isWatchAgentsResponse_Event `protobuf_oneof:"event"`
+	// The place of the event in the order of all changes. A watch with after_cursor goes on after it.
+	Cursor        uint64 `protobuf:"varint,5,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchAgentsResponse) Reset() {
+	*x = WatchAgentsResponse{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchAgentsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchAgentsResponse) ProtoMessage() {}
+
+func (x *WatchAgentsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchAgentsResponse.ProtoReflect.Descriptor instead.
+func (*WatchAgentsResponse) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *WatchAgentsResponse) GetEvent() isWatchAgentsResponse_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchAgentsResponse) GetAgent() *Agent {
+	if x != nil {
+		if x, ok := x.Event.(*WatchAgentsResponse_Agent); ok {
+			return x.Agent
+		}
+	}
+	return nil
+}
+
+func (x *WatchAgentsResponse) GetLeftAgentId() string {
+	if x != nil {
+		if x, ok := x.Event.(*WatchAgentsResponse_LeftAgentId); ok {
+			return x.LeftAgentId
+		}
+	}
+	return ""
+}
+
+func (x *WatchAgentsResponse) GetActivities() *AgentActivities {
+	if x != nil {
+		if x, ok := x.Event.(*WatchAgentsResponse_Activities); ok {
+			return x.Activities
+		}
+	}
+	return nil
+}
+
+func (x *WatchAgentsResponse) GetCaughtUp() bool {
+	if x != nil {
+		if x, ok := x.Event.(*WatchAgentsResponse_CaughtUp); ok {
+			return x.CaughtUp
+		}
+	}
+	return false
+}
+
+func (x *WatchAgentsResponse) GetCursor() uint64 {
+	if x != nil {
+		return x.Cursor
+	}
+	return 0
+}
+
+type isWatchAgentsResponse_Event interface {
+	isWatchAgentsResponse_Event()
+}
+
+type WatchAgentsResponse_Agent struct {
+	// An agent that is there or has changed, as it is now. A deregistered one has a deregister_time.
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3,oneof"`
+}
+
+type WatchAgentsResponse_LeftAgentId struct {
+	// The id of an agent that has changed and does not match the filters any more.
+	LeftAgentId string `protobuf:"bytes,2,opt,name=left_agent_id,json=leftAgentId,proto3,oneof"`
+}
+
+type WatchAgentsResponse_Activities struct {
+	// The presence or the load of these agents has changed; at most 1000 in one message. The cursor stays.
+	Activities *AgentActivities `protobuf:"bytes,3,opt,name=activities,proto3,oneof"`
+}
+
+type WatchAgentsResponse_CaughtUp struct {
+	// All agents that were there at the beginning of the call have been sent. Sent once.
+	CaughtUp bool `protobuf:"varint,4,opt,name=caught_up,json=caughtUp,proto3,oneof"`
+}
+
+func (*WatchAgentsResponse_Agent) isWatchAgentsResponse_Event() {}
+
+func (*WatchAgentsResponse_LeftAgentId) isWatchAgentsResponse_Event() {}
+
+func (*WatchAgentsResponse_Activities) isWatchAgentsResponse_Event() {}
+
+func (*WatchAgentsResponse_CaughtUp) isWatchAgentsResponse_Event() {}
+
+// Changes of presence and load.
+type AgentActivities struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agents, each once.
+	Activities    []*AgentActivity `protobuf:"bytes,1,rep,name=activities,proto3" json:"activities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentActivities) Reset() {
+	*x = AgentActivities{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentActivities) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentActivities) ProtoMessage() {}
+
+func (x *AgentActivities) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentActivities.ProtoReflect.Descriptor instead.
+func (*AgentActivities) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *AgentActivities) GetActivities() []*AgentActivity {
+	if x != nil {
+		return x.Activities
+	}
+	return nil
+}
+
+// The presence and the load of an agent.
+type AgentActivity struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// Its presence.
+	Presence Presence `protobuf:"varint,2,opt,name=presence,proto3,enum=baton.v1.Presence" json:"presence,omitempty"`
+	// Its load.
+	Load          *AgentLoad `protobuf:"bytes,3,opt,name=load,proto3" json:"load,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AgentActivity) Reset() {
+	*x = AgentActivity{}
+	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AgentActivity) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AgentActivity) ProtoMessage() {}
+
+func (x *AgentActivity) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_agent_service_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AgentActivity.ProtoReflect.Descriptor instead.
+func (*AgentActivity) Descriptor() ([]byte, []int) {
+	return file_baton_v1_agent_service_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *AgentActivity) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *AgentActivity) GetPresence() Presence {
+	if x != nil {
+		return x.Presence
+	}
+	return Presence_PRESENCE_UNSPECIFIED
+}
+
+func (x *AgentActivity) GetLoad() *AgentLoad {
+	if x != nil {
+		return x.Load
+	}
+	return nil
+}
+
 var File_baton_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1cbaton/v1/agent_service.proto\x12\bbaton.v1\x1a\x14baton/v1/agent.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"_\n" +
+	"\x1cbaton/v1/agent_service.proto\x12\bbaton.v1\x1a\x14baton/v1/agent.proto\x1a\x16baton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"_\n" +
 	"\x14RegisterAgentRequest\x12'\n" +
 	"\x04card\x18\x01 \x01(\v2\x13.baton.v1.AgentCardR\x04card\x12\x1e\n" +
 	"\n" +
@@ -1072,13 +2033,19 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\x0fGetAgentRequest\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\"9\n" +
 	"\x10GetAgentResponse\x12%\n" +
-	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"n\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"\xb2\x02\n" +
 	"\x11ListAgentsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x1d\n" +
 	"\n" +
-	"agent_type\x18\x03 \x01(\tR\tagentType\"e\n" +
+	"agent_type\x18\x03 \x01(\tR\tagentType\x12\x14\n" +
+	"\x05skill\x18\x04 \x01(\tR\x05skill\x12\x10\n" +
+	"\x03tag\x18\x05 \x01(\tR\x03tag\x12\x1a\n" +
+	"\blanguage\x18\x06 \x01(\tR\blanguage\x12\x1b\n" +
+	"\ttask_type\x18\a \x01(\tR\btaskType\x12.\n" +
+	"\bpresence\x18\b \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x121\n" +
+	"\x14include_deregistered\x18\t \x01(\bR\x13includeDeregistered\"e\n" +
 	"\x12ListAgentsResponse\x12'\n" +
 	"\x06agents\x18\x01 \x03(\v2\x0f.baton.v1.AgentR\x06agents\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"3\n" +
@@ -1096,7 +2063,78 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\x13CreateTokenResponse\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12;\n" +
 	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime2\xe7\x05\n" +
+	"expireTime\"\x8e\x01\n" +
+	"\x12UpdateAgentRequest\x12'\n" +
+	"\x04card\x18\x01 \x01(\v2\x13.baton.v1.AgentCardR\x04card\x12;\n" +
+	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\x12\x12\n" +
+	"\x04etag\x18\x03 \x01(\tR\x04etag\"<\n" +
+	"\x13UpdateAgentResponse\x12%\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"j\n" +
+	"\x16DeregisterAgentRequest\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x14\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12\x1f\n" +
+	"\vreason_text\x18\x03 \x01(\tR\n" +
+	"reasonText\"@\n" +
+	"\x17DeregisterAgentResponse\x12%\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentR\x05agent\"\x86\x03\n" +
+	"\x11FindAgentsRequest\x12\x1d\n" +
+	"\n" +
+	"agent_type\x18\x01 \x01(\tR\tagentType\x12'\n" +
+	"\x0frequired_skills\x18\x02 \x03(\tR\x0erequiredSkills\x12)\n" +
+	"\x10preferred_skills\x18\x03 \x03(\tR\x0fpreferredSkills\x12\x1b\n" +
+	"\ttask_type\x18\x04 \x01(\tR\btaskType\x12\x1c\n" +
+	"\tlanguages\x18\x05 \x03(\tR\tlanguages\x12\x12\n" +
+	"\x04tags\x18\x06 \x03(\tR\x04tags\x12.\n" +
+	"\bpriority\x18\a \x01(\x0e2\x12.baton.v1.PriorityR\bpriority\x12 \n" +
+	"\fas_sender_id\x18\b \x01(\tR\n" +
+	"asSenderId\x12!\n" +
+	"\finclude_gone\x18\t \x01(\bR\vincludeGone\x12\x1b\n" +
+	"\tpage_size\x18\n" +
+	" \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\v \x01(\tR\tpageToken\"l\n" +
+	"\x12FindAgentsResponse\x12.\n" +
+	"\amatches\x18\x01 \x03(\v2\x14.baton.v1.AgentMatchR\amatches\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x82\x02\n" +
+	"\n" +
+	"AgentMatch\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\rR\x04rank\x12\x14\n" +
+	"\x05score\x18\x03 \x01(\x01R\x05score\x12.\n" +
+	"\bpresence\x18\x04 \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x12/\n" +
+	"\afactors\x18\x05 \x03(\v2\x15.baton.v1.MatchFactorR\afactors\x12%\n" +
+	"\x0emissing_skills\x18\x06 \x03(\tR\rmissingSkills\x12'\n" +
+	"\x04load\x18\a \x01(\v2\x13.baton.v1.AgentLoadR\x04load\"c\n" +
+	"\vMatchFactor\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\x12\x16\n" +
+	"\x06weight\x18\x03 \x01(\x01R\x06weight\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\"\x8b\x01\n" +
+	"\x12WatchAgentsRequest\x12!\n" +
+	"\fafter_cursor\x18\x01 \x01(\x04R\vafterCursor\x12\x1d\n" +
+	"\n" +
+	"agent_type\x18\x02 \x01(\tR\tagentType\x12\x14\n" +
+	"\x05skill\x18\x03 \x01(\tR\x05skill\x12\x1d\n" +
+	"\n" +
+	"cards_only\x18\x04 \x01(\bR\tcardsOnly\"\xe1\x01\n" +
+	"\x13WatchAgentsResponse\x12'\n" +
+	"\x05agent\x18\x01 \x01(\v2\x0f.baton.v1.AgentH\x00R\x05agent\x12$\n" +
+	"\rleft_agent_id\x18\x02 \x01(\tH\x00R\vleftAgentId\x12;\n" +
+	"\n" +
+	"activities\x18\x03 \x01(\v2\x19.baton.v1.AgentActivitiesH\x00R\n" +
+	"activities\x12\x1d\n" +
+	"\tcaught_up\x18\x04 \x01(\bH\x00R\bcaughtUp\x12\x16\n" +
+	"\x06cursor\x18\x05 \x01(\x04R\x06cursorB\a\n" +
+	"\x05event\"J\n" +
+	"\x0fAgentActivities\x127\n" +
+	"\n" +
+	"activities\x18\x01 \x03(\v2\x17.baton.v1.AgentActivityR\n" +
+	"activities\"\x83\x01\n" +
+	"\rAgentActivity\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12.\n" +
+	"\bpresence\x18\x02 \x01(\x0e2\x12.baton.v1.PresenceR\bpresence\x12'\n" +
+	"\x04load\x18\x03 \x01(\v2\x13.baton.v1.AgentLoadR\x04load2\xa2\b\n" +
 	"\fAgentService\x12P\n" +
 	"\rRegisterAgent\x12\x1e.baton.v1.RegisterAgentRequest\x1a\x1f.baton.v1.RegisterAgentResponse\x12Y\n" +
 	"\x10CreateInvitation\x12!.baton.v1.CreateInvitationRequest\x1a\".baton.v1.CreateInvitationResponse\x12J\n" +
@@ -1105,7 +2143,12 @@ const file_baton_v1_agent_service_proto_rawDesc = "" +
 	"\x10VouchForAgentKey\x12!.baton.v1.VouchForAgentKeyRequest\x1a\".baton.v1.VouchForAgentKeyResponse\x12A\n" +
 	"\bGetAgent\x12\x19.baton.v1.GetAgentRequest\x1a\x1a.baton.v1.GetAgentResponse\x12G\n" +
 	"\n" +
-	"ListAgents\x12\x1b.baton.v1.ListAgentsRequest\x1a\x1c.baton.v1.ListAgentsResponse\x12V\n" +
+	"ListAgents\x12\x1b.baton.v1.ListAgentsRequest\x1a\x1c.baton.v1.ListAgentsResponse\x12J\n" +
+	"\vUpdateAgent\x12\x1c.baton.v1.UpdateAgentRequest\x1a\x1d.baton.v1.UpdateAgentResponse\x12V\n" +
+	"\x0fDeregisterAgent\x12 .baton.v1.DeregisterAgentRequest\x1a!.baton.v1.DeregisterAgentResponse\x12G\n" +
+	"\n" +
+	"FindAgents\x12\x1b.baton.v1.FindAgentsRequest\x1a\x1c.baton.v1.FindAgentsResponse\x12L\n" +
+	"\vWatchAgents\x12\x1c.baton.v1.WatchAgentsRequest\x1a\x1d.baton.v1.WatchAgentsResponse0\x01\x12V\n" +
 	"\x0fCreateChallenge\x12 .baton.v1.CreateChallengeRequest\x1a!.baton.v1.CreateChallengeResponse\x12J\n" +
 	"\vCreateToken\x12\x1c.baton.v1.CreateTokenRequest\x1a\x1d.baton.v1.CreateTokenResponseB\x9c\x01\n" +
 	"\fcom.baton.v1B\x11AgentServiceProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
@@ -1122,7 +2165,7 @@ func file_baton_v1_agent_service_proto_rawDescGZIP() []byte {
 	return file_baton_v1_agent_service_proto_rawDescData
 }
 
-var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_baton_v1_agent_service_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*RegisterAgentRequest)(nil),     // 0: baton.v1.RegisterAgentRequest
 	(*CreateInvitationRequest)(nil),  // 1: baton.v1.CreateInvitationRequest
@@ -1142,51 +2185,90 @@ var file_baton_v1_agent_service_proto_goTypes = []any{
 	(*CreateChallengeResponse)(nil),  // 15: baton.v1.CreateChallengeResponse
 	(*CreateTokenRequest)(nil),       // 16: baton.v1.CreateTokenRequest
 	(*CreateTokenResponse)(nil),      // 17: baton.v1.CreateTokenResponse
-	(*AgentCard)(nil),                // 18: baton.v1.AgentCard
-	(*durationpb.Duration)(nil),      // 19: google.protobuf.Duration
-	(*AgentKey)(nil),                 // 20: baton.v1.AgentKey
-	(*Agent)(nil),                    // 21: baton.v1.Agent
-	(*KeyVoucher)(nil),               // 22: baton.v1.KeyVoucher
-	(*timestamppb.Timestamp)(nil),    // 23: google.protobuf.Timestamp
+	(*UpdateAgentRequest)(nil),       // 18: baton.v1.UpdateAgentRequest
+	(*UpdateAgentResponse)(nil),      // 19: baton.v1.UpdateAgentResponse
+	(*DeregisterAgentRequest)(nil),   // 20: baton.v1.DeregisterAgentRequest
+	(*DeregisterAgentResponse)(nil),  // 21: baton.v1.DeregisterAgentResponse
+	(*FindAgentsRequest)(nil),        // 22: baton.v1.FindAgentsRequest
+	(*FindAgentsResponse)(nil),       // 23: baton.v1.FindAgentsResponse
+	(*AgentMatch)(nil),               // 24: baton.v1.AgentMatch
+	(*MatchFactor)(nil),              // 25: baton.v1.MatchFactor
+	(*WatchAgentsRequest)(nil),       // 26: baton.v1.WatchAgentsRequest
+	(*WatchAgentsResponse)(nil),      // 27: baton.v1.WatchAgentsResponse
+	(*AgentActivities)(nil),          // 28: baton.v1.AgentActivities
+	(*AgentActivity)(nil),            // 29: baton.v1.AgentActivity
+	(*AgentCard)(nil),                // 30: baton.v1.AgentCard
+	(*durationpb.Duration)(nil),      // 31: google.protobuf.Duration
+	(*AgentKey)(nil),                 // 32: baton.v1.AgentKey
+	(*Agent)(nil),                    // 33: baton.v1.Agent
+	(*KeyVoucher)(nil),               // 34: baton.v1.KeyVoucher
+	(*timestamppb.Timestamp)(nil),    // 35: google.protobuf.Timestamp
+	(Presence)(0),                    // 36: baton.v1.Presence
+	(*fieldmaskpb.FieldMask)(nil),    // 37: google.protobuf.FieldMask
+	(Priority)(0),                    // 38: baton.v1.Priority
+	(*AgentLoad)(nil),                // 39: baton.v1.AgentLoad
 }
 var file_baton_v1_agent_service_proto_depIdxs = []int32{
-	18, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
-	19, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
-	20, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
-	19, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
-	21, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	21, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	22, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
-	21, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
-	23, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
-	21, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
-	21, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
-	21, // 11: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
-	23, // 12: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
-	23, // 13: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	0,  // 14: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
-	1,  // 15: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
-	2,  // 16: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
-	4,  // 17: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
-	6,  // 18: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
-	10, // 19: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
-	12, // 20: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
-	14, // 21: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
-	16, // 22: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
-	9,  // 23: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
-	8,  // 24: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
-	3,  // 25: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
-	5,  // 26: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
-	7,  // 27: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
-	11, // 28: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
-	13, // 29: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
-	15, // 30: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
-	17, // 31: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
-	23, // [23:32] is the sub-list for method output_type
-	14, // [14:23] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	30, // 0: baton.v1.RegisterAgentRequest.card:type_name -> baton.v1.AgentCard
+	31, // 1: baton.v1.CreateInvitationRequest.lifetime:type_name -> google.protobuf.Duration
+	32, // 2: baton.v1.AddAgentKeyRequest.key:type_name -> baton.v1.AgentKey
+	31, // 3: baton.v1.AddAgentKeyRequest.grace:type_name -> google.protobuf.Duration
+	33, // 4: baton.v1.AddAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	33, // 5: baton.v1.RevokeAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	34, // 6: baton.v1.VouchForAgentKeyRequest.voucher:type_name -> baton.v1.KeyVoucher
+	33, // 7: baton.v1.VouchForAgentKeyResponse.agent:type_name -> baton.v1.Agent
+	35, // 8: baton.v1.CreateInvitationResponse.expire_time:type_name -> google.protobuf.Timestamp
+	33, // 9: baton.v1.RegisterAgentResponse.agent:type_name -> baton.v1.Agent
+	33, // 10: baton.v1.GetAgentResponse.agent:type_name -> baton.v1.Agent
+	36, // 11: baton.v1.ListAgentsRequest.presence:type_name -> baton.v1.Presence
+	33, // 12: baton.v1.ListAgentsResponse.agents:type_name -> baton.v1.Agent
+	35, // 13: baton.v1.CreateChallengeResponse.expire_time:type_name -> google.protobuf.Timestamp
+	35, // 14: baton.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	30, // 15: baton.v1.UpdateAgentRequest.card:type_name -> baton.v1.AgentCard
+	37, // 16: baton.v1.UpdateAgentRequest.update_mask:type_name -> google.protobuf.FieldMask
+	33, // 17: baton.v1.UpdateAgentResponse.agent:type_name -> baton.v1.Agent
+	33, // 18: baton.v1.DeregisterAgentResponse.agent:type_name -> baton.v1.Agent
+	38, // 19: baton.v1.FindAgentsRequest.priority:type_name -> baton.v1.Priority
+	24, // 20: baton.v1.FindAgentsResponse.matches:type_name -> baton.v1.AgentMatch
+	36, // 21: baton.v1.AgentMatch.presence:type_name -> baton.v1.Presence
+	25, // 22: baton.v1.AgentMatch.factors:type_name -> baton.v1.MatchFactor
+	39, // 23: baton.v1.AgentMatch.load:type_name -> baton.v1.AgentLoad
+	33, // 24: baton.v1.WatchAgentsResponse.agent:type_name -> baton.v1.Agent
+	28, // 25: baton.v1.WatchAgentsResponse.activities:type_name -> baton.v1.AgentActivities
+	29, // 26: baton.v1.AgentActivities.activities:type_name -> baton.v1.AgentActivity
+	36, // 27: baton.v1.AgentActivity.presence:type_name -> baton.v1.Presence
+	39, // 28: baton.v1.AgentActivity.load:type_name -> baton.v1.AgentLoad
+	0,  // 29: baton.v1.AgentService.RegisterAgent:input_type -> baton.v1.RegisterAgentRequest
+	1,  // 30: baton.v1.AgentService.CreateInvitation:input_type -> baton.v1.CreateInvitationRequest
+	2,  // 31: baton.v1.AgentService.AddAgentKey:input_type -> baton.v1.AddAgentKeyRequest
+	4,  // 32: baton.v1.AgentService.RevokeAgentKey:input_type -> baton.v1.RevokeAgentKeyRequest
+	6,  // 33: baton.v1.AgentService.VouchForAgentKey:input_type -> baton.v1.VouchForAgentKeyRequest
+	10, // 34: baton.v1.AgentService.GetAgent:input_type -> baton.v1.GetAgentRequest
+	12, // 35: baton.v1.AgentService.ListAgents:input_type -> baton.v1.ListAgentsRequest
+	18, // 36: baton.v1.AgentService.UpdateAgent:input_type -> baton.v1.UpdateAgentRequest
+	20, // 37: baton.v1.AgentService.DeregisterAgent:input_type -> baton.v1.DeregisterAgentRequest
+	22, // 38: baton.v1.AgentService.FindAgents:input_type -> baton.v1.FindAgentsRequest
+	26, // 39: baton.v1.AgentService.WatchAgents:input_type -> baton.v1.WatchAgentsRequest
+	14, // 40: baton.v1.AgentService.CreateChallenge:input_type -> baton.v1.CreateChallengeRequest
+	16, // 41: baton.v1.AgentService.CreateToken:input_type -> baton.v1.CreateTokenRequest
+	9,  // 42: baton.v1.AgentService.RegisterAgent:output_type -> baton.v1.RegisterAgentResponse
+	8,  // 43: baton.v1.AgentService.CreateInvitation:output_type -> baton.v1.CreateInvitationResponse
+	3,  // 44: baton.v1.AgentService.AddAgentKey:output_type -> baton.v1.AddAgentKeyResponse
+	5,  // 45: baton.v1.AgentService.RevokeAgentKey:output_type -> baton.v1.RevokeAgentKeyResponse
+	7,  // 46: baton.v1.AgentService.VouchForAgentKey:output_type -> baton.v1.VouchForAgentKeyResponse
+	11, // 47: baton.v1.AgentService.GetAgent:output_type -> baton.v1.GetAgentResponse
+	13, // 48: baton.v1.AgentService.ListAgents:output_type -> baton.v1.ListAgentsResponse
+	19, // 49: baton.v1.AgentService.UpdateAgent:output_type -> baton.v1.UpdateAgentResponse
+	21, // 50: baton.v1.AgentService.DeregisterAgent:output_type -> baton.v1.DeregisterAgentResponse
+	23, // 51: baton.v1.AgentService.FindAgents:output_type -> baton.v1.FindAgentsResponse
+	27, // 52: baton.v1.AgentService.WatchAgents:output_type -> baton.v1.WatchAgentsResponse
+	15, // 53: baton.v1.AgentService.CreateChallenge:output_type -> baton.v1.CreateChallengeResponse
+	17, // 54: baton.v1.AgentService.CreateToken:output_type -> baton.v1.CreateTokenResponse
+	42, // [42:55] is the sub-list for method output_type
+	29, // [29:42] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_agent_service_proto_init() }
@@ -1195,13 +2277,20 @@ func file_baton_v1_agent_service_proto_init() {
 		return
 	}
 	file_baton_v1_agent_proto_init()
+	file_baton_v1_handoff_proto_init()
+	file_baton_v1_agent_service_proto_msgTypes[27].OneofWrappers = []any{
+		(*WatchAgentsResponse_Agent)(nil),
+		(*WatchAgentsResponse_LeftAgentId)(nil),
+		(*WatchAgentsResponse_Activities)(nil),
+		(*WatchAgentsResponse_CaughtUp)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_agent_service_proto_rawDesc), len(file_baton_v1_agent_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,10 @@ const (
 	AgentService_VouchForAgentKey_FullMethodName = "/baton.v1.AgentService/VouchForAgentKey"
 	AgentService_GetAgent_FullMethodName         = "/baton.v1.AgentService/GetAgent"
 	AgentService_ListAgents_FullMethodName       = "/baton.v1.AgentService/ListAgents"
+	AgentService_UpdateAgent_FullMethodName      = "/baton.v1.AgentService/UpdateAgent"
+	AgentService_DeregisterAgent_FullMethodName  = "/baton.v1.AgentService/DeregisterAgent"
+	AgentService_FindAgents_FullMethodName       = "/baton.v1.AgentService/FindAgents"
+	AgentService_WatchAgents_FullMethodName      = "/baton.v1.AgentService/WatchAgents"
 	AgentService_CreateChallenge_FullMethodName  = "/baton.v1.AgentService/CreateChallenge"
 	AgentService_CreateToken_FullMethodName      = "/baton.v1.AgentService/CreateToken"
 )
@@ -56,6 +60,16 @@ type AgentServiceClient interface {
 	GetAgent(ctx context.Context, in *GetAgentRequest, opts ...grpc.CallOption) (*GetAgentResponse, error)
 	// Lists agents in the order of their ids.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
+	// Changes the named fields of a card. Policy action: changeCard.
+	UpdateAgent(ctx context.Context, in *UpdateAgentRequest, opts ...grpc.CallOption) (*UpdateAgentResponse, error)
+	// Deregisters an agent for good: its keys are revoked, its sessions end, and its id is never used again. The card and
+	// the keys stay readable. Policy action: deregister. Repeating a call has no effect and is not an error.
+	DeregisterAgent(ctx context.Context, in *DeregisterAgentRequest, opts ...grpc.CallOption) (*DeregisterAgentResponse, error)
+	// Returns the agents that fit a piece of work, best first, each with the reasons for its rank. Asks no agent.
+	FindAgents(ctx context.Context, in *FindAgentsRequest, opts ...grpc.CallOption) (*FindAgentsResponse, error)
+	// Streams the agents: those that changed after the cursor, then `caught_up`, then each change. A reader that stops can
+	// go on from the last cursor that it got, also after a restart of the broker.
+	WatchAgents(ctx context.Context, in *WatchAgentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAgentsResponse], error)
 	// Creates a challenge, which the agent signs to prove its identity. A challenge is valid for one minute and one
 	// attempt. The broker also answers for an id that is not registered.
 	CreateChallenge(ctx context.Context, in *CreateChallengeRequest, opts ...grpc.CallOption) (*CreateChallengeResponse, error)
@@ -142,6 +156,55 @@ func (c *agentServiceClient) ListAgents(ctx context.Context, in *ListAgentsReque
 	return out, nil
 }
 
+func (c *agentServiceClient) UpdateAgent(ctx context.Context, in *UpdateAgentRequest, opts ...grpc.CallOption) (*UpdateAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_UpdateAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) DeregisterAgent(ctx context.Context, in *DeregisterAgentRequest, opts ...grpc.CallOption) (*DeregisterAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeregisterAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_DeregisterAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) FindAgents(ctx context.Context, in *FindAgentsRequest, opts ...grpc.CallOption) (*FindAgentsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FindAgentsResponse)
+	err := c.cc.Invoke(ctx, AgentService_FindAgents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) WatchAgents(ctx context.Context, in *WatchAgentsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchAgentsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AgentService_ServiceDesc.Streams[0], AgentService_WatchAgents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchAgentsRequest, WatchAgentsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_WatchAgentsClient = grpc.ServerStreamingClient[WatchAgentsResponse]
+
 func (c *agentServiceClient) CreateChallenge(ctx context.Context, in *CreateChallengeRequest, opts ...grpc.CallOption) (*CreateChallengeResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreateChallengeResponse)
@@ -186,6 +249,16 @@ type AgentServiceServer interface {
 	GetAgent(context.Context, *GetAgentRequest) (*GetAgentResponse, error)
 	// Lists agents in the order of their ids.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)
+	// Changes the named fields of a card. Policy action: changeCard.
+	UpdateAgent(context.Context, *UpdateAgentRequest) (*UpdateAgentResponse, error)
+	// Deregisters an agent for good: its keys are revoked, its sessions end, and its id is never used again. The card and
+	// the keys stay readable. Policy action: deregister. Repeating a call has no effect and is not an error.
+	DeregisterAgent(context.Context, *DeregisterAgentRequest) (*DeregisterAgentResponse, error)
+	// Returns the agents that fit a piece of work, best first, each with the reasons for its rank. Asks no agent.
+	FindAgents(context.Context, *FindAgentsRequest) (*FindAgentsResponse, error)
+	// Streams the agents: those that changed after the cursor, then `caught_up`, then each change. A reader that stops can
+	// go on from the last cursor that it got, also after a restart of the broker.
+	WatchAgents(*WatchAgentsRequest, grpc.ServerStreamingServer[WatchAgentsResponse]) error
 	// Creates a challenge, which the agent signs to prove its identity. A challenge is valid for one minute and one
 	// attempt. The broker also answers for an id that is not registered.
 	CreateChallenge(context.Context, *CreateChallengeRequest) (*CreateChallengeResponse, error)
@@ -222,6 +295,18 @@ func (UnimplementedAgentServiceServer) GetAgent(context.Context, *GetAgentReques
 }
 func (UnimplementedAgentServiceServer) ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListAgents not implemented")
+}
+func (UnimplementedAgentServiceServer) UpdateAgent(context.Context, *UpdateAgentRequest) (*UpdateAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) DeregisterAgent(context.Context, *DeregisterAgentRequest) (*DeregisterAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeregisterAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) FindAgents(context.Context, *FindAgentsRequest) (*FindAgentsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FindAgents not implemented")
+}
+func (UnimplementedAgentServiceServer) WatchAgents(*WatchAgentsRequest, grpc.ServerStreamingServer[WatchAgentsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchAgents not implemented")
 }
 func (UnimplementedAgentServiceServer) CreateChallenge(context.Context, *CreateChallengeRequest) (*CreateChallengeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateChallenge not implemented")
@@ -376,6 +461,71 @@ func _AgentService_ListAgents_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AgentService_UpdateAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).UpdateAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_UpdateAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).UpdateAgent(ctx, req.(*UpdateAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_DeregisterAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeregisterAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).DeregisterAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_DeregisterAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).DeregisterAgent(ctx, req.(*DeregisterAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_FindAgents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FindAgentsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).FindAgents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_FindAgents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).FindAgents(ctx, req.(*FindAgentsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_WatchAgents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchAgentsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AgentServiceServer).WatchAgents(m, &grpc.GenericServerStream[WatchAgentsRequest, WatchAgentsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AgentService_WatchAgentsServer = grpc.ServerStreamingServer[WatchAgentsResponse]
+
 func _AgentService_CreateChallenge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreateChallengeRequest)
 	if err := dec(in); err != nil {
@@ -448,6 +598,18 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AgentService_ListAgents_Handler,
 		},
 		{
+			MethodName: "UpdateAgent",
+			Handler:    _AgentService_UpdateAgent_Handler,
+		},
+		{
+			MethodName: "DeregisterAgent",
+			Handler:    _AgentService_DeregisterAgent_Handler,
+		},
+		{
+			MethodName: "FindAgents",
+			Handler:    _AgentService_FindAgents_Handler,
+		},
+		{
 			MethodName: "CreateChallenge",
 			Handler:    _AgentService_CreateChallenge_Handler,
 		},
@@ -456,6 +618,12 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AgentService_CreateToken_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchAgents",
+			Handler:       _AgentService_WatchAgents_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "baton/v1/agent_service.proto",
 }

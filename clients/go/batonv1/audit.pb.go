@@ -58,6 +58,8 @@ const (
 	AuditAction_AUDIT_ACTION_OPERATOR_KEYS_LOADED AuditAction = 13
 	// Changed keys that verify operators' tokens were refused, and the earlier ones stay in force.
 	AuditAction_AUDIT_ACTION_OPERATOR_KEYS_REFUSED AuditAction = 14
+	// An agent was deregistered.
+	AuditAction_AUDIT_ACTION_AGENT_DEREGISTERED AuditAction = 15
 	// A task was taken from its owner and given to baton.coordinator, which hands it on.
 	AuditAction_AUDIT_ACTION_TASK_REASSIGNED AuditAction = 20
 )
@@ -80,6 +82,7 @@ var (
 		12: "AUDIT_ACTION_CERTIFICATES_REFUSED",
 		13: "AUDIT_ACTION_OPERATOR_KEYS_LOADED",
 		14: "AUDIT_ACTION_OPERATOR_KEYS_REFUSED",
+		15: "AUDIT_ACTION_AGENT_DEREGISTERED",
 		20: "AUDIT_ACTION_TASK_REASSIGNED",
 	}
 	AuditAction_value = map[string]int32{
@@ -98,6 +101,7 @@ var (
 		"AUDIT_ACTION_CERTIFICATES_REFUSED":  12,
 		"AUDIT_ACTION_OPERATOR_KEYS_LOADED":  13,
 		"AUDIT_ACTION_OPERATOR_KEYS_REFUSED": 14,
+		"AUDIT_ACTION_AGENT_DEREGISTERED":    15,
 		"AUDIT_ACTION_TASK_REASSIGNED":       20,
 	}
 )
@@ -303,7 +307,7 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	"\ventry_bytes\x18\x02 \x01(\fR\n" +
 	"entryBytes\x12\x1d\n" +
 	"\n" +
-	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xb9\x04\n" +
+	"chain_hash\x18\x03 \x01(\fR\tchainHash*\xde\x04\n" +
 	"\vAuditAction\x12\x1c\n" +
 	"\x18AUDIT_ACTION_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dAUDIT_ACTION_AGENT_REGISTERED\x10\x01\x12\x1e\n" +
@@ -320,7 +324,8 @@ const file_baton_v1_audit_proto_rawDesc = "" +
 	" AUDIT_ACTION_CERTIFICATES_LOADED\x10\v\x12%\n" +
 	"!AUDIT_ACTION_CERTIFICATES_REFUSED\x10\f\x12%\n" +
 	"!AUDIT_ACTION_OPERATOR_KEYS_LOADED\x10\r\x12&\n" +
-	"\"AUDIT_ACTION_OPERATOR_KEYS_REFUSED\x10\x0e\x12 \n" +
+	"\"AUDIT_ACTION_OPERATOR_KEYS_REFUSED\x10\x0e\x12#\n" +
+	"\x1fAUDIT_ACTION_AGENT_DEREGISTERED\x10\x0f\x12 \n" +
 	"\x1cAUDIT_ACTION_TASK_REASSIGNED\x10\x14B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"AuditProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"

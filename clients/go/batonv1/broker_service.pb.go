@@ -1101,10 +1101,15 @@ type Receipt struct {
 	// The id of the broker's key that signed: a key of the agent "baton", which AgentService.GetAgent shows without an
 	// identity.
 	KeyId string `protobuf:"bytes,11,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// The broker's ed25519 signature over the layout in docs/signing.md, 64 bytes.
-	Signature     []byte `protobuf:"bytes,12,opt,name=signature,proto3" json:"signature,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// The broker's ed25519 signature over the layout in docs/signing.md, 64 bytes. A receipt that names a resource is
+	// signed under version 2 of the layout, any other under version 1.
+	Signature []byte `protobuf:"bytes,12,opt,name=signature,proto3" json:"signature,omitempty"`
+	// The resource that the message has changed, beside a task: "workspace:" and the id of a workspace. Empty: none.
+	Resource string `protobuf:"bytes,13,opt,name=resource,proto3" json:"resource,omitempty"`
+	// The number of the message in that resource: of the entry, for a workspace. 0: none.
+	ResourceSequence uint64 `protobuf:"varint,14,opt,name=resource_sequence,json=resourceSequence,proto3" json:"resource_sequence,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Receipt) Reset() {
@@ -1219,6 +1224,20 @@ func (x *Receipt) GetSignature() []byte {
 		return x.Signature
 	}
 	return nil
+}
+
+func (x *Receipt) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *Receipt) GetResourceSequence() uint64 {
+	if x != nil {
+		return x.ResourceSequence
+	}
+	return 0
 }
 
 // See BrokerService.Send.
@@ -1579,7 +1598,7 @@ const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"\fAcknowledged\x12\x1f\n" +
 	"\vdelivery_id\x18\x01 \x01(\tR\n" +
 	"deliveryId\x12=\n" +
-	"\fack_deadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vackDeadline\"\xb6\x03\n" +
+	"\fack_deadline\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\vackDeadline\"\xff\x03\n" +
 	"\aReceipt\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x1a\n" +
@@ -1597,7 +1616,9 @@ const file_baton_v1_broker_service_proto_rawDesc = "" +
 	"\fcustody_hash\x18\n" +
 	" \x01(\fR\vcustodyHash\x12\x15\n" +
 	"\x06key_id\x18\v \x01(\tR\x05keyId\x12\x1c\n" +
-	"\tsignature\x18\f \x01(\fR\tsignature\"=\n" +
+	"\tsignature\x18\f \x01(\fR\tsignature\x12\x1a\n" +
+	"\bresource\x18\r \x01(\tR\bresource\x12+\n" +
+	"\x11resource_sequence\x18\x0e \x01(\x04R\x10resourceSequence\"=\n" +
 	"\vSendRequest\x12.\n" +
 	"\benvelope\x18\x01 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\";\n" +
 	"\fSendResponse\x12+\n" +

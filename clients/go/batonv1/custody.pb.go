@@ -93,7 +93,7 @@ type CustodyLogEntry struct {
 	// The broker's signed receipt of an accepted envelope, with the same custody_hash. Unset for other events.
 	Receipt *Receipt `protobuf:"bytes,4,opt,name=receipt,proto3" json:"receipt,omitempty"`
 	// The accepted envelope, byte for byte as its sender sent it. Set for status updates, and for all envelopes if the
-	// request asks for them.
+	// request asks for them. Unset for a TaskContextTransfer that the caller may not read: entry has its context_digest.
 	Envelope      *Envelope `protobuf:"bytes,5,opt,name=envelope,proto3" json:"envelope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -183,6 +183,7 @@ type CustodyEntry struct {
 	//	*CustodyEntry_Gone
 	//	*CustodyEntry_Redriven
 	//	*CustodyEntry_Reassigned
+	//	*CustodyEntry_MailOmitted
 	Event isCustodyEntry_Event `protobuf_oneof:"event"`
 	// The task's owner after the event.
 	OwnerId string `protobuf:"bytes,10,opt,name=owner_id,json=ownerId,proto3" json:"owner_id,omitempty"`
@@ -324,6 +325,15 @@ func (x *CustodyEntry) GetReassigned() *CustodyReassignment {
 	return nil
 }
 
+func (x *CustodyEntry) GetMailOmitted() *CustodyMailOmitted {
+	if x != nil {
+		if x, ok := x.Event.(*CustodyEntry_MailOmitted); ok {
+			return x.MailOmitted
+		}
+	}
+	return nil
+}
+
 func (x *CustodyEntry) GetOwnerId() string {
 	if x != nil {
 		return x.OwnerId
@@ -410,6 +420,12 @@ type CustodyEntry_Reassigned struct {
 	Reassigned *CustodyReassignment `protobuf:"bytes,20,opt,name=reassigned,proto3,oneof"`
 }
 
+type CustodyEntry_MailOmitted struct {
+	// The log has no room for further plain mail: 1000 pieces, of which agents that never owned the task can fill half.
+	// Later mail is delivered without an entry; Task.unrecorded_mail_count counts it. At most one entry in a log.
+	MailOmitted *CustodyMailOmitted `protobuf:"bytes,21,opt,name=mail_omitted,json=mailOmitted,proto3,oneof"`
+}
+
 func (*CustodyEntry_Accepted) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_Refused) isCustodyEntry_Event() {}
@@ -425,6 +441,8 @@ func (*CustodyEntry_Gone) isCustodyEntry_Event() {}
 func (*CustodyEntry_Redriven) isCustodyEntry_Event() {}
 
 func (*CustodyEntry_Reassigned) isCustodyEntry_Event() {}
+
+func (*CustodyEntry_MailOmitted) isCustodyEntry_Event() {}
 
 // An envelope in a custody log.
 type CustodyEnvelope struct {
@@ -445,7 +463,12 @@ type CustodyEnvelope struct {
 	// The code of the refusal. Unset if the envelope was accepted.
 	ErrorCode ErrorCode `protobuf:"varint,7,opt,name=error_code,json=errorCode,proto3,enum=baton.v1.ErrorCode" json:"error_code,omitempty"`
 	// The terms of the handoff. Set for a HandoffRequest.
-	Terms         *CustodyTerms `protobuf:"bytes,8,opt,name=terms,proto3" json:"terms,omitempty"`
+	Terms *CustodyTerms `protobuf:"bytes,8,opt,name=terms,proto3" json:"terms,omitempty"`
+	// The agents that a request or a reject names and that the broker passed over.
+	PassedOver []*CustodyPassedOver `protobuf:"bytes,9,rep,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
+	// The digest of the context, 32 bytes: that of TaskContextTransfer.context_digest. Set for a TaskContextTransfer, so
+	// that a reader that may not read the context can replay the log.
+	ContextDigest []byte `protobuf:"bytes,10,opt,name=context_digest,json=contextDigest,proto3" json:"context_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -536,6 +559,75 @@ func (x *CustodyEnvelope) GetTerms() *CustodyTerms {
 	return nil
 }
 
+func (x *CustodyEnvelope) GetPassedOver() []*CustodyPassedOver {
+	if x != nil {
+		return x.PassedOver
+	}
+	return nil
+}
+
+func (x *CustodyEnvelope) GetContextDigest() []byte {
+	if x != nil {
+		return x.ContextDigest
+	}
+	return nil
+}
+
+// An agent that the broker passed over, because it lacks a required skill or the desired type.
+type CustodyPassedOver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// What it lacks, for people to read.
+	ReasonText    string `protobuf:"bytes,2,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CustodyPassedOver) Reset() {
+	*x = CustodyPassedOver{}
+	mi := &file_baton_v1_custody_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustodyPassedOver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustodyPassedOver) ProtoMessage() {}
+
+func (x *CustodyPassedOver) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_custody_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustodyPassedOver.ProtoReflect.Descriptor instead.
+func (*CustodyPassedOver) Descriptor() ([]byte, []int) {
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *CustodyPassedOver) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *CustodyPassedOver) GetReasonText() string {
+	if x != nil {
+		return x.ReasonText
+	}
+	return ""
+}
+
 // The terms of a handoff: the request's wishes within the operator's bounds.
 type CustodyTerms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -549,7 +641,7 @@ type CustodyTerms struct {
 
 func (x *CustodyTerms) Reset() {
 	*x = CustodyTerms{}
-	mi := &file_baton_v1_custody_proto_msgTypes[3]
+	mi := &file_baton_v1_custody_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -561,7 +653,7 @@ func (x *CustodyTerms) String() string {
 func (*CustodyTerms) ProtoMessage() {}
 
 func (x *CustodyTerms) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[3]
+	mi := &file_baton_v1_custody_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -574,7 +666,7 @@ func (x *CustodyTerms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyTerms.ProtoReflect.Descriptor instead.
 func (*CustodyTerms) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CustodyTerms) GetTimeouts() *HandoffTimeouts {
@@ -604,7 +696,7 @@ type CustodyDelivery struct {
 
 func (x *CustodyDelivery) Reset() {
 	*x = CustodyDelivery{}
-	mi := &file_baton_v1_custody_proto_msgTypes[4]
+	mi := &file_baton_v1_custody_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +708,7 @@ func (x *CustodyDelivery) String() string {
 func (*CustodyDelivery) ProtoMessage() {}
 
 func (x *CustodyDelivery) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[4]
+	mi := &file_baton_v1_custody_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +721,7 @@ func (x *CustodyDelivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyDelivery.ProtoReflect.Descriptor instead.
 func (*CustodyDelivery) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CustodyDelivery) GetAgentId() string {
@@ -657,7 +749,7 @@ type CustodyTime struct {
 
 func (x *CustodyTime) Reset() {
 	*x = CustodyTime{}
-	mi := &file_baton_v1_custody_proto_msgTypes[5]
+	mi := &file_baton_v1_custody_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +761,7 @@ func (x *CustodyTime) String() string {
 func (*CustodyTime) ProtoMessage() {}
 
 func (x *CustodyTime) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[5]
+	mi := &file_baton_v1_custody_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +774,7 @@ func (x *CustodyTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyTime.ProtoReflect.Descriptor instead.
 func (*CustodyTime) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CustodyTime) GetOfTask() bool {
@@ -701,7 +793,7 @@ type CustodyAbsence struct {
 
 func (x *CustodyAbsence) Reset() {
 	*x = CustodyAbsence{}
-	mi := &file_baton_v1_custody_proto_msgTypes[6]
+	mi := &file_baton_v1_custody_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -713,7 +805,7 @@ func (x *CustodyAbsence) String() string {
 func (*CustodyAbsence) ProtoMessage() {}
 
 func (x *CustodyAbsence) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[6]
+	mi := &file_baton_v1_custody_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -726,7 +818,7 @@ func (x *CustodyAbsence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyAbsence.ProtoReflect.Descriptor instead.
 func (*CustodyAbsence) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{7}
 }
 
 // An operator redrove a handoff request, which starts a new handoff.
@@ -746,7 +838,7 @@ type CustodyRedrive struct {
 
 func (x *CustodyRedrive) Reset() {
 	*x = CustodyRedrive{}
-	mi := &file_baton_v1_custody_proto_msgTypes[7]
+	mi := &file_baton_v1_custody_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +850,7 @@ func (x *CustodyRedrive) String() string {
 func (*CustodyRedrive) ProtoMessage() {}
 
 func (x *CustodyRedrive) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[7]
+	mi := &file_baton_v1_custody_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +863,7 @@ func (x *CustodyRedrive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyRedrive.ProtoReflect.Descriptor instead.
 func (*CustodyRedrive) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CustodyRedrive) GetDeadLetterId() string {
@@ -802,6 +894,43 @@ func (x *CustodyRedrive) GetCandidateIds() []string {
 	return nil
 }
 
+// The log has no room for further plain mail.
+type CustodyMailOmitted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CustodyMailOmitted) Reset() {
+	*x = CustodyMailOmitted{}
+	mi := &file_baton_v1_custody_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CustodyMailOmitted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CustodyMailOmitted) ProtoMessage() {}
+
+func (x *CustodyMailOmitted) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_custody_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CustodyMailOmitted.ProtoReflect.Descriptor instead.
+func (*CustodyMailOmitted) Descriptor() ([]byte, []int) {
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{9}
+}
+
 // An operator reassigned the task.
 type CustodyReassignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -819,7 +948,7 @@ type CustodyReassignment struct {
 
 func (x *CustodyReassignment) Reset() {
 	*x = CustodyReassignment{}
-	mi := &file_baton_v1_custody_proto_msgTypes[8]
+	mi := &file_baton_v1_custody_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -831,7 +960,7 @@ func (x *CustodyReassignment) String() string {
 func (*CustodyReassignment) ProtoMessage() {}
 
 func (x *CustodyReassignment) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_custody_proto_msgTypes[8]
+	mi := &file_baton_v1_custody_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -844,7 +973,7 @@ func (x *CustodyReassignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CustodyReassignment.ProtoReflect.Descriptor instead.
 func (*CustodyReassignment) Descriptor() ([]byte, []int) {
-	return file_baton_v1_custody_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_custody_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CustodyReassignment) GetSubmitterId() string {
@@ -886,7 +1015,7 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"entryBytes\x12!\n" +
 	"\fcustody_hash\x18\x03 \x01(\fR\vcustodyHash\x12+\n" +
 	"\areceipt\x18\x04 \x01(\v2\x11.baton.v1.ReceiptR\areceipt\x12.\n" +
-	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\x89\x06\n" +
+	"\benvelope\x18\x05 \x01(\v2\x12.baton.v1.EnvelopeR\benvelope\"\xcc\x06\n" +
 	"\fCustodyEntry\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x129\n" +
 	"\n" +
@@ -900,7 +1029,8 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\bredriven\x18\t \x01(\v2\x18.baton.v1.CustodyRedriveH\x00R\bredriven\x12?\n" +
 	"\n" +
 	"reassigned\x18\x14 \x01(\v2\x1d.baton.v1.CustodyReassignmentH\x00R\n" +
-	"reassigned\x12\x19\n" +
+	"reassigned\x12A\n" +
+	"\fmail_omitted\x18\x15 \x01(\v2\x1c.baton.v1.CustodyMailOmittedH\x00R\vmailOmitted\x12\x19\n" +
 	"\bowner_id\x18\n" +
 	" \x01(\tR\aownerId\x12\x14\n" +
 	"\x05epoch\x18\v \x01(\x04R\x05epoch\x125\n" +
@@ -910,7 +1040,7 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"handoff_id\x18\r \x01(\tR\thandoffId\x12;\n" +
 	"\rhandoff_state\x18\x0e \x01(\x0e2\x16.baton.v1.HandoffStateR\fhandoffState\x12(\n" +
 	"\x10absent_agent_ids\x18\x0f \x03(\tR\x0eabsentAgentIdsB\a\n" +
-	"\x05event\"\xda\x02\n" +
+	"\x05event\"\xbf\x03\n" +
 	"\x0fCustodyEnvelope\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\tR\tmessageId\x12\x1a\n" +
@@ -921,7 +1051,15 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\x12resolved_agent_ids\x18\x06 \x03(\tR\x10resolvedAgentIds\x122\n" +
 	"\n" +
 	"error_code\x18\a \x01(\x0e2\x13.baton.v1.ErrorCodeR\terrorCode\x12,\n" +
-	"\x05terms\x18\b \x01(\v2\x16.baton.v1.CustodyTermsR\x05terms\"|\n" +
+	"\x05terms\x18\b \x01(\v2\x16.baton.v1.CustodyTermsR\x05terms\x12<\n" +
+	"\vpassed_over\x18\t \x03(\v2\x1b.baton.v1.CustodyPassedOverR\n" +
+	"passedOver\x12%\n" +
+	"\x0econtext_digest\x18\n" +
+	" \x01(\fR\rcontextDigest\"O\n" +
+	"\x11CustodyPassedOver\x12\x19\n" +
+	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x1f\n" +
+	"\vreason_text\x18\x02 \x01(\tR\n" +
+	"reasonText\"|\n" +
 	"\fCustodyTerms\x125\n" +
 	"\btimeouts\x18\x01 \x01(\v2\x19.baton.v1.HandoffTimeoutsR\btimeouts\x125\n" +
 	"\vloop_limits\x18\x02 \x01(\v2\x14.baton.v1.LoopLimitsR\n" +
@@ -937,7 +1075,8 @@ const file_baton_v1_custody_proto_rawDesc = "" +
 	"\x11former_handoff_id\x18\x02 \x01(\tR\x0fformerHandoffId\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x03 \x01(\tR\thandoffId\x12#\n" +
-	"\rcandidate_ids\x18\x04 \x03(\tR\fcandidateIds\"\x99\x01\n" +
+	"\rcandidate_ids\x18\x04 \x03(\tR\fcandidateIds\"\x14\n" +
+	"\x12CustodyMailOmitted\"\x99\x01\n" +
 	"\x13CustodyReassignment\x12!\n" +
 	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\x12\x1f\n" +
 	"\vreceiver_id\x18\x02 \x01(\tR\n" +
@@ -966,54 +1105,58 @@ func file_baton_v1_custody_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_custody_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_baton_v1_custody_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_baton_v1_custody_proto_goTypes = []any{
 	(HandoffMail)(0),              // 0: baton.v1.HandoffMail
 	(*CustodyLogEntry)(nil),       // 1: baton.v1.CustodyLogEntry
 	(*CustodyEntry)(nil),          // 2: baton.v1.CustodyEntry
 	(*CustodyEnvelope)(nil),       // 3: baton.v1.CustodyEnvelope
-	(*CustodyTerms)(nil),          // 4: baton.v1.CustodyTerms
-	(*CustodyDelivery)(nil),       // 5: baton.v1.CustodyDelivery
-	(*CustodyTime)(nil),           // 6: baton.v1.CustodyTime
-	(*CustodyAbsence)(nil),        // 7: baton.v1.CustodyAbsence
-	(*CustodyRedrive)(nil),        // 8: baton.v1.CustodyRedrive
-	(*CustodyReassignment)(nil),   // 9: baton.v1.CustodyReassignment
-	(*Receipt)(nil),               // 10: baton.v1.Receipt
-	(*Envelope)(nil),              // 11: baton.v1.Envelope
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
-	(TaskStatus)(0),               // 13: baton.v1.TaskStatus
-	(HandoffState)(0),             // 14: baton.v1.HandoffState
-	(MessageType)(0),              // 15: baton.v1.MessageType
-	(ErrorCode)(0),                // 16: baton.v1.ErrorCode
-	(*HandoffTimeouts)(nil),       // 17: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 18: baton.v1.LoopLimits
+	(*CustodyPassedOver)(nil),     // 4: baton.v1.CustodyPassedOver
+	(*CustodyTerms)(nil),          // 5: baton.v1.CustodyTerms
+	(*CustodyDelivery)(nil),       // 6: baton.v1.CustodyDelivery
+	(*CustodyTime)(nil),           // 7: baton.v1.CustodyTime
+	(*CustodyAbsence)(nil),        // 8: baton.v1.CustodyAbsence
+	(*CustodyRedrive)(nil),        // 9: baton.v1.CustodyRedrive
+	(*CustodyMailOmitted)(nil),    // 10: baton.v1.CustodyMailOmitted
+	(*CustodyReassignment)(nil),   // 11: baton.v1.CustodyReassignment
+	(*Receipt)(nil),               // 12: baton.v1.Receipt
+	(*Envelope)(nil),              // 13: baton.v1.Envelope
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(TaskStatus)(0),               // 15: baton.v1.TaskStatus
+	(HandoffState)(0),             // 16: baton.v1.HandoffState
+	(MessageType)(0),              // 17: baton.v1.MessageType
+	(ErrorCode)(0),                // 18: baton.v1.ErrorCode
+	(*HandoffTimeouts)(nil),       // 19: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 20: baton.v1.LoopLimits
 }
 var file_baton_v1_custody_proto_depIdxs = []int32{
 	2,  // 0: baton.v1.CustodyLogEntry.entry:type_name -> baton.v1.CustodyEntry
-	10, // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
-	11, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
-	12, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
+	12, // 1: baton.v1.CustodyLogEntry.receipt:type_name -> baton.v1.Receipt
+	13, // 2: baton.v1.CustodyLogEntry.envelope:type_name -> baton.v1.Envelope
+	14, // 3: baton.v1.CustodyEntry.entry_time:type_name -> google.protobuf.Timestamp
 	3,  // 4: baton.v1.CustodyEntry.accepted:type_name -> baton.v1.CustodyEnvelope
 	3,  // 5: baton.v1.CustodyEntry.refused:type_name -> baton.v1.CustodyEnvelope
-	5,  // 6: baton.v1.CustodyEntry.acked:type_name -> baton.v1.CustodyDelivery
-	5,  // 7: baton.v1.CustodyEntry.given_up:type_name -> baton.v1.CustodyDelivery
-	6,  // 8: baton.v1.CustodyEntry.time:type_name -> baton.v1.CustodyTime
-	7,  // 9: baton.v1.CustodyEntry.gone:type_name -> baton.v1.CustodyAbsence
-	8,  // 10: baton.v1.CustodyEntry.redriven:type_name -> baton.v1.CustodyRedrive
-	9,  // 11: baton.v1.CustodyEntry.reassigned:type_name -> baton.v1.CustodyReassignment
-	13, // 12: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
-	14, // 13: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
-	15, // 14: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
-	16, // 15: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
-	4,  // 16: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
-	17, // 17: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
-	18, // 18: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
-	0,  // 19: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	6,  // 6: baton.v1.CustodyEntry.acked:type_name -> baton.v1.CustodyDelivery
+	6,  // 7: baton.v1.CustodyEntry.given_up:type_name -> baton.v1.CustodyDelivery
+	7,  // 8: baton.v1.CustodyEntry.time:type_name -> baton.v1.CustodyTime
+	8,  // 9: baton.v1.CustodyEntry.gone:type_name -> baton.v1.CustodyAbsence
+	9,  // 10: baton.v1.CustodyEntry.redriven:type_name -> baton.v1.CustodyRedrive
+	11, // 11: baton.v1.CustodyEntry.reassigned:type_name -> baton.v1.CustodyReassignment
+	10, // 12: baton.v1.CustodyEntry.mail_omitted:type_name -> baton.v1.CustodyMailOmitted
+	15, // 13: baton.v1.CustodyEntry.task_status:type_name -> baton.v1.TaskStatus
+	16, // 14: baton.v1.CustodyEntry.handoff_state:type_name -> baton.v1.HandoffState
+	17, // 15: baton.v1.CustodyEnvelope.message_type:type_name -> baton.v1.MessageType
+	18, // 16: baton.v1.CustodyEnvelope.error_code:type_name -> baton.v1.ErrorCode
+	5,  // 17: baton.v1.CustodyEnvelope.terms:type_name -> baton.v1.CustodyTerms
+	4,  // 18: baton.v1.CustodyEnvelope.passed_over:type_name -> baton.v1.CustodyPassedOver
+	19, // 19: baton.v1.CustodyTerms.timeouts:type_name -> baton.v1.HandoffTimeouts
+	20, // 20: baton.v1.CustodyTerms.loop_limits:type_name -> baton.v1.LoopLimits
+	0,  // 21: baton.v1.CustodyDelivery.mail:type_name -> baton.v1.HandoffMail
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_custody_proto_init() }
@@ -1035,6 +1178,7 @@ func file_baton_v1_custody_proto_init() {
 		(*CustodyEntry_Gone)(nil),
 		(*CustodyEntry_Redriven)(nil),
 		(*CustodyEntry_Reassigned)(nil),
+		(*CustodyEntry_MailOmitted)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1042,7 +1186,7 @@ func file_baton_v1_custody_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_custody_proto_rawDesc), len(file_baton_v1_custody_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

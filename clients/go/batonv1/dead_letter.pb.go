@@ -126,6 +126,8 @@ const (
 	// An envelope whose payload does not fit its message_type. The broker refused it and keeps it for operators; it
 	// cannot be redriven.
 	DeadLetterReason_DEAD_LETTER_REASON_SCHEMA_INVALID DeadLetterReason = 7
+	// A message for an agent that was deregistered.
+	DeadLetterReason_DEAD_LETTER_REASON_RECEIVER_GONE DeadLetterReason = 8
 )
 
 // Enum value maps for DeadLetterReason.
@@ -139,6 +141,7 @@ var (
 		5: "DEAD_LETTER_REASON_NO_CANDIDATE",
 		6: "DEAD_LETTER_REASON_MALFORMED",
 		7: "DEAD_LETTER_REASON_SCHEMA_INVALID",
+		8: "DEAD_LETTER_REASON_RECEIVER_GONE",
 	}
 	DeadLetterReason_value = map[string]int32{
 		"DEAD_LETTER_REASON_UNSPECIFIED":                 0,
@@ -149,6 +152,7 @@ var (
 		"DEAD_LETTER_REASON_NO_CANDIDATE":                5,
 		"DEAD_LETTER_REASON_MALFORMED":                   6,
 		"DEAD_LETTER_REASON_SCHEMA_INVALID":              7,
+		"DEAD_LETTER_REASON_RECEIVER_GONE":               8,
 	}
 )
 
@@ -283,6 +287,9 @@ type DeadLetter struct {
 	// The envelope, byte for byte as its sender sent it: an encoded Envelope, unless the reason is MALFORMED. Empty in
 	// ListDeadLetters and in the answers to decisions.
 	EnvelopeBytes []byte `protobuf:"bytes,21,opt,name=envelope_bytes,json=envelopeBytes,proto3" json:"envelope_bytes,omitempty"`
+	// The digest of the context, 32 bytes, if the message is a TaskContextTransfer that the caller may not read. Then
+	// envelope_bytes is empty.
+	ContextDigest []byte `protobuf:"bytes,30,opt,name=context_digest,json=contextDigest,proto3" json:"context_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -464,6 +471,13 @@ func (x *DeadLetter) GetEnvelopeBytes() []byte {
 	return nil
 }
 
+func (x *DeadLetter) GetContextDigest() []byte {
+	if x != nil {
+		return x.ContextDigest
+	}
+	return nil
+}
+
 // One attempt to deliver a message, or one offer of a handoff.
 type DeliveryAttempt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -550,7 +564,7 @@ var File_baton_v1_dead_letter_proto protoreflect.FileDescriptor
 
 const file_baton_v1_dead_letter_proto_rawDesc = "" +
 	"\n" +
-	"\x1abaton/v1/dead_letter.proto\x12\bbaton.v1\x1a\x17baton/v1/envelope.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdf\x06\n" +
+	"\x1abaton/v1/dead_letter.proto\x12\bbaton.v1\x1a\x17baton/v1/envelope.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x86\a\n" +
 	"\n" +
 	"DeadLetter\x12$\n" +
 	"\x0edead_letter_id\x18\x01 \x01(\tR\fdeadLetterId\x122\n" +
@@ -579,7 +593,8 @@ const file_baton_v1_dead_letter_proto_rawDesc = "" +
 	"settleText\x12/\n" +
 	"\x14redriven_to_agent_id\x18\x13 \x01(\tR\x11redrivenToAgentId\x12.\n" +
 	"\x13redriven_handoff_id\x18\x14 \x01(\tR\x11redrivenHandoffId\x12%\n" +
-	"\x0eenvelope_bytes\x18\x15 \x01(\fR\renvelopeBytes\"\xec\x01\n" +
+	"\x0eenvelope_bytes\x18\x15 \x01(\fR\renvelopeBytes\x12%\n" +
+	"\x0econtext_digest\x18\x1e \x01(\fR\rcontextDigest\"\xec\x01\n" +
 	"\x0fDeliveryAttempt\x12=\n" +
 	"\fhandout_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\vhandoutTime\x125\n" +
 	"\bend_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x12'\n" +
@@ -597,7 +612,7 @@ const file_baton_v1_dead_letter_proto_rawDesc = "" +
 	"\x15DELIVERY_END_REJECTED\x10\x06\x12\x1a\n" +
 	"\x16DELIVERY_END_UNDECIDED\x10\a\x12\x15\n" +
 	"\x11DELIVERY_END_GONE\x10\b\x12\x1e\n" +
-	"\x1aDELIVERY_END_UNDELIVERABLE\x10\t*\xbe\x02\n" +
+	"\x1aDELIVERY_END_UNDELIVERABLE\x10\t*\xe4\x02\n" +
 	"\x10DeadLetterReason\x12\"\n" +
 	"\x1eDEAD_LETTER_REASON_UNSPECIFIED\x10\x00\x122\n" +
 	".DEAD_LETTER_REASON_DELIVERY_ATTEMPTS_EXHAUSTED\x10\x01\x12\x1d\n" +
@@ -606,7 +621,8 @@ const file_baton_v1_dead_letter_proto_rawDesc = "" +
 	"!DEAD_LETTER_REASON_ACCEPT_TIMEOUT\x10\x04\x12#\n" +
 	"\x1fDEAD_LETTER_REASON_NO_CANDIDATE\x10\x05\x12 \n" +
 	"\x1cDEAD_LETTER_REASON_MALFORMED\x10\x06\x12%\n" +
-	"!DEAD_LETTER_REASON_SCHEMA_INVALID\x10\a*\x93\x01\n" +
+	"!DEAD_LETTER_REASON_SCHEMA_INVALID\x10\a\x12$\n" +
+	" DEAD_LETTER_REASON_RECEIVER_GONE\x10\b*\x93\x01\n" +
 	"\x0fDeadLetterState\x12!\n" +
 	"\x1dDEAD_LETTER_STATE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18DEAD_LETTER_STATE_PARKED\x10\x01\x12\x1e\n" +

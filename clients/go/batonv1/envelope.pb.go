@@ -59,6 +59,8 @@ const (
 	MessageType_MESSAGE_TYPE_DELEGATION MessageType = 13
 	// Info: plain mail.
 	MessageType_MESSAGE_TYPE_INFO MessageType = 14
+	// WorkspaceAppend: an entry for a workspace. It has no receiver, and no task_id and epoch.
+	MessageType_MESSAGE_TYPE_WORKSPACE_APPEND MessageType = 18
 	// TaskRecall: the delegator takes a lent task back.
 	MessageType_MESSAGE_TYPE_TASK_RECALL MessageType = 20
 	// TaskInput: the agent that was asked answers a question about a task.
@@ -83,6 +85,7 @@ var (
 		12: "MESSAGE_TYPE_TASK_ACCEPT",
 		13: "MESSAGE_TYPE_DELEGATION",
 		14: "MESSAGE_TYPE_INFO",
+		18: "MESSAGE_TYPE_WORKSPACE_APPEND",
 		20: "MESSAGE_TYPE_TASK_RECALL",
 		21: "MESSAGE_TYPE_TASK_INPUT",
 	}
@@ -102,6 +105,7 @@ var (
 		"MESSAGE_TYPE_TASK_ACCEPT":           12,
 		"MESSAGE_TYPE_DELEGATION":            13,
 		"MESSAGE_TYPE_INFO":                  14,
+		"MESSAGE_TYPE_WORKSPACE_APPEND":      18,
 		"MESSAGE_TYPE_TASK_RECALL":           20,
 		"MESSAGE_TYPE_TASK_INPUT":            21,
 	}
@@ -147,7 +151,7 @@ type Envelope struct {
 	SenderId string `protobuf:"bytes,2,opt,name=sender_id,json=senderId,proto3" json:"sender_id,omitempty"`
 	// The receiver: an agent's id, "type:NAME" (one able agent of that type), or "all:NAME" (every agent of that type
 	// except the sender; not for messages of a handoff). Empty only for a TaskStatusUpdate without a receiver, for a
-	// TaskRecall, for a TaskInput and for a Heartbeat.
+	// TaskRecall, for a TaskInput, for a WorkspaceAppend and for a Heartbeat.
 	ReceiverId string `protobuf:"bytes,3,opt,name=receiver_id,json=receiverId,proto3" json:"receiver_id,omitempty"`
 	// The time at which the sender made the message, UTC. Refused if it differs from the broker's clock by more than the
 	// clock window (5 minutes by default). Required.
@@ -169,7 +173,7 @@ type Envelope struct {
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// W3C trace context. Outside the signature, because every hop changes it. Optional.
 	TraceContext *TraceContext `protobuf:"bytes,10,opt,name=trace_context,json=traceContext,proto3" json:"trace_context,omitempty"`
-	// The content of the message, at most 1 MiB (1048576 bytes). Its type_url is, for example,
+	// The content of the message, at most 1 MiB (1048576 bytes), and 4 KiB more for a WorkspaceAppend. Its type_url is, for example,
 	// type.googleapis.com/baton.v1.HandoffRequest. Required.
 	Payload *anypb.Any `protobuf:"bytes,11,opt,name=payload,proto3" json:"payload,omitempty"`
 	// The id of the sender's key that signed, with the characters of an agent id.
@@ -393,7 +397,7 @@ const file_baton_v1_envelope_proto_rawDesc = "" +
 	"\vtraceparent\x18\x01 \x01(\tR\vtraceparent\x12\x1e\n" +
 	"\n" +
 	"tracestate\x18\x02 \x01(\tR\n" +
-	"tracestate*\xaa\x04\n" +
+	"tracestate*\xcd\x04\n" +
 	"\vMessageType\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cMESSAGE_TYPE_HANDOFF_REQUEST\x10\x01\x12\x1f\n" +
@@ -410,7 +414,8 @@ const file_baton_v1_envelope_proto_rawDesc = "" +
 	"\x17MESSAGE_TYPE_TASK_OFFER\x10\v\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_TASK_ACCEPT\x10\f\x12\x1b\n" +
 	"\x17MESSAGE_TYPE_DELEGATION\x10\r\x12\x15\n" +
-	"\x11MESSAGE_TYPE_INFO\x10\x0e\x12\x1c\n" +
+	"\x11MESSAGE_TYPE_INFO\x10\x0e\x12!\n" +
+	"\x1dMESSAGE_TYPE_WORKSPACE_APPEND\x10\x12\x12\x1c\n" +
 	"\x18MESSAGE_TYPE_TASK_RECALL\x10\x14\x12\x1b\n" +
 	"\x17MESSAGE_TYPE_TASK_INPUT\x10\x15B\x98\x01\n" +
 	"\fcom.baton.v1B\rEnvelopeProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"

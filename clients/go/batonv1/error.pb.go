@@ -210,6 +210,10 @@ const (
 	ErrorCode_ERROR_CODE_NOTHING_MATCHES ErrorCode = 66
 	// The agent has no key of this key_id. NOT_FOUND.
 	ErrorCode_ERROR_CODE_AGENT_KEY_UNKNOWN ErrorCode = 67
+	// The graph is not registered. NOT_FOUND.
+	ErrorCode_ERROR_CODE_GRAPH_UNKNOWN ErrorCode = 208
+	// The run does not exist. NOT_FOUND.
+	ErrorCode_ERROR_CODE_RUN_UNKNOWN ErrorCode = 209
 	// Another message was accepted under this message_id. ALREADY_EXISTS.
 	ErrorCode_ERROR_CODE_MESSAGE_ID_REUSED ErrorCode = 80
 	// An agent is registered under this id, and the caller may not change its card. ALREADY_EXISTS.
@@ -244,6 +248,8 @@ const (
 	ErrorCode_ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE ErrorCode = 110
 	// The key is revoked, which is final. FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_KEY_REVOKED ErrorCode = 111
+	// The agent owns open tasks or takes part in open handoffs; ErrorInfo.metadata has their numbers. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_AGENT_BUSY ErrorCode = 243
 	// The handoff that a TaskRecall names does not lend the task: its loan has ended, or it never lent the task.
 	// FAILED_PRECONDITION.
 	ErrorCode_ERROR_CODE_NOT_LENT ErrorCode = 253
@@ -254,6 +260,30 @@ const (
 	// withdrawn it. ErrorInfo.metadata names which. FAILED_PRECONDITION. Also in notifications: the owner's question got no
 	// answer in time; correlation_id is the status update with the question.
 	ErrorCode_ERROR_CODE_INPUT_EXPIRED ErrorCode = 255
+	// The workspace does not exist: no task, plan, thread or run has this id. NOT_FOUND.
+	ErrorCode_ERROR_CODE_WORKSPACE_UNKNOWN ErrorCode = 206
+	// The workspace is closed: its task has ended. It can still be read. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_WORKSPACE_CLOSED ErrorCode = 246
+	// The entry has more than 1048576 bytes. Store the content elsewhere, and append a reference. INVALID_ARGUMENT.
+	ErrorCode_ERROR_CODE_ENTRY_TOO_LARGE ErrorCode = 274
+	// expected_last_sequence is not the number of the workspace's last entry; ErrorInfo.metadata has the right one.
+	// ABORTED.
+	ErrorCode_ERROR_CODE_SEQUENCE_CONFLICT ErrorCode = 281
+	// The quota of a workspace is used up; google.rpc.RetryInfo has the time until its oldest entry expires.
+	// RESOURCE_EXHAUSTED.
+	ErrorCode_ERROR_CODE_QUOTA_EXCEEDED ErrorCode = 290
+	// The node of a run is not active: it takes no part in the present super-step, it has finished, or it waits for a
+	// handoff. Also of a handoff that does not carry out the choice it names. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_NODE_NOT_ACTIVE ErrorCode = 248
+	// A turn calls a transfer tool that its node does not offer. In the answer to RecordTurn, and in records.
+	// FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_TRANSFER_NOT_OFFERED ErrorCode = 249
+	// A turn names more than one target. In the answer to RecordTurn, and in records. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_TRANSFER_AMBIGUOUS ErrorCode = 250
+	// The run has ended; ErrorInfo.metadata names its state. FAILED_PRECONDITION.
+	ErrorCode_ERROR_CODE_RUN_FINAL ErrorCode = 259
+	// The graph has an error; google.rpc.BadRequest names each problem. INVALID_ARGUMENT.
+	ErrorCode_ERROR_CODE_GRAPH_INVALID ErrorCode = 276
 	// Another change to the same object came first. Try again. ABORTED.
 	ErrorCode_ERROR_CODE_CONFLICT ErrorCode = 120
 	// A limit is reached; google.rpc.RetryInfo has the time to wait. RESOURCE_EXHAUSTED.
@@ -294,6 +324,8 @@ const (
 	// another agent. The former owner, the delegators of ended loans and the candidate of a cancelled handoff drop the
 	// task.
 	ErrorCode_ERROR_CODE_TASK_REASSIGNED ErrorCode = 305
+	// In notifications and records only: a run has made all super-steps that its graph allows.
+	ErrorCode_ERROR_CODE_STEPS_EXHAUSTED ErrorCode = 303
 )
 
 // Enum value maps for ErrorCode.
@@ -332,6 +364,8 @@ var (
 		65:  "ERROR_CODE_DEAD_LETTER_UNKNOWN",
 		66:  "ERROR_CODE_NOTHING_MATCHES",
 		67:  "ERROR_CODE_AGENT_KEY_UNKNOWN",
+		208: "ERROR_CODE_GRAPH_UNKNOWN",
+		209: "ERROR_CODE_RUN_UNKNOWN",
 		80:  "ERROR_CODE_MESSAGE_ID_REUSED",
 		81:  "ERROR_CODE_AGENT_EXISTS",
 		82:  "ERROR_CODE_KEY_TAKEN",
@@ -349,9 +383,20 @@ var (
 		109: "ERROR_CODE_DEAD_LETTER_SETTLED",
 		110: "ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE",
 		111: "ERROR_CODE_KEY_REVOKED",
+		243: "ERROR_CODE_AGENT_BUSY",
 		253: "ERROR_CODE_NOT_LENT",
 		254: "ERROR_CODE_AGENT_GONE",
 		255: "ERROR_CODE_INPUT_EXPIRED",
+		206: "ERROR_CODE_WORKSPACE_UNKNOWN",
+		246: "ERROR_CODE_WORKSPACE_CLOSED",
+		274: "ERROR_CODE_ENTRY_TOO_LARGE",
+		281: "ERROR_CODE_SEQUENCE_CONFLICT",
+		290: "ERROR_CODE_QUOTA_EXCEEDED",
+		248: "ERROR_CODE_NODE_NOT_ACTIVE",
+		249: "ERROR_CODE_TRANSFER_NOT_OFFERED",
+		250: "ERROR_CODE_TRANSFER_AMBIGUOUS",
+		259: "ERROR_CODE_RUN_FINAL",
+		276: "ERROR_CODE_GRAPH_INVALID",
 		120: "ERROR_CODE_CONFLICT",
 		130: "ERROR_CODE_LIMIT_EXCEEDED",
 		140: "ERROR_CODE_SHUTTING_DOWN",
@@ -370,6 +415,7 @@ var (
 		169: "ERROR_CODE_HANDOFF_REDRIVEN",
 		300: "ERROR_CODE_TASK_RECALLED",
 		305: "ERROR_CODE_TASK_REASSIGNED",
+		303: "ERROR_CODE_STEPS_EXHAUSTED",
 	}
 	ErrorCode_value = map[string]int32{
 		"ERROR_CODE_UNSPECIFIED":               0,
@@ -405,6 +451,8 @@ var (
 		"ERROR_CODE_DEAD_LETTER_UNKNOWN":       65,
 		"ERROR_CODE_NOTHING_MATCHES":           66,
 		"ERROR_CODE_AGENT_KEY_UNKNOWN":         67,
+		"ERROR_CODE_GRAPH_UNKNOWN":             208,
+		"ERROR_CODE_RUN_UNKNOWN":               209,
 		"ERROR_CODE_MESSAGE_ID_REUSED":         80,
 		"ERROR_CODE_AGENT_EXISTS":              81,
 		"ERROR_CODE_KEY_TAKEN":                 82,
@@ -422,9 +470,20 @@ var (
 		"ERROR_CODE_DEAD_LETTER_SETTLED":       109,
 		"ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE": 110,
 		"ERROR_CODE_KEY_REVOKED":               111,
+		"ERROR_CODE_AGENT_BUSY":                243,
 		"ERROR_CODE_NOT_LENT":                  253,
 		"ERROR_CODE_AGENT_GONE":                254,
 		"ERROR_CODE_INPUT_EXPIRED":             255,
+		"ERROR_CODE_WORKSPACE_UNKNOWN":         206,
+		"ERROR_CODE_WORKSPACE_CLOSED":          246,
+		"ERROR_CODE_ENTRY_TOO_LARGE":           274,
+		"ERROR_CODE_SEQUENCE_CONFLICT":         281,
+		"ERROR_CODE_QUOTA_EXCEEDED":            290,
+		"ERROR_CODE_NODE_NOT_ACTIVE":           248,
+		"ERROR_CODE_TRANSFER_NOT_OFFERED":      249,
+		"ERROR_CODE_TRANSFER_AMBIGUOUS":        250,
+		"ERROR_CODE_RUN_FINAL":                 259,
+		"ERROR_CODE_GRAPH_INVALID":             276,
 		"ERROR_CODE_CONFLICT":                  120,
 		"ERROR_CODE_LIMIT_EXCEEDED":            130,
 		"ERROR_CODE_SHUTTING_DOWN":             140,
@@ -443,6 +502,7 @@ var (
 		"ERROR_CODE_HANDOFF_REDRIVEN":          169,
 		"ERROR_CODE_TASK_RECALLED":             300,
 		"ERROR_CODE_TASK_REASSIGNED":           305,
+		"ERROR_CODE_STEPS_EXHAUSTED":           303,
 	}
 )
 
@@ -586,7 +646,7 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x15NEXT_STEP_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13NEXT_STEP_KEEP_TASK\x10\x01\x12\x17\n" +
 	"\x13NEXT_STEP_DROP_TASK\x10\x02\x12\x13\n" +
-	"\x0fNEXT_STEP_RETRY\x10\x03*\xc3\x11\n" +
+	"\x0fNEXT_STEP_RETRY\x10\x03*\x8a\x15\n" +
 	"\tErrorCode\x12\x1a\n" +
 	"\x16ERROR_CODE_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18ERROR_CODE_FIELD_INVALID\x10\x01\x12$\n" +
@@ -621,7 +681,9 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1bERROR_CODE_DELIVERY_UNKNOWN\x10@\x12\"\n" +
 	"\x1eERROR_CODE_DEAD_LETTER_UNKNOWN\x10A\x12\x1e\n" +
 	"\x1aERROR_CODE_NOTHING_MATCHES\x10B\x12 \n" +
-	"\x1cERROR_CODE_AGENT_KEY_UNKNOWN\x10C\x12 \n" +
+	"\x1cERROR_CODE_AGENT_KEY_UNKNOWN\x10C\x12\x1d\n" +
+	"\x18ERROR_CODE_GRAPH_UNKNOWN\x10\xd0\x01\x12\x1b\n" +
+	"\x16ERROR_CODE_RUN_UNKNOWN\x10\xd1\x01\x12 \n" +
 	"\x1cERROR_CODE_MESSAGE_ID_REUSED\x10P\x12\x1b\n" +
 	"\x17ERROR_CODE_AGENT_EXISTS\x10Q\x12\x18\n" +
 	"\x14ERROR_CODE_KEY_TAKEN\x10R\x12\x19\n" +
@@ -638,10 +700,21 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_CODE_MESSAGE_EXPIRED\x10l\x12\"\n" +
 	"\x1eERROR_CODE_DEAD_LETTER_SETTLED\x10m\x12(\n" +
 	"$ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE\x10n\x12\x1a\n" +
-	"\x16ERROR_CODE_KEY_REVOKED\x10o\x12\x18\n" +
+	"\x16ERROR_CODE_KEY_REVOKED\x10o\x12\x1a\n" +
+	"\x15ERROR_CODE_AGENT_BUSY\x10\xf3\x01\x12\x18\n" +
 	"\x13ERROR_CODE_NOT_LENT\x10\xfd\x01\x12\x1a\n" +
 	"\x15ERROR_CODE_AGENT_GONE\x10\xfe\x01\x12\x1d\n" +
-	"\x18ERROR_CODE_INPUT_EXPIRED\x10\xff\x01\x12\x17\n" +
+	"\x18ERROR_CODE_INPUT_EXPIRED\x10\xff\x01\x12!\n" +
+	"\x1cERROR_CODE_WORKSPACE_UNKNOWN\x10\xce\x01\x12 \n" +
+	"\x1bERROR_CODE_WORKSPACE_CLOSED\x10\xf6\x01\x12\x1f\n" +
+	"\x1aERROR_CODE_ENTRY_TOO_LARGE\x10\x92\x02\x12!\n" +
+	"\x1cERROR_CODE_SEQUENCE_CONFLICT\x10\x99\x02\x12\x1e\n" +
+	"\x19ERROR_CODE_QUOTA_EXCEEDED\x10\xa2\x02\x12\x1f\n" +
+	"\x1aERROR_CODE_NODE_NOT_ACTIVE\x10\xf8\x01\x12$\n" +
+	"\x1fERROR_CODE_TRANSFER_NOT_OFFERED\x10\xf9\x01\x12\"\n" +
+	"\x1dERROR_CODE_TRANSFER_AMBIGUOUS\x10\xfa\x01\x12\x19\n" +
+	"\x14ERROR_CODE_RUN_FINAL\x10\x83\x02\x12\x1d\n" +
+	"\x18ERROR_CODE_GRAPH_INVALID\x10\x94\x02\x12\x17\n" +
 	"\x13ERROR_CODE_CONFLICT\x10x\x12\x1e\n" +
 	"\x19ERROR_CODE_LIMIT_EXCEEDED\x10\x82\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_SHUTTING_DOWN\x10\x8c\x01\x12!\n" +
@@ -659,7 +732,8 @@ const file_baton_v1_error_proto_rawDesc = "" +
 	"\x1aERROR_CODE_OFFER_WITHDRAWN\x10\xa8\x01\x12 \n" +
 	"\x1bERROR_CODE_HANDOFF_REDRIVEN\x10\xa9\x01\x12\x1d\n" +
 	"\x18ERROR_CODE_TASK_RECALLED\x10\xac\x02\x12\x1f\n" +
-	"\x1aERROR_CODE_TASK_REASSIGNED\x10\xb1\x02B\x95\x01\n" +
+	"\x1aERROR_CODE_TASK_REASSIGNED\x10\xb1\x02\x12\x1f\n" +
+	"\x1aERROR_CODE_STEPS_EXHAUSTED\x10\xaf\x02B\x95\x01\n" +
 	"\fcom.baton.v1B\n" +
 	"ErrorProtoP\x01Z8github.com/baton-broker/baton/clients/go/batonv1;batonv1\xa2\x02\x03BXX\xaa\x02\bBaton.V1\xca\x02\bBaton\\V1\xe2\x02\x14Baton\\V1\\GPBMetadata\xea\x02\tBaton::V1b\x06proto3"
 

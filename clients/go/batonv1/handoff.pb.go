@@ -788,17 +788,18 @@ type HandoffRequest struct {
 	Reason HandoffReason `protobuf:"varint,2,opt,name=reason,proto3,enum=baton.v1.HandoffReason" json:"reason,omitempty"`
 	// The reason for people to read, at most 4096 bytes.
 	ReasonText string `protobuf:"bytes,3,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
-	// The type of agent that is wanted, with the characters of an agent id. Shown to the candidate; the broker routes by
-	// receiver_id alone.
+	// The type that every candidate must have, with the characters of an agent id. Empty: any type. The broker passes over
+	// a candidate without it, as if the candidate had rejected with NO_SKILL.
 	DesiredAgentType string `protobuf:"bytes,4,opt,name=desired_agent_type,json=desiredAgentType,proto3" json:"desired_agent_type,omitempty"`
 	// The priority of all deliveries of the handoff. Unset: MEDIUM.
 	Priority Priority `protobuf:"varint,5,opt,name=priority,proto3,enum=baton.v1.Priority" json:"priority,omitempty"`
 	// A summary from which a candidate can decide, at most 16384 bytes.
 	InitialContextSummary string `protobuf:"bytes,6,opt,name=initial_context_summary,json=initialContextSummary,proto3" json:"initial_context_summary,omitempty"`
-	// Names of skills, at most 32. If receiver_id is a type, only agents with all of them are asked. Not applied to
-	// agents that the request names.
+	// The skills that every candidate must have, by the same or a more specific name; at most 32. The broker passes over a
+	// candidate that lacks one, as if the candidate had rejected with NO_SKILL.
 	RequiredSkills []string `protobuf:"bytes,7,rep,name=required_skills,json=requiredSkills,proto3" json:"required_skills,omitempty"`
-	// The agents to ask next, in this order, if the receiver does not take the task; at most 16, without the sender.
+	// The agents to ask next, in this order, if the receiver does not take the task; at most 16, without the sender. Each is
+	// an agent's id or type:NAME, which stands for the fitting agents of the type, best first.
 	FallbackCandidates []string `protobuf:"bytes,8,rep,name=fallback_candidates,json=fallbackCandidates,proto3" json:"fallback_candidates,omitempty"`
 	// The timeouts of the steps. Unset, or a field of it unset: the broker's default.
 	Timeouts *HandoffTimeouts `protobuf:"bytes,9,opt,name=timeouts,proto3" json:"timeouts,omitempty"`
@@ -812,6 +813,8 @@ type HandoffRequest struct {
 	// DELEGATE only: the time from the completion until the broker recalls the task for the sender, 1 s to 30 days.
 	// Unset: the loan has no timeout.
 	LoanTimeout *durationpb.Duration `protobuf:"bytes,13,opt,name=loan_timeout,json=loanTimeout,proto3" json:"loan_timeout,omitempty"`
+	// The choice of a run that the handoff carries out. The run follows the end of the handoff. Unset: none.
+	Routing *RoutingRef `protobuf:"bytes,14,opt,name=routing,proto3" json:"routing,omitempty"`
 	// The task that this one is a part of, with the characters of an agent id. The sender owns it, it has no final status,
 	// and at most 31 tasks are above it. Used by the request that creates the task; a later one leaves it empty or names
 	// the same parent. Empty: the task is no part.
@@ -941,9 +944,71 @@ func (x *HandoffRequest) GetLoanTimeout() *durationpb.Duration {
 	return nil
 }
 
+func (x *HandoffRequest) GetRouting() *RoutingRef {
+	if x != nil {
+		return x.Routing
+	}
+	return nil
+}
+
 func (x *HandoffRequest) GetParentTaskId() string {
 	if x != nil {
 		return x.ParentTaskId
+	}
+	return ""
+}
+
+// A reference to a choice of a run over the task.
+type RoutingRef struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The id of the run.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The id of the choice: that of its turn.
+	ChoiceId      string `protobuf:"bytes,2,opt,name=choice_id,json=choiceId,proto3" json:"choice_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoutingRef) Reset() {
+	*x = RoutingRef{}
+	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoutingRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoutingRef) ProtoMessage() {}
+
+func (x *RoutingRef) ProtoReflect() protoreflect.Message {
+	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoutingRef.ProtoReflect.Descriptor instead.
+func (*RoutingRef) Descriptor() ([]byte, []int) {
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RoutingRef) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *RoutingRef) GetChoiceId() string {
+	if x != nil {
+		return x.ChoiceId
 	}
 	return ""
 }
@@ -960,7 +1025,7 @@ type OnBehalfOf struct {
 
 func (x *OnBehalfOf) Reset() {
 	*x = OnBehalfOf{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	mi := &file_baton_v1_handoff_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -972,7 +1037,7 @@ func (x *OnBehalfOf) String() string {
 func (*OnBehalfOf) ProtoMessage() {}
 
 func (x *OnBehalfOf) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[1]
+	mi := &file_baton_v1_handoff_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -985,7 +1050,7 @@ func (x *OnBehalfOf) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OnBehalfOf.ProtoReflect.Descriptor instead.
 func (*OnBehalfOf) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{1}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *OnBehalfOf) GetSubmitterId() string {
@@ -1011,7 +1076,7 @@ type HandoffAccept struct {
 
 func (x *HandoffAccept) Reset() {
 	*x = HandoffAccept{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[2]
+	mi := &file_baton_v1_handoff_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1023,7 +1088,7 @@ func (x *HandoffAccept) String() string {
 func (*HandoffAccept) ProtoMessage() {}
 
 func (x *HandoffAccept) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[2]
+	mi := &file_baton_v1_handoff_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1036,7 +1101,7 @@ func (x *HandoffAccept) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffAccept.ProtoReflect.Descriptor instead.
 func (*HandoffAccept) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{2}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HandoffAccept) GetEstimatedHandoffTime() *durationpb.Duration {
@@ -1063,8 +1128,8 @@ type HandoffReject struct {
 	// The time after which another request may succeed. The broker asks the candidate once more after that time, if no
 	// other candidate is left and the whole timeout permits. At most 30 days. Unset: the candidate is not asked again.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// Agents that the candidate suggests instead, at most 16. The broker asks them after the candidates that the request
-	// names.
+	// Agents that the candidate suggests instead, at most 16, each an agent's id or type:NAME. The broker asks them after
+	// the candidates that the request names.
 	AlternativeAgentSuggestions []string `protobuf:"bytes,4,rep,name=alternative_agent_suggestions,json=alternativeAgentSuggestions,proto3" json:"alternative_agent_suggestions,omitempty"`
 	unknownFields               protoimpl.UnknownFields
 	sizeCache                   protoimpl.SizeCache
@@ -1072,7 +1137,7 @@ type HandoffReject struct {
 
 func (x *HandoffReject) Reset() {
 	*x = HandoffReject{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[3]
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1149,7 @@ func (x *HandoffReject) String() string {
 func (*HandoffReject) ProtoMessage() {}
 
 func (x *HandoffReject) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[3]
+	mi := &file_baton_v1_handoff_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1162,7 @@ func (x *HandoffReject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffReject.ProtoReflect.Descriptor instead.
 func (*HandoffReject) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{3}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *HandoffReject) GetReason() RejectReason {
@@ -1140,7 +1205,7 @@ type HandoffCancel struct {
 
 func (x *HandoffCancel) Reset() {
 	*x = HandoffCancel{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1217,7 @@ func (x *HandoffCancel) String() string {
 func (*HandoffCancel) ProtoMessage() {}
 
 func (x *HandoffCancel) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[4]
+	mi := &file_baton_v1_handoff_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1230,7 @@ func (x *HandoffCancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffCancel.ProtoReflect.Descriptor instead.
 func (*HandoffCancel) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{4}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *HandoffCancel) GetReasonText() string {
@@ -1189,7 +1254,7 @@ type TaskRecall struct {
 
 func (x *TaskRecall) Reset() {
 	*x = TaskRecall{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1266,7 @@ func (x *TaskRecall) String() string {
 func (*TaskRecall) ProtoMessage() {}
 
 func (x *TaskRecall) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[5]
+	mi := &file_baton_v1_handoff_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1279,7 @@ func (x *TaskRecall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskRecall.ProtoReflect.Descriptor instead.
 func (*TaskRecall) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{5}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaskRecall) GetReasonText() string {
@@ -1240,7 +1305,7 @@ type HandoffComplete struct {
 
 func (x *HandoffComplete) Reset() {
 	*x = HandoffComplete{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1317,7 @@ func (x *HandoffComplete) String() string {
 func (*HandoffComplete) ProtoMessage() {}
 
 func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[6]
+	mi := &file_baton_v1_handoff_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1330,7 @@ func (x *HandoffComplete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffComplete.ProtoReflect.Descriptor instead.
 func (*HandoffComplete) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{6}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *HandoffComplete) GetOutcome() HandoffOutcome {
@@ -1308,7 +1373,7 @@ type HandoffTimeouts struct {
 
 func (x *HandoffTimeouts) Reset() {
 	*x = HandoffTimeouts{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1320,7 +1385,7 @@ func (x *HandoffTimeouts) String() string {
 func (*HandoffTimeouts) ProtoMessage() {}
 
 func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[7]
+	mi := &file_baton_v1_handoff_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1333,7 +1398,7 @@ func (x *HandoffTimeouts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTimeouts.ProtoReflect.Descriptor instead.
 func (*HandoffTimeouts) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{7}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *HandoffTimeouts) GetAccept() *durationpb.Duration {
@@ -1379,7 +1444,7 @@ type LoopLimits struct {
 
 func (x *LoopLimits) Reset() {
 	*x = LoopLimits{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1456,7 @@ func (x *LoopLimits) String() string {
 func (*LoopLimits) ProtoMessage() {}
 
 func (x *LoopLimits) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[8]
+	mi := &file_baton_v1_handoff_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1469,7 @@ func (x *LoopLimits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LoopLimits.ProtoReflect.Descriptor instead.
 func (*LoopLimits) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{8}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LoopLimits) GetMaxHandoffs() uint32 {
@@ -1436,14 +1501,17 @@ type HandoffOffer struct {
 	ReasonText string `protobuf:"bytes,5,opt,name=reason_text,json=reasonText,proto3" json:"reason_text,omitempty"`
 	// The time from which on the broker asks the candidate once more, by the retry_after of its reject. Unset: the broker
 	// does not ask it again.
-	RetryTime     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
+	RetryTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
+	// Whether the broker passed the candidate over without asking it, because it lacks a required skill or the desired
+	// type. Then the outcome is REJECTED with NO_SKILL, and reason_text says what it lacks.
+	PassedOver    bool `protobuf:"varint,7,opt,name=passed_over,json=passedOver,proto3" json:"passed_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *HandoffOffer) Reset() {
 	*x = HandoffOffer{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1455,7 +1523,7 @@ func (x *HandoffOffer) String() string {
 func (*HandoffOffer) ProtoMessage() {}
 
 func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[9]
+	mi := &file_baton_v1_handoff_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1468,7 +1536,7 @@ func (x *HandoffOffer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffOffer.ProtoReflect.Descriptor instead.
 func (*HandoffOffer) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{9}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HandoffOffer) GetCandidateId() string {
@@ -1513,6 +1581,13 @@ func (x *HandoffOffer) GetRetryTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *HandoffOffer) GetPassedOver() bool {
+	if x != nil {
+		return x.PassedOver
+	}
+	return false
+}
+
 // One step of a handoff. Set by the broker.
 type HandoffTransition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1534,7 +1609,7 @@ type HandoffTransition struct {
 
 func (x *HandoffTransition) Reset() {
 	*x = HandoffTransition{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[10]
+	mi := &file_baton_v1_handoff_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1621,7 @@ func (x *HandoffTransition) String() string {
 func (*HandoffTransition) ProtoMessage() {}
 
 func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[10]
+	mi := &file_baton_v1_handoff_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1634,7 @@ func (x *HandoffTransition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HandoffTransition.ProtoReflect.Descriptor instead.
 func (*HandoffTransition) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{10}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HandoffTransition) GetTransitionTime() *timestamppb.Timestamp {
@@ -1669,14 +1744,16 @@ type Handoff struct {
 	// The time that the candidate expects to need for the takeover, from its accept. Unset: not stated.
 	EstimatedHandoffTime *durationpb.Duration `protobuf:"bytes,30,opt,name=estimated_handoff_time,json=estimatedHandoffTime,proto3" json:"estimated_handoff_time,omitempty"`
 	// For whom baton.coordinator made the request: an agent's id or "operator:NAME". Empty: the sender made it for itself.
-	SubmitterId   string `protobuf:"bytes,40,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
+	SubmitterId string `protobuf:"bytes,40,opt,name=submitter_id,json=submitterId,proto3" json:"submitter_id,omitempty"`
+	// The choice of a run that the handoff carries out. Unset: none.
+	Routing       *RoutingRef `protobuf:"bytes,50,opt,name=routing,proto3" json:"routing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Handoff) Reset() {
 	*x = Handoff{}
-	mi := &file_baton_v1_handoff_proto_msgTypes[11]
+	mi := &file_baton_v1_handoff_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1765,7 @@ func (x *Handoff) String() string {
 func (*Handoff) ProtoMessage() {}
 
 func (x *Handoff) ProtoReflect() protoreflect.Message {
-	mi := &file_baton_v1_handoff_proto_msgTypes[11]
+	mi := &file_baton_v1_handoff_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1778,7 @@ func (x *Handoff) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Handoff.ProtoReflect.Descriptor instead.
 func (*Handoff) Descriptor() ([]byte, []int) {
-	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{11}
+	return file_baton_v1_handoff_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Handoff) GetHandoffId() string {
@@ -1921,11 +1998,18 @@ func (x *Handoff) GetSubmitterId() string {
 	return ""
 }
 
+func (x *Handoff) GetRouting() *RoutingRef {
+	if x != nil {
+		return x.Routing
+	}
+	return nil
+}
+
 var File_baton_v1_handoff_proto protoreflect.FileDescriptor
 
 const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
-	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaa\x05\n" +
+	"\x16baton/v1/handoff.proto\x12\bbaton.v1\x1a\x14baton/v1/error.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x05\n" +
 	"\x0eHandoffRequest\x12\x1b\n" +
 	"\ttask_type\x18\x01 \x01(\tR\btaskType\x12/\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x17.baton.v1.HandoffReasonR\x06reason\x12\x1f\n" +
@@ -1943,8 +2027,13 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"loopLimits\x126\n" +
 	"\fon_behalf_of\x18\f \x01(\v2\x14.baton.v1.OnBehalfOfR\n" +
 	"onBehalfOf\x12<\n" +
-	"\floan_timeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout\x12$\n" +
-	"\x0eparent_task_id\x18\x0f \x01(\tR\fparentTaskIdJ\x04\b\x0e\x10\x0f\"/\n" +
+	"\floan_timeout\x18\r \x01(\v2\x19.google.protobuf.DurationR\vloanTimeout\x12.\n" +
+	"\arouting\x18\x0e \x01(\v2\x14.baton.v1.RoutingRefR\arouting\x12$\n" +
+	"\x0eparent_task_id\x18\x0f \x01(\tR\fparentTaskId\"@\n" +
+	"\n" +
+	"RoutingRef\x12\x15\n" +
+	"\x06run_id\x18\x01 \x01(\tR\x05runId\x12\x1b\n" +
+	"\tchoice_id\x18\x02 \x01(\tR\bchoiceId\"/\n" +
 	"\n" +
 	"OnBehalfOf\x12!\n" +
 	"\fsubmitter_id\x18\x01 \x01(\tR\vsubmitterId\"\x89\x01\n" +
@@ -1977,7 +2066,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\n" +
 	"LoopLimits\x12!\n" +
 	"\fmax_handoffs\x18\x01 \x01(\rR\vmaxHandoffs\x121\n" +
-	"\x15max_handoffs_per_pair\x18\x02 \x01(\rR\x12maxHandoffsPerPair\"\xb7\x02\n" +
+	"\x15max_handoffs_per_pair\x18\x02 \x01(\rR\x12maxHandoffsPerPair\"\xd8\x02\n" +
 	"\fHandoffOffer\x12!\n" +
 	"\fcandidate_id\x18\x01 \x01(\tR\vcandidateId\x129\n" +
 	"\n" +
@@ -1987,7 +2076,9 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\vreason_text\x18\x05 \x01(\tR\n" +
 	"reasonText\x129\n" +
 	"\n" +
-	"retry_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\"\xcb\x02\n" +
+	"retry_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tretryTime\x12\x1f\n" +
+	"\vpassed_over\x18\a \x01(\bR\n" +
+	"passedOver\"\xcb\x02\n" +
 	"\x11HandoffTransition\x12C\n" +
 	"\x0ftransition_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0etransitionTime\x12,\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x16.baton.v1.HandoffCauseR\x05cause\x12,\n" +
@@ -1995,7 +2086,7 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"\vsender_view\x18\x04 \x01(\x0e2\x14.baton.v1.SenderViewR\n" +
 	"senderView\x12;\n" +
 	"\rreceiver_view\x18\x05 \x01(\x0e2\x16.baton.v1.ReceiverViewR\freceiverView\x12!\n" +
-	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xa5\v\n" +
+	"\fcandidate_id\x18\x06 \x01(\tR\vcandidateId\"\xd5\v\n" +
 	"\aHandoff\x12\x1d\n" +
 	"\n" +
 	"handoff_id\x18\x01 \x01(\tR\thandoffId\x12\x17\n" +
@@ -2035,7 +2126,8 @@ const file_baton_v1_handoff_proto_rawDesc = "" +
 	"reasonText\x12,\n" +
 	"\x12desired_agent_type\x18\x1d \x01(\tR\x10desiredAgentType\x12O\n" +
 	"\x16estimated_handoff_time\x18\x1e \x01(\v2\x19.google.protobuf.DurationR\x14estimatedHandoffTime\x12!\n" +
-	"\fsubmitter_id\x18( \x01(\tR\vsubmitterId*\x95\x02\n" +
+	"\fsubmitter_id\x18( \x01(\tR\vsubmitterId\x12.\n" +
+	"\arouting\x182 \x01(\v2\x14.baton.v1.RoutingRefR\arouting*\x95\x02\n" +
 	"\rHandoffReason\x12\x1e\n" +
 	"\x1aHANDOFF_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14HANDOFF_REASON_SKILL\x10\x01\x12\x17\n" +
@@ -2149,7 +2241,7 @@ func file_baton_v1_handoff_proto_rawDescGZIP() []byte {
 }
 
 var file_baton_v1_handoff_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_baton_v1_handoff_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_baton_v1_handoff_proto_goTypes = []any{
 	(HandoffReason)(0),            // 0: baton.v1.HandoffReason
 	(RejectReason)(0),             // 1: baton.v1.RejectReason
@@ -2162,66 +2254,69 @@ var file_baton_v1_handoff_proto_goTypes = []any{
 	(HandoffCause)(0),             // 8: baton.v1.HandoffCause
 	(OfferOutcome)(0),             // 9: baton.v1.OfferOutcome
 	(*HandoffRequest)(nil),        // 10: baton.v1.HandoffRequest
-	(*OnBehalfOf)(nil),            // 11: baton.v1.OnBehalfOf
-	(*HandoffAccept)(nil),         // 12: baton.v1.HandoffAccept
-	(*HandoffReject)(nil),         // 13: baton.v1.HandoffReject
-	(*HandoffCancel)(nil),         // 14: baton.v1.HandoffCancel
-	(*TaskRecall)(nil),            // 15: baton.v1.TaskRecall
-	(*HandoffComplete)(nil),       // 16: baton.v1.HandoffComplete
-	(*HandoffTimeouts)(nil),       // 17: baton.v1.HandoffTimeouts
-	(*LoopLimits)(nil),            // 18: baton.v1.LoopLimits
-	(*HandoffOffer)(nil),          // 19: baton.v1.HandoffOffer
-	(*HandoffTransition)(nil),     // 20: baton.v1.HandoffTransition
-	(*Handoff)(nil),               // 21: baton.v1.Handoff
-	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(ErrorCode)(0),                // 24: baton.v1.ErrorCode
+	(*RoutingRef)(nil),            // 11: baton.v1.RoutingRef
+	(*OnBehalfOf)(nil),            // 12: baton.v1.OnBehalfOf
+	(*HandoffAccept)(nil),         // 13: baton.v1.HandoffAccept
+	(*HandoffReject)(nil),         // 14: baton.v1.HandoffReject
+	(*HandoffCancel)(nil),         // 15: baton.v1.HandoffCancel
+	(*TaskRecall)(nil),            // 16: baton.v1.TaskRecall
+	(*HandoffComplete)(nil),       // 17: baton.v1.HandoffComplete
+	(*HandoffTimeouts)(nil),       // 18: baton.v1.HandoffTimeouts
+	(*LoopLimits)(nil),            // 19: baton.v1.LoopLimits
+	(*HandoffOffer)(nil),          // 20: baton.v1.HandoffOffer
+	(*HandoffTransition)(nil),     // 21: baton.v1.HandoffTransition
+	(*Handoff)(nil),               // 22: baton.v1.Handoff
+	(*durationpb.Duration)(nil),   // 23: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 24: google.protobuf.Timestamp
+	(ErrorCode)(0),                // 25: baton.v1.ErrorCode
 }
 var file_baton_v1_handoff_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.HandoffRequest.reason:type_name -> baton.v1.HandoffReason
 	2,  // 1: baton.v1.HandoffRequest.priority:type_name -> baton.v1.Priority
-	17, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
+	18, // 2: baton.v1.HandoffRequest.timeouts:type_name -> baton.v1.HandoffTimeouts
 	3,  // 3: baton.v1.HandoffRequest.mode:type_name -> baton.v1.HandoffMode
-	18, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
-	11, // 5: baton.v1.HandoffRequest.on_behalf_of:type_name -> baton.v1.OnBehalfOf
-	22, // 6: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
-	22, // 7: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
-	1,  // 8: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
-	22, // 9: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
-	4,  // 10: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
-	22, // 11: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
-	22, // 12: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
-	22, // 13: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
-	22, // 14: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
-	23, // 15: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
-	9,  // 16: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
-	1,  // 17: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
-	23, // 18: baton.v1.HandoffOffer.retry_time:type_name -> google.protobuf.Timestamp
-	23, // 19: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
-	8,  // 20: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
-	5,  // 21: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
-	6,  // 22: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
-	7,  // 23: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
-	5,  // 24: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
-	6,  // 25: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
-	7,  // 26: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
-	3,  // 27: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
-	2,  // 28: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
-	0,  // 29: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
-	23, // 30: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
-	23, // 31: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
-	23, // 32: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
-	23, // 33: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
-	19, // 34: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
-	20, // 35: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
-	24, // 36: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
-	22, // 37: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
-	22, // 38: baton.v1.Handoff.estimated_handoff_time:type_name -> google.protobuf.Duration
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	19, // 4: baton.v1.HandoffRequest.loop_limits:type_name -> baton.v1.LoopLimits
+	12, // 5: baton.v1.HandoffRequest.on_behalf_of:type_name -> baton.v1.OnBehalfOf
+	23, // 6: baton.v1.HandoffRequest.loan_timeout:type_name -> google.protobuf.Duration
+	11, // 7: baton.v1.HandoffRequest.routing:type_name -> baton.v1.RoutingRef
+	23, // 8: baton.v1.HandoffAccept.estimated_handoff_time:type_name -> google.protobuf.Duration
+	1,  // 9: baton.v1.HandoffReject.reason:type_name -> baton.v1.RejectReason
+	23, // 10: baton.v1.HandoffReject.retry_after:type_name -> google.protobuf.Duration
+	4,  // 11: baton.v1.HandoffComplete.outcome:type_name -> baton.v1.HandoffOutcome
+	23, // 12: baton.v1.HandoffTimeouts.accept:type_name -> google.protobuf.Duration
+	23, // 13: baton.v1.HandoffTimeouts.context:type_name -> google.protobuf.Duration
+	23, // 14: baton.v1.HandoffTimeouts.complete:type_name -> google.protobuf.Duration
+	23, // 15: baton.v1.HandoffTimeouts.whole:type_name -> google.protobuf.Duration
+	24, // 16: baton.v1.HandoffOffer.offer_time:type_name -> google.protobuf.Timestamp
+	9,  // 17: baton.v1.HandoffOffer.outcome:type_name -> baton.v1.OfferOutcome
+	1,  // 18: baton.v1.HandoffOffer.reject_reason:type_name -> baton.v1.RejectReason
+	24, // 19: baton.v1.HandoffOffer.retry_time:type_name -> google.protobuf.Timestamp
+	24, // 20: baton.v1.HandoffTransition.transition_time:type_name -> google.protobuf.Timestamp
+	8,  // 21: baton.v1.HandoffTransition.cause:type_name -> baton.v1.HandoffCause
+	5,  // 22: baton.v1.HandoffTransition.state:type_name -> baton.v1.HandoffState
+	6,  // 23: baton.v1.HandoffTransition.sender_view:type_name -> baton.v1.SenderView
+	7,  // 24: baton.v1.HandoffTransition.receiver_view:type_name -> baton.v1.ReceiverView
+	5,  // 25: baton.v1.Handoff.state:type_name -> baton.v1.HandoffState
+	6,  // 26: baton.v1.Handoff.sender_view:type_name -> baton.v1.SenderView
+	7,  // 27: baton.v1.Handoff.receiver_view:type_name -> baton.v1.ReceiverView
+	3,  // 28: baton.v1.Handoff.mode:type_name -> baton.v1.HandoffMode
+	2,  // 29: baton.v1.Handoff.priority:type_name -> baton.v1.Priority
+	0,  // 30: baton.v1.Handoff.reason:type_name -> baton.v1.HandoffReason
+	24, // 31: baton.v1.Handoff.deadline:type_name -> google.protobuf.Timestamp
+	24, // 32: baton.v1.Handoff.whole_deadline:type_name -> google.protobuf.Timestamp
+	24, // 33: baton.v1.Handoff.create_time:type_name -> google.protobuf.Timestamp
+	24, // 34: baton.v1.Handoff.update_time:type_name -> google.protobuf.Timestamp
+	20, // 35: baton.v1.Handoff.offers:type_name -> baton.v1.HandoffOffer
+	21, // 36: baton.v1.Handoff.transitions:type_name -> baton.v1.HandoffTransition
+	25, // 37: baton.v1.Handoff.error_code:type_name -> baton.v1.ErrorCode
+	23, // 38: baton.v1.Handoff.loan_timeout:type_name -> google.protobuf.Duration
+	23, // 39: baton.v1.Handoff.estimated_handoff_time:type_name -> google.protobuf.Duration
+	11, // 40: baton.v1.Handoff.routing:type_name -> baton.v1.RoutingRef
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_baton_v1_handoff_proto_init() }
@@ -2236,7 +2331,7 @@ func file_baton_v1_handoff_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_baton_v1_handoff_proto_rawDesc), len(file_baton_v1_handoff_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

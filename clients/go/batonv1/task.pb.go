@@ -353,9 +353,11 @@ type Task struct {
 	// lists.
 	PartTaskIds []string `protobuf:"bytes,19,rep,name=part_task_ids,json=partTaskIds,proto3" json:"part_task_ids,omitempty"`
 	// The owners from which an operator has taken the task, each once, in the order of the first time.
-	Seizures      []*TaskSeizure `protobuf:"bytes,30,rep,name=seizures,proto3" json:"seizures,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Seizures []*TaskSeizure `protobuf:"bytes,30,rep,name=seizures,proto3" json:"seizures,omitempty"`
+	// The number of pieces of plain mail about the task that are not in its custody log, because the log had no room.
+	UnrecordedMailCount uint64 `protobuf:"varint,31,opt,name=unrecorded_mail_count,json=unrecordedMailCount,proto3" json:"unrecorded_mail_count,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Task) Reset() {
@@ -526,6 +528,13 @@ func (x *Task) GetSeizures() []*TaskSeizure {
 		return x.Seizures
 	}
 	return nil
+}
+
+func (x *Task) GetUnrecordedMailCount() uint64 {
+	if x != nil {
+		return x.UnrecordedMailCount
+	}
+	return 0
 }
 
 // An operator took the task from its owner by a reassignment. baton.coordinator owned it next.
@@ -822,7 +831,7 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x12answer_schema_json\x18\x04 \x01(\tR\x10answerSchemaJson\"L\n" +
 	"\tTaskInput\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12+\n" +
-	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xaa\x06\n" +
+	"\x04data\x18\x02 \x01(\v2\x17.google.protobuf.StructR\x04data\"\xde\x06\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\tR\x06taskId\x12\x1b\n" +
 	"\ttask_type\x18\x02 \x01(\tR\btaskType\x12\x19\n" +
@@ -847,7 +856,8 @@ const file_baton_v1_task_proto_rawDesc = "" +
 	"\x0eparent_task_id\x18\x11 \x01(\tR\fparentTaskId\x12(\n" +
 	"\x05loans\x18\x12 \x03(\v2\x12.baton.v1.TaskLoanR\x05loans\x12\"\n" +
 	"\rpart_task_ids\x18\x13 \x03(\tR\vpartTaskIds\x121\n" +
-	"\bseizures\x18\x1e \x03(\v2\x15.baton.v1.TaskSeizureR\bseizuresB\v\n" +
+	"\bseizures\x18\x1e \x03(\v2\x15.baton.v1.TaskSeizureR\bseizures\x122\n" +
+	"\x15unrecorded_mail_count\x18\x1f \x01(\x04R\x13unrecordedMailCountB\v\n" +
 	"\t_progress\"]\n" +
 	"\vTaskSeizure\x12\x19\n" +
 	"\bowner_id\x18\x01 \x01(\tR\aownerId\x12\x14\n" +

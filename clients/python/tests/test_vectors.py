@@ -115,7 +115,7 @@ def broker_key(case):
     return v1.AgentKey(key_id=case["receipt"]["key_id"], public_key=bytes.fromhex(DIGESTS["broker_public_key"]))
 
 
-@pytest.mark.parametrize("case", named(DIGESTS["receipts"]))
+@pytest.mark.parametrize("case", named(DIGESTS["receipts"] + DIGESTS["resource_receipts"]))
 def test_receipts(case):
     receipt = receipt_of(case)
     assert signing.receipt_body(receipt).hex() == case["body"]
@@ -140,6 +140,16 @@ def test_changed_receipts_do_not_verify(change, reason):
     with pytest.raises(VerificationError) as refused:
         signing.verify_receipt(receipt, broker_key(case))
     assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize("change", [{"resource": ""}, {"resource": "another"}, {"resource_sequence": 8}])
+def test_changed_receipts_of_a_resource_do_not_verify(change):
+    case = DIGESTS["resource_receipts"][0]
+    receipt = receipt_of(case)
+    for name, value in change.items():
+        setattr(receipt, name, value)
+    with pytest.raises(VerificationError, match="SIGNATURE_INVALID"):
+        signing.verify_receipt(receipt, broker_key(case))
 
 
 def test_custody_chain():

@@ -20,6 +20,7 @@ const PAYLOADS = {
   [v1.MessageType.TASK_ACCEPT]: v1.TaskAcceptSchema,
   [v1.MessageType.DELEGATION]: v1.DelegationSchema,
   [v1.MessageType.INFO]: v1.InfoSchema,
+  [v1.MessageType.WORKSPACE_APPEND]: v1.WorkspaceAppendSchema,
   [v1.MessageType.TASK_RECALL]: v1.TaskRecallSchema,
   [v1.MessageType.TASK_INPUT]: v1.TaskInputSchema,
 } as const;

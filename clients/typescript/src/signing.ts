@@ -12,6 +12,7 @@ const ENVELOPE = "application/vnd.baton.envelope.v1";
 const CONTEXT = "application/vnd.baton.context.v1";
 const SESSION = "application/vnd.baton.session.v1";
 const RECEIPT = "application/vnd.baton.receipt.v1";
+const RECEIPT_OF_RESOURCE = "application/vnd.baton.receipt.v2";
 const CUSTODY = "application/vnd.baton.custody.v1";
 const AUDIT = "application/vnd.baton.audit.v1";
 const VOUCHER = "application/vnd.baton.key-voucher.v1";
@@ -112,6 +113,7 @@ export function receiptBody(r: Receipt): Buffer {
     number(BigInt(r.handoffState)),
     bytes(r.custodyHash),
     text(r.keyId),
+    ...(r.resource ? [text(r.resource), number(r.resourceSequence)] : []),
   ]);
 }
 
@@ -124,7 +126,7 @@ export function verifyReceipt(receipt: Receipt, brokerKey: AgentKey): void {
   if (receipt.keyId !== brokerKey.keyId) {
     throw new VerificationError("KEY_UNKNOWN", `the receipt is signed with ${receipt.keyId}, not ${brokerKey.keyId}`);
   }
-  verify(brokerKey, pae(RECEIPT, receiptBody(receipt)), receipt.signature);
+  verify(brokerKey, pae(receipt.resource ? RECEIPT_OF_RESOURCE : RECEIPT, receiptBody(receipt)), receipt.signature);
 }
 
 /** Returns the next hash of a task's custody chain, 32 bytes. The first follows 32 zero bytes. */

@@ -53,29 +53,34 @@ interface Section {
   delta_result_sha256?: string;
 }
 
+interface ReceiptVector {
+  name: string;
+  receipt: {
+    message_id: string;
+    sequence: number;
+    accept_time: Time;
+    task_id: string;
+    task_status: number;
+    owner_id: string;
+    epoch: number;
+    handoff_id: string;
+    handoff_state: number;
+    custody_hash: string;
+    key_id: string;
+    resource?: string;
+    resource_sequence?: number;
+  };
+  body: string;
+  signature: string;
+}
+
 interface Digests {
   private_key_seed: string;
   broker_public_key: string;
   contexts: { name: string; sections: Section[]; section_digests: Record<string, string>; context_digest: string }[];
   sessions: { agent_id: string; key_id: string; challenge: string; body: string; signature: string }[];
-  receipts: {
-    name: string;
-    receipt: {
-      message_id: string;
-      sequence: number;
-      accept_time: Time;
-      task_id: string;
-      task_status: number;
-      owner_id: string;
-      epoch: number;
-      handoff_id: string;
-      handoff_state: number;
-      custody_hash: string;
-      key_id: string;
-    };
-    body: string;
-    signature: string;
-  }[];
+  receipts: ReceiptVector[];
+  resource_receipts: ReceiptVector[];
   operator_private_key_seed: string;
   operator_public_key: string;
   vouchers: {
@@ -201,7 +206,7 @@ describe("digests", () => {
     }
   });
 
-  for (const one of digests.receipts) {
+  for (const one of [...digests.receipts, ...digests.resource_receipts]) {
     test(`receipt: ${one.name}, and its changes`, () => {
       const r = one.receipt;
       const receipt = create(v1.ReceiptSchema, {
@@ -216,6 +221,8 @@ describe("digests", () => {
         handoffState: r.handoff_state,
         custodyHash: unhex(r.custody_hash),
         keyId: r.key_id,
+        resource: r.resource ?? "",
+        resourceSequence: BigInt(r.resource_sequence ?? 0),
         signature: unhex(one.signature),
       });
       const key = create(v1.AgentKeySchema, { keyId: r.key_id, publicKey: unhex(digests.broker_public_key) });
@@ -224,6 +231,7 @@ describe("digests", () => {
       const changes: [string, Partial<v1.Receipt>][] = [
         ["SIGNATURE_INVALID", { epoch: receipt.epoch + 1n }],
         ["SIGNATURE_INVALID", { ownerId: "another" }],
+        ["SIGNATURE_INVALID", { resource: "another" }],
         ["SIGNATURE_MISSING", { signature: new Uint8Array() }],
         ["KEY_UNKNOWN", { keyId: "another" }],
       ];

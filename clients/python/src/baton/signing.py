@@ -21,6 +21,7 @@ _ENVELOPE = "application/vnd.baton.envelope.v1"
 _CONTEXT = "application/vnd.baton.context.v1"
 _SESSION = "application/vnd.baton.session.v1"
 _RECEIPT = "application/vnd.baton.receipt.v1"
+_RECEIPT_OF_RESOURCE = "application/vnd.baton.receipt.v2"
 _CUSTODY = "application/vnd.baton.custody.v1"
 _AUDIT = "application/vnd.baton.audit.v1"
 _VOUCHER = "application/vnd.baton.key-voucher.v1"
@@ -142,21 +143,22 @@ def sign_session(agent_id: str, key_id: str, challenge: bytes, key: Ed25519Priva
 
 def receipt_body(receipt: v1.Receipt) -> bytes:
     """Returns the signed bytes of a receipt: all fields but the signature."""
-    return b"".join(
-        [
-            _bytes(receipt.message_id.encode()),
-            _number(receipt.sequence),
-            _time(receipt.accept_time if receipt.HasField("accept_time") else None),
-            _bytes(receipt.task_id.encode()),
-            _number(receipt.task_status),
-            _bytes(receipt.owner_id.encode()),
-            _number(receipt.epoch),
-            _bytes(receipt.handoff_id.encode()),
-            _number(receipt.handoff_state),
-            _bytes(receipt.custody_hash),
-            _bytes(receipt.key_id.encode()),
-        ]
-    )
+    fields = [
+        _bytes(receipt.message_id.encode()),
+        _number(receipt.sequence),
+        _time(receipt.accept_time if receipt.HasField("accept_time") else None),
+        _bytes(receipt.task_id.encode()),
+        _number(receipt.task_status),
+        _bytes(receipt.owner_id.encode()),
+        _number(receipt.epoch),
+        _bytes(receipt.handoff_id.encode()),
+        _number(receipt.handoff_state),
+        _bytes(receipt.custody_hash),
+        _bytes(receipt.key_id.encode()),
+    ]
+    if receipt.resource:
+        fields += [_bytes(receipt.resource.encode()), _number(receipt.resource_sequence)]
+    return b"".join(fields)
 
 
 def verify_receipt(receipt: v1.Receipt, broker_key: v1.AgentKey) -> None:
@@ -168,7 +170,8 @@ def verify_receipt(receipt: v1.Receipt, broker_key: v1.AgentKey) -> None:
         raise VerificationError("SIGNATURE_MISSING", "the receipt is not signed")
     if receipt.key_id != broker_key.key_id:
         raise VerificationError("KEY_UNKNOWN", f"the receipt is signed with {receipt.key_id}, not {broker_key.key_id}")
-    _verify(broker_key, pae(_RECEIPT, receipt_body(receipt)), receipt.signature)
+    kind = _RECEIPT_OF_RESOURCE if receipt.resource else _RECEIPT
+    _verify(broker_key, pae(kind, receipt_body(receipt)), receipt.signature)
 
 
 def custody_hash(previous: bytes, entry: bytes) -> bytes:

@@ -6,15 +6,15 @@
 
 import type { GenEnum, GenFile, GenMessage } from "@bufbuild/protobuf/codegenv2";
 import { enumDesc, fileDesc, messageDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file baton/v1/agent.proto.
  */
 export const file_baton_v1_agent: GenFile = /*@__PURE__*/
-  fileDesc("ChRiYXRvbi92MS9hZ2VudC5wcm90bxIIYmF0b24udjEihwIKCUFnZW50Q2FyZBIQCghhZ2VudF9pZBgBIAEoCRITCgthZ2VudF90eXBlcxgCIAMoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRIkCgZza2lsbHMYBCADKAsyFC5iYXRvbi52MS5BZ2VudFNraWxsEhAKCGNhcGFjaXR5GAUgASgNEiAKBGtleXMYBiADKAsyEi5iYXRvbi52MS5BZ2VudEtleRIzCghtZXRhZGF0YRgHIAMoCzIhLmJhdG9uLnYxLkFnZW50Q2FyZC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJPCgpBZ2VudFNraWxsEgwKBG5hbWUYASABKAkSDAoEdGFncxgCIAMoCRIRCglsYW5ndWFnZXMYAyADKAkSEgoKdGFza190eXBlcxgEIAMoCSLwAQoIQWdlbnRLZXkSDgoGa2V5X2lkGAEgASgJEhIKCnB1YmxpY19rZXkYAiABKAwSMwoPbm90X2JlZm9yZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg5ub3RfYWZ0ZXJfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiYKCHZvdWNoZXJzGAYgAygLMhQuYmF0b24udjEuS2V5Vm91Y2hlciJsCgpLZXlWb3VjaGVyEhcKD29wZXJhdG9yX2tleV9pZBgBIAEoCRIyCg5ub3RfYWZ0ZXJfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEQoJc2lnbmF0dXJlGAMgASgMIq8CCgVBZ2VudBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USFQoNc2Vzc2lvbl9jb3VudBgDIAEoDRIrCg5sYXN0X2hlYXJ0YmVhdBgEIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdBI3ChNsYXN0X2hlYXJ0YmVhdF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtjcmVhdGVfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIrwBCglIZWFydGJlYXQSDgoGc3RhdHVzGAEgASgJEhQKDGFjdGl2ZV90YXNrcxgCIAEoDRIQCghjYXBhY2l0eRgDIAEoDRIUCgxxdWV1ZV9sZW5ndGgYBCABKA0SMQoHbWV0cmljcxgFIAMoCzIgLmJhdG9uLnYxLkhlYXJ0YmVhdC5NZXRyaWNzRW50cnkaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEqdgoIUHJlc2VuY2USGAoUUFJFU0VOQ0VfVU5TUEVDSUZJRUQQABISCg5QUkVTRU5DRV9BTElWRRABEhQKEFBSRVNFTkNFX1NVU1BFQ1QQAhIRCg1QUkVTRU5DRV9HT05FEAMSEwoPUFJFU0VOQ0VfVU5TRUVOEARiBnByb3RvMw", [file_google_protobuf_timestamp]);
+  fileDesc("ChRiYXRvbi92MS9hZ2VudC5wcm90bxIIYmF0b24udjEihwIKCUFnZW50Q2FyZBIQCghhZ2VudF9pZBgBIAEoCRITCgthZ2VudF90eXBlcxgCIAMoCRITCgtkZXNjcmlwdGlvbhgDIAEoCRIkCgZza2lsbHMYBCADKAsyFC5iYXRvbi52MS5BZ2VudFNraWxsEhAKCGNhcGFjaXR5GAUgASgNEiAKBGtleXMYBiADKAsyEi5iYXRvbi52MS5BZ2VudEtleRIzCghtZXRhZGF0YRgHIAMoCzIhLmJhdG9uLnYxLkFnZW50Q2FyZC5NZXRhZGF0YUVudHJ5Gi8KDU1ldGFkYXRhRW50cnkSCwoDa2V5GAEgASgJEg0KBXZhbHVlGAIgASgJOgI4ASJ2CgpBZ2VudFNraWxsEgwKBG5hbWUYASABKAkSDAoEdGFncxgCIAMoCRIRCglsYW5ndWFnZXMYAyADKAkSEgoKdGFza190eXBlcxgEIAMoCRITCgtkZXNjcmlwdGlvbhgFIAEoCRIQCghleGFtcGxlcxgGIAMoCSLwAQoIQWdlbnRLZXkSDgoGa2V5X2lkGAEgASgJEhIKCnB1YmxpY19rZXkYAiABKAwSMwoPbm90X2JlZm9yZV90aW1lGAMgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg5ub3RfYWZ0ZXJfdGltZRgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLcmV2b2tlX3RpbWUYBSABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiYKCHZvdWNoZXJzGAYgAygLMhQuYmF0b24udjEuS2V5Vm91Y2hlciJsCgpLZXlWb3VjaGVyEhcKD29wZXJhdG9yX2tleV9pZBgBIAEoCRIyCg5ub3RfYWZ0ZXJfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEQoJc2lnbmF0dXJlGAMgASgMIsQDCgVBZ2VudBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEiQKCHByZXNlbmNlGAIgASgOMhIuYmF0b24udjEuUHJlc2VuY2USFQoNc2Vzc2lvbl9jb3VudBgDIAEoDRIrCg5sYXN0X2hlYXJ0YmVhdBgEIAEoCzITLmJhdG9uLnYxLkhlYXJ0YmVhdBI3ChNsYXN0X2hlYXJ0YmVhdF90aW1lGAUgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtjcmVhdGVfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiEKBGxvYWQYCCABKAsyEy5iYXRvbi52MS5BZ2VudExvYWQSLQoKc3RhdGlzdGljcxgJIAEoCzIZLmJhdG9uLnYxLkFnZW50U3RhdGlzdGljcxIMCgRldGFnGAogASgJEjMKD2RlcmVnaXN0ZXJfdGltZRgLIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiaAoJQWdlbnRMb2FkEg4KBmluX3VzZRgBIAEoDRIQCghjYXBhY2l0eRgCIAEoDRITCgtvd25lZF90YXNrcxgDIAEoDRITCgtvcGVuX29mZmVycxgEIAEoDRIPCgdpc19mdWxsGAUgASgIIm0KD0FnZW50U3RhdGlzdGljcxIOCgZvZmZlcnMYASABKA0SEQoJY29tcGxldGVkGAIgASgNEjcKFG1lZGlhbl9kZWNpc2lvbl90aW1lGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIrwBCglIZWFydGJlYXQSDgoGc3RhdHVzGAEgASgJEhQKDGFjdGl2ZV90YXNrcxgCIAEoDRIQCghjYXBhY2l0eRgDIAEoDRIUCgxxdWV1ZV9sZW5ndGgYBCABKA0SMQoHbWV0cmljcxgFIAMoCzIgLmJhdG9uLnYxLkhlYXJ0YmVhdC5NZXRyaWNzRW50cnkaLgoMTWV0cmljc0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoAToCOAEqdgoIUHJlc2VuY2USGAoUUFJFU0VOQ0VfVU5TUEVDSUZJRUQQABISCg5QUkVTRU5DRV9BTElWRRABEhQKEFBSRVNFTkNFX1NVU1BFQ1QQAhIRCg1QUkVTRU5DRV9HT05FEAMSEwoPUFJFU0VOQ0VfVU5TRUVOEARiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * The description of an agent in the directory, set at registration. At most 65536 encoded bytes without its keys.
@@ -53,7 +53,8 @@ export type AgentCard = Message<"baton.v1.AgentCard"> & {
   skills: AgentSkill[];
 
   /**
-   * The number of tasks that the agent works on at a time. 0: not stated. The broker does not enforce it.
+   * The number of tasks that the agent works on at a time. 0: not stated. An agent with as many is asked after all
+   * agents with room. The capacity of its latest heartbeat, if that is not 0, replaces this one.
    *
    * @generated from field: uint32 capacity = 5;
    */
@@ -90,33 +91,48 @@ export const AgentCardSchema: GenMessage<AgentCard> = /*@__PURE__*/
  */
 export type AgentSkill = Message<"baton.v1.AgentSkill"> & {
   /**
-   * The name of the skill, with the characters of an agent id. HandoffRequest.required_skills matches exactly this
-   * name.
+   * The name of the skill, with the characters of an agent id. Its parts are separated by dots, the most general one
+   * first, at most 16: an agent with finance.tax.de also has finance.tax and finance.
    *
    * @generated from field: string name = 1;
    */
   name: string;
 
   /**
-   * Search terms, at most 16 of at most 128 bytes each. The broker does not match them.
+   * Search terms, at most 16 of at most 128 bytes each. FindAgents and ListAgents filter by them.
    *
    * @generated from field: repeated string tags = 2;
    */
   tags: string[];
 
   /**
-   * Languages that the agent uses for this skill, at most 16 of at most 128 bytes each. The broker does not match them.
+   * Languages that the agent uses for this skill, at most 16 of at most 128 bytes each. FindAgents and ListAgents filter
+   * by them.
    *
    * @generated from field: repeated string languages = 3;
    */
   languages: string[];
 
   /**
-   * Task types that the skill is for, at most 16 of at most 128 bytes each. The broker does not match them.
+   * Task types that the skill is for, at most 16 of at most 128 bytes each. FindAgents and ListAgents filter by them.
    *
    * @generated from field: repeated string task_types = 4;
    */
   taskTypes: string[];
+
+  /**
+   * A description for people and models, at most 1024 bytes.
+   *
+   * @generated from field: string description = 5;
+   */
+  description: string;
+
+  /**
+   * Examples of work that the skill is for, at most 8 of at most 1024 bytes each. The broker does not interpret them.
+   *
+   * @generated from field: repeated string examples = 6;
+   */
+  examples: string[];
 };
 
 /**
@@ -273,6 +289,35 @@ export type Agent = Message<"baton.v1.Agent"> & {
    * @generated from field: google.protobuf.Timestamp update_time = 7;
    */
   updateTime?: Timestamp | undefined;
+
+  /**
+   * The load at the time of the answer. Unset for the broker itself.
+   *
+   * @generated from field: baton.v1.AgentLoad load = 8;
+   */
+  load?: AgentLoad | undefined;
+
+  /**
+   * How the agent's latest offers ended. Unset: none of the last 7 days is known.
+   *
+   * @generated from field: baton.v1.AgentStatistics statistics = 9;
+   */
+  statistics?: AgentStatistics | undefined;
+
+  /**
+   * The version of the card and its keys. UpdateAgent with this etag fails if they have changed since. Empty for the
+   * broker itself.
+   *
+   * @generated from field: string etag = 10;
+   */
+  etag: string;
+
+  /**
+   * The time at which the agent was deregistered. Its keys are revoked since then. Unset: the agent is registered.
+   *
+   * @generated from field: google.protobuf.Timestamp deregister_time = 11;
+   */
+  deregisterTime?: Timestamp | undefined;
 };
 
 /**
@@ -281,6 +326,93 @@ export type Agent = Message<"baton.v1.Agent"> & {
  */
 export const AgentSchema: GenMessage<Agent> = /*@__PURE__*/
   messageDesc(file_baton_v1_agent, 4);
+
+/**
+ * The load of an agent. Set by the broker.
+ *
+ * @generated from message baton.v1.AgentLoad
+ */
+export type AgentLoad = Message<"baton.v1.AgentLoad"> & {
+  /**
+   * The tasks and offers that count: the greater of active_tasks + queue_length in the latest heartbeat, and of
+   * owned_tasks + open_offers.
+   *
+   * @generated from field: uint32 in_use = 1;
+   */
+  inUse: number;
+
+  /**
+   * The capacity in the latest heartbeat, or on the card if that is 0. 0: not stated.
+   *
+   * @generated from field: uint32 capacity = 2;
+   */
+  capacity: number;
+
+  /**
+   * The number of tasks without a final status that the agent owns.
+   *
+   * @generated from field: uint32 owned_tasks = 3;
+   */
+  ownedTasks: number;
+
+  /**
+   * The number of open handoffs in which the agent is the current candidate.
+   *
+   * @generated from field: uint32 open_offers = 4;
+   */
+  openOffers: number;
+
+  /**
+   * Whether the agent is asked only after agents with room: in_use is at least capacity, or the agent has rejected an
+   * offer with OVERLOADED within the last 30 seconds.
+   *
+   * @generated from field: bool is_full = 5;
+   */
+  isFull: boolean;
+};
+
+/**
+ * Describes the message baton.v1.AgentLoad.
+ * Use `create(AgentLoadSchema)` to create a new message.
+ */
+export const AgentLoadSchema: GenMessage<AgentLoad> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent, 5);
+
+/**
+ * How an agent's latest offers ended: at most 50, of the last 7 days. Offers that the sender cancelled or let expire do
+ * not count. Set by the broker.
+ *
+ * @generated from message baton.v1.AgentStatistics
+ */
+export type AgentStatistics = Message<"baton.v1.AgentStatistics"> & {
+  /**
+   * The number of ended offers.
+   *
+   * @generated from field: uint32 offers = 1;
+   */
+  offers: number;
+
+  /**
+   * The number of them that ended with a takeover.
+   *
+   * @generated from field: uint32 completed = 2;
+   */
+  completed: number;
+
+  /**
+   * The median time from the ack of a request to the decision. Unset: no decision is known.
+   *
+   * @generated from field: google.protobuf.Duration median_decision_time = 3;
+   */
+  medianDecisionTime?: Duration | undefined;
+};
+
+/**
+ * Describes the message baton.v1.AgentStatistics.
+ * Use `create(AgentStatisticsSchema)` to create a new message.
+ */
+export const AgentStatisticsSchema: GenMessage<AgentStatistics> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent, 6);
 
 /**
  * Payload, and also a frame of its own on a session: the agent's present load. A sign of life. Kept in memory only.
@@ -303,15 +435,14 @@ export type Heartbeat = Message<"baton.v1.Heartbeat"> & {
   activeTasks: number;
 
   /**
-   * The number of tasks that the agent can work on at a time. 0: the agent counts as idle.
+   * The number of tasks that the agent can work on at a time. 0: the capacity on the card applies.
    *
    * @generated from field: uint32 capacity = 3;
    */
   capacity: number;
 
   /**
-   * The number of tasks that wait inside the agent. Load is (active_tasks + queue_length) / capacity; among agents of a
-   * type that are equally present, the one with the lowest load is asked first.
+   * The number of tasks that wait inside the agent. AgentLoad says how it counts.
    *
    * @generated from field: uint32 queue_length = 4;
    */
@@ -330,7 +461,7 @@ export type Heartbeat = Message<"baton.v1.Heartbeat"> & {
  * Use `create(HeartbeatSchema)` to create a new message.
  */
 export const HeartbeatSchema: GenMessage<Heartbeat> = /*@__PURE__*/
-  messageDesc(file_baton_v1_agent, 5);
+  messageDesc(file_baton_v1_agent, 7);
 
 /**
  * Whether an agent is present. Welcome has the heartbeat interval and the lease.

@@ -6,17 +6,19 @@
 
 import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegenv2";
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
-import type { Agent, AgentCard, AgentKey, KeyVoucher } from "./agent_pb.js";
+import type { Agent, AgentCard, AgentKey, AgentLoad, KeyVoucher, Presence } from "./agent_pb.js";
 import { file_baton_v1_agent } from "./agent_pb.js";
-import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
-import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
+import type { Priority } from "./handoff_pb.js";
+import { file_baton_v1_handoff } from "./handoff_pb.js";
+import type { Duration, FieldMask, Timestamp } from "@bufbuild/protobuf/wkt";
+import { file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
 import type { Message } from "@bufbuild/protobuf";
 
 /**
  * Describes the file baton/v1/agent_service.proto.
  */
 export const file_baton_v1_agent_service: GenFile = /*@__PURE__*/
-  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkibQoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLYWdlbnRfdHlwZXMYAyADKAkiiwEKEkFkZEFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIfCgNrZXkYAiABKAsyEi5iYXRvbi52MS5BZ2VudEtleRIYChByZXBsYWNlZF9rZXlfaWRzGAMgAygJEigKBWdyYWNlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjUKE0FkZEFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJOChVSZXZva2VBZ2VudEtleVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJIjgKFlJldm9rZUFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJiChdWb3VjaEZvckFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSJQoHdm91Y2hlchgDIAEoCzIULmJhdG9uLnYxLktleVZvdWNoZXIiOgoYVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSIyChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiTgoRTGlzdEFnZW50c1JlcXVlc3QSEQoJcGFnZV9zaXplGAEgASgNEhIKCnBhZ2VfdG9rZW4YAiABKAkSEgoKYWdlbnRfdHlwZRgDIAEoCSJOChJMaXN0QWdlbnRzUmVzcG9uc2USHwoGYWdlbnRzGAEgAygLMg8uYmF0b24udjEuQWdlbnQSFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIioKFkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkiXQoXQ3JlYXRlQ2hhbGxlbmdlUmVzcG9uc2USEQoJY2hhbGxlbmdlGAEgASgMEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJcChJDcmVhdGVUb2tlblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhEKCWNoYWxsZW5nZRgDIAEoDBIRCglzaWduYXR1cmUYBCABKAwiVQoTQ3JlYXRlVG9rZW5SZXNwb25zZRINCgV0b2tlbhgBIAEoCRIvCgtleHBpcmVfdGltZRgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAy5wUKDEFnZW50U2VydmljZRJQCg1SZWdpc3RlckFnZW50Eh4uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlcXVlc3QaHy5iYXRvbi52MS5SZWdpc3RlckFnZW50UmVzcG9uc2USWQoQQ3JlYXRlSW52aXRhdGlvbhIhLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXF1ZXN0GiIuYmF0b24udjEuQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEkoKC0FkZEFnZW50S2V5EhwuYmF0b24udjEuQWRkQWdlbnRLZXlSZXF1ZXN0Gh0uYmF0b24udjEuQWRkQWdlbnRLZXlSZXNwb25zZRJTCg5SZXZva2VBZ2VudEtleRIfLmJhdG9uLnYxLlJldm9rZUFnZW50S2V5UmVxdWVzdBogLmJhdG9uLnYxLlJldm9rZUFnZW50S2V5UmVzcG9uc2USWQoQVm91Y2hGb3JBZ2VudEtleRIhLmJhdG9uLnYxLlZvdWNoRm9yQWdlbnRLZXlSZXF1ZXN0GiIuYmF0b24udjEuVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEkEKCEdldEFnZW50EhkuYmF0b24udjEuR2V0QWdlbnRSZXF1ZXN0GhouYmF0b24udjEuR2V0QWdlbnRSZXNwb25zZRJHCgpMaXN0QWdlbnRzEhsuYmF0b24udjEuTGlzdEFnZW50c1JlcXVlc3QaHC5iYXRvbi52MS5MaXN0QWdlbnRzUmVzcG9uc2USVgoPQ3JlYXRlQ2hhbGxlbmdlEiAuYmF0b24udjEuQ3JlYXRlQ2hhbGxlbmdlUmVxdWVzdBohLmJhdG9uLnYxLkNyZWF0ZUNoYWxsZW5nZVJlc3BvbnNlEkoKC0NyZWF0ZVRva2VuEhwuYmF0b24udjEuQ3JlYXRlVG9rZW5SZXF1ZXN0Gh0uYmF0b24udjEuQ3JlYXRlVG9rZW5SZXNwb25zZWIGcHJvdG8z", [file_baton_v1_agent, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChxiYXRvbi92MS9hZ2VudF9zZXJ2aWNlLnByb3RvEghiYXRvbi52MSJNChRSZWdpc3RlckFnZW50UmVxdWVzdBIhCgRjYXJkGAEgASgLMhMuYmF0b24udjEuQWdlbnRDYXJkEhIKCmludml0YXRpb24YAiABKAkibQoXQ3JlYXRlSW52aXRhdGlvblJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSKwoIbGlmZXRpbWUYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLYWdlbnRfdHlwZXMYAyADKAkiiwEKEkFkZEFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIfCgNrZXkYAiABKAsyEi5iYXRvbi52MS5BZ2VudEtleRIYChByZXBsYWNlZF9rZXlfaWRzGAMgAygJEigKBWdyYWNlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIjUKE0FkZEFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJOChVSZXZva2VBZ2VudEtleVJlcXVlc3QSEAoIYWdlbnRfaWQYASABKAkSDgoGa2V5X2lkGAIgASgJEhMKC3JlYXNvbl90ZXh0GAMgASgJIjgKFlJldm9rZUFnZW50S2V5UmVzcG9uc2USHgoFYWdlbnQYASABKAsyDy5iYXRvbi52MS5BZ2VudCJiChdWb3VjaEZvckFnZW50S2V5UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSJQoHdm91Y2hlchgDIAEoCzIULmJhdG9uLnYxLktleVZvdWNoZXIiOgoYVm91Y2hGb3JBZ2VudEtleVJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiXwoYQ3JlYXRlSW52aXRhdGlvblJlc3BvbnNlEhIKCmludml0YXRpb24YASABKAkSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIjcKFVJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IiMKD0dldEFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSIyChBHZXRBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQi0wEKEUxpc3RBZ2VudHNSZXF1ZXN0EhEKCXBhZ2Vfc2l6ZRgBIAEoDRISCgpwYWdlX3Rva2VuGAIgASgJEhIKCmFnZW50X3R5cGUYAyABKAkSDQoFc2tpbGwYBCABKAkSCwoDdGFnGAUgASgJEhAKCGxhbmd1YWdlGAYgASgJEhEKCXRhc2tfdHlwZRgHIAEoCRIkCghwcmVzZW5jZRgIIAEoDjISLmJhdG9uLnYxLlByZXNlbmNlEhwKFGluY2x1ZGVfZGVyZWdpc3RlcmVkGAkgASgIIk4KEkxpc3RBZ2VudHNSZXNwb25zZRIfCgZhZ2VudHMYASADKAsyDy5iYXRvbi52MS5BZ2VudBIXCg9uZXh0X3BhZ2VfdG9rZW4YAiABKAkiKgoWQ3JlYXRlQ2hhbGxlbmdlUmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCSJdChdDcmVhdGVDaGFsbGVuZ2VSZXNwb25zZRIRCgljaGFsbGVuZ2UYASABKAwSLwoLZXhwaXJlX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIlwKEkNyZWF0ZVRva2VuUmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRIOCgZrZXlfaWQYAiABKAkSEQoJY2hhbGxlbmdlGAMgASgMEhEKCXNpZ25hdHVyZRgEIAEoDCJVChNDcmVhdGVUb2tlblJlc3BvbnNlEg0KBXRva2VuGAEgASgJEi8KC2V4cGlyZV90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCJ2ChJVcGRhdGVBZ2VudFJlcXVlc3QSIQoEY2FyZBgBIAEoCzITLmJhdG9uLnYxLkFnZW50Q2FyZBIvCgt1cGRhdGVfbWFzaxgCIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5GaWVsZE1hc2sSDAoEZXRhZxgDIAEoCSI1ChNVcGRhdGVBZ2VudFJlc3BvbnNlEh4KBWFnZW50GAEgASgLMg8uYmF0b24udjEuQWdlbnQiTgoWRGVyZWdpc3RlckFnZW50UmVxdWVzdBIQCghhZ2VudF9pZBgBIAEoCRINCgVmb3JjZRgCIAEoCBITCgtyZWFzb25fdGV4dBgDIAEoCSI5ChdEZXJlZ2lzdGVyQWdlbnRSZXNwb25zZRIeCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50IocCChFGaW5kQWdlbnRzUmVxdWVzdBISCgphZ2VudF90eXBlGAEgASgJEhcKD3JlcXVpcmVkX3NraWxscxgCIAMoCRIYChBwcmVmZXJyZWRfc2tpbGxzGAMgAygJEhEKCXRhc2tfdHlwZRgEIAEoCRIRCglsYW5ndWFnZXMYBSADKAkSDAoEdGFncxgGIAMoCRIkCghwcmlvcml0eRgHIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhQKDGFzX3NlbmRlcl9pZBgIIAEoCRIUCgxpbmNsdWRlX2dvbmUYCSABKAgSEQoJcGFnZV9zaXplGAogASgNEhIKCnBhZ2VfdG9rZW4YCyABKAkiVAoSRmluZEFnZW50c1Jlc3BvbnNlEiUKB21hdGNoZXMYASADKAsyFC5iYXRvbi52MS5BZ2VudE1hdGNoEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSLEAQoKQWdlbnRNYXRjaBIQCghhZ2VudF9pZBgBIAEoCRIMCgRyYW5rGAIgASgNEg0KBXNjb3JlGAMgASgBEiQKCHByZXNlbmNlGAQgASgOMhIuYmF0b24udjEuUHJlc2VuY2USJgoHZmFjdG9ycxgFIAMoCzIVLmJhdG9uLnYxLk1hdGNoRmFjdG9yEhYKDm1pc3Npbmdfc2tpbGxzGAYgAygJEiEKBGxvYWQYByABKAsyEy5iYXRvbi52MS5BZ2VudExvYWQiSAoLTWF0Y2hGYWN0b3ISDAoEbmFtZRgBIAEoCRINCgV2YWx1ZRgCIAEoARIOCgZ3ZWlnaHQYAyABKAESDAoEdGV4dBgEIAEoCSJhChJXYXRjaEFnZW50c1JlcXVlc3QSFAoMYWZ0ZXJfY3Vyc29yGAEgASgEEhIKCmFnZW50X3R5cGUYAiABKAkSDQoFc2tpbGwYAyABKAkSEgoKY2FyZHNfb25seRgEIAEoCCKvAQoTV2F0Y2hBZ2VudHNSZXNwb25zZRIgCgVhZ2VudBgBIAEoCzIPLmJhdG9uLnYxLkFnZW50SAASFwoNbGVmdF9hZ2VudF9pZBgCIAEoCUgAEi8KCmFjdGl2aXRpZXMYAyABKAsyGS5iYXRvbi52MS5BZ2VudEFjdGl2aXRpZXNIABITCgljYXVnaHRfdXAYBCABKAhIABIOCgZjdXJzb3IYBSABKARCBwoFZXZlbnQiPgoPQWdlbnRBY3Rpdml0aWVzEisKCmFjdGl2aXRpZXMYASADKAsyFy5iYXRvbi52MS5BZ2VudEFjdGl2aXR5ImoKDUFnZW50QWN0aXZpdHkSEAoIYWdlbnRfaWQYASABKAkSJAoIcHJlc2VuY2UYAiABKA4yEi5iYXRvbi52MS5QcmVzZW5jZRIhCgRsb2FkGAMgASgLMhMuYmF0b24udjEuQWdlbnRMb2FkMqIICgxBZ2VudFNlcnZpY2USUAoNUmVnaXN0ZXJBZ2VudBIeLmJhdG9uLnYxLlJlZ2lzdGVyQWdlbnRSZXF1ZXN0Gh8uYmF0b24udjEuUmVnaXN0ZXJBZ2VudFJlc3BvbnNlElkKEENyZWF0ZUludml0YXRpb24SIS5iYXRvbi52MS5DcmVhdGVJbnZpdGF0aW9uUmVxdWVzdBoiLmJhdG9uLnYxLkNyZWF0ZUludml0YXRpb25SZXNwb25zZRJKCgtBZGRBZ2VudEtleRIcLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVxdWVzdBodLmJhdG9uLnYxLkFkZEFnZW50S2V5UmVzcG9uc2USUwoOUmV2b2tlQWdlbnRLZXkSHy5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlcXVlc3QaIC5iYXRvbi52MS5SZXZva2VBZ2VudEtleVJlc3BvbnNlElkKEFZvdWNoRm9yQWdlbnRLZXkSIS5iYXRvbi52MS5Wb3VjaEZvckFnZW50S2V5UmVxdWVzdBoiLmJhdG9uLnYxLlZvdWNoRm9yQWdlbnRLZXlSZXNwb25zZRJBCghHZXRBZ2VudBIZLmJhdG9uLnYxLkdldEFnZW50UmVxdWVzdBoaLmJhdG9uLnYxLkdldEFnZW50UmVzcG9uc2USRwoKTGlzdEFnZW50cxIbLmJhdG9uLnYxLkxpc3RBZ2VudHNSZXF1ZXN0GhwuYmF0b24udjEuTGlzdEFnZW50c1Jlc3BvbnNlEkoKC1VwZGF0ZUFnZW50EhwuYmF0b24udjEuVXBkYXRlQWdlbnRSZXF1ZXN0Gh0uYmF0b24udjEuVXBkYXRlQWdlbnRSZXNwb25zZRJWCg9EZXJlZ2lzdGVyQWdlbnQSIC5iYXRvbi52MS5EZXJlZ2lzdGVyQWdlbnRSZXF1ZXN0GiEuYmF0b24udjEuRGVyZWdpc3RlckFnZW50UmVzcG9uc2USRwoKRmluZEFnZW50cxIbLmJhdG9uLnYxLkZpbmRBZ2VudHNSZXF1ZXN0GhwuYmF0b24udjEuRmluZEFnZW50c1Jlc3BvbnNlEkwKC1dhdGNoQWdlbnRzEhwuYmF0b24udjEuV2F0Y2hBZ2VudHNSZXF1ZXN0Gh0uYmF0b24udjEuV2F0Y2hBZ2VudHNSZXNwb25zZTABElYKD0NyZWF0ZUNoYWxsZW5nZRIgLmJhdG9uLnYxLkNyZWF0ZUNoYWxsZW5nZVJlcXVlc3QaIS5iYXRvbi52MS5DcmVhdGVDaGFsbGVuZ2VSZXNwb25zZRJKCgtDcmVhdGVUb2tlbhIcLmJhdG9uLnYxLkNyZWF0ZVRva2VuUmVxdWVzdBodLmJhdG9uLnYxLkNyZWF0ZVRva2VuUmVzcG9uc2ViBnByb3RvMw", [file_baton_v1_agent, file_baton_v1_handoff, file_google_protobuf_duration, file_google_protobuf_field_mask, file_google_protobuf_timestamp]);
 
 /**
  * See AgentService.RegisterAgent.
@@ -375,6 +377,49 @@ export type ListAgentsRequest = Message<"baton.v1.ListAgentsRequest"> & {
    * @generated from field: string agent_type = 3;
    */
   agentType: string;
+
+  /**
+   * Only agents with this skill, or a more specific one. Empty: all agents.
+   *
+   * @generated from field: string skill = 4;
+   */
+  skill: string;
+
+  /**
+   * Only agents with a skill that lists this tag. Empty: all agents.
+   *
+   * @generated from field: string tag = 5;
+   */
+  tag: string;
+
+  /**
+   * Only agents with a skill that lists this language. Empty: all agents.
+   *
+   * @generated from field: string language = 6;
+   */
+  language: string;
+
+  /**
+   * Only agents with a skill that lists this task type. Empty: all agents.
+   *
+   * @generated from field: string task_type = 7;
+   */
+  taskType: string;
+
+  /**
+   * Only agents with this presence. Unset: all agents. The broker examines at most 10000 agents for a page, so a page
+   * may have fewer entries than page_size, or none, and still a next_page_token.
+   *
+   * @generated from field: baton.v1.Presence presence = 8;
+   */
+  presence: Presence;
+
+  /**
+   * Whether deregistered agents are listed too. They have no type and no skill in a filter.
+   *
+   * @generated from field: bool include_deregistered = 9;
+   */
+  includeDeregistered: boolean;
 };
 
 /**
@@ -532,6 +577,508 @@ export const CreateTokenResponseSchema: GenMessage<CreateTokenResponse> = /*@__P
   messageDesc(file_baton_v1_agent_service, 17);
 
 /**
+ * See AgentService.UpdateAgent.
+ *
+ * @generated from message baton.v1.UpdateAgentRequest
+ */
+export type UpdateAgentRequest = Message<"baton.v1.UpdateAgentRequest"> & {
+  /**
+   * The card: agent_id names the agent, and the fields in update_mask have their new values. Required.
+   *
+   * @generated from field: baton.v1.AgentCard card = 1;
+   */
+  card?: AgentCard | undefined;
+
+  /**
+   * The fields to change: agent_types, description, skills, capacity, metadata. Each is replaced as a whole. Empty: all
+   * of them. Any other path is refused: keys change by AddAgentKey and RevokeAgentKey.
+   *
+   * @generated from field: google.protobuf.FieldMask update_mask = 2;
+   */
+  updateMask?: FieldMask | undefined;
+
+  /**
+   * The etag of the agent that the change is based on. If the agent has another etag by now, the call fails with
+   * CONFLICT. Empty: the change applies to any version.
+   *
+   * @generated from field: string etag = 3;
+   */
+  etag: string;
+};
+
+/**
+ * Describes the message baton.v1.UpdateAgentRequest.
+ * Use `create(UpdateAgentRequestSchema)` to create a new message.
+ */
+export const UpdateAgentRequestSchema: GenMessage<UpdateAgentRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 18);
+
+/**
+ * See AgentService.UpdateAgent.
+ *
+ * @generated from message baton.v1.UpdateAgentResponse
+ */
+export type UpdateAgentResponse = Message<"baton.v1.UpdateAgentResponse"> & {
+  /**
+   * The agent after the call.
+   *
+   * @generated from field: baton.v1.Agent agent = 1;
+   */
+  agent?: Agent | undefined;
+};
+
+/**
+ * Describes the message baton.v1.UpdateAgentResponse.
+ * Use `create(UpdateAgentResponseSchema)` to create a new message.
+ */
+export const UpdateAgentResponseSchema: GenMessage<UpdateAgentResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 19);
+
+/**
+ * See AgentService.DeregisterAgent.
+ *
+ * @generated from message baton.v1.DeregisterAgentRequest
+ */
+export type DeregisterAgentRequest = Message<"baton.v1.DeregisterAgentRequest"> & {
+  /**
+   * The agent to deregister.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * Whether to deregister an agent that owns open tasks or takes part in open handoffs, which is refused with AGENT_BUSY
+   * otherwise. Its undelivered mail becomes dead letters, offers go to the next candidate, and its tasks stay with it
+   * until an operator reassigns them. The policy sees this as context.force.
+   *
+   * @generated from field: bool force = 2;
+   */
+  force: boolean;
+
+  /**
+   * The reason for the audit log, at most 1024 bytes. Optional.
+   *
+   * @generated from field: string reason_text = 3;
+   */
+  reasonText: string;
+};
+
+/**
+ * Describes the message baton.v1.DeregisterAgentRequest.
+ * Use `create(DeregisterAgentRequestSchema)` to create a new message.
+ */
+export const DeregisterAgentRequestSchema: GenMessage<DeregisterAgentRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 20);
+
+/**
+ * See AgentService.DeregisterAgent.
+ *
+ * @generated from message baton.v1.DeregisterAgentResponse
+ */
+export type DeregisterAgentResponse = Message<"baton.v1.DeregisterAgentResponse"> & {
+  /**
+   * The agent after the call.
+   *
+   * @generated from field: baton.v1.Agent agent = 1;
+   */
+  agent?: Agent | undefined;
+};
+
+/**
+ * Describes the message baton.v1.DeregisterAgentResponse.
+ * Use `create(DeregisterAgentResponseSchema)` to create a new message.
+ */
+export const DeregisterAgentResponseSchema: GenMessage<DeregisterAgentResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 21);
+
+/**
+ * See AgentService.FindAgents. All filters that are set must match.
+ *
+ * @generated from message baton.v1.FindAgentsRequest
+ */
+export type FindAgentsRequest = Message<"baton.v1.FindAgentsRequest"> & {
+  /**
+   * The type that an agent must have. Empty: any type.
+   *
+   * @generated from field: string agent_type = 1;
+   */
+  agentType: string;
+
+  /**
+   * The skills that an agent must have, by the same or a more specific name; at most 32.
+   *
+   * @generated from field: repeated string required_skills = 2;
+   */
+  requiredSkills: string[];
+
+  /**
+   * The skills that raise the score of an agent, at most 32.
+   *
+   * @generated from field: repeated string preferred_skills = 3;
+   */
+  preferredSkills: string[];
+
+  /**
+   * The task type that a skill of the agent must list. Empty: any. The policy sees it, too.
+   *
+   * @generated from field: string task_type = 4;
+   */
+  taskType: string;
+
+  /**
+   * The languages that the agent's skills must list, at most 16.
+   *
+   * @generated from field: repeated string languages = 5;
+   */
+  languages: string[];
+
+  /**
+   * The tags that the agent's skills must list, at most 16.
+   *
+   * @generated from field: repeated string tags = 6;
+   */
+  tags: string[];
+
+  /**
+   * The priority of the work, which decides the weights of the factors. Unset: MEDIUM.
+   *
+   * @generated from field: baton.v1.Priority priority = 7;
+   */
+  priority: Priority;
+
+  /**
+   * The agent that would hand the task over: only agents to which the policies let it are returned. An agent may name
+   * only itself. Empty: the caller, if it is an agent; for an operator, no policy is asked.
+   *
+   * @generated from field: string as_sender_id = 8;
+   */
+  asSenderId: string;
+
+  /**
+   * Whether agents that are GONE are returned too, after all others.
+   *
+   * @generated from field: bool include_gone = 9;
+   */
+  includeGone: boolean;
+
+  /**
+   * The most entries of the page, 1 to 1000. 0: 50.
+   *
+   * @generated from field: uint32 page_size = 10;
+   */
+  pageSize: number;
+
+  /**
+   * The next_page_token of the previous page, with the same filters. Empty: the first page. The order may change between
+   * two pages.
+   *
+   * @generated from field: string page_token = 11;
+   */
+  pageToken: string;
+};
+
+/**
+ * Describes the message baton.v1.FindAgentsRequest.
+ * Use `create(FindAgentsRequestSchema)` to create a new message.
+ */
+export const FindAgentsRequestSchema: GenMessage<FindAgentsRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 22);
+
+/**
+ * See AgentService.FindAgents.
+ *
+ * @generated from message baton.v1.FindAgentsResponse
+ */
+export type FindAgentsResponse = Message<"baton.v1.FindAgentsResponse"> & {
+  /**
+   * The agents that fit, best first.
+   *
+   * @generated from field: repeated baton.v1.AgentMatch matches = 1;
+   */
+  matches: AgentMatch[];
+
+  /**
+   * The page_token of the next page. Empty: this is the last page.
+   *
+   * @generated from field: string next_page_token = 2;
+   */
+  nextPageToken: string;
+};
+
+/**
+ * Describes the message baton.v1.FindAgentsResponse.
+ * Use `create(FindAgentsResponseSchema)` to create a new message.
+ */
+export const FindAgentsResponseSchema: GenMessage<FindAgentsResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 23);
+
+/**
+ * An agent that fits, with the reasons for its rank. Set by the broker.
+ *
+ * @generated from message baton.v1.AgentMatch
+ */
+export type AgentMatch = Message<"baton.v1.AgentMatch"> & {
+  /**
+   * The agent.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * The rank, starting at 1. Present agents go before absent ones, agents with room before full ones, then the score
+   * decides, then the longest time since the last offer, then the id.
+   *
+   * @generated from field: uint32 rank = 2;
+   */
+  rank: number;
+
+  /**
+   * The score from 0 to 1: the sum of value * weight over all factors.
+   *
+   * @generated from field: double score = 3;
+   */
+  score: number;
+
+  /**
+   * The presence at the time of the answer.
+   *
+   * @generated from field: baton.v1.Presence presence = 4;
+   */
+  presence: Presence;
+
+  /**
+   * The factors of the score.
+   *
+   * @generated from field: repeated baton.v1.MatchFactor factors = 5;
+   */
+  factors: MatchFactor[];
+
+  /**
+   * The preferred skills that the agent lacks.
+   *
+   * @generated from field: repeated string missing_skills = 6;
+   */
+  missingSkills: string[];
+
+  /**
+   * The load at the time of the answer.
+   *
+   * @generated from field: baton.v1.AgentLoad load = 7;
+   */
+  load?: AgentLoad | undefined;
+};
+
+/**
+ * Describes the message baton.v1.AgentMatch.
+ * Use `create(AgentMatchSchema)` to create a new message.
+ */
+export const AgentMatchSchema: GenMessage<AgentMatch> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 24);
+
+/**
+ * One factor of a score. Set by the broker.
+ *
+ * @generated from message baton.v1.MatchFactor
+ */
+export type MatchFactor = Message<"baton.v1.MatchFactor"> & {
+  /**
+   * The name: "skill cover", "free capacity", "outcome" or "speed".
+   *
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * The value, from 0 to 1.
+   *
+   * @generated from field: double value = 2;
+   */
+  value: number;
+
+  /**
+   * The weight, from 0 to 1. The weights of all factors add up to 1.
+   *
+   * @generated from field: double weight = 3;
+   */
+  weight: number;
+
+  /**
+   * The reason for the value, for people to read, such as "1 of 4 in use".
+   *
+   * @generated from field: string text = 4;
+   */
+  text: string;
+};
+
+/**
+ * Describes the message baton.v1.MatchFactor.
+ * Use `create(MatchFactorSchema)` to create a new message.
+ */
+export const MatchFactorSchema: GenMessage<MatchFactor> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 25);
+
+/**
+ * See AgentService.WatchAgents.
+ *
+ * @generated from message baton.v1.WatchAgentsRequest
+ */
+export type WatchAgentsRequest = Message<"baton.v1.WatchAgentsRequest"> & {
+  /**
+   * Only changes after this cursor. 0: all agents that are there, then changes.
+   *
+   * @generated from field: uint64 after_cursor = 1;
+   */
+  afterCursor: bigint;
+
+  /**
+   * Only agents of this type. Empty: all agents.
+   *
+   * @generated from field: string agent_type = 2;
+   */
+  agentType: string;
+
+  /**
+   * Only agents with this skill, or a more specific one. Empty: all agents.
+   *
+   * @generated from field: string skill = 3;
+   */
+  skill: string;
+
+  /**
+   * Whether only changes of cards and keys are sent. Otherwise presence and load are sent too, at most once a heartbeat
+   * interval.
+   *
+   * @generated from field: bool cards_only = 4;
+   */
+  cardsOnly: boolean;
+};
+
+/**
+ * Describes the message baton.v1.WatchAgentsRequest.
+ * Use `create(WatchAgentsRequestSchema)` to create a new message.
+ */
+export const WatchAgentsRequestSchema: GenMessage<WatchAgentsRequest> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 26);
+
+/**
+ * See AgentService.WatchAgents.
+ *
+ * @generated from message baton.v1.WatchAgentsResponse
+ */
+export type WatchAgentsResponse = Message<"baton.v1.WatchAgentsResponse"> & {
+  /**
+   * What happened.
+   *
+   * @generated from oneof baton.v1.WatchAgentsResponse.event
+   */
+  event: {
+    /**
+     * An agent that is there or has changed, as it is now. A deregistered one has a deregister_time.
+     *
+     * @generated from field: baton.v1.Agent agent = 1;
+     */
+    value: Agent;
+    case: "agent";
+  } | {
+    /**
+     * The id of an agent that has changed and does not match the filters any more.
+     *
+     * @generated from field: string left_agent_id = 2;
+     */
+    value: string;
+    case: "leftAgentId";
+  } | {
+    /**
+     * The presence or the load of these agents has changed; at most 1000 in one message. The cursor stays.
+     *
+     * @generated from field: baton.v1.AgentActivities activities = 3;
+     */
+    value: AgentActivities;
+    case: "activities";
+  } | {
+    /**
+     * All agents that were there at the beginning of the call have been sent. Sent once.
+     *
+     * @generated from field: bool caught_up = 4;
+     */
+    value: boolean;
+    case: "caughtUp";
+  } | { case: undefined; value?: undefined };
+
+  /**
+   * The place of the event in the order of all changes. A watch with after_cursor goes on after it.
+   *
+   * @generated from field: uint64 cursor = 5;
+   */
+  cursor: bigint;
+};
+
+/**
+ * Describes the message baton.v1.WatchAgentsResponse.
+ * Use `create(WatchAgentsResponseSchema)` to create a new message.
+ */
+export const WatchAgentsResponseSchema: GenMessage<WatchAgentsResponse> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 27);
+
+/**
+ * Changes of presence and load.
+ *
+ * @generated from message baton.v1.AgentActivities
+ */
+export type AgentActivities = Message<"baton.v1.AgentActivities"> & {
+  /**
+   * The agents, each once.
+   *
+   * @generated from field: repeated baton.v1.AgentActivity activities = 1;
+   */
+  activities: AgentActivity[];
+};
+
+/**
+ * Describes the message baton.v1.AgentActivities.
+ * Use `create(AgentActivitiesSchema)` to create a new message.
+ */
+export const AgentActivitiesSchema: GenMessage<AgentActivities> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 28);
+
+/**
+ * The presence and the load of an agent.
+ *
+ * @generated from message baton.v1.AgentActivity
+ */
+export type AgentActivity = Message<"baton.v1.AgentActivity"> & {
+  /**
+   * The agent.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * Its presence.
+   *
+   * @generated from field: baton.v1.Presence presence = 2;
+   */
+  presence: Presence;
+
+  /**
+   * Its load.
+   *
+   * @generated from field: baton.v1.AgentLoad load = 3;
+   */
+  load?: AgentLoad | undefined;
+};
+
+/**
+ * Describes the message baton.v1.AgentActivity.
+ * Use `create(AgentActivitySchema)` to create a new message.
+ */
+export const AgentActivitySchema: GenMessage<AgentActivity> = /*@__PURE__*/
+  messageDesc(file_baton_v1_agent_service, 29);
+
+/**
  * The directory of agents, and the proof of an agent's identity.
  *
  * @generated from service baton.v1.AgentService
@@ -610,6 +1157,48 @@ export const AgentService: GenService<{
     methodKind: "unary";
     input: typeof ListAgentsRequestSchema;
     output: typeof ListAgentsResponseSchema;
+  },
+  /**
+   * Changes the named fields of a card. Policy action: changeCard.
+   *
+   * @generated from rpc baton.v1.AgentService.UpdateAgent
+   */
+  updateAgent: {
+    methodKind: "unary";
+    input: typeof UpdateAgentRequestSchema;
+    output: typeof UpdateAgentResponseSchema;
+  },
+  /**
+   * Deregisters an agent for good: its keys are revoked, its sessions end, and its id is never used again. The card and
+   * the keys stay readable. Policy action: deregister. Repeating a call has no effect and is not an error.
+   *
+   * @generated from rpc baton.v1.AgentService.DeregisterAgent
+   */
+  deregisterAgent: {
+    methodKind: "unary";
+    input: typeof DeregisterAgentRequestSchema;
+    output: typeof DeregisterAgentResponseSchema;
+  },
+  /**
+   * Returns the agents that fit a piece of work, best first, each with the reasons for its rank. Asks no agent.
+   *
+   * @generated from rpc baton.v1.AgentService.FindAgents
+   */
+  findAgents: {
+    methodKind: "unary";
+    input: typeof FindAgentsRequestSchema;
+    output: typeof FindAgentsResponseSchema;
+  },
+  /**
+   * Streams the agents: those that changed after the cursor, then `caught_up`, then each change. A reader that stops can
+   * go on from the last cursor that it got, also after a restart of the broker.
+   *
+   * @generated from rpc baton.v1.AgentService.WatchAgents
+   */
+  watchAgents: {
+    methodKind: "server_streaming";
+    input: typeof WatchAgentsRequestSchema;
+    output: typeof WatchAgentsResponseSchema;
   },
   /**
    * Creates a challenge, which the agent signs to prove its identity. A challenge is valid for one minute and one

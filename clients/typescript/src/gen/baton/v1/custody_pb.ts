@@ -24,7 +24,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/custody.proto.
  */
 export const file_baton_v1_custody: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9jdXN0b2R5LnByb3RvEghiYXRvbi52MSKtAQoPQ3VzdG9keUxvZ0VudHJ5EiUKBWVudHJ5GAEgASgLMhYuYmF0b24udjEuQ3VzdG9keUVudHJ5EhMKC2VudHJ5X2J5dGVzGAIgASgMEhQKDGN1c3RvZHlfaGFzaBgDIAEoDBIiCgdyZWNlaXB0GAQgASgLMhEuYmF0b24udjEuUmVjZWlwdBIkCghlbnZlbG9wZRgFIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIuwECgxDdXN0b2R5RW50cnkSDgoGbnVtYmVyGAEgASgEEi4KCmVudHJ5X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCGFjY2VwdGVkGAMgASgLMhkuYmF0b24udjEuQ3VzdG9keUVudmVsb3BlSAASLAoHcmVmdXNlZBgEIAEoCzIZLmJhdG9uLnYxLkN1c3RvZHlFbnZlbG9wZUgAEioKBWFja2VkGAUgASgLMhkuYmF0b24udjEuQ3VzdG9keURlbGl2ZXJ5SAASLQoIZ2l2ZW5fdXAYBiABKAsyGS5iYXRvbi52MS5DdXN0b2R5RGVsaXZlcnlIABIlCgR0aW1lGAcgASgLMhUuYmF0b24udjEuQ3VzdG9keVRpbWVIABIoCgRnb25lGAggASgLMhguYmF0b24udjEuQ3VzdG9keUFic2VuY2VIABIsCghyZWRyaXZlbhgJIAEoCzIYLmJhdG9uLnYxLkN1c3RvZHlSZWRyaXZlSAASMwoKcmVhc3NpZ25lZBgUIAEoCzIdLmJhdG9uLnYxLkN1c3RvZHlSZWFzc2lnbm1lbnRIABIQCghvd25lcl9pZBgKIAEoCRINCgVlcG9jaBgLIAEoBBIpCgt0YXNrX3N0YXR1cxgMIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSEgoKaGFuZG9mZl9pZBgNIAEoCRItCg1oYW5kb2ZmX3N0YXRlGA4gASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEhgKEGFic2VudF9hZ2VudF9pZHMYDyADKAlCBwoFZXZlbnQi+wEKD0N1c3RvZHlFbnZlbG9wZRISCgptZXNzYWdlX2lkGAEgASgJEhAKCHNlcXVlbmNlGAIgASgEEhYKDmNvbnRlbnRfZGlnZXN0GAMgASgMEisKDG1lc3NhZ2VfdHlwZRgEIAEoDjIVLmJhdG9uLnYxLk1lc3NhZ2VUeXBlEhEKCXNlbmRlcl9pZBgFIAEoCRIaChJyZXNvbHZlZF9hZ2VudF9pZHMYBiADKAkSJwoKZXJyb3JfY29kZRgHIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIlCgV0ZXJtcxgIIAEoCzIWLmJhdG9uLnYxLkN1c3RvZHlUZXJtcyJmCgxDdXN0b2R5VGVybXMSKwoIdGltZW91dHMYASABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSKQoLbG9vcF9saW1pdHMYAiABKAsyFC5iYXRvbi52MS5Mb29wTGltaXRzIkgKD0N1c3RvZHlEZWxpdmVyeRIQCghhZ2VudF9pZBgBIAEoCRIjCgRtYWlsGAIgASgOMhUuYmF0b24udjEuSGFuZG9mZk1haWwiHgoLQ3VzdG9keVRpbWUSDwoHb2ZfdGFzaxgBIAEoCCIQCg5DdXN0b2R5QWJzZW5jZSJuCg5DdXN0b2R5UmVkcml2ZRIWCg5kZWFkX2xldHRlcl9pZBgBIAEoCRIZChFmb3JtZXJfaGFuZG9mZl9pZBgCIAEoCRISCgpoYW5kb2ZmX2lkGAMgASgJEhUKDWNhbmRpZGF0ZV9pZHMYBCADKAkiaQoTQ3VzdG9keVJlYXNzaWdubWVudBIUCgxzdWJtaXR0ZXJfaWQYASABKAkSEwoLcmVjZWl2ZXJfaWQYAiABKAkSEwoLcmVhc29uX3RleHQYAyABKAkSEgoKaGFuZG9mZl9pZBgEIAEoCSp8CgtIYW5kb2ZmTWFpbBIcChhIQU5ET0ZGX01BSUxfVU5TUEVDSUZJRUQQABIYChRIQU5ET0ZGX01BSUxfUkVRVUVTVBABEhgKFEhBTkRPRkZfTUFJTF9DT05URVhUEAISGwoXSEFORE9GRl9NQUlMX0NPTVBMRVRJT04QA2IGcHJvdG8z", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_timestamp]);
+  fileDesc("ChZiYXRvbi92MS9jdXN0b2R5LnByb3RvEghiYXRvbi52MSKtAQoPQ3VzdG9keUxvZ0VudHJ5EiUKBWVudHJ5GAEgASgLMhYuYmF0b24udjEuQ3VzdG9keUVudHJ5EhMKC2VudHJ5X2J5dGVzGAIgASgMEhQKDGN1c3RvZHlfaGFzaBgDIAEoDBIiCgdyZWNlaXB0GAQgASgLMhEuYmF0b24udjEuUmVjZWlwdBIkCghlbnZlbG9wZRgFIAEoCzISLmJhdG9uLnYxLkVudmVsb3BlIqIFCgxDdXN0b2R5RW50cnkSDgoGbnVtYmVyGAEgASgEEi4KCmVudHJ5X3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi0KCGFjY2VwdGVkGAMgASgLMhkuYmF0b24udjEuQ3VzdG9keUVudmVsb3BlSAASLAoHcmVmdXNlZBgEIAEoCzIZLmJhdG9uLnYxLkN1c3RvZHlFbnZlbG9wZUgAEioKBWFja2VkGAUgASgLMhkuYmF0b24udjEuQ3VzdG9keURlbGl2ZXJ5SAASLQoIZ2l2ZW5fdXAYBiABKAsyGS5iYXRvbi52MS5DdXN0b2R5RGVsaXZlcnlIABIlCgR0aW1lGAcgASgLMhUuYmF0b24udjEuQ3VzdG9keVRpbWVIABIoCgRnb25lGAggASgLMhguYmF0b24udjEuQ3VzdG9keUFic2VuY2VIABIsCghyZWRyaXZlbhgJIAEoCzIYLmJhdG9uLnYxLkN1c3RvZHlSZWRyaXZlSAASMwoKcmVhc3NpZ25lZBgUIAEoCzIdLmJhdG9uLnYxLkN1c3RvZHlSZWFzc2lnbm1lbnRIABI0CgxtYWlsX29taXR0ZWQYFSABKAsyHC5iYXRvbi52MS5DdXN0b2R5TWFpbE9taXR0ZWRIABIQCghvd25lcl9pZBgKIAEoCRINCgVlcG9jaBgLIAEoBBIpCgt0YXNrX3N0YXR1cxgMIAEoDjIULmJhdG9uLnYxLlRhc2tTdGF0dXMSEgoKaGFuZG9mZl9pZBgNIAEoCRItCg1oYW5kb2ZmX3N0YXRlGA4gASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEhgKEGFic2VudF9hZ2VudF9pZHMYDyADKAlCBwoFZXZlbnQixQIKD0N1c3RvZHlFbnZlbG9wZRISCgptZXNzYWdlX2lkGAEgASgJEhAKCHNlcXVlbmNlGAIgASgEEhYKDmNvbnRlbnRfZGlnZXN0GAMgASgMEisKDG1lc3NhZ2VfdHlwZRgEIAEoDjIVLmJhdG9uLnYxLk1lc3NhZ2VUeXBlEhEKCXNlbmRlcl9pZBgFIAEoCRIaChJyZXNvbHZlZF9hZ2VudF9pZHMYBiADKAkSJwoKZXJyb3JfY29kZRgHIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIlCgV0ZXJtcxgIIAEoCzIWLmJhdG9uLnYxLkN1c3RvZHlUZXJtcxIwCgtwYXNzZWRfb3ZlchgJIAMoCzIbLmJhdG9uLnYxLkN1c3RvZHlQYXNzZWRPdmVyEhYKDmNvbnRleHRfZGlnZXN0GAogASgMIjoKEUN1c3RvZHlQYXNzZWRPdmVyEhAKCGFnZW50X2lkGAEgASgJEhMKC3JlYXNvbl90ZXh0GAIgASgJImYKDEN1c3RvZHlUZXJtcxIrCgh0aW1lb3V0cxgBIAEoCzIZLmJhdG9uLnYxLkhhbmRvZmZUaW1lb3V0cxIpCgtsb29wX2xpbWl0cxgCIAEoCzIULmJhdG9uLnYxLkxvb3BMaW1pdHMiSAoPQ3VzdG9keURlbGl2ZXJ5EhAKCGFnZW50X2lkGAEgASgJEiMKBG1haWwYAiABKA4yFS5iYXRvbi52MS5IYW5kb2ZmTWFpbCIeCgtDdXN0b2R5VGltZRIPCgdvZl90YXNrGAEgASgIIhAKDkN1c3RvZHlBYnNlbmNlIm4KDkN1c3RvZHlSZWRyaXZlEhYKDmRlYWRfbGV0dGVyX2lkGAEgASgJEhkKEWZvcm1lcl9oYW5kb2ZmX2lkGAIgASgJEhIKCmhhbmRvZmZfaWQYAyABKAkSFQoNY2FuZGlkYXRlX2lkcxgEIAMoCSIUChJDdXN0b2R5TWFpbE9taXR0ZWQiaQoTQ3VzdG9keVJlYXNzaWdubWVudBIUCgxzdWJtaXR0ZXJfaWQYASABKAkSEwoLcmVjZWl2ZXJfaWQYAiABKAkSEwoLcmVhc29uX3RleHQYAyABKAkSEgoKaGFuZG9mZl9pZBgEIAEoCSp8CgtIYW5kb2ZmTWFpbBIcChhIQU5ET0ZGX01BSUxfVU5TUEVDSUZJRUQQABIYChRIQU5ET0ZGX01BSUxfUkVRVUVTVBABEhgKFEhBTkRPRkZfTUFJTF9DT05URVhUEAISGwoXSEFORE9GRl9NQUlMX0NPTVBMRVRJT04QA2IGcHJvdG8z", [file_baton_v1_broker_service, file_baton_v1_envelope, file_baton_v1_error, file_baton_v1_handoff, file_baton_v1_task, file_google_protobuf_timestamp]);
 
 /**
  * One entry of a custody log as a reader gets it. A replay of all entries from the first one gives the task's state.
@@ -62,7 +62,7 @@ export type CustodyLogEntry = Message<"baton.v1.CustodyLogEntry"> & {
 
   /**
    * The accepted envelope, byte for byte as its sender sent it. Set for status updates, and for all envelopes if the
-   * request asks for them.
+   * request asks for them. Unset for a TaskContextTransfer that the caller may not read: entry has its context_digest.
    *
    * @generated from field: baton.v1.Envelope envelope = 5;
    */
@@ -165,6 +165,15 @@ export type CustodyEntry = Message<"baton.v1.CustodyEntry"> & {
      */
     value: CustodyReassignment;
     case: "reassigned";
+  } | {
+    /**
+     * The log has no room for further plain mail: 1000 pieces, of which agents that never owned the task can fill half.
+     * Later mail is delivered without an entry; Task.unrecorded_mail_count counts it. At most one entry in a log.
+     *
+     * @generated from field: baton.v1.CustodyMailOmitted mail_omitted = 21;
+     */
+    value: CustodyMailOmitted;
+    case: "mailOmitted";
   } | { case: undefined; value?: undefined };
 
   /**
@@ -280,6 +289,21 @@ export type CustodyEnvelope = Message<"baton.v1.CustodyEnvelope"> & {
    * @generated from field: baton.v1.CustodyTerms terms = 8;
    */
   terms?: CustodyTerms | undefined;
+
+  /**
+   * The agents that a request or a reject names and that the broker passed over.
+   *
+   * @generated from field: repeated baton.v1.CustodyPassedOver passed_over = 9;
+   */
+  passedOver: CustodyPassedOver[];
+
+  /**
+   * The digest of the context, 32 bytes: that of TaskContextTransfer.context_digest. Set for a TaskContextTransfer, so
+   * that a reader that may not read the context can replay the log.
+   *
+   * @generated from field: bytes context_digest = 10;
+   */
+  contextDigest: Uint8Array;
 };
 
 /**
@@ -288,6 +312,34 @@ export type CustodyEnvelope = Message<"baton.v1.CustodyEnvelope"> & {
  */
 export const CustodyEnvelopeSchema: GenMessage<CustodyEnvelope> = /*@__PURE__*/
   messageDesc(file_baton_v1_custody, 2);
+
+/**
+ * An agent that the broker passed over, because it lacks a required skill or the desired type.
+ *
+ * @generated from message baton.v1.CustodyPassedOver
+ */
+export type CustodyPassedOver = Message<"baton.v1.CustodyPassedOver"> & {
+  /**
+   * The agent.
+   *
+   * @generated from field: string agent_id = 1;
+   */
+  agentId: string;
+
+  /**
+   * What it lacks, for people to read.
+   *
+   * @generated from field: string reason_text = 2;
+   */
+  reasonText: string;
+};
+
+/**
+ * Describes the message baton.v1.CustodyPassedOver.
+ * Use `create(CustodyPassedOverSchema)` to create a new message.
+ */
+export const CustodyPassedOverSchema: GenMessage<CustodyPassedOver> = /*@__PURE__*/
+  messageDesc(file_baton_v1_custody, 3);
 
 /**
  * The terms of a handoff: the request's wishes within the operator's bounds.
@@ -315,7 +367,7 @@ export type CustodyTerms = Message<"baton.v1.CustodyTerms"> & {
  * Use `create(CustodyTermsSchema)` to create a new message.
  */
 export const CustodyTermsSchema: GenMessage<CustodyTerms> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 3);
+  messageDesc(file_baton_v1_custody, 4);
 
 /**
  * The end of a delivery that belongs to a handoff.
@@ -343,7 +395,7 @@ export type CustodyDelivery = Message<"baton.v1.CustodyDelivery"> & {
  * Use `create(CustodyDeliverySchema)` to create a new message.
  */
 export const CustodyDeliverySchema: GenMessage<CustodyDelivery> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 4);
+  messageDesc(file_baton_v1_custody, 5);
 
 /**
  * A deadline passed. The handoff's state before the event says which one.
@@ -364,7 +416,7 @@ export type CustodyTime = Message<"baton.v1.CustodyTime"> & {
  * Use `create(CustodyTimeSchema)` to create a new message.
  */
 export const CustodyTimeSchema: GenMessage<CustodyTime> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 5);
+  messageDesc(file_baton_v1_custody, 6);
 
 /**
  * A candidate was GONE before it acked the request.
@@ -379,7 +431,7 @@ export type CustodyAbsence = Message<"baton.v1.CustodyAbsence"> & {
  * Use `create(CustodyAbsenceSchema)` to create a new message.
  */
 export const CustodyAbsenceSchema: GenMessage<CustodyAbsence> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 6);
+  messageDesc(file_baton_v1_custody, 7);
 
 /**
  * An operator redrove a handoff request, which starts a new handoff.
@@ -421,7 +473,22 @@ export type CustodyRedrive = Message<"baton.v1.CustodyRedrive"> & {
  * Use `create(CustodyRedriveSchema)` to create a new message.
  */
 export const CustodyRedriveSchema: GenMessage<CustodyRedrive> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 7);
+  messageDesc(file_baton_v1_custody, 8);
+
+/**
+ * The log has no room for further plain mail.
+ *
+ * @generated from message baton.v1.CustodyMailOmitted
+ */
+export type CustodyMailOmitted = Message<"baton.v1.CustodyMailOmitted"> & {
+};
+
+/**
+ * Describes the message baton.v1.CustodyMailOmitted.
+ * Use `create(CustodyMailOmittedSchema)` to create a new message.
+ */
+export const CustodyMailOmittedSchema: GenMessage<CustodyMailOmitted> = /*@__PURE__*/
+  messageDesc(file_baton_v1_custody, 9);
 
 /**
  * An operator reassigned the task.
@@ -463,7 +530,7 @@ export type CustodyReassignment = Message<"baton.v1.CustodyReassignment"> & {
  * Use `create(CustodyReassignmentSchema)` to create a new message.
  */
 export const CustodyReassignmentSchema: GenMessage<CustodyReassignment> = /*@__PURE__*/
-  messageDesc(file_baton_v1_custody, 8);
+  messageDesc(file_baton_v1_custody, 10);
 
 /**
  * The role of a delivery in a handoff.

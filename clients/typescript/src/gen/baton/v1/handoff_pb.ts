@@ -16,7 +16,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file baton/v1/handoff.proto.
  */
 export const file_baton_v1_handoff: GenFile = /*@__PURE__*/
-  fileDesc("ChZiYXRvbi92MS9oYW5kb2ZmLnByb3RvEghiYXRvbi52MSLyAwoOSGFuZG9mZlJlcXVlc3QSEQoJdGFza190eXBlGAEgASgJEicKBnJlYXNvbhgCIAEoDjIXLmJhdG9uLnYxLkhhbmRvZmZSZWFzb24SEwoLcmVhc29uX3RleHQYAyABKAkSGgoSZGVzaXJlZF9hZ2VudF90eXBlGAQgASgJEiQKCHByaW9yaXR5GAUgASgOMhIuYmF0b24udjEuUHJpb3JpdHkSHwoXaW5pdGlhbF9jb250ZXh0X3N1bW1hcnkYBiABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAcgAygJEhsKE2ZhbGxiYWNrX2NhbmRpZGF0ZXMYCCADKAkSKwoIdGltZW91dHMYCSABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSIwoEbW9kZRgKIAEoDjIVLmJhdG9uLnYxLkhhbmRvZmZNb2RlEikKC2xvb3BfbGltaXRzGAsgASgLMhQuYmF0b24udjEuTG9vcExpbWl0cxIqCgxvbl9iZWhhbGZfb2YYDCABKAsyFC5iYXRvbi52MS5PbkJlaGFsZk9mEi8KDGxvYW5fdGltZW91dBgNIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIWCg5wYXJlbnRfdGFza19pZBgPIAEoCUoECA4QDyIiCgpPbkJlaGFsZk9mEhQKDHN1Ym1pdHRlcl9pZBgBIAEoCSJjCg1IYW5kb2ZmQWNjZXB0EjkKFmVzdGltYXRlZF9oYW5kb2ZmX3RpbWUYASABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFwoPd2FudGVkX3NlY3Rpb25zGAIgAygJIqMBCg1IYW5kb2ZmUmVqZWN0EiYKBnJlYXNvbhgBIAEoDjIWLmJhdG9uLnYxLlJlamVjdFJlYXNvbhITCgtyZWFzb25fdGV4dBgCIAEoCRIuCgtyZXRyeV9hZnRlchgDIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIlCh1hbHRlcm5hdGl2ZV9hZ2VudF9zdWdnZXN0aW9ucxgEIAMoCSIkCg1IYW5kb2ZmQ2FuY2VsEhMKC3JlYXNvbl90ZXh0GAEgASgJIiEKClRhc2tSZWNhbGwSEwoLcmVhc29uX3RleHQYASABKAkiZQoPSGFuZG9mZkNvbXBsZXRlEikKB291dGNvbWUYASABKA4yGC5iYXRvbi52MS5IYW5kb2ZmT3V0Y29tZRIWCg5jb250ZXh0X2RpZ2VzdBgCIAEoDBIPCgdkZXRhaWxzGAMgASgJIr8BCg9IYW5kb2ZmVGltZW91dHMSKQoGYWNjZXB0GAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEioKB2NvbnRleHQYAiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKwoIY29tcGxldGUYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SKAoFd2hvbGUYBCABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24iQQoKTG9vcExpbWl0cxIUCgxtYXhfaGFuZG9mZnMYASABKA0SHQoVbWF4X2hhbmRvZmZzX3Blcl9wYWlyGAIgASgNIvEBCgxIYW5kb2ZmT2ZmZXISFAoMY2FuZGlkYXRlX2lkGAEgASgJEi4KCm9mZmVyX3RpbWUYAiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEicKB291dGNvbWUYAyABKA4yFi5iYXRvbi52MS5PZmZlck91dGNvbWUSLQoNcmVqZWN0X3JlYXNvbhgEIAEoDjIWLmJhdG9uLnYxLlJlamVjdFJlYXNvbhITCgtyZWFzb25fdGV4dBgFIAEoCRIuCgpyZXRyeV90aW1lGAYgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcCKGAgoRSGFuZG9mZlRyYW5zaXRpb24SMwoPdHJhbnNpdGlvbl90aW1lGAEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIlCgVjYXVzZRgCIAEoDjIWLmJhdG9uLnYxLkhhbmRvZmZDYXVzZRIlCgVzdGF0ZRgDIAEoDjIWLmJhdG9uLnYxLkhhbmRvZmZTdGF0ZRIpCgtzZW5kZXJfdmlldxgEIAEoDjIULmJhdG9uLnYxLlNlbmRlclZpZXcSLQoNcmVjZWl2ZXJfdmlldxgFIAEoDjIWLmJhdG9uLnYxLlJlY2VpdmVyVmlldxIUCgxjYW5kaWRhdGVfaWQYBiABKAkinggKB0hhbmRvZmYSEgoKaGFuZG9mZl9pZBgBIAEoCRIPCgd0YXNrX2lkGAIgASgJEg0KBWVwb2NoGAMgASgEEhEKCXNlbmRlcl9pZBgEIAEoCRITCgtyZWNlaXZlcl9pZBgFIAEoCRIUCgxjYW5kaWRhdGVfaWQYBiABKAkSJQoFc3RhdGUYByABKA4yFi5iYXRvbi52MS5IYW5kb2ZmU3RhdGUSKQoLc2VuZGVyX3ZpZXcYCCABKA4yFC5iYXRvbi52MS5TZW5kZXJWaWV3Ei0KDXJlY2VpdmVyX3ZpZXcYCSABKA4yFi5iYXRvbi52MS5SZWNlaXZlclZpZXcSIwoEbW9kZRgKIAEoDjIVLmJhdG9uLnYxLkhhbmRvZmZNb2RlEiQKCHByaW9yaXR5GAsgASgOMhIuYmF0b24udjEuUHJpb3JpdHkSEQoJdGFza190eXBlGAwgASgJEicKBnJlYXNvbhgNIAEoDjIXLmJhdG9uLnYxLkhhbmRvZmZSZWFzb24SLAoIZGVhZGxpbmUYDiABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEjIKDndob2xlX2RlYWRsaW5lGA8gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIvCgtjcmVhdGVfdGltZRgQIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLdXBkYXRlX3RpbWUYESABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEiYKBm9mZmVycxgSIAMoCzIWLmJhdG9uLnYxLkhhbmRvZmZPZmZlchIXCg9uZXh0X2NhbmRpZGF0ZXMYEyADKAkSMAoLdHJhbnNpdGlvbnMYFCADKAsyGy5iYXRvbi52MS5IYW5kb2ZmVHJhbnNpdGlvbhIXCg93YW50ZWRfc2VjdGlvbnMYFSADKAkSFgoOY29udGV4dF9kaWdlc3QYFiABKAwSJwoKZXJyb3JfY29kZRgXIAEoDjITLmJhdG9uLnYxLkVycm9yQ29kZRIVCg1lcnJvcl9tZXNzYWdlGBggASgJEh0KFXJlZHJpdmVfb2ZfaGFuZG9mZl9pZBgZIAEoCRIvCgxsb2FuX3RpbWVvdXQYGiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SHwoXaW5pdGlhbF9jb250ZXh0X3N1bW1hcnkYGyABKAkSEwoLcmVhc29uX3RleHQYHCABKAkSGgoSZGVzaXJlZF9hZ2VudF90eXBlGB0gASgJEjkKFmVzdGltYXRlZF9oYW5kb2ZmX3RpbWUYHiABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SFAoMc3VibWl0dGVyX2lkGCggASgJKpUCCg1IYW5kb2ZmUmVhc29uEh4KGkhBTkRPRkZfUkVBU09OX1VOU1BFQ0lGSUVEEAASGAoUSEFORE9GRl9SRUFTT05fU0tJTEwQARIXChNIQU5ET0ZGX1JFQVNPTl9MT0FEEAISHQoZSEFORE9GRl9SRUFTT05fRVNDQUxBVElPThADEhsKF0hBTkRPRkZfUkVBU09OX1dPUktGTE9XEAQSHwobSEFORE9GRl9SRUFTT05fVVNFUl9SRVFVRVNUEAUSGwoXSEFORE9GRl9SRUFTT05fU0hVVERPV04QBhIdChlIQU5ET0ZGX1JFQVNPTl9QRVJNSVNTSU9OEAcSGAoUSEFORE9GRl9SRUFTT05fT1RIRVIQCCqDAgoMUmVqZWN0UmVhc29uEh0KGVJFSkVDVF9SRUFTT05fVU5TUEVDSUZJRUQQABIaChZSRUpFQ1RfUkVBU09OX05PX1NLSUxMEAESHAoYUkVKRUNUX1JFQVNPTl9PVkVSTE9BREVEEAISHwobUkVKRUNUX1JFQVNPTl9OT19QRVJNSVNTSU9OEAMSIQodUkVKRUNUX1JFQVNPTl9XUk9OR19UQVNLX1RZUEUQBBIaChZSRUpFQ1RfUkVBU09OX1NIVVRET1dOEAUSIQodUkVKRUNUX1JFQVNPTl9UT09fTElUVExFX1RJTUUQBhIXChNSRUpFQ1RfUkVBU09OX09USEVSEAcqdQoIUHJpb3JpdHkSGAoUUFJJT1JJVFlfVU5TUEVDSUZJRUQQABIQCgxQUklPUklUWV9MT1cQARITCg9QUklPUklUWV9NRURJVU0QAhIRCg1QUklPUklUWV9ISUdIEAMSFQoRUFJJT1JJVFlfQ1JJVElDQUwQBCphCgtIYW5kb2ZmTW9kZRIcChhIQU5ET0ZGX01PREVfVU5TUEVDSUZJRUQQABIZChVIQU5ET0ZGX01PREVfVFJBTlNGRVIQARIZChVIQU5ET0ZGX01PREVfREVMRUdBVEUQAiprCg5IYW5kb2ZmT3V0Y29tZRIfChtIQU5ET0ZGX09VVENPTUVfVU5TUEVDSUZJRUQQABIbChdIQU5ET0ZGX09VVENPTUVfU1VDQ0VTUxABEhsKF0hBTkRPRkZfT1VUQ09NRV9GQUlMVVJFEAIqkgIKDEhhbmRvZmZTdGF0ZRIdChlIQU5ET0ZGX1NUQVRFX1VOU1BFQ0lGSUVEEAASGwoXSEFORE9GRl9TVEFURV9SRVFVRVNURUQQARIaChZIQU5ET0ZGX1NUQVRFX0RFQ0lESU5HEAISGgoWSEFORE9GRl9TVEFURV9BQ0NFUFRFRBADEh4KGkhBTkRPRkZfU1RBVEVfQ09OVEVYVF9TRU5UEAQSGwoXSEFORE9GRl9TVEFURV9DT01QTEVURUQQBRIaChZIQU5ET0ZGX1NUQVRFX1JFSkVDVEVEEAYSGAoUSEFORE9GRl9TVEFURV9GQUlMRUQQBxIbChdIQU5ET0ZGX1NUQVRFX0NBTkNFTExFRBAIKtgCCgpTZW5kZXJWaWV3EhsKF1NFTkRFUl9WSUVXX1VOU1BFQ0lGSUVEEAASFAoQU0VOREVSX1ZJRVdfSURMRRABEiEKHVNFTkRFUl9WSUVXX0hBTkRPRkZfSU5JVElBVEVEEAISJwojU0VOREVSX1ZJRVdfQVdBSVRJTkdfSEFORE9GRl9BQ0NFUFQQAxIhCh1TRU5ERVJfVklFV19DT05URVhUX1BSRVBBUklORxAEEiQKIFNFTkRFUl9WSUVXX0FXQUlUSU5HX0NPTlRFWFRfQUNLEAUSIQodU0VOREVSX1ZJRVdfSEFORE9GRl9DT01QTEVURUQQBhIdChlTRU5ERVJfVklFV19UQVNLX0ZJTklTSEVEEAcSIAocU0VOREVSX1ZJRVdfSEFORE9GRl9SRUpFQ1RFRBAIEh4KGlNFTkRFUl9WSUVXX0hBTkRPRkZfRkFJTEVEEAkqjAMKDFJlY2VpdmVyVmlldxIdChlSRUNFSVZFUl9WSUVXX1VOU1BFQ0lGSUVEEAASFgoSUkVDRUlWRVJfVklFV19JRExFEAESIwofUkVDRUlWRVJfVklFV19IQU5ET0ZGX1JFUVVFU1RFRBACEiMKH1JFQ0VJVkVSX1ZJRVdfQVdBSVRJTkdfREVDSVNJT04QAxIrCidSRUNFSVZFUl9WSUVXX0FXQUlUSU5HX0NPTlRFWFRfVFJBTlNGRVIQBBIlCiFSRUNFSVZFUl9WSUVXX0NPTlRFWFRfVFJBTlNGRVJSRUQQBRIjCh9SRUNFSVZFUl9WSUVXX0hBTkRPRkZfQ09NUExFVEVEEAYSGAoUUkVDRUlWRVJfVklFV19BQ1RJVkUQBxIiCh5SRUNFSVZFUl9WSUVXX0hBTkRPRkZfUkVKRUNURUQQCBIgChxSRUNFSVZFUl9WSUVXX0hBTkRPRkZfRkFJTEVEEAkSIgoeUkVDRUlWRVJfVklFV19IQU5ET0ZGX0FDQ0VQVEVEEAoq5gQKDEhhbmRvZmZDYXVzZRIdChlIQU5ET0ZGX0NBVVNFX1VOU1BFQ0lGSUVEEAASGwoXSEFORE9GRl9DQVVTRV9SRVFVRVNURUQQARIbChdIQU5ET0ZGX0NBVVNFX0RFTElWRVJFRBACEhoKFkhBTkRPRkZfQ0FVU0VfQUNDRVBURUQQAxIaChZIQU5ET0ZGX0NBVVNFX1JFSkVDVEVEEAQSIAocSEFORE9GRl9DQVVTRV9BQ0NFUFRfVElNRU9VVBAFEiAKHEhBTkRPRkZfQ0FVU0VfQ09OVEVYVF9TVE9SRUQQBhIhCh1IQU5ET0ZGX0NBVVNFX0NPTlRFWFRfVElNRU9VVBAHEhsKF0hBTkRPRkZfQ0FVU0VfQ09NUExFVEVEEAgSIwofSEFORE9GRl9DQVVTRV9DT01QTEVURURfRkFJTFVSRRAJEiIKHkhBTkRPRkZfQ0FVU0VfQ09NUExFVEVfVElNRU9VVBAKEh8KG0hBTkRPRkZfQ0FVU0VfV0hPTEVfVElNRU9VVBALEhsKF0hBTkRPRkZfQ0FVU0VfQ0FOQ0VMTEVEEAwSIQodSEFORE9GRl9DQVVTRV9PV05FUlNISVBfTU9WRUQQDRIaChZIQU5ET0ZGX0NBVVNFX0VYVEVOREVEEA4SHwobSEFORE9GRl9DQVVTRV9VTkRFTElWRVJBQkxFEA8SIAocSEFORE9GRl9DQVVTRV9DQU5ESURBVEVfR09ORRAQEhoKFkhBTkRPRkZfQ0FVU0VfUkVDQUxMRUQQERIcChhIQU5ET0ZGX0NBVVNFX1JFQVNTSUdORUQQFCrzAQoMT2ZmZXJPdXRjb21lEh0KGU9GRkVSX09VVENPTUVfVU5TUEVDSUZJRUQQABIZChVPRkZFUl9PVVRDT01FX1BFTkRJTkcQARIaChZPRkZFUl9PVVRDT01FX0FDQ0VQVEVEEAISGgoWT0ZGRVJfT1VUQ09NRV9SRUpFQ1RFRBADEhsKF09GRkVSX09VVENPTUVfVElNRURfT1VUEAQSGwoXT0ZGRVJfT1VUQ09NRV9XSVRIRFJBV04QBRIfChtPRkZFUl9PVVRDT01FX1VOREVMSVZFUkFCTEUQBhIWChJPRkZFUl9PVVRDT01FX0dPTkUQB2IGcHJvdG8z", [file_baton_v1_error, file_google_protobuf_duration, file_google_protobuf_timestamp]);
+  fileDesc("ChZiYXRvbi92MS9oYW5kb2ZmLnByb3RvEghiYXRvbi52MSKTBAoOSGFuZG9mZlJlcXVlc3QSEQoJdGFza190eXBlGAEgASgJEicKBnJlYXNvbhgCIAEoDjIXLmJhdG9uLnYxLkhhbmRvZmZSZWFzb24SEwoLcmVhc29uX3RleHQYAyABKAkSGgoSZGVzaXJlZF9hZ2VudF90eXBlGAQgASgJEiQKCHByaW9yaXR5GAUgASgOMhIuYmF0b24udjEuUHJpb3JpdHkSHwoXaW5pdGlhbF9jb250ZXh0X3N1bW1hcnkYBiABKAkSFwoPcmVxdWlyZWRfc2tpbGxzGAcgAygJEhsKE2ZhbGxiYWNrX2NhbmRpZGF0ZXMYCCADKAkSKwoIdGltZW91dHMYCSABKAsyGS5iYXRvbi52MS5IYW5kb2ZmVGltZW91dHMSIwoEbW9kZRgKIAEoDjIVLmJhdG9uLnYxLkhhbmRvZmZNb2RlEikKC2xvb3BfbGltaXRzGAsgASgLMhQuYmF0b24udjEuTG9vcExpbWl0cxIqCgxvbl9iZWhhbGZfb2YYDCABKAsyFC5iYXRvbi52MS5PbkJlaGFsZk9mEi8KDGxvYW5fdGltZW91dBgNIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIlCgdyb3V0aW5nGA4gASgLMhQuYmF0b24udjEuUm91dGluZ1JlZhIWCg5wYXJlbnRfdGFza19pZBgPIAEoCSIvCgpSb3V0aW5nUmVmEg4KBnJ1bl9pZBgBIAEoCRIRCgljaG9pY2VfaWQYAiABKAkiIgoKT25CZWhhbGZPZhIUCgxzdWJtaXR0ZXJfaWQYASABKAkiYwoNSGFuZG9mZkFjY2VwdBI5ChZlc3RpbWF0ZWRfaGFuZG9mZl90aW1lGAEgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhcKD3dhbnRlZF9zZWN0aW9ucxgCIAMoCSKjAQoNSGFuZG9mZlJlamVjdBImCgZyZWFzb24YASABKA4yFi5iYXRvbi52MS5SZWplY3RSZWFzb24SEwoLcmVhc29uX3RleHQYAiABKAkSLgoLcmV0cnlfYWZ0ZXIYAyABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SJQodYWx0ZXJuYXRpdmVfYWdlbnRfc3VnZ2VzdGlvbnMYBCADKAkiJAoNSGFuZG9mZkNhbmNlbBITCgtyZWFzb25fdGV4dBgBIAEoCSIhCgpUYXNrUmVjYWxsEhMKC3JlYXNvbl90ZXh0GAEgASgJImUKD0hhbmRvZmZDb21wbGV0ZRIpCgdvdXRjb21lGAEgASgOMhguYmF0b24udjEuSGFuZG9mZk91dGNvbWUSFgoOY29udGV4dF9kaWdlc3QYAiABKAwSDwoHZGV0YWlscxgDIAEoCSK/AQoPSGFuZG9mZlRpbWVvdXRzEikKBmFjY2VwdBgBIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIqCgdjb250ZXh0GAIgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEisKCGNvbXBsZXRlGAMgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEigKBXdob2xlGAQgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uIkEKCkxvb3BMaW1pdHMSFAoMbWF4X2hhbmRvZmZzGAEgASgNEh0KFW1heF9oYW5kb2Zmc19wZXJfcGFpchgCIAEoDSKGAgoMSGFuZG9mZk9mZmVyEhQKDGNhbmRpZGF0ZV9pZBgBIAEoCRIuCgpvZmZlcl90aW1lGAIgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBInCgdvdXRjb21lGAMgASgOMhYuYmF0b24udjEuT2ZmZXJPdXRjb21lEi0KDXJlamVjdF9yZWFzb24YBCABKA4yFi5iYXRvbi52MS5SZWplY3RSZWFzb24SEwoLcmVhc29uX3RleHQYBSABKAkSLgoKcmV0cnlfdGltZRgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASEwoLcGFzc2VkX292ZXIYByABKAgihgIKEUhhbmRvZmZUcmFuc2l0aW9uEjMKD3RyYW5zaXRpb25fdGltZRgBIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJQoFY2F1c2UYAiABKA4yFi5iYXRvbi52MS5IYW5kb2ZmQ2F1c2USJQoFc3RhdGUYAyABKA4yFi5iYXRvbi52MS5IYW5kb2ZmU3RhdGUSKQoLc2VuZGVyX3ZpZXcYBCABKA4yFC5iYXRvbi52MS5TZW5kZXJWaWV3Ei0KDXJlY2VpdmVyX3ZpZXcYBSABKA4yFi5iYXRvbi52MS5SZWNlaXZlclZpZXcSFAoMY2FuZGlkYXRlX2lkGAYgASgJIsUICgdIYW5kb2ZmEhIKCmhhbmRvZmZfaWQYASABKAkSDwoHdGFza19pZBgCIAEoCRINCgVlcG9jaBgDIAEoBBIRCglzZW5kZXJfaWQYBCABKAkSEwoLcmVjZWl2ZXJfaWQYBSABKAkSFAoMY2FuZGlkYXRlX2lkGAYgASgJEiUKBXN0YXRlGAcgASgOMhYuYmF0b24udjEuSGFuZG9mZlN0YXRlEikKC3NlbmRlcl92aWV3GAggASgOMhQuYmF0b24udjEuU2VuZGVyVmlldxItCg1yZWNlaXZlcl92aWV3GAkgASgOMhYuYmF0b24udjEuUmVjZWl2ZXJWaWV3EiMKBG1vZGUYCiABKA4yFS5iYXRvbi52MS5IYW5kb2ZmTW9kZRIkCghwcmlvcml0eRgLIAEoDjISLmJhdG9uLnYxLlByaW9yaXR5EhEKCXRhc2tfdHlwZRgMIAEoCRInCgZyZWFzb24YDSABKA4yFy5iYXRvbi52MS5IYW5kb2ZmUmVhc29uEiwKCGRlYWRsaW5lGA4gASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBIyCg53aG9sZV9kZWFkbGluZRgPIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASLwoLY3JlYXRlX3RpbWUYECABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEi8KC3VwZGF0ZV90aW1lGBEgASgLMhouZ29vZ2xlLnByb3RvYnVmLlRpbWVzdGFtcBImCgZvZmZlcnMYEiADKAsyFi5iYXRvbi52MS5IYW5kb2ZmT2ZmZXISFwoPbmV4dF9jYW5kaWRhdGVzGBMgAygJEjAKC3RyYW5zaXRpb25zGBQgAygLMhsuYmF0b24udjEuSGFuZG9mZlRyYW5zaXRpb24SFwoPd2FudGVkX3NlY3Rpb25zGBUgAygJEhYKDmNvbnRleHRfZGlnZXN0GBYgASgMEicKCmVycm9yX2NvZGUYFyABKA4yEy5iYXRvbi52MS5FcnJvckNvZGUSFQoNZXJyb3JfbWVzc2FnZRgYIAEoCRIdChVyZWRyaXZlX29mX2hhbmRvZmZfaWQYGSABKAkSLwoMbG9hbl90aW1lb3V0GBogASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEh8KF2luaXRpYWxfY29udGV4dF9zdW1tYXJ5GBsgASgJEhMKC3JlYXNvbl90ZXh0GBwgASgJEhoKEmRlc2lyZWRfYWdlbnRfdHlwZRgdIAEoCRI5ChZlc3RpbWF0ZWRfaGFuZG9mZl90aW1lGB4gASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEhQKDHN1Ym1pdHRlcl9pZBgoIAEoCRIlCgdyb3V0aW5nGDIgASgLMhQuYmF0b24udjEuUm91dGluZ1JlZiqVAgoNSGFuZG9mZlJlYXNvbhIeChpIQU5ET0ZGX1JFQVNPTl9VTlNQRUNJRklFRBAAEhgKFEhBTkRPRkZfUkVBU09OX1NLSUxMEAESFwoTSEFORE9GRl9SRUFTT05fTE9BRBACEh0KGUhBTkRPRkZfUkVBU09OX0VTQ0FMQVRJT04QAxIbChdIQU5ET0ZGX1JFQVNPTl9XT1JLRkxPVxAEEh8KG0hBTkRPRkZfUkVBU09OX1VTRVJfUkVRVUVTVBAFEhsKF0hBTkRPRkZfUkVBU09OX1NIVVRET1dOEAYSHQoZSEFORE9GRl9SRUFTT05fUEVSTUlTU0lPThAHEhgKFEhBTkRPRkZfUkVBU09OX09USEVSEAgqgwIKDFJlamVjdFJlYXNvbhIdChlSRUpFQ1RfUkVBU09OX1VOU1BFQ0lGSUVEEAASGgoWUkVKRUNUX1JFQVNPTl9OT19TS0lMTBABEhwKGFJFSkVDVF9SRUFTT05fT1ZFUkxPQURFRBACEh8KG1JFSkVDVF9SRUFTT05fTk9fUEVSTUlTU0lPThADEiEKHVJFSkVDVF9SRUFTT05fV1JPTkdfVEFTS19UWVBFEAQSGgoWUkVKRUNUX1JFQVNPTl9TSFVURE9XThAFEiEKHVJFSkVDVF9SRUFTT05fVE9PX0xJVFRMRV9USU1FEAYSFwoTUkVKRUNUX1JFQVNPTl9PVEhFUhAHKnUKCFByaW9yaXR5EhgKFFBSSU9SSVRZX1VOU1BFQ0lGSUVEEAASEAoMUFJJT1JJVFlfTE9XEAESEwoPUFJJT1JJVFlfTUVESVVNEAISEQoNUFJJT1JJVFlfSElHSBADEhUKEVBSSU9SSVRZX0NSSVRJQ0FMEAQqYQoLSGFuZG9mZk1vZGUSHAoYSEFORE9GRl9NT0RFX1VOU1BFQ0lGSUVEEAASGQoVSEFORE9GRl9NT0RFX1RSQU5TRkVSEAESGQoVSEFORE9GRl9NT0RFX0RFTEVHQVRFEAIqawoOSGFuZG9mZk91dGNvbWUSHwobSEFORE9GRl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGwoXSEFORE9GRl9PVVRDT01FX1NVQ0NFU1MQARIbChdIQU5ET0ZGX09VVENPTUVfRkFJTFVSRRACKpICCgxIYW5kb2ZmU3RhdGUSHQoZSEFORE9GRl9TVEFURV9VTlNQRUNJRklFRBAAEhsKF0hBTkRPRkZfU1RBVEVfUkVRVUVTVEVEEAESGgoWSEFORE9GRl9TVEFURV9ERUNJRElORxACEhoKFkhBTkRPRkZfU1RBVEVfQUNDRVBURUQQAxIeChpIQU5ET0ZGX1NUQVRFX0NPTlRFWFRfU0VOVBAEEhsKF0hBTkRPRkZfU1RBVEVfQ09NUExFVEVEEAUSGgoWSEFORE9GRl9TVEFURV9SRUpFQ1RFRBAGEhgKFEhBTkRPRkZfU1RBVEVfRkFJTEVEEAcSGwoXSEFORE9GRl9TVEFURV9DQU5DRUxMRUQQCCrYAgoKU2VuZGVyVmlldxIbChdTRU5ERVJfVklFV19VTlNQRUNJRklFRBAAEhQKEFNFTkRFUl9WSUVXX0lETEUQARIhCh1TRU5ERVJfVklFV19IQU5ET0ZGX0lOSVRJQVRFRBACEicKI1NFTkRFUl9WSUVXX0FXQUlUSU5HX0hBTkRPRkZfQUNDRVBUEAMSIQodU0VOREVSX1ZJRVdfQ09OVEVYVF9QUkVQQVJJTkcQBBIkCiBTRU5ERVJfVklFV19BV0FJVElOR19DT05URVhUX0FDSxAFEiEKHVNFTkRFUl9WSUVXX0hBTkRPRkZfQ09NUExFVEVEEAYSHQoZU0VOREVSX1ZJRVdfVEFTS19GSU5JU0hFRBAHEiAKHFNFTkRFUl9WSUVXX0hBTkRPRkZfUkVKRUNURUQQCBIeChpTRU5ERVJfVklFV19IQU5ET0ZGX0ZBSUxFRBAJKowDCgxSZWNlaXZlclZpZXcSHQoZUkVDRUlWRVJfVklFV19VTlNQRUNJRklFRBAAEhYKElJFQ0VJVkVSX1ZJRVdfSURMRRABEiMKH1JFQ0VJVkVSX1ZJRVdfSEFORE9GRl9SRVFVRVNURUQQAhIjCh9SRUNFSVZFUl9WSUVXX0FXQUlUSU5HX0RFQ0lTSU9OEAMSKwonUkVDRUlWRVJfVklFV19BV0FJVElOR19DT05URVhUX1RSQU5TRkVSEAQSJQohUkVDRUlWRVJfVklFV19DT05URVhUX1RSQU5TRkVSUkVEEAUSIwofUkVDRUlWRVJfVklFV19IQU5ET0ZGX0NPTVBMRVRFRBAGEhgKFFJFQ0VJVkVSX1ZJRVdfQUNUSVZFEAcSIgoeUkVDRUlWRVJfVklFV19IQU5ET0ZGX1JFSkVDVEVEEAgSIAocUkVDRUlWRVJfVklFV19IQU5ET0ZGX0ZBSUxFRBAJEiIKHlJFQ0VJVkVSX1ZJRVdfSEFORE9GRl9BQ0NFUFRFRBAKKuYECgxIYW5kb2ZmQ2F1c2USHQoZSEFORE9GRl9DQVVTRV9VTlNQRUNJRklFRBAAEhsKF0hBTkRPRkZfQ0FVU0VfUkVRVUVTVEVEEAESGwoXSEFORE9GRl9DQVVTRV9ERUxJVkVSRUQQAhIaChZIQU5ET0ZGX0NBVVNFX0FDQ0VQVEVEEAMSGgoWSEFORE9GRl9DQVVTRV9SRUpFQ1RFRBAEEiAKHEhBTkRPRkZfQ0FVU0VfQUNDRVBUX1RJTUVPVVQQBRIgChxIQU5ET0ZGX0NBVVNFX0NPTlRFWFRfU1RPUkVEEAYSIQodSEFORE9GRl9DQVVTRV9DT05URVhUX1RJTUVPVVQQBxIbChdIQU5ET0ZGX0NBVVNFX0NPTVBMRVRFRBAIEiMKH0hBTkRPRkZfQ0FVU0VfQ09NUExFVEVEX0ZBSUxVUkUQCRIiCh5IQU5ET0ZGX0NBVVNFX0NPTVBMRVRFX1RJTUVPVVQQChIfChtIQU5ET0ZGX0NBVVNFX1dIT0xFX1RJTUVPVVQQCxIbChdIQU5ET0ZGX0NBVVNFX0NBTkNFTExFRBAMEiEKHUhBTkRPRkZfQ0FVU0VfT1dORVJTSElQX01PVkVEEA0SGgoWSEFORE9GRl9DQVVTRV9FWFRFTkRFRBAOEh8KG0hBTkRPRkZfQ0FVU0VfVU5ERUxJVkVSQUJMRRAPEiAKHEhBTkRPRkZfQ0FVU0VfQ0FORElEQVRFX0dPTkUQEBIaChZIQU5ET0ZGX0NBVVNFX1JFQ0FMTEVEEBESHAoYSEFORE9GRl9DQVVTRV9SRUFTU0lHTkVEEBQq8wEKDE9mZmVyT3V0Y29tZRIdChlPRkZFUl9PVVRDT01FX1VOU1BFQ0lGSUVEEAASGQoVT0ZGRVJfT1VUQ09NRV9QRU5ESU5HEAESGgoWT0ZGRVJfT1VUQ09NRV9BQ0NFUFRFRBACEhoKFk9GRkVSX09VVENPTUVfUkVKRUNURUQQAxIbChdPRkZFUl9PVVRDT01FX1RJTUVEX09VVBAEEhsKF09GRkVSX09VVENPTUVfV0lUSERSQVdOEAUSHwobT0ZGRVJfT1VUQ09NRV9VTkRFTElWRVJBQkxFEAYSFgoST0ZGRVJfT1VUQ09NRV9HT05FEAdiBnByb3RvMw", [file_baton_v1_error, file_google_protobuf_duration, file_google_protobuf_timestamp]);
 
 /**
  * Payload: the owner of a task asks another agent to take it. An unknown task_id creates the task, owned by the sender,
@@ -47,8 +47,8 @@ export type HandoffRequest = Message<"baton.v1.HandoffRequest"> & {
   reasonText: string;
 
   /**
-   * The type of agent that is wanted, with the characters of an agent id. Shown to the candidate; the broker routes by
-   * receiver_id alone.
+   * The type that every candidate must have, with the characters of an agent id. Empty: any type. The broker passes over
+   * a candidate without it, as if the candidate had rejected with NO_SKILL.
    *
    * @generated from field: string desired_agent_type = 4;
    */
@@ -69,15 +69,16 @@ export type HandoffRequest = Message<"baton.v1.HandoffRequest"> & {
   initialContextSummary: string;
 
   /**
-   * Names of skills, at most 32. If receiver_id is a type, only agents with all of them are asked. Not applied to
-   * agents that the request names.
+   * The skills that every candidate must have, by the same or a more specific name; at most 32. The broker passes over a
+   * candidate that lacks one, as if the candidate had rejected with NO_SKILL.
    *
    * @generated from field: repeated string required_skills = 7;
    */
   requiredSkills: string[];
 
   /**
-   * The agents to ask next, in this order, if the receiver does not take the task; at most 16, without the sender.
+   * The agents to ask next, in this order, if the receiver does not take the task; at most 16, without the sender. Each is
+   * an agent's id or type:NAME, which stands for the fitting agents of the type, best first.
    *
    * @generated from field: repeated string fallback_candidates = 8;
    */
@@ -121,6 +122,13 @@ export type HandoffRequest = Message<"baton.v1.HandoffRequest"> & {
   loanTimeout?: Duration | undefined;
 
   /**
+   * The choice of a run that the handoff carries out. The run follows the end of the handoff. Unset: none.
+   *
+   * @generated from field: baton.v1.RoutingRef routing = 14;
+   */
+  routing?: RoutingRef | undefined;
+
+  /**
    * The task that this one is a part of, with the characters of an agent id. The sender owns it, it has no final status,
    * and at most 31 tasks are above it. Used by the request that creates the task; a later one leaves it empty or names
    * the same parent. Empty: the task is no part.
@@ -136,6 +144,34 @@ export type HandoffRequest = Message<"baton.v1.HandoffRequest"> & {
  */
 export const HandoffRequestSchema: GenMessage<HandoffRequest> = /*@__PURE__*/
   messageDesc(file_baton_v1_handoff, 0);
+
+/**
+ * A reference to a choice of a run over the task.
+ *
+ * @generated from message baton.v1.RoutingRef
+ */
+export type RoutingRef = Message<"baton.v1.RoutingRef"> & {
+  /**
+   * The id of the run.
+   *
+   * @generated from field: string run_id = 1;
+   */
+  runId: string;
+
+  /**
+   * The id of the choice: that of its turn.
+   *
+   * @generated from field: string choice_id = 2;
+   */
+  choiceId: string;
+};
+
+/**
+ * Describes the message baton.v1.RoutingRef.
+ * Use `create(RoutingRefSchema)` to create a new message.
+ */
+export const RoutingRefSchema: GenMessage<RoutingRef> = /*@__PURE__*/
+  messageDesc(file_baton_v1_handoff, 1);
 
 /**
  * For whom the coordinator sends a request. The coordinator has no more rights than the submitter: the policy action
@@ -157,7 +193,7 @@ export type OnBehalfOf = Message<"baton.v1.OnBehalfOf"> & {
  * Use `create(OnBehalfOfSchema)` to create a new message.
  */
 export const OnBehalfOfSchema: GenMessage<OnBehalfOf> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 1);
+  messageDesc(file_baton_v1_handoff, 2);
 
 /**
  * Payload: the current candidate takes the handoff. receiver_id is the sender of the handoff.
@@ -188,7 +224,7 @@ export type HandoffAccept = Message<"baton.v1.HandoffAccept"> & {
  * Use `create(HandoffAcceptSchema)` to create a new message.
  */
 export const HandoffAcceptSchema: GenMessage<HandoffAccept> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 2);
+  messageDesc(file_baton_v1_handoff, 3);
 
 /**
  * Payload: the current candidate declines the handoff. receiver_id is the sender of the handoff.
@@ -219,8 +255,8 @@ export type HandoffReject = Message<"baton.v1.HandoffReject"> & {
   retryAfter?: Duration | undefined;
 
   /**
-   * Agents that the candidate suggests instead, at most 16. The broker asks them after the candidates that the request
-   * names.
+   * Agents that the candidate suggests instead, at most 16, each an agent's id or type:NAME. The broker asks them after
+   * the candidates that the request names.
    *
    * @generated from field: repeated string alternative_agent_suggestions = 4;
    */
@@ -232,7 +268,7 @@ export type HandoffReject = Message<"baton.v1.HandoffReject"> & {
  * Use `create(HandoffRejectSchema)` to create a new message.
  */
 export const HandoffRejectSchema: GenMessage<HandoffReject> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 3);
+  messageDesc(file_baton_v1_handoff, 4);
 
 /**
  * Payload: the owner ends the handoff before its completion. receiver_id is the current candidate, which receives the
@@ -254,7 +290,7 @@ export type HandoffCancel = Message<"baton.v1.HandoffCancel"> & {
  * Use `create(HandoffCancelSchema)` to create a new message.
  */
 export const HandoffCancelSchema: GenMessage<HandoffCancel> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 4);
+  messageDesc(file_baton_v1_handoff, 5);
 
 /**
  * Payload: the delegator of a loan takes the task back. correlation_id names the completed handoff that lent the task,
@@ -278,7 +314,7 @@ export type TaskRecall = Message<"baton.v1.TaskRecall"> & {
  * Use `create(TaskRecallSchema)` to create a new message.
  */
 export const TaskRecallSchema: GenMessage<TaskRecall> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 5);
+  messageDesc(file_baton_v1_handoff, 6);
 
 /**
  * Payload: the candidate has taken the task over, or failed to. receiver_id is the sender of the handoff.
@@ -314,7 +350,7 @@ export type HandoffComplete = Message<"baton.v1.HandoffComplete"> & {
  * Use `create(HandoffCompleteSchema)` to create a new message.
  */
 export const HandoffCompleteSchema: GenMessage<HandoffComplete> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 6);
+  messageDesc(file_baton_v1_handoff, 7);
 
 /**
  * The timeouts of the steps of a handoff, each within the operator's bounds (100 milliseconds to 7 days by default). No
@@ -358,7 +394,7 @@ export type HandoffTimeouts = Message<"baton.v1.HandoffTimeouts"> & {
  * Use `create(HandoffTimeoutsSchema)` to create a new message.
  */
 export const HandoffTimeoutsSchema: GenMessage<HandoffTimeouts> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 7);
+  messageDesc(file_baton_v1_handoff, 8);
 
 /**
  * The loop guard's limits for one task. A request over a limit is refused with LOOP_LIMIT.
@@ -388,7 +424,7 @@ export type LoopLimits = Message<"baton.v1.LoopLimits"> & {
  * Use `create(LoopLimitsSchema)` to create a new message.
  */
 export const LoopLimitsSchema: GenMessage<LoopLimits> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 8);
+  messageDesc(file_baton_v1_handoff, 9);
 
 /**
  * One offer of a handoff to one candidate. Set by the broker.
@@ -438,6 +474,14 @@ export type HandoffOffer = Message<"baton.v1.HandoffOffer"> & {
    * @generated from field: google.protobuf.Timestamp retry_time = 6;
    */
   retryTime?: Timestamp | undefined;
+
+  /**
+   * Whether the broker passed the candidate over without asking it, because it lacks a required skill or the desired
+   * type. Then the outcome is REJECTED with NO_SKILL, and reason_text says what it lacks.
+   *
+   * @generated from field: bool passed_over = 7;
+   */
+  passedOver: boolean;
 };
 
 /**
@@ -445,7 +489,7 @@ export type HandoffOffer = Message<"baton.v1.HandoffOffer"> & {
  * Use `create(HandoffOfferSchema)` to create a new message.
  */
 export const HandoffOfferSchema: GenMessage<HandoffOffer> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 9);
+  messageDesc(file_baton_v1_handoff, 10);
 
 /**
  * One step of a handoff. Set by the broker.
@@ -501,7 +545,7 @@ export type HandoffTransition = Message<"baton.v1.HandoffTransition"> & {
  * Use `create(HandoffTransitionSchema)` to create a new message.
  */
 export const HandoffTransitionSchema: GenMessage<HandoffTransition> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 10);
+  messageDesc(file_baton_v1_handoff, 11);
 
 /**
  * The broker's record of a handoff: the long-running operation that Get, List and Watch return. Set by the broker.
@@ -726,6 +770,13 @@ export type Handoff = Message<"baton.v1.Handoff"> & {
    * @generated from field: string submitter_id = 40;
    */
   submitterId: string;
+
+  /**
+   * The choice of a run that the handoff carries out. Unset: none.
+   *
+   * @generated from field: baton.v1.RoutingRef routing = 50;
+   */
+  routing?: RoutingRef | undefined;
 };
 
 /**
@@ -733,7 +784,7 @@ export type Handoff = Message<"baton.v1.Handoff"> & {
  * Use `create(HandoffSchema)` to create a new message.
  */
 export const HandoffSchema: GenMessage<Handoff> = /*@__PURE__*/
-  messageDesc(file_baton_v1_handoff, 11);
+  messageDesc(file_baton_v1_handoff, 12);
 
 /**
  * The reason of a handoff.

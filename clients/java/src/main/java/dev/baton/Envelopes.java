@@ -24,6 +24,7 @@ import dev.baton.v1.TaskOffer;
 import dev.baton.v1.TaskRecall;
 import dev.baton.v1.TaskRequest;
 import dev.baton.v1.TaskStatusUpdate;
+import dev.baton.v1.WorkspaceAppend;
 import java.security.SecureRandom;
 import java.time.Instant;
 import java.util.Map;
@@ -48,6 +49,7 @@ public final class Envelopes {
             Map.entry(MessageType.MESSAGE_TYPE_TASK_ACCEPT, TaskAccept.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_DELEGATION, Delegation.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_INFO, Info.getDefaultInstance()),
+            Map.entry(MessageType.MESSAGE_TYPE_WORKSPACE_APPEND, WorkspaceAppend.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_RECALL, TaskRecall.getDefaultInstance()),
             Map.entry(MessageType.MESSAGE_TYPE_TASK_INPUT, TaskInput.getDefaultInstance()));
 

@@ -25,6 +25,7 @@ public final class Signing {
     private static final String CONTEXT = "application/vnd.baton.context.v1";
     private static final String SESSION = "application/vnd.baton.session.v1";
     private static final String RECEIPT = "application/vnd.baton.receipt.v1";
+    private static final String RECEIPT_OF_RESOURCE = "application/vnd.baton.receipt.v2";
     private static final String CUSTODY = "application/vnd.baton.custody.v1";
     private static final String AUDIT = "application/vnd.baton.audit.v1";
     private static final String VOUCHER = "application/vnd.baton.key-voucher.v1";
@@ -137,7 +138,7 @@ public final class Signing {
 
     /** Returns the signed fields of a receipt: all but the signature. */
     public static byte[] receiptBody(Receipt receipt) {
-        return new Body()
+        Body body = new Body()
                 .text(receipt.getMessageId())
                 .number(receipt.getSequence())
                 .time(receipt.hasAcceptTime() ? receipt.getAcceptTime() : null)
@@ -148,8 +149,11 @@ public final class Signing {
                 .text(receipt.getHandoffId())
                 .number(receipt.getHandoffStateValue())
                 .bytes(receipt.getCustodyHash().toByteArray())
-                .text(receipt.getKeyId())
-                .done();
+                .text(receipt.getKeyId());
+        if (!receipt.getResource().isEmpty()) {
+            body.text(receipt.getResource()).number(receipt.getResourceSequence());
+        }
+        return body.done();
     }
 
     /**
@@ -164,7 +168,8 @@ public final class Signing {
             throw new VerificationException(
                     "KEY_UNKNOWN", "the receipt is signed with " + receipt.getKeyId() + ", not " + brokerKey.getKeyId());
         }
-        verify(brokerKey, pae(RECEIPT, receiptBody(receipt)), receipt.getSignature());
+        String type = receipt.getResource().isEmpty() ? RECEIPT : RECEIPT_OF_RESOURCE;
+        verify(brokerKey, pae(type, receiptBody(receipt)), receipt.getSignature());
     }
 
     /** Returns the next hash of a custody chain, 32 bytes. The first follows 32 zero bytes. */

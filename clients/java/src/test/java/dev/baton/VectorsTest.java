@@ -132,11 +132,15 @@ class VectorsTest {
 
     @TestFactory
     Stream<DynamicTest> receipts() {
-        return Vectors.each(DIGESTS, "receipts", one -> {
+        return Stream.of("receipts", "resource_receipts").flatMap(list -> Vectors.each(DIGESTS, list, one -> {
             Receipt receipt = receipt(one);
             assertEquals(text(one, "body"), hex(Signing.receiptBody(receipt)));
             Signing.verifyReceipt(receipt, brokerKey(receipt));
-        });
+            Receipt changed = receipt.toBuilder().setResource("another").build();
+            var refused = assertThrows(
+                    VerificationException.class, () -> Signing.verifyReceipt(changed, brokerKey(receipt)));
+            assertEquals("SIGNATURE_INVALID", refused.reason());
+        }));
     }
 
     @TestFactory
@@ -247,6 +251,10 @@ class VectorsTest {
                 .setKeyId(text(fields, "key_id"))
                 .setSignature(string(one, "signature"));
         time(fields, "accept_time", receipt::setAcceptTime);
+        if (fields.has("resource")) {
+            receipt.setResource(text(fields, "resource"))
+                    .setResourceSequence(fields.get("resource_sequence").getAsBigInteger().longValue());
+        }
         return receipt.build();
     }
 

@@ -1,3 +1,4 @@
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -46,16 +47,20 @@ class AgentCard(_message.Message):
     def __init__(self, agent_id: _Optional[str] = ..., agent_types: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., skills: _Optional[_Iterable[_Union[AgentSkill, _Mapping]]] = ..., capacity: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[AgentKey, _Mapping]]] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class AgentSkill(_message.Message):
-    __slots__ = ("name", "tags", "languages", "task_types")
+    __slots__ = ("name", "tags", "languages", "task_types", "description", "examples")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     TASK_TYPES_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     name: str
     tags: _containers.RepeatedScalarFieldContainer[str]
     languages: _containers.RepeatedScalarFieldContainer[str]
     task_types: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., languages: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ...) -> None: ...
+    description: str
+    examples: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., tags: _Optional[_Iterable[str]] = ..., languages: _Optional[_Iterable[str]] = ..., task_types: _Optional[_Iterable[str]] = ..., description: _Optional[str] = ..., examples: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AgentKey(_message.Message):
     __slots__ = ("key_id", "public_key", "not_before_time", "not_after_time", "revoke_time", "vouchers")
@@ -84,7 +89,7 @@ class KeyVoucher(_message.Message):
     def __init__(self, operator_key_id: _Optional[str] = ..., not_after_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Agent(_message.Message):
-    __slots__ = ("card", "presence", "session_count", "last_heartbeat", "last_heartbeat_time", "create_time", "update_time")
+    __slots__ = ("card", "presence", "session_count", "last_heartbeat", "last_heartbeat_time", "create_time", "update_time", "load", "statistics", "etag", "deregister_time")
     CARD_FIELD_NUMBER: _ClassVar[int]
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     SESSION_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +97,10 @@ class Agent(_message.Message):
     LAST_HEARTBEAT_TIME_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     UPDATE_TIME_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    ETAG_FIELD_NUMBER: _ClassVar[int]
+    DEREGISTER_TIME_FIELD_NUMBER: _ClassVar[int]
     card: AgentCard
     presence: Presence
     session_count: int
@@ -99,7 +108,35 @@ class Agent(_message.Message):
     last_heartbeat_time: _timestamp_pb2.Timestamp
     create_time: _timestamp_pb2.Timestamp
     update_time: _timestamp_pb2.Timestamp
-    def __init__(self, card: _Optional[_Union[AgentCard, _Mapping]] = ..., presence: _Optional[_Union[Presence, str]] = ..., session_count: _Optional[int] = ..., last_heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., last_heartbeat_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    load: AgentLoad
+    statistics: AgentStatistics
+    etag: str
+    deregister_time: _timestamp_pb2.Timestamp
+    def __init__(self, card: _Optional[_Union[AgentCard, _Mapping]] = ..., presence: _Optional[_Union[Presence, str]] = ..., session_count: _Optional[int] = ..., last_heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., last_heartbeat_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., load: _Optional[_Union[AgentLoad, _Mapping]] = ..., statistics: _Optional[_Union[AgentStatistics, _Mapping]] = ..., etag: _Optional[str] = ..., deregister_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class AgentLoad(_message.Message):
+    __slots__ = ("in_use", "capacity", "owned_tasks", "open_offers", "is_full")
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    OWNED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_OFFERS_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_FIELD_NUMBER: _ClassVar[int]
+    in_use: int
+    capacity: int
+    owned_tasks: int
+    open_offers: int
+    is_full: bool
+    def __init__(self, in_use: _Optional[int] = ..., capacity: _Optional[int] = ..., owned_tasks: _Optional[int] = ..., open_offers: _Optional[int] = ..., is_full: bool = ...) -> None: ...
+
+class AgentStatistics(_message.Message):
+    __slots__ = ("offers", "completed", "median_decision_time")
+    OFFERS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    MEDIAN_DECISION_TIME_FIELD_NUMBER: _ClassVar[int]
+    offers: int
+    completed: int
+    median_decision_time: _duration_pb2.Duration
+    def __init__(self, offers: _Optional[int] = ..., completed: _Optional[int] = ..., median_decision_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("status", "active_tasks", "capacity", "queue_length", "metrics")

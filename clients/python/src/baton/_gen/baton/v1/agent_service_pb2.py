@@ -13,53 +13,79 @@ _sym_db = _symbol_database.Default()
 
 
 from baton._gen.baton.v1 import agent_pb2 as baton_dot_v1_dot_agent__pb2
+from baton._gen.baton.v1 import handoff_pb2 as baton_dot_v1_dot_handoff__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mask__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62\x61ton/v1/agent_service.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/agent.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"M\n\x14RegisterAgentRequest\x12!\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentCard\x12\x12\n\ninvitation\x18\x02 \x01(\t\"m\n\x17\x43reateInvitationRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12+\n\x08lifetime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x61gent_types\x18\x03 \x03(\t\"\x8b\x01\n\x12\x41\x64\x64\x41gentKeyRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.baton.v1.AgentKey\x12\x18\n\x10replaced_key_ids\x18\x03 \x03(\t\x12(\n\x05grace\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x13\x41\x64\x64\x41gentKeyResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"N\n\x15RevokeAgentKeyRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x13\n\x0breason_text\x18\x03 \x01(\t\"8\n\x16RevokeAgentKeyResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"b\n\x17VouchForAgentKeyRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12%\n\x07voucher\x18\x03 \x01(\x0b\x32\x14.baton.v1.KeyVoucher\":\n\x18VouchForAgentKeyResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"_\n\x18\x43reateInvitationResponse\x12\x12\n\ninvitation\x18\x01 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"7\n\x15RegisterAgentResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"#\n\x0fGetAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"2\n\x10GetAgentResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"N\n\x11ListAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nagent_type\x18\x03 \x01(\t\"N\n\x12ListAgentsResponse\x12\x1f\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x16\x43reateChallengeRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"]\n\x17\x43reateChallengeResponse\x12\x11\n\tchallenge\x18\x01 \x01(\x0c\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x12\x43reateTokenRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x11\n\tchallenge\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"U\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xe7\x05\n\x0c\x41gentService\x12P\n\rRegisterAgent\x12\x1e.baton.v1.RegisterAgentRequest\x1a\x1f.baton.v1.RegisterAgentResponse\x12Y\n\x10\x43reateInvitation\x12!.baton.v1.CreateInvitationRequest\x1a\".baton.v1.CreateInvitationResponse\x12J\n\x0b\x41\x64\x64\x41gentKey\x12\x1c.baton.v1.AddAgentKeyRequest\x1a\x1d.baton.v1.AddAgentKeyResponse\x12S\n\x0eRevokeAgentKey\x12\x1f.baton.v1.RevokeAgentKeyRequest\x1a .baton.v1.RevokeAgentKeyResponse\x12Y\n\x10VouchForAgentKey\x12!.baton.v1.VouchForAgentKeyRequest\x1a\".baton.v1.VouchForAgentKeyResponse\x12\x41\n\x08GetAgent\x12\x19.baton.v1.GetAgentRequest\x1a\x1a.baton.v1.GetAgentResponse\x12G\n\nListAgents\x12\x1b.baton.v1.ListAgentsRequest\x1a\x1c.baton.v1.ListAgentsResponse\x12V\n\x0f\x43reateChallenge\x12 .baton.v1.CreateChallengeRequest\x1a!.baton.v1.CreateChallengeResponse\x12J\n\x0b\x43reateToken\x12\x1c.baton.v1.CreateTokenRequest\x1a\x1d.baton.v1.CreateTokenResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62\x61ton/v1/agent_service.proto\x12\x08\x62\x61ton.v1\x1a\x14\x62\x61ton/v1/agent.proto\x1a\x16\x62\x61ton/v1/handoff.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"M\n\x14RegisterAgentRequest\x12!\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentCard\x12\x12\n\ninvitation\x18\x02 \x01(\t\"m\n\x17\x43reateInvitationRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12+\n\x08lifetime\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0b\x61gent_types\x18\x03 \x03(\t\"\x8b\x01\n\x12\x41\x64\x64\x41gentKeyRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x1f\n\x03key\x18\x02 \x01(\x0b\x32\x12.baton.v1.AgentKey\x12\x18\n\x10replaced_key_ids\x18\x03 \x03(\t\x12(\n\x05grace\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"5\n\x13\x41\x64\x64\x41gentKeyResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"N\n\x15RevokeAgentKeyRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x13\n\x0breason_text\x18\x03 \x01(\t\"8\n\x16RevokeAgentKeyResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"b\n\x17VouchForAgentKeyRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12%\n\x07voucher\x18\x03 \x01(\x0b\x32\x14.baton.v1.KeyVoucher\":\n\x18VouchForAgentKeyResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"_\n\x18\x43reateInvitationResponse\x12\x12\n\ninvitation\x18\x01 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"7\n\x15RegisterAgentResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"#\n\x0fGetAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"2\n\x10GetAgentResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"\xd3\x01\n\x11ListAgentsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x12\n\nagent_type\x18\x03 \x01(\t\x12\r\n\x05skill\x18\x04 \x01(\t\x12\x0b\n\x03tag\x18\x05 \x01(\t\x12\x10\n\x08language\x18\x06 \x01(\t\x12\x11\n\ttask_type\x18\x07 \x01(\t\x12$\n\x08presence\x18\x08 \x01(\x0e\x32\x12.baton.v1.Presence\x12\x1c\n\x14include_deregistered\x18\t \x01(\x08\"N\n\x12ListAgentsResponse\x12\x1f\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Agent\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"*\n\x16\x43reateChallengeRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"]\n\x17\x43reateChallengeResponse\x12\x11\n\tchallenge\x18\x01 \x01(\x0c\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\\\n\x12\x43reateTokenRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x11\n\tchallenge\x18\x03 \x01(\x0c\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"U\n\x13\x43reateTokenResponse\x12\r\n\x05token\x18\x01 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"v\n\x12UpdateAgentRequest\x12!\n\x04\x63\x61rd\x18\x01 \x01(\x0b\x32\x13.baton.v1.AgentCard\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\"5\n\x13UpdateAgentResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"N\n\x16\x44\x65registerAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\x12\x13\n\x0breason_text\x18\x03 \x01(\t\"9\n\x17\x44\x65registerAgentResponse\x12\x1e\n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Agent\"\x87\x02\n\x11\x46indAgentsRequest\x12\x12\n\nagent_type\x18\x01 \x01(\t\x12\x17\n\x0frequired_skills\x18\x02 \x03(\t\x12\x18\n\x10preferred_skills\x18\x03 \x03(\t\x12\x11\n\ttask_type\x18\x04 \x01(\t\x12\x11\n\tlanguages\x18\x05 \x03(\t\x12\x0c\n\x04tags\x18\x06 \x03(\t\x12$\n\x08priority\x18\x07 \x01(\x0e\x32\x12.baton.v1.Priority\x12\x14\n\x0c\x61s_sender_id\x18\x08 \x01(\t\x12\x14\n\x0cinclude_gone\x18\t \x01(\x08\x12\x11\n\tpage_size\x18\n \x01(\r\x12\x12\n\npage_token\x18\x0b \x01(\t\"T\n\x12\x46indAgentsResponse\x12%\n\x07matches\x18\x01 \x03(\x0b\x32\x14.baton.v1.AgentMatch\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xc4\x01\n\nAgentMatch\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\r\n\x05score\x18\x03 \x01(\x01\x12$\n\x08presence\x18\x04 \x01(\x0e\x32\x12.baton.v1.Presence\x12&\n\x07\x66\x61\x63tors\x18\x05 \x03(\x0b\x32\x15.baton.v1.MatchFactor\x12\x16\n\x0emissing_skills\x18\x06 \x03(\t\x12!\n\x04load\x18\x07 \x01(\x0b\x32\x13.baton.v1.AgentLoad\"H\n\x0bMatchFactor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\x12\x0e\n\x06weight\x18\x03 \x01(\x01\x12\x0c\n\x04text\x18\x04 \x01(\t\"a\n\x12WatchAgentsRequest\x12\x14\n\x0c\x61\x66ter_cursor\x18\x01 \x01(\x04\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\r\n\x05skill\x18\x03 \x01(\t\x12\x12\n\ncards_only\x18\x04 \x01(\x08\"\xaf\x01\n\x13WatchAgentsResponse\x12 \n\x05\x61gent\x18\x01 \x01(\x0b\x32\x0f.baton.v1.AgentH\x00\x12\x17\n\rleft_agent_id\x18\x02 \x01(\tH\x00\x12/\n\nactivities\x18\x03 \x01(\x0b\x32\x19.baton.v1.AgentActivitiesH\x00\x12\x13\n\tcaught_up\x18\x04 \x01(\x08H\x00\x12\x0e\n\x06\x63ursor\x18\x05 \x01(\x04\x42\x07\n\x05\x65vent\">\n\x0f\x41gentActivities\x12+\n\nactivities\x18\x01 \x03(\x0b\x32\x17.baton.v1.AgentActivity\"j\n\rAgentActivity\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12$\n\x08presence\x18\x02 \x01(\x0e\x32\x12.baton.v1.Presence\x12!\n\x04load\x18\x03 \x01(\x0b\x32\x13.baton.v1.AgentLoad2\xa2\x08\n\x0c\x41gentService\x12P\n\rRegisterAgent\x12\x1e.baton.v1.RegisterAgentRequest\x1a\x1f.baton.v1.RegisterAgentResponse\x12Y\n\x10\x43reateInvitation\x12!.baton.v1.CreateInvitationRequest\x1a\".baton.v1.CreateInvitationResponse\x12J\n\x0b\x41\x64\x64\x41gentKey\x12\x1c.baton.v1.AddAgentKeyRequest\x1a\x1d.baton.v1.AddAgentKeyResponse\x12S\n\x0eRevokeAgentKey\x12\x1f.baton.v1.RevokeAgentKeyRequest\x1a .baton.v1.RevokeAgentKeyResponse\x12Y\n\x10VouchForAgentKey\x12!.baton.v1.VouchForAgentKeyRequest\x1a\".baton.v1.VouchForAgentKeyResponse\x12\x41\n\x08GetAgent\x12\x19.baton.v1.GetAgentRequest\x1a\x1a.baton.v1.GetAgentResponse\x12G\n\nListAgents\x12\x1b.baton.v1.ListAgentsRequest\x1a\x1c.baton.v1.ListAgentsResponse\x12J\n\x0bUpdateAgent\x12\x1c.baton.v1.UpdateAgentRequest\x1a\x1d.baton.v1.UpdateAgentResponse\x12V\n\x0f\x44\x65registerAgent\x12 .baton.v1.DeregisterAgentRequest\x1a!.baton.v1.DeregisterAgentResponse\x12G\n\nFindAgents\x12\x1b.baton.v1.FindAgentsRequest\x1a\x1c.baton.v1.FindAgentsResponse\x12L\n\x0bWatchAgents\x12\x1c.baton.v1.WatchAgentsRequest\x1a\x1d.baton.v1.WatchAgentsResponse0\x01\x12V\n\x0f\x43reateChallenge\x12 .baton.v1.CreateChallengeRequest\x1a!.baton.v1.CreateChallengeResponse\x12J\n\x0b\x43reateToken\x12\x1c.baton.v1.CreateTokenRequest\x1a\x1d.baton.v1.CreateTokenResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.agent_service_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_REGISTERAGENTREQUEST']._serialized_start=129
-  _globals['_REGISTERAGENTREQUEST']._serialized_end=206
-  _globals['_CREATEINVITATIONREQUEST']._serialized_start=208
-  _globals['_CREATEINVITATIONREQUEST']._serialized_end=317
-  _globals['_ADDAGENTKEYREQUEST']._serialized_start=320
-  _globals['_ADDAGENTKEYREQUEST']._serialized_end=459
-  _globals['_ADDAGENTKEYRESPONSE']._serialized_start=461
-  _globals['_ADDAGENTKEYRESPONSE']._serialized_end=514
-  _globals['_REVOKEAGENTKEYREQUEST']._serialized_start=516
-  _globals['_REVOKEAGENTKEYREQUEST']._serialized_end=594
-  _globals['_REVOKEAGENTKEYRESPONSE']._serialized_start=596
-  _globals['_REVOKEAGENTKEYRESPONSE']._serialized_end=652
-  _globals['_VOUCHFORAGENTKEYREQUEST']._serialized_start=654
-  _globals['_VOUCHFORAGENTKEYREQUEST']._serialized_end=752
-  _globals['_VOUCHFORAGENTKEYRESPONSE']._serialized_start=754
-  _globals['_VOUCHFORAGENTKEYRESPONSE']._serialized_end=812
-  _globals['_CREATEINVITATIONRESPONSE']._serialized_start=814
-  _globals['_CREATEINVITATIONRESPONSE']._serialized_end=909
-  _globals['_REGISTERAGENTRESPONSE']._serialized_start=911
-  _globals['_REGISTERAGENTRESPONSE']._serialized_end=966
-  _globals['_GETAGENTREQUEST']._serialized_start=968
-  _globals['_GETAGENTREQUEST']._serialized_end=1003
-  _globals['_GETAGENTRESPONSE']._serialized_start=1005
-  _globals['_GETAGENTRESPONSE']._serialized_end=1055
-  _globals['_LISTAGENTSREQUEST']._serialized_start=1057
-  _globals['_LISTAGENTSREQUEST']._serialized_end=1135
-  _globals['_LISTAGENTSRESPONSE']._serialized_start=1137
-  _globals['_LISTAGENTSRESPONSE']._serialized_end=1215
-  _globals['_CREATECHALLENGEREQUEST']._serialized_start=1217
-  _globals['_CREATECHALLENGEREQUEST']._serialized_end=1259
-  _globals['_CREATECHALLENGERESPONSE']._serialized_start=1261
-  _globals['_CREATECHALLENGERESPONSE']._serialized_end=1354
-  _globals['_CREATETOKENREQUEST']._serialized_start=1356
-  _globals['_CREATETOKENREQUEST']._serialized_end=1448
-  _globals['_CREATETOKENRESPONSE']._serialized_start=1450
-  _globals['_CREATETOKENRESPONSE']._serialized_end=1535
-  _globals['_AGENTSERVICE']._serialized_start=1538
-  _globals['_AGENTSERVICE']._serialized_end=2281
+  _globals['_REGISTERAGENTREQUEST']._serialized_start=187
+  _globals['_REGISTERAGENTREQUEST']._serialized_end=264
+  _globals['_CREATEINVITATIONREQUEST']._serialized_start=266
+  _globals['_CREATEINVITATIONREQUEST']._serialized_end=375
+  _globals['_ADDAGENTKEYREQUEST']._serialized_start=378
+  _globals['_ADDAGENTKEYREQUEST']._serialized_end=517
+  _globals['_ADDAGENTKEYRESPONSE']._serialized_start=519
+  _globals['_ADDAGENTKEYRESPONSE']._serialized_end=572
+  _globals['_REVOKEAGENTKEYREQUEST']._serialized_start=574
+  _globals['_REVOKEAGENTKEYREQUEST']._serialized_end=652
+  _globals['_REVOKEAGENTKEYRESPONSE']._serialized_start=654
+  _globals['_REVOKEAGENTKEYRESPONSE']._serialized_end=710
+  _globals['_VOUCHFORAGENTKEYREQUEST']._serialized_start=712
+  _globals['_VOUCHFORAGENTKEYREQUEST']._serialized_end=810
+  _globals['_VOUCHFORAGENTKEYRESPONSE']._serialized_start=812
+  _globals['_VOUCHFORAGENTKEYRESPONSE']._serialized_end=870
+  _globals['_CREATEINVITATIONRESPONSE']._serialized_start=872
+  _globals['_CREATEINVITATIONRESPONSE']._serialized_end=967
+  _globals['_REGISTERAGENTRESPONSE']._serialized_start=969
+  _globals['_REGISTERAGENTRESPONSE']._serialized_end=1024
+  _globals['_GETAGENTREQUEST']._serialized_start=1026
+  _globals['_GETAGENTREQUEST']._serialized_end=1061
+  _globals['_GETAGENTRESPONSE']._serialized_start=1063
+  _globals['_GETAGENTRESPONSE']._serialized_end=1113
+  _globals['_LISTAGENTSREQUEST']._serialized_start=1116
+  _globals['_LISTAGENTSREQUEST']._serialized_end=1327
+  _globals['_LISTAGENTSRESPONSE']._serialized_start=1329
+  _globals['_LISTAGENTSRESPONSE']._serialized_end=1407
+  _globals['_CREATECHALLENGEREQUEST']._serialized_start=1409
+  _globals['_CREATECHALLENGEREQUEST']._serialized_end=1451
+  _globals['_CREATECHALLENGERESPONSE']._serialized_start=1453
+  _globals['_CREATECHALLENGERESPONSE']._serialized_end=1546
+  _globals['_CREATETOKENREQUEST']._serialized_start=1548
+  _globals['_CREATETOKENREQUEST']._serialized_end=1640
+  _globals['_CREATETOKENRESPONSE']._serialized_start=1642
+  _globals['_CREATETOKENRESPONSE']._serialized_end=1727
+  _globals['_UPDATEAGENTREQUEST']._serialized_start=1729
+  _globals['_UPDATEAGENTREQUEST']._serialized_end=1847
+  _globals['_UPDATEAGENTRESPONSE']._serialized_start=1849
+  _globals['_UPDATEAGENTRESPONSE']._serialized_end=1902
+  _globals['_DEREGISTERAGENTREQUEST']._serialized_start=1904
+  _globals['_DEREGISTERAGENTREQUEST']._serialized_end=1982
+  _globals['_DEREGISTERAGENTRESPONSE']._serialized_start=1984
+  _globals['_DEREGISTERAGENTRESPONSE']._serialized_end=2041
+  _globals['_FINDAGENTSREQUEST']._serialized_start=2044
+  _globals['_FINDAGENTSREQUEST']._serialized_end=2307
+  _globals['_FINDAGENTSRESPONSE']._serialized_start=2309
+  _globals['_FINDAGENTSRESPONSE']._serialized_end=2393
+  _globals['_AGENTMATCH']._serialized_start=2396
+  _globals['_AGENTMATCH']._serialized_end=2592
+  _globals['_MATCHFACTOR']._serialized_start=2594
+  _globals['_MATCHFACTOR']._serialized_end=2666
+  _globals['_WATCHAGENTSREQUEST']._serialized_start=2668
+  _globals['_WATCHAGENTSREQUEST']._serialized_end=2765
+  _globals['_WATCHAGENTSRESPONSE']._serialized_start=2768
+  _globals['_WATCHAGENTSRESPONSE']._serialized_end=2943
+  _globals['_AGENTACTIVITIES']._serialized_start=2945
+  _globals['_AGENTACTIVITIES']._serialized_end=3007
+  _globals['_AGENTACTIVITY']._serialized_start=3009
+  _globals['_AGENTACTIVITY']._serialized_end=3115
+  _globals['_AGENTSERVICE']._serialized_start=3118
+  _globals['_AGENTSERVICE']._serialized_end=4176
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,26 @@ class AgentServiceStub(object):
                 request_serializer=baton_dot_v1_dot_agent__service__pb2.ListAgentsRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_agent__service__pb2.ListAgentsResponse.FromString,
                 )
+        self.UpdateAgent = channel.unary_unary(
+                '/baton.v1.AgentService/UpdateAgent',
+                request_serializer=baton_dot_v1_dot_agent__service__pb2.UpdateAgentRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_agent__service__pb2.UpdateAgentResponse.FromString,
+                )
+        self.DeregisterAgent = channel.unary_unary(
+                '/baton.v1.AgentService/DeregisterAgent',
+                request_serializer=baton_dot_v1_dot_agent__service__pb2.DeregisterAgentRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_agent__service__pb2.DeregisterAgentResponse.FromString,
+                )
+        self.FindAgents = channel.unary_unary(
+                '/baton.v1.AgentService/FindAgents',
+                request_serializer=baton_dot_v1_dot_agent__service__pb2.FindAgentsRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_agent__service__pb2.FindAgentsResponse.FromString,
+                )
+        self.WatchAgents = channel.unary_stream(
+                '/baton.v1.AgentService/WatchAgents',
+                request_serializer=baton_dot_v1_dot_agent__service__pb2.WatchAgentsRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_agent__service__pb2.WatchAgentsResponse.FromString,
+                )
         self.CreateChallenge = channel.unary_unary(
                 '/baton.v1.AgentService/CreateChallenge',
                 request_serializer=baton_dot_v1_dot_agent__service__pb2.CreateChallengeRequest.SerializeToString,
@@ -119,6 +139,36 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateAgent(self, request, context):
+        """Changes the named fields of a card. Policy action: changeCard.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeregisterAgent(self, request, context):
+        """Deregisters an agent for good: its keys are revoked, its sessions end, and its id is never used again. The card and
+        the keys stay readable. Policy action: deregister. Repeating a call has no effect and is not an error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindAgents(self, request, context):
+        """Returns the agents that fit a piece of work, best first, each with the reasons for its rank. Asks no agent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchAgents(self, request, context):
+        """Streams the agents: those that changed after the cursor, then `caught_up`, then each change. A reader that stops can
+        go on from the last cursor that it got, also after a restart of the broker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def CreateChallenge(self, request, context):
         """Creates a challenge, which the agent signs to prove its identity. A challenge is valid for one minute and one
         attempt. The broker also answers for an id that is not registered.
@@ -172,6 +222,26 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ListAgents,
                     request_deserializer=baton_dot_v1_dot_agent__service__pb2.ListAgentsRequest.FromString,
                     response_serializer=baton_dot_v1_dot_agent__service__pb2.ListAgentsResponse.SerializeToString,
+            ),
+            'UpdateAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateAgent,
+                    request_deserializer=baton_dot_v1_dot_agent__service__pb2.UpdateAgentRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_agent__service__pb2.UpdateAgentResponse.SerializeToString,
+            ),
+            'DeregisterAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeregisterAgent,
+                    request_deserializer=baton_dot_v1_dot_agent__service__pb2.DeregisterAgentRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_agent__service__pb2.DeregisterAgentResponse.SerializeToString,
+            ),
+            'FindAgents': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindAgents,
+                    request_deserializer=baton_dot_v1_dot_agent__service__pb2.FindAgentsRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_agent__service__pb2.FindAgentsResponse.SerializeToString,
+            ),
+            'WatchAgents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchAgents,
+                    request_deserializer=baton_dot_v1_dot_agent__service__pb2.WatchAgentsRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_agent__service__pb2.WatchAgentsResponse.SerializeToString,
             ),
             'CreateChallenge': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateChallenge,
@@ -310,6 +380,74 @@ class AgentService(object):
         return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/ListAgents',
             baton_dot_v1_dot_agent__service__pb2.ListAgentsRequest.SerializeToString,
             baton_dot_v1_dot_agent__service__pb2.ListAgentsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def UpdateAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/UpdateAgent',
+            baton_dot_v1_dot_agent__service__pb2.UpdateAgentRequest.SerializeToString,
+            baton_dot_v1_dot_agent__service__pb2.UpdateAgentResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DeregisterAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/DeregisterAgent',
+            baton_dot_v1_dot_agent__service__pb2.DeregisterAgentRequest.SerializeToString,
+            baton_dot_v1_dot_agent__service__pb2.DeregisterAgentResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def FindAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/baton.v1.AgentService/FindAgents',
+            baton_dot_v1_dot_agent__service__pb2.FindAgentsRequest.SerializeToString,
+            baton_dot_v1_dot_agent__service__pb2.FindAgentsResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def WatchAgents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/baton.v1.AgentService/WatchAgents',
+            baton_dot_v1_dot_agent__service__pb2.WatchAgentsRequest.SerializeToString,
+            baton_dot_v1_dot_agent__service__pb2.WatchAgentsResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

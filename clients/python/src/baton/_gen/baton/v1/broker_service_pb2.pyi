@@ -156,7 +156,7 @@ class Acknowledged(_message.Message):
     def __init__(self, delivery_id: _Optional[str] = ..., ack_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("message_id", "sequence", "accept_time", "task_id", "task_status", "owner_id", "epoch", "handoff_id", "handoff_state", "custody_hash", "key_id", "signature")
+    __slots__ = ("message_id", "sequence", "accept_time", "task_id", "task_status", "owner_id", "epoch", "handoff_id", "handoff_state", "custody_hash", "key_id", "signature", "resource", "resource_sequence")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ACCEPT_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +169,8 @@ class Receipt(_message.Message):
     CUSTODY_HASH_FIELD_NUMBER: _ClassVar[int]
     KEY_ID_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     sequence: int
     accept_time: _timestamp_pb2.Timestamp
@@ -181,7 +183,9 @@ class Receipt(_message.Message):
     custody_hash: bytes
     key_id: str
     signature: bytes
-    def __init__(self, message_id: _Optional[str] = ..., sequence: _Optional[int] = ..., accept_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., task_id: _Optional[str] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., custody_hash: _Optional[bytes] = ..., key_id: _Optional[str] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    resource: str
+    resource_sequence: int
+    def __init__(self, message_id: _Optional[str] = ..., sequence: _Optional[int] = ..., accept_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., task_id: _Optional[str] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., custody_hash: _Optional[bytes] = ..., key_id: _Optional[str] = ..., signature: _Optional[bytes] = ..., resource: _Optional[str] = ..., resource_sequence: _Optional[int] = ...) -> None: ...
 
 class SendRequest(_message.Message):
     __slots__ = ("envelope",)

@@ -38,7 +38,7 @@ class CustodyLogEntry(_message.Message):
     def __init__(self, entry: _Optional[_Union[CustodyEntry, _Mapping]] = ..., entry_bytes: _Optional[bytes] = ..., custody_hash: _Optional[bytes] = ..., receipt: _Optional[_Union[_broker_service_pb2.Receipt, _Mapping]] = ..., envelope: _Optional[_Union[_envelope_pb2.Envelope, _Mapping]] = ...) -> None: ...
 
 class CustodyEntry(_message.Message):
-    __slots__ = ("number", "entry_time", "accepted", "refused", "acked", "given_up", "time", "gone", "redriven", "reassigned", "owner_id", "epoch", "task_status", "handoff_id", "handoff_state", "absent_agent_ids")
+    __slots__ = ("number", "entry_time", "accepted", "refused", "acked", "given_up", "time", "gone", "redriven", "reassigned", "mail_omitted", "owner_id", "epoch", "task_status", "handoff_id", "handoff_state", "absent_agent_ids")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ENTRY_TIME_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +49,7 @@ class CustodyEntry(_message.Message):
     GONE_FIELD_NUMBER: _ClassVar[int]
     REDRIVEN_FIELD_NUMBER: _ClassVar[int]
     REASSIGNED_FIELD_NUMBER: _ClassVar[int]
+    MAIL_OMITTED_FIELD_NUMBER: _ClassVar[int]
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TASK_STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -65,16 +66,17 @@ class CustodyEntry(_message.Message):
     gone: CustodyAbsence
     redriven: CustodyRedrive
     reassigned: CustodyReassignment
+    mail_omitted: CustodyMailOmitted
     owner_id: str
     epoch: int
     task_status: _task_pb2.TaskStatus
     handoff_id: str
     handoff_state: _handoff_pb2.HandoffState
     absent_agent_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., refused: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., acked: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., given_up: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., time: _Optional[_Union[CustodyTime, _Mapping]] = ..., gone: _Optional[_Union[CustodyAbsence, _Mapping]] = ..., redriven: _Optional[_Union[CustodyRedrive, _Mapping]] = ..., reassigned: _Optional[_Union[CustodyReassignment, _Mapping]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., absent_agent_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., entry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., accepted: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., refused: _Optional[_Union[CustodyEnvelope, _Mapping]] = ..., acked: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., given_up: _Optional[_Union[CustodyDelivery, _Mapping]] = ..., time: _Optional[_Union[CustodyTime, _Mapping]] = ..., gone: _Optional[_Union[CustodyAbsence, _Mapping]] = ..., redriven: _Optional[_Union[CustodyRedrive, _Mapping]] = ..., reassigned: _Optional[_Union[CustodyReassignment, _Mapping]] = ..., mail_omitted: _Optional[_Union[CustodyMailOmitted, _Mapping]] = ..., owner_id: _Optional[str] = ..., epoch: _Optional[int] = ..., task_status: _Optional[_Union[_task_pb2.TaskStatus, str]] = ..., handoff_id: _Optional[str] = ..., handoff_state: _Optional[_Union[_handoff_pb2.HandoffState, str]] = ..., absent_agent_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CustodyEnvelope(_message.Message):
-    __slots__ = ("message_id", "sequence", "content_digest", "message_type", "sender_id", "resolved_agent_ids", "error_code", "terms")
+    __slots__ = ("message_id", "sequence", "content_digest", "message_type", "sender_id", "resolved_agent_ids", "error_code", "terms", "passed_over", "context_digest")
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CONTENT_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +85,8 @@ class CustodyEnvelope(_message.Message):
     RESOLVED_AGENT_IDS_FIELD_NUMBER: _ClassVar[int]
     ERROR_CODE_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     message_id: str
     sequence: int
     content_digest: bytes
@@ -91,7 +95,17 @@ class CustodyEnvelope(_message.Message):
     resolved_agent_ids: _containers.RepeatedScalarFieldContainer[str]
     error_code: _error_pb2.ErrorCode
     terms: CustodyTerms
-    def __init__(self, message_id: _Optional[str] = ..., sequence: _Optional[int] = ..., content_digest: _Optional[bytes] = ..., message_type: _Optional[_Union[_envelope_pb2.MessageType, str]] = ..., sender_id: _Optional[str] = ..., resolved_agent_ids: _Optional[_Iterable[str]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., terms: _Optional[_Union[CustodyTerms, _Mapping]] = ...) -> None: ...
+    passed_over: _containers.RepeatedCompositeFieldContainer[CustodyPassedOver]
+    context_digest: bytes
+    def __init__(self, message_id: _Optional[str] = ..., sequence: _Optional[int] = ..., content_digest: _Optional[bytes] = ..., message_type: _Optional[_Union[_envelope_pb2.MessageType, str]] = ..., sender_id: _Optional[str] = ..., resolved_agent_ids: _Optional[_Iterable[str]] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., terms: _Optional[_Union[CustodyTerms, _Mapping]] = ..., passed_over: _Optional[_Iterable[_Union[CustodyPassedOver, _Mapping]]] = ..., context_digest: _Optional[bytes] = ...) -> None: ...
+
+class CustodyPassedOver(_message.Message):
+    __slots__ = ("agent_id", "reason_text")
+    AGENT_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    agent_id: str
+    reason_text: str
+    def __init__(self, agent_id: _Optional[str] = ..., reason_text: _Optional[str] = ...) -> None: ...
 
 class CustodyTerms(_message.Message):
     __slots__ = ("timeouts", "loop_limits")
@@ -130,6 +144,10 @@ class CustodyRedrive(_message.Message):
     handoff_id: str
     candidate_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, dead_letter_id: _Optional[str] = ..., former_handoff_id: _Optional[str] = ..., handoff_id: _Optional[str] = ..., candidate_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CustodyMailOmitted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class CustodyReassignment(_message.Message):
     __slots__ = ("submitter_id", "receiver_id", "reason_text", "handoff_id")

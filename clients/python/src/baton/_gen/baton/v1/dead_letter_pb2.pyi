@@ -31,6 +31,7 @@ class DeadLetterReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DEAD_LETTER_REASON_NO_CANDIDATE: _ClassVar[DeadLetterReason]
     DEAD_LETTER_REASON_MALFORMED: _ClassVar[DeadLetterReason]
     DEAD_LETTER_REASON_SCHEMA_INVALID: _ClassVar[DeadLetterReason]
+    DEAD_LETTER_REASON_RECEIVER_GONE: _ClassVar[DeadLetterReason]
 
 class DeadLetterState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -56,13 +57,14 @@ DEAD_LETTER_REASON_ACCEPT_TIMEOUT: DeadLetterReason
 DEAD_LETTER_REASON_NO_CANDIDATE: DeadLetterReason
 DEAD_LETTER_REASON_MALFORMED: DeadLetterReason
 DEAD_LETTER_REASON_SCHEMA_INVALID: DeadLetterReason
+DEAD_LETTER_REASON_RECEIVER_GONE: DeadLetterReason
 DEAD_LETTER_STATE_UNSPECIFIED: DeadLetterState
 DEAD_LETTER_STATE_PARKED: DeadLetterState
 DEAD_LETTER_STATE_REDRIVEN: DeadLetterState
 DEAD_LETTER_STATE_DISCARDED: DeadLetterState
 
 class DeadLetter(_message.Message):
-    __slots__ = ("dead_letter_id", "reason", "reason_text", "state", "park_time", "agent_id", "message_id", "sender_id", "message_type", "task_id", "handoff_id", "sequence", "traceparent", "attempts", "handout_count", "failure_count", "settle_time", "settle_text", "redriven_to_agent_id", "redriven_handoff_id", "envelope_bytes")
+    __slots__ = ("dead_letter_id", "reason", "reason_text", "state", "park_time", "agent_id", "message_id", "sender_id", "message_type", "task_id", "handoff_id", "sequence", "traceparent", "attempts", "handout_count", "failure_count", "settle_time", "settle_text", "redriven_to_agent_id", "redriven_handoff_id", "envelope_bytes", "context_digest")
     DEAD_LETTER_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +86,7 @@ class DeadLetter(_message.Message):
     REDRIVEN_TO_AGENT_ID_FIELD_NUMBER: _ClassVar[int]
     REDRIVEN_HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     ENVELOPE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     dead_letter_id: str
     reason: DeadLetterReason
     reason_text: str
@@ -105,7 +108,8 @@ class DeadLetter(_message.Message):
     redriven_to_agent_id: str
     redriven_handoff_id: str
     envelope_bytes: bytes
-    def __init__(self, dead_letter_id: _Optional[str] = ..., reason: _Optional[_Union[DeadLetterReason, str]] = ..., reason_text: _Optional[str] = ..., state: _Optional[_Union[DeadLetterState, str]] = ..., park_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., agent_id: _Optional[str] = ..., message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., message_type: _Optional[_Union[_envelope_pb2.MessageType, str]] = ..., task_id: _Optional[str] = ..., handoff_id: _Optional[str] = ..., sequence: _Optional[int] = ..., traceparent: _Optional[str] = ..., attempts: _Optional[_Iterable[_Union[DeliveryAttempt, _Mapping]]] = ..., handout_count: _Optional[int] = ..., failure_count: _Optional[int] = ..., settle_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., settle_text: _Optional[str] = ..., redriven_to_agent_id: _Optional[str] = ..., redriven_handoff_id: _Optional[str] = ..., envelope_bytes: _Optional[bytes] = ...) -> None: ...
+    context_digest: bytes
+    def __init__(self, dead_letter_id: _Optional[str] = ..., reason: _Optional[_Union[DeadLetterReason, str]] = ..., reason_text: _Optional[str] = ..., state: _Optional[_Union[DeadLetterState, str]] = ..., park_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., agent_id: _Optional[str] = ..., message_id: _Optional[str] = ..., sender_id: _Optional[str] = ..., message_type: _Optional[_Union[_envelope_pb2.MessageType, str]] = ..., task_id: _Optional[str] = ..., handoff_id: _Optional[str] = ..., sequence: _Optional[int] = ..., traceparent: _Optional[str] = ..., attempts: _Optional[_Iterable[_Union[DeliveryAttempt, _Mapping]]] = ..., handout_count: _Optional[int] = ..., failure_count: _Optional[int] = ..., settle_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., settle_text: _Optional[str] = ..., redriven_to_agent_id: _Optional[str] = ..., redriven_handoff_id: _Optional[str] = ..., envelope_bytes: _Optional[bytes] = ..., context_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeliveryAttempt(_message.Message):
     __slots__ = ("handout_time", "end_time", "end", "reason_text", "agent_id")

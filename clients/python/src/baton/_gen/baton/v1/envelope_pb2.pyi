@@ -24,6 +24,7 @@ class MessageType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_TYPE_TASK_ACCEPT: _ClassVar[MessageType]
     MESSAGE_TYPE_DELEGATION: _ClassVar[MessageType]
     MESSAGE_TYPE_INFO: _ClassVar[MessageType]
+    MESSAGE_TYPE_WORKSPACE_APPEND: _ClassVar[MessageType]
     MESSAGE_TYPE_TASK_RECALL: _ClassVar[MessageType]
     MESSAGE_TYPE_TASK_INPUT: _ClassVar[MessageType]
 MESSAGE_TYPE_UNSPECIFIED: MessageType
@@ -41,6 +42,7 @@ MESSAGE_TYPE_TASK_OFFER: MessageType
 MESSAGE_TYPE_TASK_ACCEPT: MessageType
 MESSAGE_TYPE_DELEGATION: MessageType
 MESSAGE_TYPE_INFO: MessageType
+MESSAGE_TYPE_WORKSPACE_APPEND: MessageType
 MESSAGE_TYPE_TASK_RECALL: MessageType
 MESSAGE_TYPE_TASK_INPUT: MessageType
 

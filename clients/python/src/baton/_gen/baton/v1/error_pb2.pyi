@@ -54,6 +54,8 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_DEAD_LETTER_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_NOTHING_MATCHES: _ClassVar[ErrorCode]
     ERROR_CODE_AGENT_KEY_UNKNOWN: _ClassVar[ErrorCode]
+    ERROR_CODE_GRAPH_UNKNOWN: _ClassVar[ErrorCode]
+    ERROR_CODE_RUN_UNKNOWN: _ClassVar[ErrorCode]
     ERROR_CODE_MESSAGE_ID_REUSED: _ClassVar[ErrorCode]
     ERROR_CODE_AGENT_EXISTS: _ClassVar[ErrorCode]
     ERROR_CODE_KEY_TAKEN: _ClassVar[ErrorCode]
@@ -71,9 +73,20 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_DEAD_LETTER_SETTLED: _ClassVar[ErrorCode]
     ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE: _ClassVar[ErrorCode]
     ERROR_CODE_KEY_REVOKED: _ClassVar[ErrorCode]
+    ERROR_CODE_AGENT_BUSY: _ClassVar[ErrorCode]
     ERROR_CODE_NOT_LENT: _ClassVar[ErrorCode]
     ERROR_CODE_AGENT_GONE: _ClassVar[ErrorCode]
     ERROR_CODE_INPUT_EXPIRED: _ClassVar[ErrorCode]
+    ERROR_CODE_WORKSPACE_UNKNOWN: _ClassVar[ErrorCode]
+    ERROR_CODE_WORKSPACE_CLOSED: _ClassVar[ErrorCode]
+    ERROR_CODE_ENTRY_TOO_LARGE: _ClassVar[ErrorCode]
+    ERROR_CODE_SEQUENCE_CONFLICT: _ClassVar[ErrorCode]
+    ERROR_CODE_QUOTA_EXCEEDED: _ClassVar[ErrorCode]
+    ERROR_CODE_NODE_NOT_ACTIVE: _ClassVar[ErrorCode]
+    ERROR_CODE_TRANSFER_NOT_OFFERED: _ClassVar[ErrorCode]
+    ERROR_CODE_TRANSFER_AMBIGUOUS: _ClassVar[ErrorCode]
+    ERROR_CODE_RUN_FINAL: _ClassVar[ErrorCode]
+    ERROR_CODE_GRAPH_INVALID: _ClassVar[ErrorCode]
     ERROR_CODE_CONFLICT: _ClassVar[ErrorCode]
     ERROR_CODE_LIMIT_EXCEEDED: _ClassVar[ErrorCode]
     ERROR_CODE_SHUTTING_DOWN: _ClassVar[ErrorCode]
@@ -92,6 +105,7 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_HANDOFF_REDRIVEN: _ClassVar[ErrorCode]
     ERROR_CODE_TASK_RECALLED: _ClassVar[ErrorCode]
     ERROR_CODE_TASK_REASSIGNED: _ClassVar[ErrorCode]
+    ERROR_CODE_STEPS_EXHAUSTED: _ClassVar[ErrorCode]
 SEVERITY_UNSPECIFIED: Severity
 SEVERITY_INFO: Severity
 SEVERITY_WARNING: Severity
@@ -133,6 +147,8 @@ ERROR_CODE_DELIVERY_UNKNOWN: ErrorCode
 ERROR_CODE_DEAD_LETTER_UNKNOWN: ErrorCode
 ERROR_CODE_NOTHING_MATCHES: ErrorCode
 ERROR_CODE_AGENT_KEY_UNKNOWN: ErrorCode
+ERROR_CODE_GRAPH_UNKNOWN: ErrorCode
+ERROR_CODE_RUN_UNKNOWN: ErrorCode
 ERROR_CODE_MESSAGE_ID_REUSED: ErrorCode
 ERROR_CODE_AGENT_EXISTS: ErrorCode
 ERROR_CODE_KEY_TAKEN: ErrorCode
@@ -150,9 +166,20 @@ ERROR_CODE_MESSAGE_EXPIRED: ErrorCode
 ERROR_CODE_DEAD_LETTER_SETTLED: ErrorCode
 ERROR_CODE_DEAD_LETTER_NOT_A_MESSAGE: ErrorCode
 ERROR_CODE_KEY_REVOKED: ErrorCode
+ERROR_CODE_AGENT_BUSY: ErrorCode
 ERROR_CODE_NOT_LENT: ErrorCode
 ERROR_CODE_AGENT_GONE: ErrorCode
 ERROR_CODE_INPUT_EXPIRED: ErrorCode
+ERROR_CODE_WORKSPACE_UNKNOWN: ErrorCode
+ERROR_CODE_WORKSPACE_CLOSED: ErrorCode
+ERROR_CODE_ENTRY_TOO_LARGE: ErrorCode
+ERROR_CODE_SEQUENCE_CONFLICT: ErrorCode
+ERROR_CODE_QUOTA_EXCEEDED: ErrorCode
+ERROR_CODE_NODE_NOT_ACTIVE: ErrorCode
+ERROR_CODE_TRANSFER_NOT_OFFERED: ErrorCode
+ERROR_CODE_TRANSFER_AMBIGUOUS: ErrorCode
+ERROR_CODE_RUN_FINAL: ErrorCode
+ERROR_CODE_GRAPH_INVALID: ErrorCode
 ERROR_CODE_CONFLICT: ErrorCode
 ERROR_CODE_LIMIT_EXCEEDED: ErrorCode
 ERROR_CODE_SHUTTING_DOWN: ErrorCode
@@ -171,6 +198,7 @@ ERROR_CODE_OFFER_WITHDRAWN: ErrorCode
 ERROR_CODE_HANDOFF_REDRIVEN: ErrorCode
 ERROR_CODE_TASK_RECALLED: ErrorCode
 ERROR_CODE_TASK_REASSIGNED: ErrorCode
+ERROR_CODE_STEPS_EXHAUSTED: ErrorCode
 
 class ErrorNotification(_message.Message):
     __slots__ = ("error_code", "error_message", "severity", "origin_agent_id", "next_step", "next_step_text")

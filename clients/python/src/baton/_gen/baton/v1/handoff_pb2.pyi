@@ -210,7 +210,7 @@ OFFER_OUTCOME_UNDELIVERABLE: OfferOutcome
 OFFER_OUTCOME_GONE: OfferOutcome
 
 class HandoffRequest(_message.Message):
-    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "parent_task_id")
+    __slots__ = ("task_type", "reason", "reason_text", "desired_agent_type", "priority", "initial_context_summary", "required_skills", "fallback_candidates", "timeouts", "mode", "loop_limits", "on_behalf_of", "loan_timeout", "routing", "parent_task_id")
     TASK_TYPE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -224,6 +224,7 @@ class HandoffRequest(_message.Message):
     LOOP_LIMITS_FIELD_NUMBER: _ClassVar[int]
     ON_BEHALF_OF_FIELD_NUMBER: _ClassVar[int]
     LOAN_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_FIELD_NUMBER: _ClassVar[int]
     PARENT_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     task_type: str
     reason: HandoffReason
@@ -238,8 +239,17 @@ class HandoffRequest(_message.Message):
     loop_limits: LoopLimits
     on_behalf_of: OnBehalfOf
     loan_timeout: _duration_pb2.Duration
+    routing: RoutingRef
     parent_task_id: str
-    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., parent_task_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., initial_context_summary: _Optional[str] = ..., required_skills: _Optional[_Iterable[str]] = ..., fallback_candidates: _Optional[_Iterable[str]] = ..., timeouts: _Optional[_Union[HandoffTimeouts, _Mapping]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., loop_limits: _Optional[_Union[LoopLimits, _Mapping]] = ..., on_behalf_of: _Optional[_Union[OnBehalfOf, _Mapping]] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ..., parent_task_id: _Optional[str] = ...) -> None: ...
+
+class RoutingRef(_message.Message):
+    __slots__ = ("run_id", "choice_id")
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_ID_FIELD_NUMBER: _ClassVar[int]
+    run_id: str
+    choice_id: str
+    def __init__(self, run_id: _Optional[str] = ..., choice_id: _Optional[str] = ...) -> None: ...
 
 class OnBehalfOf(_message.Message):
     __slots__ = ("submitter_id",)
@@ -310,20 +320,22 @@ class LoopLimits(_message.Message):
     def __init__(self, max_handoffs: _Optional[int] = ..., max_handoffs_per_pair: _Optional[int] = ...) -> None: ...
 
 class HandoffOffer(_message.Message):
-    __slots__ = ("candidate_id", "offer_time", "outcome", "reject_reason", "reason_text", "retry_time")
+    __slots__ = ("candidate_id", "offer_time", "outcome", "reject_reason", "reason_text", "retry_time", "passed_over")
     CANDIDATE_ID_FIELD_NUMBER: _ClassVar[int]
     OFFER_TIME_FIELD_NUMBER: _ClassVar[int]
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     REJECT_REASON_FIELD_NUMBER: _ClassVar[int]
     REASON_TEXT_FIELD_NUMBER: _ClassVar[int]
     RETRY_TIME_FIELD_NUMBER: _ClassVar[int]
+    PASSED_OVER_FIELD_NUMBER: _ClassVar[int]
     candidate_id: str
     offer_time: _timestamp_pb2.Timestamp
     outcome: OfferOutcome
     reject_reason: RejectReason
     reason_text: str
     retry_time: _timestamp_pb2.Timestamp
-    def __init__(self, candidate_id: _Optional[str] = ..., offer_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., outcome: _Optional[_Union[OfferOutcome, str]] = ..., reject_reason: _Optional[_Union[RejectReason, str]] = ..., reason_text: _Optional[str] = ..., retry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    passed_over: bool
+    def __init__(self, candidate_id: _Optional[str] = ..., offer_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., outcome: _Optional[_Union[OfferOutcome, str]] = ..., reject_reason: _Optional[_Union[RejectReason, str]] = ..., reason_text: _Optional[str] = ..., retry_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., passed_over: bool = ...) -> None: ...
 
 class HandoffTransition(_message.Message):
     __slots__ = ("transition_time", "cause", "state", "sender_view", "receiver_view", "candidate_id")
@@ -342,7 +354,7 @@ class HandoffTransition(_message.Message):
     def __init__(self, transition_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., cause: _Optional[_Union[HandoffCause, str]] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., candidate_id: _Optional[str] = ...) -> None: ...
 
 class Handoff(_message.Message):
-    __slots__ = ("handoff_id", "task_id", "epoch", "sender_id", "receiver_id", "candidate_id", "state", "sender_view", "receiver_view", "mode", "priority", "task_type", "reason", "deadline", "whole_deadline", "create_time", "update_time", "offers", "next_candidates", "transitions", "wanted_sections", "context_digest", "error_code", "error_message", "redrive_of_handoff_id", "loan_timeout", "initial_context_summary", "reason_text", "desired_agent_type", "estimated_handoff_time", "submitter_id")
+    __slots__ = ("handoff_id", "task_id", "epoch", "sender_id", "receiver_id", "candidate_id", "state", "sender_view", "receiver_view", "mode", "priority", "task_type", "reason", "deadline", "whole_deadline", "create_time", "update_time", "offers", "next_candidates", "transitions", "wanted_sections", "context_digest", "error_code", "error_message", "redrive_of_handoff_id", "loan_timeout", "initial_context_summary", "reason_text", "desired_agent_type", "estimated_handoff_time", "submitter_id", "routing")
     HANDOFF_ID_FIELD_NUMBER: _ClassVar[int]
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -374,6 +386,7 @@ class Handoff(_message.Message):
     DESIRED_AGENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     ESTIMATED_HANDOFF_TIME_FIELD_NUMBER: _ClassVar[int]
     SUBMITTER_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUTING_FIELD_NUMBER: _ClassVar[int]
     handoff_id: str
     task_id: str
     epoch: int
@@ -405,4 +418,5 @@ class Handoff(_message.Message):
     desired_agent_type: str
     estimated_handoff_time: _duration_pb2.Duration
     submitter_id: str
-    def __init__(self, handoff_id: _Optional[str] = ..., task_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sender_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., candidate_id: _Optional[str] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., whole_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offers: _Optional[_Iterable[_Union[HandoffOffer, _Mapping]]] = ..., next_candidates: _Optional[_Iterable[str]] = ..., transitions: _Optional[_Iterable[_Union[HandoffTransition, _Mapping]]] = ..., wanted_sections: _Optional[_Iterable[str]] = ..., context_digest: _Optional[bytes] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ..., redrive_of_handoff_id: _Optional[str] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., initial_context_summary: _Optional[str] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., estimated_handoff_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., submitter_id: _Optional[str] = ...) -> None: ...
+    routing: RoutingRef
+    def __init__(self, handoff_id: _Optional[str] = ..., task_id: _Optional[str] = ..., epoch: _Optional[int] = ..., sender_id: _Optional[str] = ..., receiver_id: _Optional[str] = ..., candidate_id: _Optional[str] = ..., state: _Optional[_Union[HandoffState, str]] = ..., sender_view: _Optional[_Union[SenderView, str]] = ..., receiver_view: _Optional[_Union[ReceiverView, str]] = ..., mode: _Optional[_Union[HandoffMode, str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., task_type: _Optional[str] = ..., reason: _Optional[_Union[HandoffReason, str]] = ..., deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., whole_deadline: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., offers: _Optional[_Iterable[_Union[HandoffOffer, _Mapping]]] = ..., next_candidates: _Optional[_Iterable[str]] = ..., transitions: _Optional[_Iterable[_Union[HandoffTransition, _Mapping]]] = ..., wanted_sections: _Optional[_Iterable[str]] = ..., context_digest: _Optional[bytes] = ..., error_code: _Optional[_Union[_error_pb2.ErrorCode, str]] = ..., error_message: _Optional[str] = ..., redrive_of_handoff_id: _Optional[str] = ..., loan_timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., initial_context_summary: _Optional[str] = ..., reason_text: _Optional[str] = ..., desired_agent_type: _Optional[str] = ..., estimated_handoff_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., submitter_id: _Optional[str] = ..., routing: _Optional[_Union[RoutingRef, _Mapping]] = ...) -> None: ...

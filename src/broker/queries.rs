@@ -1,5 +1,6 @@
 //! Queries of stored records. They run beside the pipeline, and see only durable state.
 
+mod routing;
 mod workspaces;
 
 use std::{ops::Bound, sync::Arc};
@@ -20,19 +21,19 @@ use crate::{
         dead_letter::{DeadState, ParkReason},
         handoff::{Handoff, State, TaskStatus},
         mailbox::EnvelopePlace,
-        routing::{Graph, Run, RunId, RunState, TurnId},
     },
-    ids::{AgentId, GraphId, MessageId, TaskId},
+    ids::{AgentId, MessageId, TaskId},
     policy::{Action, Resource},
     proto::v1,
     records::{
-        AuditHead, DeadEnvelope, DeadLetterRecord, EntityRecord, GraphRecord, HandoffPlace, List, LogEntry, LogItem,
-        MessageRecord, RunEntryRecord, RunRecord, RunTurnRecord, TaskRecord, read_envelope, receipt_of,
+        AuditHead, DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord,
+        TaskRecord, read_envelope, receipt_of,
     },
-    store::{Key, KeyBytes, KeyRange, Order, Record, Store, Table},
+    store::{KeyBytes, KeyRange, Order, Record, Store, Table},
     time::Timestamp,
 };
 
+pub use self::routing::{RunFilter, RunLogPage};
 pub use self::workspaces::{EntryPage, EntryQuery, WorkspaceView};
 
 /// The most entries that one page examines. A page whose filter matches little ends early, with a token for the next
@@ -91,30 +92,6 @@ pub struct ShownHandoff {
 
 /// The most parts that a task shows by itself.
 pub const PARTS_SHOWN_MAX: usize = 100;
-
-/// A filter of runs. All conditions that are set must hold.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RunFilter {
-    /// The graph of the run.
-    pub graph: Option<GraphId>,
-    /// The task that the run is over.
-    pub task: Option<TaskId>,
-    /// The permitted states. Empty: all.
-    pub states: Vec<RunState>,
-}
-
-/// A page of a run's log.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RunLogPage {
-    /// The entries, oldest first.
-    pub entries: Vec<v1::RunEntry>,
-    /// The number of entries in the log.
-    pub length: u64,
-    /// Whether the run has ended.
-    pub is_final: bool,
-    /// The first and last number of requested entries that the log does not have.
-    pub gap: Option<(u64, u64)>,
-}
 
 /// A filter of dead letters. All conditions that are set must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -343,102 +320,6 @@ impl View<'_> {
             Ok(Some(record).filter(|record| is_here && wanted(record)))
         };
         self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
-    }
-
-    /// One run that the caller may see.
-    pub fn run(&self, id: RunId) -> Result<Arc<Run>, BrokerError> {
-        let stored = self.stored_run(id)?;
-        let seen = stored.filter(|run| self.access.may_see_run(self.caller, run));
-        seen.ok_or_else(|| self.access.no_such_run(self.caller, id))
-    }
-
-    fn stored_run(&self, id: RunId) -> Result<Option<Arc<Run>>, BrokerError> {
-        let stored = self.store.get(&RunRecord::key(id))?;
-        Ok(stored.map(|record| RunRecord::decode(&record.value)).transpose()?.map(|record| record.run))
-    }
-
-    /// The runs that the caller may see, newest first.
-    pub fn runs(&self, filter: &RunFilter, size: usize, token: &str) -> Result<Page<Arc<Run>>, BrokerError> {
-        let list = match self.access.reach(self.caller, Purpose::ReadRuns)? {
-            Reach::Nothing => None,
-            Reach::Own(agent) => Some(List::of_runs(Some(agent))),
-            Reach::Everything => Some(List::of_runs(None)),
-        };
-        let wanted = |run: &Arc<Run>| {
-            filter.graph.as_ref().is_none_or(|graph| run.graph.id == *graph)
-                && filter.task.as_ref().is_none_or(|task| run.task.as_ref() == Some(task))
-                && (filter.states.is_empty() || filter.states.contains(&run.state))
-                && self.access.may_see_run(self.caller, run)
-        };
-        let read = |_, value: &Bytes| Ok(self.stored_run(RunRecord::listed(value)?)?.filter(wanted));
-        self.page(list.as_ref(), &format!("{filter:?}"), size, token, read)
-    }
-
-    /// The entries of a run's log after this number, oldest first.
-    pub fn run_log(&self, id: RunId, after: u64, limit: usize) -> Result<RunLogPage, BrokerError> {
-        // The run is read before its log, so the log has every entry up to this length, unless it was removed.
-        let run = self.run(id)?;
-        let (length, is_final) = (run.log_length, run.state.is_final());
-        let range = RunEntryRecord::range_after(id, after);
-        let found = self.store.scan(Table::RunLog, range, Order::Ascending, limit)?;
-        let entries = found.iter().map(|(_, record)| RunEntryRecord::message(&record.value));
-        let entries = entries.collect::<Result<Vec<_>, _>>()?;
-        let gap = match entries.first() {
-            Some(first) if first.number > after + 1 => Some((after + 1, first.number - 1)),
-            // The caller has seen more entries than the log has, or they are removed.
-            None if after > length => Some((length + 1, after)),
-            None if after < length => Some((after + 1, length)),
-            Some(_) | None => None,
-        };
-        Ok(RunLogPage { entries, length, is_final, gap })
-    }
-
-    /// The recorded turn with this id, of a run that the caller may see.
-    pub fn run_turn(&self, run: RunId, turn: TurnId) -> Result<v1::RunTurn, BrokerError> {
-        let unknown = || BrokerError::RunUnknown { run: run.to_string() };
-        let place = self.store.get(&RunTurnRecord::key(run, turn))?.ok_or_else(unknown)?;
-        let number = RunTurnRecord::decode(run, turn, &place.value)?.0.number;
-        self.run_entry(run, number)?.ok_or_else(unknown)
-    }
-
-    /// The turn with this number in a run's log. `None`: the entry is no turn, or is removed.
-    pub fn run_entry(&self, run: RunId, number: u64) -> Result<Option<v1::RunTurn>, BrokerError> {
-        let Some(entry) = self.store.get(&RunEntryRecord::key(run, number))? else { return Ok(None) };
-        Ok(match RunEntryRecord::message(&entry.value)?.event {
-            Some(v1::run_entry::Event::Turn(turn)) => Some(turn),
-            Some(_) | None => None,
-        })
-    }
-
-    /// The type of a task, for a proposal of a handoff. Empty if the task is removed.
-    pub fn task_type(&self, id: &TaskId) -> Result<String, BrokerError> {
-        let stored = self.store.get(&TaskRecord::key(id))?;
-        let stored = stored.map(|record| TaskRecord::decode(&record.value)).transpose()?;
-        Ok(stored.map(|record| record.task.task_type.clone()).unwrap_or_default())
-    }
-
-    /// The latest revision of a graph.
-    pub fn graph(&self, id: &GraphId) -> Result<Arc<Graph>, BrokerError> {
-        self.access.may_see_directory(self.caller)?;
-        self.registered(id)
-    }
-
-    /// The latest revision of a graph, for the caller that has just registered it.
-    pub fn registered(&self, id: &GraphId) -> Result<Arc<Graph>, BrokerError> {
-        let stored = self.store.get(&GraphRecord::key(id))?;
-        let stored = stored.map(|record| GraphRecord::decode(&record.value)).transpose()?;
-        stored.map(|record| record.graph).ok_or_else(|| BrokerError::GraphUnknown { graph: id.to_string() })
-    }
-
-    /// The registered graphs, the latest first.
-    pub fn graphs(&self, size: usize, token: &str) -> Result<Page<Arc<Graph>>, BrokerError> {
-        self.access.may_see_directory(self.caller)?;
-        let read = |_, value: &Bytes| {
-            let key = Key { table: Table::Graphs, key: (&**value).into() };
-            let stored = self.store.get(&key)?;
-            Ok(stored.map(|record| GraphRecord::decode(&record.value)).transpose()?.map(|record| record.graph))
-        };
-        self.page(Some(&List::of_graphs()), "graphs", size, token, read)
     }
 
     /// One dead letter that the caller may see.

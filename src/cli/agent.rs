@@ -208,7 +208,7 @@ fn card_of(args: &RegisterArgs) -> Result<v1::AgentCard, Failure> {
         agent_id: args.id.as_ref().map(ToString::to_string).unwrap_or_default(),
         agent_types: args.types.iter().map(ToString::to_string).collect(),
         description: args.description.clone(),
-        skills: args.skills.iter().map(skill_named).collect(),
+        skills: args.skills.iter().map(|name| skill_named(name)).collect(),
         capacity: args.capacity,
         keys: vec![key],
         ..Default::default()
@@ -222,7 +222,7 @@ async fn update(args: UpdateArgs, connection: &ConnectionArgs, output: &Output) 
         paths.push("agent_types".to_owned());
         card.agent_types = types.iter().map(ToString::to_string).collect();
     }
-    let named = args.skill.as_ref().map(|names| names.iter().map(skill_named).collect());
+    let named = args.skill.as_ref().map(|names| names.iter().map(|name| skill_named(name)).collect());
     if let Some(skills) = args.skills.as_deref().map(read_skills).transpose()?.or(named) {
         paths.push("skills".to_owned());
         card.skills = skills;
@@ -246,8 +246,8 @@ async fn update(args: UpdateArgs, connection: &ConnectionArgs, output: &Output) 
     show(&updated.agent.unwrap_or_default(), output)
 }
 
-fn skill_named(name: &String) -> v1::AgentSkill {
-    v1::AgentSkill { name: name.clone(), ..Default::default() }
+fn skill_named(name: &str) -> v1::AgentSkill {
+    v1::AgentSkill { name: name.to_owned(), ..Default::default() }
 }
 
 fn read_skills(path: &std::path::Path) -> Result<Vec<v1::AgentSkill>, Failure> {

@@ -280,7 +280,12 @@ async fn request(args: RequestArgs, connection: &ConnectionArgs, output: &Output
     let about = About::task(&task, args.epoch);
     // The broker does not know the handoff before its request is stored, so only the sender can show this view.
     let view = output::short(v1::SenderView::HandoffInitiated.as_str_name(), "SENDER_VIEW_");
-    tell!("{view}: {} asks {} to take task {task}", composer.identity.agent, args.to);
+    tell!(
+        "{view}: {} asks {} to take task {}",
+        composer.identity.agent,
+        super::escape::line(&args.to),
+        super::escape::line(&task)
+    );
     send(&client, &composer, &args.to, MessageType::HandoffRequest, &about, &payload, output).await
 }
 

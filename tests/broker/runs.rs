@@ -136,7 +136,7 @@ fn a_model_that_always_goes_back_ends_with_the_counts_4_4_1_over_a_kill() {
     world.start_run(None, None).unwrap();
     let (mut visits, mut number) = ([0; 3], 0);
     let checker = NodeId::parse("checker").unwrap();
-    while world.run().remaining(&checker) > 1 || world.run().nodes.get(&checker).is_none() {
+    while world.run().remaining(&checker) > 1 || !world.run().nodes.contains_key(&checker) {
         go_back(&mut world, &mut visits, &mut number);
     }
     // The broker dies after the second choice, and one is left.

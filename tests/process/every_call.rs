@@ -41,6 +41,7 @@ struct Ids {
     task: String,
     handoff: String,
     dead_letter: String,
+    run: String,
 }
 
 fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
@@ -150,6 +151,46 @@ fn rows(known: &Ids, unknown: &Ids) -> Vec<Row> {
         }),
         // The built-in policy lets every agent read the directory.
         both!("AgentService/GetAgent", Identity, |ids| v1::GetAgentRequest { agent_id: ids.agent.clone() }),
+        both!("AgentService/UpdateAgent", Permission, |ids| v1::UpdateAgentRequest {
+            card: Some(v1::AgentCard { agent_id: ids.agent.clone(), ..card("impostor", "") }),
+            ..Default::default()
+        }),
+        both!("AgentService/DeregisterAgent", Permission, |ids| v1::DeregisterAgentRequest {
+            agent_id: ids.agent.clone(),
+            ..Default::default()
+        }),
+        both!("AgentService/FindAgents", Identity, |_ids| v1::FindAgentsRequest::default()),
+        both!("AgentService/WatchAgents", Identity, |_ids| v1::WatchAgentsRequest::default()),
+        both!("RoutingService/RegisterGraph", Identity, |_ids| v1::RegisterGraphRequest::default()),
+        both!("RoutingService/ValidateGraph", Identity, |_ids| v1::ValidateGraphRequest::default()),
+        both!("RoutingService/GetGraph", Identity, |_ids| v1::GetGraphRequest::default()),
+        both!("RoutingService/ListGraphs", Identity, |_ids| v1::ListGraphsRequest::default()),
+        both!("RoutingService/StartRun", Identity, |_ids| v1::StartRunRequest::default()),
+        both!("RoutingService/GetRun", Permission, |ids| v1::GetRunRequest { run_id: ids.run.clone() }),
+        both!("RoutingService/ListRuns", Permission, |ids| v1::ListRunsRequest {
+            task_id: ids.task.clone(),
+            ..Default::default()
+        }),
+        both!("RoutingService/WatchRun", Permission, |ids| v1::WatchRunRequest {
+            run_id: ids.run.clone(),
+            ..Default::default()
+        }),
+        both!("RoutingService/CancelRun", Permission, |ids| v1::CancelRunRequest {
+            run_id: ids.run.clone(),
+            ..Default::default()
+        }),
+        both!("RoutingService/GetNodeTools", Permission, |ids| v1::GetNodeToolsRequest {
+            run_id: ids.run.clone(),
+            node_id: "n".to_owned(),
+            ..Default::default()
+        }),
+        both!("RoutingService/RecordTurn", Permission, |ids| v1::RecordTurnRequest {
+            run_id: ids.run.clone(),
+            node_id: "n".to_owned(),
+            turn_id: "0198c0de-0000-7000-8000-0000000000aa".to_owned(),
+            finished: true,
+            ..Default::default()
+        }),
         both!("AgentService/ListAgents", Identity, |_ids| v1::ListAgentsRequest::default()),
         // The answer is random; `a_challenge_is_given_for_every_id` checks it.
         both!("AgentService/CreateChallenge", Nothing, |_ids| v1::CreateChallengeRequest::default()),
@@ -258,8 +299,13 @@ async fn call(broker: &Broker, token: Option<&str>, path: &str, request: Bytes) 
 
 /// Replaces the ids of one set in the answer by the ids of the other.
 fn in_place(answer: Answer, of: &Ids, by: &Ids) -> Answer {
-    let pairs =
-        [(&of.agent, &by.agent), (&of.task, &by.task), (&of.handoff, &by.handoff), (&of.dead_letter, &by.dead_letter)];
+    let pairs = [
+        (&of.agent, &by.agent),
+        (&of.task, &by.task),
+        (&of.handoff, &by.handoff),
+        (&of.dead_letter, &by.dead_letter),
+        (&of.run, &by.run),
+    ];
     let replaced = |text: String| pairs.iter().fold(text, |text, (of, by)| text.replace(*of, by));
     answer.map_err(|(code, text, reason, metadata, rest)| {
         let metadata = metadata.into_iter().map(|(name, value)| (name, replaced(value))).collect();
@@ -286,7 +332,20 @@ async fn a_broker_with_a_stranger() -> (Broker, Ids, String) {
     let receipt = a.request("agent-b", &task, 1, &a_request()).await.unwrap();
     let listed = a.client.dead_letters().list_dead_letters(v1::ListDeadLettersRequest::default()).await;
     let dead_letter = a.client.answer(listed).unwrap().dead_letters.remove(0).dead_letter_id;
-    let known = Ids { agent: "agent-a".to_owned(), task, handoff: receipt.handoff_id, dead_letter };
+    let node = v1::Node {
+        node_id: "n".into(),
+        agent_id: "agent-a".into(),
+        output_nodes: vec!["end".into()],
+        ..Default::default()
+    };
+    let graph =
+        v1::Graph { graph_id: "g".into(), nodes: vec![node], entry_node_ids: vec!["n".into()], ..Default::default() };
+    let registered = operator.routing().register_graph(v1::RegisterGraphRequest { graph: Some(graph) }).await;
+    operator.answer(registered).unwrap();
+    let run = "0198c0de-0000-7000-8000-0000000000dd".to_owned();
+    let start = v1::StartRunRequest { graph_id: "g".into(), run_id: run.clone(), ..Default::default() };
+    operator.answer(operator.routing().start_run(start).await).unwrap();
+    let known = Ids { agent: "agent-a".to_owned(), task, handoff: receipt.handoff_id, dead_letter, run };
     let client: Client = broker.client().await;
     let token = client.prove(&identity("c")).await.unwrap();
     (broker, known, token)
@@ -298,6 +357,7 @@ fn nothing() -> Ids {
         task: "task-of-nobody".to_owned(),
         handoff: "0198c0de-0000-7000-8000-0000000000ff".to_owned(),
         dead_letter: "9876543210".to_owned(),
+        run: "0198c0de-0000-7000-8000-0000000000ee".to_owned(),
     }
 }
 

@@ -212,11 +212,9 @@ impl Engine {
         for (place, write) in transaction.change.writes.iter().enumerate() {
             self.batch.written.insert(write.key.clone(), Place(self.batch.changes.len(), place));
             // A removal does not go through `staged`, and the removed version must not stay in the cache.
-            if write.record.is_none() && matches!(write.key.table, Table::Tasks | Table::Handoffs | Table::Workspaces) {
-            }
             let is_entity = matches!(
                 write.key.table,
-                Table::Tasks | Table::Handoffs | Table::Runs | Table::RunLog | Table::RunTurns
+                Table::Tasks | Table::Handoffs | Table::Workspaces | Table::Runs | Table::RunLog | Table::RunTurns
             );
             if write.record.is_none() && is_entity {
                 self.entities.forget(&write.key);

@@ -142,7 +142,7 @@ impl View<'_> {
         let key = WorkspaceEntryRecord::key(workspace, sequence);
         let Some(stored) = self.store.get(&key)? else { return Ok(None) };
         let head = WorkspaceEntryRecord::decode(&key.key, &stored.value)?;
-        Ok(self.whole_entry(&head, false)?)
+        self.whole_entry(&head, false)
     }
 
     /// Adds the entries to the page. Returns false if an entry has expired during the read.

@@ -196,6 +196,7 @@ impl AgentService for Agents {
         request: Request<v1::UpdateAgentRequest>,
     ) -> Result<Response<v1::UpdateAgentResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
+        self.broker.access().reach(&caller, Purpose::ChangeCards).map_err(refuse)?;
         self.broker.count_card_change(&caller).map_err(refuse)?;
         let v1::UpdateAgentRequest { card, update_mask, etag } = request.into_inner();
         let card = card.ok_or_else(|| refuse(super::field("card", "must be set")))?;
@@ -215,6 +216,7 @@ impl AgentService for Agents {
         request: Request<v1::DeregisterAgentRequest>,
     ) -> Result<Response<v1::DeregisterAgentResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
+        self.broker.access().reach(&caller, Purpose::Deregister).map_err(refuse)?;
         self.broker.count_card_change(&caller).map_err(refuse)?;
         let v1::DeregisterAgentRequest { agent_id, force, reason_text } = request.into_inner();
         let mut checks = Checks::default();
@@ -236,6 +238,7 @@ impl AgentService for Agents {
         request: Request<v1::FindAgentsRequest>,
     ) -> Result<Response<v1::FindAgentsResponse>, Status> {
         let caller = auth::caller(&self.broker, &request)?;
+        self.broker.access().may_see_directory(&caller).map_err(refuse)?;
         let size = page_size(request.get_ref().page_size)?;
         self.broker.count_reads(&caller, size).map_err(refuse)?;
         // Ranking many agents takes a while, and the threads of the runtime serve other calls.

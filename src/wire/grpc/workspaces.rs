@@ -1,12 +1,12 @@
 //! `WorkspaceService`.
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    time::Duration,
+};
 
 use prost::Message as _;
-use tokio::{
-    sync::{mpsc, watch},
-    time::Instant,
-};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status};
 
@@ -147,7 +147,7 @@ impl Workspaces {
         mut query: EntryQuery,
         wait: Duration,
     ) -> Result<EntryPage, Status> {
-        let until = Instant::now() + wait;
+        let mut over = pin!(tokio::time::sleep(wait));
         // The right to read is checked before the engine is asked to watch.
         let mut found = page(&self.broker, caller, query.clone()).await.map_err(refuse)?;
         if is_answer(&found) {
@@ -165,7 +165,7 @@ impl Workspaces {
             }
             tokio::select! {
                 changed = changes.next() => changed?,
-                () = tokio::time::sleep_until(until) => return Ok(found),
+                () = &mut over => return Ok(found),
                 () = self.broker.draining() => return Err(refuse(BrokerError::ShuttingDown)),
             }
         }

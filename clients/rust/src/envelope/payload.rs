@@ -335,11 +335,10 @@ fn append(payload: &Any) -> Result<Body, EnvelopeError> {
     }
     match &body.entry {
         None => {}
-        Some(Entry::Json(json)) => {
-            if serde_json::from_str::<serde::de::IgnoredAny>(json).is_err() {
-                checks.wrong("envelope.payload.json", "must be a JSON value");
-            }
+        Some(Entry::Json(json)) if serde_json::from_str::<serde::de::IgnoredAny>(json).is_err() => {
+            checks.wrong("envelope.payload.json", "must be a JSON value");
         }
+        Some(Entry::Json(_)) => {}
         Some(Entry::Bytes(bytes)) => {
             checks.text("envelope.payload.bytes.media_type", &bytes.media_type, 255);
         }

@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
-import { createHash, createPrivateKey, type KeyObject } from "node:crypto";
+import { createHash, createPrivateKey, generateKeyPairSync, type KeyObject, sign } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { describe, test } from "node:test";
-import { clone, create } from "@bufbuild/protobuf";
+import { clone, create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { AnySchema, type Timestamp, TimestampSchema } from "@bufbuild/protobuf/wkt";
+import { Audit } from "../src/audit.js";
 import { VerificationError, v1 } from "../src/index.js";
 import * as signing from "../src/signing.js";
 
@@ -280,6 +281,25 @@ describe("digests", () => {
       });
     });
   }
+});
+
+test("an audit takes a context by its digest, and no other message", () => {
+  const { publicKey, privateKey } = generateKeyPairSync("ed25519");
+  const raw = new Uint8Array(publicKey.export({ format: "der", type: "spki" }).subarray(-32));
+  const keys = [create(v1.AgentKeySchema, { keyId: "broker", publicKey: raw })];
+  const audited = (accepted: MessageInitShape<typeof v1.CustodyEnvelopeSchema>) => () => {
+    const event = { case: "accepted" as const, value: { ...accepted, messageId: "m" } };
+    const entryBytes = toBinary(v1.CustodyEntrySchema, create(v1.CustodyEntrySchema, { number: 1n, event }));
+    const custodyHash = signing.custodyHash(new Uint8Array(32), entryBytes);
+    const receipt = create(v1.ReceiptSchema, { messageId: "m", custodyHash, keyId: "broker" });
+    const input = signing.pae("application/vnd.baton.receipt.v1", signing.receiptBody(receipt));
+    receipt.signature = new Uint8Array(sign(null, input, privateKey));
+    new Audit(keys).add(create(v1.CustodyLogEntrySchema, { entryBytes, custodyHash, receipt }));
+  };
+  const contextDigest = new Uint8Array(32);
+  audited({ messageType: v1.MessageType.TASK_CONTEXT_TRANSFER, contextDigest })();
+  assert.throws(audited({ messageType: v1.MessageType.TASK_CONTEXT_TRANSFER }), refusedFor("CUSTODY_INVALID"));
+  assert.throws(audited({ messageType: v1.MessageType.INFO, contextDigest }), refusedFor("CUSTODY_INVALID"));
 });
 
 test("a section without content has no digest", () => {

@@ -1,5 +1,6 @@
 //! Queries of stored records. They run beside the pipeline, and see only durable state.
 
+mod audit;
 mod routing;
 mod workspaces;
 
@@ -23,11 +24,10 @@ use crate::{
         mailbox::EnvelopePlace,
     },
     ids::{AgentId, MessageId, TaskId},
-    policy::{Action, Resource},
     proto::v1,
     records::{
-        AuditHead, DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord,
-        TaskRecord, read_envelope, receipt_of,
+        DeadEnvelope, DeadLetterRecord, EntityRecord, HandoffPlace, List, LogEntry, LogItem, MessageRecord, TaskRecord,
+        read_envelope, receipt_of,
     },
     store::{KeyBytes, KeyRange, Order, Record, Store, Table},
     time::Timestamp,
@@ -542,34 +542,6 @@ impl View<'_> {
         }
         shown.entry = Some(entry);
         Ok(shown)
-    }
-
-    /// The entries of the audit log after this number, oldest first.
-    pub fn audit_log(&self, after: u64, limit: usize) -> Result<v1::ListAuditEntriesResponse, BrokerError> {
-        self.access.check(self.caller, Action::ReadAuditLog, Resource::Broker)?;
-        let range = (Bound::Excluded(AuditHead::entry_key(after).key), Bound::Unbounded);
-        let found = self.store.scan(Table::Audit, range, Order::Ascending, limit)?;
-        // The head is read after the entries. Entries removed in between are left out, so that the rest continues from
-        // the head's hash.
-        let stored = self.store.get(&AuditHead::key())?;
-        let head = stored.map(|record| AuditHead::decode(&record.value)).transpose()?.unwrap_or_default();
-        let first = AuditHead::entry_key(head.first).key;
-        let shown = |record: &Record| {
-            let (hash, entry_bytes) = AuditHead::decode_entry(&record.value)?;
-            let entry = v1::AuditEntry::decode(entry_bytes.clone()).map_err(|error| {
-                tracing::error!(%error, "failed to decode an entry of the audit log");
-                BrokerError::Internal
-            })?;
-            Ok(v1::AuditLogEntry { entry: Some(entry), entry_bytes, chain_hash: hash.to_vec().into() })
-        };
-        let kept = found.iter().filter(|(key, _)| *key >= first);
-        let entries: Result<Vec<_>, BrokerError> = kept.map(|(_, record)| shown(record)).collect();
-        Ok(v1::ListAuditEntriesResponse {
-            entries: entries?,
-            log_length: head.length,
-            first_number: head.first,
-            hash_before_first: head.hash_before_first.to_vec().into(),
-        })
     }
 
     /// The list that a query for this purpose reads: a whole table, or one agent's entries. `None`: nothing. A caller

@@ -69,14 +69,13 @@ fn a_broken_configuration_is_refused() {
     );
 }
 
-/// The offset of the first group in a log file, in bytes.
-const GROUPS_AT: usize = 8192;
+/// The offset of the first entry in a segment of the log, in bytes.
+const ENTRIES_AT: usize = 8192;
 
-/// The newest log file of a killed broker, and the end of its last group.
+/// The newest segment of a killed broker's log, and the end of its last entry. The segment was not in use before.
 fn log_of(data: &Path) -> (PathBuf, usize) {
-    let files = fs::read_dir(data.join("store/log")).unwrap().map(|entry| entry.unwrap().path());
-    let first_group = |path: &PathBuf| fs::read(path).unwrap()[8..16].to_vec();
-    let path = files.max_by_key(first_group).unwrap();
+    let files = fs::read_dir(data.join("store/wal")).unwrap().map(|entry| entry.unwrap().path());
+    let path = files.filter(|path| path.extension().is_none()).max().unwrap();
     let last = fs::read(&path).unwrap().iter().rposition(|byte| *byte != 0).unwrap();
     (path, last + 1)
 }
@@ -109,8 +108,8 @@ async fn a_damaged_store_is_refused_and_what_can_be_read_is_saved() {
 
     let (log, length) = log_of(&data);
     let mut bytes = fs::read(&log).unwrap();
-    // A byte inside a group: a zero byte may be padding between two groups.
-    let place = (GROUPS_AT + (length - GROUPS_AT) / 2..length).find(|place| bytes[*place] != 0).unwrap();
+    // A byte inside an entry: a zero byte may be padding between two entries.
+    let place = (ENTRIES_AT + (length - ENTRIES_AT) / 2..length).find(|place| bytes[*place] != 0).unwrap();
     bytes[place] ^= 1;
     fs::write(&log, bytes).unwrap();
     let before = fs::read(&log).unwrap();

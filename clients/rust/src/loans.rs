@@ -214,12 +214,16 @@ impl Link {
         sections: Vec<v1::ContextSection>,
         limit: Option<Duration>,
     ) -> Result<Returned, HandOverError> {
+        // Then the broker's loan timeout is the limit of the call, and either of the two may pass first.
+        let is_one_time = request.loan_timeout.is_none() && limit.is_some();
         let (lent, limit) = loan_of(request, limit);
         let envelope = self.composer().compose(to, MessageType::HandoffRequest, about, &lent);
         let mut guard = TakeBackOnDrop { link: self.clone(), request: Some(envelope.clone()) };
         let ended = match time::timeout(limit, self.lend(&envelope, sections)).await {
+            Ok(ended) if is_one_time => by_limit(ended, RecallReason::LoanTimeout),
             Ok(ended) => ended,
-            Err(_) => self.end_at_limit(&envelope).await,
+            // A loan that has ended by then without news has ended by the same limit.
+            Err(_) => by_limit(self.end_at_limit(&envelope).await, RecallReason::Recall),
         };
         guard.request = None;
         ended
@@ -408,6 +412,16 @@ impl Link {
         limits::check_envelope(&draft.encode_to_vec().into())?;
         Ok(context.sections)
     }
+}
+
+/// The end of a delegation, with the limit as the reason in place of `other`.
+fn by_limit(ended: Result<Returned, HandOverError>, other: RecallReason) -> Result<Returned, HandOverError> {
+    ended.map_err(|error| match error {
+        HandOverError::Recalled { task_id, handoff_id, reason, message, epoch, is_owner } if reason == other => {
+            HandOverError::Recalled { task_id, handoff_id, reason: RecallReason::Deadline, message, epoch, is_owner }
+        }
+        error => error,
+    })
 }
 
 /// The request of a delegation, and the time limit of the call.
